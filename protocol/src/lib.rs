@@ -1,1 +1,19 @@
-//! Placeholder while dependencies build.
+//! Starling's pure protocol.
+//!
+//! Everything that nodes must agree on lives here, and nothing else: identifiers, the run's
+//! specification, records, control messages and tensor frames, the ring schedule, the scalar codecs,
+//! the outer step, the state root, and the [`engine`] that turns inputs into outputs.
+//!
+//! No I/O, no clock, no threads, no OS randomness, no iteration over hash maps: time and randomness
+//! are arguments, so that a simulator drives the very code that a node runs.
+
+pub mod digest;
+pub mod engine;
+pub mod identity;
+pub mod limits;
+pub mod message;
+pub mod record;
+pub mod run;
+
+pub use digest::Digest;
+pub use identity::{NodeId, Signature, Signer, Verifier};

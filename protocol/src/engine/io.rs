@@ -1,0 +1,155 @@
+//! What goes into the engine and what comes out of it.
+
+use crate::message::Phase;
+use crate::record::{Lease, Record};
+use crate::run::Codec;
+use crate::{Digest, NodeId};
+
+/// Microseconds on the driver's monotonic clock; only differences matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Time(pub u64);
+
+/// Names one attempt at one round. Bulk data of an attempt carries it and is never mixed with another's
+/// (`protocol.md` §5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AttemptKey {
+    pub lineage: Digest,
+    pub seq: u64,
+    pub attempt: u32,
+    /// Digest of the attempt's members.
+    pub set: Digest,
+}
+
+/// One contributor of an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contribution {
+    pub member: NodeId,
+    pub tokens: u64,
+    pub payload: Digest,
+}
+
+/// Names a write; [`Output::Send`] may wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PersistToken(pub u64);
+
+/// What happens to a node.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// A control channel to `peer` works (authenticated by the transport).
+    PeerUp { peer: NodeId },
+    /// It does not any more.
+    PeerDown { peer: NodeId },
+    /// Bytes of one control message as `from` sent them.
+    Message { from: NodeId, bytes: Vec<u8> },
+    /// Time passed. The driver sends one every 100 ms and whenever [`super::Engine::wake_at`] says so.
+    Tick,
+    /// An inner step of the current round is done.
+    TrainProgress { round: u64, step: u32 },
+    /// The inner steps of the round are done and the pseudo-gradient is ready.
+    Trained { round: u64, parent: Digest, samples: u64, tokens: u64, steps: u32, loss_q16: u32, payload: Digest, step_us: u32 },
+    /// Bytes moved in the attempt's reduction.
+    ReduceProgress { key: AttemptKey, bytes: u64 },
+    /// The attempt's encoded update is complete here.
+    Reduced { key: AttemptKey, update: Digest },
+    /// The reduction cannot go on, perhaps because of `suspect`.
+    ReduceFailed { key: AttemptKey, suspect: Option<NodeId>, reason: String },
+    /// The outer step was computed on a copy of the state.
+    Applied { key: AttemptKey, state_root: Digest },
+    /// The write named by the token is on disk.
+    Durable { token: PersistToken },
+    /// The node's canonical state is now that of `record`, which is durable here.
+    CaughtUp { record: Record },
+    /// No source could bring the node to the head it asked for.
+    CatchUpFailed { reason: String },
+    /// The operator wants this node to go (SIGTERM, Ctrl-C).
+    Leave,
+}
+
+/// What the driver is to do, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Send a control message, after the named write is on disk if there is one.
+    Send { to: NodeId, bytes: Vec<u8>, after: Option<PersistToken> },
+    /// Run inner steps from the head's parameters, over the lease.
+    Train { round: u64, parent: Digest, lease: Lease, inner_steps: u32, /// Committed tokens so far, for the schedule.
+        tokens: u64 },
+    /// Stop the inner steps of this round and forget them.
+    StopTraining { round: u64 },
+    /// Average these contributions. Members are in ring order; mine is the one made for this round.
+    Reduce { key: AttemptKey, members: Vec<Contribution>, codec: Codec },
+    /// Drop everything of this attempt: streams, partial sums, speculative state. My contribution stays.
+    Abandon { key: AttemptKey },
+    /// Apply the outer step with the attempt's update to a copy of the state; answer with `Applied`.
+    Speculate { key: AttemptKey, outer_lr: f64, momentum: f64 },
+    /// Write the attempt's update and this record, synced, as a report; answer with `Durable`.
+    PersistReport { token: PersistToken, key: AttemptKey, record: Record },
+    /// The round is decided: adopt the attempt's speculative state, write `record` as head, synced; answer with
+    /// `Durable`.
+    Commit { token: PersistToken, key: AttemptKey, record: Record },
+    /// Found a lineage: write this record as head with the initial state; answer with `Durable`.
+    Found { token: PersistToken, record: Record },
+    /// Bring the canonical state to `target` or a later record of its chain, from any of `sources`; answer with
+    /// `CaughtUp` or `CatchUpFailed`. With `afresh`, what is held is not on that chain: drop it.
+    CatchUp { lineage: Digest, seq: u64, target: Digest, sources: Vec<NodeId>, afresh: bool },
+    /// Close the connection to this peer and count the reason.
+    Refuse { peer: NodeId, refusal: Refusal },
+    /// Something a user wants to know.
+    Notice(Notice),
+    /// Nothing more will happen: write the final checkpoint and exit.
+    Finished { reason: Finish },
+}
+
+/// Why bytes or a peer were not accepted. Each has a counter.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Not a canonical message, or over a limit.
+    Malformed { what: &'static str },
+    /// The signature does not hold.
+    BadSignature,
+    /// Another protocol version.
+    Version { theirs: u16, ours: u16 },
+    /// Another run: the differing keys, as `key: ours, theirs`.
+    RunMismatch { keys: Vec<String> },
+    /// The same identity runs elsewhere.
+    IdentityInUse,
+    /// A contradiction of something signed before.
+    Equivocation { what: &'static str },
+    /// Not a message for this moment (another lineage, round or attempt). Counted; the peer stays.
+    Stale,
+    /// The flock is full.
+    Full,
+}
+
+/// What a user is told.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Notice {
+    Founded { lineage: Digest },
+    /// No flock met yet.
+    Seeking { peers: usize },
+    PhaseChanged { phase: Phase, round: u64 },
+    /// What the node waits for, in plain words, by member.
+    Waiting { on: Vec<NodeId>, why: &'static str },
+    AttemptStarted { round: u64, attempt: u32, members: Vec<NodeId> },
+    AttemptFailed { round: u64, attempt: u32, suspect: Option<NodeId>, reason: String },
+    Committed { record: Digest, round: u64, members: Vec<NodeId>, tokens: u64 },
+    MemberJoined { member: NodeId, round: u64 },
+    MemberLeft { member: NodeId, round: u64, reason: &'static str },
+    /// This node was off the flock's head and fetches anew.
+    RolledBack { from_seq: u64, to_seq: u64 },
+    Refused { peer: NodeId, refusal: Refusal },
+}
+
+/// Why a node ends by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Finish {
+    /// The token or round budget is spent.
+    BudgetSpent,
+    /// The operator asked.
+    Left,
+    /// Another process runs under this identity and is newer (exit 6).
+    Fenced,
+    /// The flock met runs something else (exit 3).
+    RunMismatch { peer: NodeId, keys: Vec<String> },
+}

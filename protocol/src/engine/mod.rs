@@ -1,0 +1,3 @@
+//! The round engine: `handle(input, now) -> outputs`.
+
+pub mod io;
