@@ -46,7 +46,16 @@ pub enum Input {
     /// An inner step of the current round is done.
     TrainProgress { round: u64, step: u32 },
     /// The inner steps of the round are done and the pseudo-gradient is ready.
-    Trained { round: u64, parent: Digest, samples: u64, tokens: u64, steps: u32, loss_q16: u32, payload: Digest, step_us: u32 },
+    Trained {
+        round: u64,
+        parent: Digest,
+        samples: u64,
+        tokens: u64,
+        steps: u32,
+        loss_q16: u32,
+        payload: Digest,
+        step_us: u32,
+    },
     /// Bytes moved in the attempt's reduction.
     ReduceProgress { key: AttemptKey, bytes: u64 },
     /// The attempt's encoded update is complete here.
@@ -71,8 +80,14 @@ pub enum Output {
     /// Send a control message, after the named write is on disk if there is one.
     Send { to: NodeId, bytes: Vec<u8>, after: Option<PersistToken> },
     /// Run inner steps from the head's parameters, over the lease.
-    Train { round: u64, parent: Digest, lease: Lease, inner_steps: u32, /// Committed tokens so far, for the schedule.
-        tokens: u64 },
+    Train {
+        round: u64,
+        parent: Digest,
+        lease: Lease,
+        inner_steps: u32,
+        /// Committed tokens so far, for the schedule.
+        tokens: u64,
+    },
     /// Stop the inner steps of this round and forget them.
     StopTraining { round: u64 },
     /// Average these contributions. Members are in ring order; mine is the one made for this round.
@@ -125,20 +140,57 @@ pub enum Refusal {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Notice {
-    Founded { lineage: Digest },
+    Founded {
+        lineage: Digest,
+    },
     /// No flock met yet.
-    Seeking { peers: usize },
-    PhaseChanged { phase: Phase, round: u64 },
+    Seeking {
+        peers: usize,
+    },
+    PhaseChanged {
+        phase: Phase,
+        round: u64,
+    },
     /// What the node waits for, in plain words, by member.
-    Waiting { on: Vec<NodeId>, why: &'static str },
-    AttemptStarted { round: u64, attempt: u32, members: Vec<NodeId> },
-    AttemptFailed { round: u64, attempt: u32, suspect: Option<NodeId>, reason: String },
-    Committed { record: Digest, round: u64, members: Vec<NodeId>, tokens: u64 },
-    MemberJoined { member: NodeId, round: u64 },
-    MemberLeft { member: NodeId, round: u64, reason: &'static str },
+    Waiting {
+        on: Vec<NodeId>,
+        why: &'static str,
+    },
+    AttemptStarted {
+        round: u64,
+        attempt: u32,
+        members: Vec<NodeId>,
+    },
+    AttemptFailed {
+        round: u64,
+        attempt: u32,
+        suspect: Option<NodeId>,
+        reason: String,
+    },
+    Committed {
+        record: Digest,
+        round: u64,
+        members: Vec<NodeId>,
+        tokens: u64,
+    },
+    MemberJoined {
+        member: NodeId,
+        round: u64,
+    },
+    MemberLeft {
+        member: NodeId,
+        round: u64,
+        reason: &'static str,
+    },
     /// This node was off the flock's head and fetches anew.
-    RolledBack { from_seq: u64, to_seq: u64 },
-    Refused { peer: NodeId, refusal: Refusal },
+    RolledBack {
+        from_seq: u64,
+        to_seq: u64,
+    },
+    Refused {
+        peer: NodeId,
+        refusal: Refusal,
+    },
 }
 
 /// Why a node ends by itself.
