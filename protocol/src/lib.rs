@@ -6,6 +6,11 @@
 //!
 //! No I/O, no clock, no threads, no OS randomness, no iteration over hash maps: time and randomness
 //! are arguments, so that a simulator drives the very code that a node runs.
+//!
+//! `docs/protocol.md` describes the bytes for implementers of other programs; its hex samples are the golden
+//! tests' own.
+
+#![forbid(unsafe_code)]
 
 pub mod digest;
 pub mod engine;
@@ -13,7 +18,9 @@ pub mod identity;
 pub mod limits;
 pub mod message;
 pub mod record;
+pub mod ring;
 pub mod run;
+pub mod wire;
 
 pub use digest::Digest;
 pub use identity::{NodeId, Signature, Signer, Verifier};

@@ -1,10 +1,15 @@
 //! Control messages between nodes. Tensor data travels in frames of its own.
 
+use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX};
+use crate::wire::bounded;
+use crate::wire::number::numbered;
+use crate::wire::{ShapeError, check_ascending};
 use crate::{Digest, NodeId};
 use serde::{Deserialize, Serialize};
 
-/// What one node tells another. The tags are on the wire and never reused.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What one node tells another. [`crate::wire`] gives each kind its number; serde knows nothing of this enum, so
+/// that the order of declaration never reaches the wire.
+#[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     Hello(Hello),
     Head(Head),
@@ -20,6 +25,7 @@ pub enum Message {
 pub struct Hello {
     pub version: u16,
     /// The encoded `RunSpec`: a peer that differs can name the differing keys.
+    #[serde(deserialize_with = "bounded::bytes::<_, RUN_SPEC_BYTES_MAX>")]
     pub spec: Vec<u8>,
     /// Fresh for each start of a process: two live nonces under one key are a cloned identity (`protocol.md` §8).
     pub boot: u64,
@@ -41,24 +47,36 @@ pub struct Head {
     pub report: Option<Report>,
 }
 
-/// What a node is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What a node is doing. The numbers are on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Phase {
     /// Has met no flock yet.
-    Seeking,
+    Seeking = 1,
     /// Fetching state or records.
-    CatchingUp,
+    CatchingUp = 2,
     /// Has the flock's head and asks to be let in.
-    Joining,
-    Training,
+    Joining = 3,
+    Training = 4,
     /// Trained; waits for the others.
-    Ready,
-    Reducing,
+    Ready = 5,
+    Reducing = 6,
     /// Applying and reporting.
-    Settling,
+    Settling = 7,
     /// The run's budget is spent.
-    Finished,
+    Finished = 8,
 }
+
+numbered!(Phase, "phase", {
+    Seeking = "seeking",
+    CatchingUp = "catching-up",
+    Joining = "joining",
+    Training = "training",
+    Ready = "ready",
+    Reducing = "reducing",
+    Settling = "settling",
+    Finished = "finished",
+});
 
 /// "I hold this state; count me in from the next round on."
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -88,7 +106,8 @@ pub struct Ready {
     pub payload: Digest,
     /// Mean time of an inner step in microseconds.
     pub step_us: u32,
-    /// Joins that the sender has seen and holds to be up to date.
+    /// Joins that the sender has seen and holds to be up to date, by ascending id.
+    #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
     pub joins: Vec<NodeId>,
     /// The sender leaves after this round.
     pub leave: bool,
@@ -101,7 +120,8 @@ pub struct Form {
     pub seq: u64,
     pub parent: Digest,
     pub attempt: u32,
-    /// By ascending id.
+    /// By ascending id, at least one.
+    #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
     pub members: Vec<NodeId>,
 }
 
@@ -121,4 +141,74 @@ pub struct Report {
 pub struct Leave {
     pub lineage: Digest,
     pub seq: u64,
+}
+
+impl Message {
+    /// The kind's name in logs and counters.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "hello",
+            Self::Head(_) => "head",
+            Self::Join(_) => "join",
+            Self::Ready(_) => "ready",
+            Self::Form(_) => "form",
+            Self::Report(_) => "report",
+            Self::Leave(_) => "leave",
+        }
+    }
+
+    /// What can be checked of a message by itself: counts, order and ranges. Whether it fits the flock's state is
+    /// the engine's question.
+    pub fn validate_shape(&self) -> Result<(), ShapeError> {
+        match self {
+            Self::Hello(m) => m.validate_shape(),
+            Self::Head(_) | Self::Join(_) | Self::Report(_) | Self::Leave(_) => Ok(()),
+            Self::Ready(m) => m.validate_shape(),
+            Self::Form(m) => m.validate_shape(),
+        }
+    }
+}
+
+impl Hello {
+    fn validate_shape(&self) -> Result<(), ShapeError> {
+        if self.version != PROTOCOL_VERSION {
+            let must = "the version of the envelope around it";
+            return Err(ShapeError::OutOfRange { what: "version", value: self.version.into(), must });
+        }
+        if self.spec.is_empty() {
+            return Err(ShapeError::Empty { what: "spec" });
+        }
+        if self.spec.len() > RUN_SPEC_BYTES_MAX {
+            return Err(ShapeError::TooMany { what: "spec", count: self.spec.len(), limit: RUN_SPEC_BYTES_MAX });
+        }
+        Ok(())
+    }
+}
+
+impl Ready {
+    fn validate_shape(&self) -> Result<(), ShapeError> {
+        check_ascending("joins", &self.joins, MEMBERS_MAX, |id| *id)?;
+        let bounded = |what, value: u64, most: u64, must| {
+            if value == 0 || value > most { Err(ShapeError::OutOfRange { what, value, must }) } else { Ok(()) }
+        };
+        bounded("seq", self.seq, u64::MAX, "at least 1")?;
+        bounded("round", self.round, self.seq, "at least 1 and not above seq")?;
+        bounded("samples", self.samples, SAMPLES_MAX, "between 1 and SAMPLES_MAX")?;
+        bounded("tokens", self.tokens, u64::MAX >> 8, "between 1 and 2^56")?;
+        bounded("steps", self.steps.into(), INNER_STEPS_MAX.into(), "between 1 and INNER_STEPS_MAX")?;
+        if self.lease_start.checked_add(self.samples).is_none() {
+            let must = "leave room for the samples below 2^64";
+            return Err(ShapeError::Rule { what: "lease_start", must });
+        }
+        Ok(())
+    }
+}
+
+impl Form {
+    fn validate_shape(&self) -> Result<(), ShapeError> {
+        if self.members.is_empty() {
+            return Err(ShapeError::Empty { what: "members" });
+        }
+        check_ascending("members", &self.members, MEMBERS_MAX, |id| *id)
+    }
 }

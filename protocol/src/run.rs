@@ -1,12 +1,20 @@
 //! What all nodes of a run share. Its digest is bound into every signature.
 
-use crate::{Digest, NodeId};
+use crate::limits::{OUTER_LR_ENTRIES_MAX, RUN_NAME_CHARS_MAX};
+use crate::wire::bounded;
+use crate::wire::number::numbered;
+use crate::{Digest, NodeId, wire};
 use serde::{Deserialize, Serialize};
+
+mod check;
+
+pub use check::{Problem, RunError};
 
 /// The specification of a run. Two nodes train together exactly when these are equal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunSpec {
     /// `[a-z0-9-]{1,64}`; shown, never used as a path.
+    #[serde(deserialize_with = "bounded::text::<_, RUN_NAME_CHARS_MAX>")]
     pub name: String,
     /// Root of every random stream of the run.
     pub seed: u64,
@@ -72,6 +80,7 @@ pub struct InnerSpec {
 pub struct OuterSpec {
     /// `(contributors, learning rate)`, contributors rising from 1; a round with M contributors uses the largest
     /// tabulated count not above M.
+    #[serde(deserialize_with = "bounded::list::<_, _, OUTER_LR_ENTRIES_MAX>")]
     pub lr: Vec<(u32, f64)>,
     pub momentum: f64,
 }
@@ -83,16 +92,106 @@ pub struct SyncSpec {
 }
 
 /// How a vector of f32 is written on the wire (`protocol.md` §10). The numbers are on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Codec {
     Bf16 = 1,
     Int8 = 2,
 }
 
+numbered!(Codec, "codec", { Bf16 = "bf16", Int8 = "int8" });
+
 /// When the run ends: at whichever bound is reached first; 0 = unbounded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
     pub rounds: u64,
     pub tokens: u64,
+}
+
+impl RunSpec {
+    /// The run's name among machines: digest of its encoding.
+    pub fn digest(&self) -> Digest {
+        wire::spec_digest(&wire::encode_spec(self))
+    }
+
+    /// The keys whose values differ, with both: `model.layers: 4 here, 6 there`. Empty exactly when the digests are
+    /// equal.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let (here, there) = (self.entries(), other.entries());
+        here.iter()
+            .zip(&there)
+            .filter(|(a, b)| a != b)
+            .map(|((key, a), (_, b))| format!("{key}: {a} here, {b} there"))
+            .collect()
+    }
+
+    /// Every key in dotted form with its value as text; distinct values have distinct texts.
+    fn entries(&self) -> Vec<(&'static str, String)> {
+        let Self { name, seed, creator, model, data, inner, outer, sync, budget } = self;
+        let creator = creator.map_or_else(|| "none".to_owned(), |id| id.to_string());
+        // Debug prints the shortest text that reads back as the same float.
+        let float = |value: f64| format!("{value:?}");
+        vec![
+            ("name", name.clone()),
+            ("seed", seed.to_string()),
+            ("creator", creator),
+            ("model.vocab", model.vocab.to_string()),
+            ("model.d_model", model.d_model.to_string()),
+            ("model.layers", model.layers.to_string()),
+            ("model.heads", model.heads.to_string()),
+            ("model.kv_heads", model.kv_heads.to_string()),
+            ("model.ffn", model.ffn.to_string()),
+            ("model.seq_len", model.seq_len.to_string()),
+            ("model.tied", model.tied.to_string()),
+            ("model.rope_theta", float(model.rope_theta)),
+            ("model.norm_eps", float(model.norm_eps)),
+            ("data.manifest", data.manifest.to_string()),
+            ("data.tokenizer", data.tokenizer.to_string()),
+            ("inner.steps", inner.steps.to_string()),
+            ("inner.batch", inner.batch.to_string()),
+            ("inner.accumulate", inner.accumulate.to_string()),
+            ("inner.lr", float(inner.lr)),
+            ("inner.lr_final", float(inner.lr_final)),
+            ("inner.warmup_steps", inner.warmup_steps.to_string()),
+            ("inner.beta1", float(inner.beta1)),
+            ("inner.beta2", float(inner.beta2)),
+            ("inner.eps", float(inner.eps)),
+            ("inner.weight_decay", float(inner.weight_decay)),
+            ("inner.clip", float(inner.clip)),
+            ("outer.lr", format!("{:?}", outer.lr)),
+            ("outer.momentum", float(outer.momentum)),
+            ("sync.codec", sync.codec.to_string()),
+            ("budget.rounds", budget.rounds.to_string()),
+            ("budget.tokens", budget.tokens.to_string()),
+        ]
+    }
+}
+
+impl ModelSpec {
+    /// Number of parameters, saturating. Per layer: two norms, q and o projections (`d_model` square), k and v
+    /// (`kv_heads` heads), three feed-forward matrices; then the embedding, the last norm, and the output
+    /// projection unless tied.
+    pub fn parameters(&self) -> u64 {
+        let [vocab, d, layers, ffn] = [self.vocab, self.d_model, self.layers, self.ffn].map(u128::from);
+        let kv = d / u128::from(self.heads.max(1)) * u128::from(self.kv_heads);
+        let layer = 2 * d + 2 * d * d + 2 * d * kv + 3 * d * ffn;
+        let embeddings = if self.tied { vocab * d } else { 2 * vocab * d };
+        u64::try_from(layers * layer + embeddings + d).unwrap_or(u64::MAX)
+    }
+}
+
+impl InnerSpec {
+    /// Sequences that one member trains on in one round of `steps` inner steps; saturating.
+    pub fn samples(&self, steps: u32) -> u64 {
+        u64::from(steps).saturating_mul(u64::from(self.batch)).saturating_mul(u64::from(self.accumulate))
+    }
+}
+
+impl OuterSpec {
+    /// The outer learning rate of a round with this many contributors: that of the largest tabulated count not above
+    /// it; of the first entry if there is none (a valid table starts at 1).
+    pub fn lr_for(&self, contributors: usize) -> f64 {
+        let entry = self.lr.iter().rev().find(|(count, _)| *count as usize <= contributors).or(self.lr.first());
+        entry.map_or(0.0, |(_, lr)| *lr)
+    }
 }

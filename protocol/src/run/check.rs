@@ -1,0 +1,164 @@
+//! Bounds of a run's values, each with its reason.
+
+use super::RunSpec;
+use crate::limits::{
+    INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, PARAMETERS_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX,
+};
+use std::fmt;
+
+/// One value that a run may not have.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Problem {
+    /// Key in dotted form, as in the run file.
+    pub key: &'static str,
+    pub value: String,
+    /// What it must be, and why where that is not plain.
+    pub must: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}: must be {}", self.key, self.value, self.must)
+    }
+}
+
+/// Everything that is wrong with a run's specification; never empty.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunError {
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for RunError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                f.write_str("; ")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for RunError {}
+
+impl RunSpec {
+    /// Checks every value; all problems are listed, so that a user mends a file once.
+    pub fn validate(&self) -> Result<(), RunError> {
+        let mut check = Check { problems: Vec::new() };
+        self.check_name(&mut check);
+        self.check_model(&mut check);
+        self.check_inner(&mut check);
+        self.check_outer(&mut check);
+        if check.problems.is_empty() { Ok(()) } else { Err(RunError { problems: check.problems }) }
+    }
+
+    fn check_name(&self, check: &mut Check) {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let good = (1..=RUN_NAME_CHARS_MAX).contains(&self.name.len()) && self.name.chars().all(plain);
+        // The value may be anything a peer sent: escaped and cut before it is shown.
+        let shown: String = self.name.chars().take(RUN_NAME_CHARS_MAX).flat_map(char::escape_default).collect();
+        let must = format!("1 to {RUN_NAME_CHARS_MAX} of a-z, 0-9 and -");
+        check.holds(good, "name", shown, must);
+    }
+
+    fn check_model(&self, check: &mut Check) {
+        let m = &self.model;
+        check.range("model.vocab", m.vocab, 2, 1 << 24);
+        check.range("model.d_model", m.d_model, 2, 1 << 16);
+        check.range("model.layers", m.layers, 1, 1 << 10);
+        check.range("model.heads", m.heads, 1, 1 << 10);
+        check.range("model.kv_heads", m.kv_heads, 1, m.heads.max(1));
+        check.range("model.ffn", m.ffn, 1, 1 << 18);
+        check.range("model.seq_len", m.seq_len, 1, 1 << 20);
+        check.float("model.rope_theta", m.rope_theta, Least::From(1.0), Most::To(1e12));
+        check.float("model.norm_eps", m.norm_eps, Least::Above(0.0), Most::To(0.1));
+        if m.heads > 0 {
+            let even = m.d_model % m.heads == 0 && (m.d_model / m.heads).is_multiple_of(2);
+            let must = format!("a multiple of twice model.heads ({}): rotary embedding turns pairs", m.heads);
+            check.holds(even, "model.d_model", m.d_model, must);
+        }
+        if m.kv_heads > 0 {
+            let must = format!("a divisor of model.heads ({})", m.heads);
+            check.holds(m.heads.is_multiple_of(m.kv_heads), "model.kv_heads", m.kv_heads, must);
+        }
+        let parameters = m.parameters();
+        let must = format!("a model of at most {PARAMETERS_MAX} parameters");
+        check.holds(parameters <= PARAMETERS_MAX, "model", format!("{parameters} parameters"), must);
+    }
+
+    fn check_inner(&self, check: &mut Check) {
+        let i = &self.inner;
+        check.range("inner.steps", i.steps, 1, INNER_STEPS_MAX);
+        check.range("inner.batch", i.batch, 1, 1 << 16);
+        check.range("inner.accumulate", i.accumulate, 1, 1 << 16);
+        let samples = i.samples(i.steps);
+        let must = format!("at most {SAMPLES_MAX} sequences a round (steps x batch x accumulate)");
+        check.holds(samples <= SAMPLES_MAX, "inner.steps", format!("{samples} sequences"), must);
+        check.float("inner.lr", i.lr, Least::Above(0.0), Most::To(10.0));
+        check.float("inner.lr_final", i.lr_final, Least::From(0.0), Most::To(1.0));
+        check.range("inner.warmup_steps", i.warmup_steps, 0, 1 << 30);
+        check.float("inner.beta1", i.beta1, Least::From(0.0), Most::Below(1.0));
+        check.float("inner.beta2", i.beta2, Least::From(0.0), Most::Below(1.0));
+        check.float("inner.eps", i.eps, Least::Above(0.0), Most::To(1.0));
+        check.float("inner.weight_decay", i.weight_decay, Least::From(0.0), Most::To(10.0));
+        check.float("inner.clip", i.clip, Least::From(0.0), Most::To(1e6));
+    }
+
+    fn check_outer(&self, check: &mut Check) {
+        let table = &self.outer.lr;
+        let shown = || format!("{} entries", table.len());
+        let must = format!("a table of 1 to {OUTER_LR_ENTRIES_MAX} entries");
+        check.holds((1..=OUTER_LR_ENTRIES_MAX).contains(&table.len()), "outer.lr", shown(), must);
+        let starts = table.first().is_none_or(|(count, _)| *count == 1);
+        let rises = table.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let must = "contributor counts that rise from 1: every group has a rate".to_owned();
+        check.holds(starts && rises, "outer.lr", shown(), must);
+        for (count, lr) in table.iter().take(OUTER_LR_ENTRIES_MAX) {
+            let must = format!("contributor counts up to {MEMBERS_MAX}");
+            check.holds(*count as usize <= MEMBERS_MAX, "outer.lr", count, must);
+            check.float("outer.lr", *lr, Least::Above(0.0), Most::To(10.0));
+        }
+        check.float("outer.momentum", self.outer.momentum, Least::From(0.0), Most::Below(1.0));
+    }
+}
+
+enum Least {
+    From(f64),
+    Above(f64),
+}
+
+enum Most {
+    To(f64),
+    Below(f64),
+}
+
+struct Check {
+    problems: Vec<Problem>,
+}
+
+impl Check {
+    fn holds(&mut self, good: bool, key: &'static str, value: impl ToString, must: String) {
+        if !good {
+            self.problems.push(Problem { key, value: value.to_string(), must });
+        }
+    }
+
+    fn range(&mut self, key: &'static str, value: u32, least: u32, most: u32) {
+        self.holds((least..=most).contains(&value), key, value, format!("between {least} and {most}"));
+    }
+
+    /// Finite, in range, and not minus zero, which would be a second encoding of zero.
+    fn float(&mut self, key: &'static str, value: f64, least: Least, most: Most) {
+        let (above, from) = match least {
+            Least::From(least) => (value >= least, format!("at least {least}")),
+            Least::Above(least) => (value > least, format!("above {least}")),
+        };
+        let (below, to) = match most {
+            Most::To(most) => (value <= most, format!("at most {most}")),
+            Most::Below(most) => (value < most, format!("below {most}")),
+        };
+        let good = value.is_finite() && above && below && !value.is_sign_negative();
+        self.holds(good, key, format!("{value:?}"), format!("{from} and {to}"));
+    }
+}

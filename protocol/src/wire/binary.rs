@@ -1,0 +1,46 @@
+//! bincode, with everything switched on that keeps a decoder safe.
+
+use super::WireError;
+use bincode::config;
+use bincode::error::DecodeError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Appends the encoding of `value` to `out`.
+pub(super) fn append<T: Serialize>(value: &T, out: &mut Vec<u8>) {
+    let encoding = config::standard().with_fixed_int_encoding().with_little_endian();
+    // Wire types are structs of integers, floats, arrays and sized lists; for these an encoder into memory has no
+    // error to return.
+    #[expect(clippy::expect_used, reason = "own values only, and no error exists for them")]
+    let bytes = bincode::serde::encode_to_vec(value, encoding).expect("wire types always encode");
+    out.extend_from_slice(&bytes);
+}
+
+/// Decodes all of `bytes`, which must be the canonical encoding of a `T` and at most `LIMIT` long.
+pub(super) fn decode<T, const LIMIT: usize>(what: &'static str, bytes: &[u8]) -> Result<T, WireError>
+where
+    T: Serialize + DeserializeOwned,
+{
+    if bytes.len() > LIMIT {
+        return Err(WireError::TooLong { what, bytes: bytes.len(), limit: LIMIT });
+    }
+    let encoding = config::standard().with_fixed_int_encoding().with_little_endian().with_limit::<LIMIT>();
+    let (value, used): (T, usize) =
+        bincode::serde::decode_from_slice(bytes, encoding).map_err(|error| refusal(what, bytes.len(), error))?;
+    if used != bytes.len() {
+        return Err(WireError::Trailing { what, bytes: bytes.len() - used });
+    }
+    let mut again = Vec::with_capacity(bytes.len());
+    append(&value, &mut again);
+    if again != bytes { Err(WireError::NotCanonical { what }) } else { Ok(value) }
+}
+
+fn refusal(what: &'static str, bytes: usize, error: DecodeError) -> WireError {
+    match error {
+        DecodeError::UnexpectedEnd { additional } => {
+            WireError::Truncated { what, bytes, least: bytes.saturating_add(additional) }
+        }
+        DecodeError::OtherString(detail) => WireError::Malformed { what, detail },
+        other => WireError::Malformed { what, detail: other.to_string() },
+    }
+}

@@ -1,0 +1,187 @@
+//! Signed envelopes of control messages. [`seal`] and [`open`] are the only doors.
+//!
+//! ```text
+//! version u16 | sender 32 | body length u32 | body | signature 64       little endian
+//! body = tag u16 | fields of the message
+//! ```
+//!
+//! The signature covers the domain, the run's digest, the sender and the raw body, so a message is worth nothing
+//! in another run, under another sender or as another kind.
+
+use super::{WireError, binary, document};
+use crate::Digest;
+use crate::identity::{NodeId, Signature, Signer, Verifier};
+use crate::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
+use crate::message::{Form, Head, Hello, Join, Leave, Message, Ready, Report};
+
+const SIGNATURE_DOMAIN: &[u8] = b"starling control v1";
+const ENVELOPE_DOMAIN: &str = "starling envelope v1";
+const HEADER: usize = 2 + 32 + 4;
+const SIGNATURE: usize = 64;
+const TAG: usize = 2;
+
+/// Numbers of the message kinds. A number is never given a second meaning; retired ones stay listed.
+mod tag {
+    pub const HELLO: u16 = 1;
+    pub const HEAD: u16 = 2;
+    pub const JOIN: u16 = 3;
+    pub const READY: u16 = 4;
+    pub const FORM: u16 = 5;
+    pub const REPORT: u16 = 6;
+    pub const LEAVE: u16 = 7;
+}
+
+/// A message whose signature holds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Opened {
+    pub sender: NodeId,
+    pub message: Message,
+    /// Digest of the whole envelope as received. A signer can make several valid envelopes of one message, so
+    /// whether two statements contradict is decided by `message`, never by this.
+    pub digest: Digest,
+}
+
+/// Encodes and signs a message for the run: at most [`CONTROL_BYTES_MAX`] bytes.
+///
+/// Refuses what [`open`] would refuse for its shape or size, so that a fault shows where it is.
+pub fn seal(signer: &dyn Signer, run: &Digest, message: &Message) -> Result<Vec<u8>, WireError> {
+    check_shape(message)?;
+    let body = encode_body(message);
+    let total = HEADER + body.len() + SIGNATURE;
+    if total > CONTROL_BYTES_MAX {
+        return Err(WireError::TooLong { what: "control message", bytes: total, limit: CONTROL_BYTES_MAX });
+    }
+    let sender = signer.id();
+    let signature = signer.sign(&signed_bytes(run, &sender, &body));
+    let mut bytes = Vec::with_capacity(total);
+    bytes.extend_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    bytes.extend_from_slice(&sender.0);
+    bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&body);
+    bytes.extend_from_slice(&signature.0);
+    Ok(bytes)
+}
+
+/// Opens an envelope from outside: size, version, signature, then canonical decoding, then the message's shape.
+///
+/// A `Hello` that is well signed for the run that it carries, but not for `run`, gives [`WireError::OtherRun`], so
+/// that the user learns which keys differ.
+pub fn open(verifier: &dyn Verifier, run: &Digest, bytes: &[u8]) -> Result<Opened, WireError> {
+    let parts = Parts::split(bytes)?;
+    if !verifier.verify(&parts.sender, &signed_bytes(run, &parts.sender, parts.body), &parts.signature) {
+        return Err(foreign(verifier, &parts));
+    }
+    let message = decode_body(parts.body)?;
+    check_shape(&message)?;
+    Ok(Opened { sender: parts.sender, message, digest: Digest::of(ENVELOPE_DOMAIN, &[bytes]) })
+}
+
+struct Parts<'a> {
+    sender: NodeId,
+    body: &'a [u8],
+    signature: Signature,
+}
+
+impl<'a> Parts<'a> {
+    fn split(bytes: &'a [u8]) -> Result<Self, WireError> {
+        const WHAT: &str = "control message";
+        const LEAST: usize = HEADER + TAG + SIGNATURE;
+        if bytes.len() > CONTROL_BYTES_MAX {
+            return Err(WireError::TooLong { what: WHAT, bytes: bytes.len(), limit: CONTROL_BYTES_MAX });
+        }
+        let truncated = |least| WireError::Truncated { what: WHAT, bytes: bytes.len(), least };
+        let (version, rest) = bytes.split_first_chunk::<2>().ok_or_else(|| truncated(LEAST))?;
+        let theirs = u16::from_le_bytes(*version);
+        if theirs != PROTOCOL_VERSION {
+            return Err(WireError::Version { theirs, ours: PROTOCOL_VERSION });
+        }
+        let (sender, rest) = rest.split_first_chunk::<32>().ok_or_else(|| truncated(LEAST))?;
+        let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(|| truncated(LEAST))?;
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > CONTROL_BYTES_MAX {
+            return Err(WireError::TooLong { what: WHAT, bytes: length, limit: CONTROL_BYTES_MAX });
+        }
+        let (body, rest) = rest.split_at_checked(length).ok_or_else(|| truncated(HEADER + length + SIGNATURE))?;
+        let (signature, rest) =
+            rest.split_first_chunk::<SIGNATURE>().ok_or_else(|| truncated(HEADER + length + SIGNATURE))?;
+        if !rest.is_empty() {
+            return Err(WireError::Trailing { what: WHAT, bytes: rest.len() });
+        }
+        Ok(Self { sender: NodeId(*sender), body, signature: Signature(*signature) })
+    }
+}
+
+/// Tells another run's `Hello` from a bad signature.
+fn foreign(verifier: &dyn Verifier, parts: &Parts<'_>) -> WireError {
+    let bad = WireError::BadSignature { sender: parts.sender };
+    let Ok(Message::Hello(hello)) = decode_body(parts.body) else { return bad };
+    let theirs = document::spec_digest(&hello.spec);
+    if !verifier.verify(&parts.sender, &signed_bytes(&theirs, &parts.sender, parts.body), &parts.signature) {
+        return bad;
+    }
+    match document::decode_spec(&hello.spec) {
+        Ok(spec) => WireError::OtherRun { sender: parts.sender, spec: Box::new(spec) },
+        Err(error) => error,
+    }
+}
+
+fn signed_bytes(run: &Digest, sender: &NodeId, body: &[u8]) -> Vec<u8> {
+    [SIGNATURE_DOMAIN, &run.0, &sender.0, body].concat()
+}
+
+fn encode_body(message: &Message) -> Vec<u8> {
+    let mut body = Vec::new();
+    let mut write = |tag: u16| body.extend_from_slice(&tag.to_le_bytes());
+    match message {
+        Message::Hello(m) => {
+            write(tag::HELLO);
+            binary::append(m, &mut body);
+        }
+        Message::Head(m) => {
+            write(tag::HEAD);
+            binary::append(m, &mut body);
+        }
+        Message::Join(m) => {
+            write(tag::JOIN);
+            binary::append(m, &mut body);
+        }
+        Message::Ready(m) => {
+            write(tag::READY);
+            binary::append(m, &mut body);
+        }
+        Message::Form(m) => {
+            write(tag::FORM);
+            binary::append(m, &mut body);
+        }
+        Message::Report(m) => {
+            write(tag::REPORT);
+            binary::append(m, &mut body);
+        }
+        Message::Leave(m) => {
+            write(tag::LEAVE);
+            binary::append(m, &mut body);
+        }
+    }
+    body
+}
+
+fn decode_body(body: &[u8]) -> Result<Message, WireError> {
+    const MAX: usize = CONTROL_BYTES_MAX;
+    let Some((tag, fields)) = body.split_first_chunk::<TAG>() else {
+        return Err(WireError::Truncated { what: "control message", bytes: body.len(), least: TAG });
+    };
+    Ok(match u16::from_le_bytes(*tag) {
+        tag::HELLO => Message::Hello(binary::decode::<Hello, MAX>("hello", fields)?),
+        tag::HEAD => Message::Head(binary::decode::<Head, MAX>("head", fields)?),
+        tag::JOIN => Message::Join(binary::decode::<Join, MAX>("join", fields)?),
+        tag::READY => Message::Ready(binary::decode::<Ready, MAX>("ready", fields)?),
+        tag::FORM => Message::Form(binary::decode::<Form, MAX>("form", fields)?),
+        tag::REPORT => Message::Report(binary::decode::<Report, MAX>("report", fields)?),
+        tag::LEAVE => Message::Leave(binary::decode::<Leave, MAX>("leave", fields)?),
+        tag => return Err(WireError::UnknownTag { tag }),
+    })
+}
+
+fn check_shape(message: &Message) -> Result<(), WireError> {
+    message.validate_shape().map_err(|error| WireError::Invalid { what: message.kind(), detail: error.to_string() })
+}

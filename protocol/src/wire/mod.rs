@@ -1,0 +1,99 @@
+//! Bytes of control messages, records and run specifications.
+//!
+//! The only module that knows bincode: fixed-width little-endian integers, `u64` counts, one byte for an option or
+//! a bool, no field names. What bincode leaves open is closed here: a size limit, counts checked before anything
+//! is allocated, no trailing bytes, enums by written-down numbers, and equality of the re-encoding, so that one
+//! value has one byte string. Signatures and digests are over bytes as received, never over a re-encoding.
+
+mod binary;
+pub mod bounded;
+mod document;
+mod envelope;
+#[cfg(test)]
+mod golden_test;
+#[cfg(test)]
+mod hostile_test;
+pub(crate) mod number;
+#[cfg(test)]
+pub(crate) mod sample;
+
+pub use document::{decode_record, decode_spec, encode_record, encode_spec, record_digest, spec_digest};
+pub use envelope::{Opened, open, seal};
+
+use crate::NodeId;
+use crate::run::RunSpec;
+
+/// Why bytes were refused, or could not be made.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum WireError {
+    #[error("{what}: {bytes} bytes, the limit is {limit}")]
+    TooLong { what: &'static str, bytes: usize, limit: usize },
+    #[error("{what}: ends after {bytes} bytes, at least {least} are needed")]
+    Truncated { what: &'static str, bytes: usize, least: usize },
+    #[error("peer speaks protocol version {theirs}, this program {ours}: run the same release on both")]
+    Version { theirs: u16, ours: u16 },
+    #[error("message of unknown kind {tag}")]
+    UnknownTag { tag: u16 },
+    #[error("{what}: malformed: {detail}")]
+    Malformed { what: &'static str, detail: String },
+    #[error("{what}: {bytes} bytes follow the end")]
+    Trailing { what: &'static str, bytes: usize },
+    #[error("{what}: not in canonical form")]
+    NotCanonical { what: &'static str },
+    #[error("{what}: {detail}")]
+    Invalid { what: &'static str, detail: String },
+    #[error("signature does not belong to {sender} and this run")]
+    BadSignature { sender: NodeId },
+    /// A well-signed `Hello` of another run. [`RunSpec::differences`] names the keys.
+    #[error("{sender} trains another run, \"{}\"", spec.name)]
+    OtherRun { sender: NodeId, spec: Box<RunSpec> },
+}
+
+impl WireError {
+    /// A short constant name of the reason: the label of a counter.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::TooLong { .. } => "too_long",
+            Self::Truncated { .. } => "truncated",
+            Self::Version { .. } => "version",
+            Self::UnknownTag { .. } => "unknown_tag",
+            Self::Malformed { .. } => "malformed",
+            Self::Trailing { .. } => "trailing",
+            Self::NotCanonical { .. } => "not_canonical",
+            Self::Invalid { .. } => "invalid",
+            Self::BadSignature { .. } => "bad_signature",
+            Self::OtherRun { .. } => "other_run",
+        }
+    }
+}
+
+/// A value that decodes but breaks a rule of its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    #[error("{what} are not in ascending order of member id without repeats")]
+    NotAscending { what: &'static str },
+    #[error("{what}: {count}, the limit is {limit}")]
+    TooMany { what: &'static str, count: usize, limit: usize },
+    #[error("{what} is empty")]
+    Empty { what: &'static str },
+    #[error("{what} is {value}, must be {must}")]
+    OutOfRange { what: &'static str, value: u64, must: &'static str },
+    #[error("{what} must {must}")]
+    Rule { what: &'static str, must: &'static str },
+}
+
+/// Checks a list that is kept by ascending, distinct member id and holds at most `limit`.
+pub(crate) fn check_ascending<T>(
+    what: &'static str,
+    items: &[T],
+    limit: usize,
+    key: impl Fn(&T) -> NodeId,
+) -> Result<(), ShapeError> {
+    if items.len() > limit {
+        return Err(ShapeError::TooMany { what, count: items.len(), limit });
+    }
+    if !items.windows(2).all(|pair| key(&pair[0]) < key(&pair[1])) {
+        return Err(ShapeError::NotAscending { what });
+    }
+    Ok(())
+}
