@@ -32,9 +32,9 @@ pub const STATE_CHUNK_BYTES: usize = 1 << 20;
 const _: () = {
     // The largest record: fixed fields, then a full flock of contributors and leases.
     assert!(512 + MEMBERS_MAX * (80 + 48) <= RECORD_BYTES_MAX);
-    // The largest control messages: a run specification, and a list of all members.
+    // The largest control messages: a run specification, and two lists of all members.
     assert!(256 + RUN_SPEC_BYTES_MAX <= CONTROL_BYTES_MAX);
-    assert!(512 + MEMBERS_MAX * 32 <= CONTROL_BYTES_MAX);
+    assert!(512 + 2 * MEMBERS_MAX * 32 <= CONTROL_BYTES_MAX);
     // The largest run specification: fixed fields, name, table of learning rates.
     assert!(512 + RUN_NAME_CHARS_MAX + OUTER_LR_ENTRIES_MAX * 12 <= RUN_SPEC_BYTES_MAX);
 };

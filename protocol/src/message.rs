@@ -123,6 +123,10 @@ pub struct Form {
     /// By ascending id, at least one.
     #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
     pub members: Vec<NodeId>,
+    /// Whom the sender itself holds to be alive and part of this round, by ascending id; `members` are those of them
+    /// that nobody else among them rules out.
+    #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
+    pub live: Vec<NodeId>,
 }
 
 /// "This attempt's result, rebuilt by me and on my disk, is this record."
@@ -209,6 +213,11 @@ impl Form {
         if self.members.is_empty() {
             return Err(ShapeError::Empty { what: "members" });
         }
-        check_ascending("members", &self.members, MEMBERS_MAX, |id| *id)
+        check_ascending("members", &self.members, MEMBERS_MAX, |id| *id)?;
+        check_ascending("live", &self.live, MEMBERS_MAX, |id| *id)?;
+        if !self.members.iter().all(|id| self.live.binary_search(id).is_ok()) {
+            return Err(ShapeError::Rule { what: "members", must: "be among live" });
+        }
+        Ok(())
     }
 }

@@ -127,6 +127,7 @@ pub fn messages() -> Vec<Message> {
             parent: digest(4),
             attempt: 1,
             members: vec![node(0x10), node(0x20)],
+            live: vec![node(0x10), node(0x20), node(0x30)],
         }),
         Message::Report(report()),
         Message::Leave(Leave { lineage: digest(2), seq: 3 }),
