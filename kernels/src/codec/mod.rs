@@ -1,0 +1,103 @@
+//! Codecs at memory speed: how a vector of f32 is written on the wire.
+//!
+//! The scalar specification lives in the protocol crate, which this crate does not know; a test proves that the two
+//! write the same bytes and accept the same ones. What is here is written so that it vectorises, and dispatched at run
+//! time to the widest instructions of the machine. Payloads carry no headers: their geometry is known beforehand.
+//!
+//! * [`CodecKind::Bf16`]: one little-endian bf16 an element, rounded to nearest even.
+//! * [`CodecKind::Int8`]: blocks of [`INT8_BLOCK`] elements, the last one shorter; first the scales of all blocks as
+//!   little-endian bf16, then one signed byte an element.
+//!
+//! Decoders are strict and all-or-nothing: on an error the destination is as it was.
+
+pub mod device;
+
+mod bf16;
+mod int8;
+mod vector;
+
+pub use bf16::{bf16_decode, bf16_decode_add, bf16_encode};
+pub use int8::{INT8_BLOCK, int8_decode, int8_decode_add, int8_encode};
+pub use vector::{add_scaled, scale};
+
+/// Which codec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodecKind {
+    Bf16,
+    Int8,
+}
+
+/// Bytes of the payload that holds `elements` values.
+pub const fn encoded_len(kind: CodecKind, elements: usize) -> usize {
+    match kind {
+        CodecKind::Bf16 => 2 * elements,
+        CodecKind::Int8 => 2 * elements.div_ceil(INT8_BLOCK) + elements,
+    }
+}
+
+/// Writes `src` as `kind` into `dst`, which has exactly [`encoded_len`] bytes.
+pub fn encode(kind: CodecKind, src: &[f32], dst: &mut [u8]) -> Result<(), CodecError> {
+    match kind {
+        CodecKind::Bf16 => bf16_encode(src, dst),
+        CodecKind::Int8 => int8_encode(src, dst),
+    }
+}
+
+/// Reads a payload of exactly [`encoded_len`] bytes into `dst`.
+pub fn decode(kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
+    match kind {
+        CodecKind::Bf16 => bf16_decode(bytes, dst),
+        CodecKind::Int8 => int8_decode(bytes, dst),
+    }
+}
+
+/// Adds a payload's values to `dst`: one f32 addition an element, of exactly what [`decode`] yields.
+pub fn decode_add(kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
+    match kind {
+        CodecKind::Bf16 => bf16_decode_add(bytes, dst),
+        CodecKind::Int8 => int8_decode_add(bytes, dst),
+    }
+}
+
+/// Why a vector cannot be encoded, or a payload is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CodecError {
+    #[error("{elements} elements take {expected} bytes, not {actual}: the two sides disagree about the chunk")]
+    Length { elements: usize, expected: usize, actual: usize },
+    #[error("element {index} is not finite: training diverged, or the sender lies")]
+    NotFinite { index: usize },
+    #[error("element {index} is too large for the codec: training diverged")]
+    TooLarge { index: usize },
+    #[error("block {block} has scale {bits:#06x}, which no encoder writes")]
+    BadScale { block: usize, bits: u16 },
+    #[error("block {block} has scale {bits:#06x}, but a scale is 0 exactly when all its values are")]
+    ZeroBlock { block: usize, bits: u16 },
+    #[error("element {index} is -128, which no encoder writes")]
+    BadQuant { index: usize },
+}
+
+impl CodecError {
+    /// A short constant name of the reason: the label of a counter.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Length { .. } => "length",
+            Self::NotFinite { .. } => "not_finite",
+            Self::TooLarge { .. } => "too_large",
+            Self::BadScale { .. } => "bad_scale",
+            Self::ZeroBlock { .. } => "zero_block",
+            Self::BadQuant { .. } => "bad_quant",
+        }
+    }
+}
+
+/// Refuses a payload whose length is not that of `elements` values.
+fn check_length(kind: CodecKind, elements: usize, actual: usize) -> Result<(), CodecError> {
+    let expected = encoded_len(kind, elements);
+    if actual == expected { Ok(()) } else { Err(CodecError::Length { elements, expected, actual }) }
+}
+
+/// Magnitude of a float as an integer: ordered like the magnitudes, infinities and NaN above all numbers.
+#[inline(always)]
+fn magnitude(x: f32) -> u32 {
+    x.to_bits() & 0x7fff_ffff
+}
