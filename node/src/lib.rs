@@ -1,1 +1,14 @@
-//! Placeholder while dependencies build.
+//! The node: everything between the pure protocol and the machine it runs on.
+//!
+//! `train` wires it together: [`train::train`] sets up identity, store, text, device and network and hands them to
+//! one driver task, which owns the protocol engine. `net` is the swarm, `reduce` the ring, `watch` what people and
+//! programs see, `command` the small commands.
+
+pub mod cli;
+pub mod command;
+pub mod config;
+pub mod exit;
+pub mod net;
+pub mod reduce;
+pub mod train;
+pub mod watch;

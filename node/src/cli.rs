@@ -1,0 +1,163 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Trains one model on many machines that nobody coordinates.
+#[derive(Debug, Parser)]
+#[command(name = "starling", version, about, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train, alone or with peers; founds a flock when started with neither --join nor --bootstrap
+    Train(Box<TrainArgs>),
+    /// Print a ticket that lets another machine join this run
+    Invite(HomeArgs),
+    /// Ask the node running on this machine what it does and what it waits for
+    Status(StatusArgs),
+    /// List, verify or export checkpoints
+    #[command(subcommand)]
+    Checkpoint(CheckpointCommand),
+    /// Write text with a trained model
+    Generate(GenerateArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct TrainArgs {
+    /// Run file: what all nodes of the run share
+    #[arg(long, value_name = "RUN.toml", required_unless_present = "join")]
+    pub run: Option<PathBuf>,
+    /// Node file: settings of this machine (flags win over it)
+    #[arg(long, value_name = "NODE.toml")]
+    pub config: Option<PathBuf>,
+    /// A well-known peer, or a file that lists some; may be repeated
+    #[arg(long, value_name = "ADDR|FILE")]
+    pub bootstrap: Vec<String>,
+    /// Ticket from `starling invite`, or a file that holds one: all that a second machine needs
+    #[arg(long, value_name = "TICKET")]
+    pub join: Option<String>,
+    /// Found a new flock even though bootstrap peers are given
+    #[arg(long, conflicts_with = "join")]
+    pub found: bool,
+    /// Folder for this node's identity and state
+    #[arg(long, value_name = "DIR")]
+    pub home: Option<PathBuf>,
+    /// Folder for tokenized text, shared by the nodes of this machine
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
+    /// Address to listen on; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    pub listen: Vec<String>,
+    /// Address that others can reach this node at; may be repeated
+    #[arg(long, value_name = "MULTIADDR")]
+    pub advertise: Vec<String>,
+    /// Text to train on: file, folder or glob; may be repeated; replaces data.sources
+    #[arg(long, value_name = "PATH")]
+    pub data: Vec<String>,
+    /// auto, cpu, wgpu[:n] or cuda[:n]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
+    /// CPU threads for training; 0 = all cores
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Do not look for peers on the local network
+    #[arg(long)]
+    pub no_mdns: bool,
+    /// Address for Prometheus metrics; `off` for none
+    #[arg(long, value_name = "IP:PORT")]
+    pub metrics: Option<String>,
+    /// Log filter: error, warn, info, debug, or per module
+    #[arg(long, value_name = "FILTER")]
+    pub log: Option<String>,
+    /// One JSON object per line on standard output for each event
+    #[arg(long)]
+    pub json: bool,
+    /// Print the effective configuration and exit
+    #[arg(long)]
+    pub print_config: bool,
+    /// Measure the protocol, not a model: steps take this many milliseconds and change nothing much
+    #[arg(long, value_name = "MS", hide = true)]
+    pub null_trainer: Option<u64>,
+}
+
+/// Which node of this machine.
+#[derive(Debug, Args)]
+pub struct HomeArgs {
+    /// Run file of the node
+    #[arg(long, value_name = "RUN.toml", required_unless_present = "home")]
+    pub run: Option<PathBuf>,
+    /// The node's folder, if it is not the default one of the run
+    #[arg(long, value_name = "DIR")]
+    pub home: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub node: OptionalHomeArgs,
+    /// Print the whole answer as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which node of this machine; with neither flag, the only one that is running.
+#[derive(Debug, Args)]
+pub struct OptionalHomeArgs {
+    /// Run file of the node
+    #[arg(long, value_name = "RUN.toml")]
+    pub run: Option<PathBuf>,
+    /// The node's folder
+    #[arg(long, value_name = "DIR")]
+    pub home: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CheckpointCommand {
+    /// List the checkpoints of a node
+    List(HomeArgs),
+    /// Check every byte of a checkpoint against its state root
+    Verify {
+        /// Checkpoint folder
+        folder: PathBuf,
+    },
+    /// Write the weights as one safetensors file with Hugging Face names
+    Export {
+        /// Checkpoint folder
+        folder: PathBuf,
+        /// File to write
+        #[arg(long, short, value_name = "FILE")]
+        output: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// Checkpoint folder
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// Text to go on from
+    #[arg(long, default_value = "fn ")]
+    pub prompt: String,
+    /// Tokens to write
+    #[arg(long, default_value_t = 200)]
+    pub tokens: usize,
+    /// 0 = always the likeliest token
+    #[arg(long, default_value_t = 0.8)]
+    pub temperature: f64,
+    /// Sample among this many likeliest tokens; 0 = all
+    #[arg(long, default_value_t = 40)]
+    pub top_k: usize,
+    /// Seed of the sampling
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// `tokenizer.json` of the run, for runs that do not train on bytes
+    #[arg(long, value_name = "FILE")]
+    pub tokenizer: Option<PathBuf>,
+    /// auto, cpu, wgpu[:n] or cuda[:n]
+    #[arg(long, default_value = "cpu")]
+    pub device: String,
+}

@@ -1,0 +1,96 @@
+//! `starling generate`: text from a trained model.
+
+use super::checkpoint::open;
+use crate::cli::GenerateArgs;
+use crate::config::run_file::{model_config, tokenizer_choice};
+use crate::exit::{Code, Failure};
+use rand::{Rng, SeedableRng};
+use starling_data::Tokenizer;
+use starling_kernels::{DeviceChoice, Trainer, TrainerOptions};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Prints the prompt and what the model makes of it.
+pub fn run(args: &GenerateArgs) -> Result<ExitCode, Failure> {
+    if !(args.temperature.is_finite() && args.temperature >= 0.0) {
+        return Err(Failure::message(Code::Usage, "--temperature must be 0 or more"));
+    }
+    let checkpoint = open(&args.checkpoint)?;
+    let model = model_config(&checkpoint.spec.model);
+    let choice = args.tokenizer.as_ref().map_or_else(|| "bytes".into(), |p| p.to_string_lossy().into_owned());
+    let tokenizer = Tokenizer::load(&tokenizer_choice(&choice))?;
+    if tokenizer.digest() != checkpoint.spec.data.tokenizer {
+        return Err(Failure::message(
+            Code::ConfigMismatch,
+            "the checkpoint was trained with another tokenizer: give its tokenizer.json with --tokenizer",
+        ));
+    }
+    let device: DeviceChoice = args.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let options = TrainerOptions { batch: 1, accumulate: 1, threads, ..TrainerOptions::default() };
+    let mut trainer = starling_kernels::open_trainer(&device, &model, &options).map_err(|e| Failure::new(Code::Refused, e))?;
+    trainer.load(&checkpoint.theta)?;
+
+    let mut tokens = tokenizer.encode(&args.prompt)?;
+    if tokens.is_empty() {
+        tokens.push(u32::from(b'\n').min(model.vocab as u32 - 1));
+    }
+    let mut sampler = Sampler::new(args);
+    for _ in 0..args.tokens {
+        let context = &tokens[tokens.len().saturating_sub(model.seq_len)..];
+        let logits = trainer.logits(context)?;
+        tokens.push(sampler.sample(&logits));
+    }
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", tokenizer.decode(&tokens))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Temperature and top-k sampling from a seed.
+struct Sampler {
+    random: rand::rngs::StdRng,
+    temperature: f64,
+    top_k: usize,
+}
+
+impl Sampler {
+    fn new(args: &GenerateArgs) -> Self {
+        Self { random: rand::rngs::StdRng::seed_from_u64(args.seed), temperature: args.temperature, top_k: args.top_k }
+    }
+
+    fn sample(&mut self, logits: &[f32]) -> u32 {
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+        let keep = if self.temperature == 0.0 { 1 } else if self.top_k == 0 { order.len() } else { self.top_k };
+        order.truncate(keep.max(1));
+        let top = f64::from(logits[order[0]]);
+        let weights: Vec<f64> =
+            order.iter().map(|i| ((f64::from(logits[*i]) - top) / self.temperature.max(1e-6)).exp()).collect();
+        let mut left = self.random.random::<f64>() * weights.iter().sum::<f64>();
+        for (index, weight) in order.iter().zip(&weights) {
+            left -= weight;
+            if left <= 0.0 {
+                return *index as u32;
+            }
+        }
+        order[0] as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampler(temperature: f64, top_k: usize) -> Sampler {
+        Sampler { random: rand::rngs::StdRng::seed_from_u64(7), temperature, top_k }
+    }
+
+    #[test]
+    fn cold_sampling_takes_the_likeliest_and_top_k_bounds_the_choice() {
+        let logits = [0.0, 3.0, 2.9, -1.0];
+        assert_eq!(sampler(0.0, 0).sample(&logits), 1);
+        let mut warm = sampler(5.0, 2);
+        let seen: std::collections::BTreeSet<u32> = (0..200).map(|_| warm.sample(&logits)).collect();
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), [1, 2]);
+    }
+}

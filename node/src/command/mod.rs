@@ -1,0 +1,6 @@
+//! The commands beside `train`.
+
+pub mod checkpoint;
+pub mod generate;
+pub mod invite;
+pub mod status;

@@ -1,0 +1,91 @@
+//! `starling status`: who is there, what this node does, and why it waits.
+
+use crate::cli::StatusArgs;
+use crate::config::node_file;
+use crate::exit::{Code, Failure};
+use crate::train::home_of;
+use crate::watch::screen::bytes;
+use crate::watch::status::{Answer, Question, Status, ask, running_homes};
+use anyhow::Context;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Asks the node and prints its answer.
+pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
+    let home = match (&args.node.run, &args.node.home) {
+        (None, None) => the_only_home()?,
+        (run, home) => home_of(run.as_deref(), home.as_deref())?,
+    };
+    let status = match ask(&home, Question::Status).map_err(|e| Failure::new(Code::Refused, e))? {
+        Answer::Status(status) => status,
+        Answer::Error { message } => return Err(Failure::message(Code::Refused, message)),
+        Answer::Invite { .. } => return Err(Failure::message(Code::Refused, "the node answered another question: update it")),
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&status).context("cannot print the status")?);
+    } else {
+        print!("{}", text(&status));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn the_only_home() -> Result<PathBuf, Failure> {
+    let mut homes = running_homes(&node_file::runs_folder());
+    match homes.len() {
+        1 => Ok(homes.remove(0)),
+        0 => Err(Failure::message(Code::Refused, "no node is running in the default folder: give --home DIR or --run RUN.toml")),
+        _ => {
+            let list: Vec<_> = homes.iter().map(|h| format!("  --home {}", h.display())).collect();
+            Err(Failure::message(Code::Usage, format!("several nodes are running; say which:\n{}", list.join("\n"))))
+        }
+    }
+}
+
+fn text(status: &Status) -> String {
+    let short = |id: &str| id.chars().take(8).collect::<String>();
+    let or_none = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.4}"));
+    let mut out = format!(
+        "node {} of run {} (starling {}), up {} s, training on {}\n",
+        short(&status.node),
+        status.run,
+        status.version,
+        status.uptime_s,
+        status.device
+    );
+    out += &match &status.lineage {
+        Some(lineage) => format!(
+            "lineage {} · {} rounds committed (record {}) · {} tokens · state {}\n",
+            short(lineage),
+            status.round,
+            status.seq,
+            status.tokens,
+            status.state_root.as_deref().map(short).unwrap_or_default()
+        ),
+        None => "no flock met yet\n".to_string(),
+    };
+    out += &format!(
+        "loss {} nats/token · validation {} nats/byte · {} sent, {} received\n",
+        or_none(status.loss),
+        or_none(status.validation_nats_per_byte),
+        bytes(status.bytes_sent),
+        bytes(status.bytes_received)
+    );
+    out += &match &status.waiting {
+        Some(why) => format!("now: {}; waiting: {why}\n", status.phase),
+        None => format!("now: {}\n", status.phase),
+    };
+    out += "\n  node      role    link   phase        record  heard\n";
+    for member in &status.members {
+        let link = if member.me { "me" } else if member.connected { "up" } else { "down" };
+        out += &format!(
+            "  {:8}  {:6}  {:5}  {:11}  {:>6}  {}\n",
+            short(&member.node),
+            if member.member { "member" } else { "guest" },
+            link,
+            member.phase.as_deref().unwrap_or("-"),
+            member.seq.map_or("-".into(), |s| s.to_string()),
+            member.heard_s.filter(|_| !member.me).map_or(String::new(), |s| format!("{s:.1} s ago")),
+        );
+    }
+    out
+}

@@ -1,0 +1,4 @@
+//! Files that configure a node and a run. Both reject unknown keys and name the nearest right one.
+
+pub mod node_file;
+pub mod run_file;

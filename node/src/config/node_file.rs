@@ -1,0 +1,108 @@
+//! `NODE.toml`: what concerns this machine only. Every key can be given on the command line instead.
+
+use crate::exit::{Code, Failure};
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// The whole file; all keys are optional.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeFile {
+    /// Identity, records, snapshots and checkpoints of this node. Default: one folder a run in the user's data folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub home: Option<PathBuf>,
+    /// Tokenized shards, shared by all nodes of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<PathBuf>,
+    /// Addresses to listen on.
+    pub listen: Vec<String>,
+    /// Addresses that others can reach this node at, where it cannot see them itself.
+    pub advertise: Vec<String>,
+    /// Well-known peers, or files that list them.
+    pub bootstrap: Vec<String>,
+    /// `auto`, `cpu`, `wgpu[:n]` or `cuda[:n]`.
+    pub device: String,
+    /// Threads for training on the CPU; 0 = all cores.
+    pub threads: usize,
+    /// Look for peers on the local network.
+    pub mdns: bool,
+    /// Relay for peers that cannot be reached directly.
+    pub relay: bool,
+    /// Where Prometheus metrics are served; empty = nowhere. Port 0 picks one and logs it.
+    pub metrics: String,
+    /// Log filter, as `tracing` reads it.
+    pub log: String,
+    /// Rounds between two validations.
+    pub validate_every: u64,
+    /// Sequences of held-out text a validation reads.
+    pub validate_sequences: usize,
+    /// Commits between two snapshots.
+    pub snapshot_every: u64,
+    /// Seconds that a restarted member waits for its fellow members before it goes on without them.
+    pub rejoin_alone_after_s: u64,
+}
+
+impl Default for NodeFile {
+    fn default() -> Self {
+        Self {
+            home: None,
+            cache: None,
+            listen: vec!["/ip4/0.0.0.0/tcp/0".into(), "/ip4/0.0.0.0/udp/0/quic-v1".into()],
+            advertise: Vec::new(),
+            bootstrap: Vec::new(),
+            device: "auto".into(),
+            threads: 0,
+            mdns: true,
+            relay: false,
+            metrics: "127.0.0.1:0".into(),
+            log: "info".into(),
+            validate_every: 5,
+            validate_sequences: 32,
+            snapshot_every: 16,
+            rejoin_alone_after_s: 20,
+        }
+    }
+}
+
+impl NodeFile {
+    /// Reads a node file.
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the node file {}", path.display()))
+            .map_err(|e| Failure::new(Code::Usage, e))?;
+        starling_bootstrap::config_file::parse(&text, path).map_err(|e| Failure::new(Code::Usage, e))
+    }
+
+    /// The folder of this node for the run of that name.
+    pub fn home_for(&self, run: &str) -> PathBuf {
+        self.home.clone().unwrap_or_else(|| runs_folder().join(run))
+    }
+
+    /// The folder of tokenized shards.
+    pub fn cache_folder(&self) -> PathBuf {
+        self.cache.clone().unwrap_or_else(|| cache_folder().join("starling").join("data"))
+    }
+}
+
+/// Where nodes keep their folders by default, one a run.
+pub fn runs_folder() -> PathBuf {
+    data_folder().join("starling")
+}
+
+/// `$XDG_DATA_HOME`, or its default below the home folder.
+fn data_folder() -> PathBuf {
+    folder_from("XDG_DATA_HOME", ".local/share")
+}
+
+/// `$XDG_CACHE_HOME`, or its default below the home folder.
+fn cache_folder() -> PathBuf {
+    folder_from("XDG_CACHE_HOME", ".cache")
+}
+
+fn folder_from(variable: &str, below_home: &str) -> PathBuf {
+    match std::env::var_os(variable).filter(|v| !v.is_empty()) {
+        Some(folder) => PathBuf::from(folder),
+        None => std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(|| ".".into()).join(below_home),
+    }
+}

@@ -1,0 +1,362 @@
+//! `RUN.toml`: what all nodes of a run share, as a person writes it.
+//!
+//! A run file becomes a [`RunSpec`] once the data it names has been tokenized: the spec holds digests,
+//! never paths.
+
+use crate::exit::{Code, Failure};
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use starling_data::{CorpusOptions, TokenizerChoice};
+use starling_kernels::ModelConfig;
+use starling_protocol::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
+use starling_protocol::{Digest, NodeId};
+use std::path::{Path, PathBuf};
+
+/// The whole file. Every key has a default but `name`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunFile {
+    pub name: String,
+    #[serde(default = "defaults::seed")]
+    pub seed: u64,
+    /// Node id (64 hex digits) of whoever may invite; without it, whoever knows the run may join.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creator: Option<String>,
+    #[serde(default)]
+    pub model: ModelTable,
+    #[serde(default)]
+    pub data: DataTable,
+    #[serde(default)]
+    pub inner: InnerTable,
+    #[serde(default)]
+    pub outer: OuterTable,
+    #[serde(default)]
+    pub sync: SyncTable,
+    #[serde(default)]
+    pub budget: BudgetTable,
+}
+
+/// `[model]`: a preset, with any size overridden.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelTable {
+    pub preset: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub d_model: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub layers: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub heads: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_heads: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ffn: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seq_len: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tied: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope_theta: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub norm_eps: Option<f64>,
+    /// Defaults to the tokenizer's; larger is allowed (padding), smaller is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vocab: Option<u32>,
+}
+
+impl Default for ModelTable {
+    fn default() -> Self {
+        Self {
+            preset: "1m".into(),
+            d_model: None,
+            layers: None,
+            heads: None,
+            kv_heads: None,
+            ffn: None,
+            seq_len: None,
+            tied: None,
+            rope_theta: None,
+            norm_eps: None,
+            vocab: None,
+        }
+    }
+}
+
+/// `[data]`: which text, and how it becomes tokens.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DataTable {
+    /// Files, folders or globs; relative ones count from the run file's folder. Empty: the default corpus.
+    pub sources: Vec<String>,
+    /// Field of a `.jsonl` line that holds the text.
+    pub field: String,
+    /// `bytes`, or the path of a Hugging Face `tokenizer.json`.
+    pub tokenizer: String,
+    /// Share of the text that is held out for validation.
+    pub holdout: f64,
+    /// Text beyond this many bytes is not used.
+    pub bytes_max: u64,
+    /// Digest of the data manifest, for nodes that have no copy of the text: they fetch it from peers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manifest: Option<String>,
+}
+
+impl Default for DataTable {
+    fn default() -> Self {
+        Self {
+            sources: Vec::new(),
+            field: "text".into(),
+            tokenizer: "bytes".into(),
+            holdout: 0.01,
+            bytes_max: 64 << 20,
+            manifest: None,
+        }
+    }
+}
+
+/// `[inner]`: AdamW on each node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InnerTable {
+    pub steps: u32,
+    pub batch: u32,
+    pub accumulate: u32,
+    pub lr: f64,
+    pub lr_final: f64,
+    pub warmup_steps: u32,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    pub weight_decay: f64,
+    pub clip: f64,
+}
+
+impl Default for InnerTable {
+    fn default() -> Self {
+        Self {
+            steps: 30,
+            batch: 8,
+            accumulate: 1,
+            lr: 2e-3,
+            lr_final: 0.05,
+            warmup_steps: 50,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.01,
+            clip: 1.0,
+        }
+    }
+}
+
+/// `[outer]`: Nesterov on the average. Both keys default by the number of rounds (`algorithms.md` §0 and §9).
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OuterTable {
+    /// One learning rate, or a table of `[contributors, rate]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr: Option<OuterRate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub momentum: Option<f64>,
+}
+
+/// A rate for any number of contributors, or one for each.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum OuterRate {
+    Constant(f64),
+    Table(Vec<(u32, f64)>),
+}
+
+/// `[sync]`: how updates travel.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyncTable {
+    pub codec: CodecName,
+}
+
+impl Default for SyncTable {
+    fn default() -> Self {
+        Self { codec: CodecName::Int8 }
+    }
+}
+
+/// A codec as files name it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CodecName {
+    Bf16,
+    Int8,
+}
+
+/// `[budget]`: where the run ends; 0 = no bound.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BudgetTable {
+    pub rounds: u64,
+    pub tokens: u64,
+}
+
+mod defaults {
+    pub fn seed() -> u64 {
+        1
+    }
+}
+
+impl RunFile {
+    /// Reads and checks a run file. Paths in it become relative to its folder.
+    pub fn load(path: &Path) -> Result<Self, Failure> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the run file {}", path.display()))
+            .map_err(|e| Failure::new(Code::Usage, e))?;
+        let mut file: Self =
+            starling_bootstrap::config_file::parse(&text, path).map_err(|e| Failure::new(Code::Usage, e))?;
+        let folder = path.parent().unwrap_or(Path::new("."));
+        file.data.sources = file.data.sources.iter().map(|s| relative_to(folder, s)).collect();
+        if file.data.tokenizer != "bytes" {
+            file.data.tokenizer = relative_to(folder, &file.data.tokenizer);
+        }
+        Ok(file)
+    }
+
+    /// What the data crate needs to prepare this run's text. `overrides` (from `--data`) replace the sources.
+    pub fn corpus(&self, overrides: &[String]) -> CorpusOptions {
+        CorpusOptions {
+            sources: if overrides.is_empty() { self.data.sources.clone() } else { overrides.to_vec() },
+            field: self.data.field.clone(),
+            tokenizer: tokenizer_choice(&self.data.tokenizer),
+            holdout: self.data.holdout,
+            bytes_max: self.data.bytes_max,
+        }
+    }
+
+    /// The run's specification, once its data is known by digest.
+    pub fn spec(&self, data: DataSpec, tokenizer_vocab: u32) -> Result<RunSpec, Failure> {
+        let usage = |message: String| Failure::message(Code::Usage, message);
+        let creator = match &self.creator {
+            Some(text) => Some(
+                NodeId::from_hex(text)
+                    .ok_or_else(|| usage(format!("creator = \"{text}\" is not a node id: give 64 hex digits")))?,
+            ),
+            None => None,
+        };
+        let spec = RunSpec {
+            name: self.name.clone(),
+            seed: self.seed,
+            creator,
+            model: self.model.spec(tokenizer_vocab)?,
+            data,
+            inner: InnerSpec {
+                steps: self.inner.steps,
+                batch: self.inner.batch,
+                accumulate: self.inner.accumulate,
+                lr: self.inner.lr,
+                lr_final: self.inner.lr_final,
+                warmup_steps: self.inner.warmup_steps,
+                beta1: self.inner.beta1,
+                beta2: self.inner.beta2,
+                eps: self.inner.eps,
+                weight_decay: self.inner.weight_decay,
+                clip: self.inner.clip,
+            },
+            outer: self.outer.spec(self.budget.rounds),
+            sync: SyncSpec {
+                codec: match self.sync.codec {
+                    CodecName::Bf16 => Codec::Bf16,
+                    CodecName::Int8 => Codec::Int8,
+                },
+            },
+            budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },
+        };
+        spec.validate().map_err(|e| usage(format!("the run file is not valid: {e}")))?;
+        Ok(spec)
+    }
+
+    /// The manifest digest given in the file, if any.
+    pub fn pinned_manifest(&self) -> Result<Option<Digest>, Failure> {
+        let Some(text) = &self.data.manifest else { return Ok(None) };
+        Digest::from_hex(text)
+            .map(Some)
+            .ok_or_else(|| Failure::message(Code::Usage, format!("data.manifest = \"{text}\" is not 64 hex digits")))
+    }
+}
+
+impl ModelTable {
+    fn spec(&self, tokenizer_vocab: u32) -> Result<ModelSpec, Failure> {
+        let preset = ModelConfig::preset(&self.preset).ok_or_else(|| {
+            let names: Vec<_> = ModelConfig::preset_names().iter().map(|n| n.to_string()).collect();
+            Failure::message(
+                Code::Usage,
+                format!("model.preset = \"{}\" is not known: there are {}", self.preset, names.join(", ")),
+            )
+        })?;
+        let vocab = self.vocab.unwrap_or(tokenizer_vocab);
+        if vocab < tokenizer_vocab {
+            return Err(Failure::message(
+                Code::Usage,
+                format!(
+                    "the tokenizer has {tokenizer_vocab} tokens but model.vocab is {vocab}: raise model.vocab or leave it out"
+                ),
+            ));
+        }
+        Ok(ModelSpec {
+            vocab,
+            d_model: self.d_model.unwrap_or(preset.d_model as u32),
+            layers: self.layers.unwrap_or(preset.layers as u32),
+            heads: self.heads.unwrap_or(preset.heads as u32),
+            kv_heads: self.kv_heads.unwrap_or(preset.kv_heads as u32),
+            ffn: self.ffn.unwrap_or(preset.ffn as u32),
+            seq_len: self.seq_len.unwrap_or(preset.seq_len as u32),
+            tied: self.tied.unwrap_or(preset.tied),
+            rope_theta: self.rope_theta.unwrap_or(preset.rope_theta),
+            norm_eps: self.norm_eps.unwrap_or(preset.norm_eps),
+        })
+    }
+}
+
+impl OuterTable {
+    /// Few rounds want a high rate and little momentum, because momentum needs rounds to settle (`algorithms.md` §9).
+    fn spec(&self, rounds: u64) -> OuterSpec {
+        let (lr, momentum) = match rounds {
+            1..200 => (vec![(1, 0.9)], 0.3),
+            200..500 => (vec![(1, 0.7)], 0.6),
+            _ => (vec![(1, 0.4), (2, 0.6), (8, 0.8)], 0.9),
+        };
+        OuterSpec {
+            lr: match &self.lr {
+                Some(OuterRate::Constant(rate)) => vec![(1, *rate)],
+                Some(OuterRate::Table(table)) => table.clone(),
+                None => lr,
+            },
+            momentum: self.momentum.unwrap_or(momentum),
+        }
+    }
+}
+
+/// `bytes`, or a tokenizer file.
+pub fn tokenizer_choice(name: &str) -> TokenizerChoice {
+    match name {
+        "bytes" => TokenizerChoice::Bytes,
+        path => TokenizerChoice::File(PathBuf::from(path)),
+    }
+}
+
+/// The model's sizes as `kernels` takes them.
+pub fn model_config(spec: &ModelSpec) -> ModelConfig {
+    ModelConfig {
+        vocab: spec.vocab as usize,
+        d_model: spec.d_model as usize,
+        layers: spec.layers as usize,
+        heads: spec.heads as usize,
+        kv_heads: spec.kv_heads as usize,
+        ffn: spec.ffn as usize,
+        seq_len: spec.seq_len as usize,
+        tied: spec.tied,
+        rope_theta: spec.rope_theta,
+        norm_eps: spec.norm_eps,
+    }
+}
+
+fn relative_to(folder: &Path, path: &str) -> String {
+    if Path::new(path).is_absolute() { path.to_string() } else { folder.join(path).to_string_lossy().into_owned() }
+}

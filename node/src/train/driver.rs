@@ -1,0 +1,331 @@
+//! The one task that owns the protocol engine: everything that happens becomes an input, and every output is
+//! carried out here or handed to whoever can.
+
+use super::catch_up;
+use super::ledger::{Done, Job, Ledger};
+use super::reduction::Reduction;
+use super::trainer::{self, Happened, TrainerHandle};
+use super::view::Gauges;
+use crate::exit::{Code, Failure};
+use crate::net::{NetEvent, NetHandle};
+use crate::watch::event::Event;
+use crate::watch::screen::Screen;
+use crate::watch::status::Asked;
+use starling_data::Dataset;
+use starling_protocol::engine::Engine;
+use starling_protocol::engine::io::{Finish, Input, Output, PersistToken, Time};
+use starling_protocol::run::RunSpec;
+use starling_protocol::{Digest, NodeId};
+use starling_store::Store;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Results of background work that may wait.
+const RESULTS_MAX: usize = 256;
+/// Outputs that may wait for a write; the engine has a handful under way.
+const HELD_MAX: usize = 4096;
+/// How long a node that has spent its budget stays to hand out the last record.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Results of background tasks that the driver has started.
+pub enum Result_ {
+    Reduced { key: starling_protocol::engine::io::AttemptKey, outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError> },
+    ReduceProgress { key: starling_protocol::engine::io::AttemptKey, bytes: u64 },
+    CaughtUp(Result<catch_up::Arrived, String>),
+    ShardsFetched(Result<(), String>),
+}
+
+/// Everything the driver is made of.
+pub struct Parts {
+    pub spec: RunSpec,
+    pub run: Digest,
+    pub me: NodeId,
+    pub engine: Engine,
+    pub net: NetHandle,
+    pub net_events: mpsc::Receiver<NetEvent>,
+    pub ledger: Ledger,
+    pub trainer: TrainerHandle,
+    pub store: Arc<Store>,
+    pub data: Arc<RwLock<Dataset>>,
+    pub questions: mpsc::Receiver<Asked>,
+    pub screen: Screen,
+    pub home: PathBuf,
+    pub settings: Settings,
+}
+
+/// What the driver needs from the node file.
+pub struct Settings {
+    pub device: String,
+    pub elements: usize,
+    pub validate_every: u64,
+    pub validate_sequences: usize,
+    pub ticket: super::ticket::TicketMaker,
+}
+
+/// The running node.
+pub struct Driver {
+    pub(super) spec: RunSpec,
+    pub(super) run: Digest,
+    pub(super) me: NodeId,
+    pub(super) engine: Engine,
+    pub(super) net: NetHandle,
+    pub(super) ledger_jobs: mpsc::Sender<Job>,
+    pub(super) state: super::ledger::Shared,
+    pub(super) trainer_jobs: mpsc::Sender<trainer::Job>,
+    pub(super) trainer: TrainerHandle,
+    pub(super) store: Arc<Store>,
+    pub(super) data: Arc<RwLock<Dataset>>,
+    pub(super) screen: Screen,
+    pub(super) home: PathBuf,
+    pub(super) settings: Settings,
+    pub(super) results: mpsc::Sender<Result_>,
+    pub(super) started: Instant,
+    pub(super) reduction: Option<Reduction>,
+    pub(super) router: crate::reduce::BulkRouter,
+    /// The pseudo-gradient of the round, for as many attempts as it takes.
+    pub(super) delta: Option<(Digest, Arc<Vec<f32>>)>,
+    /// A round to train once the ledger holds its parent and the shards are here.
+    pub(super) wanted_round: Option<super::outputs::WantedRound>,
+    pub(super) shards_under_way: bool,
+    pub(super) catching_up: Option<tokio_util::task::AbortOnDropHandle<()>>,
+    /// Sends that wait for a write, in the order of their writes.
+    pub(super) held: BTreeMap<PersistToken, Vec<(NodeId, Vec<u8>)>>,
+    pub(super) finish: Option<Finish>,
+    pub(super) gauges: Gauges,
+    inputs: VecDeque<Input>,
+}
+
+impl Driver {
+    /// Runs the node to its end. Returns the path of the final checkpoint if one was written.
+    pub async fn run(parts: Parts) -> Result<Finish, Failure> {
+        let (results, mut result_queue) = mpsc::channel(RESULTS_MAX);
+        let Parts { mut net_events, mut questions, ledger, mut trainer, .. } = parts;
+        let Ledger { jobs: ledger_jobs, done: mut ledger_done, state } = ledger;
+        let mut trainer_events = std::mem::replace(&mut trainer.events, mpsc::channel(1).1);
+        let mut driver = Driver {
+            spec: parts.spec,
+            run: parts.run,
+            me: parts.me,
+            engine: parts.engine,
+            net: parts.net,
+            ledger_jobs,
+            state,
+            trainer_jobs: trainer.jobs.clone(),
+            trainer,
+            store: parts.store,
+            data: parts.data,
+            screen: parts.screen,
+            home: parts.home,
+            settings: parts.settings,
+            results,
+            started: Instant::now(),
+            reduction: None,
+            router: crate::reduce::BulkRouter::new(),
+            delta: None,
+            wanted_round: None,
+            shards_under_way: false,
+            catching_up: None,
+            held: BTreeMap::new(),
+            finish: None,
+            gauges: Gauges::new(),
+            inputs: VecDeque::new(),
+        };
+        let mut tick = tokio::time::interval(Duration::from_millis(100));
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut signals = Signals::new()?;
+        driver.feed(Input::Tick).await?;
+        while driver.finish.is_none() {
+            tokio::select! {
+                biased;
+                _ = signals.recv() => driver.feed(Input::Leave).await?,
+                Some(done) = ledger_done.recv() => driver.ledger_done(done).await?,
+                Some(event) = net_events.recv() => driver.net_event(event).await?,
+                Some(result) = result_queue.recv() => driver.result(result).await?,
+                Some(happened) = trainer_events.recv() => driver.trainer_event(happened).await?,
+                Some((question, reply)) = questions.recv() => { let _ = reply.send(driver.answer(question)); }
+                _ = tick.tick() => driver.feed(Input::Tick).await?,
+                else => return Err(Failure::message(Code::Refused, "an inner part of the node stopped; see the log")),
+            }
+        }
+        driver.close(&mut net_events, &mut ledger_done).await
+    }
+
+    /// Hands inputs to the engine until nothing follows from them.
+    pub(super) async fn feed(&mut self, input: Input) -> Result<(), Failure> {
+        self.inputs.push_back(input);
+        while let Some(input) = self.inputs.pop_front() {
+            let now = Time(self.started.elapsed().as_micros() as u64);
+            for output in self.engine.handle(input, now) {
+                self.carry_out(output).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An input that follows from carrying out an output; handled after the outputs at hand.
+    pub(super) fn later(&mut self, input: Input) {
+        self.inputs.push_back(input);
+    }
+
+    async fn ledger_done(&mut self, done: Done) -> Result<(), Failure> {
+        match done {
+            Done::Applied { key, state_root } => self.feed(Input::Applied { key, state_root }).await,
+            Done::NotApplied { key, reason } => self.feed(Input::ReduceFailed { key, suspect: None, reason }).await,
+            Done::Durable { token } => {
+                for (to, bytes) in self.held.remove(&token).unwrap_or_default() {
+                    self.net.send_control(to, bytes);
+                }
+                self.feed(Input::Durable { token }).await?;
+                self.start_wanted_round().await
+            }
+            Done::Fatal(failure) => Err(failure),
+        }
+    }
+
+    async fn net_event(&mut self, event: NetEvent) -> Result<(), Failure> {
+        match event {
+            NetEvent::PeerUp { peer } => {
+                self.show(Event::PeerUp { peer: peer.to_string() });
+                self.feed(Input::PeerUp { peer }).await
+            }
+            NetEvent::PeerDown { peer, reason } => {
+                self.show(Event::PeerDown { peer: peer.to_string(), reason });
+                self.feed(Input::PeerDown { peer }).await
+            }
+            NetEvent::Control { from, bytes } => self.feed(Input::Message { from, bytes }).await,
+            NetEvent::Bulk { from, stream } => {
+                self.router.accept(from, stream);
+                Ok(())
+            }
+            NetEvent::Listening { address } => {
+                self.show(Event::Listening { address: address.to_string() });
+                Ok(())
+            }
+            NetEvent::DialFailed { address, why } => {
+                self.show(Event::DialFailed { address: address.to_string(), reason: why });
+                Ok(())
+            }
+            NetEvent::ExternalAddress { .. } => Ok(()),
+        }
+    }
+
+    async fn result(&mut self, result: Result_) -> Result<(), Failure> {
+        match result {
+            Result_::ReduceProgress { key, bytes } => self.feed(Input::ReduceProgress { key, bytes }).await,
+            Result_::Reduced { key, outcome } => self.reduced(key, outcome).await,
+            Result_::CaughtUp(outcome) => self.caught_up(outcome).await,
+            Result_::ShardsFetched(outcome) => {
+                self.shards_under_way = false;
+                if let Err(why) = outcome {
+                    self.show(Event::CatchUpFailed { reason: why });
+                }
+                self.start_wanted_round().await
+            }
+        }
+    }
+
+    async fn trainer_event(&mut self, happened: Happened) -> Result<(), Failure> {
+        match happened {
+            Happened::Step { round, step, steps, loss, tokens_per_second } => {
+                if self.gauges.step(step, steps, loss, tokens_per_second) {
+                    self.show(Event::Step { round, step, steps, loss, tokens_per_second });
+                }
+                self.feed(Input::TrainProgress { round, step }).await
+            }
+            Happened::Validated { round, loss, .. } => {
+                let nats_per_byte = loss / self.bytes_per_token();
+                self.gauges.validated(nats_per_byte);
+                self.show(Event::Validated { round, loss, nats_per_byte });
+                Ok(())
+            }
+            Happened::Trained(trained) => self.trained(trained).await,
+            Happened::Stopped { .. } => self.start_wanted_round().await,
+            Happened::MissingShard { round, shard } => {
+                tracing::debug!("round {round} waits for shard {shard}");
+                self.fetch_shards(vec![shard]);
+                Ok(())
+            }
+            Happened::Failed { message } => Err(Failure::message(Code::Refused, format!("training failed: {message}"))),
+        }
+    }
+
+    /// Bytes of text that a token stands for, on average over the held-out text.
+    pub(super) fn bytes_per_token(&self) -> f64 {
+        self.data.read().unwrap_or_else(|p| p.into_inner()).bytes_per_token().max(f64::MIN_POSITIVE)
+    }
+
+    pub(super) fn show(&mut self, event: Event) {
+        self.screen.show(&event);
+    }
+
+    /// Ends the node: the last record for those who lack it, the final checkpoint, then everything is dropped.
+    async fn close(
+        mut self,
+        net_events: &mut mpsc::Receiver<NetEvent>,
+        ledger_done: &mut mpsc::Receiver<Done>,
+    ) -> Result<Finish, Failure> {
+        let finish = self.finish.take().unwrap_or(Finish::Left);
+        self.trainer.next_generation();
+        let _ = self.trainer_jobs.try_send(trainer::Job::Save);
+        if finish == Finish::BudgetSpent {
+            let round = self.final_checkpoint().await?;
+            tracing::debug!("wrote the checkpoint of round {round}");
+            self.farewell(net_events, ledger_done).await?;
+        }
+        self.show(Event::Finished { reason: super::view::finish_reason(&finish) });
+        self.screen.close();
+        self.net.shutdown().await;
+        Ok(finish)
+    }
+
+    /// Answers peers until each of them has the last record, or has gone, or time is up.
+    async fn farewell(
+        &mut self,
+        net_events: &mut mpsc::Receiver<NetEvent>,
+        ledger_done: &mut mpsc::Receiver<Done>,
+    ) -> Result<(), Failure> {
+        let deadline = tokio::time::Instant::now() + FAREWELL;
+        let mut tick = tokio::time::interval(Duration::from_millis(100));
+        while tokio::time::Instant::now() < deadline && !self.everybody_finished() {
+            tokio::select! {
+                Some(done) = ledger_done.recv() => self.ledger_done(done).await?,
+                Some(event) = net_events.recv() => self.net_event(event).await?,
+                _ = tick.tick() => self.feed(Input::Tick).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a send until its write is done.
+    pub(super) fn hold(&mut self, token: PersistToken, to: NodeId, bytes: Vec<u8>) {
+        let held: usize = self.held.values().map(Vec::len).sum();
+        if held < HELD_MAX {
+            self.held.entry(token).or_default().push((to, bytes));
+        } else {
+            metrics::counter!("starling_refused_total", "reason" => "held_sends_full").increment(1);
+        }
+    }
+}
+
+/// SIGTERM and Ctrl-C.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The thread that owns the canonical state and the store, so that what is in memory and what is on disk
+//! change in one order.
+
+use super::canonical::{Canonical, OuterStep};
+use crate::exit::{Code, Failure};
+use starling_protocol::engine::io::{AttemptKey, PersistToken};
+use starling_protocol::record::Record;
+use starling_protocol::run::RunSpec;
+use starling_protocol::{Digest, state};
+use starling_store::{Store, StoreError};
+use std::path::PathBuf;
+use std::sync::{Arc, RwLock};
+use tokio::sync::{mpsc, oneshot};
+
+/// Jobs that may wait; the engine never has more than a few under way.
+const JOBS_MAX: usize = 64;
+
+/// What the ledger is asked to do, in order.
+pub enum Job {
+    /// Compute the state root after an attempt's update.
+    Speculate { key: AttemptKey, update: Arc<Vec<u8>>, lr: f64, momentum: f64 },
+    /// Forget an attempt's update.
+    Forget { key: AttemptKey },
+    PersistReport { token: PersistToken, key: AttemptKey, record: Record },
+    Commit { token: PersistToken, key: AttemptKey, record: Record },
+    Found { token: PersistToken, record: Record },
+    /// Replay a record that others have committed (catch-up).
+    Replay { record: Record, update: Vec<u8>, reply: oneshot::Sender<Result<(), String>> },
+    /// Load the state of a snapshot that was adopted into the store (catch-up).
+    Reload { reply: oneshot::Sender<Result<Record, String>> },
+    /// Write the state as a checkpoint folder.
+    Checkpoint { folder: PathBuf, reply: oneshot::Sender<Result<(), String>> },
+}
+
+/// What the ledger says back.
+pub enum Done {
+    Applied { key: AttemptKey, state_root: Digest },
+    /// The update does not apply: the attempt has no result here.
+    NotApplied { key: AttemptKey, reason: String },
+    Durable { token: PersistToken },
+    /// The store cannot be relied on any more; the process must end.
+    Fatal(Failure),
+}
+
+/// Shared with readers: the trainer, the status view.
+pub type Shared = Arc<RwLock<Canonical>>;
+
+/// The driver's end.
+pub struct Ledger {
+    pub jobs: mpsc::Sender<Job>,
+    pub done: mpsc::Receiver<Done>,
+    pub state: Shared,
+}
+
+/// What a checkpoint says besides the tensors.
+pub struct Naming {
+    /// Hugging Face name and shape of each tensor, in the order of the flat vector.
+    pub tensors: Vec<(String, Vec<usize>)>,
+}
+
+impl Ledger {
+    /// Starts the thread. `state` may be ahead of nothing: the genesis state before it is founded.
+    pub fn start(store: Arc<Store>, spec: RunSpec, naming: Naming, state: Canonical, snapshot_every: u64) -> std::io::Result<Self> {
+        let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
+        let (done_queue, done) = mpsc::channel(JOBS_MAX);
+        let state = Arc::new(RwLock::new(state));
+        let worker =
+            Worker { store, spec, naming, state: state.clone(), done: done_queue, speculative: None, snapshot_every };
+        std::thread::Builder::new().name("ledger".into()).spawn(move || worker.run(job_queue))?;
+        Ok(Self { jobs, done, state })
+    }
+}
+
+struct Worker {
+    store: Arc<Store>,
+    spec: RunSpec,
+    naming: Naming,
+    state: Shared,
+    done: mpsc::Sender<Done>,
+    speculative: Option<(AttemptKey, Arc<Vec<u8>>)>,
+    snapshot_every: u64,
+}
+
+impl Worker {
+    fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        while let Some(job) = jobs.blocking_recv() {
+            let Some(answer) = self.handle(job).unwrap_or_else(|failure| Some(Done::Fatal(failure))) else { continue };
+            let fatal = matches!(answer, Done::Fatal(_));
+            if self.done.blocking_send(answer).is_err() || fatal {
+                return;
+            }
+        }
+    }
+
+    fn handle(&mut self, job: Job) -> Result<Option<Done>, Failure> {
+        Ok(match job {
+            Job::Speculate { key, update, lr, momentum } => Some(self.speculate(key, update, lr, momentum)),
+            Job::Forget { key } => {
+                self.speculative.take_if(|(held, _)| *held == key);
+                None
+            }
+            Job::PersistReport { token, key, record } => {
+                let Some((_, update)) = self.speculative.as_ref().filter(|(held, _)| *held == key) else { return Ok(None) };
+                self.store.put_report(&key, &record, update).map_err(store_failure)?;
+                Some(Done::Durable { token })
+            }
+            Job::Commit { token, key, record } => {
+                self.commit(key, record)?;
+                Some(Done::Durable { token })
+            }
+            Job::Found { token, record } => {
+                let mut state = self.write();
+                self.store.found(&record).map_err(store_failure)?;
+                state.digest = record.digest();
+                state.record = record;
+                drop(state);
+                self.snapshot()?;
+                Some(Done::Durable { token })
+            }
+            Job::Replay { record, update, reply } => {
+                let _ = reply.send(self.replay(record, &update)?);
+                None
+            }
+            Job::Reload { reply } => {
+                let _ = reply.send(self.reload()?);
+                None
+            }
+            Job::Checkpoint { folder, reply } => {
+                let _ = reply.send(self.checkpoint(&folder).map_err(|e| e.to_string()));
+                None
+            }
+        })
+    }
+
+    fn speculate(&mut self, key: AttemptKey, update: Arc<Vec<u8>>, lr: f64, momentum: f64) -> Done {
+        let state = self.read();
+        let step = OuterStep { update: &update, codec: state.record.next.codec, lr: lr as f32, momentum: momentum as f32 };
+        let result = state.speculate(&step);
+        drop(state);
+        match result {
+            Ok(manifest) => {
+                self.speculative = Some((key, update));
+                Done::Applied { key, state_root: state::root(&manifest) }
+            }
+            Err(e) => Done::NotApplied { key, reason: e.to_string() },
+        }
+    }
+
+    fn commit(&mut self, key: AttemptKey, record: Record) -> Result<(), Failure> {
+        let update = match self.speculative.take() {
+            Some((held, update)) if held == key => update,
+            // A report from before a restart: its update is on disk.
+            _ => Arc::new(self.store.report_update(&key).map_err(store_failure)?.ok_or_else(|| {
+                Failure::message(Code::StoreDamaged, "the update of a decided round is gone from the store")
+            })?),
+        };
+        self.store.commit(&record, &update).map_err(store_failure)?;
+        self.apply(record, &update).map_err(|e| Failure::message(Code::StoreDamaged, e))?;
+        self.snapshot_if_due()
+    }
+
+    fn replay(&mut self, record: Record, update: &[u8]) -> Result<Result<(), String>, Failure> {
+        {
+            let state = self.read();
+            if record.parent != state.digest {
+                return Ok(Err(format!("record {} does not follow the state that this node holds", record.seq)));
+            }
+            let (lr, momentum) = outer_rates(&self.spec, &record);
+            let step = OuterStep { update, codec: state.record.next.codec, lr, momentum };
+            match state.speculate(&step) {
+                Ok(manifest) if state::root(&manifest) == record.state_root => {}
+                Ok(_) => return Ok(Err(format!("replaying record {} gave another state root", record.seq))),
+                Err(e) => return Ok(Err(e.to_string())),
+            }
+        }
+        self.store.commit(&record, update).map_err(store_failure)?;
+        if let Err(e) = self.apply(record, update) {
+            return Ok(Err(e));
+        }
+        self.snapshot_if_due()?;
+        Ok(Ok(()))
+    }
+
+    /// `record` is on disk as head; brings the memory after it.
+    fn apply(&mut self, record: Record, update: &[u8]) -> Result<(), String> {
+        let (lr, momentum) = outer_rates(&self.spec, &record);
+        let mut state = self.write();
+        let step = OuterStep { update, codec: state.record.next.codec, lr, momentum };
+        state.adopt(&step, record).map_err(|e| e.to_string())
+    }
+
+    fn reload(&mut self) -> Result<Result<Record, String>, Failure> {
+        self.speculative = None;
+        let mut state = self.write();
+        match load(&self.store, &self.spec, &mut state) {
+            Ok(()) => Ok(Ok(state.record.clone())),
+            Err(e) => Ok(Err(e)),
+        }
+    }
+
+    fn snapshot_if_due(&self) -> Result<(), Failure> {
+        let seq = self.read().record.seq;
+        if seq % self.snapshot_every.max(1) == 0 { self.snapshot() } else { Ok(()) }
+    }
+
+    fn snapshot(&self) -> Result<(), Failure> {
+        let state = self.read();
+        self.store
+            .write_snapshot(&state.record, state.schema, &state.theta, &state.momentum)
+            .map_err(store_failure)
+    }
+
+    fn checkpoint(&self, folder: &std::path::Path) -> Result<(), StoreError> {
+        let state = self.read();
+        let tensors: Vec<_> = self.naming.tensors.iter().map(|(n, s)| (n.as_str(), s.as_slice())).collect();
+        starling_store::checkpoint::write(folder, &state.record, &self.spec, state.schema, &tensors, &state.theta, &state.momentum)
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Canonical> {
+        self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Canonical> {
+        self.state.write().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Rate and momentum that a record's outer step used: a function of the run and of the number of contributors.
+fn outer_rates(spec: &RunSpec, record: &Record) -> (f32, f32) {
+    (spec.outer.lr_for(record.contributors.len()) as f32, spec.outer.momentum as f32)
+}
+
+/// Brings `state` to the head of the store: the newest snapshot that checks, then the updates after it.
+pub fn load(store: &Store, spec: &RunSpec, state: &mut Canonical) -> Result<(), String> {
+    let loaded = store.load_state().map_err(|e| e.to_string())?;
+    state.theta = loaded.theta;
+    state.momentum = loaded.momentum;
+    state.digest = loaded.record.digest();
+    state.record = loaded.record;
+    let Some(head) = store.head().map_err(|e| e.to_string())? else { return Ok(()) };
+    while state.record.seq < head.seq {
+        let seq = state.record.seq + 1;
+        let gone = |what: &str| format!("the store has no {what} {seq} although its head is {}", head.seq);
+        let record = store.record(seq).map_err(|e| e.to_string())?.ok_or_else(|| gone("record"))?;
+        let update = store.update(seq).map_err(|e| e.to_string())?.ok_or_else(|| gone("update"))?;
+        let (lr, momentum) = outer_rates(spec, &record);
+        let step = OuterStep { update: &update, codec: state.record.next.codec, lr, momentum };
+        state.adopt(&step, record).map_err(|e| e.to_string())?;
+    }
+    let root = state::root(&state.manifest());
+    if root != state.record.state_root {
+        return Err(format!("the state on disk does not have the root of record {}", state.record.seq));
+    }
+    Ok(())
+}
+
+/// The exit code that a store's error leads to.
+pub fn store_failure(error: StoreError) -> Failure {
+    let code = match &error {
+        StoreError::InUse { .. } => Code::IdentityInUse,
+        StoreError::Full { .. } => Code::DiskFull,
+        StoreError::RunMismatch { .. } => Code::ConfigMismatch,
+        e if e.is_damage() => Code::StoreDamaged,
+        _ => Code::Refused,
+    };
+    Failure::new(code, error)
+}

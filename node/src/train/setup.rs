@@ -1,0 +1,416 @@
+//! From the command line to a running driver.
+
+use super::canonical::Canonical;
+use super::driver::{Driver, Parts, Settings};
+use super::ledger::{self, Ledger, Naming, store_failure};
+use super::null::NullTrainer;
+use super::source::Source;
+use super::text::{self, Text};
+use super::ticket::TicketMaker;
+use super::trainer::{Setting, TrainerHandle};
+use crate::cli::TrainArgs;
+use crate::config::node_file::NodeFile;
+use crate::config::run_file::{RunFile, model_config};
+use crate::exit::{Code, Failure};
+use crate::net::{NetOptions, Network};
+use crate::watch::event::Event;
+use crate::watch::screen::{Screen, bytes as human_bytes};
+use crate::watch::status::StatusServer;
+use crate::watch::telemetry;
+use anyhow::Context;
+use libp2p::Multiaddr;
+use starling_bootstrap::addresses::BootstrapList;
+use starling_bootstrap::identity::{self, Identity};
+use starling_bootstrap::ticket::Ticket;
+use starling_kernels::{DeviceChoice, MemoryEstimate, ModelConfig, Trainer, TrainerOptions};
+use starling_protocol::engine::io::Finish;
+use starling_protocol::engine::{Engine, EngineConfig, Founding, Stored};
+use starling_protocol::identity::Ed25519Verifier;
+use starling_protocol::record::{NextRound, Record, RecordKind};
+use starling_protocol::run::RunSpec;
+use starling_protocol::{Digest, state, wire};
+use starling_store::{Store, StoreOptions};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+/// Everything beside tensors that a node may take (`issue 2`, "A node's memory").
+const MEMORY_SLACK: u64 = 300 << 20;
+
+/// Runs `starling train`.
+pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
+    let node = node_file(args)?;
+    let origin = Origin::from_args(args)?;
+    if args.print_config {
+        print!("{}", effective_config(&node, &origin)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    telemetry::init_logs(&node.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let finish = runtime.block_on(run(args, node, origin))?;
+    // Blocking threads that still read a file must not hold the exit.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    match finish {
+        Finish::BudgetSpent | Finish::Left => Ok(ExitCode::SUCCESS),
+        Finish::Fenced => Err(Failure::message(
+            Code::Fenced,
+            "a newer process runs under this node's identity; give each node a --home of its own",
+        )),
+        Finish::RunMismatch { keys, .. } => Err(Failure::message(
+            Code::ConfigMismatch,
+            format!("the flock runs something else; these keys differ: {}. Use the flock's run file, or a ticket", keys.join("; ")),
+        )),
+    }
+}
+
+/// Where the run's specification comes from.
+enum Origin {
+    File(Box<RunFile>),
+    Ticket(Box<Ticket>, RunSpec),
+}
+
+impl Origin {
+    fn from_args(args: &TrainArgs) -> Result<Self, Failure> {
+        if let Some(text) = &args.join {
+            let ticket = read_ticket(text)?;
+            let spec = wire::decode_spec(&ticket.spec)
+                .map_err(|e| Failure::message(Code::Usage, format!("the ticket's run does not decode: {e}")))?;
+            return Ok(Self::Ticket(Box::new(ticket), spec));
+        }
+        let path = args.run.as_deref().ok_or_else(|| Failure::message(Code::Usage, "give --run RUN.toml or --join TICKET"))?;
+        Ok(Self::File(Box::new(RunFile::load(path)?)))
+    }
+
+    fn name(&self) -> &str {
+        match self {
+            Self::File(file) => &file.name,
+            Self::Ticket(_, spec) => &spec.name,
+        }
+    }
+}
+
+/// A ticket as text, or a file that holds one.
+fn read_ticket(text: &str) -> Result<Ticket, Failure> {
+    let usage = |e: String| Failure::message(Code::Usage, e);
+    let text = match text.parse::<Ticket>() {
+        Ok(ticket) => return Ok(ticket),
+        Err(_) if Path::new(text).is_file() => std::fs::read_to_string(text)
+            .with_context(|| format!("cannot read the ticket file {text}"))
+            .map_err(|e| Failure::new(Code::Usage, e))?,
+        Err(e) => return Err(usage(format!("--join: {e}"))),
+    };
+    text.trim().parse().map_err(|e| usage(format!("--join: the file's ticket does not parse: {e}")))
+}
+
+/// The node file, with the flags on top of it.
+fn node_file(args: &TrainArgs) -> Result<NodeFile, Failure> {
+    let mut node = args.config.as_deref().map(NodeFile::load).transpose()?.unwrap_or_default();
+    let replace = |target: &mut Vec<String>, flags: &[String]| {
+        if !flags.is_empty() {
+            *target = flags.to_vec();
+        }
+    };
+    replace(&mut node.listen, &args.listen);
+    replace(&mut node.advertise, &args.advertise);
+    replace(&mut node.bootstrap, &args.bootstrap);
+    if let Some(home) = &args.home {
+        node.home = Some(home.clone());
+    }
+    if let Some(cache) = &args.cache {
+        node.cache = Some(cache.clone());
+    }
+    if let Some(device) = &args.device {
+        node.device = device.clone();
+    }
+    if let Some(threads) = args.threads {
+        node.threads = threads;
+    }
+    if let Some(metrics) = &args.metrics {
+        node.metrics = metrics.clone();
+    }
+    if let Some(log) = &args.log {
+        node.log = log.clone();
+    }
+    node.mdns &= !args.no_mdns;
+    Ok(node)
+}
+
+fn effective_config(node: &NodeFile, origin: &Origin) -> Result<String, Failure> {
+    let node_text = toml::to_string(node).context("cannot print the node file")?;
+    let run_text = match origin {
+        Origin::File(file) => toml::to_string(file.as_ref()).context("cannot print the run file")?,
+        Origin::Ticket(_, spec) => format!("# from the ticket\n# {spec:?}\n"),
+    };
+    Ok(format!("# node file\n{node_text}\n# run file\n{run_text}"))
+}
+
+fn addresses(texts: &[String], flag: &str) -> Result<Vec<Multiaddr>, Failure> {
+    let parse = |text: &String| {
+        text.parse().map_err(|e| {
+            Failure::message(Code::Usage, format!("{flag} {text}: not a multiaddr ({e}); try /ip4/0.0.0.0/tcp/7401"))
+        })
+    };
+    texts.iter().map(parse).collect()
+}
+
+async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish, Failure> {
+    // What a person can have got wrong is checked first, before anything is tokenized.
+    let listen = addresses(&node.listen, "--listen")?;
+    let advertise = addresses(&node.advertise, "--advertise")?;
+    let mut bootstrap = BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?;
+    let device: DeviceChoice = node.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
+    let home = node.home_for(origin.name());
+    let opened = Store::open(&home, StoreOptions::default()).map_err(store_failure)?;
+    if let Some(damage) = &opened.damage {
+        tracing::warn!("the store in {} is damaged: {damage}; this node fetches its state anew from peers", home.display());
+    }
+    let store = Arc::new(opened.store);
+    let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
+    telemetry::serve_metrics(&node.metrics)?;
+    let mut screen = Screen::new(identity.node_id().to_string(), args.json, 0, 0);
+
+    let (spec, text) = match &origin {
+        Origin::File(file) => text::prepare(file, &args.data, &node.cache_folder(), &screen).await?,
+        Origin::Ticket(ticket, spec) => {
+            bootstrap.extend(ticket.addresses.iter().cloned());
+            (spec.clone(), text::find(spec, &args.data, &node.cache_folder()).await?)
+        }
+    };
+    let spec_bytes = wire::encode_spec(&spec).context("the run's specification is too large")?;
+    bind_run(&store, &spec, &spec_bytes)?;
+    screen = Screen::new(identity.node_id().to_string(), args.json, spec.budget.rounds, spec.budget.tokens);
+
+    let model = model_config(&spec.model);
+    let options = trainer_options(&spec, node.threads);
+    let memory = check_memory(&model, &options)?;
+    let trainer = open_trainer(args, &device, &model, &options)?;
+    let canonical = first_state(&model, &spec, &store).await?;
+    screen.show(&Event::Started {
+        version: env!("CARGO_PKG_VERSION"),
+        run: spec.name.clone(),
+        run_digest: spec.digest().to_string(),
+        home: home.display().to_string(),
+        device: trainer.device().to_string(),
+        parameters: model.parameters(),
+        memory_bytes: memory,
+    });
+
+    let serving = Arc::new(Source::new(store.clone(), spec_bytes.clone()));
+    let found = args.found || (bootstrap.is_empty() && args.join.is_none());
+    let net_options = NetOptions {
+        run: spec.digest(),
+        listen,
+        advertise,
+        bootstrap,
+        mdns: node.mdns,
+        relay: node.relay,
+        source: serving.clone(),
+    };
+    let (net, mut net_events) =
+        Network::start(&identity, net_options).map_err(|e| Failure::new(Code::Refused, e))?;
+    let (data, early) = text::complete(text, &spec, &node.cache_folder(), &net, &mut net_events, &mut screen).await?;
+    show_data(&data, &spec, &mut screen);
+    let data = Arc::new(RwLock::new(data));
+    serving.set_data(data.clone());
+
+    let engine = engine(&identity, &spec, &store, &canonical, found, node.rejoin_alone_after_s)?;
+    let naming = Naming {
+        tensors: model.schema().tensors.iter().map(|t| (t.name.clone(), t.shape.clone())).collect(),
+    };
+    let device_name = trainer.device().to_string();
+    let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
+    let setting = Setting {
+        seed: spec.seed,
+        seq_len: model.seq_len,
+        inner: spec.inner.clone(),
+        budget_rounds: spec.budget.rounds,
+        budget_tokens: spec.budget.tokens,
+    };
+    let trainer = TrainerHandle::start(trainer, setting, ledger.state.clone(), data.clone(), store.clone())?;
+    let (_status, questions) = StatusServer::start(&home)?;
+    let ticket = TicketMaker::new(&identity, spec_bytes);
+    Driver::run(Parts {
+        run: spec.digest(),
+        me: identity.node_id(),
+        spec,
+        engine,
+        net,
+        net_events,
+        early,
+        ledger,
+        trainer,
+        store,
+        data,
+        questions,
+        screen,
+        home,
+        settings: Settings {
+            device: device_name,
+            elements: model.parameters() as usize,
+            validate_every: node.validate_every,
+            validate_sequences: node.validate_sequences,
+            ticket,
+        },
+    })
+    .await
+}
+
+/// The folder belongs to one run for good.
+fn bind_run(store: &Store, spec: &RunSpec, spec_bytes: &[u8]) -> Result<(), Failure> {
+    let Some(bound) = store.run().map_err(store_failure)? else {
+        return store.bind_run(spec_bytes).map_err(store_failure);
+    };
+    if bound == spec_bytes {
+        return Ok(());
+    }
+    let differences = wire::decode_spec(&bound).map(|theirs| spec.differences(&theirs).join("; ")).unwrap_or_default();
+    Err(Failure::message(
+        Code::ConfigMismatch,
+        format!("this node's folder belongs to another run ({differences}): use the same run file as before, or another --home"),
+    ))
+}
+
+fn trainer_options(spec: &RunSpec, threads: usize) -> TrainerOptions {
+    let inner = &spec.inner;
+    let threads = if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
+    TrainerOptions {
+        batch: inner.batch as usize,
+        accumulate: inner.accumulate as usize,
+        threads,
+        beta1: inner.beta1,
+        beta2: inner.beta2,
+        eps: inner.eps,
+        weight_decay: inner.weight_decay,
+        clip: inner.clip,
+    }
+}
+
+fn open_trainer(
+    args: &TrainArgs,
+    device: &DeviceChoice,
+    model: &ModelConfig,
+    options: &TrainerOptions,
+) -> Result<Box<dyn Trainer>, Failure> {
+    let trainer = starling_kernels::open_trainer(device, model, options).map_err(|e| Failure::new(Code::Refused, e))?;
+    Ok(match args.null_trainer {
+        Some(ms) => Box::new(NullTrainer::new(
+            trainer.device().clone(),
+            model.parameters() as usize,
+            model.seq_len,
+            Duration::from_millis(ms),
+        )),
+        None => trainer,
+    })
+}
+
+/// Prints nothing itself: returns the budget in bytes, or refuses when the machine cannot hold it.
+fn check_memory(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Failure> {
+    let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
+    let vector = 4 * model.parameters();
+    // Canonical parameters and momentum, the pseudo-gradient, and one buffer for updates under way.
+    let needed = estimate.total() + 4 * vector + MEMORY_SLACK;
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let available = system.cgroup_limits().map_or(system.available_memory(), |c| c.free_memory.min(system.available_memory()));
+    if needed > available {
+        return Err(Failure::message(
+            Code::Refused,
+            format!(
+                "this model needs {} ({} for the model and its optimizer, {} activations, {} shared state and buffers, {} \
+                 besides) but {} are free: use a smaller model, a smaller inner.batch, or another machine",
+                human_bytes(needed),
+                human_bytes(estimate.parameters + estimate.gradients + estimate.moments),
+                human_bytes(estimate.activations),
+                human_bytes(4 * vector),
+                human_bytes(MEMORY_SLACK),
+                human_bytes(available),
+            ),
+        ));
+    }
+    Ok(needed)
+}
+
+/// The state on disk; or the run's initial parameters, which only a founder will keep.
+async fn first_state(model: &ModelConfig, spec: &RunSpec, store: &Arc<Store>) -> Result<Canonical, Failure> {
+    let (model, spec, store) = (model.clone(), spec.clone(), store.clone());
+    let loading = move || -> Result<Canonical, Failure> {
+        let theta = starling_kernels::initial_parameters(&model, spec.seed);
+        let momentum = vec![0.0; theta.len()];
+        let mut state = Canonical {
+            record: no_record(&spec),
+            digest: Digest::default(),
+            schema: Digest(model.schema().digest()),
+            theta,
+            momentum,
+        };
+        if store.head().map_err(store_failure)?.is_some() {
+            ledger::load(&store, &spec, &mut state).map_err(|e| Failure::message(Code::StoreDamaged, e))?;
+        }
+        Ok(state)
+    };
+    tokio::task::spawn_blocking(loading).await.context("loading the state stopped")?
+}
+
+/// Stands for "nothing committed yet"; its digest is zero, which no record has.
+fn no_record(spec: &RunSpec) -> Record {
+    Record {
+        run: spec.digest(),
+        lineage: Digest::default(),
+        seq: 0,
+        parent: Digest::default(),
+        kind: RecordKind::Genesis,
+        round: 0,
+        contributors: Vec::new(),
+        update: Digest::default(),
+        state_root: Digest::default(),
+        tokens: 0,
+        cursor: 0,
+        next: NextRound { inner_steps: spec.inner.steps, codec: spec.sync.codec, members: Vec::new() },
+    }
+}
+
+fn engine(
+    identity: &Identity,
+    spec: &RunSpec,
+    store: &Store,
+    state: &Canonical,
+    found: bool,
+    rejoin_alone_after_s: u64,
+) -> Result<Engine, Failure> {
+    let head = store.head().map_err(store_failure)?;
+    let stored = match head {
+        Some(head) => Some(Stored { head, report: store.pending_report().map_err(store_failure)? }),
+        None => None,
+    };
+    let founding = (found && stored.is_none())
+        .then(|| Founding { nonce: rand::random(), state_root: state::root(&state.manifest()) });
+    Ok(Engine::new(EngineConfig {
+        signer: Box::new(identity.signer()),
+        verifier: Box::new(Ed25519Verifier),
+        spec: spec.clone(),
+        run: spec.digest(),
+        boot: rand::random(),
+        found: founding,
+        stored,
+        rejoin_alone_after_us: rejoin_alone_after_s.saturating_mul(1_000_000),
+    }))
+}
+
+fn show_data(data: &starling_data::Dataset, spec: &RunSpec, screen: &mut Screen) {
+    screen.show(&Event::Data {
+        manifest: spec.data.manifest.to_string(),
+        train_sequences: data.train_sequences(spec.model.seq_len as usize),
+        validation_bytes: data.manifest().validation_bytes,
+        order1_entropy: data.order1_entropy(),
+    });
+}
+
+/// The folder of the node that a command means: `--home`, or the default one of the run file's name.
+pub fn home_of(run: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, Failure> {
+    match (home, run) {
+        (Some(home), _) => Ok(home.to_path_buf()),
+        (None, Some(run)) => Ok(NodeFile::default().home_for(&RunFile::load(run)?.name)),
+        (None, None) => Err(Failure::message(Code::Usage, "say which node: give --run RUN.toml or --home DIR")),
+    }
+}

@@ -1,0 +1,65 @@
+//! What this node hands to peers that fetch: records, updates, state and text, from disk.
+
+use crate::net::fetch::{FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
+use starling_data::Dataset;
+use starling_protocol::wire;
+use starling_store::Store;
+use std::sync::{Arc, OnceLock, RwLock};
+
+/// Serves from the store and, once it is open, from the dataset.
+pub struct Source {
+    store: Arc<Store>,
+    spec: Vec<u8>,
+    data: OnceLock<Arc<RwLock<Dataset>>>,
+}
+
+impl Source {
+    pub fn new(store: Arc<Store>, spec: Vec<u8>) -> Self {
+        Self { store, spec, data: OnceLock::new() }
+    }
+
+    /// The text is here (or on its way): serve what there is of it.
+    pub fn set_data(&self, data: Arc<RwLock<Dataset>>) {
+        // A second call would mean a second dataset; the first stays.
+        let _ = self.data.set(data);
+    }
+
+    fn data(&self) -> Result<std::sync::RwLockReadGuard<'_, Dataset>, FetchRefusal> {
+        let data = self.data.get().ok_or(FetchRefusal::NotFound)?;
+        Ok(data.read().unwrap_or_else(|p| p.into_inner()))
+    }
+}
+
+impl FetchSource for Source {
+    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+        let internal = |error: starling_store::StoreError| {
+            tracing::warn!("a peer's request was not served: {error}");
+            FetchRefusal::Internal
+        };
+        match request {
+            FetchRequest::Spec => Ok(self.spec.clone()),
+            FetchRequest::SnapshotManifests => {
+                let mut snapshots = Vec::new();
+                for (record, manifest) in self.store.snapshots().map_err(internal)? {
+                    let record = wire::encode_record(&record).map_err(|_| FetchRefusal::Internal)?;
+                    snapshots.push((record, manifest.encode()));
+                }
+                Ok(encode_snapshots(&snapshots))
+            }
+            FetchRequest::StateChunk(digest) => {
+                self.store.state_chunk(digest).map_err(internal)?.ok_or(FetchRefusal::NotFound)
+            }
+            FetchRequest::Records { from_seq, max } => {
+                Ok(encode_records(&self.store.records_from(*from_seq, usize::from(*max)).map_err(internal)?))
+            }
+            FetchRequest::Update { seq } => self.store.update(*seq).map_err(internal)?.ok_or(FetchRefusal::NotFound),
+            FetchRequest::DataManifest(digest) => {
+                let data = self.data()?;
+                if data.manifest().digest() == *digest { Ok(data.manifest().encode()) } else { Err(FetchRefusal::NotFound) }
+            }
+            FetchRequest::ShardPiece { shard, piece } => {
+                self.data()?.shard_piece(shard, *piece).map_err(|_| FetchRefusal::NotFound)
+            }
+        }
+    }
+}

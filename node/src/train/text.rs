@@ -1,0 +1,147 @@
+//! Getting hold of the run's text: from this machine's files, its cache, or peers.
+
+use crate::config::run_file::RunFile;
+use crate::exit::{Code, Failure};
+use crate::net::fetch::FetchRequest;
+use crate::net::{NetEvent, NetHandle};
+use crate::watch::event::Event;
+use crate::watch::screen::Screen;
+use anyhow::Context;
+use starling_data::{DataError, DataManifest, Dataset, PrepareProgress, Tokenizer};
+use starling_protocol::Digest;
+use starling_protocol::run::{DataSpec, RunSpec};
+use std::path::Path;
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Network events that are kept while the manifest is fetched.
+const EARLY_MAX: usize = 1024;
+/// Bytes of a data manifest that a peer may send.
+const MANIFEST_BYTES_MAX: usize = 16 << 20;
+
+/// The text, as far as it is here.
+pub enum Text {
+    Here(Dataset),
+    /// Only its manifest's digest is known.
+    Elsewhere(Digest),
+}
+
+/// Tokenizes (or finds in the cache) what the run file names, and completes the run's specification with it.
+pub async fn prepare(
+    file: &RunFile,
+    overrides: &[String],
+    cache: &Path,
+    screen: &Screen,
+) -> Result<(RunSpec, Text), Failure> {
+    let options = file.corpus(overrides);
+    let tokenizer = Tokenizer::load(&options.tokenizer)?;
+    let (digest, vocab) = (tokenizer.digest(), tokenizer.vocab());
+    let spec_for = |manifest: Digest| file.spec(DataSpec { manifest, tokenizer: digest }, vocab);
+    // Everything else about the run file is checked before minutes go into tokenizing.
+    spec_for(Digest::default())?;
+    if let Some(pinned) = file.pinned_manifest()? {
+        let spec = spec_for(pinned)?;
+        let text = find(&spec, overrides, cache).await?;
+        return Ok((spec, text));
+    }
+    screen.line("preparing text (done once; later starts use the cache)");
+    let cache = cache.to_path_buf();
+    let bar = progress_bar();
+    let preparing = move || starling_data::prepare(&options, &cache, &mut |p| show_progress(&bar, p));
+    let dataset = tokio::task::spawn_blocking(preparing).await.context("tokenizing stopped")?.map_err(data_failure)?;
+    Ok((spec_for(dataset.manifest().digest())?, Text::Here(dataset)))
+}
+
+/// Looks for the run's text in the cache.
+pub async fn find(spec: &RunSpec, overrides: &[String], cache: &Path) -> Result<Text, Failure> {
+    if !overrides.is_empty() {
+        return Err(Failure::message(Code::Usage, "--data goes with --run: a ticket names its text by content"));
+    }
+    let (digest, cache) = (spec.data.manifest, cache.to_path_buf());
+    let opening = move || Dataset::open_cached(&cache, &digest);
+    match tokio::task::spawn_blocking(opening).await.context("opening the text stopped")? {
+        Ok(Some(dataset)) => Ok(Text::Here(dataset)),
+        Ok(None) => Ok(Text::Elsewhere(digest)),
+        Err(e) => Err(data_failure(e)),
+    }
+}
+
+/// Fetches the manifest from peers if need be. Returns the dataset, which may lack shards, and the network events
+/// that came in meanwhile.
+pub async fn complete(
+    text: Text,
+    cache: &Path,
+    net: &NetHandle,
+    events: &mut mpsc::Receiver<NetEvent>,
+    screen: &mut Screen,
+) -> Result<(Dataset, Vec<NetEvent>), Failure> {
+    let digest = match text {
+        Text::Here(dataset) => return Ok((dataset, Vec::new())),
+        Text::Elsewhere(digest) => digest,
+    };
+    screen.show(&Event::Waiting { on: Vec::new(), why: "a peer that has the run's text: it is not on this machine".into() });
+    let mut early = Vec::new();
+    let mut retry = tokio::time::interval(Duration::from_secs(1));
+    let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+    loop {
+        tokio::select! {
+            _ = &mut interrupted => return Err(Failure::message(Code::Refused, "interrupted while waiting for the run's text")),
+            event = events.recv() => match event {
+                Some(event) if early.len() < EARLY_MAX => {
+                    if let NetEvent::DialFailed { address, why } = &event {
+                        screen.show(&Event::DialFailed { address: address.to_string(), reason: why.clone() });
+                    }
+                    early.push(event);
+                }
+                Some(_) => {}
+                None => return Err(Failure::message(Code::Refused, "the network stopped; see the log")),
+            },
+            _ = retry.tick() => {
+                if let Some(manifest) = fetch_manifest(net, &digest).await {
+                    let dataset = Dataset::open(cache, &manifest).map_err(data_failure)?;
+                    return Ok((dataset, early));
+                }
+            }
+        }
+    }
+}
+
+async fn fetch_manifest(net: &NetHandle, digest: &Digest) -> Option<DataManifest> {
+    for peer in net.peers() {
+        match net.fetch(peer, FetchRequest::DataManifest(*digest), MANIFEST_BYTES_MAX).await {
+            Ok(bytes) => match DataManifest::decode(&bytes) {
+                Ok(manifest) if manifest.digest() == *digest => return Some(manifest),
+                _ => tracing::warn!("{} sent a data manifest that is not the run's; asking others", peer.short()),
+            },
+            Err(e) => tracing::debug!("{} does not give the data manifest: {e}", peer.short()),
+        }
+    }
+    None
+}
+
+fn progress_bar() -> indicatif::ProgressBar {
+    let bar = indicatif::ProgressBar::new(0);
+    if let Ok(style) = indicatif::ProgressStyle::with_template("{msg} [{bar:24}] {bytes}/{total_bytes}") {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+fn show_progress(bar: &indicatif::ProgressBar, progress: PrepareProgress) {
+    match progress {
+        PrepareProgress::Waiting => bar.set_message("another node of this machine prepares the text"),
+        PrepareProgress::Reading { done, total } => {
+            bar.set_message("tokenizing");
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+        PrepareProgress::Done => bar.finish_and_clear(),
+        _ => {}
+    }
+}
+
+/// Problems with the text are the user's to solve, but for a full disk.
+fn data_failure(error: DataError) -> Failure {
+    let code = if error.is_disk_full() { Code::DiskFull } else { Code::Refused };
+    Failure::new(code, error)
+}

@@ -1,0 +1,370 @@
+//! The thread that owns the device. It takes jobs, one at a time, and never waits for a disk or for the network.
+
+use super::canonical::Canonical;
+use super::ledger::Shared;
+use starling_data::Dataset;
+use starling_kernels::{OptimizerState, Trainer};
+use starling_protocol::permutation::Permutation;
+use starling_protocol::record::Lease;
+use starling_protocol::run::InnerSpec;
+use starling_protocol::{Digest, NodeId};
+use starling_store::Store;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
+use std::time::Instant;
+use tokio::sync::mpsc;
+
+/// Jobs that may wait: a stop, a round and a validation.
+const JOBS_MAX: usize = 8;
+/// Progress that may wait; a slow driver slows the trainer only after this many steps.
+const EVENTS_MAX: usize = 256;
+/// Name under which the AdamW moments are kept in the store.
+pub const MOMENTS: &str = "moments";
+
+/// What the device thread is asked to do.
+pub enum Job {
+    Round(Round),
+    /// Write the inner optimizer's state to the store.
+    Save,
+}
+
+/// The inner steps of one round.
+pub struct Round {
+    pub round: u64,
+    /// Digest of the head record whose parameters they start from.
+    pub parent: Digest,
+    pub lease: Lease,
+    pub inner_steps: u32,
+    /// Committed tokens of the lineage, for the schedule.
+    pub tokens: u64,
+    /// Validate the parameters first, on this many sequences.
+    pub validate: Option<usize>,
+    /// [`TrainerHandle::generation`] for which this job is meant; a newer one stops it.
+    pub generation: u64,
+}
+
+/// What the device thread says.
+pub enum Happened {
+    Step { round: u64, step: u32, steps: u32, loss: f64, tokens_per_second: f64 },
+    Validated { round: u64, loss: f64, tokens: u64 },
+    Trained(Trained),
+    /// The round was stopped, or its parameters are no longer the head's.
+    Stopped { round: u64 },
+    /// A shard is not here yet: fetch it and ask again.
+    MissingShard { round: u64, shard: Digest },
+    Failed { message: String },
+}
+
+/// A finished round.
+pub struct Trained {
+    pub round: u64,
+    pub parent: Digest,
+    pub samples: u64,
+    pub tokens: u64,
+    pub steps: u32,
+    /// Mean over the steps, in nats per token.
+    pub loss: f64,
+    /// Pseudo-gradient: head's parameters minus the trained ones.
+    pub delta: Arc<Vec<f32>>,
+    pub payload: Digest,
+    pub step_us: u32,
+    pub seconds: f64,
+}
+
+/// What a round needs beside its job.
+pub struct Setting {
+    pub seed: u64,
+    pub seq_len: usize,
+    pub inner: InnerSpec,
+    pub budget_rounds: u64,
+    pub budget_tokens: u64,
+    pub me: NodeId,
+}
+
+/// The driver's end.
+pub struct TrainerHandle {
+    pub jobs: mpsc::Sender<Job>,
+    pub events: mpsc::Receiver<Happened>,
+    generation: Arc<AtomicU64>,
+}
+
+impl TrainerHandle {
+    /// Starts the thread, which owns `trainer` from now on.
+    pub fn start(
+        trainer: Box<dyn Trainer>,
+        setting: Setting,
+        state: Shared,
+        data: Arc<RwLock<Dataset>>,
+        store: Arc<Store>,
+    ) -> std::io::Result<Self> {
+        let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
+        let (event_queue, events) = mpsc::channel(EVENTS_MAX);
+        let generation = Arc::new(AtomicU64::new(0));
+        let mut worker = Worker {
+            trainer,
+            setting,
+            state,
+            data,
+            store,
+            events: event_queue,
+            generation: generation.clone(),
+            spare: None,
+            validation: Vec::new(),
+        };
+        std::thread::Builder::new().name("trainer".into()).spawn(move || {
+            worker.restore();
+            worker.run(job_queue);
+        })?;
+        Ok(Self { jobs, events, generation })
+    }
+
+    /// Stops whatever round runs, and names the next one.
+    pub fn next_generation(&self) -> u64 {
+        self.generation.fetch_add(1, Ordering::AcqRel) + 1
+    }
+}
+
+struct Worker {
+    trainer: Box<dyn Trainer>,
+    setting: Setting,
+    state: Shared,
+    data: Arc<RwLock<Dataset>>,
+    store: Arc<Store>,
+    events: mpsc::Sender<Happened>,
+    generation: Arc<AtomicU64>,
+    /// The last pseudo-gradient, whose memory the next one takes if nobody holds it any more.
+    spare: Option<Arc<Vec<f32>>>,
+    validation: Vec<u32>,
+}
+
+impl Worker {
+    fn run(&mut self, mut jobs: mpsc::Receiver<Job>) {
+        while let Some(job) = jobs.blocking_recv() {
+            let said = match job {
+                Job::Round(round) => match self.round(&round) {
+                    Ok(said) => said,
+                    Err(message) => Happened::Failed { message },
+                },
+                Job::Save => {
+                    self.save();
+                    continue;
+                }
+            };
+            if self.events.blocking_send(said).is_err() {
+                return;
+            }
+        }
+        self.save();
+    }
+
+    /// The moments are private and never required: without them the first steps are a little less well scaled.
+    fn restore(&mut self) {
+        let state = match self.store.private(MOMENTS) {
+            Ok(Some(bytes)) => decode_moments(&bytes),
+            Ok(None) => return,
+            Err(e) => {
+                tracing::warn!("the inner optimizer starts anew: {e}");
+                return;
+            }
+        };
+        let restored = state.ok_or_else(|| "its file is not of this model".to_string());
+        match restored.and_then(|s| self.trainer.set_moments(&s).map_err(|e| e.to_string())) {
+            Ok(()) => tracing::debug!("restored the inner optimizer's moments"),
+            Err(e) => tracing::warn!("the inner optimizer starts anew: {e}"),
+        }
+    }
+
+    fn save(&mut self) {
+        let saved = self.trainer.moments().map_err(|e| e.to_string()).and_then(|moments| {
+            self.store.put_private(MOMENTS, &encode_moments(&moments)).map_err(|e| e.to_string())
+        });
+        if let Err(e) = saved {
+            tracing::warn!("the inner optimizer's moments were not saved: {e}");
+        }
+    }
+
+    fn round(&mut self, job: &Round) -> Result<Happened, String> {
+        let stopped = Happened::Stopped { round: job.round };
+        if !self.load(job)? {
+            return Ok(stopped);
+        }
+        if let Some(sequences) = job.validate {
+            self.validate(job.round, sequences)?;
+        }
+        let inner = self.setting.inner.clone();
+        let sequences = (inner.batch * inner.accumulate) as usize;
+        let schedule = Schedule::new(&self.setting, job);
+        let started = Instant::now();
+        let (mut tokens, mut loss_sum, mut batch) = (0u64, 0f64, Vec::new());
+        for step in 0..job.inner_steps {
+            if self.generation.load(Ordering::Acquire) != job.generation {
+                return Ok(stopped);
+            }
+            batch.clear();
+            for n in 0..sequences as u64 {
+                let position = job.lease.start + u64::from(step) * sequences as u64 + n;
+                if let Err(shard) = self.read_sequence(position, &mut batch)? {
+                    return Ok(Happened::MissingShard { round: job.round, shard });
+                }
+            }
+            let report = self.trainer.step(&batch, schedule.lr(step)).map_err(|e| e.to_string())?;
+            if !report.loss.is_finite() {
+                return Err(format!("the loss of step {step} in round {} is {}: lower inner.lr", job.round, report.loss));
+            }
+            tokens += report.tokens;
+            loss_sum += report.loss;
+            let tokens_per_second = tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
+            let said = Happened::Step { round: job.round, step: step + 1, steps: job.inner_steps, loss: report.loss, tokens_per_second };
+            // Progress is for watching and for liveness; a full queue drops one, never a step.
+            let _ = self.events.try_send(said);
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        let Some((delta, payload)) = self.pseudo_gradient(job)? else { return Ok(stopped) };
+        Ok(Happened::Trained(Trained {
+            round: job.round,
+            parent: job.parent,
+            samples: u64::from(job.inner_steps) * sequences as u64,
+            tokens,
+            steps: job.inner_steps,
+            loss: loss_sum / f64::from(job.inner_steps.max(1)),
+            delta,
+            payload,
+            step_us: (seconds * 1e6 / f64::from(job.inner_steps.max(1))) as u32,
+            seconds,
+        }))
+    }
+
+    /// Puts the head's parameters on the device; false if the head is another one by now.
+    fn load(&mut self, job: &Round) -> Result<bool, String> {
+        let state = read(&self.state);
+        if state.digest != job.parent {
+            return Ok(false);
+        }
+        self.trainer.load(&state.theta).map_err(|e| e.to_string())?;
+        Ok(true)
+    }
+
+    fn validate(&mut self, round: u64, sequences: usize) -> Result<(), String> {
+        let length = self.setting.seq_len + 1;
+        if self.validation.len() != sequences * length {
+            self.validation =
+                read(&self.data).validation(self.setting.seq_len, sequences).map_err(|e| e.to_string())?;
+        }
+        if self.validation.is_empty() {
+            return Ok(());
+        }
+        let (nats, tokens) = self.trainer.evaluate(&self.validation).map_err(|e| e.to_string())?;
+        let _ = self.events.try_send(Happened::Validated { round, loss: nats / tokens.max(1) as f64, tokens });
+        Ok(())
+    }
+
+    /// Appends the sequence at a position of the run's permutation; the inner error is a shard to fetch first.
+    fn read_sequence(&self, position: u64, batch: &mut Vec<u32>) -> Result<Result<(), Digest>, String> {
+        let data = read(&self.data);
+        let sequences = data.train_sequences(self.setting.seq_len);
+        if sequences == 0 {
+            return Err("the text is shorter than one sequence: give more data, or lower model.seq_len".into());
+        }
+        let (epoch, within) = (position / sequences, position % sequences);
+        let index = Permutation::new(self.setting.seed, epoch, sequences).get(within);
+        match data.read_train(self.setting.seq_len, index, batch) {
+            Ok(()) => Ok(Ok(())),
+            Err(starling_data::DataError::MissingShard { digest }) => Ok(Err(digest)),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+
+    fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<(Arc<Vec<f32>>, Digest)>, String> {
+        let mut delta = self.spare.take().and_then(|spare| Arc::try_unwrap(spare).ok()).unwrap_or_default();
+        let state = read(&self.state);
+        if state.digest != job.parent {
+            return Ok(None);
+        }
+        delta.resize(state.elements(), 0.0);
+        self.trainer.read(&mut delta).map_err(|e| e.to_string())?;
+        let finite = subtract_from(&state, &mut delta);
+        drop(state);
+        if !finite {
+            return Err(format!("parameters became infinite or not a number in round {}: lower inner.lr", job.round));
+        }
+        let payload = Digest::of("starling pseudo-gradient v1", &[bytemuck::cast_slice(&delta)]);
+        let delta = Arc::new(delta);
+        self.spare = Some(delta.clone());
+        Ok(Some((delta, payload)))
+    }
+}
+
+/// `trained <- theta - trained`; whether all of it is finite.
+fn subtract_from(state: &Canonical, trained: &mut [f32]) -> bool {
+    let mut finite = true;
+    for (value, theta) in trained.iter_mut().zip(&state.theta) {
+        *value = theta - *value;
+        finite &= value.is_finite();
+    }
+    finite
+}
+
+/// Warm-up by inner step, cosine decay by the share of the budget that is spent.
+struct Schedule<'a> {
+    setting: &'a Setting,
+    job: &'a Round,
+}
+
+impl<'a> Schedule<'a> {
+    fn new(setting: &'a Setting, job: &'a Round) -> Self {
+        Self { setting, job }
+    }
+
+    fn lr(&self, step: u32) -> f64 {
+        let (inner, job) = (&self.setting.inner, self.job);
+        let steps_done = (job.round - 1) as f64 * f64::from(inner.steps) + f64::from(step);
+        let warmup = ((steps_done + 1.0) / f64::from(inner.warmup_steps.max(1))).min(1.0);
+        let by = |done: f64, all: u64| if all == 0 { 0.0 } else { (done / all as f64).clamp(0.0, 1.0) };
+        let share = by(steps_done / f64::from(inner.steps), self.setting.budget_rounds)
+            .max(by(job.tokens as f64, self.setting.budget_tokens));
+        let cosine = 0.5 * (1.0 + (std::f64::consts::PI * share).cos());
+        inner.lr * warmup * (inner.lr_final + (1.0 - inner.lr_final) * cosine)
+    }
+}
+
+fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// `step u64 | elements u64 | m f32.. | v f32..`, little endian.
+fn encode_moments(state: &OptimizerState) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(16 + 8 * state.m.len());
+    bytes.extend(state.step.to_le_bytes());
+    bytes.extend((state.m.len() as u64).to_le_bytes());
+    bytes.extend(bytemuck::cast_slice::<f32, u8>(&state.m));
+    bytes.extend(bytemuck::cast_slice::<f32, u8>(&state.v));
+    bytes
+}
+
+fn decode_moments(bytes: &[u8]) -> Option<OptimizerState> {
+    let (step, rest) = bytes.split_first_chunk::<8>()?;
+    let (elements, rest) = rest.split_first_chunk::<8>()?;
+    let elements = usize::try_from(u64::from_le_bytes(*elements)).ok()?;
+    if rest.len() != elements.checked_mul(8)? {
+        return None;
+    }
+    let values = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    let (m, v) = rest.split_at(elements * 4);
+    Some(OptimizerState { step: u64::from_le_bytes(*step), m: values(m), v: values(v) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_survive_their_encoding_and_truncation_is_refused() {
+        let state = OptimizerState { step: 7, m: vec![1.0, -2.5], v: vec![0.25, f32::MIN_POSITIVE] };
+        let bytes = encode_moments(&state);
+        let back = decode_moments(&bytes).expect("whole");
+        assert_eq!((back.step, &back.m, &back.v), (7, &state.m, &state.v));
+        for cut in 0..bytes.len() {
+            assert!(decode_moments(&bytes[..cut]).is_none(), "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! What the driver remembers for watchers: timings, losses, and the answers of the status socket.
+
+use super::driver::Driver;
+use super::trainer::Trained;
+use crate::watch::status::{Answer, Member, Question, Status};
+use starling_protocol::engine::io::Finish;
+use std::time::{Duration, Instant};
+
+/// Time between two step events; steps in between are only counted.
+const STEP_EVENT_EVERY: Duration = Duration::from_secs(2);
+
+/// Numbers that only watchers read.
+pub struct Gauges {
+    last_commit: Instant,
+    last_step_event: Option<Instant>,
+    trained_at: Option<Instant>,
+    reduce_started: Option<Instant>,
+    reduce_seconds: f64,
+    tokens_per_second: f64,
+    pub loss: Option<f64>,
+    pub validation: Option<f64>,
+}
+
+/// Timings of one round.
+pub struct RoundTiming {
+    pub seconds: f64,
+    pub reduce_seconds: f64,
+    pub settle_seconds: f64,
+    pub tokens_per_second: f64,
+}
+
+impl Gauges {
+    pub fn new() -> Self {
+        Self {
+            last_commit: Instant::now(),
+            last_step_event: None,
+            trained_at: None,
+            reduce_started: None,
+            reduce_seconds: 0.0,
+            tokens_per_second: 0.0,
+            loss: None,
+            validation: None,
+        }
+    }
+
+    pub fn training_started(&mut self) {
+        self.last_step_event = None;
+    }
+
+    /// Whether this step is to be shown.
+    pub fn step(&mut self, step: u32, steps: u32, loss: f64, tokens_per_second: f64) -> bool {
+        self.tokens_per_second = tokens_per_second;
+        metrics::gauge!("starling_step_loss").set(loss);
+        metrics::gauge!("starling_tokens_per_second").set(tokens_per_second);
+        let due = self.last_step_event.is_none_or(|at| at.elapsed() >= STEP_EVENT_EVERY) || step == steps;
+        if due {
+            self.last_step_event = Some(Instant::now());
+        }
+        due
+    }
+
+    pub fn trained(&mut self, trained: &Trained) {
+        self.trained_at = Some(Instant::now());
+        self.tokens_per_second = trained.tokens as f64 / trained.seconds.max(1e-9);
+    }
+
+    pub fn validated(&mut self, nats_per_byte: f64) {
+        self.validation = Some(nats_per_byte);
+        metrics::gauge!("starling_validation_nats_per_byte").set(nats_per_byte);
+    }
+
+    pub fn reduce_started(&mut self) {
+        self.reduce_started = Some(Instant::now());
+    }
+
+    pub fn reduced(&mut self) {
+        self.reduce_seconds = self.reduce_started.map(|at| at.elapsed().as_secs_f64()).unwrap_or_default();
+    }
+
+    pub fn committed(&mut self, now: Instant) -> RoundTiming {
+        let seconds = now.duration_since(self.last_commit).as_secs_f64();
+        self.last_commit = now;
+        RoundTiming {
+            seconds,
+            reduce_seconds: self.reduce_seconds,
+            settle_seconds: self.trained_at.map(|at| now.duration_since(at).as_secs_f64()).unwrap_or_default(),
+            tokens_per_second: self.tokens_per_second,
+        }
+    }
+}
+
+impl Driver {
+    /// Answers a question of the status socket.
+    pub(super) fn answer(&self, question: Question) -> Answer {
+        match question {
+            Question::Status => Answer::Status(Box::new(self.status())),
+            Question::Invite => match self.settings.ticket.make(&self.spec, self.net.addresses()) {
+                Ok(ticket) => Answer::Invite { ticket },
+                Err(message) => Answer::Error { message },
+            },
+        }
+    }
+
+    fn status(&self) -> Status {
+        let view = self.engine.view();
+        let state = self.state.read().unwrap_or_else(|p| p.into_inner());
+        let counters = self.net.counters();
+        let members = view
+            .peers
+            .iter()
+            .map(|peer| Member {
+                node: peer.id.to_string(),
+                me: peer.id == self.me,
+                member: peer.member,
+                connected: peer.connected,
+                phase: peer.phase.map(|p| format!("{p:?}").to_lowercase()),
+                seq: peer.seq,
+                heard_s: peer.heard_us.map(|us| us as f64 / 1e6),
+            })
+            .collect();
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            node: self.me.to_string(),
+            run: self.spec.name.clone(),
+            lineage: view.lineage.map(|l| l.to_string()),
+            device: self.settings.device.clone(),
+            phase: format!("{:?}", view.phase).to_lowercase(),
+            waiting: view.waiting,
+            round: state.record.round,
+            seq: state.record.seq,
+            tokens: state.record.tokens,
+            state_root: view.lineage.map(|_| state.record.state_root.to_string()),
+            uptime_s: self.started.elapsed().as_secs(),
+            bytes_sent: counters.bytes_sent,
+            bytes_received: counters.bytes_received,
+            loss: self.gauges.loss,
+            validation_nats_per_byte: self.gauges.validation,
+            addresses: self.net.addresses().iter().map(ToString::to_string).collect(),
+            members,
+        }
+    }
+
+    /// Whether every connected peer has the record that this node ended with.
+    pub(super) fn everybody_finished(&self) -> bool {
+        let view = self.engine.view();
+        view.peers.iter().filter(|p| p.connected && p.id != self.me).all(|p| p.seq >= Some(view.seq))
+    }
+
+    /// Writes the final checkpoint and says where; returns its round.
+    pub(super) async fn final_checkpoint(&mut self) -> Result<u64, crate::exit::Failure> {
+        use super::ledger::Job;
+        use crate::exit::{Code, Failure};
+        let round = self.state.read().unwrap_or_else(|p| p.into_inner()).record.round;
+        let folder = self.home.join("checkpoints").join(format!("round-{round:06}"));
+        let (reply, written) = tokio::sync::oneshot::channel();
+        self.ledger(Job::Checkpoint { folder: folder.clone(), reply }).await?;
+        match written.await {
+            Ok(Ok(())) => {
+                let path = folder.display().to_string();
+                self.show(crate::watch::event::Event::Checkpoint { path, round });
+                Ok(round)
+            }
+            Ok(Err(e)) => Err(Failure::message(Code::Refused, format!("the final checkpoint was not written: {e}"))),
+            Err(_) => Err(Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before")),
+        }
+    }
+}
+
+/// Why the node ended, for a person.
+pub fn finish_reason(finish: &Finish) -> String {
+    match finish {
+        Finish::BudgetSpent => "the run's budget is spent".into(),
+        Finish::Left => "asked to leave".into(),
+        Finish::Fenced => "a newer process runs under this identity".into(),
+        Finish::RunMismatch { keys, .. } => format!("the flock runs something else: {}", keys.join("; ")),
+    }
+}

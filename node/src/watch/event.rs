@@ -1,0 +1,90 @@
+//! What happens to a node, as `--json` prints it: one object a line, documented in `docs/events.md`.
+//!
+//! Fields are only ever added. Ids are full hex; times are seconds since the Unix epoch.
+
+use serde::Serialize;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// One line of `--json`.
+#[derive(Debug, Serialize)]
+pub struct Line<'a> {
+    /// Seconds since the Unix epoch.
+    pub time: f64,
+    /// The node's id.
+    pub node: &'a str,
+    #[serde(flatten)]
+    pub event: &'a Event,
+}
+
+impl<'a> Line<'a> {
+    pub fn now(node: &'a str, event: &'a Event) -> Self {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map(|d| d.as_secs_f64()).unwrap_or_default();
+        Self { time, node, event }
+    }
+}
+
+/// Everything that a watcher may want to know.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// The node is set up; nothing has been exchanged yet.
+    Started { version: &'static str, run: String, run_digest: String, home: String, device: String, parameters: u64, memory_bytes: u64 },
+    /// Tokenizing or fetching text.
+    Data { manifest: String, train_sequences: u64, validation_bytes: u64, order1_entropy: f64 },
+    Listening { address: String },
+    PeerUp { peer: String },
+    PeerDown { peer: String, reason: String },
+    DialFailed { address: String, reason: String },
+    /// The node founded a lineage.
+    Founded { lineage: String },
+    /// The node waits, and this is why.
+    Waiting { on: Vec<String>, why: String },
+    Phase { phase: String, round: u64 },
+    /// An inner step; only every few seconds.
+    Step { round: u64, step: u32, steps: u32, loss: f64, tokens_per_second: f64 },
+    /// The inner steps of a round are done.
+    Trained { round: u64, loss: f64, tokens: u64, seconds: f64 },
+    AttemptStarted { round: u64, attempt: u32, members: Vec<String> },
+    AttemptFailed { round: u64, attempt: u32, suspect: Option<String>, reason: String },
+    /// A round was decided.
+    Committed(Committed),
+    /// Validation loss of the committed model, in nats a token and a byte.
+    Validated { round: u64, loss: f64, nats_per_byte: f64 },
+    MemberJoined { member: String, round: u64 },
+    MemberLeft { member: String, round: u64, reason: String },
+    /// The node was off the flock's head and fetches anew.
+    RolledBack { from_seq: u64, to_seq: u64 },
+    CatchingUp { seq: u64, sources: usize, afresh: bool },
+    CaughtUp { seq: u64, bytes: u64, seconds: f64 },
+    CatchUpFailed { reason: String },
+    Refused { peer: String, reason: String },
+    Checkpoint { path: String, round: u64 },
+    Finished { reason: String },
+}
+
+/// The fields of [`Event::Committed`].
+#[derive(Clone, Debug, Serialize)]
+pub struct Committed {
+    pub seq: u64,
+    pub round: u64,
+    pub record: String,
+    pub state_root: String,
+    /// Whose contributions were averaged.
+    pub contributors: Vec<String>,
+    /// Members of the next round.
+    pub members: usize,
+    /// Committed tokens of the lineage.
+    pub tokens: u64,
+    /// Mean training loss of the contributors, in nats a token, weighted by tokens.
+    pub loss: f64,
+    /// Bytes that this node has sent since its start, all protocols.
+    pub bytes_sent: u64,
+    /// From the last commit to this one.
+    pub seconds: f64,
+    /// From the start of the attempt to the complete update.
+    pub reduce_seconds: f64,
+    /// From this node's last inner step to the commit: what the round cost beyond training.
+    pub settle_seconds: f64,
+    /// Tokens a second of this node in the round's inner steps.
+    pub tokens_per_second: f64,
+}

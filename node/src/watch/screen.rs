@@ -1,0 +1,221 @@
+//! What the terminal shows: a progress line on a terminal, one line a round otherwise, or JSON.
+
+use super::event::{Committed, Event, Line};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// How events reach a person or a program.
+pub struct Screen {
+    node: String,
+    mode: Mode,
+    started: Instant,
+    budget_rounds: u64,
+    budget_tokens: u64,
+    first_tokens: Option<u64>,
+    validation: Option<f64>,
+    peers: usize,
+}
+
+enum Mode {
+    Json,
+    Lines,
+    Bar(ProgressBar),
+}
+
+impl Screen {
+    /// `node` is the full id. Budgets of 0 are open ends.
+    pub fn new(node: String, json: bool, budget_rounds: u64, budget_tokens: u64) -> Self {
+        let mode = if json {
+            Mode::Json
+        } else if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(Some(budget_rounds.max(1)), ProgressDrawTarget::stderr());
+            let template = if budget_rounds > 0 {
+                "{spinner} round {pos}/{len} [{bar:24}] {msg}"
+            } else {
+                "{spinner} round {pos} {msg}"
+            };
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar.enable_steady_tick(Duration::from_millis(500));
+            Mode::Bar(bar)
+        } else {
+            Mode::Lines
+        };
+        let started = Instant::now();
+        Self { node, mode, started, budget_rounds, budget_tokens, first_tokens: None, validation: None, peers: 0 }
+    }
+
+    /// Shows one event.
+    pub fn show(&mut self, event: &Event) {
+        match event {
+            Event::PeerUp { .. } => self.peers += 1,
+            Event::PeerDown { .. } => self.peers = self.peers.saturating_sub(1),
+            Event::Validated { nats_per_byte, .. } => self.validation = Some(*nats_per_byte),
+            _ => {}
+        }
+        if matches!(self.mode, Mode::Json) {
+            if let Ok(line) = serde_json::to_string(&Line::now(&self.node, event)) {
+                let mut out = std::io::stdout().lock();
+                // A reader that went away must not stop the training.
+                let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+            }
+            return;
+        }
+        if let Event::Step { round, step, steps, loss, tokens_per_second } = event {
+            if let Mode::Bar(bar) = &self.mode {
+                bar.set_message(format!(
+                    "step {step}/{steps} of round {round} · loss {loss:.3} · {tokens_per_second:.0} tok/s · {} peers",
+                    self.peers
+                ));
+            }
+            return;
+        }
+        if let Event::Committed(committed) = event {
+            let line = self.committed_line(committed);
+            if let Mode::Bar(bar) = &self.mode {
+                bar.set_position(committed.round);
+                bar.println(&line);
+            } else {
+                self.line(&line);
+            }
+        } else if let Some(line) = plain_line(event) {
+            self.line(&line);
+        }
+    }
+
+    /// A line for a person; nothing in JSON mode.
+    pub fn line(&self, text: &str) {
+        match &self.mode {
+            Mode::Json => {}
+            Mode::Bar(bar) => bar.println(text),
+            Mode::Lines => {
+                let mut out = std::io::stdout().lock();
+                let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+            }
+        }
+    }
+
+    /// Takes the progress bar away, so that what follows stays readable.
+    pub fn close(&self) {
+        if let Mode::Bar(bar) = &self.mode {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn committed_line(&mut self, c: &Committed) -> String {
+        let first = *self.first_tokens.get_or_insert(c.tokens);
+        let rounds = if self.budget_rounds > 0 { format!("{}/{}", c.round, self.budget_rounds) } else { c.round.to_string() };
+        let validation = self.validation.map(|v| format!(" · val {v:.3} nats/byte")).unwrap_or_default();
+        format!(
+            "round {rounds} · loss {:.3}{validation} · {:.0} tok/s · {} contributed · {} sent · {}{}",
+            c.loss,
+            c.tokens_per_second,
+            c.contributors.len(),
+            bytes(c.bytes_sent),
+            seconds(self.started.elapsed().as_secs_f64()),
+            self.time_left(c, first),
+        )
+    }
+
+    /// From the pace since this process's first commit.
+    fn time_left(&self, c: &Committed, first_tokens: u64) -> String {
+        let elapsed = self.started.elapsed().as_secs_f64();
+        let left_rounds = self.budget_rounds.checked_sub(c.round).filter(|_| self.budget_rounds > 0);
+        let by_rounds = left_rounds.map(|left| left as f64 * c.seconds);
+        let pace = (c.tokens - first_tokens) as f64 / elapsed.max(1e-3);
+        let left_tokens = self.budget_tokens.checked_sub(c.tokens).filter(|_| self.budget_tokens > 0);
+        let by_tokens = left_tokens.filter(|_| pace > 0.0).map(|left| left as f64 / pace);
+        let left = match (by_rounds, by_tokens) {
+            (Some(a), Some(b)) => a.min(b),
+            (Some(a), None) | (None, Some(a)) => a,
+            (None, None) => return String::new(),
+        };
+        format!(" · {} left", seconds(left))
+    }
+}
+
+/// Lines for the events that a person wants to see; `None` for the chatter.
+fn plain_line(event: &Event) -> Option<String> {
+    let short = |id: &String| id.chars().take(8).collect::<String>();
+    let list = |ids: &Vec<String>| ids.iter().map(short).collect::<Vec<_>>().join(", ");
+    Some(match event {
+        Event::Started { run, home, device, parameters, memory_bytes, .. } => format!(
+            "run {run}: {parameters} parameters on {device}; memory budget {}; state in {home}",
+            bytes(*memory_bytes)
+        ),
+        Event::Data { train_sequences, validation_bytes, order1_entropy, .. } => format!(
+            "data: {train_sequences} training sequences, {} held out (order-1 entropy {order1_entropy:.3} nats/byte)",
+            bytes(*validation_bytes)
+        ),
+        Event::Listening { address } => format!("listening on {address}"),
+        Event::PeerUp { peer } => format!("peer {} is here", short(peer)),
+        Event::PeerDown { peer, reason } => format!("peer {} is gone: {reason}", short(peer)),
+        Event::DialFailed { address, reason } => format!("cannot reach {address}: {reason}"),
+        Event::Founded { lineage } => format!("founded a flock, lineage {}", short(lineage)),
+        Event::Waiting { on, why } if on.is_empty() => format!("waiting: {why}"),
+        Event::Waiting { on, why } => format!("waiting for {}: {why}", list(on)),
+        Event::AttemptStarted { attempt, .. } if *attempt == 0 => return None,
+        Event::AttemptStarted { round, attempt, members } => {
+            format!("round {round}: attempt {attempt} with {}", list(members))
+        }
+        Event::AttemptFailed { round, attempt, suspect, reason } => {
+            let suspect = suspect.as_ref().map(|s| format!(" (suspect: {})", short(s))).unwrap_or_default();
+            format!("round {round}: attempt {attempt} failed: {reason}{suspect}")
+        }
+        Event::Validated { round, loss, nats_per_byte } => {
+            format!("round {round}: validation loss {loss:.4} nats/token, {nats_per_byte:.4} nats/byte")
+        }
+        Event::MemberJoined { member, round } => format!("{} joins from round {round} on", short(member)),
+        Event::MemberLeft { member, round, reason } => format!("{} left at round {round}: {reason}", short(member)),
+        Event::RolledBack { from_seq, to_seq } => format!(
+            "this node was off the flock's head: dropped record {from_seq} and fetches the flock's state at {to_seq}"
+        ),
+        Event::CatchingUp { seq, sources, afresh } => {
+            let what = if *afresh { "state" } else { "updates" };
+            format!("fetching {what} up to record {seq} from {sources} peers")
+        }
+        Event::CaughtUp { seq, bytes: n, seconds: s } => format!("caught up with record {seq}: {} in {s:.1} s", bytes(*n)),
+        Event::CatchUpFailed { reason } => format!("cannot catch up yet: {reason}"),
+        Event::Refused { peer, reason } => format!("refused {}: {reason}", short(peer)),
+        Event::Checkpoint { path, round } => format!("checkpoint of round {round}: {path}"),
+        Event::Finished { reason } => format!("finished: {reason}"),
+        Event::Phase { .. } | Event::Step { .. } | Event::Trained { .. } | Event::Committed(_) => return None,
+    })
+}
+
+/// Bytes as a person reads them.
+pub fn bytes(n: u64) -> String {
+    let (mut value, mut unit) = (n as f64, 0);
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    while value >= 1024.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{n} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// Seconds as a person reads them.
+fn seconds(s: f64) -> String {
+    let s = s.max(0.0).round() as u64;
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min {:02} s", s / 60, s % 60),
+        _ => format!("{} h {:02} min", s / 3600, s % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(bytes(17), "17 B");
+        assert_eq!(bytes(3 << 20), "3.0 MiB");
+        assert_eq!(seconds(59.4), "59 s");
+        assert_eq!(seconds(61.0), "1 min 01 s");
+        assert_eq!(seconds(7260.0), "2 h 01 min");
+    }
+}

@@ -1,0 +1,172 @@
+//! The status socket: a running node answers questions from this machine's user, one JSON object each way.
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+use tokio::sync::{mpsc, oneshot};
+
+/// Name of the socket in the node's folder.
+const SOCKET: &str = "status.sock";
+/// Longest question, in bytes.
+const QUESTION_BYTES_MAX: u64 = 1024;
+/// Longest answer, in bytes.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// Questions that may wait for the driver at once.
+const QUESTIONS_MAX: usize = 8;
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Question {
+    Status,
+    Invite,
+}
+
+/// What comes back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    Status(Box<Status>),
+    Invite { ticket: String },
+    Error { message: String },
+}
+
+/// A node's own view of itself and of the others.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    pub version: String,
+    pub node: String,
+    pub run: String,
+    pub lineage: Option<String>,
+    pub device: String,
+    pub phase: String,
+    /// In plain words: what the node waits for, if it does.
+    pub waiting: Option<String>,
+    pub round: u64,
+    pub seq: u64,
+    pub tokens: u64,
+    pub state_root: Option<String>,
+    pub uptime_s: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub loss: Option<f64>,
+    pub validation_nats_per_byte: Option<f64>,
+    pub addresses: Vec<String>,
+    pub members: Vec<Member>,
+}
+
+/// One member or peer as the node sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Member {
+    pub node: String,
+    pub me: bool,
+    pub member: bool,
+    pub connected: bool,
+    pub phase: Option<String>,
+    pub seq: Option<u64>,
+    /// Seconds since it was last heard.
+    pub heard_s: Option<f64>,
+}
+
+/// A question and where its answer goes.
+pub type Asked = (Question, oneshot::Sender<Answer>);
+
+/// The listening end. The socket file goes away with it.
+pub struct StatusServer {
+    path: PathBuf,
+}
+
+impl StatusServer {
+    /// Listens in the node's folder, which only its user may enter.
+    ///
+    /// The caller holds the folder's lock, so a socket that is already there is a dead node's.
+    pub fn start(home: &Path) -> anyhow::Result<(Self, mpsc::Receiver<Asked>)> {
+        let path = socket_path(home);
+        let _ = std::fs::remove_file(&path);
+        let listener =
+            UnixListener::bind(&path).with_context(|| format!("cannot listen on the status socket {}", path.display()))?;
+        let (tx, rx) = mpsc::channel(QUESTIONS_MAX);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(answer(stream, tx.clone()));
+            }
+        });
+        Ok((Self { path }, rx))
+    }
+}
+
+impl Drop for StatusServer {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Socket paths are limited to about 100 bytes: a deep folder gets one in the temporary folder instead.
+fn socket_path(home: &Path) -> PathBuf {
+    let path = home.join(SOCKET);
+    if path.as_os_str().len() < 100 {
+        return path;
+    }
+    let digest = blake3::hash(home.as_os_str().as_encoded_bytes()).to_hex();
+    std::env::temp_dir().join(format!("starling-{}.sock", &digest[..16]))
+}
+
+async fn answer(stream: tokio::net::UnixStream, tx: mpsc::Sender<Asked>) {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    let mut reader = tokio::io::BufReader::new(read.take(QUESTION_BYTES_MAX));
+    let read = tokio::time::timeout(Duration::from_secs(5), reader.read_line(&mut line)).await;
+    if !matches!(read, Ok(Ok(_))) {
+        return;
+    }
+    let answer = match serde_json::from_str(&line) {
+        Ok(question) => {
+            let (reply, answered) = oneshot::channel();
+            match tx.try_send((question, reply)) {
+                Ok(()) => answered.await.unwrap_or_else(|_| error("the node is shutting down")),
+                Err(_) => error("the node is busy or shutting down"),
+            }
+        }
+        Err(e) => error(&format!("not a question: {e}")),
+    };
+    if let Ok(mut text) = serde_json::to_string(&answer) {
+        text.push('\n');
+        let _ = write.write_all(text.as_bytes()).await;
+    }
+}
+
+fn error(message: &str) -> Answer {
+    Answer::Error { message: message.into() }
+}
+
+/// Asks the node in `home`.
+///
+/// # Errors
+/// No node runs there, or it does not answer within 10 seconds.
+pub fn ask(home: &Path, question: Question) -> anyhow::Result<Answer> {
+    let path = socket_path(home);
+    let mut stream = UnixStream::connect(&path).with_context(|| {
+        format!("no node is running in {} (start one with `starling train`, or name its folder with --home)", home.display())
+    })?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    writeln!(stream, "{}", serde_json::to_string(&question)?)?;
+    let mut line = String::new();
+    BufReader::new(stream.take(ANSWER_BYTES_MAX)).read_line(&mut line).context("the node did not answer in time")?;
+    serde_json::from_str(&line).context("the node's answer does not parse: it may be of another version")
+}
+
+/// Folders of nodes that answer on this machine, below the default data folder.
+pub fn running_homes(data: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(data) else { return Vec::new() };
+    let mut homes: Vec<_> = entries
+        .filter_map(|e| e.ok().map(|e| e.path()))
+        .filter(|home| UnixStream::connect(socket_path(home)).is_ok())
+        .collect();
+    homes.sort();
+    homes
+}
