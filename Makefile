@@ -1,0 +1,59 @@
+# Starling. `make demo` and `make test` need nothing run before them.
+# Builds are kept outside the checkout, so that a second clone does not build the dependencies again.
+
+SHELL := /bin/bash
+export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/starling/target
+CARGO ?= cargo
+# One profile and one feature set for everything: RocksDB and Burn are compiled once.
+BUILD := --release --workspace --locked
+BIN := $(CARGO_TARGET_DIR)/release
+# A folder for the demo's report.
+OUT ?= out/demo
+# Kills in `make kills`.
+KILLS ?= 20
+
+.PHONY: help demo test verify fix bench kills build system
+
+help:
+	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
+	@echo "make test    all tests"
+	@echo "make verify  read-only gate: format, lints, tests, docs"
+	@echo "make fix     format and apply lint suggestions"
+	@echo "make bench   benches, beside PyTorch where Python has it"
+	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
+
+system:
+	@tests/scripts/system-packages.sh build
+system-test:
+	@tests/scripts/system-packages.sh build test
+
+build: system
+	@echo "building (the first time takes a while: see README)"
+	$(CARGO) build $(BUILD) --bins
+
+demo: build
+	@$(BIN)/starling-demo --bin-dir $(BIN) --out $(OUT)
+
+test: system-test
+	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
+		$(CARGO) nextest run $(BUILD) --no-fail-fast; \
+	else \
+		$(CARGO) test $(BUILD) --no-fail-fast; \
+	fi
+
+verify: system-test
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy $(BUILD) --all-targets -- -D warnings
+	$(MAKE) test
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(BUILD) --no-deps
+
+fix:
+	$(CARGO) clippy $(BUILD) --all-targets --fix --allow-dirty --allow-staged
+	$(CARGO) fmt --all
+
+bench: system
+	$(CARGO) bench $(BUILD) -p starling-benches
+	$(BIN)/bench-train
+
+kills: build
+	@tests/scripts/kills.sh $(BIN) $(KILLS)
