@@ -21,6 +21,21 @@ impl Digest {
         Self(*hasher.finalize().as_bytes())
     }
 
+    /// Digest of a vector's little-endian bytes under `domain`: `Digest::of(domain, &[bytes])` without the copy.
+    pub fn of_floats(domain: &str, floats: &[f32]) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key(domain);
+        hasher.update(&(4 * floats.len() as u64).to_le_bytes());
+        let mut buffer = [0; 16 * 1024];
+        for floats in floats.chunks(buffer.len() / 4) {
+            let bytes = &mut buffer[..4 * floats.len()];
+            for (bytes, float) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(floats) {
+                *bytes = float.to_le_bytes();
+            }
+            hasher.update(bytes);
+        }
+        Self(*hasher.finalize().as_bytes())
+    }
+
     /// The first eight hex digits: for logs and tables, never for comparison.
     pub fn short(&self) -> String {
         data_encoding::HEXLOWER.encode(&self.0[..4])

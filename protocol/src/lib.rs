@@ -12,14 +12,21 @@
 
 #![forbid(unsafe_code)]
 
+pub mod codec;
 pub mod digest;
 pub mod engine;
+pub mod frame;
 pub mod identity;
+pub mod lease;
 pub mod limits;
 pub mod message;
+pub mod outer;
+pub mod permutation;
 pub mod record;
 pub mod ring;
 pub mod run;
+pub mod state;
+pub mod update;
 pub mod wire;
 
 pub use digest::Digest;

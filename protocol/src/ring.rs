@@ -137,19 +137,19 @@ mod tests {
         let ring = Ring::new(n, contributions[0].len());
         let mut held = contributions.to_vec();
         let mut sent = vec![0; n];
-        let hops: Vec<Vec<Hop>> = (0..n).map(|p| ring.hops(p).collect()).collect();
+        let hop_of = |position: usize, index: usize| ring.hops(position).nth(index).unwrap();
         for index in 0..2 * (n - 1) {
             let before = held.clone();
-            for p in 0..n {
-                let (from, hop) = (ring.previous(p), hops[p][index]);
-                assert_eq!(hops[from][index].send, hop.receive, "both ends name the same segment");
-                assert_eq!(hops[from][index].half, hop.half);
+            for (p, held) in held.iter_mut().enumerate() {
+                let (from, hop) = (ring.previous(p), hop_of(p, index));
+                let sends = hop_of(from, index);
+                assert_eq!((sends.half, sends.send), (hop.half, hop.receive), "both ends name the same segment");
                 let range = ring.segment(hop.receive);
                 sent[from] += range.len() as u64;
                 for chunk in range {
                     match hop.half {
-                        Half::ReduceScatter => held[p][chunk] += before[from][chunk],
-                        Half::AllGather => held[p][chunk] = before[from][chunk],
+                        Half::ReduceScatter => held[chunk] += before[from][chunk],
+                        Half::AllGather => held[chunk] = before[from][chunk],
                     }
                 }
             }

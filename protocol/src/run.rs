@@ -195,3 +195,7 @@ impl OuterSpec {
         entry.map_or(0.0, |(_, lr)| *lr)
     }
 }
+
+#[cfg(test)]
+#[path = "run/run_test.rs"]
+mod tests;

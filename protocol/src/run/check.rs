@@ -74,7 +74,7 @@ impl RunSpec {
         check.float("model.rope_theta", m.rope_theta, Least::From(1.0), Most::To(1e12));
         check.float("model.norm_eps", m.norm_eps, Least::Above(0.0), Most::To(0.1));
         if m.heads > 0 {
-            let even = m.d_model % m.heads == 0 && (m.d_model / m.heads).is_multiple_of(2);
+            let even = m.d_model.is_multiple_of(m.heads) && (m.d_model / m.heads).is_multiple_of(2);
             let must = format!("a multiple of twice model.heads ({}): rotary embedding turns pairs", m.heads);
             check.holds(even, "model.d_model", m.d_model, must);
         }

@@ -11,7 +11,6 @@ pub(super) fn append<T: Serialize>(value: &T, out: &mut Vec<u8>) {
     let encoding = config::standard().with_fixed_int_encoding().with_little_endian();
     // Wire types are structs of integers, floats, arrays and sized lists; for these an encoder into memory has no
     // error to return.
-    #[expect(clippy::expect_used, reason = "own values only, and no error exists for them")]
     let bytes = bincode::serde::encode_to_vec(value, encoding).expect("wire types always encode");
     out.extend_from_slice(&bytes);
 }

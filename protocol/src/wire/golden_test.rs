@@ -1,1 +1,55 @@
-//! Golden bytes.
+//! The bytes of one example of everything that travels, against a file that other implementers can read.
+
+use super::*;
+use crate::identity::Ed25519Verifier;
+use crate::message::Message;
+use data_encoding::HEXLOWER;
+use std::fmt::Write;
+
+const GOLDEN: &str = include_str!("../../vectors/wire.txt");
+
+/// Name and bytes of each example, in the order of the file.
+fn samples() -> Vec<(String, Vec<u8>)> {
+    let run = sample::spec().digest();
+    let mut samples = vec![
+        ("spec".to_owned(), encode_spec(&sample::spec())),
+        ("spec-digest".to_owned(), run.0.to_vec()),
+        ("record".to_owned(), encode_record(&sample::record())),
+        ("record-digest".to_owned(), sample::record().digest().0.to_vec()),
+    ];
+    for message in sample::messages() {
+        let envelope = seal(&sample::signer(), &run, &message).unwrap();
+        let opened = open(&Ed25519Verifier, &run, &envelope).unwrap();
+        samples.push((format!("envelope-{}", message.kind()), envelope));
+        if matches!(message, Message::Ready(_)) {
+            samples.push(("envelope-ready-digest".to_owned(), opened.digest.0.to_vec()));
+        }
+        assert_eq!(opened.message, message);
+    }
+    samples
+}
+
+#[test]
+fn bytes_are_those_of_the_file() {
+    let mut text =
+        String::from("# One example of each thing on the wire, as hex; the values are in src/wire/sample.rs.\n");
+    for (name, bytes) in samples() {
+        writeln!(text, "{name} {}", HEXLOWER.encode(&bytes)).unwrap();
+    }
+    assert!(text == GOLDEN, "the wire format changed; if that is meant, raise its version and write:\n{text}");
+}
+
+#[test]
+fn the_files_bytes_decode_to_the_samples() {
+    let bytes = |name: &str| {
+        let line = GOLDEN.lines().find(|line| line.split(' ').next() == Some(name)).unwrap();
+        HEXLOWER.decode(line.split(' ').nth(1).unwrap().as_bytes()).unwrap()
+    };
+    assert_eq!(decode_spec(&bytes("spec")), Ok(sample::spec()));
+    assert_eq!(decode_record(&bytes("record")), Ok(sample::record()));
+    let run = sample::spec().digest();
+    for message in sample::messages() {
+        let opened = open(&Ed25519Verifier, &run, &bytes(&format!("envelope-{}", message.kind()))).unwrap();
+        assert_eq!(opened.message, message);
+    }
+}

@@ -1,0 +1,247 @@
+//! Headers of bulk data frames. A frame is one chunk of one half of a ring: this header, then the codec payload.
+//!
+//! ```text
+//!  0 magic u16 = 0x5357 | version u8 | kind u8 | codec u8 | flags u8 = 0 | header length u16 = 80
+//!  8 run u64 | lineage u64 | seq u64                      first 8 bytes of the digests, as they stand
+//! 32 set u64 | attempt u32 | chunk u32                    first 8 bytes of the digest of the attempt's members
+//! 48 element offset u64 | element count u32 | payload length u32
+//! 64 check 16                                             first bytes of a BLAKE3 over bytes 0..64 and the payload
+//! ```
+//! Little endian, 80 bytes. The prefixes isolate attempts from one another; they are no signature: a frame is
+//! believed because of the authenticated connection it comes by, and the sum because its digest is in the record.
+
+use crate::codec::encoded_len;
+use crate::engine::io::AttemptKey;
+use crate::limits::{CHUNK_ELEMENTS, PARAMETERS_MAX};
+use crate::run::Codec;
+use crate::wire::number::numbered;
+use crate::{Digest, update};
+
+/// Bytes of a header.
+pub const FRAME_HEADER_BYTES: usize = 80;
+/// Bytes of the largest payload: a full chunk in the widest codec.
+pub const FRAME_PAYLOAD_BYTES_MAX: usize = encoded_len(Codec::Bf16, CHUNK_ELEMENTS);
+
+const MAGIC: u16 = 0x5357;
+const VERSION: u8 = 1;
+const CHECKED: usize = 64;
+const DOMAIN: &str = "starling frame v1";
+
+const _: () = assert!(PARAMETERS_MAX.div_ceil(CHUNK_ELEMENTS as u64) <= u32::MAX as u64, "a chunk's index fits in u32");
+const _: () = assert!(encoded_len(Codec::Int8, CHUNK_ELEMENTS) <= FRAME_PAYLOAD_BYTES_MAX);
+
+/// What a frame carries. The numbers are on the wire; 3 and 4 are kept for resent and audited chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// A partial sum of reduce-scatter.
+    Contrib = 1,
+    /// A finished sum of all-gather.
+    Reduced = 2,
+}
+
+numbered!(FrameKind, "kind of frame", { Contrib = "contrib", Reduced = "reduced" });
+
+/// Why a frame is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    #[error("frame header: {bytes} bytes, {FRAME_HEADER_BYTES} are due")]
+    Truncated { bytes: usize },
+    #[error("frame header: not one of this protocol (magic {magic:#06x})")]
+    Magic { magic: u16 },
+    #[error("frame header: version {theirs}, this program speaks {VERSION}")]
+    Version { theirs: u8 },
+    #[error("frame header: {field} is {value}, which has no meaning")]
+    Unknown { field: &'static str, value: u64 },
+    #[error("frame header: {field} is {value}, must be {must}")]
+    Geometry { field: &'static str, value: u64, must: u64 },
+    #[error("frame belongs to another {what}")]
+    Elsewhere { what: &'static str },
+    #[error("frame of chunk {chunk}: its check does not fit its bytes")]
+    Check { chunk: u32 },
+}
+
+impl FrameError {
+    /// A short constant name of the reason: the label of a counter.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Truncated { .. } => "truncated",
+            Self::Magic { .. } => "magic",
+            Self::Version { .. } => "version",
+            Self::Unknown { .. } => "unknown",
+            Self::Geometry { .. } => "geometry",
+            Self::Elsewhere { .. } => "elsewhere",
+            Self::Check { .. } => "check",
+        }
+    }
+}
+
+/// What all frames of one reduction have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameScope {
+    pub run: Digest,
+    pub key: AttemptKey,
+    pub codec: Codec,
+    /// Elements of the whole update.
+    pub elements: usize,
+}
+
+/// A frame's header. Fields that follow from others or are constant are not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    pub kind: FrameKind,
+    pub codec: Codec,
+    pub run: [u8; 8],
+    pub lineage: [u8; 8],
+    pub seq: u64,
+    pub set: [u8; 8],
+    pub attempt: u32,
+    pub chunk: u32,
+    /// Elements of the chunk, `1 ..= CHUNK_ELEMENTS`.
+    pub elements: u32,
+    pub check: [u8; 16],
+}
+
+impl FrameHeader {
+    /// The header of chunk `chunk` with this payload.
+    pub fn new(scope: &FrameScope, kind: FrameKind, chunk: usize, payload: &[u8]) -> Self {
+        let mut header = Self {
+            kind,
+            codec: scope.codec,
+            run: prefix(&scope.run),
+            lineage: prefix(&scope.key.lineage),
+            seq: scope.key.seq,
+            set: prefix(&scope.key.set),
+            attempt: scope.key.attempt,
+            chunk: chunk as u32,
+            elements: update::chunk_elements(scope.elements, chunk).len() as u32,
+            check: [0; 16],
+        };
+        header.check = header.check_of(payload);
+        header
+    }
+
+    /// Bytes of the payload that follows.
+    pub fn payload_len(&self) -> usize {
+        encoded_len(self.codec, self.elements as usize)
+    }
+
+    /// First element of the chunk.
+    pub fn element_offset(&self) -> u64 {
+        u64::from(self.chunk) * CHUNK_ELEMENTS as u64
+    }
+
+    pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        bytes[..CHECKED].copy_from_slice(&self.checked_bytes());
+        bytes[CHECKED..].copy_from_slice(&self.check);
+        bytes
+    }
+
+    /// Reads a header and checks everything that it can be checked for by itself. After this,
+    /// [`FrameHeader::payload_len`] is at most [`FRAME_PAYLOAD_BYTES_MAX`] and may be allocated.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
+        let truncated = FrameError::Truncated { bytes: bytes.len() };
+        let bytes: &[u8; FRAME_HEADER_BYTES] = bytes.try_into().map_err(|_| truncated)?;
+        let magic = u16::from_le_bytes(field(bytes, 0));
+        if magic != MAGIC {
+            return Err(FrameError::Magic { magic });
+        }
+        if bytes[2] != VERSION {
+            return Err(FrameError::Version { theirs: bytes[2] });
+        }
+        let unknown = |field, value: u8| FrameError::Unknown { field, value: value.into() };
+        let kind = FrameKind::from_number(bytes[3]).ok_or(unknown("kind", bytes[3]))?;
+        let codec = Codec::from_number(bytes[4]).ok_or(unknown("codec", bytes[4]))?;
+        let header = Self {
+            kind,
+            codec,
+            run: field(bytes, 8),
+            lineage: field(bytes, 16),
+            seq: u64::from_le_bytes(field(bytes, 24)),
+            set: field(bytes, 32),
+            attempt: u32::from_le_bytes(field(bytes, 40)),
+            chunk: u32::from_le_bytes(field(bytes, 44)),
+            elements: u32::from_le_bytes(field(bytes, 56)),
+            check: field(bytes, 64),
+        };
+        header.check_geometry(bytes)?;
+        Ok(header)
+    }
+
+    fn check_geometry(&self, bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<(), FrameError> {
+        let equal = |field, value: u64, must: u64| {
+            if value == must { Ok(()) } else { Err(FrameError::Geometry { field, value, must }) }
+        };
+        equal("flags", bytes[5].into(), 0)?;
+        equal("header length", u16::from_le_bytes(field(bytes, 6)).into(), FRAME_HEADER_BYTES as u64)?;
+        equal("element offset", u64::from_le_bytes(field(bytes, 48)), self.element_offset())?;
+        let elements = u64::from(self.elements);
+        equal("element count", elements, elements.clamp(1, CHUNK_ELEMENTS as u64))?;
+        let last = PARAMETERS_MAX - elements;
+        equal("element offset", self.element_offset(), self.element_offset().min(last))?;
+        equal("payload length", u32::from_le_bytes(field(bytes, 60)).into(), self.payload_len() as u64)
+    }
+
+    /// Whether the frame belongs to this reduction and its chunk has the size that it has there.
+    pub fn belongs_to(&self, scope: &FrameScope) -> Result<(), FrameError> {
+        let same = |what, holds: bool| if holds { Ok(()) } else { Err(FrameError::Elsewhere { what }) };
+        same("run", self.run == prefix(&scope.run))?;
+        same("lineage", self.lineage == prefix(&scope.key.lineage))?;
+        same("record", self.seq == scope.key.seq)?;
+        same("attempt", self.attempt == scope.key.attempt && self.set == prefix(&scope.key.set))?;
+        same("codec", self.codec == scope.codec)?;
+        let must = update::chunk_elements(scope.elements, self.chunk as usize).len() as u64;
+        let value = u64::from(self.elements);
+        if value == must { Ok(()) } else { Err(FrameError::Geometry { field: "element count", value, must }) }
+    }
+
+    /// Whether the payload is the one that the header was made for.
+    pub fn check_payload(&self, payload: &[u8]) -> Result<(), FrameError> {
+        let (value, must) = (payload.len() as u64, self.payload_len() as u64);
+        if value != must {
+            return Err(FrameError::Geometry { field: "payload length", value, must });
+        }
+        if self.check_of(payload) == self.check { Ok(()) } else { Err(FrameError::Check { chunk: self.chunk }) }
+    }
+
+    fn check_of(&self, payload: &[u8]) -> [u8; 16] {
+        let digest = Digest::of(DOMAIN, &[&self.checked_bytes(), payload]);
+        field(&digest.0, 0)
+    }
+
+    fn checked_bytes(&self) -> [u8; CHECKED] {
+        let mut bytes = [0; CHECKED];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(&MAGIC.to_le_bytes());
+        put(&[VERSION, self.kind.number(), self.codec.number(), 0]);
+        put(&(FRAME_HEADER_BYTES as u16).to_le_bytes());
+        put(&self.run);
+        put(&self.lineage);
+        put(&self.seq.to_le_bytes());
+        put(&self.set);
+        put(&self.attempt.to_le_bytes());
+        put(&self.chunk.to_le_bytes());
+        put(&self.element_offset().to_le_bytes());
+        put(&self.elements.to_le_bytes());
+        put(&(self.payload_len() as u32).to_le_bytes());
+        bytes
+    }
+}
+
+/// The `N` bytes at `at`, which the caller knows to be there.
+fn field<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] {
+    std::array::from_fn(|i| bytes[at + i])
+}
+
+fn prefix(digest: &Digest) -> [u8; 8] {
+    field(&digest.0, 0)
+}
+
+#[cfg(test)]
+#[path = "frame_test.rs"]
+mod tests;

@@ -1,0 +1,71 @@
+//! The outer optimizer: Nesterov momentum on the averaged pseudo-gradient (DiLoCo, arXiv 2311.08105, algorithm 1).
+
+/// One outer step in place, element by element:
+///
+/// ```text
+/// m     <- mu * m + d
+/// theta <- theta - lr * (d + mu * m)
+/// ```
+///
+/// Plain f32; each multiplication, addition and subtraction is rounded by itself, in this order, nothing fused: so
+/// every machine gets the same bits, and slices may be stepped in any partition.
+///
+/// Returns whether all results are finite; if not, the state is lost and the caller drops it.
+///
+/// # Panics
+/// When the three slices differ in length: the caller made them from one schema.
+pub fn nesterov(theta: &mut [f32], momentum: &mut [f32], update: &[f32], lr: f32, mu: f32) -> bool {
+    assert_eq!(theta.len(), update.len(), "parameters and update are of one model");
+    assert_eq!(momentum.len(), update.len(), "momentum and update are of one model");
+    let mut finite = true;
+    for ((theta, m), d) in theta.iter_mut().zip(momentum.iter_mut()).zip(update) {
+        *m = mu * *m + *d;
+        *theta -= lr * (*d + mu * *m);
+        finite &= theta.is_finite() & m.is_finite();
+    }
+    finite
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn follows_the_formula_to_the_bit() {
+        let (mut theta, mut m) = (vec![1.0f32, -2.5, 1e-8], vec![0.0f32, 0.125, -3.0]);
+        let d = [0.1f32, -0.2, 1e-7];
+        let (lr, mu) = (0.7f32, 0.9f32);
+        let expect: Vec<(u32, u32)> = (0..3)
+            .map(|i| {
+                let kept = mu * m[i];
+                let moved = kept + d[i];
+                let ahead = mu * moved;
+                let step = lr * (d[i] + ahead);
+                ((theta[i] - step).to_bits(), moved.to_bits())
+            })
+            .collect();
+        assert!(nesterov(&mut theta, &mut m, &d, lr, mu));
+        let got: Vec<_> = theta.iter().zip(&m).map(|(t, m)| (t.to_bits(), m.to_bits())).collect();
+        assert_eq!(got, expect);
+        assert_eq!(got, [(0x3f5d_f3b6, 0x3dcc_cccd), (0xc013_8312, 0xbdb3_3334), (0x3fd9_ba5d, 0xc02c_cccc)]);
+    }
+
+    #[test]
+    fn partitions_agree_with_the_whole() {
+        let d: Vec<f32> = (0..1000).map(|i| (i as f32 - 500.0) * 1e-3).collect();
+        let (mut whole, mut parts) = ((d.clone(), d.clone()), (d.clone(), d.clone()));
+        for _ in 0..3 {
+            nesterov(&mut whole.0, &mut whole.1, &d, 0.8, 0.85);
+            for range in [0..1, 1..33, 33..1000] {
+                nesterov(&mut parts.0[range.clone()], &mut parts.1[range.clone()], &d[range], 0.8, 0.85);
+            }
+        }
+        assert_eq!(whole, parts);
+    }
+
+    #[test]
+    fn says_when_the_state_is_lost() {
+        assert!(!nesterov(&mut [1.0], &mut [f32::MAX], &[f32::MAX], 0.7, 0.9));
+        assert!(nesterov(&mut [], &mut [], &[], 0.7, 0.9));
+    }
+}

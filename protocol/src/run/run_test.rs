@@ -1,0 +1,103 @@
+use super::*;
+use crate::wire::sample::spec;
+
+fn keys(change: impl Fn(&mut RunSpec)) -> Vec<&'static str> {
+    let mut spec = spec();
+    change(&mut spec);
+    spec.validate().err().map(|e| e.problems.iter().map(|p| p.key).collect()).unwrap_or_default()
+}
+
+#[test]
+fn a_sound_run_passes() {
+    assert_eq!(spec().validate(), Ok(()));
+}
+
+#[test]
+fn each_bound_names_its_key() {
+    for name in ["", "Name", "a/b", "../x", "a b", "ä", &"x".repeat(65)] {
+        assert_eq!(keys(|s| s.name = name.to_owned()), ["name"], "{name:?}");
+    }
+    assert_eq!(keys(|s| s.model.vocab = 1), ["model.vocab"]);
+    assert_eq!(keys(|s| s.model.layers = 0), ["model.layers"]);
+    assert_eq!(keys(|s| s.model.d_model = 66), ["model.d_model"]);
+    assert_eq!(keys(|s| s.model.d_model = 20), ["model.d_model"], "heads of odd width");
+    assert_eq!(keys(|s| s.model.kv_heads = 3), ["model.kv_heads"]);
+    assert_eq!(keys(|s| s.model.heads = 0), ["model.heads", "model.kv_heads", "model.kv_heads"][..2].to_vec());
+    assert_eq!(keys(|s| s.model.ffn = 0), ["model.ffn"]);
+    assert_eq!(keys(|s| s.model.seq_len = 0), ["model.seq_len"]);
+    assert_eq!(keys(|s| s.model.norm_eps = 0.0), ["model.norm_eps"]);
+    assert_eq!(keys(|s| s.model.rope_theta = f64::INFINITY), ["model.rope_theta"]);
+    assert_eq!(keys(|s| (s.model.d_model, s.model.layers, s.model.ffn) = (65_536, 1024, 200_000)), ["model"]);
+    assert_eq!(keys(|s| s.inner.steps = 0), ["inner.steps"]);
+    assert_eq!(
+        keys(|s| (s.inner.steps, s.inner.batch, s.inner.accumulate) = (1 << 20, 1 << 16, 1 << 16)),
+        ["inner.steps"]
+    );
+    assert_eq!(keys(|s| s.inner.lr = 0.0), ["inner.lr"]);
+    assert_eq!(keys(|s| s.inner.lr = f64::NAN), ["inner.lr"]);
+    assert_eq!(keys(|s| s.inner.lr_final = 1.5), ["inner.lr_final"]);
+    assert_eq!(keys(|s| s.inner.beta1 = 1.0), ["inner.beta1"]);
+    assert_eq!(keys(|s| s.inner.beta2 = -0.1), ["inner.beta2"]);
+    assert_eq!(keys(|s| s.inner.eps = 0.0), ["inner.eps"]);
+    assert_eq!(keys(|s| s.inner.clip = -0.0), ["inner.clip"], "minus zero is a second zero");
+    assert_eq!(keys(|s| s.outer.lr.clear()), ["outer.lr"]);
+    assert_eq!(keys(|s| s.outer.lr = vec![(2, 0.5)]), ["outer.lr"]);
+    assert_eq!(keys(|s| s.outer.lr = vec![(1, 0.5), (1, 0.4)]), ["outer.lr"]);
+    assert_eq!(keys(|s| s.outer.lr = vec![(1, 0.5), (65, 0.4)]), ["outer.lr"]);
+    assert_eq!(keys(|s| s.outer.lr = vec![(1, f64::NEG_INFINITY)]), ["outer.lr"]);
+    assert_eq!(keys(|s| s.outer.momentum = 1.0), ["outer.momentum"]);
+}
+
+#[test]
+fn all_problems_are_told_at_once() {
+    let mut spec = spec();
+    spec.name = "\u{1b}]0;".to_owned();
+    spec.inner.lr = -1.0;
+    let text = spec.validate().unwrap_err().to_string();
+    let expect =
+        "name = \\u{1b}]0;: must be 1 to 64 of a-z, 0-9 and -; inner.lr = -1.0: must be above 0 and at most 10";
+    assert_eq!(text, expect);
+}
+
+#[test]
+fn differences_name_keys_and_match_the_digest() {
+    let here = spec();
+    let mut there = spec();
+    assert!(here.differences(&there).is_empty());
+    assert_eq!(here.digest(), there.digest());
+    there.creator = None;
+    there.inner.lr = 2e-3;
+    there.sync.codec = Codec::Bf16;
+    there.outer.lr.pop();
+    let differences = here.differences(&there);
+    let keys: Vec<_> = differences.iter().map(|d| d.split(':').next().unwrap()).collect();
+    assert_eq!(keys, ["creator", "inner.lr", "outer.lr", "sync.codec"]);
+    assert_eq!(differences[1], "inner.lr: 0.001 here, 0.002 there");
+    assert_ne!(here.digest(), there.digest());
+}
+
+#[test]
+fn parameters_are_those_of_the_schema() {
+    // Per layer 2*64 + 2*64*64 + 2*64*32 + 3*64*192; embedding 256*64; last norm 64.
+    let mut model = spec().model;
+    assert_eq!(model.parameters(), 2 * (128 + 8192 + 4096 + 36_864) + 16_384 + 64);
+    model.tied = false;
+    assert_eq!(model.parameters(), 2 * (128 + 8192 + 4096 + 36_864) + 2 * 16_384 + 64);
+    (model.vocab, model.d_model, model.layers, model.ffn) = (u32::MAX, u32::MAX, u32::MAX, u32::MAX);
+    assert_eq!(model.parameters(), u64::MAX);
+}
+
+#[test]
+fn outer_rates_step_with_contributors() {
+    let outer = OuterSpec { lr: vec![(1, 0.9), (4, 0.7), (8, 0.5)], momentum: 0.9 };
+    let rates: Vec<f64> = [0, 1, 3, 4, 7, 8, 64].map(|m| outer.lr_for(m)).to_vec();
+    assert_eq!(rates, [0.9, 0.9, 0.9, 0.7, 0.7, 0.5, 0.5]);
+}
+
+#[test]
+fn codecs_have_names_and_numbers() {
+    assert_eq!("int8".parse(), Ok(Codec::Int8));
+    assert_eq!("int4".parse::<Codec>().unwrap_err(), "no such codec, use one of: bf16, int8");
+    assert_eq!((Codec::Bf16.number(), Codec::Int8.number()), (1, 2));
+    assert_eq!(Codec::from_number(0), None);
+}

@@ -1,0 +1,192 @@
+//! The update D of a round: its layout, and the arithmetic that makes it.
+//!
+//! The model's parameters are cut into chunks of [`CHUNK_ELEMENTS`], the last one short. D is the concatenation of
+//! the chunks' codec payloads in order, without headers, so every chunk's place in D is known beforehand.
+//!
+//! [`reduce`] is the scalar statement of what a ring of nodes computes; engines that pipeline and vectorise give
+//! its bytes.
+
+use crate::codec::{self, CodecError};
+use crate::limits::CHUNK_ELEMENTS;
+use crate::ring::{Half, Ring};
+use crate::run::Codec;
+use crate::{Digest, codec::encoded_len as payload_len};
+use std::ops::Range;
+
+const _: () = assert!(CHUNK_ELEMENTS.is_multiple_of(codec::INT8_BLOCK), "a block never spans two chunks");
+
+/// Chunks of a vector of `elements`.
+pub const fn chunks(elements: usize) -> usize {
+    elements.div_ceil(CHUNK_ELEMENTS)
+}
+
+/// The elements of chunk `chunk`; empty beyond the last.
+pub fn chunk_elements(elements: usize, chunk: usize) -> Range<usize> {
+    let at = |chunk: usize| chunk.saturating_mul(CHUNK_ELEMENTS).min(elements);
+    at(chunk)..at(chunk.saturating_add(1))
+}
+
+/// Bytes of D.
+pub const fn encoded_len(codec: Codec, elements: usize) -> usize {
+    // Chunks are whole blocks but for the end, so cutting into chunks adds nothing.
+    payload_len(codec, elements)
+}
+
+/// Where the payload of `chunk` lies in D; empty beyond the last.
+pub fn chunk_range(codec: Codec, elements: usize, chunk: usize) -> Range<usize> {
+    chunks_range(codec, elements, chunk..chunk.saturating_add(1))
+}
+
+/// Where the payloads of consecutive chunks, such as a ring segment, lie in D.
+pub fn chunks_range(codec: Codec, elements: usize, chunks: Range<usize>) -> Range<usize> {
+    let at = |chunk: usize| payload_len(codec, chunk_elements(elements, chunk).start);
+    at(chunks.start)..at(chunks.end.max(chunks.start))
+}
+
+/// Name of an update: what a record's `update` field holds.
+pub fn digest(update: &[u8]) -> Digest {
+    Digest::of("starling update v1", &[update])
+}
+
+/// Name of a contribution: what a READY's `payload` field holds. Over the unweighted pseudo-gradient as
+/// little-endian f32.
+pub fn contribution_digest(delta: &[f32]) -> Digest {
+    Digest::of_floats("starling contribution v1", delta)
+}
+
+/// Encodes a whole vector chunk by chunk: D of a group of one.
+pub fn encode(codec: Codec, src: &[f32]) -> Result<Vec<u8>, CodecError> {
+    let mut out = Vec::with_capacity(encoded_len(codec, src.len()));
+    for chunk in src.chunks(CHUNK_ELEMENTS) {
+        codec::encode(codec, chunk, &mut out)?;
+    }
+    Ok(out)
+}
+
+/// Decodes D into `dst`, which fixes the expected length. After an error `dst` is partly written.
+pub fn decode(codec: Codec, update: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
+    let (elements, expected) = (dst.len(), encoded_len(codec, dst.len()));
+    if update.len() != expected {
+        return Err(CodecError::Length { elements, expected, actual: update.len() });
+    }
+    for (chunk, dst) in dst.chunks_mut(CHUNK_ELEMENTS).enumerate() {
+        codec::decode(codec, &update[chunk_range(codec, elements, chunk)], dst)?;
+    }
+    Ok(())
+}
+
+/// Weight of a contribution: its share of the attempt's tokens, divided in f64 and rounded to f32 once.
+pub fn weight(tokens: u64, total: u64) -> f32 {
+    if total == 0 { 0.0 } else { (tokens as f64 / total as f64) as f32 }
+}
+
+/// Scales a pseudo-gradient by its weight, in f32.
+pub fn apply_weight(weight: f32, delta: &mut [f32]) {
+    for x in delta {
+        *x *= weight;
+    }
+}
+
+/// The update of a ring whose positions contribute `contributions`, which are weighted already and of equal length.
+///
+/// The partial sum of segment `g` starts as the encoded contribution of position `g + 1`; each position after it
+/// decodes, adds its own in f32 and encodes again; position `g` comes last, and what it encodes is final.
+pub fn reduce(codec: Codec, contributions: &[&[f32]]) -> Result<Vec<u8>, CodecError> {
+    let elements = contributions.first().map_or(0, |c| c.len());
+    if let Some(other) = contributions.iter().find(|c| c.len() != elements) {
+        return Err(CodecError::Length { elements, expected: 4 * elements, actual: 4 * other.len() });
+    }
+    let ring = Ring::new(contributions.len(), chunks(elements));
+    let mut update = Vec::with_capacity(encoded_len(codec, elements));
+    for segment in 0..ring.positions() {
+        for chunk in ring.segment(segment) {
+            let range = chunk_elements(elements, chunk);
+            let mut payload = Vec::new();
+            let mut position = ring.next(segment);
+            codec::encode(codec, &contributions[position][range.clone()], &mut payload)?;
+            for _ in ring.hops(segment).filter(|hop| hop.half == Half::ReduceScatter) {
+                position = ring.next(position);
+                let mut sum = contributions[position][range.clone()].to_vec();
+                codec::decode_add(codec, &payload, &mut sum)?;
+                payload.clear();
+                codec::encode(codec, &sum, &mut payload)?;
+            }
+            update.extend_from_slice(&payload);
+        }
+    }
+    Ok(update)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ramp(elements: usize, step: f32) -> Vec<f32> {
+        (0..elements).map(|i| (i % 1000) as f32 * step - 300.0 * step).collect()
+    }
+
+    #[test]
+    fn chunks_tile_the_vector_and_the_update() {
+        for elements in [0, 1, 255, CHUNK_ELEMENTS - 1, CHUNK_ELEMENTS, CHUNK_ELEMENTS + 1, 5 * CHUNK_ELEMENTS + 7] {
+            for codec in [Codec::Bf16, Codec::Int8] {
+                let (mut element, mut byte) = (0, 0);
+                for chunk in 0..chunks(elements) {
+                    let (e, b) = (chunk_elements(elements, chunk), chunk_range(codec, elements, chunk));
+                    assert_eq!((e.start, b.start), (element, byte));
+                    assert_eq!(b.len(), payload_len(codec, e.len()));
+                    assert!(!e.is_empty());
+                    (element, byte) = (e.end, b.end);
+                }
+                assert_eq!((element, byte), (elements, encoded_len(codec, elements)));
+                assert!(chunk_range(codec, elements, chunks(elements)).is_empty());
+                assert!(chunk_range(codec, elements, usize::MAX).is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_ring_of_one_encodes_its_own() {
+        let delta = ramp(CHUNK_ELEMENTS + 300, 1e-5);
+        for codec in [Codec::Bf16, Codec::Int8] {
+            let update = encode(codec, &delta).unwrap();
+            assert_eq!(update.len(), encoded_len(codec, delta.len()));
+            assert_eq!(reduce(codec, &[&delta]).unwrap(), update);
+            let mut back = vec![0.0; delta.len()];
+            decode(codec, &update, &mut back).unwrap();
+            assert!(delta.iter().zip(&back).all(|(a, b)| (a - b).abs() <= 700e-5 / 200.0));
+            assert!(decode(codec, &update[1..], &mut back).is_err());
+        }
+    }
+
+    #[test]
+    fn a_ring_of_five_is_near_the_weighted_mean() {
+        let tokens = [100u64, 200, 300, 0, 400];
+        let elements = 7 * CHUNK_ELEMENTS + 13;
+        let mut parts: Vec<Vec<f32>> = (0..5).map(|i| ramp(elements, 1e-4 * (i + 1) as f32)).collect();
+        let mean: Vec<f64> = (0..elements)
+            .map(|e| parts.iter().zip(tokens).map(|(p, t)| f64::from(p[e]) * t as f64 / 1000.0).sum())
+            .collect();
+        for (part, tokens) in parts.iter_mut().zip(tokens) {
+            apply_weight(weight(tokens, 1000), part);
+        }
+        let views: Vec<&[f32]> = parts.iter().map(Vec::as_slice).collect();
+        for codec in [Codec::Bf16, Codec::Int8] {
+            let mut back = vec![0.0; elements];
+            decode(codec, &reduce(codec, &views).unwrap(), &mut back).unwrap();
+            let error = back.iter().zip(&mean).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+            assert!(error < 0.3 * 0.05, "{codec}: {error}");
+        }
+    }
+
+    #[test]
+    fn unequal_contributions_are_refused() {
+        assert!(matches!(reduce(Codec::Int8, &[&[1.0], &[1.0, 2.0]]), Err(CodecError::Length { .. })));
+    }
+
+    #[test]
+    fn a_contribution_is_named_by_its_little_endian_bytes() {
+        let delta = ramp(70_000, 0.5);
+        let bytes: Vec<u8> = delta.iter().flat_map(|x| x.to_le_bytes()).collect();
+        assert_eq!(contribution_digest(&delta), Digest::of("starling contribution v1", &[&bytes]));
+    }
+}
