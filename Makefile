@@ -34,7 +34,9 @@ build: system
 demo: build
 	@$(BIN)/starling-demo --bin-dir $(BIN) --out $(OUT)
 
+# End-to-end tests start the binaries.
 test: system-test
+	$(CARGO) build $(BUILD) --bins
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) nextest run $(BUILD) --no-fail-fast; \
 	else \

@@ -1,1 +1,6 @@
-//! Placeholder while dependencies build.
+//! Real Starling processes for the demo and for end-to-end tests.
+
+pub mod demo;
+pub mod flock;
+pub mod process;
+pub mod report;

@@ -1,0 +1,102 @@
+//! A bootstrap peer and some nodes on loopback.
+
+use crate::process::Process;
+use anyhow::Context;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long a process may take to say that it listens.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Where things are and what they have in common.
+pub struct Flock {
+    /// Folder of the binaries.
+    pub bin_dir: PathBuf,
+    /// Everything of this flock is below it.
+    pub folder: PathBuf,
+    pub run_file: PathBuf,
+    pub bootstrap: Process,
+    /// The bootstrap peer's address.
+    pub address: String,
+}
+
+/// What a node is started with beside the flock's own settings.
+#[derive(Clone, Debug, Default)]
+pub struct NodeOptions {
+    /// Extra arguments of `starling train`.
+    pub arguments: Vec<String>,
+    /// `--found`.
+    pub found: bool,
+    /// `--join TICKET` instead of run file and bootstrap list, and a text cache of its own.
+    pub ticket: Option<String>,
+}
+
+impl Flock {
+    /// Starts the bootstrap peer. `run_toml` is written as the run file of all nodes.
+    pub fn start(bin_dir: &Path, folder: &Path, run_toml: &str) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let run_file = folder.join("run.toml");
+        std::fs::write(&run_file, run_toml).with_context(|| format!("cannot write {}", run_file.display()))?;
+        let key = folder.join("bootstrap.key");
+        let arguments = ["--listen", "/ip4/127.0.0.1/tcp/0", "--no-mdns", "--json", "--key"];
+        let arguments = arguments.iter().map(|s| s.to_string()).chain([key.to_string_lossy().into_owned()]);
+        let arguments: Vec<_> = arguments.collect();
+        let program = bin_dir.join("starling-bootstrap");
+        let mut bootstrap = Process::start("bootstrap", &program, &arguments, &folder.join("logs"))?;
+        let event = bootstrap.wait(START_LIMIT, "listening", |_| true)?;
+        let address = event["address"].as_str().context("the bootstrap peer says its address")?.to_string();
+        Ok(Self { bin_dir: bin_dir.into(), folder: folder.into(), run_file, bootstrap, address })
+    }
+
+    /// The folder of a node.
+    pub fn home(&self, name: &str) -> PathBuf {
+        self.folder.join("nodes").join(name)
+    }
+
+    /// Starts (or restarts) a node.
+    pub fn node(&self, name: &str, options: &NodeOptions) -> anyhow::Result<Process> {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let mut arguments: Vec<String> = ["train", "--json", "--no-mdns", "--metrics", "off", "--listen", "/ip4/127.0.0.1/tcp/0"]
+            .map(String::from)
+            .to_vec();
+        arguments.extend(["--home".into(), text(&self.home(name))]);
+        match &options.ticket {
+            Some(ticket) => {
+                arguments.extend(["--join".into(), ticket.clone()]);
+                arguments.extend(["--cache".into(), text(&self.folder.join("cache").join(name))]);
+            }
+            None => {
+                arguments.extend(["--run".into(), text(&self.run_file), "--bootstrap".into(), self.address.clone()]);
+                arguments.extend(["--cache".into(), text(&self.shared_cache())]);
+                if options.found {
+                    arguments.push("--found".into());
+                }
+            }
+        }
+        arguments.extend(options.arguments.iter().cloned());
+        Process::start(name, &self.bin_dir.join("starling"), &arguments, &self.folder.join("logs"))
+    }
+
+    /// The cache of tokenized text that nodes with a run file share.
+    pub fn shared_cache(&self) -> PathBuf {
+        self.folder.join("cache").join("shared")
+    }
+
+    /// A ticket from a running node.
+    pub fn invite(&self, name: &str) -> anyhow::Result<String> {
+        let home = self.home(name).to_string_lossy().into_owned();
+        let program = self.bin_dir.join("starling");
+        let finished = crate::process::run(&program, &["invite", "--home", &home], Duration::from_secs(20))?;
+        anyhow::ensure!(finished.code == Some(0), "starling invite failed: {}", finished.stderr);
+        Ok(finished.stdout.trim().to_string())
+    }
+}
+
+/// The folder of the workspace's built binaries: beside the running test or program.
+pub fn built_binaries() -> anyhow::Result<PathBuf> {
+    let me = std::env::current_exe()?;
+    let folder = me.parent().context("a program is in a folder")?;
+    // Test programs are one folder further down.
+    let folder = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
+    Ok(folder.to_path_buf())
+}
