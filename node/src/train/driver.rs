@@ -29,9 +29,13 @@ const RESULTS_MAX: usize = 256;
 const HELD_MAX: usize = 4096;
 /// How long a node that has spent its budget stays to hand out the last record.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// How long the final validation may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The final validation reads this many times more than those on the way.
+const FINAL_VALIDATION: usize = 8;
 
 /// Results of background tasks that the driver has started.
-pub enum Result_ {
+pub enum Outcome {
     Reduced { key: starling_protocol::engine::io::AttemptKey, outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError> },
     ReduceProgress { key: starling_protocol::engine::io::AttemptKey, bytes: u64 },
     CaughtUp(Result<catch_up::Arrived, String>),
@@ -46,6 +50,8 @@ pub struct Parts {
     pub engine: Engine,
     pub net: NetHandle,
     pub net_events: mpsc::Receiver<NetEvent>,
+    /// Network events from before the driver started.
+    pub early: Vec<NetEvent>,
     pub ledger: Ledger,
     pub trainer: TrainerHandle,
     pub store: Arc<Store>,
@@ -81,7 +87,7 @@ pub struct Driver {
     pub(super) screen: Screen,
     pub(super) home: PathBuf,
     pub(super) settings: Settings,
-    pub(super) results: mpsc::Sender<Result_>,
+    pub(super) results: mpsc::Sender<Outcome>,
     pub(super) started: Instant,
     pub(super) reduction: Option<Reduction>,
     pub(super) router: crate::reduce::BulkRouter,
@@ -137,6 +143,9 @@ impl Driver {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut signals = Signals::new()?;
         driver.feed(Input::Tick).await?;
+        for event in parts.early {
+            driver.net_event(event).await?;
+        }
         while driver.finish.is_none() {
             tokio::select! {
                 biased;
@@ -150,7 +159,7 @@ impl Driver {
                 else => return Err(Failure::message(Code::Refused, "an inner part of the node stopped; see the log")),
             }
         }
-        driver.close(&mut net_events, &mut ledger_done).await
+        driver.close(&mut net_events, &mut ledger_done, &mut trainer_events).await
     }
 
     /// Hands inputs to the engine until nothing follows from them.
@@ -212,12 +221,12 @@ impl Driver {
         }
     }
 
-    async fn result(&mut self, result: Result_) -> Result<(), Failure> {
+    async fn result(&mut self, result: Outcome) -> Result<(), Failure> {
         match result {
-            Result_::ReduceProgress { key, bytes } => self.feed(Input::ReduceProgress { key, bytes }).await,
-            Result_::Reduced { key, outcome } => self.reduced(key, outcome).await,
-            Result_::CaughtUp(outcome) => self.caught_up(outcome).await,
-            Result_::ShardsFetched(outcome) => {
+            Outcome::ReduceProgress { key, bytes } => self.feed(Input::ReduceProgress { key, bytes }).await,
+            Outcome::Reduced { key, outcome } => self.reduced(key, outcome).await,
+            Outcome::CaughtUp(outcome) => self.caught_up(outcome).await,
+            Outcome::ShardsFetched(outcome) => {
                 self.shards_under_way = false;
                 if let Err(why) = outcome {
                     self.show(Event::CatchUpFailed { reason: why });
@@ -235,7 +244,7 @@ impl Driver {
                 }
                 self.feed(Input::TrainProgress { round, step }).await
             }
-            Happened::Validated { round, loss, .. } => {
+            Happened::Validated { round, loss } => {
                 let nats_per_byte = loss / self.bytes_per_token();
                 self.gauges.validated(nats_per_byte);
                 self.show(Event::Validated { round, loss, nats_per_byte });
@@ -266,37 +275,52 @@ impl Driver {
         mut self,
         net_events: &mut mpsc::Receiver<NetEvent>,
         ledger_done: &mut mpsc::Receiver<Done>,
+        trainer_events: &mut mpsc::Receiver<Happened>,
     ) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
+        self.wanted_round = None;
         self.trainer.next_generation();
-        let _ = self.trainer_jobs.try_send(trainer::Job::Save);
         if finish == Finish::BudgetSpent {
             let round = self.final_checkpoint().await?;
             tracing::debug!("wrote the checkpoint of round {round}");
-            self.farewell(net_events, ledger_done).await?;
+            let sequences = self.settings.validate_sequences * FINAL_VALIDATION;
+            let _ = self.trainer_jobs.try_send(trainer::Job::Validate { sequences });
+            self.farewell(net_events, ledger_done, trainer_events, sequences > 0).await?;
         }
+        let _ = self.trainer_jobs.try_send(trainer::Job::Save);
         self.show(Event::Finished { reason: super::view::finish_reason(&finish) });
         self.screen.close();
         self.net.shutdown().await;
         Ok(finish)
     }
 
-    /// Answers peers until each of them has the last record, or has gone, or time is up.
+    /// Answers peers until each of them has the last record, or has gone, or time is up; and waits for the final
+    /// validation.
     async fn farewell(
         &mut self,
         net_events: &mut mpsc::Receiver<NetEvent>,
         ledger_done: &mut mpsc::Receiver<Done>,
+        trainer_events: &mut mpsc::Receiver<Happened>,
+        mut validating: bool,
     ) -> Result<(), Failure> {
-        let deadline = tokio::time::Instant::now() + FAREWELL;
+        let (farewell, patience) = (tokio::time::Instant::now() + FAREWELL, tokio::time::Instant::now() + PATIENCE);
         let mut tick = tokio::time::interval(Duration::from_millis(100));
-        while tokio::time::Instant::now() < deadline && !self.everybody_finished() {
+        loop {
+            let now = tokio::time::Instant::now();
+            let others_wait = now < farewell && !self.everybody_finished();
+            if !others_wait && (!validating || now >= patience) {
+                return Ok(());
+            }
             tokio::select! {
                 Some(done) = ledger_done.recv() => self.ledger_done(done).await?,
                 Some(event) = net_events.recv() => self.net_event(event).await?,
+                Some(happened) = trainer_events.recv() => {
+                    validating &= !matches!(happened, Happened::Validated { .. });
+                    self.trainer_event(happened).await?;
+                }
                 _ = tick.tick() => self.feed(Input::Tick).await?,
             }
         }
-        Ok(())
     }
 
     /// Keeps a send until its write is done.

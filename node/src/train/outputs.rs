@@ -1,6 +1,6 @@
 //! Carrying out what the engine wants.
 
-use super::driver::{Driver, Result_};
+use super::driver::{Driver, Outcome};
 use super::ledger::Job;
 use super::reduction::Reduction;
 use super::trainer::{self, Trained};
@@ -190,7 +190,7 @@ impl Driver {
         let results = self.results.clone();
         let handle = tokio::spawn(async move {
             let outcome = task.run().await;
-            let _ = results.send(Result_::CaughtUp(outcome)).await;
+            let _ = results.send(Outcome::CaughtUp(outcome)).await;
         });
         self.catching_up = Some(tokio_util::task::AbortOnDropHandle::new(handle));
     }
@@ -221,7 +221,7 @@ impl Driver {
                 // Peers may come; the round is tried again then.
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
-            let _ = results.send(Result_::ShardsFetched(outcome)).await;
+            let _ = results.send(Outcome::ShardsFetched(outcome)).await;
         });
     }
 

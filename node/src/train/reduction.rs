@@ -1,6 +1,6 @@
 //! One attempt's reduction under way.
 
-use super::driver::Result_;
+use super::driver::Outcome;
 use crate::net::NetHandle;
 use crate::reduce::{BulkRouter, ReduceJob, RingReducer};
 use starling_protocol::engine::io::AttemptKey;
@@ -24,7 +24,7 @@ pub struct Reduction {
 
 impl Reduction {
     /// Starts the ring; results go to `results`.
-    pub fn start(job: ReduceJob, net: &NetHandle, router: &mut BulkRouter, results: mpsc::Sender<Result_>) -> Self {
+    pub fn start(job: ReduceJob, net: &NetHandle, router: &mut BulkRouter, results: mpsc::Sender<Outcome>) -> Self {
         let key = job.key;
         let moved = Arc::new(AtomicU64::new(0));
         let incoming = router.enter(&job);
@@ -34,7 +34,7 @@ impl Reduction {
                 counter.store(bytes, Ordering::Relaxed);
             };
             let outcome = RingReducer::new(net).run(job, incoming, progress).await.map(Arc::new);
-            let _ = results.send(Result_::Reduced { key, outcome }).await;
+            let _ = results.send(Outcome::Reduced { key, outcome }).await;
         });
         let progress = tokio::spawn(async move {
             let mut tick = tokio::time::interval(PROGRESS_EVERY);
@@ -44,7 +44,7 @@ impl Reduction {
                 let bytes = moved.load(Ordering::Relaxed);
                 if bytes != told {
                     told = bytes;
-                    if progress_results.send(Result_::ReduceProgress { key, bytes }).await.is_err() {
+                    if progress_results.send(Outcome::ReduceProgress { key, bytes }).await.is_err() {
                         return;
                     }
                 }

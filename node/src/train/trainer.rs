@@ -7,7 +7,7 @@ use starling_kernels::{OptimizerState, Trainer};
 use starling_protocol::permutation::Permutation;
 use starling_protocol::record::Lease;
 use starling_protocol::run::InnerSpec;
-use starling_protocol::{Digest, NodeId};
+use starling_protocol::Digest;
 use starling_store::Store;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -24,6 +24,8 @@ pub const MOMENTS: &str = "moments";
 /// What the device thread is asked to do.
 pub enum Job {
     Round(Round),
+    /// Validate the head's parameters on this many sequences.
+    Validate { sequences: usize },
     /// Write the inner optimizer's state to the store.
     Save,
 }
@@ -46,7 +48,7 @@ pub struct Round {
 /// What the device thread says.
 pub enum Happened {
     Step { round: u64, step: u32, steps: u32, loss: f64, tokens_per_second: f64 },
-    Validated { round: u64, loss: f64, tokens: u64 },
+    Validated { round: u64, loss: f64 },
     Trained(Trained),
     /// The round was stopped, or its parameters are no longer the head's.
     Stopped { round: u64 },
@@ -78,7 +80,6 @@ pub struct Setting {
     pub inner: InnerSpec,
     pub budget_rounds: u64,
     pub budget_tokens: u64,
-    pub me: NodeId,
 }
 
 /// The driver's end.
@@ -143,6 +144,10 @@ impl Worker {
             let said = match job {
                 Job::Round(round) => match self.round(&round) {
                     Ok(said) => said,
+                    Err(message) => Happened::Failed { message },
+                },
+                Job::Validate { sequences } => match self.validate_head(sequences) {
+                    Ok(()) => continue,
                     Err(message) => Happened::Failed { message },
                 },
                 Job::Save => {
@@ -244,6 +249,14 @@ impl Worker {
         Ok(true)
     }
 
+    /// What the end of a run is judged by: the committed parameters.
+    fn validate_head(&mut self, sequences: usize) -> Result<(), String> {
+        let state = self.state.clone();
+        let state = read(&state);
+        self.trainer.load(&state.theta).map_err(|e| e.to_string())?;
+        self.validate(state.record.round, sequences)
+    }
+
     fn validate(&mut self, round: u64, sequences: usize) -> Result<(), String> {
         let length = self.setting.seq_len + 1;
         if self.validation.len() != sequences * length {
@@ -254,8 +267,8 @@ impl Worker {
             return Ok(());
         }
         let (nats, tokens) = self.trainer.evaluate(&self.validation).map_err(|e| e.to_string())?;
-        let _ = self.events.try_send(Happened::Validated { round, loss: nats / tokens.max(1) as f64, tokens });
-        Ok(())
+        let said = Happened::Validated { round, loss: nats / tokens.max(1) as f64 };
+        self.events.blocking_send(said).map_err(|_| "the driver is gone".to_string())
     }
 
     /// Appends the sequence at a position of the run's permutation; the inner error is a shard to fetch first.
