@@ -2,5 +2,6 @@
 
 pub mod demo;
 pub mod flock;
+pub mod kills;
 pub mod process;
 pub mod report;
