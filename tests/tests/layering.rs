@@ -1,0 +1,200 @@
+//! Who may depend on whom. The rules are data, checked on what cargo resolves, and checked themselves on planted edges.
+
+mod repository;
+
+use cargo_metadata::{DependencyKind, Metadata, PackageId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Our crates, and which of ours each may name in its manifest.
+const OURS: &[(&str, &[&str])] = &[
+    ("starling-protocol", &[]),
+    ("starling-kernels", &[]),
+    ("starling-bootstrap", &["starling-protocol"]),
+    ("starling-data", &["starling-protocol"]),
+    ("starling-store", &["starling-protocol"]),
+    (
+        "starling-node",
+        &["starling-protocol", "starling-kernels", "starling-bootstrap", "starling-data", "starling-store"],
+    ),
+    (
+        "starling-tests",
+        &[
+            "starling-protocol",
+            "starling-kernels",
+            "starling-bootstrap",
+            "starling-data",
+            "starling-store",
+            "starling-node",
+            "starling-benches",
+        ],
+    ),
+    (
+        "starling-benches",
+        &[
+            "starling-protocol",
+            "starling-kernels",
+            "starling-bootstrap",
+            "starling-data",
+            "starling-store",
+            "starling-node",
+        ],
+    ),
+];
+
+/// Crates outside, by name or by prefix (`*`), and who alone may name them in a manifest.
+const RESERVED: &[(&str, &[&str])] = &[
+    ("burn*", &["starling-kernels"]),
+    ("cubecl*", &["starling-kernels"]),
+    ("wgpu*", &["starling-kernels"]),
+    ("rocksdb", &["starling-store"]),
+    ("librocksdb-sys", &["starling-store"]),
+    ("libp2p*", &["starling-bootstrap", "starling-node", "starling-tests", "starling-benches"]),
+    ("tokio*", &["starling-bootstrap", "starling-node", "starling-tests", "starling-benches"]),
+];
+
+/// What must be nowhere among the crates that a crate of ours is built from.
+const UNREACHABLE: &[(&str, &[&str])] = &[
+    ("starling-bootstrap", &["burn*", "cubecl*", "wgpu*", "rocksdb", "librocksdb-sys", "starling-kernels"]),
+    ("starling-protocol", &["tokio*", "libp2p*", "rocksdb", "cubecl*", "burn*", "rand", "metrics*"]),
+    ("starling-kernels", &["libp2p*", "rocksdb", "librocksdb-sys"]),
+];
+
+/// The dependencies of a workspace, by name.
+#[derive(Default)]
+struct Graph {
+    /// Each of our crates with all that its manifest names, whatever the kind.
+    named: BTreeMap<String, BTreeSet<String>>,
+    /// Each of our crates with all that it is built from: normal and build dependencies, and theirs.
+    built_from: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Graph {
+    fn of(metadata: &Metadata) -> Self {
+        let resolve = metadata.resolve.as_ref().expect("cargo resolves the workspace");
+        let nodes: BTreeMap<&PackageId, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
+        let names: BTreeMap<&PackageId, &str> = metadata.packages.iter().map(|p| (&p.id, p.name.as_str())).collect();
+        let mut graph = Self::default();
+        for package in metadata.workspace_packages() {
+            let named = package.dependencies.iter().map(|d| d.name.clone()).collect();
+            graph.named.insert(package.name.to_string(), named);
+            let mut seen = BTreeSet::new();
+            let mut open = vec![&package.id];
+            while let Some(id) = open.pop() {
+                for dep in &nodes[id].deps {
+                    let built = dep.dep_kinds.iter().any(|k| k.kind != DependencyKind::Development);
+                    if built && seen.insert(&dep.pkg) {
+                        open.push(&dep.pkg);
+                    }
+                }
+            }
+            let built_from = seen.into_iter().map(|id| names[id].to_owned()).collect();
+            graph.built_from.insert(package.name.to_string(), built_from);
+        }
+        graph
+    }
+
+    /// Every broken rule, in words.
+    fn violations(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let ours: BTreeMap<&str, &[&str]> = OURS.iter().copied().collect();
+        for (name, dependencies) in &self.named {
+            let Some(allowed) = ours.get(name.as_str()) else {
+                found.push(format!("{name} has no place in the layers yet: add it to OURS"));
+                continue;
+            };
+            for dependency in dependencies {
+                if ours.contains_key(dependency.as_str()) && !allowed.contains(&dependency.as_str()) {
+                    found.push(format!("{name} must not know {dependency}"));
+                }
+                for (pattern, owners) in RESERVED {
+                    if matches(pattern, dependency) && !owners.contains(&name.as_str()) {
+                        found.push(format!("{name} names {dependency}, which only {} may", owners.join(", ")));
+                    }
+                }
+            }
+        }
+        for (name, patterns) in UNREACHABLE {
+            for dependency in self.built_from.get(*name).into_iter().flatten() {
+                if patterns.iter().any(|pattern| matches(pattern, dependency)) {
+                    found.push(format!("{name} is built from {dependency}, through whatever it depends on"));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Whether a name is the pattern, or begins with it if it ends in `*`.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => name == pattern,
+    }
+}
+
+#[test]
+fn the_workspace_keeps_its_layers() {
+    let graph = Graph::of(&repository::metadata());
+    for (name, _) in OURS {
+        assert!(graph.named.contains_key(*name), "{name} is no member of the workspace any more: adjust OURS");
+    }
+    // Were the graph empty, nothing could be found in it.
+    assert!(graph.built_from["starling-kernels"].contains("cubecl-runtime"));
+    assert!(graph.built_from["starling-node"].contains("librocksdb-sys"));
+    assert!(graph.built_from["starling-bootstrap"].contains("libp2p-core"));
+    assert_eq!(graph.violations(), Vec::<String>::new());
+}
+
+/// A graph with one crate that names, or is built from, one other.
+fn planted(name: &str, named: &str, built_from: &str) -> Vec<String> {
+    let edge = |to: &str| BTreeMap::from([(name.to_owned(), BTreeSet::from([to.to_owned()]))]);
+    Graph { named: edge(named), built_from: edge(built_from) }.violations()
+}
+
+#[test]
+fn planted_edges_between_our_crates_are_found() {
+    for (name, dependency) in [
+        ("starling-protocol", "starling-kernels"),
+        ("starling-kernels", "starling-protocol"),
+        ("starling-bootstrap", "starling-node"),
+        ("starling-store", "starling-data"),
+        ("starling-node", "starling-tests"),
+        ("starling-benches", "starling-tests"),
+    ] {
+        assert_eq!(planted(name, dependency, "serde"), [format!("{name} must not know {dependency}")]);
+    }
+    assert_eq!(planted("starling-node", "starling-kernels", "serde"), Vec::<String>::new());
+    assert_eq!(
+        planted("starling-new", "serde", "serde"),
+        ["starling-new has no place in the layers yet: add it to OURS"]
+    );
+}
+
+#[test]
+fn planted_foreign_crates_are_found() {
+    assert_eq!(
+        planted("starling-node", "burn-tensor", "serde"),
+        ["starling-node names burn-tensor, which only starling-kernels may"]
+    );
+    assert_eq!(
+        planted("starling-node", "rocksdb", "serde"),
+        ["starling-node names rocksdb, which only starling-store may"]
+    );
+    for name in ["starling-protocol", "starling-kernels", "starling-data", "starling-store"] {
+        let found = planted(name, "libp2p-stream", "serde");
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(&format!("{name} names libp2p-stream")));
+    }
+}
+
+#[test]
+fn planted_indirect_dependencies_are_found() {
+    for dependency in ["wgpu-core", "cubecl-runtime", "burn-flex", "rocksdb", "librocksdb-sys"] {
+        assert_eq!(
+            planted("starling-bootstrap", "serde", dependency),
+            [format!("starling-bootstrap is built from {dependency}, through whatever it depends on")]
+        );
+    }
+    assert_eq!(planted("starling-protocol", "serde", "rand").len(), 1);
+    assert_eq!(planted("starling-bootstrap", "serde", "tokio"), Vec::<String>::new());
+}

@@ -1,0 +1,406 @@
+//! What a reader may rely on in every source file. Each check is a function from a source to complaints, and has a test
+//! that shows it a bad snippet.
+
+mod repository;
+
+use repository::Source;
+
+/// Lines of a file, tests included.
+const LINES_MAX: usize = 500;
+
+/// File names that say nothing about what is inside.
+const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "manager", "base", "misc"];
+
+/// Banned everywhere: pattern in the code, and what to do instead.
+const UNFINISHED: &[(&str, &str)] = &[
+    ("todo!", "finish it, or leave it out"),
+    ("unimplemented!", "finish it, or leave it out"),
+    ("dbg!", "use tracing"),
+];
+
+/// Banned outside tests: queues that a fast sender fills until memory ends.
+const UNBOUNDED: &[(&str, &str)] = &[
+    ("unbounded_channel", "use a bounded channel with a named capacity"),
+    ("unbounded()", "use a bounded channel with a named capacity"),
+    ("mpsc::unbounded", "use a bounded channel with a named capacity"),
+    ("mpsc::channel()", "use sync_channel with a named capacity"),
+];
+
+/// Banned in the pure crate: whatever differs between two machines, or two runs.
+const IMPURE: &[(&str, &str)] = &[
+    ("std::time", "time is an argument"),
+    ("Instant::now", "time is an argument"),
+    ("SystemTime", "time is an argument"),
+    ("std::thread", "protocol has no threads"),
+    ("std::sync::mpsc", "protocol has no threads"),
+    ("std::fs", "protocol does no I/O"),
+    ("std::net", "protocol does no I/O"),
+    ("std::io", "protocol does no I/O"),
+    ("std::env", "protocol reads no environment"),
+    ("std::process", "protocol does no I/O"),
+    ("HashMap", "iteration differs between runs: use BTreeMap"),
+    ("HashSet", "iteration differs between runs: use BTreeSet"),
+    ("RandomState", "differs between runs"),
+    ("OsRng", "randomness is an argument"),
+    ("getrandom", "randomness is an argument"),
+    ("mul_add", "fused products give other bits than the specification"),
+    ("unsafe", "protocol needs none"),
+];
+
+/// Banned where peers' bytes arrive: what can end a node.
+const PANICS: &[(&str, &str)] = &[
+    (".unwrap()", "return an error"),
+    (".unwrap_err()", "return an error"),
+    (".expect(", "return an error"),
+    (".expect_err(", "return an error"),
+    ("panic!", "return an error"),
+    ("unreachable!", "return an error, or shape the type so that it cannot be"),
+];
+
+/// Where `.expect` may stand all the same, as it cannot fail whatever bytes arrive: file, and its message. Each was
+/// looked at; one that has gone from the code must go from here.
+const PROVEN: &[(&str, &str)] = &[
+    ("bootstrap/src/identity.rs", "36 bytes fit a multihash of 64"),
+    ("bootstrap/src/identity.rs", "an identity multihash of at most 42 bytes is a peer id"),
+    ("protocol/src/wire/binary.rs", "wire types always encode"),
+];
+
+/// Banned in text of any kind, comments and strings too.
+fn unprintable() -> [(String, &'static str); 3] {
+    // Put together here, so that this file does not complain about itself.
+    [
+        (["FIX", "ME"].concat(), "fix it, or open an issue"),
+        (["/ro", "ot/"].concat(), "a path of one machine"),
+        (["index.", "crates.io"].concat(), "a registry's host"),
+    ]
+}
+
+fn complaints(source: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    found.extend(long_file(source));
+    found.extend(empty_name(source));
+    found.extend(banned_text(source));
+    let code = code_of(&source.text);
+    found.extend(banned_code(source, &code, UNFINISHED));
+    if source.path.ends_with("_test.rs") || source.path.starts_with("tests/tests/") {
+        return found;
+    }
+    let product = without_tests(&code);
+    found.extend(banned_code(source, &product, UNBOUNDED));
+    if source.path.starts_with("protocol/src/") {
+        found.extend(banned_code(source, &product, IMPURE));
+    }
+    if ["protocol/src/", "bootstrap/src/"].iter().any(|p| source.path.starts_with(p)) {
+        found.extend(banned_code(source, &without_proven(source, product), PANICS));
+    }
+    found
+}
+
+/// Blanks the `.expect` of lines that are [`PROVEN`].
+fn without_proven(source: &Source, code: String) -> String {
+    let mut messages = PROVEN.iter().filter(|(path, _)| *path == source.path).map(|(_, message)| *message).peekable();
+    if messages.peek().is_none() {
+        return code;
+    }
+    let messages: Vec<String> = messages.map(|message| format!(".expect(\"{message}\")")).collect();
+    let proven = |line: &str| messages.iter().any(|message| line.contains(message));
+    let lines = code.lines().zip(source.text.lines());
+    lines.map(|(code, text)| if proven(text) { code.replace(".expect(", "") } else { code.to_owned() } + "\n").collect()
+}
+
+/// The entries of [`PROVEN`] that no source has any more.
+fn stale_proofs(sources: &[Source]) -> Vec<String> {
+    let stands = |path: &str, message: &str| sources.iter().any(|s| s.path == path && s.text.contains(message));
+    let stale = PROVEN.iter().filter(|(path, message)| !stands(path, message));
+    stale.map(|(path, message)| format!("{path}: {message:?} is gone: take it out of PROVEN")).collect()
+}
+
+fn long_file(source: &Source) -> Option<String> {
+    let lines = source.text.lines().count();
+    (lines > LINES_MAX).then(|| format!("{}: {lines} lines, at most {LINES_MAX}: split it", source.path))
+}
+
+fn empty_name(source: &Source) -> Option<String> {
+    let mut parts = source.path.split('/').map(|part| part.trim_end_matches(".rs"));
+    let part = parts.find(|part| EMPTY_NAMES.contains(part))?;
+    Some(format!("{}: {part:?} says nothing: name it by what it holds", source.path))
+}
+
+fn banned_text(source: &Source) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in source.text.lines().enumerate() {
+        for (pattern, advice) in unprintable().iter().filter(|(pattern, _)| line.contains(pattern)) {
+            found.push(format!("{}:{}: {pattern}: {advice}", source.path, number + 1));
+        }
+    }
+    found
+}
+
+fn banned_code(source: &Source, code: &str, patterns: &[(&str, &str)]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in code.lines().enumerate() {
+        for (pattern, advice) in patterns.iter().filter(|(pattern, _)| holds(line, pattern)) {
+            found.push(format!("{}:{}: {pattern}: {advice}", source.path, number + 1));
+        }
+    }
+    found
+}
+
+/// Whether the line holds the pattern, not as part of a longer name.
+fn holds(line: &str, pattern: &str) -> bool {
+    let in_name = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(pattern).any(|(at, _)| {
+        let before = line[..at].chars().next_back().is_some_and(in_name);
+        let after = line[at + pattern.len()..].chars().next().is_some_and(in_name);
+        !(before && pattern.starts_with(in_name)) && !(after && pattern.ends_with(in_name))
+    })
+}
+
+/// The text with comments and the insides of strings blanked; lines stay where they are.
+fn code_of(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let skipped = skipped_len(rest, code.chars().next_back());
+        if skipped == 0 {
+            code.push(c);
+            rest = &rest[c.len_utf8()..];
+        } else {
+            code.extend(rest[..skipped].chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+            rest = &rest[skipped..];
+        }
+    }
+    code
+}
+
+/// Bytes of the comment or literal that `rest` begins with; 0 if it begins with code.
+fn skipped_len(rest: &str, before: Option<char>) -> usize {
+    let in_name = before.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    if rest.starts_with("//") {
+        return rest.find('\n').unwrap_or(rest.len());
+    }
+    if rest.starts_with("/*") {
+        return block_comment_len(rest);
+    }
+    if rest.starts_with('"') {
+        return string_len(rest);
+    }
+    if rest.starts_with('r') && !in_name {
+        return raw_string_len(rest);
+    }
+    if rest.starts_with('\'') {
+        return char_len(rest);
+    }
+    0
+}
+
+fn block_comment_len(rest: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < rest.len() {
+        let here = &rest.as_bytes()[at..];
+        if here.starts_with(b"/*") {
+            (depth, at) = (depth + 1, at + 2);
+        } else if here.starts_with(b"*/") {
+            (depth, at) = (depth - 1, at + 2);
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += 1;
+        }
+    }
+    rest.len()
+}
+
+fn string_len(rest: &str) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    rest.len()
+}
+
+/// 0 if the `r` begins a name, not a raw string.
+fn raw_string_len(rest: &str) -> usize {
+    let hashes = rest[1..].chars().take_while(|c| *c == '#').count();
+    let open = 1 + hashes;
+    if !rest[open..].starts_with('"') {
+        return 0;
+    }
+    let close = format!("\"{}", "#".repeat(hashes));
+    rest[open + 1..].find(&close).map_or(rest.len(), |at| open + 1 + at + close.len())
+}
+
+/// 0 if the quote begins a lifetime, not a character.
+fn char_len(rest: &str) -> usize {
+    let mut chars = rest.char_indices().skip(1);
+    match chars.next() {
+        Some((_, '\\')) => {
+            let end = chars.skip(1).find(|(_, c)| *c == '\'');
+            end.map_or(rest.len(), |(at, _)| at + 1)
+        }
+        Some(_) => chars.next().filter(|(_, c)| *c == '\'').map_or(0, |(at, _)| at + 1),
+        None => 0,
+    }
+}
+
+/// Code without the items that exist in tests only; lines stay where they are.
+fn without_tests(code: &str) -> String {
+    let mut kept = String::with_capacity(code.len());
+    let mut rest = code;
+    while let Some(at) = rest.find("#[cfg(test)]") {
+        let end = at + item_len(&rest[at..]);
+        kept.push_str(&rest[..at]);
+        kept.extend(rest[at..end].chars().filter(|c| *c == '\n'));
+        rest = &rest[end..];
+    }
+    kept + rest
+}
+
+/// Bytes up to the end of an item: its `;`, or the brace that closes its body.
+fn item_len(code: &str) -> usize {
+    let mut depth = 0usize;
+    for (at, c) in code.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth <= 1 => return at + 1,
+            '}' => depth -= 1,
+            ';' if depth == 0 => return at + 1,
+            _ => {}
+        }
+    }
+    code.len()
+}
+
+#[test]
+fn all_sources_keep_the_style() {
+    let sources = repository::sources();
+    assert!(sources.iter().any(|s| s.path == "protocol/src/lib.rs"), "the sources are found");
+    let mut found: Vec<String> = sources.iter().flat_map(complaints).collect();
+    found.extend(stale_proofs(&sources));
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[cfg(test)]
+mod planted {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        complaints(&Source { path: path.to_owned(), text: text.to_owned() })
+    }
+
+    #[test]
+    fn long_files() {
+        assert_eq!(found("node/src/a.rs", &"//\n".repeat(501)), ["node/src/a.rs: 501 lines, at most 500: split it"]);
+        assert!(found("node/src/a.rs", &"//\n".repeat(500)).is_empty());
+    }
+
+    #[test]
+    fn names_that_say_nothing() {
+        assert_eq!(
+            found("node/src/net/util.rs", ""),
+            ["node/src/net/util.rs: \"util\" says nothing: name it by what it holds"]
+        );
+        assert_eq!(found("node/src/common/mod.rs", "").len(), 1);
+        assert!(found("node/src/utility.rs", "").is_empty());
+    }
+
+    #[test]
+    fn unfinished_code() {
+        let text = "fn a() {\n    todo!()\n}\nfn b() { unimplemented!(\"later\") }\nfn c() { dbg!(1); }\n";
+        assert_eq!(
+            found("kernels/src/a.rs", text),
+            [
+                "kernels/src/a.rs:2: todo!: finish it, or leave it out",
+                "kernels/src/a.rs:4: unimplemented!: finish it, or leave it out",
+                "kernels/src/a.rs:5: dbg!: use tracing",
+            ]
+        );
+        let note = ["// FIX", "ME later"].concat();
+        assert_eq!(
+            found("kernels/src/a.rs", &note),
+            [["kernels/src/a.rs:1: FIX", "ME: fix it, or open an issue"].concat()]
+        );
+        assert!(found("kernels/src/a.rs", "// a todo! in words\nlet s = \"dbg!\"; my_dbg!(s);").is_empty());
+    }
+
+    #[test]
+    fn unbounded_channels() {
+        let text = "use tokio::sync::mpsc::unbounded_channel;\nlet (a, b) = std::sync::mpsc::channel();\n\
+                    let c = futures::channel::mpsc::unbounded();\nlet d = mpsc::channel(CAPACITY);\n";
+        let lines: Vec<String> = found("node/src/a.rs", text);
+        assert_eq!(
+            lines,
+            [
+                "node/src/a.rs:1: unbounded_channel: use a bounded channel with a named capacity",
+                "node/src/a.rs:2: mpsc::channel(): use sync_channel with a named capacity",
+                "node/src/a.rs:3: unbounded(): use a bounded channel with a named capacity",
+                "node/src/a.rs:3: mpsc::unbounded: use a bounded channel with a named capacity",
+            ]
+        );
+    }
+
+    #[test]
+    fn machines_in_text() {
+        let text = ["let home = \"/ro", "ot/data\";\n// https://index.", "crates.io\n"].concat();
+        assert_eq!(found("node/src/a.rs", &text).len(), 2);
+    }
+
+    #[test]
+    fn impure_protocol() {
+        let text = "use std::collections::HashMap;\nlet now = std::time::Instant::now();\nstd::thread::spawn(f);\n";
+        assert_eq!(
+            found("protocol/src/a.rs", text),
+            [
+                "protocol/src/a.rs:1: HashMap: iteration differs between runs: use BTreeMap",
+                "protocol/src/a.rs:2: std::time: time is an argument",
+                "protocol/src/a.rs:2: Instant::now: time is an argument",
+                "protocol/src/a.rs:3: std::thread: protocol has no threads",
+            ]
+        );
+        assert!(found("node/src/a.rs", text).is_empty(), "elsewhere these are fine");
+        assert!(found("protocol/src/a_test.rs", text).is_empty(), "and in tests");
+        assert!(found("protocol/src/a.rs", "struct InstantOfNow; fn my_getrandom_free() {}").is_empty());
+    }
+
+    #[test]
+    fn panics_where_bytes_arrive() {
+        let text = "fn f() {\n    a.unwrap();\n    b.expect(\"why\");\n    panic!(\"no\");\n    c.unwrap_or(1);\n}\n";
+        for path in ["protocol/src/a.rs", "bootstrap/src/a.rs"] {
+            assert_eq!(
+                found(path, text),
+                [
+                    format!("{path}:2: .unwrap(): return an error"),
+                    format!("{path}:3: .expect(: return an error"),
+                    format!("{path}:4: panic!: return an error"),
+                ]
+            );
+        }
+        assert!(found("tests/src/a.rs", text).is_empty());
+    }
+
+    #[test]
+    fn proofs_excuse_one_message_only() {
+        let (path, message) = PROVEN[0];
+        let text = format!("a.expect(\"{message}\");\nb.expect(\"other\");\n");
+        assert_eq!(found(path, &text), [format!("{path}:2: .expect(: return an error")]);
+        assert_eq!(found("protocol/src/other.rs", &text).len(), 2);
+        let sources = [Source { path: path.to_owned(), text }];
+        assert_eq!(stale_proofs(&sources).len(), PROVEN.len() - 1);
+    }
+
+    #[test]
+    fn tests_and_comments_are_no_product() {
+        let text = "/// let x = a.unwrap();\nfn f<'a>(x: &'a str) -> char { '\"' }\n#[cfg(test)]\nmod tests {\n    \
+                    fn g() { a.unwrap(); if b { panic!() } }\n}\nfn h() { r#\"a.unwrap()\"#; /* panic! /* */ */ }\n\
+                    fn i() {\n    b.unwrap();\n}\n";
+        assert_eq!(found("protocol/src/a.rs", text), ["protocol/src/a.rs:9: .unwrap(): return an error"]);
+        let only_import = "#[cfg(test)]\nuse x::y;\nfn i() { '\\''; b.unwrap(); }\n";
+        assert_eq!(found("protocol/src/a.rs", only_import).len(), 1);
+    }
+}
