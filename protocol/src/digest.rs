@@ -1,10 +1,11 @@
 //! Domain-separated BLAKE3 digests.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 /// A 32-byte BLAKE3 digest. Ordered by bytes, printed as lower-case hex.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
@@ -45,6 +46,23 @@ impl Digest {
     pub fn from_hex(text: &str) -> Option<Self> {
         let bytes = data_encoding::HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?;
         Some(Self(bytes.try_into().ok()?))
+    }
+}
+
+/// As 64 hex digits in text formats, as 32 bytes elsewhere.
+impl Serialize for Digest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() { serializer.collect_str(self) } else { self.0.serialize(serializer) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Digest {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if !deserializer.is_human_readable() {
+            return <[u8; 32]>::deserialize(deserializer).map(Self);
+        }
+        let text = crate::wire::bounded::text::<D, 64>(deserializer)?;
+        Self::from_hex(&text).ok_or_else(|| D::Error::custom("not 64 hex digits"))
     }
 }
 

@@ -1,11 +1,24 @@
 //! Who a node is: an ed25519 key. Signing is behind traits, so that simulations may use something cheaper.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// A node's ed25519 public key. Ordered by bytes, printed as lower-case hex.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// A node's ed25519 public key. Ordered by bytes, printed as lower-case hex, which is also its form in text formats.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub [u8; 32]);
+
+// Written like a digest, without being one.
+impl Serialize for NodeId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        crate::Digest(self.0).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for NodeId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        crate::Digest::deserialize(deserializer).map(|bytes| Self(bytes.0))
+    }
+}
 
 impl NodeId {
     /// The first eight hex digits: for logs and tables, never for comparison.

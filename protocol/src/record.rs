@@ -111,6 +111,26 @@ impl Record {
         self.next.validate_shape(self.cursor)
     }
 
+    /// Whether this record can stand after `parent`, by all that the two show: the chain, the counters, and that only
+    /// the parent's members contributed. The update and `state_root` are checked by applying the one and computing
+    /// the other.
+    pub fn validate_after(&self, parent: &Self) -> Result<(), ShapeError> {
+        let rule = |holds: bool, what, must| if holds { Ok(()) } else { Err(ShapeError::Rule { what, must }) };
+        rule(self.kind == RecordKind::Commit, "kind", "be commit after another record")?;
+        rule(self.run == parent.run, "run", "be that of the record before")?;
+        rule(self.lineage == parent.lineage, "lineage", "be that of the record before")?;
+        rule(Some(self.seq) == parent.seq.checked_add(1), "seq", "be one above the record before")?;
+        rule(self.parent == parent.digest(), "parent", "be the digest of the record before")?;
+        rule(Some(self.round) == parent.round.checked_add(1), "round", "be one above the record before")?;
+        rule(self.cursor >= parent.cursor, "cursor", "not go back")?;
+        let members = self.contributors.iter().all(|c| parent.lease_of(&c.member).is_some());
+        rule(members, "contributors", "be members of the round")?;
+        let steps = self.contributors.iter().all(|c| c.steps <= parent.next.inner_steps);
+        rule(steps, "contributors", "not have made more steps than the round has")?;
+        let sum = self.contributors.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.tokens));
+        rule(sum == Some(self.tokens), "tokens", "grow by the contributors' tokens")
+    }
+
     fn validate_genesis(&self) -> Result<(), ShapeError> {
         let zero = Digest::default();
         let rule = |holds: bool, what| {
@@ -179,3 +199,7 @@ impl NextRound {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "record_test.rs"]
+mod tests;
