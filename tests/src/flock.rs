@@ -29,6 +29,8 @@ pub struct NodeOptions {
     pub found: bool,
     /// `--join TICKET` instead of run file and bootstrap list, and a text cache of its own.
     pub ticket: Option<String>,
+    /// Another run file than the flock's.
+    pub run_file: Option<PathBuf>,
 }
 
 impl Flock {
@@ -66,7 +68,7 @@ impl Flock {
                 arguments.extend(["--cache".into(), text(&self.folder.join("cache").join(name))]);
             }
             None => {
-                arguments.extend(["--run".into(), text(&self.run_file), "--bootstrap".into(), self.address.clone()]);
+                arguments.extend(["--run".into(), text(options.run_file.as_ref().unwrap_or(&self.run_file)), "--bootstrap".into(), self.address.clone()]);
                 arguments.extend(["--cache".into(), text(&self.shared_cache())]);
                 if options.found {
                     arguments.push("--found".into());

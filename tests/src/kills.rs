@@ -74,7 +74,7 @@ impl Kills {
 
     fn start(&self, n: usize, found: bool) -> anyhow::Result<Process> {
         let arguments = ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
-        self.flock.node(&format!("node-{}", n + 1), &NodeOptions { found, arguments, ticket: None })
+        self.flock.node(&format!("node-{}", n + 1), &NodeOptions { found, arguments, ..NodeOptions::default() })
     }
 
     fn kill_and_restart(&mut self) -> anyhow::Result<f64> {

@@ -1,0 +1,183 @@
+//! What a person can get wrong: each gets one clear message and its exit code, within seconds, and nothing is lost.
+
+use starling_tests::flock::{Flock, NodeOptions, built_binaries};
+use starling_tests::process::{Finished, run};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// "Within seconds", with room for a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Bench {
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let bench = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        bench.write("text.txt", &"All happy families are alike.\n".repeat(6000));
+        bench.write("run.toml", &run_toml(""));
+        bench
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("write");
+    }
+
+    fn starling(&self, arguments: &[&str]) -> Finished {
+        run(&binary("starling"), arguments, LIMIT).expect("it ends in time")
+    }
+
+    /// `starling train` with the settings that every test needs.
+    fn train(&self, extra: &[&str]) -> Finished {
+        let (home, cache, file) = (self.text("home"), self.text("cache"), self.text("run.toml"));
+        let mut arguments = vec!["train", "--home", &home, "--cache", &cache, "--no-mdns", "--metrics", "off"];
+        arguments.extend(["--listen", "/ip4/127.0.0.1/tcp/0"]);
+        if !extra.contains(&"--run") && !extra.contains(&"--join") {
+            arguments.extend(["--run", &file]);
+        }
+        arguments.extend(extra);
+        self.starling(&arguments)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_string_lossy().into_owned()
+    }
+}
+
+fn run_toml(extra: &str) -> String {
+    format!(
+        "name = \"bad\"\n[model]\npreset = \"0.1m\"\nseq_len = 32\n[data]\nsources = [\"text.txt\"]\nholdout = 0.1\n\
+         [inner]\nsteps = 2\nbatch = 2\n[budget]\nrounds = 2\n{extra}"
+    )
+}
+
+fn binary(name: &str) -> PathBuf {
+    built_binaries().expect("the folder of this test").join(name)
+}
+
+/// One message on standard error with all of `words`, that exit code, no panic.
+fn refused(finished: &Finished, code: i32, words: &[&str]) {
+    assert_eq!(finished.code, Some(code), "exit code; it said: {}", finished.stderr);
+    for word in words {
+        assert!(finished.stderr.contains(word), "`{word}` is missing in: {}", finished.stderr);
+    }
+    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+}
+
+#[test]
+fn flags_and_files_that_do_not_parse() {
+    let bench = Bench::new();
+    refused(&bench.starling(&["train", "--rnu", "x"]), 2, &["--rnu", "--run"]);
+    refused(&bench.starling(&["train"]), 2, &["--run"]);
+    refused(&bench.train(&["--run", "/nonexistent/run.toml"]), 2, &["/nonexistent/run.toml"]);
+    refused(&bench.train(&["--device", "tpu"]), 2, &["tpu", "cpu"]);
+    refused(&bench.train(&["--listen", "localhost:80"]), 2, &["localhost:80", "multiaddr"]);
+    refused(&bench.train(&["--join", "starling1nonsense"]), 2, &["--join"]);
+    refused(&bench.train(&["--bootstrap", "/ip4/127.0.0.1/tcp/1"]), 2, &["/ip4/127.0.0.1/tcp/1", "p2p"]);
+
+    bench.write("typo.toml", &run_toml("").replace("steps = 2", "stesp = 2"));
+    refused(&bench.train(&["--run", &bench.text("typo.toml")]), 2, &["stesp", "steps"]);
+    bench.write("node.toml", "lisen = []\n");
+    refused(&bench.train(&["--config", &bench.text("node.toml")]), 2, &["lisen", "listen"]);
+    bench.write("preset.toml", &run_toml("").replace("0.1m", "0.2m"));
+    refused(&bench.train(&["--run", &bench.text("preset.toml")]), 2, &["0.2m", "125m"]);
+    bench.write("heads.toml", &run_toml("").replace("seq_len = 32", "seq_len = 32\nheads = 3"));
+    refused(&bench.train(&["--run", &bench.text("heads.toml")]), 2, &["heads"]);
+}
+
+#[test]
+fn text_that_is_not_there() {
+    let bench = Bench::new();
+    refused(&bench.train(&["--data", "/nonexistent/corpus"]), 1, &["/nonexistent/corpus"]);
+    bench.write("empty.txt", "");
+    refused(&bench.train(&["--data", &bench.text("empty.txt")]), 1, &["empty"]);
+    bench.write("bad.jsonl", "{\"text\": \"fine\"}\n{nonsense\n");
+    refused(&bench.train(&["--data", &bench.text("bad.jsonl")]), 1, &["bad.jsonl", "2"]);
+    bench.write("tokenizer.toml", &run_toml("").replace("holdout", "tokenizer = \"none.json\"\nholdout"));
+    refused(&bench.train(&["--run", &bench.text("tokenizer.toml")]), 1, &["none.json"]);
+}
+
+#[test]
+fn a_tokenizer_that_does_not_fit_the_model() {
+    let bench = Bench::new();
+    let small = run_toml("").replace("seq_len = 32", "seq_len = 32\nvocab = 100");
+    bench.write("small.toml", &small);
+    refused(&bench.train(&["--run", &bench.text("small.toml")]), 2, &["256", "100", "vocab"]);
+}
+
+#[test]
+fn ports_and_devices_that_are_not_to_be_had() {
+    let bench = Bench::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("its address").port().to_string();
+    refused(&bench.train(&["--listen", &format!("/ip4/127.0.0.1/tcp/{port}")]), 1, &[&port]);
+    refused(&bench.train(&["--metrics", &format!("127.0.0.1:{port}")]), 1, &[&port, "metrics"]);
+    refused(&bench.train(&["--device", "cuda"]), 1, &["cuda"]);
+    refused(&bench.train(&["--device", "wgpu:77"]), 1, &["77"]);
+    let bootstrap = binary("starling-bootstrap");
+    let key = bench.text("bootstrap.key");
+    let listen = format!("/ip4/127.0.0.1/tcp/{port}");
+    let finished = run(&bootstrap, &["--no-mdns", "--key", &key, "--listen", &listen], LIMIT).expect("it ends");
+    refused(&finished, 1, &[&port]);
+    refused(&run(&bootstrap, &["--lsiten", "x"], LIMIT).expect("it ends"), 2, &["--lsiten"]);
+}
+
+#[test]
+fn a_folder_keeps_to_its_run_and_its_process() {
+    let bench = Bench::new();
+    let finished = bench.train(&["--device", "cpu", "--threads", "1"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    assert!(finished.stdout.contains("checkpoint"), "{}", finished.stdout);
+    let checkpoint = bench.path("home/checkpoints/round-000002");
+
+    // Another run in the same folder: the differing key is named, and the folder is as before.
+    bench.write("other.toml", &run_toml("").replace("batch = 2", "batch = 4"));
+    refused(&bench.train(&["--run", &bench.text("other.toml")]), 3, &["inner.batch"]);
+    let verified = bench.starling(&["checkpoint", "verify", &checkpoint.to_string_lossy()]);
+    assert_eq!(verified.code, Some(0), "{}", verified.stderr);
+
+    corrupt(&checkpoint.join("model.safetensors"));
+    refused(&bench.starling(&["checkpoint", "verify", &checkpoint.to_string_lossy()]), 4, &["model.safetensors"]);
+    refused(&bench.starling(&["generate", "--checkpoint", &checkpoint.to_string_lossy()]), 4, &["model.safetensors"]);
+    refused(&bench.starling(&["status", "--home", &bench.text("home")]), 1, &["no node is running"]);
+}
+
+#[test]
+fn a_second_process_in_one_folder_is_refused() {
+    let bench = Bench::new();
+    bench.write("long.toml", &run_toml("").replace("rounds = 2", "rounds = 1000000"));
+    let text = std::fs::read_to_string(bench.path("long.toml")).expect("just written");
+    std::fs::create_dir_all(bench.path("flock")).expect("a folder");
+    std::fs::copy(bench.path("text.txt"), bench.path("flock/text.txt")).expect("a copy");
+    let flock = Flock::start(&built_binaries().expect("binaries"), &bench.path("flock"), &text).expect("bootstrap");
+    let options = NodeOptions {
+        found: true,
+        arguments: ["--device", "cpu", "--threads", "1"].map(String::from).to_vec(),
+        ..NodeOptions::default()
+    };
+    let mut node = flock.node("first", &options).expect("a node");
+    node.wait(LIMIT, "committed", |_| true).expect("it trains");
+    let home = flock.home("first").to_string_lossy().into_owned();
+    let long = bench.text("flock/run.toml");
+    refused(&bench.train(&["--run", &long, "--home", &home]), 6, &[&home, &node.id().to_string()]);
+
+    // The first one did not notice.
+    let mark = node.mark();
+    node.wait_since(mark, LIMIT, "committed", |_| true).expect("it goes on");
+    node.terminate();
+    let status = node.wait_exit(Duration::from_secs(10)).expect("it finishes within 10 s");
+    assert!(status.success(), "{status}");
+}
+
+fn corrupt(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    std::fs::write(path, bytes).expect("write");
+}
