@@ -51,7 +51,7 @@ pub fn digest(update: &[u8]) -> Digest {
 /// Name of a contribution: what a READY's `payload` field holds. Over the unweighted pseudo-gradient as
 /// little-endian f32.
 pub fn contribution_digest(delta: &[f32]) -> Digest {
-    Digest::of_floats("starling contribution v1", delta)
+    Digest::of_floats("starling pseudo-gradient v1", delta)
 }
 
 /// Encodes a whole vector chunk by chunk: D of a group of one.
@@ -187,6 +187,6 @@ mod tests {
     fn a_contribution_is_named_by_its_little_endian_bytes() {
         let delta = ramp(70_000, 0.5);
         let bytes: Vec<u8> = delta.iter().flat_map(|x| x.to_le_bytes()).collect();
-        assert_eq!(contribution_digest(&delta), Digest::of("starling contribution v1", &[&bytes]));
+        assert_eq!(contribution_digest(&delta), Digest::of("starling pseudo-gradient v1", &[&bytes]));
     }
 }
