@@ -3,7 +3,7 @@
 //! ```text
 //!  0 magic u16 = 0x5357 | version u8 | kind u8 | codec u8 | flags u8 = 0 | header length u16 = 80
 //!  8 run u64 | lineage u64 | seq u64                      first 8 bytes of the digests, as they stand
-//! 32 set u64 | attempt u32 | chunk u32                    first 8 bytes of the digest of the attempt's members
+//! 32 set u64 | attempt u32 | chunk u32                    first 8 bytes of the attempt's set digest
 //! 48 element offset u64 | element count u32 | payload length u32
 //! 64 check 16                                             first bytes of a BLAKE3 over bytes 0..64 and the payload
 //! ```

@@ -135,7 +135,7 @@ pub struct Report {
     pub lineage: Digest,
     pub seq: u64,
     pub attempt: u32,
-    /// Digest of the attempt's members.
+    /// Digest of the attempt's members and their READYs.
     pub set: Digest,
     pub record: Digest,
 }
