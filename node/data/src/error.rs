@@ -1,0 +1,109 @@
+//! What can go wrong with a corpus, each said once, in full.
+
+use crate::manifest::ManifestError;
+use starling_protocol::Digest;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a corpus could not be prepared or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    #[error(
+        "no corpus is named: give --data PATH (a file, a folder or a glob), or leave it out for the default corpus"
+    )]
+    NoSources,
+    #[error("{} does not exist: check the path given as corpus", path.display())]
+    NotFound { path: PathBuf },
+    #[error("{source_text} is remote, and only local files are read so far: download it and give its path")]
+    Remote { source_text: String },
+    #[error("the glob {pattern} matches no file: check it, and quote it so that the shell leaves it alone")]
+    NoMatch { pattern: String },
+    #[error("the glob {pattern} is malformed: {reason}")]
+    BadGlob { pattern: String, reason: String },
+    #[error("cannot read {}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("cannot unpack {}: {source}; it is damaged, incomplete or not what its name says", path.display())]
+    Unpack { path: PathBuf, source: io::Error },
+    #[error("{} is neither a file nor a folder, so it cannot be read twice: save its contents to a file", path.display())]
+    NotAFile { path: PathBuf },
+    #[error("{} is not text (it holds a zero byte near its start): convert it to UTF-8 text", path.display())]
+    NotText { path: PathBuf },
+    #[error(
+        "{} has no file of a known kind (.txt, .md, .jsonl or source code, plain, .gz or .zst; hidden files are \
+         skipped): name the files or use a glob",
+        path.display()
+    )]
+    NoUsableFile { path: PathBuf },
+    #[error("the corpus has more than {max} files: join them into fewer, larger ones")]
+    TooManyFiles { max: usize },
+    #[error("{}:{line}: not a JSON object with a text: {reason}", path.display())]
+    Json { path: PathBuf, line: u64, reason: String },
+    #[error("{}:{line}: the object has no field {field:?}: name the text's field", path.display())]
+    NoField { path: PathBuf, line: u64, field: String },
+    #[error("{}:{line}: the line is longer than {max} bytes: split the document", path.display())]
+    LineTooLong { path: PathBuf, line: u64, max: usize },
+    #[error("{} changed while it was read: start again once it is complete", path.display())]
+    Changed { path: PathBuf },
+    #[error("the corpus is empty: none of {} files holds any text", files)]
+    Empty { files: usize },
+    #[error("the corpus holds {bytes} bytes of text; at least {min} are needed: give more text")]
+    TooSmall { bytes: u64, min: u64 },
+    #[error(
+        "the corpus is too small for sequences of {seq_len} tokens: it gives {train} training and {validation} held-out \
+         sequences, and needs one of each: give more text or a shorter sequence"
+    )]
+    TooFewSequences { seq_len: usize, train: u64, validation: u64 },
+    #[error("the corpus needs more than {max} shards: bound it (data bytes_max) or give less text")]
+    TooManyShards { max: usize },
+    #[error("the held-out share is {share}; it must lie between 0.001 and 0.5")]
+    Holdout { share: f64 },
+    #[error(
+        "the default corpus (the sources of the crates that Starling is built from) is not at {}: give --data PATH, or \
+         set CARGO_HOME to where cargo keeps its registry",
+        looked.display()
+    )]
+    NoDefaultCorpus { looked: PathBuf },
+    #[error("the tokenizer {} cannot be used: {reason}", path.display())]
+    Tokenizer { path: PathBuf, reason: String },
+    #[error("the tokenizer failed on a text: {reason}")]
+    Encode { reason: String },
+    #[error("cannot {what} in the data cache {}: {source}", path.display())]
+    Cache { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("the data manifest is refused: {0}")]
+    Manifest(#[from] ManifestError),
+    /// Also a shard that was found damaged: that is logged, and the file is set aside.
+    #[error(
+        "shard {digest} is not in the data cache: it must be fetched from a peer, or built again at the next start"
+    )]
+    MissingShard { digest: Digest },
+    #[error("the bytes given as shard {digest} are not that shard: {reason}")]
+    WrongShard { digest: Digest, reason: &'static str },
+    #[error("shard {digest} is not part of this data set")]
+    UnknownShard { digest: Digest },
+    #[error("{what} {index} is asked for; there are {count}")]
+    OutOfRange { what: &'static str, index: u64, count: u64 },
+    #[error("shard {digest} holds token {token}, and the vocabulary ends at {vocab}: the data set was made wrongly")]
+    TokenOutOfVocab { digest: Digest, token: u32, vocab: u32 },
+}
+
+impl DataError {
+    /// Whether the disk is full: a start then exits with its own code.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(self, Self::Cache { source, .. }
+            if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    }
+
+    pub(crate) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| match source.kind() {
+            io::ErrorKind::NotFound => Self::NotFound { path },
+            _ => Self::Unreadable { path, source },
+        }
+    }
+
+    pub(crate) fn cache(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Cache { what, path, source }
+    }
+}
