@@ -35,4 +35,5 @@ pub use limits::PIECE_BYTES;
 pub use manifest::{DataManifest, ManifestError, ShardInfo};
 pub use options::{CRATES_SOURCE, CorpusOptions, default_sources};
 pub use prepare::{PrepareProgress, Summary, prepare};
+pub use shards::shard_digest;
 pub use tokenizer::{Tokenizer, TokenizerChoice};

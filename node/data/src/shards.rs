@@ -7,7 +7,7 @@ use crate::manifest::token_width;
 use starling_protocol::Digest;
 
 /// Digest of a shard's bytes: its tokens, little-endian, nothing else.
-pub(crate) fn shard_digest(bytes: &[u8]) -> Digest {
+pub fn shard_digest(bytes: &[u8]) -> Digest {
     Digest::of("starling data shard v1", &[bytes])
 }
 

@@ -3,7 +3,7 @@
 use crate::cli::CheckpointCommand;
 use crate::exit::{Code, Failure};
 use crate::train::home_of;
-use starling_store::checkpoint::{self, Checkpoint};
+use starling_store::{Checkpoint, TensorView, describe_checkpoint, export_safetensors, open_checkpoint};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -24,7 +24,7 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
         }
         CheckpointCommand::Export { folder, output } => {
             let checkpoint = open(folder)?;
-            checkpoint::export(&checkpoint, output).map_err(|e| Failure::new(Code::Refused, e))?;
+            export(&checkpoint, output)?;
             println!("wrote {} parameters of round {} to {}", checkpoint.theta.len(), checkpoint.record.round, output.display());
             Ok(ExitCode::SUCCESS)
         }
@@ -33,7 +33,28 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
 
 /// Opens and verifies; damage leads to exit code 4.
 pub fn open(folder: &Path) -> Result<Checkpoint, Failure> {
-    checkpoint::open(folder).map_err(crate::train::store_failure)
+    open_checkpoint(folder).map_err(crate::train::store_failure)
+}
+
+/// The weights under their Hugging Face names, as Python's safetensors reads them.
+fn export(checkpoint: &Checkpoint, output: &Path) -> Result<(), Failure> {
+    let mut rest = checkpoint.theta.as_slice();
+    let mut tensors = Vec::new();
+    for tensor in &checkpoint.manifest.tensors {
+        let elements = tensor.elements().filter(|n| *n <= rest.len());
+        let elements = elements
+            .ok_or_else(|| Failure::message(Code::StoreDamaged, format!("{} is larger than the model", tensor.name)))?;
+        let (values, after) = rest.split_at(elements);
+        tensors.push(TensorView { name: &tensor.name, shape: &tensor.shape, values });
+        rest = after;
+    }
+    let metadata = [
+        ("format", "pt".to_string()),
+        ("run", checkpoint.spec.name.clone()),
+        ("round", checkpoint.record.round.to_string()),
+    ];
+    let metadata = metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
+    export_safetensors(output, &tensors, &metadata).map_err(crate::train::store_failure)
 }
 
 fn list(home: &Path) -> Result<ExitCode, Failure> {
@@ -47,8 +68,8 @@ fn list(home: &Path) -> Result<ExitCode, Failure> {
         println!("no checkpoints in {}: a run writes one when its budget is spent", folder.display());
     }
     for path in found {
-        match checkpoint::summary(&path) {
-            Ok(summary) => println!("{}  {summary}", path.display()),
+        match describe_checkpoint(&path) {
+            Ok(m) => println!("{}  round {}, {} tokens, state {:.8}", path.display(), m.round, m.tokens, m.state_root),
             Err(e) => println!("{}  not readable: {e}", path.display()),
         }
     }

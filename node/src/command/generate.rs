@@ -2,7 +2,7 @@
 
 use super::checkpoint::open;
 use crate::cli::GenerateArgs;
-use crate::config::run_file::{model_config, tokenizer_choice};
+use crate::config::run_file::{model_config, tokenizer_choice, trainer_options};
 use crate::exit::{Code, Failure};
 use rand::{Rng, SeedableRng};
 use starling_data::Tokenizer;
@@ -17,7 +17,12 @@ pub fn run(args: &GenerateArgs) -> Result<ExitCode, Failure> {
     }
     let checkpoint = open(&args.checkpoint)?;
     let model = model_config(&checkpoint.spec.model);
-    let choice = args.tokenizer.as_ref().map_or_else(|| "bytes".into(), |p| p.to_string_lossy().into_owned());
+    let beside = args.checkpoint.join("tokenizer.json");
+    let choice = match &args.tokenizer {
+        Some(path) => path.to_string_lossy().into_owned(),
+        None if beside.is_file() => beside.to_string_lossy().into_owned(),
+        None => "bytes".into(),
+    };
     let tokenizer = Tokenizer::load(&tokenizer_choice(&choice))?;
     if tokenizer.digest() != checkpoint.spec.data.tokenizer {
         return Err(Failure::message(
@@ -26,8 +31,7 @@ pub fn run(args: &GenerateArgs) -> Result<ExitCode, Failure> {
         ));
     }
     let device: DeviceChoice = args.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let options = TrainerOptions { batch: 1, accumulate: 1, threads, ..TrainerOptions::default() };
+    let options = TrainerOptions { batch: 1, accumulate: 1, ..trainer_options(&checkpoint.spec.inner, 0) };
     let mut trainer = starling_kernels::open_trainer(&device, &model, &options).map_err(|e| Failure::new(Code::Refused, e))?;
     trainer.load(&checkpoint.theta)?;
 
@@ -42,7 +46,7 @@ pub fn run(args: &GenerateArgs) -> Result<ExitCode, Failure> {
         tokens.push(sampler.sample(&logits));
     }
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", tokenizer.decode(&tokens))?;
+    writeln!(out, "{}", tokenizer.decode(&tokens)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

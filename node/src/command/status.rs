@@ -5,7 +5,7 @@ use crate::config::node_file;
 use crate::exit::{Code, Failure};
 use crate::train::home_of;
 use crate::watch::screen::bytes;
-use crate::watch::status::{Answer, Question, Status, ask, running_homes};
+use crate::watch::status::{Answer, Member, Question, Status, ask, running_homes};
 use anyhow::Context;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -84,8 +84,13 @@ fn text(status: &Status) -> String {
             link,
             member.phase.as_deref().unwrap_or("-"),
             member.seq.map_or("-".into(), |s| s.to_string()),
-            member.heard_s.filter(|_| !member.me).map_or(String::new(), |s| format!("{s:.1} s ago")),
+            heard(member),
         );
     }
     out
+}
+
+fn heard(member: &Member) -> String {
+    let heard = member.heard_s.filter(|_| !member.me).map(|s| format!("{s:.1} s ago"));
+    [heard, member.out.clone()].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -7,7 +7,7 @@ use crate::exit::{Code, Failure};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use starling_data::{CorpusOptions, TokenizerChoice};
-use starling_kernels::ModelConfig;
+use starling_kernels::{ModelConfig, TrainerOptions};
 use starling_protocol::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
 use starling_protocol::{Digest, NodeId};
 use std::path::{Path, PathBuf};
@@ -354,6 +354,21 @@ pub fn model_config(spec: &ModelSpec) -> ModelConfig {
         tied: spec.tied,
         rope_theta: spec.rope_theta,
         norm_eps: spec.norm_eps,
+    }
+}
+
+/// The inner optimizer as `kernels` takes it; 0 threads = all cores.
+pub fn trainer_options(inner: &InnerSpec, threads: usize) -> TrainerOptions {
+    let threads = if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
+    TrainerOptions {
+        batch: inner.batch as usize,
+        accumulate: inner.accumulate as usize,
+        threads,
+        beta1: inner.beta1,
+        beta2: inner.beta2,
+        eps: inner.eps,
+        weight_decay: inner.weight_decay,
+        clip: inner.clip,
     }
 }
 

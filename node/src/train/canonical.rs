@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use starling_protocol::limits::{CHUNK_ELEMENTS, STATE_CHUNK_BYTES};
 use starling_protocol::record::Record;
 use starling_protocol::run::Codec;
-use starling_protocol::state::{self, Manifest};
+use starling_protocol::state::{self, Manifest, StateError};
 use starling_protocol::{Digest, outer, update};
 
 /// Elements of one chunk of the state.
@@ -40,6 +40,8 @@ pub enum StepError {
     Length { found: usize, expected: usize },
     #[error("chunk {chunk} of the update does not decode: {reason}; it was dropped")]
     Chunk { chunk: usize, reason: String },
+    #[error(transparent)]
+    State(#[from] StateError),
     #[error("the update makes parameter or momentum chunk {chunk} infinite or not a number; it was dropped")]
     NonFinite { chunk: usize },
 }
@@ -51,13 +53,13 @@ impl Canonical {
     }
 
     /// The manifest of the state as it is.
-    pub fn manifest(&self) -> Manifest {
+    pub fn manifest(&self) -> Result<Manifest, StateError> {
         let digests = |values: &[f32]| -> Vec<Digest> {
-            values.par_chunks(STATE_CHUNK_ELEMENTS).map(|c| state::chunk_digest(bytemuck::cast_slice(c))).collect()
+            values.par_chunks(STATE_CHUNK_ELEMENTS).map(state::floats_digest).collect()
         };
         let mut chunks = digests(&self.theta);
         chunks.extend(digests(&self.momentum));
-        Manifest { schema: self.schema, elements: self.theta.len() as u64, chunks }
+        Manifest::of_chunks(self.schema, self.theta.len() as u64, chunks)
     }
 
     /// The manifest that the state will have after `step`; the state itself does not change.
@@ -71,23 +73,17 @@ impl Canonical {
             .map(|(index, (theta, momentum))| {
                 let (mut theta, mut momentum) = (theta.to_vec(), momentum.to_vec());
                 step.apply_to_chunk(index, &mut theta, &mut momentum)?;
-                let digest = |values: &[f32]| state::chunk_digest(bytemuck::cast_slice(values));
-                Ok((digest(&theta), digest(&momentum)))
+                Ok((state::floats_digest(&theta), state::floats_digest(&momentum)))
             })
             .collect::<Result<_, StepError>>()?;
         let (mut chunks, momentum): (Vec<_>, Vec<_>) = stepped.into_iter().unzip();
         chunks.extend(momentum);
-        Ok(Manifest { schema: self.schema, elements: self.theta.len() as u64, chunks })
+        Ok(Manifest::of_chunks(self.schema, self.theta.len() as u64, chunks)?)
     }
 
     /// Applies a step that [`Self::speculate`] has accepted, and makes `record` the head.
     pub fn adopt(&mut self, step: &OuterStep, record: Record) -> Result<(), StepError> {
-        step.check_length(self.elements())?;
-        self.theta
-            .par_chunks_mut(STATE_CHUNK_ELEMENTS)
-            .zip(self.momentum.par_chunks_mut(STATE_CHUNK_ELEMENTS))
-            .enumerate()
-            .try_for_each(|(index, (theta, momentum))| step.apply_to_chunk(index, theta, momentum))?;
+        step.apply(&mut self.theta, &mut self.momentum)?;
         self.digest = record.digest();
         self.record = record;
         Ok(())
@@ -95,6 +91,16 @@ impl Canonical {
 }
 
 impl OuterStep<'_> {
+    /// Applies the step to flat parameters and momentum of equal length.
+    pub fn apply(&self, theta: &mut [f32], momentum: &mut [f32]) -> Result<(), StepError> {
+        self.check_length(theta.len())?;
+        theta
+            .par_chunks_mut(STATE_CHUNK_ELEMENTS)
+            .zip(momentum.par_chunks_mut(STATE_CHUNK_ELEMENTS))
+            .enumerate()
+            .try_for_each(|(index, (theta, momentum))| self.apply_to_chunk(index, theta, momentum))
+    }
+
     fn check_length(&self, elements: usize) -> Result<(), StepError> {
         let expected = update::encoded_len(self.codec, elements);
         if self.update.len() != expected {
@@ -116,8 +122,7 @@ impl OuterStep<'_> {
             let range = update::chunk_range(self.codec, elements, chunk);
             decode(self.codec, &self.update[range], decoded)
                 .map_err(|reason| StepError::Chunk { chunk, reason })?;
-            outer::nesterov(theta, momentum, decoded, self.lr, self.momentum);
-            if theta.iter().chain(momentum.iter()).any(|v| !v.is_finite()) {
+            if !outer::nesterov(theta, momentum, decoded, self.lr, self.momentum) {
                 return Err(StepError::NonFinite { chunk });
             }
         }

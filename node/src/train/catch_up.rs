@@ -3,24 +3,29 @@
 //!
 //! Nothing of a peer is believed: records must form a chain from what is held (or from the snapshot) to the head
 //! that the engine asked for, chunks must have the digests of the snapshot's manifest, whose root must be that of its
-//! record, updates must have the digest in their record, and replaying them must give its state root.
+//! record, updates must have the digest in their record, and replaying them must give its state root. Until a new
+//! state is complete, the old one stays.
 
 use super::ledger::Job;
+use crate::net::fetch::{
+    Expect, FetchRequest, Item, RECORDS_MAX, SNAPSHOT_BYTES_MAX, decode_records, decode_snapshots,
+};
 use crate::net::NetHandle;
-use crate::net::fetch::{FetchRequest, Piece, decode_records, decode_snapshots, download};
-use crate::net::fetch::{RECORDS_BYTES_MAX, RECORDS_MAX, SNAPSHOTS_BYTES_MAX};
-use starling_protocol::limits::STATE_CHUNK_BYTES;
 use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
 use starling_protocol::state::{self, Manifest};
 use starling_protocol::{Digest, NodeId, update, wire};
 use starling_store::Store;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
 /// Longest gap that is closed record by record; beyond it a snapshot is fetched.
 const RECORDS_GAP_MAX: u64 = 4096;
+/// Chunks that are fetched and wait to be written.
+const CHUNKS_WAITING: usize = 8;
 
 /// What the engine asked for.
 #[derive(Clone, Debug)]
@@ -40,6 +45,20 @@ pub struct Arrived {
     pub seconds: f64,
 }
 
+/// Why it did not get there.
+#[derive(Debug)]
+pub struct Failed {
+    pub reason: String,
+    /// The sources' chain does not contain the record held here.
+    pub diverged: bool,
+}
+
+impl Failed {
+    fn because(reason: impl ToString) -> Self {
+        Self { reason: reason.to_string(), diverged: false }
+    }
+}
+
 /// Everything an errand needs.
 pub struct Task {
     pub errand: Errand,
@@ -50,160 +69,221 @@ pub struct Task {
     pub elements: usize,
     /// The head held now and the schema.
     pub head: (Record, Digest),
+    /// Bytes received so far.
+    pub bytes: AtomicU64,
+}
+
+/// Told how many bytes have come so far.
+pub type Progress<'a> = &'a (dyn Fn(u64) + Send + Sync);
+
+/// A snapshot on the way to the target, and the records after it.
+struct Offer {
+    record: Record,
+    manifest: Manifest,
+    chain: Vec<Record>,
+}
+
+/// Why one source's records were of no use.
+enum NoChain {
+    Diverged,
+    Other(String),
 }
 
 impl Task {
-    /// Runs the errand. The error says in plain words why no source could help.
-    pub async fn run(self) -> Result<Arrived, String> {
+    /// Runs the errand.
+    pub async fn run(self, progress: Progress<'_>) -> Result<Arrived, Failed> {
         let started = Instant::now();
-        let mut bytes = 0;
-        let incremental = !self.errand.afresh && self.head.0.seq < self.errand.seq;
-        if incremental && let Some(chain) = self.chain_from(&self.head.0).await {
-            let record = self.replay(chain, &mut bytes).await?;
-            return Ok(Arrived { record, bytes, seconds: started.elapsed().as_secs_f64() });
-        }
-        let (base, manifest, chain) = self.snapshot().await?;
-        let base = self.adopt(base, manifest, &mut bytes).await?;
-        let record = if chain.is_empty() { base } else { self.replay(chain, &mut bytes).await? };
+        let record = if self.errand.afresh { self.afresh(progress).await? } else { self.onward(progress).await? };
+        let bytes = self.bytes.load(Ordering::Relaxed);
         Ok(Arrived { record, bytes, seconds: started.elapsed().as_secs_f64() })
     }
 
-    /// The records after `base` up to the target, from the first source whose records form that chain.
-    async fn chain_from(&self, base: &Record) -> Option<Vec<Record>> {
+    /// From the head held here; by way of a snapshot if the sources have dropped the updates in between.
+    async fn onward(&self, progress: Progress<'_>) -> Result<Record, Failed> {
+        let mut why = "no peer to fetch from".to_string();
+        let (mut diverged, mut asked) = (0, 0);
         for source in &self.errand.sources {
-            match self.chain_of(*source, base).await {
-                Ok(chain) => return Some(chain),
-                Err(why) => tracing::debug!("no chain from {}: {why}", source.short()),
+            match self.chain_of(*source, &self.head.0).await {
+                Ok(chain) => match self.replay(chain, progress).await {
+                    Err(failed) if failed.reason.contains("no source has the update") => return self.afresh(progress).await,
+                    other => return other,
+                },
+                Err(NoChain::Diverged) => {
+                    diverged += 1;
+                    why = format!("the flock's records do not follow record {} of this node", self.head.0.seq);
+                }
+                Err(NoChain::Other(reason)) => why = reason,
             }
+            asked += 1;
         }
-        None
+        Err(Failed { reason: why, diverged: asked > 0 && diverged == asked })
     }
 
-    async fn chain_of(&self, source: NodeId, base: &Record) -> Result<Vec<Record>, String> {
+    async fn afresh(&self, progress: Progress<'_>) -> Result<Record, Failed> {
+        let offer = self.offer().await?;
+        let base = self.adopt(&offer, progress).await?;
+        if offer.chain.is_empty() { Ok(base) } else { self.replay(offer.chain, progress).await }
+    }
+
+    /// The records after `base` up to the target.
+    async fn chain_of(&self, source: NodeId, base: &Record) -> Result<Vec<Record>, NoChain> {
+        let other = |e: &dyn std::fmt::Display| NoChain::Other(format!("{}: {e}", source.short()));
         let mut chain: Vec<Record> = Vec::new();
-        let mut parent = base.digest();
-        if parent == self.errand.target {
-            return Ok(chain);
+        let gap = self.errand.seq.checked_sub(base.seq).ok_or(NoChain::Diverged)?;
+        if gap > RECORDS_GAP_MAX {
+            return Err(other(&"the gap is too long for records alone"));
         }
-        let gap = self.errand.seq.checked_sub(base.seq).filter(|gap| *gap <= RECORDS_GAP_MAX);
-        let mut left = gap.ok_or("the gap is too long for records alone")?;
-        while left > 0 {
-            let from_seq = self.errand.seq - left + 1;
-            let max = left.min(u64::from(RECORDS_MAX)) as u16;
-            let request = FetchRequest::Records { from_seq, max };
-            let answer = self.net.fetch(source, request, RECORDS_BYTES_MAX as usize).await.map_err(|e| e.to_string())?;
-            let records = decode_records(&answer).map_err(|e| e.to_string())?;
-            if records.is_empty() {
-                return Err("it does not have these records".into());
+        while (chain.len() as u64) < gap {
+            let parent = chain.last().unwrap_or(base);
+            let max = (gap - chain.len() as u64).min(u64::from(RECORDS_MAX)) as u16;
+            let request = FetchRequest::Records { from_seq: parent.seq + 1, max };
+            let answer = self.net.fetch(source, request, Expect::of(&request)).await.map_err(|e| other(&e))?;
+            let records = decode_records(&answer).map_err(|e| other(&e))?;
+            if records.is_empty() || records.len() > usize::from(max) {
+                return Err(other(&"it does not have these records"));
             }
             for bytes in records {
-                let record = wire::decode_record(bytes.as_ref()).map_err(|e| e.to_string())?;
-                let seq = self.errand.seq - left + 1;
-                if record.seq != seq || record.parent != parent || record.run != self.spec.digest() || left == 0 {
-                    return Err(format!("its record {seq} does not follow the one before it"));
+                let record = wire::decode_record(&bytes).map_err(|e| other(&e))?;
+                let parent = chain.last().unwrap_or(base);
+                if record.parent != parent.digest() && chain.is_empty() {
+                    return Err(NoChain::Diverged);
                 }
-                parent = record.digest();
+                record.validate_after(parent).map_err(|e| other(&e))?;
                 chain.push(record);
-                left -= 1;
             }
         }
-        if parent == self.errand.target { Ok(chain) } else { Err("its records lead to another head".into()) }
+        if chain.last().unwrap_or(base).digest() == self.errand.target { Ok(chain) } else { Err(NoChain::Diverged) }
     }
 
-    /// The newest snapshot of any source that lies on the target's chain, and the records after it.
-    async fn snapshot(&self) -> Result<(Record, Manifest, Vec<Record>), String> {
+    /// The newest snapshot of any source that lies on the target's chain.
+    async fn offer(&self) -> Result<Offer, Failed> {
         let mut why = "no peer to fetch from".to_string();
         for source in &self.errand.sources {
-            let offered = match self.snapshots_of(*source).await {
-                Ok(offered) => offered,
-                Err(e) => {
-                    why = e;
-                    continue;
-                }
-            };
-            for (record, manifest) in offered {
-                match self.chain_of(*source, &record).await {
-                    Ok(chain) => return Ok((record, manifest, chain)),
-                    Err(e) => why = e,
-                }
+            match self.offer_of(*source).await {
+                Ok(offer) => return Ok(offer),
+                Err(reason) => why = format!("{}: {reason}", source.short()),
             }
         }
-        Err(format!("no source offers a snapshot on the way to record {}: {why}", self.errand.seq))
+        Err(Failed::because(format!("no source offers a snapshot on the way to record {}; {why}", self.errand.seq)))
     }
 
-    /// Newest first; only those whose manifest has the root that its record names.
-    async fn snapshots_of(&self, source: NodeId) -> Result<Vec<(Record, Manifest)>, String> {
-        let answer = self
-            .net
-            .fetch(source, FetchRequest::SnapshotManifests, SNAPSHOTS_BYTES_MAX as usize)
-            .await
-            .map_err(|e| e.to_string())?;
-        let mut offered = Vec::new();
-        for (record, manifest) in decode_snapshots(&answer).map_err(|e| e.to_string())? {
-            let record = wire::decode_record(record.as_ref()).map_err(|e| e.to_string())?;
-            let manifest = Manifest::decode(manifest.as_ref()).map_err(|e| e.to_string())?;
-            let fits = manifest.schema == self.head.1 && manifest.elements == self.elements as u64;
-            if fits && state::root(&manifest) == record.state_root && record.lineage == self.errand.lineage {
-                offered.push((record, manifest));
+    async fn offer_of(&self, source: NodeId) -> Result<Offer, String> {
+        let request = FetchRequest::SnapshotManifests;
+        let answer = self.net.fetch(source, request, Expect::of(&request)).await.map_err(|e| e.to_string())?;
+        let mut snapshots = decode_snapshots(&answer).map_err(|e| e.to_string())?;
+        snapshots.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));
+        let mut why = "it has none".to_string();
+        for (seq, manifest) in snapshots.into_iter().filter(|(_, m)| m.len() <= SNAPSHOT_BYTES_MAX) {
+            match self.snapshot(source, seq, &manifest).await {
+                Ok(offer) => return Ok(offer),
+                Err(reason) => why = reason,
             }
         }
-        offered.sort_by_key(|(record, _)| std::cmp::Reverse(record.seq));
-        Ok(offered)
+        Err(why)
+    }
+
+    /// Checks that the manifest is of the record at `seq`, and that the record leads to the target.
+    async fn snapshot(&self, source: NodeId, seq: u64, manifest: &[u8]) -> Result<Offer, String> {
+        let manifest = Manifest::decode(manifest).map_err(|e| e.to_string())?;
+        if manifest.schema != self.head.1 || manifest.elements != self.elements as u64 {
+            return Err("its snapshot is of another model".into());
+        }
+        let request = FetchRequest::Records { from_seq: seq, max: 1 };
+        let answer = self.net.fetch(source, request, Expect::of(&request)).await.map_err(|e| e.to_string())?;
+        let records = decode_records(&answer).map_err(|e| e.to_string())?;
+        let record = wire::decode_record(records.first().ok_or("it does not have the snapshot's record")?)
+            .map_err(|e| e.to_string())?;
+        let ours = record.seq == seq && record.run == self.spec.digest() && record.lineage == self.errand.lineage;
+        if !ours || state::root(&manifest) != record.state_root {
+            return Err("its snapshot is not of its record".into());
+        }
+        match self.chain_of(source, &record).await {
+            Ok(chain) => Ok(Offer { record, manifest, chain }),
+            Err(NoChain::Diverged) => Err("its snapshot does not lead to the head".into()),
+            Err(NoChain::Other(why)) => Err(why),
+        }
     }
 
     /// Fetches a snapshot's chunks from all sources at once and makes it this node's head.
-    async fn adopt(&self, record: Record, manifest: Manifest, bytes: &mut u64) -> Result<Record, String> {
-        let pieces = manifest
-            .chunks
-            .iter()
-            .map(|digest| Piece { request: FetchRequest::StateChunk(*digest), bytes_max: STATE_CHUNK_BYTES })
-            .collect();
-        let store = self.store.clone();
-        let begun = tokio::task::spawn_blocking(move || store.begin_adopt().map_err(|e| e.to_string()));
-        begun.await.map_err(|e| e.to_string())??;
-        let chunks = download(&self.net, &self.errand.sources, pieces).await.map_err(|e| e.to_string())?;
-        let store = self.store.clone();
-        let adopting = move || -> Result<u64, String> {
-            let mut bytes = 0;
-            for (digest, chunk) in manifest.chunks.iter().zip(chunks) {
-                bytes += chunk.len() as u64;
-                store.put_chunk(digest, &chunk).map_err(|e| e.to_string())?;
-            }
-            store.finish_adopt(&manifest, &record).map_err(|e| e.to_string())?;
-            Ok(bytes)
+    async fn adopt(&self, offer: &Offer, progress: Progress<'_>) -> Result<Record, Failed> {
+        let manifest = Arc::new(offer.manifest.clone());
+        let missing = {
+            let (store, manifest) = (self.store.clone(), manifest.clone());
+            blocking(move || store.begin_adopt(&manifest)).await?
         };
-        *bytes += tokio::task::spawn_blocking(adopting).await.map_err(|e| e.to_string())??;
+        let places: BTreeMap<Digest, usize> = manifest.chunks.iter().enumerate().map(|(n, d)| (*d, n)).collect();
+        let items = missing.iter().filter_map(|digest| {
+            let index = *places.get(digest)?;
+            let length = manifest.chunk_len(index)? as u64;
+            Some(Item { index, parts: vec![(FetchRequest::StateChunk(*digest), Expect::Exactly(length))] })
+        });
+        let items: Vec<Item> = items.collect();
+        let checked = manifest.clone();
+        let check = Arc::new(move |item: &Item, bytes: &[u8]| checked.check_chunk(item.index, bytes).is_ok());
+        let (done, mut chunks) = mpsc::channel(CHUNKS_WAITING);
+        let downloader = self.net.downloader(check);
+        let download = async { downloader.run(items, &self.errand.sources, done).await.map_err(Failed::because) };
+        let writing = async {
+            while let Some((index, bytes)) = chunks.recv().await {
+                self.count(bytes.len(), progress);
+                let (store, manifest) = (self.store.clone(), manifest.clone());
+                blocking(move || match manifest.chunks.get(index) {
+                    Some(digest) => store.put_chunk(digest, &bytes),
+                    None => Ok(()),
+                })
+                .await?;
+            }
+            Ok(())
+        };
+        tokio::try_join!(download, writing)?;
+        let (store, record) = (self.store.clone(), offer.record.clone());
+        blocking(move || store.finish_adopt(&manifest, &record)).await?;
         let (reply, reloaded) = oneshot::channel();
-        self.ledger.send(Job::Reload { reply }).await.map_err(|_| "the ledger stopped")?;
-        reloaded.await.map_err(|_| "the ledger stopped")?
+        self.ledger(Job::Reload { reply }).await?;
+        reloaded.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)
     }
 
     /// Fetches the updates of a chain and replays them; returns the last record.
-    async fn replay(&self, chain: Vec<Record>, bytes: &mut u64) -> Result<Record, String> {
+    async fn replay(&self, chain: Vec<Record>, progress: Progress<'_>) -> Result<Record, Failed> {
         let mut last = None;
         for record in chain {
             let update = self.update_of(&record).await?;
-            *bytes += update.len() as u64;
+            self.count(update.len(), progress);
             let (reply, replayed) = oneshot::channel();
-            let job = Job::Replay { record: record.clone(), update, reply };
-            self.ledger.send(job).await.map_err(|_| "the ledger stopped")?;
-            replayed.await.map_err(|_| "the ledger stopped")??;
+            self.ledger(Job::Replay { record: record.clone(), update, reply }).await?;
+            replayed.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
             last = Some(record);
         }
-        last.ok_or_else(|| "nothing to replay".into())
+        last.ok_or_else(|| Failed::because("there is nothing to fetch"))
     }
 
-    async fn update_of(&self, record: &Record) -> Result<Vec<u8>, String> {
+    async fn update_of(&self, record: &Record) -> Result<Vec<u8>, Failed> {
         let mut why = "no peer to fetch from".to_string();
-        // The codec was fixed by the record before; both fit within the larger one.
-        let bytes_max = update::encoded_len(starling_protocol::run::Codec::Bf16, self.elements);
+        // The codec was fixed by the record before; what is longer than the longer codec's is no update.
+        let bytes_max = update::encoded_len(starling_protocol::run::Codec::Bf16, self.elements) as u64;
         for source in &self.errand.sources {
-            match self.net.fetch(*source, FetchRequest::Update { seq: record.seq }, bytes_max).await {
+            let request = FetchRequest::Update { seq: record.seq };
+            match self.net.fetch(*source, request, Expect::AtMost(bytes_max)).await {
                 Ok(bytes) if update::digest(&bytes) == record.update => return Ok(bytes),
                 Ok(_) => why = format!("{} sent another update than the record names", source.short()),
                 Err(e) => why = e.to_string(),
             }
         }
-        Err(format!("no source has the update of record {}: {why}", record.seq))
+        Err(Failed::because(format!("no source has the update of record {}: {why}", record.seq)))
     }
+
+    fn count(&self, bytes: usize, progress: Progress<'_>) {
+        progress(self.bytes.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64);
+    }
+
+    async fn ledger(&self, job: Job) -> Result<(), Failed> {
+        self.ledger.send(job).await.map_err(|_| Failed::because("the ledger stopped"))
+    }
+}
+
+/// Runs disk work on a thread that may block.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, starling_store::StoreError> + Send + 'static,
+) -> Result<T, Failed> {
+    tokio::task::spawn_blocking(work).await.map_err(Failed::because)?.map_err(Failed::because)
 }

@@ -19,7 +19,7 @@ use starling_protocol::{Digest, NodeId};
 use starling_store::Store;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -38,7 +38,8 @@ const FINAL_VALIDATION: usize = 8;
 pub enum Outcome {
     Reduced { key: starling_protocol::engine::io::AttemptKey, outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError> },
     ReduceProgress { key: starling_protocol::engine::io::AttemptKey, bytes: u64 },
-    CaughtUp(Result<catch_up::Arrived, String>),
+    CatchUpProgress { bytes: u64 },
+    CaughtUp(Result<catch_up::Arrived, catch_up::Failed>),
     ShardsFetched(Result<(), String>),
 }
 
@@ -55,7 +56,7 @@ pub struct Parts {
     pub ledger: Ledger,
     pub trainer: TrainerHandle,
     pub store: Arc<Store>,
-    pub data: Arc<RwLock<Dataset>>,
+    pub data: Arc<Dataset>,
     pub questions: mpsc::Receiver<Asked>,
     pub screen: Screen,
     pub home: PathBuf,
@@ -71,6 +72,13 @@ pub struct Settings {
     pub ticket: super::ticket::TicketMaker,
 }
 
+impl Settings {
+    /// Sequences of the longest validation.
+    pub fn validation_reads(&self) -> u64 {
+        (self.validate_sequences * FINAL_VALIDATION) as u64
+    }
+}
+
 /// The running node.
 pub struct Driver {
     pub(super) spec: RunSpec,
@@ -83,7 +91,7 @@ pub struct Driver {
     pub(super) trainer_jobs: mpsc::Sender<trainer::Job>,
     pub(super) trainer: TrainerHandle,
     pub(super) store: Arc<Store>,
-    pub(super) data: Arc<RwLock<Dataset>>,
+    pub(super) data: Arc<Dataset>,
     pub(super) screen: Screen,
     pub(super) home: PathBuf,
     pub(super) settings: Settings,
@@ -129,7 +137,7 @@ impl Driver {
             results,
             started: Instant::now(),
             reduction: None,
-            router: crate::reduce::BulkRouter::new(),
+            router: crate::reduce::BulkRouter::new(parts.run),
             delta: None,
             wanted_round: None,
             shards_under_way: false,
@@ -201,12 +209,12 @@ impl Driver {
                 self.feed(Input::PeerUp { peer }).await
             }
             NetEvent::PeerDown { peer, reason } => {
-                self.show(Event::PeerDown { peer: peer.to_string(), reason });
+                self.show(Event::PeerDown { peer: peer.to_string(), reason: reason.to_string() });
                 self.feed(Input::PeerDown { peer }).await
             }
             NetEvent::Control { from, bytes } => self.feed(Input::Message { from, bytes }).await,
             NetEvent::Bulk { from, stream } => {
-                self.router.accept(from, stream);
+                self.router.route(from, stream);
                 Ok(())
             }
             NetEvent::Listening { address } => {
@@ -214,7 +222,15 @@ impl Driver {
                 Ok(())
             }
             NetEvent::DialFailed { address, why } => {
-                self.show(Event::DialFailed { address: address.to_string(), reason: why });
+                let address = address.map_or_else(|| "a peer".into(), |a| a.to_string());
+                self.show(Event::DialFailed { address, reason: why });
+                Ok(())
+            }
+            NetEvent::ListenFailed { why } => Err(Failure::message(Code::Refused, why)),
+            NetEvent::OtherVersion { peer, theirs } => {
+                metrics::counter!("starling_refused_total", "reason" => "version").increment(1);
+                let reason = format!("it runs {theirs}, which this release does not understand: run the same release on both");
+                self.show(Event::Refused { peer: peer.to_string(), reason });
                 Ok(())
             }
             NetEvent::ExternalAddress { .. } => Ok(()),
@@ -225,6 +241,7 @@ impl Driver {
         match result {
             Outcome::ReduceProgress { key, bytes } => self.feed(Input::ReduceProgress { key, bytes }).await,
             Outcome::Reduced { key, outcome } => self.reduced(key, outcome).await,
+            Outcome::CatchUpProgress { bytes } => self.feed(Input::CatchUpProgress { bytes }).await,
             Outcome::CaughtUp(outcome) => self.caught_up(outcome).await,
             Outcome::ShardsFetched(outcome) => {
                 self.shards_under_way = false;
@@ -263,7 +280,7 @@ impl Driver {
 
     /// Bytes of text that a token stands for, on average over the held-out text.
     pub(super) fn bytes_per_token(&self) -> f64 {
-        self.data.read().unwrap_or_else(|p| p.into_inner()).bytes_per_token().max(f64::MIN_POSITIVE)
+        self.data.manifest().bytes_per_token().max(f64::MIN_POSITIVE)
     }
 
     pub(super) fn show(&mut self, event: Event) {
@@ -283,7 +300,7 @@ impl Driver {
         if finish == Finish::BudgetSpent {
             let round = self.final_checkpoint().await?;
             tracing::debug!("wrote the checkpoint of round {round}");
-            let sequences = self.settings.validate_sequences * FINAL_VALIDATION;
+            let sequences = self.settings.validation_reads() as usize;
             let _ = self.trainer_jobs.try_send(trainer::Job::Validate { sequences });
             self.farewell(net_events, ledger_done, trainer_events, sequences > 0).await?;
         }

@@ -7,7 +7,7 @@ use starling_protocol::engine::io::{AttemptKey, PersistToken};
 use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, state};
-use starling_store::{Store, StoreError};
+use starling_store::{CheckpointSource, Store, StoreError, TensorShape};
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use tokio::sync::{mpsc, oneshot};
@@ -17,8 +17,8 @@ const JOBS_MAX: usize = 64;
 
 /// What the ledger is asked to do, in order.
 pub enum Job {
-    /// Compute the state root after an attempt's update.
-    Speculate { key: AttemptKey, update: Arc<Vec<u8>>, lr: f64, momentum: f64 },
+    /// Compute the state root after an attempt's update; without one, after that of the persisted report.
+    Speculate { key: AttemptKey, update: Option<Arc<Vec<u8>>>, lr: f64, momentum: f64 },
     /// Forget an attempt's update.
     Forget { key: AttemptKey },
     PersistReport { token: PersistToken, key: AttemptKey, record: Record },
@@ -54,8 +54,12 @@ pub struct Ledger {
 
 /// What a checkpoint says besides the tensors.
 pub struct Naming {
+    /// The encoded specification of the run.
+    pub spec: Vec<u8>,
     /// Hugging Face name and shape of each tensor, in the order of the flat vector.
-    pub tensors: Vec<(String, Vec<usize>)>,
+    pub tensors: Vec<TensorShape>,
+    /// Files that go with it, such as the tokenizer.
+    pub extras: Vec<(String, Vec<u8>)>,
 }
 
 impl Ledger {
@@ -94,14 +98,23 @@ impl Worker {
 
     fn handle(&mut self, job: Job) -> Result<Option<Done>, Failure> {
         Ok(match job {
-            Job::Speculate { key, update, lr, momentum } => Some(self.speculate(key, update, lr, momentum)),
+            Job::Speculate { key, update, lr, momentum } => {
+                let update = match update {
+                    Some(update) => Some(update),
+                    None => self.reported_update(&key)?,
+                };
+                let Some(update) = update else {
+                    return Ok(Some(Done::NotApplied { key, reason: "its update is not at hand any more".into() }));
+                };
+                Some(self.speculate(key, update, lr, momentum))
+            }
             Job::Forget { key } => {
                 self.speculative.take_if(|(held, _)| *held == key);
                 None
             }
             Job::PersistReport { token, key, record } => {
                 let Some((_, update)) = self.speculative.as_ref().filter(|(held, _)| *held == key) else { return Ok(None) };
-                self.store.put_report(&key, &record, update).map_err(store_failure)?;
+                self.store.put_report(key, &record, update).map_err(store_failure)?;
                 Some(Done::Durable { token })
             }
             Job::Commit { token, key, record } => {
@@ -110,11 +123,12 @@ impl Worker {
             }
             Job::Found { token, record } => {
                 let mut state = self.write();
-                self.store.found(&record).map_err(store_failure)?;
+                self.store
+                    .found(&record, &state.schema, &state.theta, &state.momentum)
+                    .map_err(store_failure)?;
                 state.digest = record.digest();
                 state.record = record;
                 drop(state);
-                self.snapshot()?;
                 Some(Done::Durable { token })
             }
             Job::Replay { record, update, reply } => {
@@ -130,6 +144,11 @@ impl Worker {
                 None
             }
         })
+    }
+
+    fn reported_update(&self, key: &AttemptKey) -> Result<Option<Arc<Vec<u8>>>, Failure> {
+        let Some((_, record)) = self.store.pending_report().filter(|(held, _)| held == key) else { return Ok(None) };
+        Ok(self.store.update_by_digest(&record.update).map_err(store_failure)?.map(Arc::new))
     }
 
     fn speculate(&mut self, key: AttemptKey, update: Arc<Vec<u8>>, lr: f64, momentum: f64) -> Done {
@@ -150,7 +169,7 @@ impl Worker {
         let update = match self.speculative.take() {
             Some((held, update)) if held == key => update,
             // A report from before a restart: its update is on disk.
-            _ => Arc::new(self.store.report_update(&key).map_err(store_failure)?.ok_or_else(|| {
+            _ => Arc::new(self.store.update_by_digest(&record.update).map_err(store_failure)?.ok_or_else(|| {
                 Failure::message(Code::StoreDamaged, "the update of a decided round is gone from the store")
             })?),
         };
@@ -194,7 +213,7 @@ impl Worker {
         let mut state = self.write();
         match load(&self.store, &self.spec, &mut state) {
             Ok(()) => Ok(Ok(state.record.clone())),
-            Err(e) => Ok(Err(e)),
+            Err(e) => Ok(Err(e.to_string())),
         }
     }
 
@@ -205,15 +224,29 @@ impl Worker {
 
     fn snapshot(&self) -> Result<(), Failure> {
         let state = self.read();
-        self.store
-            .write_snapshot(&state.record, state.schema, &state.theta, &state.momentum)
-            .map_err(store_failure)
+        match self.store.write_snapshot(&state.record, &state.schema, &state.theta, &state.momentum) {
+            // The records and updates are safe, and the snapshots before are kept: the next one may find room.
+            Err(e @ StoreError::Full { .. }) => {
+                tracing::warn!("no snapshot was written: {e}");
+                Ok(())
+            }
+            other => other.map_err(store_failure),
+        }
     }
 
     fn checkpoint(&self, folder: &std::path::Path) -> Result<(), StoreError> {
         let state = self.read();
-        let tensors: Vec<_> = self.naming.tensors.iter().map(|(n, s)| (n.as_str(), s.as_slice())).collect();
-        starling_store::checkpoint::write(folder, &state.record, &self.spec, state.schema, &tensors, &state.theta, &state.momentum)
+        let extras: Vec<_> = self.naming.extras.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+        let source = CheckpointSource {
+            record: &state.record,
+            spec: &self.naming.spec,
+            schema: state.schema,
+            tensors: &self.naming.tensors,
+            theta: &state.theta,
+            momentum: &state.momentum,
+            extras: &extras,
+        };
+        starling_store::export_checkpoint(folder, &source)
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Canonical> {
@@ -231,36 +264,27 @@ fn outer_rates(spec: &RunSpec, record: &Record) -> (f32, f32) {
 }
 
 /// Brings `state` to the head of the store: the newest snapshot that checks, then the updates after it.
-pub fn load(store: &Store, spec: &RunSpec, state: &mut Canonical) -> Result<(), String> {
-    let loaded = store.load_state().map_err(|e| e.to_string())?;
+pub fn load(store: &Store, spec: &RunSpec, state: &mut Canonical) -> Result<(), StoreError> {
+    let loaded = store.load_state(|record, update, theta, momentum| {
+        let parent = store.record(record.seq.saturating_sub(1)).map_err(|e| e.to_string())?;
+        let codec = parent.ok_or("the record before it is gone")?.next.codec;
+        let (lr, mu) = outer_rates(spec, record);
+        OuterStep { update, codec, lr, momentum: mu }.apply(theta, momentum).map_err(|e| e.to_string())
+    })?;
     state.theta = loaded.theta;
     state.momentum = loaded.momentum;
     state.digest = loaded.record.digest();
     state.record = loaded.record;
-    let Some(head) = store.head().map_err(|e| e.to_string())? else { return Ok(()) };
-    while state.record.seq < head.seq {
-        let seq = state.record.seq + 1;
-        let gone = |what: &str| format!("the store has no {what} {seq} although its head is {}", head.seq);
-        let record = store.record(seq).map_err(|e| e.to_string())?.ok_or_else(|| gone("record"))?;
-        let update = store.update(seq).map_err(|e| e.to_string())?.ok_or_else(|| gone("update"))?;
-        let (lr, momentum) = outer_rates(spec, &record);
-        let step = OuterStep { update: &update, codec: state.record.next.codec, lr, momentum };
-        state.adopt(&step, record).map_err(|e| e.to_string())?;
-    }
-    let root = state::root(&state.manifest());
-    if root != state.record.state_root {
-        return Err(format!("the state on disk does not have the root of record {}", state.record.seq));
-    }
     Ok(())
 }
 
 /// The exit code that a store's error leads to.
 pub fn store_failure(error: StoreError) -> Failure {
-    let code = match &error {
-        StoreError::InUse { .. } => Code::IdentityInUse,
-        StoreError::Full { .. } => Code::DiskFull,
-        StoreError::RunMismatch { .. } => Code::ConfigMismatch,
-        e if e.is_damage() => Code::StoreDamaged,
+    let code = match error.exit_code() {
+        3 => Code::ConfigMismatch,
+        4 => Code::StoreDamaged,
+        5 => Code::DiskFull,
+        6 => Code::IdentityInUse,
         _ => Code::Refused,
     };
     Failure::new(code, error)

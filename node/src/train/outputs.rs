@@ -6,13 +6,14 @@ use super::reduction::Reduction;
 use super::trainer::{self, Trained};
 use super::{catch_up, shards};
 use crate::exit::{Code, Failure};
-use crate::reduce::{ReduceError, ReduceJob};
+use crate::reduce::{NetLinks, ReduceError, ReduceJob};
 use crate::watch::event::{Committed, Event};
 use starling_protocol::engine::io::{AttemptKey, Contribution, Input, Notice, Output, Refusal};
 use starling_protocol::record::{Lease, Record};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// A round that the engine wants trained.
@@ -42,9 +43,8 @@ impl Driver {
             Output::Reduce { key, members, codec } => self.reduce(key, members, codec),
             Output::Abandon { key } => self.abandon(key).await?,
             Output::Speculate { key, outer_lr, momentum } => {
-                let Some(update) = self.reduction.as_ref().filter(|r| r.key == key).and_then(|r| r.update.clone()) else {
-                    return Ok(());
-                };
+                // Without a reduction at hand it is the attempt of the persisted report, whose update is on disk.
+                let update = self.reduction.as_ref().filter(|r| r.key == key).and_then(|r| r.update.clone());
                 self.ledger(Job::Speculate { key, update, lr: outer_lr, momentum }).await?;
             }
             Output::PersistReport { token, key, record } => self.ledger(Job::PersistReport { token, key, record }).await?,
@@ -52,6 +52,7 @@ impl Driver {
                 self.committed(&record);
                 self.ledger(Job::Commit { token, key, record }).await?;
                 self.reduction = None;
+                self.router.leave(key);
                 self.delta = None;
             }
             Output::Found { token, record } => self.ledger(Job::Found { token, record }).await?,
@@ -84,7 +85,7 @@ impl Driver {
         if !at_parent || self.shards_under_way || self.catching_up.is_some() {
             return Ok(());
         }
-        let missing = shards::missing_for(&self.data, &self.spec, &wanted.lease);
+        let missing = shards::missing_for(&self.data, &self.spec, &wanted.lease, self.settings.validation_reads());
         if !missing.is_empty() {
             self.fetch_shards(missing);
             return Ok(());
@@ -142,7 +143,8 @@ impl Driver {
         };
         let job = ReduceJob { run: self.run, key, codec, members, me: self.me, delta };
         self.gauges.reduce_started();
-        self.reduction = Some(Reduction::start(job, &self.net, &mut self.router, self.results.clone()));
+        let links = NetLinks::new(self.net.clone(), self.router.clone());
+        self.reduction = Some(Reduction::start(job, links, self.results.clone()));
     }
 
     pub(super) async fn reduced(
@@ -159,21 +161,23 @@ impl Driver {
                 self.feed(Input::Reduced { key, update: digest }).await
             }
             Err(error) => {
-                let (suspect, reason) = (error.suspect, error.to_string());
+                if let Some(reason) = error.refusal() {
+                    metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
+                }
+                let (suspect, reason) = (error.suspect(), error.to_string());
                 self.feed(Input::ReduceFailed { key, suspect, reason }).await
             }
         }
     }
 
     async fn abandon(&mut self, key: AttemptKey) -> Result<(), Failure> {
-        self.router.leave(&key);
+        self.router.leave(key);
         self.reduction.take_if(|r| r.key == key);
         self.ledger(Job::Forget { key }).await
     }
 
     fn catch_up(&mut self, errand: catch_up::Errand) {
         self.trainer.next_generation();
-        self.delta = None;
         self.show(Event::CatchingUp { seq: errand.seq, sources: errand.sources.len(), afresh: errand.afresh });
         let task = catch_up::Task {
             errand,
@@ -186,27 +190,30 @@ impl Driver {
                 let state = self.state.read().unwrap_or_else(|p| p.into_inner());
                 (state.record.clone(), state.schema)
             },
+            bytes: AtomicU64::new(0),
         };
         let results = self.results.clone();
+        let progress_results = self.results.clone();
         let handle = tokio::spawn(async move {
-            let outcome = task.run().await;
+            let progress = move |bytes| {
+                let _ = progress_results.try_send(Outcome::CatchUpProgress { bytes });
+            };
+            let outcome = task.run(&progress).await;
             let _ = results.send(Outcome::CaughtUp(outcome)).await;
         });
         self.catching_up = Some(tokio_util::task::AbortOnDropHandle::new(handle));
     }
 
-    pub(super) async fn caught_up(&mut self, outcome: Result<catch_up::Arrived, String>) -> Result<(), Failure> {
+    pub(super) async fn caught_up(&mut self, outcome: Result<catch_up::Arrived, catch_up::Failed>) -> Result<(), Failure> {
         self.catching_up = None;
         match outcome {
             Ok(arrived) => {
+                self.delta = None;
                 self.show(Event::CaughtUp { seq: arrived.record.seq, bytes: arrived.bytes, seconds: arrived.seconds });
                 self.feed(Input::CaughtUp { record: arrived.record }).await?;
                 self.start_wanted_round().await
             }
-            Err(reason) => {
-                self.show(Event::CatchUpFailed { reason: reason.clone() });
-                self.feed(Input::CatchUpFailed { reason }).await
-            }
+            Err(failed) => self.feed(Input::CatchUpFailed { reason: failed.reason, diverged: failed.diverged }).await,
         }
     }
 
@@ -281,6 +288,7 @@ impl Driver {
             Notice::MemberLeft { member, round, reason } => {
                 Event::MemberLeft { member: member.to_string(), round, reason: reason.into() }
             }
+            Notice::CatchUpFailed { reason } => Event::CatchUpFailed { reason },
             Notice::RolledBack { from_seq, to_seq } => Event::RolledBack { from_seq, to_seq },
             Notice::Refused { peer, refusal } => {
                 count_refusal(&refusal);

@@ -10,7 +10,7 @@ use super::ticket::TicketMaker;
 use super::trainer::{Setting, TrainerHandle};
 use crate::cli::TrainArgs;
 use crate::config::node_file::NodeFile;
-use crate::config::run_file::{RunFile, model_config};
+use crate::config::run_file::{RunFile, model_config, trainer_options};
 use crate::exit::{Code, Failure};
 use crate::net::{NetOptions, Network};
 use crate::watch::event::Event;
@@ -24,16 +24,17 @@ use starling_bootstrap::identity::{self, Identity};
 use starling_bootstrap::ticket::Ticket;
 use starling_kernels::{DeviceChoice, MemoryEstimate, ModelConfig, Trainer, TrainerOptions};
 use starling_protocol::engine::io::Finish;
-use starling_protocol::engine::{Engine, EngineConfig, Founding, Stored};
+use starling_protocol::engine::config::{EngineConfig, Founding, Stored, Timing};
+use starling_protocol::engine::Engine;
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, state, wire};
-use starling_store::{Store, StoreOptions};
+use starling_store::{Opened, Store, StoreError, StoreOptions, TensorShape};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Everything beside tensors that a node may take (`issue 2`, "A node's memory").
 const MEMORY_SLACK: u64 = 300 << 20;
@@ -161,11 +162,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     let mut bootstrap = BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?;
     let device: DeviceChoice = node.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
     let home = node.home_for(origin.name());
-    let opened = Store::open(&home, StoreOptions::default()).map_err(store_failure)?;
-    if let Some(damage) = &opened.damage {
-        tracing::warn!("the store in {} is damaged: {damage}; this node fetches its state anew from peers", home.display());
-    }
-    let store = Arc::new(opened.store);
+    let store = Arc::new(open_store(&home, bootstrap.is_empty() && args.join.is_none())?);
     let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
     telemetry::serve_metrics(&node.metrics)?;
     let mut screen = Screen::new(identity.node_id().to_string(), args.json, 0, 0);
@@ -182,10 +179,10 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     screen = Screen::new(identity.node_id().to_string(), args.json, spec.budget.rounds, spec.budget.tokens);
 
     let model = model_config(&spec.model);
-    let options = trainer_options(&spec, node.threads);
+    let options = trainer_options(&spec.inner, node.threads);
     let memory = check_memory(&model, &options)?;
     let trainer = open_trainer(args, &device, &model, &options)?;
-    let canonical = first_state(&model, &spec, &store).await?;
+    let canonical = first_state(&model, &spec, &store, !bootstrap.is_empty()).await?;
     screen.show(&Event::Started {
         version: env!("CARGO_PKG_VERSION"),
         run: spec.name.clone(),
@@ -211,12 +208,16 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         Network::start(&identity, net_options).map_err(|e| Failure::new(Code::Refused, e))?;
     let (data, early) = text::complete(text, &spec, &node.cache_folder(), &net, &mut net_events, &mut screen).await?;
     show_data(&data, &spec, &mut screen);
-    let data = Arc::new(RwLock::new(data));
+    data.require_sequences(model.seq_len)?;
+    let data = Arc::new(data);
     serving.set_data(data.clone());
 
+    let tensors = model.schema().tensors;
     let engine = engine(&identity, &spec, &store, &canonical, found, node.rejoin_alone_after_s)?;
     let naming = Naming {
-        tensors: model.schema().tensors.iter().map(|t| (t.name.clone(), t.shape.clone())).collect(),
+        spec: spec_bytes.clone(),
+        tensors: tensors.iter().map(|t| TensorShape { name: t.name.clone(), shape: t.shape.clone() }).collect(),
+        extras: tokenizer_file(&origin)?,
     };
     let device_name = trainer.device().to_string();
     let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
@@ -256,33 +257,41 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     .await
 }
 
+/// A damaged chain is set aside and fetched anew, if there is anybody to fetch it from.
+fn open_store(home: &Path, alone: bool) -> Result<Store, Failure> {
+    let Opened { store, damage } = Store::open(home, StoreOptions::default()).map_err(store_failure)?;
+    if let Some(damage) = damage.filter(|damage| damage.chain_lost()) {
+        if alone {
+            let advice = "start this node with --bootstrap or --join, so that it can fetch the state from its peers";
+            return Err(Failure::message(Code::StoreDamaged, format!("{damage}; {advice}")));
+        }
+        tracing::warn!("{damage}; the chain is set aside and fetched anew");
+        store.reset_chain().map_err(store_failure)?;
+    }
+    Ok(store)
+}
+
 /// The folder belongs to one run for good.
 fn bind_run(store: &Store, spec: &RunSpec, spec_bytes: &[u8]) -> Result<(), Failure> {
-    let Some(bound) = store.run().map_err(store_failure)? else {
-        return store.bind_run(spec_bytes).map_err(store_failure);
+    let bound = match store.run() {
+        Some(bound) if bound.spec != spec_bytes => bound,
+        _ => return store.bind_run(spec_bytes).map_err(store_failure),
     };
-    if bound == spec_bytes {
-        return Ok(());
-    }
-    let differences = wire::decode_spec(&bound).map(|theirs| spec.differences(&theirs).join("; ")).unwrap_or_default();
+    let differences = wire::decode_spec(&bound.spec).map(|theirs| spec.differences(&theirs).join("; ")).unwrap_or_default();
     Err(Failure::message(
         Code::ConfigMismatch,
         format!("this node's folder belongs to another run ({differences}): use the same run file as before, or another --home"),
     ))
 }
 
-fn trainer_options(spec: &RunSpec, threads: usize) -> TrainerOptions {
-    let inner = &spec.inner;
-    let threads = if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, |n| n.get()) };
-    TrainerOptions {
-        batch: inner.batch as usize,
-        accumulate: inner.accumulate as usize,
-        threads,
-        beta1: inner.beta1,
-        beta2: inner.beta2,
-        eps: inner.eps,
-        weight_decay: inner.weight_decay,
-        clip: inner.clip,
+/// The tokenizer goes into checkpoints, where there is one at hand.
+fn tokenizer_file(origin: &Origin) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    match origin {
+        Origin::File(file) if file.data.tokenizer != "bytes" => {
+            let bytes = std::fs::read(&file.data.tokenizer).context("cannot read the tokenizer again")?;
+            Ok(vec![("tokenizer.json".into(), bytes)])
+        }
+        _ => Ok(Vec::new()),
     }
 }
 
@@ -332,7 +341,7 @@ fn check_memory(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Fa
 }
 
 /// The state on disk; or the run's initial parameters, which only a founder will keep.
-async fn first_state(model: &ModelConfig, spec: &RunSpec, store: &Arc<Store>) -> Result<Canonical, Failure> {
+async fn first_state(model: &ModelConfig, spec: &RunSpec, store: &Arc<Store>, peers: bool) -> Result<Canonical, Failure> {
     let (model, spec, store) = (model.clone(), spec.clone(), store.clone());
     let loading = move || -> Result<Canonical, Failure> {
         let theta = starling_kernels::initial_parameters(&model, spec.seed);
@@ -344,8 +353,14 @@ async fn first_state(model: &ModelConfig, spec: &RunSpec, store: &Arc<Store>) ->
             theta,
             momentum,
         };
-        if store.head().map_err(store_failure)?.is_some() {
-            ledger::load(&store, &spec, &mut state).map_err(|e| Failure::message(Code::StoreDamaged, e))?;
+        if store.head().is_some() {
+            match ledger::load(&store, &spec, &mut state) {
+                Err(StoreError::Damaged(damage)) if peers => {
+                    tracing::warn!("{damage}; the chain is dropped and fetched anew");
+                    store.reset_chain().map_err(store_failure)?;
+                }
+                other => other.map_err(store_failure)?,
+            }
         }
         Ok(state)
     };
@@ -378,22 +393,24 @@ fn engine(
     found: bool,
     rejoin_alone_after_s: u64,
 ) -> Result<Engine, Failure> {
-    let head = store.head().map_err(store_failure)?;
-    let stored = match head {
-        Some(head) => Some(Stored { head, report: store.pending_report().map_err(store_failure)? }),
-        None => None,
+    let stored = store.head().map(|head| Stored { head, report: store.pending_report() });
+    let founding = match (found && stored.is_none(), state.manifest()) {
+        (true, Ok(manifest)) => Some(Founding { nonce: rand::random(), state_root: state::root(&manifest) }),
+        (true, Err(e)) => return Err(Failure::new(Code::Refused, e)),
+        (false, _) => None,
     };
-    let founding = (found && stored.is_none())
-        .then(|| Founding { nonce: rand::random(), state_root: state::root(&state.manifest()) });
+    let timing = Timing { rejoin_alone_after: rejoin_alone_after_s.saturating_mul(1_000_000), ..Timing::default() };
+    // Of two processes under one key, the one that started later gives way.
+    let boot = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
     Ok(Engine::new(EngineConfig {
         signer: Box::new(identity.signer()),
         verifier: Box::new(Ed25519Verifier),
         spec: spec.clone(),
         run: spec.digest(),
-        boot: rand::random(),
+        boot,
         found: founding,
         stored,
-        rejoin_alone_after_us: rejoin_alone_after_s.saturating_mul(1_000_000),
+        timing,
     }))
 }
 

@@ -1,64 +1,78 @@
 //! Fetching the shards of text that a lease needs, from whoever has them.
 
 use crate::net::NetHandle;
-use crate::net::fetch::{FetchRequest, Piece, download};
-use starling_data::{Dataset, PIECE_BYTES};
-use starling_protocol::permutation::Permutation;
+use crate::net::fetch::{Expect, FetchRequest, Item};
+use starling_data::{Dataset, PIECE_BYTES, ShardInfo};
+use starling_protocol::permutation::SampleOrder;
 use starling_protocol::record::Lease;
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId};
 use std::collections::BTreeSet;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
+use tokio::sync::mpsc;
 
-/// Shards that the lease reads and that are not here.
-pub fn missing_for(data: &RwLock<Dataset>, spec: &RunSpec, lease: &Lease) -> Vec<Digest> {
-    let data = data.read().unwrap_or_else(|p| p.into_inner());
-    if data.missing().is_empty() {
-        return Vec::new();
-    }
+/// Shards that are fetched and wait to be written.
+const SHARDS_WAITING: usize = 2;
+
+/// Shards that the lease or a validation reads and that are not here.
+pub fn missing_for(data: &Dataset, spec: &RunSpec, lease: &Lease, validation: u64) -> Vec<Digest> {
+    let absent: BTreeSet<Digest> = data.missing().iter().map(|s| s.digest).collect();
     let seq_len = spec.model.seq_len as usize;
     let sequences = data.train_sequences(seq_len);
-    if sequences == 0 {
+    if absent.is_empty() || sequences == 0 {
         return Vec::new();
     }
-    let absent: BTreeSet<Digest> = data.missing().iter().map(|s| s.digest).collect();
-    let mut wanted: BTreeSet<Digest> = data.missing().iter().filter(|s| s.validation).map(|s| s.digest).collect();
+    let mut wanted: BTreeSet<Digest> = data.shards_for_validation(seq_len, validation).into_iter().collect();
+    let mut order = SampleOrder::new(spec.seed, sequences);
     for position in lease.start..lease.start.saturating_add(lease.count) {
-        let index = Permutation::new(spec.seed, position / sequences, sequences).get(position % sequences);
-        wanted.extend(data.shards_for(seq_len, index).into_iter().filter(|d| absent.contains(d)));
-        if wanted.len() == absent.len() {
+        wanted.extend(data.shards_for(seq_len, order.sample(position)));
+        if absent.is_subset(&wanted) {
             break;
         }
     }
-    wanted.into_iter().collect()
+    wanted.intersection(&absent).copied().collect()
 }
 
 /// Fetches shards from all connected peers at once and adds them to the dataset.
-pub async fn fetch(net: &NetHandle, data: &Arc<RwLock<Dataset>>, shards: &[Digest]) -> Result<(), String> {
+///
+/// # Errors
+/// In plain words, when nobody is there or nobody has them.
+pub async fn fetch(net: &NetHandle, data: &Arc<Dataset>, shards: &[Digest]) -> Result<(), String> {
     let sources: Vec<NodeId> = net.peers();
     if sources.is_empty() {
         return Err("text is missing here and no peer is connected to fetch it from".into());
     }
-    for shard in shards {
-        let bytes = {
-            let data = data.read().unwrap_or_else(|p| p.into_inner());
-            data.missing().iter().find(|s| s.digest == *shard).map(|s| s.bytes)
-        };
-        let Some(bytes) = bytes else { continue };
-        let pieces = (0..bytes.div_ceil(PIECE_BYTES as u64))
-            .map(|piece| Piece {
-                request: FetchRequest::ShardPiece { shard: *shard, piece: piece as u32 },
-                bytes_max: (bytes - piece * PIECE_BYTES as u64).min(PIECE_BYTES as u64) as usize,
-            })
-            .collect();
-        let parts = download(net, &sources, pieces).await.map_err(|e| format!("shard {}: {e}", shard.short()))?;
-        let whole = parts.concat();
-        let (data, shard) = (data.clone(), *shard);
-        tokio::task::spawn_blocking(move || {
-            data.write().unwrap_or_else(|p| p.into_inner()).add_shard(&shard, &whole).map_err(|e| e.to_string())
+    let wanted: Vec<ShardInfo> = data.missing().into_iter().filter(|s| shards.contains(&s.digest)).collect();
+    let items = wanted.iter().enumerate().map(|(index, shard)| Item { index, parts: pieces(shard) }).collect();
+    let digests: Arc<Vec<Digest>> = Arc::new(wanted.iter().map(|s| s.digest).collect());
+    let check = {
+        let digests = digests.clone();
+        Arc::new(move |item: &Item, bytes: &[u8]| {
+            digests.get(item.index).is_some_and(|digest| starling_data::shard_digest(bytes) == *digest)
         })
-        .await
-        .map_err(|e| e.to_string())??;
-    }
-    Ok(())
+    };
+    let (done, mut arrived) = mpsc::channel::<(usize, Vec<u8>)>(SHARDS_WAITING);
+    let downloader = net.downloader(check);
+    let download = async { downloader.run(items, &sources, done).await.map_err(|e| format!("text: {e}")) };
+    let writing = async {
+        while let Some((index, bytes)) = arrived.recv().await {
+            let Some(digest) = digests.get(index).copied() else { continue };
+            let data = data.clone();
+            let adding = move || data.add_shard(&digest, &bytes).map_err(|e| e.to_string());
+            tokio::task::spawn_blocking(adding).await.map_err(|e| e.to_string())??;
+        }
+        Ok(())
+    };
+    tokio::try_join!(download, writing).map(drop)
+}
+
+/// The requests whose answers make the shard up.
+fn pieces(shard: &ShardInfo) -> Vec<(FetchRequest, Expect)> {
+    let piece_bytes = PIECE_BYTES as u64;
+    (0..shard.pieces())
+        .map(|piece| {
+            let length = (shard.bytes - u64::from(piece) * piece_bytes).min(piece_bytes);
+            (FetchRequest::ShardPiece { shard: shard.digest, piece }, Expect::Exactly(length))
+        })
+        .collect()
 }

@@ -2,15 +2,14 @@
 
 use crate::net::fetch::{FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
 use starling_data::Dataset;
-use starling_protocol::wire;
 use starling_store::Store;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock};
 
 /// Serves from the store and, once it is open, from the dataset.
 pub struct Source {
     store: Arc<Store>,
     spec: Vec<u8>,
-    data: OnceLock<Arc<RwLock<Dataset>>>,
+    data: OnceLock<Arc<Dataset>>,
 }
 
 impl Source {
@@ -19,14 +18,13 @@ impl Source {
     }
 
     /// The text is here (or on its way): serve what there is of it.
-    pub fn set_data(&self, data: Arc<RwLock<Dataset>>) {
+    pub fn set_data(&self, data: Arc<Dataset>) {
         // A second call would mean a second dataset; the first stays.
         let _ = self.data.set(data);
     }
 
-    fn data(&self) -> Result<std::sync::RwLockReadGuard<'_, Dataset>, FetchRefusal> {
-        let data = self.data.get().ok_or(FetchRefusal::NotFound)?;
-        Ok(data.read().unwrap_or_else(|p| p.into_inner()))
+    fn data(&self) -> Result<&Dataset, FetchRefusal> {
+        self.data.get().map(Arc::as_ref).ok_or(FetchRefusal::NotFound)
     }
 }
 
@@ -39,18 +37,16 @@ impl FetchSource for Source {
         match request {
             FetchRequest::Spec => Ok(self.spec.clone()),
             FetchRequest::SnapshotManifests => {
-                let mut snapshots = Vec::new();
-                for (record, manifest) in self.store.snapshots().map_err(internal)? {
-                    let record = wire::encode_record(&record).map_err(|_| FetchRefusal::Internal)?;
-                    snapshots.push((record, manifest.encode()));
-                }
-                Ok(encode_snapshots(&snapshots))
+                let snapshots: Vec<_> =
+                    self.store.snapshots().into_iter().map(|(seq, manifest)| (seq, manifest.encode())).collect();
+                encode_snapshots(&snapshots).map_err(|_| FetchRefusal::Internal)
             }
             FetchRequest::StateChunk(digest) => {
                 self.store.state_chunk(digest).map_err(internal)?.ok_or(FetchRefusal::NotFound)
             }
             FetchRequest::Records { from_seq, max } => {
-                Ok(encode_records(&self.store.records_from(*from_seq, usize::from(*max)).map_err(internal)?))
+                let records = self.store.records_from(*from_seq, usize::from(*max)).map_err(internal)?;
+                encode_records(&records).map_err(|_| FetchRefusal::Internal)
             }
             FetchRequest::Update { seq } => self.store.update(*seq).map_err(internal)?.ok_or(FetchRefusal::NotFound),
             FetchRequest::DataManifest(digest) => {

@@ -2,7 +2,7 @@
 
 use crate::config::run_file::RunFile;
 use crate::exit::{Code, Failure};
-use crate::net::fetch::FetchRequest;
+use crate::net::fetch::{Expect, FetchRequest};
 use crate::net::{NetEvent, NetHandle};
 use crate::watch::event::Event;
 use crate::watch::screen::Screen;
@@ -16,8 +16,6 @@ use tokio::sync::mpsc;
 
 /// Network events that are kept while the manifest is fetched.
 const EARLY_MAX: usize = 1024;
-/// Bytes of a data manifest that a peer may send.
-const MANIFEST_BYTES_MAX: usize = 16 << 20;
 
 /// The text, as far as it is here.
 pub enum Text {
@@ -89,7 +87,8 @@ pub async fn complete(
             event = events.recv() => match event {
                 Some(event) if early.len() < EARLY_MAX => {
                     if let NetEvent::DialFailed { address, why } = &event {
-                        screen.show(&Event::DialFailed { address: address.to_string(), reason: why.clone() });
+                        let address = address.as_ref().map_or_else(|| "a peer".into(), ToString::to_string);
+                        screen.show(&Event::DialFailed { address, reason: why.clone() });
                     }
                     early.push(event);
                 }
@@ -108,7 +107,8 @@ pub async fn complete(
 
 async fn fetch_manifest(net: &NetHandle, digest: &Digest) -> Option<DataManifest> {
     for peer in net.peers() {
-        match net.fetch(peer, FetchRequest::DataManifest(*digest), MANIFEST_BYTES_MAX).await {
+        let request = FetchRequest::DataManifest(*digest);
+        match net.fetch(peer, request, Expect::of(&request)).await {
             Ok(bytes) => match DataManifest::decode(&bytes) {
                 Ok(manifest) if manifest.digest() == *digest => return Some(manifest),
                 _ => tracing::warn!("{} sent a data manifest that is not the run's; asking others", peer.short()),
@@ -129,14 +129,20 @@ fn progress_bar() -> indicatif::ProgressBar {
 
 fn show_progress(bar: &indicatif::ProgressBar, progress: PrepareProgress) {
     match progress {
+        PrepareProgress::Listing { files } => bar.set_message(format!("looking for text: {files} files")),
         PrepareProgress::Waiting => bar.set_message("another node of this machine prepares the text"),
+        PrepareProgress::Checking { done, total } => {
+            bar.set_message("checking shards");
+            bar.set_length(total as u64);
+            bar.set_position(done as u64);
+        }
+        PrepareProgress::Rebuilding { why } => tracing::warn!("preparing the text again: {why}"),
         PrepareProgress::Reading { done, total } => {
             bar.set_message("tokenizing");
             bar.set_length(total);
             bar.set_position(done);
         }
-        PrepareProgress::Done => bar.finish_and_clear(),
-        _ => {}
+        PrepareProgress::Done { .. } => bar.finish_and_clear(),
     }
 }
 

@@ -3,11 +3,11 @@
 use super::canonical::Canonical;
 use super::ledger::Shared;
 use starling_data::Dataset;
-use starling_kernels::{OptimizerState, Trainer};
-use starling_protocol::permutation::Permutation;
+use starling_kernels::{OptimizerState, TrainError, Trainer};
+use starling_protocol::permutation::SampleOrder;
 use starling_protocol::record::Lease;
 use starling_protocol::run::InnerSpec;
-use starling_protocol::Digest;
+use starling_protocol::{Digest, update};
 use starling_store::Store;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
@@ -18,6 +18,8 @@ use tokio::sync::mpsc;
 const JOBS_MAX: usize = 8;
 /// Progress that may wait; a slow driver slows the trainer only after this many steps.
 const EVENTS_MAX: usize = 256;
+/// Steps of a round that may be left out because their loss is not finite.
+const STEPS_LEFT_OUT_MAX: u32 = 4;
 /// Name under which the AdamW moments are kept in the store.
 pub const MOMENTS: &str = "moments";
 
@@ -95,7 +97,7 @@ impl TrainerHandle {
         trainer: Box<dyn Trainer>,
         setting: Setting,
         state: Shared,
-        data: Arc<RwLock<Dataset>>,
+        data: Arc<Dataset>,
         store: Arc<Store>,
     ) -> std::io::Result<Self> {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
@@ -129,7 +131,7 @@ struct Worker {
     trainer: Box<dyn Trainer>,
     setting: Setting,
     state: Shared,
-    data: Arc<RwLock<Dataset>>,
+    data: Arc<Dataset>,
     store: Arc<Store>,
     events: mpsc::Sender<Happened>,
     generation: Arc<AtomicU64>,
@@ -181,7 +183,7 @@ impl Worker {
 
     fn save(&mut self) {
         let saved = self.trainer.moments().map_err(|e| e.to_string()).and_then(|moments| {
-            self.store.put_private(MOMENTS, &encode_moments(&moments)).map_err(|e| e.to_string())
+            put_moments(&self.store, &moments).map_err(|e| e.to_string())
         });
         if let Err(e) = saved {
             tracing::warn!("the inner optimizer's moments were not saved: {e}");
@@ -198,9 +200,10 @@ impl Worker {
         }
         let inner = self.setting.inner.clone();
         let sequences = (inner.batch * inner.accumulate) as usize;
-        let schedule = Schedule::new(&self.setting, job);
+        let schedule = Rate { setting: &self.setting, job };
+        let mut order = SampleOrder::new(self.setting.seed, self.data.train_sequences(self.setting.seq_len));
         let started = Instant::now();
-        let (mut tokens, mut loss_sum, mut batch) = (0u64, 0f64, Vec::new());
+        let (mut tokens, mut steps, mut left_out, mut loss_sum, mut batch) = (0u64, 0u32, 0u32, 0f64, Vec::new());
         for step in 0..job.inner_steps {
             if self.generation.load(Ordering::Acquire) != job.generation {
                 return Ok(stopped);
@@ -208,15 +211,22 @@ impl Worker {
             batch.clear();
             for n in 0..sequences as u64 {
                 let position = job.lease.start + u64::from(step) * sequences as u64 + n;
-                if let Err(shard) = self.read_sequence(position, &mut batch)? {
+                if let Err(shard) = self.read_sequence(&mut order, position, &mut batch)? {
                     return Ok(Happened::MissingShard { round: job.round, shard });
                 }
             }
-            let report = self.trainer.step(&batch, schedule.lr(step)).map_err(|e| e.to_string())?;
-            if !report.loss.is_finite() {
-                return Err(format!("the loss of step {step} in round {} is {}: lower inner.lr", job.round, report.loss));
-            }
+            let report = match self.trainer.step(&batch, schedule.lr(step)) {
+                Ok(report) => report,
+                // One bad batch must not end a run; many are a diverged one.
+                Err(e @ TrainError::NotFinite { .. }) if left_out < STEPS_LEFT_OUT_MAX => {
+                    tracing::warn!("round {}: {e}", job.round);
+                    left_out += 1;
+                    continue;
+                }
+                Err(e) => return Err(e.to_string()),
+            };
             tokens += report.tokens;
+            steps += 1;
             loss_sum += report.loss;
             let tokens_per_second = tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
             let said = Happened::Step { round: job.round, step: step + 1, steps: job.inner_steps, loss: report.loss, tokens_per_second };
@@ -230,11 +240,11 @@ impl Worker {
             parent: job.parent,
             samples: u64::from(job.inner_steps) * sequences as u64,
             tokens,
-            steps: job.inner_steps,
-            loss: loss_sum / f64::from(job.inner_steps.max(1)),
+            steps,
+            loss: loss_sum / f64::from(steps.max(1)),
             delta,
             payload,
-            step_us: (seconds * 1e6 / f64::from(job.inner_steps.max(1))) as u32,
+            step_us: (seconds * 1e6 / f64::from(steps.max(1))) as u32,
             seconds,
         }))
     }
@@ -261,7 +271,7 @@ impl Worker {
         let length = self.setting.seq_len + 1;
         if self.validation.len() != sequences * length {
             self.validation =
-                read(&self.data).validation(self.setting.seq_len, sequences).map_err(|e| e.to_string())?;
+                self.data.validation(self.setting.seq_len, sequences as u64).map_err(|e| e.to_string())?;
         }
         if self.validation.is_empty() {
             return Ok(());
@@ -271,16 +281,9 @@ impl Worker {
         self.events.blocking_send(said).map_err(|_| "the driver is gone".to_string())
     }
 
-    /// Appends the sequence at a position of the run's permutation; the inner error is a shard to fetch first.
-    fn read_sequence(&self, position: u64, batch: &mut Vec<u32>) -> Result<Result<(), Digest>, String> {
-        let data = read(&self.data);
-        let sequences = data.train_sequences(self.setting.seq_len);
-        if sequences == 0 {
-            return Err("the text is shorter than one sequence: give more data, or lower model.seq_len".into());
-        }
-        let (epoch, within) = (position / sequences, position % sequences);
-        let index = Permutation::new(self.setting.seed, epoch, sequences).get(within);
-        match data.read_train(self.setting.seq_len, index, batch) {
+    /// Appends the sequence at a position of the run's order; the inner error is a shard to fetch first.
+    fn read_sequence(&self, order: &mut SampleOrder, position: u64, batch: &mut Vec<u32>) -> Result<Result<(), Digest>, String> {
+        match self.data.read_train(self.setting.seq_len, order.sample(position), batch) {
             Ok(()) => Ok(Ok(())),
             Err(starling_data::DataError::MissingShard { digest }) => Ok(Err(digest)),
             Err(e) => Err(e.to_string()),
@@ -300,7 +303,7 @@ impl Worker {
         if !finite {
             return Err(format!("parameters became infinite or not a number in round {}: lower inner.lr", job.round));
         }
-        let payload = Digest::of("starling pseudo-gradient v1", &[bytemuck::cast_slice(&delta)]);
+        let payload = update::contribution_digest(&delta);
         let delta = Arc::new(delta);
         self.spare = Some(delta.clone());
         Ok(Some((delta, payload)))
@@ -318,16 +321,12 @@ fn subtract_from(state: &Canonical, trained: &mut [f32]) -> bool {
 }
 
 /// Warm-up by inner step, cosine decay by the share of the budget that is spent.
-struct Schedule<'a> {
+struct Rate<'a> {
     setting: &'a Setting,
     job: &'a Round,
 }
 
-impl<'a> Schedule<'a> {
-    fn new(setting: &'a Setting, job: &'a Round) -> Self {
-        Self { setting, job }
-    }
-
+impl Rate<'_> {
     fn lr(&self, step: u32) -> f64 {
         let (inner, job) = (&self.setting.inner, self.job);
         let steps_done = (job.round - 1) as f64 * f64::from(inner.steps) + f64::from(step);
@@ -345,13 +344,9 @@ fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
 }
 
 /// `step u64 | elements u64 | m f32.. | v f32..`, little endian.
-fn encode_moments(state: &OptimizerState) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(16 + 8 * state.m.len());
-    bytes.extend(state.step.to_le_bytes());
-    bytes.extend((state.m.len() as u64).to_le_bytes());
-    bytes.extend(bytemuck::cast_slice::<f32, u8>(&state.m));
-    bytes.extend(bytemuck::cast_slice::<f32, u8>(&state.v));
-    bytes
+fn put_moments(store: &Store, state: &OptimizerState) -> Result<(), starling_store::StoreError> {
+    let head = [state.step.to_le_bytes(), (state.m.len() as u64).to_le_bytes()].concat();
+    store.put_private(MOMENTS, &[&head, bytemuck::cast_slice(&state.m), bytemuck::cast_slice(&state.v)])
 }
 
 fn decode_moments(bytes: &[u8]) -> Option<OptimizerState> {
@@ -371,11 +366,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_survive_their_encoding_and_truncation_is_refused() {
-        let state = OptimizerState { step: 7, m: vec![1.0, -2.5], v: vec![0.25, f32::MIN_POSITIVE] };
-        let bytes = encode_moments(&state);
+    fn moments_are_read_back_whole_or_not_at_all() {
+        let mut bytes = [7u64.to_le_bytes(), 2u64.to_le_bytes()].concat();
+        for value in [1.0f32, -2.5, 0.25, f32::MIN_POSITIVE] {
+            bytes.extend(value.to_le_bytes());
+        }
         let back = decode_moments(&bytes).expect("whole");
-        assert_eq!((back.step, &back.m, &back.v), (7, &state.m, &state.v));
+        assert_eq!((back.step, back.m, back.v), (7, vec![1.0, -2.5], vec![0.25, f32::MIN_POSITIVE]));
         for cut in 0..bytes.len() {
             assert!(decode_moments(&bytes[..cut]).is_none(), "cut at {cut}");
         }

@@ -3,7 +3,9 @@
 use super::driver::Driver;
 use super::trainer::Trained;
 use crate::watch::status::{Answer, Member, Question, Status};
+use starling_protocol::NodeId;
 use starling_protocol::engine::io::Finish;
+use starling_protocol::engine::view::{MemberState, MemberView};
 use std::time::{Duration, Instant};
 
 /// Time between two step events; steps in between are only counted.
@@ -105,31 +107,37 @@ impl Driver {
         let view = self.engine.view();
         let state = self.state.read().unwrap_or_else(|p| p.into_inner());
         let counters = self.net.counters();
-        let members = view
-            .peers
-            .iter()
-            .map(|peer| Member {
-                node: peer.id.to_string(),
-                me: peer.id == self.me,
-                member: peer.member,
-                connected: peer.connected,
-                phase: peer.phase.map(|p| format!("{p:?}").to_lowercase()),
-                seq: peer.seq,
-                heard_s: peer.heard_us.map(|us| us as f64 / 1e6),
-            })
-            .collect();
+        let known = view.lineage != starling_protocol::Digest::default();
+        let row = |peer: &MemberView| Member {
+            node: peer.id.to_string(),
+            me: peer.id == self.me,
+            member: peer.state != MemberState::Outside,
+            connected: peer.connected || peer.id == self.me,
+            phase: peer.phase.map(|p| p.to_string()),
+            seq: peer.heard.map(|_| peer.seq),
+            heard_s: peer.heard.map(|us| us as f64 / 1e6),
+            out: match peer.state {
+                MemberState::Out(why) => Some(why.to_string()),
+                _ => None,
+            },
+        };
+        let waiting = view.waiting.as_ref().map(|waiting| {
+            let on: Vec<_> = waiting.on.iter().map(NodeId::short).collect();
+            if on.is_empty() { waiting.why.to_string() } else { format!("{}: {}", on.join(", "), waiting.why) }
+        });
+        let members = view.members.iter().chain(&view.others).map(row).collect();
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             node: self.me.to_string(),
             run: self.spec.name.clone(),
-            lineage: view.lineage.map(|l| l.to_string()),
+            lineage: known.then(|| view.lineage.to_string()),
             device: self.settings.device.clone(),
-            phase: format!("{:?}", view.phase).to_lowercase(),
-            waiting: view.waiting,
+            phase: view.phase.to_string(),
+            waiting,
             round: state.record.round,
             seq: state.record.seq,
             tokens: state.record.tokens,
-            state_root: view.lineage.map(|_| state.record.state_root.to_string()),
+            state_root: known.then(|| state.record.state_root.to_string()),
             uptime_s: self.started.elapsed().as_secs(),
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
@@ -143,7 +151,7 @@ impl Driver {
     /// Whether every connected peer has the record that this node ended with.
     pub(super) fn everybody_finished(&self) -> bool {
         let view = self.engine.view();
-        view.peers.iter().filter(|p| p.connected && p.id != self.me).all(|p| p.seq >= Some(view.seq))
+        view.members.iter().chain(&view.others).filter(|p| p.connected && p.id != self.me).all(|p| p.seq >= view.seq)
     }
 
     /// Writes the final checkpoint and says where; returns its round.

@@ -71,6 +71,8 @@ pub struct Member {
     pub seq: Option<u64>,
     /// Seconds since it was last heard.
     pub heard_s: Option<f64>,
+    /// Why the round does not count on it, if it does not.
+    pub out: Option<String>,
 }
 
 /// A question and where its answer goes.
