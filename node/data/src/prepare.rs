@@ -15,6 +15,7 @@ use crate::sources::{self, SourceFile};
 use crate::tokenizer::Tokenizer;
 use starling_protocol::Digest;
 use std::cell::Cell;
+use std::num::NonZero;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -24,8 +25,10 @@ const RULES_VERSION: u32 = 1;
 /// Shards together up to this size are checked by digest at every start (a second a gigabyte); beyond, each one when
 /// it is first read.
 const CHECKED_AT_START_BYTES: u64 = 1 << 30;
-/// Blocks given to a tokenizer at once, so that all cores have work.
-const BATCH_BLOCKS: usize = 32;
+/// Blocks given to a tokenizer at once, for each core: few, because what it returns takes some 100 bytes a token.
+const BLOCKS_PER_CORE: usize = 2;
+/// Cores beyond this are not waited for with more blocks.
+const BATCH_CORES_MAX: usize = 32;
 /// Text between two reports of progress.
 const REPORT_BYTES: u64 = 1 << 20;
 
@@ -259,8 +262,9 @@ struct TokenSink<'a> {
     validation: PartSink<'a>,
     /// Of the held-out text.
     pairs: PairCounts,
-    /// Blocks not yet given to a tokenizer.
+    /// Blocks not yet given to a tokenizer, fewer than `batch`.
     waiting: Vec<(Part, Block)>,
+    batch: usize,
     replaced: u64,
 }
 
@@ -273,7 +277,9 @@ impl<'a> TokenSink<'a> {
     fn new(tokenizer: &'a Tokenizer, cache: &'a Cache) -> Self {
         let part = || PartSink { writer: ShardWriter::new(cache, tokenizer.vocab()), bytes: 0 };
         let (train, validation) = (part(), part());
-        Self { tokenizer, train, validation, pairs: PairCounts::new(), waiting: Vec::new(), replaced: 0 }
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get).min(BATCH_CORES_MAX);
+        let (pairs, batch) = (PairCounts::new(), cores * BLOCKS_PER_CORE);
+        Self { tokenizer, train, validation, pairs, waiting: Vec::new(), batch, replaced: 0 }
     }
 
     fn part(&mut self, part: Part) -> &mut PartSink<'a> {
@@ -297,7 +303,7 @@ impl<'a> TokenSink<'a> {
             }
         }
         self.waiting.push((part, block));
-        if self.waiting.len() == BATCH_BLOCKS { self.encode_waiting() } else { Ok(()) }
+        if self.waiting.len() == self.batch { self.encode_waiting() } else { Ok(()) }
     }
 
     fn encode_waiting(&mut self) -> Result<(), DataError> {
