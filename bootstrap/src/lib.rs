@@ -1,1 +1,28 @@
-//! Placeholder while dependencies build.
+//! Finding each other: who a node is, how nodes connect, and how those of one run meet.
+//!
+//! A library that the node composes into its network task, and a small program, `starling-bootstrap`, that runs a
+//! well-known peer. Knows nothing of training.
+//!
+//! - [`identity`]: key files; [`addresses`]: multiaddrs and bootstrap lists; [`ticket`]: one line to join a run.
+//! - [`transport`], [`mux`], [`gate`]: how connections are made, and which are not.
+//! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`streams`], [`reach`] are parts of it.
+//! - [`discovery`]: whom to dial and when, and what the owner of a swarm is told.
+//! - [`framing`]: length-prefixed frames over a stream; [`config_file`]: TOML with helpful errors.
+//! - [`service`]: the well-known peer.
+
+pub mod addresses;
+pub mod config_file;
+pub mod dht;
+pub mod discovery;
+pub mod framing;
+pub mod gate;
+pub mod gossip;
+pub mod identity;
+pub mod mux;
+pub mod reach;
+pub mod service;
+pub mod streams;
+pub mod swarm;
+pub mod ticket;
+pub mod transport;
+pub mod untrusted;

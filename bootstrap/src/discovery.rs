@@ -1,0 +1,250 @@
+//! Finding the flock, and keeping in touch with it.
+//!
+//! [`Discovery`] sits between the swarm and its owner: the owner hands it every swarm event, calls it again when
+//! [`Discovery::wake_at`] says so, and gets a few plain [`NetEvent`]s back. It feeds identified peers to the DHT,
+//! announces the node under its run's key and looks who else is there, judges every learned address, and has the
+//! [`dialer::Dialer`] decide whom to dial.
+
+use crate::addresses::{self, PeerAddress, Scope};
+use crate::dht;
+use crate::gate::Gate;
+use crate::swarm::{Behaviour, BehaviourEvent};
+use dialer::{Dialer, Trouble, Wish};
+use libp2p::gossipsub::{IdentTopic, MessageAcceptance, MessageId, PublishError};
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::swarm::{ConnectionId, SwarmEvent};
+use libp2p::{Multiaddr, PeerId, Swarm};
+use observed::Observed;
+use rendezvous::{Rendezvous, Step};
+use starling_protocol::Digest;
+use starling_protocol::engine::io::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::Instant;
+
+pub mod book;
+pub mod dialer;
+mod event;
+mod intake;
+mod observed;
+pub mod reason;
+mod rendezvous;
+
+pub use book::Origin;
+pub use event::NetEvent;
+
+/// Pings that time out in a row before the connection is given up.
+const LOST_PINGS_MAX: u32 = 2;
+/// How long a peer that speaks another protocol or version is left alone.
+const STRANGER_REST: Duration = Duration::from_secs(60);
+
+/// What discovery is told at start.
+#[derive(Clone, Debug, Default)]
+pub struct DiscoveryOptions {
+    /// The run whose nodes are looked for; `None` for a peer that belongs to none.
+    pub run: Option<Digest>,
+    /// Where to begin.
+    pub bootstrap: Vec<PeerAddress>,
+    /// Name of the gossip topic that the swarm was built with.
+    pub gossip: Option<String>,
+    /// Moves the jitter of retries.
+    pub seed: u64,
+}
+
+/// See the module.
+pub struct Discovery {
+    me: PeerId,
+    gate: Gate,
+    started: Instant,
+    dialer: Dialer,
+    rendezvous: Rendezvous,
+    observed: Observed,
+    topic: Option<IdentTopic>,
+    /// Pings in a row that each connection did not answer.
+    lost_pings: BTreeMap<ConnectionId, u32>,
+    /// Connected peers found under the run's key.
+    companions: BTreeSet<PeerId>,
+}
+
+impl Discovery {
+    /// For a swarm that was built by [`crate::swarm::build`]. Dials nothing yet: call [`Discovery::tick`].
+    pub fn new(swarm: &mut Swarm<Behaviour>, options: DiscoveryOptions) -> Self {
+        let me = *swarm.local_peer_id();
+        let mut discovery = Self {
+            me,
+            gate: swarm.behaviour().gate.gate().clone(),
+            started: Instant::now(),
+            dialer: Dialer::new(me, options.seed, Time(0)),
+            rendezvous: Rendezvous::new(options.run.as_ref().map(dht::run_key)),
+            observed: Observed::default(),
+            topic: options.gossip.map(IdentTopic::new),
+            lost_pings: BTreeMap::new(),
+            companions: BTreeSet::new(),
+        };
+        for peer in options.bootstrap {
+            discovery.want_address(swarm, &peer, Origin::Configured);
+        }
+        discovery
+    }
+
+    /// Adds a peer that the user named.
+    pub fn want_address(&mut self, swarm: &mut Swarm<Behaviour>, peer: &PeerAddress, origin: Origin) {
+        let now = self.now();
+        self.gate.permit(&peer.address);
+        self.dialer.learn(peer.peer, std::slice::from_ref(&peer.address), origin, None, now);
+        if peer.peer != self.me {
+            swarm.behaviour_mut().gate.keep(peer.peer, true);
+        }
+    }
+
+    /// Keeps the peer connected from now on; `list` may be empty when it is known already. The addresses are judged as
+    /// those that a peer elsewhere told, unless `origin` is the user's.
+    pub fn want(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId, list: &[Multiaddr], origin: Origin) {
+        let now = self.now();
+        let local = matches!(origin, Origin::Configured | Origin::Ticket) || self.gate.all_local();
+        self.accept(peer, list, origin, None, local);
+        self.dialer.wish(peer, Wish::Wanted, now);
+        if peer != self.me {
+            swarm.behaviour_mut().gate.keep(peer, true);
+        }
+        if swarm.is_connected(&peer) {
+            self.dialer.connected(peer, None, now);
+        }
+    }
+
+    /// The peer is no longer needed: its connections close when idle.
+    pub fn unwant(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId) {
+        self.dialer.unwish(&peer);
+        if self.dialer.wish_of(&peer) != Some(Wish::Anchor) {
+            swarm.behaviour_mut().gate.keep(peer, false);
+        }
+    }
+
+    /// Addresses of `peer` that `via` told, for example by gossip. Returns how many were taken.
+    pub fn learn(&mut self, via: PeerId, peer: PeerId, list: &[Multiaddr], origin: Origin) -> usize {
+        let via_is_local = self.gate.is_local_peer(&via);
+        self.accept(peer, list, origin, Some(via), via_is_local)
+    }
+
+    /// No dial to the peer and no connection from it for so long; open ones are closed.
+    pub fn refuse(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId, time: Duration) {
+        let until = dialer::after(self.now(), time);
+        self.dialer.shun(peer, until);
+        swarm.behaviour_mut().gate.shun(peer, true);
+        if swarm.is_connected(&peer) {
+            // It may have gone in between, which is as good.
+            let _ = swarm.disconnect_peer_id(peer);
+        }
+    }
+
+    /// Publishes on the run's gossip.
+    pub fn publish(&mut self, swarm: &mut Swarm<Behaviour>, data: Vec<u8>) -> Result<(), PublishError> {
+        let (Some(topic), Some(gossip)) = (&self.topic, swarm.behaviour_mut().gossip.as_mut()) else {
+            return Err(PublishError::NoPeersSubscribedToTopic);
+        };
+        gossip.publish(topic.hash(), data).map(drop)
+    }
+
+    /// Lets a gossip message pass on, drops it, or drops it and holds it against `from`.
+    pub fn judge(&mut self, swarm: &mut Swarm<Behaviour>, id: &MessageId, from: &PeerId, verdict: MessageAcceptance) {
+        if let Some(gossip) = swarm.behaviour_mut().gossip.as_mut() {
+            gossip.report_message_validation_result(id, from, verdict);
+        }
+    }
+
+    /// Where others may reach this node, best first, each ending in `/p2p/PEER`: where it listens, what was given
+    /// with `--advertise`, and where others saw it.
+    pub fn addresses(&self, swarm: &Swarm<Behaviour>) -> Vec<Multiaddr> {
+        let listened = swarm.listeners().cloned();
+        let outside = swarm.external_addresses().cloned().chain(self.observed.trusted());
+        let all: BTreeSet<Multiaddr> = listened.chain(outside).map(|a| addresses::without_peer(&a)).collect();
+        let mut list: Vec<Multiaddr> = all.into_iter().filter(is_worth_telling).collect();
+        addresses::sort_for_sharing(&mut list);
+        list.iter().map(|a| addresses::with_peer(a, &self.me)).collect()
+    }
+
+    /// Who should be connected and is not, and why: for status and logs.
+    pub fn troubles(&self) -> Vec<Trouble> {
+        self.dialer.troubles(self.now())
+    }
+
+    /// Peers in the address book.
+    pub fn book_len(&self) -> usize {
+        self.dialer.book().len()
+    }
+
+    /// When to call [`Discovery::tick`], if no event comes before.
+    pub fn wake_at(&self) -> Option<Instant> {
+        let next = self.dialer.wake_at().into_iter().chain(self.rendezvous.wake_at()).min()?;
+        Some(self.started + Duration::from_micros(next.0))
+    }
+
+    /// Does what is due: dials, announcements, lookups.
+    pub fn tick(&mut self, swarm: &mut Swarm<Behaviour>) {
+        let now = self.now();
+        for peer in self.dialer.pardon(now) {
+            swarm.behaviour_mut().gate.shun(peer, false);
+        }
+        let lonely = self.companions.is_empty();
+        for step in self.rendezvous.poll(now, lonely) {
+            match step {
+                Step::Announce(key) => swarm.behaviour_mut().dht.announce(key),
+                Step::LookUp(key) => swarm.behaviour_mut().dht.look_up(key),
+            }
+        }
+        for dial in self.dialer.poll(now) {
+            let options = DialOpts::peer_id(dial.peer)
+                .condition(PeerCondition::DisconnectedAndNotDialing)
+                .addresses(dial.addresses)
+                .build();
+            if let Err(error) = swarm.dial(options) {
+                // A dial of the DHT's own may be under way: its end is reported too.
+                let reasons = reason::of_dial(&error);
+                self.dialer.failed(&dial.peer, &reasons, now);
+            }
+        }
+    }
+
+    /// Takes in one swarm event; every one must pass here.
+    pub fn on_event(&mut self, swarm: &mut Swarm<Behaviour>, event: SwarmEvent<BehaviourEvent>) -> Option<NetEvent> {
+        let told = self.take_in(swarm, event);
+        self.tick(swarm);
+        told
+    }
+
+    /// Judges addresses, lets the gate know, and hands them to the dialer.
+    fn accept(
+        &mut self,
+        peer: PeerId,
+        list: &[Multiaddr],
+        origin: Origin,
+        teller: Option<PeerId>,
+        teller_is_local: bool,
+    ) -> usize {
+        let now = self.now();
+        let fit: Vec<Multiaddr> = list
+            .iter()
+            .take(book::ADDRESSES_MAX)
+            .filter(|a| addresses::may_be_learned(a, teller_is_local))
+            .map(addresses::without_peer)
+            .collect();
+        let unfit = list.len() - fit.len();
+        if unfit > 0 {
+            metrics::counter!("starling_refused_total", "reason" => "address_unfit").increment(unfit as u64);
+        }
+        let taken = self.dialer.learn(peer, &fit, origin, teller, now);
+        if taken > 0 {
+            fit.iter().for_each(|a| self.gate.permit(a));
+        }
+        taken
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Link-local and unspecified addresses mean nothing to others.
+fn is_worth_telling(address: &Multiaddr) -> bool {
+    !matches!(addresses::scope(address), Scope::LinkLocal | Scope::Unusable) && addresses::route(address).is_some()
+}

@@ -1,0 +1,390 @@
+//! Whom to dial, and when: a state machine without sockets, clock or randomness of its own.
+//!
+//! *Anchors* (given by the user or a ticket) and *wanted* peers (members of the flock) are dialed for ever, with
+//! backoff from 0.2 s over 1 s to 30 s; *candidates* (found under the run's key, heard on the local network or by
+//! gossip) until they have failed [`CANDIDATE_ROUNDS_MAX`] rounds, and again when they are found anew. A *round* tries
+//! every known address once, TCP before QUIC before relays. Dials are limited in number at once and in rate.
+
+use super::book::{Book, Origin};
+use super::reason::Reason;
+use crate::addresses;
+use libp2p::{Multiaddr, PeerId};
+use starling_protocol::engine::io::Time;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Dials under way.
+pub const DIALS_MAX: usize = 16;
+/// Dials a second in the long run; bursts of [`DIALS_MAX`] are let through.
+const DIALS_PER_SECOND: u64 = 8;
+/// Addresses of one peer tried at once.
+const ADDRESSES_AT_ONCE: usize = 8;
+const FIRST_RETRY: Duration = Duration::from_millis(200);
+const RETRY_MIN: Duration = Duration::from_secs(1);
+/// With its jitter of a quarter the longest wait is 30 s.
+const RETRY_MAX: Duration = Duration::from_secs(24);
+const CANDIDATE_ROUNDS_MAX: u32 = 8;
+const CANDIDATE_REST: Duration = Duration::from_secs(60);
+/// Of two nodes that find each other at once, the one with the larger id waits so long for the other's dial.
+const YIELD: Duration = Duration::from_millis(300);
+/// Peers that are refused for a while.
+pub const SHUNNED_MAX: usize = 1024;
+
+/// How much a peer is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wish {
+    /// Worth meeting.
+    Candidate,
+    /// To be connected at all times.
+    Wanted,
+    /// Named by the user: to be connected at all times, and never forgotten.
+    Anchor,
+}
+
+/// One dial to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dial {
+    pub peer: PeerId,
+    /// Without `/p2p`; at most 8, all of one route.
+    pub addresses: Vec<Multiaddr>,
+}
+
+/// A peer that should be connected and is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    pub peer: PeerId,
+    pub wish: Wish,
+    pub address: Option<Multiaddr>,
+    pub reason: Reason,
+    /// Rounds that failed since it was last connected.
+    pub rounds: u32,
+    pub retry_in: Duration,
+}
+
+#[derive(Debug)]
+struct Target {
+    wish: Wish,
+    state: State,
+    /// Addresses of this round that failed.
+    tried: Vec<Multiaddr>,
+    rounds: u32,
+    /// The last failure; cleared by a connection.
+    trouble: Option<(Option<Multiaddr>, Reason)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting(Time),
+    Dialing,
+    Connected,
+}
+
+/// The state machine.
+pub struct Dialer {
+    me: PeerId,
+    book: Book,
+    targets: BTreeMap<PeerId, Target>,
+    shunned: BTreeMap<PeerId, Time>,
+    random: u64,
+    /// Time not yet spent on dials, in microseconds: each costs `1 s / DIALS_PER_SECOND`.
+    credit: u64,
+    credited: Time,
+}
+
+impl Dialer {
+    /// `seed` moves the jitter; equal seeds give equal behaviour.
+    pub fn new(me: PeerId, seed: u64, now: Time) -> Self {
+        Self {
+            me,
+            book: Book::default(),
+            targets: BTreeMap::new(),
+            shunned: BTreeMap::new(),
+            random: seed,
+            credit: DIALS_MAX as u64 * DIAL_COST,
+            credited: now,
+        }
+    }
+
+    /// Learns addresses that have been judged fit, and makes the peer a target if its origin is one that leads to
+    /// the flock. Returns how many of them are in the book.
+    pub fn learn(
+        &mut self,
+        peer: PeerId,
+        list: &[Multiaddr],
+        origin: Origin,
+        teller: Option<PeerId>,
+        now: Time,
+    ) -> usize {
+        if peer == self.me {
+            return 0;
+        }
+        let bare = list.iter().map(addresses::without_peer);
+        let known = bare.filter(|a| self.book.add(peer, a.clone(), origin, teller, now)).count();
+        let wish = match origin {
+            Origin::Configured | Origin::Ticket => Wish::Anchor,
+            Origin::Gossip | Origin::Dht | Origin::Mdns => Wish::Candidate,
+            Origin::Itself => return known,
+        };
+        if known > 0 {
+            self.wish(peer, wish, now);
+        }
+        known
+    }
+
+    /// Makes the peer a target of at least this wish.
+    pub fn wish(&mut self, peer: PeerId, wish: Wish, now: Time) {
+        if peer == self.me || self.is_shunned(&peer, now) {
+            return;
+        }
+        let start = match wish {
+            Wish::Anchor => now,
+            _ if self.me > peer => after(now, YIELD),
+            _ => now,
+        };
+        // A candidate that was given up rests for a while, however often others name it.
+        let start = match wish {
+            Wish::Candidate => start.max(self.book.rests_until(&peer)),
+            _ => start,
+        };
+        let fresh = Target { wish, state: State::Waiting(start), tried: Vec::new(), rounds: 0, trouble: None };
+        let target = self.targets.entry(peer).or_insert(fresh);
+        target.wish = target.wish.max(wish);
+        self.book.pin(&peer, target.wish > Wish::Candidate);
+    }
+
+    /// The peer is no member any more: no longer dialed, unless the user named it.
+    pub fn unwish(&mut self, peer: &PeerId) {
+        if let Some(target) = self.targets.get_mut(peer)
+            && target.wish == Wish::Wanted
+        {
+            target.wish = Wish::Candidate;
+            self.book.pin(peer, false);
+            if target.state != State::Connected {
+                self.targets.remove(peer);
+            }
+        }
+    }
+
+    /// No dial to the peer until then.
+    pub fn shun(&mut self, peer: PeerId, until: Time) {
+        if self.shunned.len() >= SHUNNED_MAX && !self.shunned.contains_key(&peer) {
+            let soonest = self.shunned.iter().min_by_key(|(_, until)| **until).map(|(peer, _)| *peer);
+            soonest.map(|peer| self.shunned.remove(&peer));
+        }
+        self.shunned.insert(peer, until);
+        match self.targets.get_mut(&peer) {
+            Some(target) if target.wish == Wish::Anchor => {
+                target.tried.clear();
+                target.state = State::Waiting(until);
+            }
+            Some(_) => drop(self.targets.remove(&peer)),
+            None => {}
+        }
+    }
+
+    /// Peers whose time of being shunned is over.
+    pub fn pardon(&mut self, now: Time) -> Vec<PeerId> {
+        let over: Vec<PeerId> =
+            self.shunned.iter().filter(|(_, until)| **until <= now).map(|(peer, _)| *peer).collect();
+        for peer in &over {
+            self.shunned.remove(peer);
+        }
+        over
+    }
+
+    pub fn is_shunned(&self, peer: &PeerId, now: Time) -> bool {
+        self.shunned.get(peer).is_some_and(|until| *until > now)
+    }
+
+    /// A connection to the peer exists; `address` when we dialed it.
+    pub fn connected(&mut self, peer: PeerId, address: Option<&Multiaddr>, now: Time) {
+        if let Some(address) = address {
+            self.book.reached(&peer, &addresses::without_peer(address), now);
+        }
+        if let Some(target) = self.targets.get_mut(&peer) {
+            target.state = State::Connected;
+            target.tried.clear();
+            target.trouble = None;
+            target.rounds = 0;
+        }
+        self.book.pin(&peer, true);
+    }
+
+    /// The last connection to the peer is gone. `idle`: because nobody used it.
+    pub fn disconnected(&mut self, peer: &PeerId, idle: bool, now: Time) {
+        let wait = self.jittered(FIRST_RETRY);
+        let Some(target) = self.targets.get_mut(peer) else {
+            self.book.pin(peer, false);
+            return;
+        };
+        if target.wish == Wish::Candidate && idle {
+            self.targets.remove(peer);
+            self.book.pin(peer, false);
+            return;
+        }
+        self.book.pin(peer, target.wish > Wish::Candidate);
+        if target.state == State::Connected {
+            target.state = State::Waiting(after(now, wait));
+        }
+    }
+
+    /// A dial failed: each address with its reason, `None` for all of them.
+    pub fn failed(&mut self, peer: &PeerId, reasons: &[(Option<Multiaddr>, Reason)], now: Time) {
+        for (address, reason) in reasons {
+            if let Some(address) = address {
+                self.book.failed(peer, address, reason);
+            }
+        }
+        let Some(target) = self.targets.get_mut(peer) else { return };
+        let new: Vec<Multiaddr> =
+            reasons.iter().filter_map(|(a, _)| a.clone()).filter(|a| !target.tried.contains(a)).collect();
+        if target.state == State::Connected {
+            return;
+        }
+        target.trouble = reasons.last().cloned().or(target.trouble.take());
+        if target.state != State::Dialing {
+            return;
+        }
+        let progress = !new.is_empty();
+        target.tried.extend(new);
+        if progress && !self.book.candidates(peer, &target.tried, 1).is_empty() {
+            // Another route, or addresses that were not reached because a wrong peer answered first.
+            target.state = State::Waiting(now);
+            return;
+        }
+        self.end_round(peer, now);
+    }
+
+    fn end_round(&mut self, peer: &PeerId, now: Time) {
+        let Some(rounds) = self.targets.get(peer).map(|t| t.rounds.saturating_add(1)) else { return };
+        let wait = self.backoff(rounds);
+        let Some(target) = self.targets.get_mut(peer) else { return };
+        target.rounds = rounds;
+        target.tried.clear();
+        target.state = State::Waiting(after(now, wait));
+        if target.wish == Wish::Candidate && rounds >= CANDIDATE_ROUNDS_MAX {
+            // It stays in the book; finding it again makes it a target again.
+            self.targets.remove(peer);
+            self.book.rest(peer, after(now, CANDIDATE_REST));
+        }
+    }
+
+    fn backoff(&mut self, rounds: u32) -> Duration {
+        let doubled = RETRY_MIN.saturating_mul(1 << rounds.saturating_sub(2).min(5));
+        match rounds {
+            0 | 1 => self.jittered(FIRST_RETRY),
+            _ => self.jittered(doubled.min(RETRY_MAX)),
+        }
+    }
+
+    /// `base` plus up to a quarter of it.
+    fn jittered(&mut self, base: Duration) -> Duration {
+        // splitmix64 (Steele, Lea, Flood 2014).
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        base + base / 4 * ((z ^ (z >> 31)) >> 44) as u32 / (1 << 20)
+    }
+
+    /// The dials that are due.
+    pub fn poll(&mut self, now: Time) -> Vec<Dial> {
+        self.collect_credit(now);
+        let mut due: Vec<(Time, std::cmp::Reverse<Wish>, PeerId)> = Vec::new();
+        for (peer, target) in &self.targets {
+            if let State::Waiting(at) = target.state
+                && at <= now
+            {
+                due.push((at, std::cmp::Reverse(target.wish), *peer));
+            }
+        }
+        due.sort_unstable_by_key(|(at, wish, peer)| (*wish, *at, *peer));
+        let mut dials = Vec::new();
+        for (_, _, peer) in due {
+            if self.dialing() >= DIALS_MAX || self.credit < DIAL_COST {
+                break;
+            }
+            dials.extend(self.start(peer, now));
+        }
+        dials
+    }
+
+    fn start(&mut self, peer: PeerId, now: Time) -> Option<Dial> {
+        let target = self.targets.get_mut(&peer)?;
+        let addresses = self.book.candidates(&peer, &target.tried, ADDRESSES_AT_ONCE);
+        if addresses.is_empty() {
+            target.trouble.get_or_insert((None, Reason::NoAddress));
+            self.end_round(&peer, now);
+            return None;
+        }
+        target.state = State::Dialing;
+        self.credit -= DIAL_COST;
+        Some(Dial { peer, addresses })
+    }
+
+    fn dialing(&self) -> usize {
+        self.targets.values().filter(|t| t.state == State::Dialing).count()
+    }
+
+    fn collect_credit(&mut self, now: Time) {
+        let earned = now.0.saturating_sub(self.credited.0);
+        self.credit = self.credit.saturating_add(earned).min(DIALS_MAX as u64 * DIAL_COST);
+        self.credited = now;
+    }
+
+    /// When to poll next, if nothing happens before.
+    pub fn wake_at(&self) -> Option<Time> {
+        let dials = self.targets.values().filter_map(|t| match t.state {
+            State::Waiting(at) => Some(at),
+            _ => None,
+        });
+        let next_dial = match self.dialing() {
+            // A dial that ends makes room and is an event of its own.
+            busy if busy >= DIALS_MAX => None,
+            _ => dials.min().map(|at| at.max(self.credit_at())),
+        };
+        next_dial.into_iter().chain(self.shunned.values().copied()).min()
+    }
+
+    fn credit_at(&self) -> Time {
+        Time(self.credited.0.saturating_add(DIAL_COST.saturating_sub(self.credit)))
+    }
+
+    /// Targets that are not connected, with what went wrong; those the user named first.
+    pub fn troubles(&self, now: Time) -> Vec<Trouble> {
+        let mut list: Vec<Trouble> = self.targets.iter().filter_map(|(peer, t)| t.describe(peer, now)).collect();
+        list.sort_by_key(|t| (std::cmp::Reverse(t.wish), t.peer));
+        list
+    }
+
+    /// Whether the peer is a target, and how much wanted.
+    pub fn wish_of(&self, peer: &PeerId) -> Option<Wish> {
+        self.targets.get(peer).map(|t| t.wish)
+    }
+
+    pub fn book(&self) -> &Book {
+        &self.book
+    }
+}
+
+impl Target {
+    fn describe(&self, peer: &PeerId, now: Time) -> Option<Trouble> {
+        let (address, reason) = self.trouble.clone()?;
+        let retry_in = match self.state {
+            State::Connected => return None,
+            State::Dialing => Duration::ZERO,
+            State::Waiting(at) => Duration::from_micros(at.0.saturating_sub(now.0)),
+        };
+        Some(Trouble { peer: *peer, wish: self.wish, address, reason, rounds: self.rounds, retry_in })
+    }
+}
+
+const DIAL_COST: u64 = 1_000_000 / DIALS_PER_SECOND;
+
+/// `now + wait`.
+pub fn after(now: Time, wait: Duration) -> Time {
+    Time(now.0.saturating_add(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod dialer_test;

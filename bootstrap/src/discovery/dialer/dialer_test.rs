@@ -1,0 +1,217 @@
+use super::*;
+use proptest::prelude::*;
+
+const SECOND: u64 = 1_000_000;
+
+fn address(port: u16) -> Multiaddr {
+    format!("/ip4/192.0.2.7/tcp/{port}").parse().unwrap()
+}
+
+fn quic(port: u16) -> Multiaddr {
+    format!("/ip4/192.0.2.7/udp/{port}/quic-v1").parse().unwrap()
+}
+
+fn dialer() -> Dialer {
+    // The smallest id never yields.
+    Dialer::new(crate::identity::peer_id(&starling_protocol::NodeId([0; 32])), 7, Time(0))
+}
+
+fn refused(list: &[Multiaddr]) -> Vec<(Option<Multiaddr>, Reason)> {
+    list.iter().map(|a| (Some(a.clone()), Reason::Refused)).collect()
+}
+
+/// Fails every dial at once, for so long; returns the times of all dials.
+fn fail_for(dialer: &mut Dialer, from: Time, seconds: u64) -> Vec<Time> {
+    let (mut now, mut times) = (from, Vec::new());
+    while now.0 < from.0 + seconds * SECOND {
+        for dial in dialer.poll(now) {
+            times.push(now);
+            dialer.failed(&dial.peer, &refused(&dial.addresses), now);
+        }
+        match dialer.wake_at() {
+            Some(next) => now = Time(next.0.max(now.0 + 1)),
+            None => break,
+        }
+    }
+    times
+}
+
+#[test]
+fn an_anchor_is_tried_for_ever_with_growing_waits_up_to_thirty_seconds() {
+    let (mut dialer, peer) = (dialer(), PeerId::random());
+    dialer.learn(peer, &[address(1)], Origin::Configured, None, Time(0));
+    let times = fail_for(&mut dialer, Time(0), 3600);
+    let waits: Vec<f64> = times.windows(2).map(|w| (w[1].0 - w[0].0) as f64 / SECOND as f64).collect();
+    assert!(
+        (0.2..=0.25).contains(&waits[0]) && (1.0..=1.25).contains(&waits[1]) && (2.0..=2.5).contains(&waits[2]),
+        "{waits:?}"
+    );
+    assert!(waits[6..].iter().all(|w| (24.0..=30.0).contains(w)), "{waits:?}");
+    assert!(waits[6..].windows(2).any(|w| w[0] != w[1]), "no jitter: {waits:?}");
+    let trouble = &dialer.troubles(Time(3600 * SECOND))[0];
+    assert_eq!((trouble.peer, trouble.wish, &trouble.reason), (peer, Wish::Anchor, &Reason::Refused));
+    assert!(trouble.rounds > 100);
+}
+
+#[test]
+fn a_candidate_is_given_up_and_comes_back_when_found_again() {
+    let (mut dialer, peer) = (dialer(), PeerId::random());
+    dialer.learn(peer, &[address(1)], Origin::Dht, None, Time(0));
+    let times = fail_for(&mut dialer, Time(0), 3600);
+    assert_eq!(times.len() as u32, CANDIDATE_ROUNDS_MAX);
+    assert_eq!(dialer.wish_of(&peer), None);
+    let last = *times.last().unwrap();
+    dialer.learn(peer, &[address(1)], Origin::Dht, None, Time(last.0 + SECOND));
+    let again = fail_for(&mut dialer, Time(last.0 + SECOND), 120);
+    assert_eq!(again[0], after(last, CANDIDATE_REST), "it rests first");
+}
+
+#[test]
+fn quic_is_tried_when_tcp_fails_and_in_the_same_round() {
+    let (mut dialer, peer) = (dialer(), PeerId::random());
+    dialer.learn(peer, &[quic(1), address(1), address(2)], Origin::Ticket, None, Time(0));
+    let first = dialer.poll(Time(0)).remove(0);
+    assert_eq!(first.addresses, [address(1), address(2)]);
+    assert!(dialer.poll(Time(0)).is_empty(), "one dial at a time");
+    dialer.failed(&peer, &refused(&first.addresses), Time(5));
+    assert_eq!(dialer.poll(Time(5)).remove(0).addresses, [quic(1)]);
+    dialer.failed(&peer, &refused(&[quic(1)]), Time(6));
+    assert!(dialer.poll(Time(7)).is_empty(), "the round is over");
+}
+
+#[test]
+fn a_wrong_peer_at_one_address_does_not_hide_the_right_one() {
+    let (mut dialer, peer) = (dialer(), PeerId::random());
+    dialer.learn(peer, &[address(1), address(2)], Origin::Dht, None, Time(0));
+    assert_eq!(dialer.poll(Time(0)).remove(0).addresses.len(), 2);
+    let wrong = Reason::WrongPeer { found: PeerId::random() };
+    dialer.failed(&peer, &[(Some(address(1)), wrong)], Time(1));
+    assert_eq!(dialer.poll(Time(1)).remove(0).addresses, [address(2)]);
+}
+
+#[test]
+fn a_lost_member_is_redialed_soon_and_an_idle_candidate_is_not() {
+    let (mut dialer, member, passer) = (dialer(), PeerId::random(), PeerId::random());
+    for (peer, wish) in [(member, Wish::Wanted), (passer, Wish::Candidate)] {
+        dialer.learn(peer, &[address(1)], Origin::Dht, None, Time(0));
+        dialer.wish(peer, wish, Time(0));
+        dialer.connected(peer, Some(&address(1)), Time(1));
+    }
+    assert!(dialer.wake_at().is_none());
+    dialer.disconnected(&member, true, Time(SECOND));
+    dialer.disconnected(&passer, true, Time(SECOND));
+    let next = dialer.wake_at().unwrap();
+    assert!((SECOND + 200_000..=SECOND + 250_000).contains(&next.0), "{next:?}");
+    let dials = dialer.poll(next);
+    assert_eq!(dials.iter().map(|d| d.peer).collect::<Vec<_>>(), [member]);
+    dialer.failed(&member, &refused(&dials[0].addresses), next);
+    dialer.unwish(&member);
+    assert_eq!(dialer.wake_at(), None);
+}
+
+#[test]
+fn the_larger_id_yields_to_the_smaller() {
+    let (low, high) = (dialer().me, crate::identity::peer_id(&starling_protocol::NodeId([255; 32])));
+    let mut dialer = Dialer::new(high, 7, Time(0));
+    dialer.learn(low, &[address(1)], Origin::Dht, None, Time(0));
+    assert!(dialer.poll(Time(0)).is_empty());
+    assert_eq!(dialer.wake_at(), Some(after(Time(0), YIELD)));
+    dialer.learn(low, &[address(1)], Origin::Ticket, None, Time(0));
+    dialer.connected(low, None, Time(1));
+    assert!(dialer.poll(after(Time(0), YIELD)).is_empty(), "the other's dial arrived");
+}
+
+#[test]
+fn the_shunned_are_left_alone_until_pardoned() {
+    let (mut dialer, peer, anchor) = (dialer(), PeerId::random(), PeerId::random());
+    dialer.learn(anchor, &[address(2)], Origin::Configured, None, Time(0));
+    dialer.shun(peer, Time(10 * SECOND));
+    dialer.shun(anchor, Time(10 * SECOND));
+    dialer.learn(peer, &[address(1)], Origin::Dht, None, Time(0));
+    assert!(dialer.poll(Time(9 * SECOND)).is_empty());
+    assert_eq!(dialer.wake_at(), Some(Time(10 * SECOND)));
+    assert_eq!(dialer.pardon(Time(10 * SECOND)).len(), 2);
+    let dials = dialer.poll(Time(10 * SECOND));
+    assert_eq!(dials.iter().map(|d| d.peer).collect::<Vec<_>>(), [anchor], "what the user named is not forgotten");
+    for _ in 0..2 * SHUNNED_MAX {
+        dialer.shun(PeerId::random(), Time(20 * SECOND));
+    }
+    assert_eq!(dialer.shunned.len(), SHUNNED_MAX);
+}
+
+#[test]
+fn dials_are_limited_at_once_and_in_rate_and_anchors_go_first() {
+    let mut dialer = dialer();
+    for port in 1..=200 {
+        dialer.learn(PeerId::random(), &[address(port)], Origin::Mdns, None, Time(0));
+    }
+    let anchor = PeerId::random();
+    dialer.learn(anchor, &[address(1)], Origin::Configured, None, Time(0));
+    let burst = dialer.poll(Time(0));
+    assert_eq!((burst.len(), burst[0].peer), (DIALS_MAX, anchor));
+    assert_eq!(dialer.wake_at(), None, "it waits for a dial to end");
+    for dial in &burst {
+        dialer.connected(dial.peer, None, Time(1));
+    }
+    assert!(dialer.poll(Time(2)).is_empty(), "the burst is spent");
+    let dials = dialer.poll(dialer.wake_at().unwrap());
+    assert_eq!(dials.len(), 1);
+    let in_ten_seconds: usize = (1..=100)
+        .map(|tenth| {
+            let now = Time(tenth * SECOND / 10 + SECOND);
+            let dials = dialer.poll(now);
+            for dial in &dials {
+                dialer.connected(dial.peer, None, now);
+            }
+            dials.len()
+        })
+        .sum();
+    assert!((70..=90).contains(&in_ten_seconds), "{in_ten_seconds}");
+}
+
+#[test]
+fn we_never_dial_ourselves() {
+    let mut dialer = dialer();
+    assert_eq!(dialer.learn(dialer.me, &[address(1)], Origin::Dht, None, Time(0)), 0);
+    dialer.wish(dialer.me, Wish::Wanted, Time(0));
+    assert!(dialer.poll(Time(SECOND)).is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever happens in whatever order: no panic, bounded dials, equal seeds equal histories, and whoever is
+    /// wanted and has an address is dialed within 30 s of quiet.
+    #[test]
+    fn any_history_keeps_the_promises(steps in proptest::collection::vec((0u8..8, 0usize..5, 0u64..3_000_000), 0..120)) {
+        let peers: Vec<PeerId> = (1..=5u8).map(|n| crate::identity::peer_id(&starling_protocol::NodeId([n; 32]))).collect();
+        let (mut a, mut b) = (dialer(), dialer());
+        let mut now = Time(0);
+        for (what, who, wait) in steps {
+            now = Time(now.0 + wait);
+            let peer = peers[who];
+            for d in [&mut a, &mut b] {
+                match what {
+                    0 => drop(d.learn(peer, &[address(who as u16 + 1), quic(1)], Origin::Dht, Some(peers[0]), now)),
+                    1 => drop(d.learn(peer, &[address(who as u16 + 1)], Origin::Configured, None, now)),
+                    2 => d.connected(peer, Some(&address(who as u16 + 1)), now),
+                    3 => d.disconnected(&peer, who % 2 == 0, now),
+                    4 => d.failed(&peer, &refused(&[address(who as u16 + 1)]), now),
+                    5 => d.shun(peer, after(now, Duration::from_secs(5))),
+                    6 => d.wish(peer, Wish::Wanted, now),
+                    _ => drop(d.pardon(now)),
+                }
+            }
+            let dials = a.poll(now);
+            prop_assert_eq!(&dials, &b.poll(now));
+            prop_assert!(a.dialing() <= DIALS_MAX);
+        }
+        let later = after(now, Duration::from_secs(31));
+        a.pardon(later);
+        a.poll(later);
+        for (peer, target) in &a.targets {
+            let has_address = !a.book.known(peer).is_empty();
+            prop_assert!(!has_address || !matches!(target.state, State::Waiting(at) if at <= later), "{peer} {target:?}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What a node learns from its network, in few words.
+
+use super::reason::Reason;
+use libp2p::gossipsub::MessageId;
+use libp2p::swarm::ConnectionId;
+use libp2p::{Multiaddr, PeerId};
+use std::time::Duration;
+
+/// Something that the owner of the swarm may want to know or show.
+#[derive(Debug)]
+pub enum NetEvent {
+    /// The node listens there; the address ends in `/p2p/PEER`.
+    Listening { address: Multiaddr },
+    /// It does not any more.
+    NotListening { address: Multiaddr, reason: Option<String> },
+    /// Others can reach the node there: confirmed by a test, or given with `--advertise`.
+    Reachable { address: Multiaddr },
+    /// A connection was opened. `first`: there was none to this peer before.
+    Connected { peer: PeerId, connection: ConnectionId, address: Multiaddr, dialed: bool, first: bool },
+    /// A connection was closed. `last`: there is none left to this peer.
+    Disconnected { peer: PeerId, connection: ConnectionId, last: bool, why: String },
+    /// The peer said what it is. `agent` is fit to be shown.
+    Identified { peer: PeerId, agent: String },
+    /// The peer speaks another version of Starling's network protocols, or none; it is left alone for a while.
+    OtherVersion { peer: PeerId, theirs: String },
+    /// These peers, new to us, belong to the run, says the DHT; they will be dialed.
+    Found { peers: Vec<PeerId> },
+    /// A peer was not reached.
+    DialFailed { peer: Option<PeerId>, failures: Vec<(Option<Multiaddr>, Reason)> },
+    /// A gossip message that waits for [`super::Discovery::judge`].
+    Gossip { id: MessageId, from: PeerId, author: PeerId, data: Vec<u8> },
+    /// Round trip to the peer.
+    RoundTrip { peer: PeerId, time: Duration },
+}

@@ -1,0 +1,231 @@
+//! Swarm events, one by one: what each means for discovery, and what its owner is told.
+
+use super::{Discovery, LOST_PINGS_MAX, NetEvent, Origin, STRANGER_REST, Wish, reason};
+use crate::swarm::{Behaviour, BehaviourEvent, IDENTIFY_PROTOCOL};
+use crate::{addresses, dht, untrusted};
+use libp2p::core::ConnectedPoint;
+use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
+use libp2p::{Multiaddr, PeerId, Swarm, gossipsub, identify, mdns, ping};
+
+impl Discovery {
+    pub(super) fn take_in(
+        &mut self,
+        swarm: &mut Swarm<Behaviour>,
+        event: SwarmEvent<BehaviourEvent>,
+    ) -> Option<NetEvent> {
+        match event {
+            SwarmEvent::Behaviour(event) => self.take_in_behaviour(swarm, event),
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, num_established, .. } => {
+                Some(self.connected(peer_id, connection_id, &endpoint, num_established.get() == 1))
+            }
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+                Some(self.disconnected(peer_id, connection_id, num_established == 0, cause))
+            }
+            SwarmEvent::OutgoingConnectionError { peer_id, error, .. } => {
+                let failures = reason::of_dial(&error);
+                for (_, reason) in &failures {
+                    metrics::counter!("starling_dial_failed_total", "reason" => reason.name()).increment(1);
+                }
+                let now = self.now();
+                if let Some(peer) = &peer_id {
+                    self.dialer.failed(peer, &failures, now);
+                }
+                (!failures.is_empty()).then_some(NetEvent::DialFailed { peer: peer_id, failures })
+            }
+            SwarmEvent::IncomingConnectionError { error, .. } => {
+                metrics::counter!("starling_refused_total", "reason" => "incoming_connection").increment(1);
+                tracing::debug!(%error, "inbound connection failed");
+                None
+            }
+            SwarmEvent::NewListenAddr { address, .. } => {
+                Some(NetEvent::Listening { address: addresses::with_peer(&address, &self.me) })
+            }
+            SwarmEvent::ExpiredListenAddr { address, .. } => {
+                Some(NetEvent::NotListening { address: addresses::with_peer(&address, &self.me), reason: None })
+            }
+            SwarmEvent::ListenerClosed { addresses: closed, reason, .. } => {
+                let address = addresses::with_peer(closed.first()?, &self.me);
+                Some(NetEvent::NotListening { address, reason: reason.err().map(|e| e.to_string()) })
+            }
+            SwarmEvent::ListenerError { error, .. } => {
+                tracing::warn!(%error, "a listener has trouble");
+                None
+            }
+            SwarmEvent::NewExternalAddrCandidate { address } => {
+                self.observed.saw(&address);
+                None
+            }
+            SwarmEvent::ExternalAddrConfirmed { address } => {
+                Some(NetEvent::Reachable { address: addresses::with_peer(&address, &self.me) })
+            }
+            _ => None,
+        }
+    }
+
+    fn connected(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        endpoint: &ConnectedPoint,
+        first: bool,
+    ) -> NetEvent {
+        let dialed = endpoint.is_dialer();
+        let address = endpoint.get_remote_address().clone();
+        let now = self.now();
+        self.dialer.connected(peer, dialed.then_some(&address), now);
+        if matches!(self.dialer.wish_of(&peer), Some(Wish::Candidate | Wish::Wanted)) {
+            self.companions.insert(peer);
+        }
+        NetEvent::Connected { peer, connection, address: addresses::without_peer(&address), dialed, first }
+    }
+
+    fn disconnected(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        last: bool,
+        cause: Option<ConnectionError>,
+    ) -> NetEvent {
+        self.lost_pings.remove(&connection);
+        if last {
+            let idle = matches!(cause, Some(ConnectionError::KeepAliveTimeout) | None);
+            let now = self.now();
+            self.dialer.disconnected(&peer, idle, now);
+            self.rendezvous.server_down(&peer);
+            self.companions.remove(&peer);
+        }
+        let why = match cause {
+            None => "closed here".to_owned(),
+            Some(ConnectionError::KeepAliveTimeout) => "nobody used it".to_owned(),
+            Some(ConnectionError::IO(error)) => untrusted::printable(&error.to_string()),
+        };
+        NetEvent::Disconnected { peer, connection, last, why }
+    }
+
+    fn take_in_behaviour(&mut self, swarm: &mut Swarm<Behaviour>, event: BehaviourEvent) -> Option<NetEvent> {
+        match event {
+            BehaviourEvent::Identify(identify::Event::Received { connection_id, peer_id, info }) => {
+                Some(self.identified(swarm, connection_id, peer_id, info))
+            }
+            BehaviourEvent::Dht(dht::Event::Providers { key, peers }) => self.found(swarm, &key, peers),
+            BehaviourEvent::Dht(dht::Event::Announced { .. }) => {
+                let now = self.now();
+                self.rendezvous.announced(now);
+                None
+            }
+            BehaviourEvent::Mdns(mdns::Event::Discovered(heard)) => {
+                let all_local = self.gate.all_local();
+                for (peer, address) in heard {
+                    self.accept(peer, &[address], Origin::Mdns, None, all_local);
+                }
+                None
+            }
+            BehaviourEvent::Ping(ping) => self.pinged(swarm, ping),
+            BehaviourEvent::Gossip(gossipsub::Event::Message { propagation_source, message_id, message }) => {
+                // Strict validation has checked that there is an author and that it signed.
+                let author = message.source?;
+                Some(NetEvent::Gossip { id: message_id, from: propagation_source, author, data: message.data })
+            }
+            BehaviourEvent::RelayClient(event) => {
+                tracing::debug!(?event, "relay");
+                None
+            }
+            BehaviourEvent::RelayServer(event) => {
+                tracing::debug!(?event, "relaying");
+                None
+            }
+            BehaviourEvent::ReachClient(event) => {
+                tracing::debug!(address = %event.tested_addr, reached = event.result.is_ok(), "reachability tested");
+                None
+            }
+            BehaviourEvent::Dcutr(event) => {
+                tracing::debug!(peer = %event.remote_peer_id, direct = event.result.is_ok(), "hole punched");
+                None
+            }
+            _ => None,
+        }
+    }
+
+    fn identified(
+        &mut self,
+        swarm: &mut Swarm<Behaviour>,
+        connection: ConnectionId,
+        peer: PeerId,
+        info: identify::Info,
+    ) -> NetEvent {
+        if info.protocol_version != IDENTIFY_PROTOCOL {
+            self.refuse(swarm, peer, STRANGER_REST);
+            metrics::counter!("starling_refused_total", "reason" => "other_version").increment(1);
+            return NetEvent::OtherVersion { peer, theirs: untrusted::printable(&info.protocol_version) };
+        }
+        let is_local = self.gate.is_local(connection);
+        self.accept(peer, &info.listen_addrs, Origin::Itself, Some(peer), is_local);
+        let fit = |a: &&Multiaddr| addresses::may_be_learned(a, is_local);
+        let listens: Vec<Multiaddr> = info.listen_addrs.iter().filter(fit).map(addresses::without_peer).collect();
+        let now = self.now();
+        let dht = &mut swarm.behaviour_mut().dht;
+        dht.note_addresses(peer, &listens);
+        if info.protocols.contains(&dht::PROTOCOL) {
+            dht.add_server(&peer, &listens);
+            self.rendezvous.server_up(peer, now);
+        } else {
+            dht.remove(&peer);
+            self.rendezvous.server_down(&peer);
+        }
+        let named_by_user = self.dialer.wish_of(&peer) == Some(Wish::Anchor);
+        self.observed.observer(peer, named_by_user);
+        NetEvent::Identified { peer, agent: untrusted::printable(&info.agent_version) }
+    }
+
+    /// Providers of the run's key are companions; those that are news are told.
+    fn found(
+        &mut self,
+        swarm: &Swarm<Behaviour>,
+        key: &libp2p::kad::RecordKey,
+        peers: Vec<(PeerId, Vec<Multiaddr>)>,
+    ) -> Option<NetEvent> {
+        if self.rendezvous.key() != Some(key) {
+            return None;
+        }
+        let (now, all_local) = (self.now(), self.gate.all_local());
+        let mut news = Vec::new();
+        for (peer, list) in peers {
+            if peer == self.me || self.dialer.is_shunned(&peer, now) {
+                continue;
+            }
+            let is_known = self.dialer.wish_of(&peer).is_some();
+            self.accept(peer, &list, Origin::Dht, None, all_local);
+            if swarm.is_connected(&peer) {
+                self.companions.insert(peer);
+                self.dialer.wish(peer, Wish::Candidate, now);
+                self.dialer.connected(peer, None, now);
+            }
+            if !is_known {
+                news.push(peer);
+            }
+        }
+        (!news.is_empty()).then_some(NetEvent::Found { peers: news })
+    }
+
+    fn pinged(&mut self, swarm: &mut Swarm<Behaviour>, event: ping::Event) -> Option<NetEvent> {
+        match event.result {
+            Ok(time) => {
+                self.lost_pings.remove(&event.connection);
+                Some(NetEvent::RoundTrip { peer: event.peer, time })
+            }
+            Err(ping::Failure::Timeout) => {
+                let lost = self.lost_pings.entry(event.connection).or_default();
+                *lost += 1;
+                if *lost >= LOST_PINGS_MAX {
+                    tracing::info!(peer = %event.peer, "no answer to pings: the connection is given up");
+                    swarm.close_connection(event.connection);
+                }
+                None
+            }
+            Err(error) => {
+                tracing::debug!(peer = %event.peer, %error, "ping failed");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Why a peer could not be reached, in plain words.
+
+use crate::addresses::{self, Scope};
+use crate::gate::Forbidden;
+use libp2p::core::transport::TransportError;
+use libp2p::swarm::DialError;
+use libp2p::{Multiaddr, PeerId};
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+/// Why an address did not lead to the peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    Refused,
+    TimedOut,
+    Unreachable,
+    WrongPeer { found: PeerId },
+    Ourselves,
+    NoSuchName,
+    Forbidden,
+    Unsupported,
+    Denied(String),
+    NoAddress,
+    Broken,
+    Other(String),
+}
+
+impl Reason {
+    /// For metric labels.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Reason::Refused => "refused",
+            Reason::TimedOut => "timed_out",
+            Reason::Unreachable => "unreachable",
+            Reason::WrongPeer { .. } => "wrong_peer",
+            Reason::Ourselves => "ourselves",
+            Reason::NoSuchName => "no_such_name",
+            Reason::Forbidden => "forbidden",
+            Reason::Unsupported => "unsupported",
+            Reason::Denied(_) => "denied",
+            Reason::NoAddress => "no_address",
+            Reason::Broken => "broken",
+            Reason::Other(_) => "other",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::Refused => f.write_str("refused: the machine is there, but nothing listens on that port"),
+            Reason::TimedOut => f.write_str("no answer: the machine is off, or a firewall drops the packets"),
+            Reason::Unreachable => f.write_str("unreachable: there is no route to that network"),
+            Reason::WrongPeer { found } => {
+                write!(f, "that address belongs to another node ({found}): its list or ticket is out of date")
+            }
+            Reason::Ourselves => f.write_str("that address is this node itself"),
+            Reason::NoSuchName => f.write_str("its name does not resolve: check the spelling and the name server"),
+            Reason::Forbidden => {
+                f.write_str("not tried: a stranger's address must not lead to this machine or its link")
+            }
+            Reason::Unsupported => f.write_str("malformed, or of a transport that is not spoken here"),
+            Reason::Denied(why) => write!(f, "not allowed now: {why}"),
+            Reason::NoAddress => f.write_str("no address of it is known yet"),
+            Reason::Broken => {
+                f.write_str("the connection broke in the handshake: is it a Starling node, of this version?")
+            }
+            Reason::Other(text) => f.write_str(text),
+        }
+    }
+}
+
+/// The addresses that one failed dial tried, without `/p2p`, each with its reason. `None` stands for all of them.
+pub fn of_dial(error: &DialError) -> Vec<(Option<Multiaddr>, Reason)> {
+    let at = |address: &Multiaddr| Some(addresses::without_peer(address));
+    match error {
+        DialError::Transport(errors) => errors.iter().map(|(a, e)| (at(a), of_transport(a, e))).collect(),
+        DialError::WrongPeerId { obtained, address } => vec![(at(address), Reason::WrongPeer { found: *obtained })],
+        DialError::LocalPeerId { address } => vec![(at(address), Reason::Ourselves)],
+        DialError::NoAddresses => vec![(None, Reason::NoAddress)],
+        DialError::Denied { cause } => vec![(None, Reason::Denied(shown(cause)))],
+        DialError::Aborted => vec![(None, Reason::Other("given up".into()))],
+        DialError::DialPeerConditionFalse(_) => Vec::new(),
+    }
+}
+
+fn of_transport(address: &Multiaddr, error: &TransportError<io::Error>) -> Reason {
+    let error = match error {
+        TransportError::MultiaddrNotSupported(_) => return Reason::Unsupported,
+        TransportError::Other(error) => error,
+    };
+    if chain_has::<Forbidden>(error) {
+        return Reason::Forbidden;
+    }
+    match root_kind(error) {
+        Some(io::ErrorKind::ConnectionRefused) => Reason::Refused,
+        Some(io::ErrorKind::TimedOut) => Reason::TimedOut,
+        Some(
+            io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkDown
+            | io::ErrorKind::AddrNotAvailable,
+        ) => Reason::Unreachable,
+        Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
+            Reason::Broken
+        }
+        _ => of_text(address, error),
+    }
+}
+
+/// Some layers of libp2p hand on only what an error says.
+fn of_text(address: &Multiaddr, error: &io::Error) -> Reason {
+    let text = error.to_string();
+    let lower = text.to_lowercase();
+    if lower.contains("refused") {
+        Reason::Refused
+    } else if lower.contains("timeout") || lower.contains("timed out") {
+        Reason::TimedOut
+    } else if lower.contains("unreachable") {
+        Reason::Unreachable
+    } else if addresses::scope(address) == Scope::Name {
+        Reason::NoSuchName
+    } else if lower.contains("eof") || lower.contains("reset") || lower.contains("closed") || lower.contains("negotiat")
+    {
+        Reason::Broken
+    } else {
+        Reason::Other(crate::untrusted::printable(&text))
+    }
+}
+
+/// The kind of the innermost I/O error: libp2p wraps what the system said several times.
+pub fn root_kind(error: &io::Error) -> Option<io::ErrorKind> {
+    if error.raw_os_error().is_some() {
+        return Some(error.kind());
+    }
+    let mut inner: Option<&(dyn Error + 'static)> = error.get_ref().map(|e| e as _);
+    while let Some(error) = inner {
+        if let Some(kind) = error.downcast_ref::<io::Error>().and_then(root_kind) {
+            return Some(kind);
+        }
+        inner = error.source();
+    }
+    (error.kind() != io::ErrorKind::Other).then(|| error.kind())
+}
+
+fn chain_has<E: Error + 'static>(error: &io::Error) -> bool {
+    let mut inner: Option<&(dyn Error + 'static)> = error.get_ref().map(|e| e as _);
+    while let Some(error) = inner {
+        let nested = error.downcast_ref::<io::Error>().is_some_and(chain_has::<E>);
+        if nested || error.is::<E>() {
+            return true;
+        }
+        inner = error.source();
+    }
+    false
+}
+
+fn shown(error: &dyn Error) -> String {
+    // The outer text of a denial says only that it is one.
+    let cause = error.source().map_or_else(|| error.to_string(), |source| source.to_string());
+    crate::untrusted::printable(&cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("layer")]
+    struct Layer(#[source] io::Error);
+
+    fn wrapped(kind: io::ErrorKind) -> io::Error {
+        io::Error::other(Layer(io::Error::other(Layer(io::Error::new(kind, "inside")))))
+    }
+
+    #[test]
+    fn the_innermost_error_decides() {
+        let a: Multiaddr = "/ip4/192.0.2.7/tcp/1".parse().unwrap();
+        let of = |kind| of_transport(&a, &TransportError::Other(wrapped(kind)));
+        assert_eq!(of(io::ErrorKind::ConnectionRefused), Reason::Refused);
+        assert_eq!(of(io::ErrorKind::TimedOut), Reason::TimedOut);
+        assert_eq!(of(io::ErrorKind::HostUnreachable), Reason::Unreachable);
+        assert_eq!(of(io::ErrorKind::UnexpectedEof), Reason::Broken);
+        let forbidden = io::Error::new(io::ErrorKind::PermissionDenied, Forbidden);
+        let nested = io::Error::other(Layer(forbidden));
+        assert_eq!(of_transport(&a, &TransportError::Other(nested)), Reason::Forbidden);
+        assert_eq!(of_transport(&a, &TransportError::MultiaddrNotSupported(a.clone())), Reason::Unsupported);
+        let named: Multiaddr = "/dns4/no.example/tcp/1".parse().unwrap();
+        let unresolved = TransportError::Other(io::Error::other("no records found"));
+        assert_eq!(of_transport(&named, &unresolved), Reason::NoSuchName);
+        let odd = TransportError::Other(io::Error::other("odd\x1b[2J"));
+        assert_eq!(of_transport(&a, &odd), Reason::Other("odd?[2J".into()));
+    }
+
+    #[test]
+    fn wrong_peers_are_named() {
+        let (found, address) = (PeerId::random(), "/ip4/192.0.2.7/tcp/1".parse::<Multiaddr>().unwrap());
+        let error = DialError::WrongPeerId { obtained: found, address: address.clone() };
+        let reasons = of_dial(&error);
+        assert_eq!(reasons, [(Some(address), Reason::WrongPeer { found })]);
+        assert!(reasons[0].1.to_string().starts_with("that address belongs to another node"));
+    }
+}

@@ -1,0 +1,85 @@
+//! Gossip for small announcements of a run: strictly signed, looked at before it is passed on, bounded.
+//!
+//! Tensor data never travels here. Every message is at most [`MESSAGE_BYTES_MAX`] long and named by its content, so a
+//! replay within the cache's time is dropped; the user keeps its own window for older ones.
+
+use libp2p::gossipsub::{
+    self, ConfigBuilder, IdentTopic, IdentityTransform, MaxCountSubscriptionFilter, MessageAuthenticity, MessageId,
+    PeerScoreParams, PeerScoreThresholds, TopicScoreParams, ValidationMode, WhitelistSubscriptionFilter,
+};
+use libp2p::identity::Keypair;
+use starling_protocol::limits::{CONTROL_BYTES_MAX, MEMBERS_MAX};
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+/// Bytes of one message: a control message and gossipsub's own envelope.
+pub const MESSAGE_BYTES_MAX: usize = CONTROL_BYTES_MAX + 1024;
+/// Messages that wait for one slow peer; more are dropped for it.
+const QUEUE_MAX: usize = 256;
+const DUPLICATE_CACHE: Duration = Duration::from_secs(120);
+/// Penalty for a message that its receiver rejected, by the square of their number: three graylist a peer.
+const INVALID_WEIGHT: f64 = -20.0;
+
+/// gossipsub that knows only its own topics.
+pub type Behaviour = gossipsub::Behaviour<IdentityTransform, MaxCountSubscriptionFilter<WhitelistSubscriptionFilter>>;
+
+/// gossipsub, subscribed to `topic`. The error is in gossipsub's words: its own check of its settings failed.
+pub fn build(keypair: &Keypair, topic: &IdentTopic) -> Result<Behaviour, String> {
+    let config = ConfigBuilder::default()
+        .protocol_id_prefix("/starling/gossip/1")
+        .validation_mode(ValidationMode::Strict)
+        .validate_messages()
+        .max_transmit_size(MESSAGE_BYTES_MAX)
+        .connection_handler_queue_len(QUEUE_MAX)
+        .max_publish_messages(QUEUE_MAX)
+        .max_control_messages_sent(QUEUE_MAX)
+        .duplicate_cache_time(DUPLICATE_CACHE)
+        .heartbeat_initial_delay(Duration::from_millis(500))
+        .flood_publish(false)
+        .message_id_fn(|message| MessageId::from(blake3::hash(&message.data).as_bytes().to_vec()))
+        .build()
+        .map_err(|e| e.to_string())?;
+    let filter = MaxCountSubscriptionFilter {
+        filter: WhitelistSubscriptionFilter(HashSet::from([topic.hash()])),
+        max_subscribed_topics: 4,
+        max_subscriptions_per_request: 16,
+    };
+    let signed = MessageAuthenticity::Signed(keypair.clone());
+    let mut gossip = Behaviour::new_with_subscription_filter(signed, config, filter).map_err(str::to_owned)?;
+    gossip.with_peer_score(score_of_peers(topic), PeerScoreThresholds::default())?;
+    gossip.subscribe(topic).map_err(|e| e.to_string())?;
+    Ok(gossip)
+}
+
+/// Peers lose standing for what they do wrong. They lose none for silence (announcements are rare), nor for sharing
+/// an IP address with the rest of a flock behind one NAT or on one machine.
+fn score_of_peers(topic: &IdentTopic) -> PeerScoreParams {
+    let of_topic = TopicScoreParams {
+        time_in_mesh_quantum: Duration::from_secs(1),
+        mesh_message_deliveries_weight: 0.0,
+        mesh_failure_penalty_weight: 0.0,
+        invalid_message_deliveries_weight: INVALID_WEIGHT,
+        invalid_message_deliveries_decay: 0.9,
+        ..TopicScoreParams::default()
+    };
+    PeerScoreParams {
+        topics: [(topic.hash(), of_topic)].into(),
+        ip_colocation_factor_threshold: MEMBERS_MAX as f64,
+        ip_colocation_factor_whitelist: [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].into(),
+        retain_score: Duration::from_secs(600),
+        ..PeerScoreParams::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_settings_pass_gossipsubs_own_checks() {
+        let topic = IdentTopic::new("starling/1/test");
+        let gossip = build(&Keypair::generate_ed25519(), &topic).unwrap();
+        assert_eq!(gossip.topics().collect::<Vec<_>>(), [&topic.hash()]);
+    }
+}

@@ -1,0 +1,89 @@
+//! Listening, with plain words when it fails.
+//!
+//! libp2p binds TCP listeners with `SO_REUSEPORT`, so that dials can leave from the listening port; a second process
+//! would then silently share the port and take half of the connections. Each port is therefore tried without it first.
+
+use super::Behaviour;
+use crate::addresses;
+use libp2p::Multiaddr;
+use libp2p::core::transport::TransportError;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::Swarm;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+
+/// Why this node cannot listen where it should.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenFailed {
+    #[error("{address} is in use: another process listens there; stop it, or choose another port with --listen")]
+    InUse { address: Multiaddr },
+    #[error(
+        "{address} is not an address of this machine: choose one with --listen (0.0.0.0 is all of them), and name the outside address with --advertise"
+    )]
+    NotOurs { address: Multiaddr },
+    #[error("this user may not listen on {address}: ports below 1024 are the system's; choose another with --listen")]
+    Forbidden { address: Multiaddr },
+    #[error("cannot listen on {address}: it has to be /ip4/HOST/tcp/PORT or /ip4/HOST/udp/PORT/quic-v1 (or ip6)")]
+    Unsupported { address: Multiaddr },
+    #[error("cannot listen on {address}: {reason}")]
+    Other { address: Multiaddr, reason: String },
+}
+
+/// Begins to listen on every address, or on none.
+pub fn listen(swarm: &mut Swarm<Behaviour>, list: &[Multiaddr]) -> Result<(), ListenFailed> {
+    for address in list {
+        if let Some(socket) = socket_of(address)? {
+            probe(socket).map_err(|error| explain(address, &error))?;
+        }
+    }
+    for address in list {
+        swarm.listen_on(address.clone()).map_err(|error| match error {
+            TransportError::MultiaddrNotSupported(_) => ListenFailed::Unsupported { address: address.clone() },
+            TransportError::Other(error) => explain(address, &error),
+        })?;
+    }
+    Ok(())
+}
+
+enum Socket {
+    Tcp(SocketAddr),
+    Udp(SocketAddr),
+}
+
+/// The socket of a direct address; `None` for a relayed one.
+fn socket_of(address: &Multiaddr) -> Result<Option<Socket>, ListenFailed> {
+    let unsupported = || ListenFailed::Unsupported { address: address.clone() };
+    if addresses::route(address) == Some(addresses::Route::Relayed) {
+        return Ok(None);
+    }
+    let parts: Vec<Protocol<'_>> = address.iter().collect();
+    let ip = match parts.first() {
+        Some(Protocol::Ip4(ip)) => IpAddr::V4(*ip),
+        Some(Protocol::Ip6(ip)) => IpAddr::V6(*ip),
+        _ => return Err(unsupported()),
+    };
+    match &parts[1..] {
+        [Protocol::Tcp(port)] => Ok(Some(Socket::Tcp(SocketAddr::new(ip, *port)))),
+        [Protocol::Udp(port), Protocol::QuicV1] => Ok(Some(Socket::Udp(SocketAddr::new(ip, *port)))),
+        _ => Err(unsupported()),
+    }
+}
+
+/// Binds and lets go. Port 0 cannot be taken.
+fn probe(socket: Socket) -> io::Result<()> {
+    match socket {
+        Socket::Tcp(at) if at.port() != 0 => TcpListener::bind(at).map(drop),
+        Socket::Udp(at) if at.port() != 0 => UdpSocket::bind(at).map(drop),
+        _ => Ok(()),
+    }
+}
+
+fn explain(address: &Multiaddr, error: &io::Error) -> ListenFailed {
+    let address = address.clone();
+    match crate::discovery::reason::root_kind(error) {
+        Some(io::ErrorKind::AddrInUse) => ListenFailed::InUse { address },
+        Some(io::ErrorKind::AddrNotAvailable) => ListenFailed::NotOurs { address },
+        Some(io::ErrorKind::PermissionDenied) => ListenFailed::Forbidden { address },
+        _ => ListenFailed::Other { address, reason: crate::untrusted::printable(&error.to_string()) },
+    }
+}

@@ -1,0 +1,160 @@
+use super::*;
+use proptest::prelude::*;
+use starling_protocol::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
+use zeroize::Zeroizing;
+
+fn identity(fill: u8) -> Identity {
+    Identity::from_secret(Zeroizing::new([fill; 32])).unwrap()
+}
+
+fn spec(creator: Option<NodeId>) -> Vec<u8> {
+    wire::encode_spec(&RunSpec {
+        name: "tiny".into(),
+        seed: 7,
+        creator,
+        model: ModelSpec {
+            vocab: 256,
+            d_model: 64,
+            layers: 2,
+            heads: 4,
+            kv_heads: 2,
+            ffn: 192,
+            seq_len: 128,
+            tied: true,
+            rope_theta: 10_000.0,
+            norm_eps: 1e-5,
+        },
+        data: DataSpec { manifest: Digest([1; 32]), tokenizer: Digest([2; 32]) },
+        inner: InnerSpec {
+            steps: 20,
+            batch: 8,
+            accumulate: 1,
+            lr: 1e-3,
+            lr_final: 0.1,
+            warmup_steps: 10,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            clip: 1.0,
+        },
+        outer: OuterSpec { lr: vec![(1, 0.7), (4, 0.8)], momentum: 0.9 },
+        sync: SyncSpec { codec: Codec::Int8 },
+        budget: Budget { rounds: 100, tokens: 0 },
+    })
+}
+
+fn addresses(n: u16) -> Vec<Multiaddr> {
+    (0..n).map(|i| format!("/ip4/192.0.2.7/tcp/{}/p2p/{}", 7400 + i, identity(9).peer_id()).parse().unwrap()).collect()
+}
+
+fn ticket() -> Ticket {
+    let creator = identity(1);
+    Ticket::new(&creator, spec(Some(creator.node_id())), addresses(3)).unwrap()
+}
+
+#[test]
+fn a_ticket_survives_text_wrapping_and_capitals() {
+    let ticket = ticket();
+    let text = ticket.to_string();
+    assert!(text.starts_with(PREFIX) && text.len() < 1024, "{}", text.len());
+    assert_eq!(text.parse::<Ticket>().unwrap(), ticket);
+    assert_eq!(text.to_uppercase().parse::<Ticket>().unwrap(), ticket);
+    let wrapped: String = text.as_bytes().chunks(72).flat_map(|l| [l, b"\r\n  "].concat()).map(char::from).collect();
+    assert_eq!(wrapped.parse::<Ticket>().unwrap(), ticket);
+}
+
+#[test]
+fn a_mangled_paste_is_told_from_a_forgery() {
+    let text = ticket().to_string();
+    assert!(matches!("hello".parse::<Ticket>(), Err(TicketError::NotATicket)));
+    assert!(matches!("".parse::<Ticket>(), Err(TicketError::NotATicket)));
+    assert!(matches!(PREFIX.parse::<Ticket>(), Err(TicketError::Checksum)));
+    for cut in [1, 2, 5, 100] {
+        assert!(matches!(text[..text.len() - cut].parse::<Ticket>(), Err(TicketError::Checksum)), "cut {cut}");
+    }
+    let mut swapped = text.clone().into_bytes();
+    let at =
+        swapped.windows(2).position(|w| w[0] != w[1] && w[0].is_ascii_lowercase() && w[1].is_ascii_digit()).unwrap();
+    swapped.swap(at, at + 1);
+    assert!(String::from_utf8(swapped).unwrap().parse::<Ticket>().is_err());
+    let odd = format!("{}!{}", &text[..40], &text[41..]);
+    assert!(
+        matches!(odd.parse::<Ticket>(), Err(TicketError::Character { position: 41 })),
+        "{:?}",
+        odd.parse::<Ticket>()
+    );
+    assert!(matches!(format!("{PREFIX}{}", "a".repeat(20_000)).parse::<Ticket>(), Err(TicketError::TooLong)));
+
+    let mut forged = ticket();
+    forged.expires = 9;
+    assert!(matches!(forged.to_string().parse::<Ticket>(), Err(TicketError::Signature)));
+    let mut forged = ticket();
+    forged.creator = identity(2).node_id();
+    assert!(matches!(forged.to_string().parse::<Ticket>(), Err(TicketError::NotTheCreator { .. })));
+}
+
+#[test]
+fn only_the_creator_invites_unless_the_run_names_none() {
+    let creator = identity(1).node_id();
+    let error = Ticket::new(&identity(2), spec(Some(creator)), addresses(1)).unwrap_err();
+    assert!(matches!(error, TicketError::NotTheCreator { .. }), "{error}");
+    Ticket::new(&identity(2), spec(None), addresses(1)).unwrap();
+    assert!(matches!(Ticket::new(&identity(2), spec(None), vec![]), Err(TicketError::NoAddress)));
+    assert!(matches!(Ticket::new(&identity(2), vec![1, 2, 3], addresses(1)), Err(TicketError::Run(_))));
+    let bare = vec!["/ip4/192.0.2.7/tcp/1".parse().unwrap()];
+    assert!(matches!(Ticket::new(&identity(2), spec(None), bare), Err(TicketError::Address(_))));
+}
+
+#[test]
+fn addresses_are_capped_and_expiry_is_kept() {
+    let ticket = Ticket::until(&identity(1), spec(None), addresses(40), 12).unwrap();
+    assert_eq!(ticket.addresses.len(), ADDRESSES_MAX);
+    let again: Ticket = ticket.to_string().parse().unwrap();
+    assert_eq!(again, ticket);
+    assert!(again.check_round(12).is_ok());
+    assert!(matches!(again.check_round(13), Err(TicketError::Expired { expires: 12, round: 13 })));
+    assert!(ticket.encode().len() <= TICKET_BYTES_MAX && TICKET_BYTES_MAX * 8 / 5 + 16 < TICKET_CHARS_MAX);
+}
+
+/// Bytes with a checksum that fits, so that the decoder behind it is reached.
+fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = checksum(&bytes);
+    bytes.extend_from_slice(&sum);
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn hostile_text_is_refused(text in "(starling1)?[a-z2-7 !]{0,200}") {
+        prop_assert!(text.parse::<Ticket>().is_err());
+    }
+
+    #[test]
+    fn hostile_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        prop_assert!(Ticket::decode(&sealed(bytes)).is_err());
+    }
+
+    #[test]
+    fn one_changed_byte_is_refused_even_with_a_fitting_checksum(at in any::<prop::sample::Index>(), flip in 1u8..) {
+        let mut bytes = ticket().encode();
+        bytes.truncate(bytes.len() - CHECKSUM_BYTES);
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        // Addresses are not signed: a changed one may decode. Everything else must not.
+        if let Ok(changed) = Ticket::decode(&sealed(bytes)) {
+            let original = ticket();
+            prop_assert_eq!((changed.spec, changed.creator, changed.expires), (original.spec, original.creator, original.expires));
+            prop_assert_ne!(changed.addresses, original.addresses);
+        }
+    }
+
+    #[test]
+    fn what_decodes_encodes_to_the_same_bytes(n in 1u16..20, expires in any::<u64>()) {
+        let ticket = Ticket::until(&identity(3), spec(None), addresses(n), expires).unwrap();
+        let bytes = ticket.encode();
+        prop_assert_eq!(Ticket::decode(&bytes).unwrap().encode(), bytes);
+    }
+}

@@ -1,0 +1,73 @@
+//! How connections are made: TCP with Noise and yamux, QUIC, and relayed circuits; names resolved; all dials past the
+//! [`Gate`].
+//!
+//! Every path is encrypted and authenticated by the node's key; there is no plain-text fallback.
+
+use crate::gate::{Gate, GuardedTransport};
+use crate::mux;
+use libp2p::core::Transport;
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::Boxed;
+use libp2p::core::upgrade::Version;
+use libp2p::identity::Keypair;
+use libp2p::{PeerId, dns, noise, quic, relay, tcp};
+use std::io;
+use std::time::Duration;
+
+/// From the first byte of a connection to the end of its handshakes.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// QUIC's windows: libp2p's 10 and 15 MB starve a long fat link (`algorithms.md` §4).
+const QUIC_STREAM_WINDOW_BYTES: u32 = 32 << 20;
+const QUIC_CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+
+type Connections = Boxed<(PeerId, StreamMuxerBox)>;
+
+/// Why the transports could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportFailed {
+    #[error("the encryption layer does not take this key: {0}")]
+    Noise(#[from] noise::Error),
+    #[error("name resolution could not be set up: {0}")]
+    Names(#[from] io::Error),
+}
+
+/// The transport of a node, and the behaviour that its relayed part belongs to.
+pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::client::Behaviour), TransportFailed> {
+    let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(keypair)?)
+        .multiplex(mux::Upgrade::default())
+        .timeout(HANDSHAKE_TIMEOUT)
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+
+    let mut config = quic::Config::new(keypair);
+    config.max_concurrent_stream_limit = mux::STREAMS_MAX as u32;
+    config.max_stream_data = QUIC_STREAM_WINDOW_BYTES;
+    config.max_connection_data = QUIC_CONNECTION_WINDOW_BYTES;
+    let quic = quic::tokio::Transport::new(config).map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+
+    let direct = tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed();
+    let named = with_names(GuardedTransport::new(direct, gate))?;
+
+    let (relayed, behaviour) = relay::client::new(keypair.public().to_peer_id());
+    let relayed = relayed
+        .upgrade(Version::V1Lazy)
+        .authenticate(noise::Config::new(keypair)?)
+        .multiplex(mux::Upgrade::default())
+        .timeout(HANDSHAKE_TIMEOUT)
+        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+    let all = relayed.or_transport(named).map(|either, _| either.into_inner()).boxed();
+    Ok((all, behaviour))
+}
+
+/// Name resolution as the system does it; a machine without a resolver configuration can still dial numbers.
+fn with_names(inner: GuardedTransport<(PeerId, StreamMuxerBox)>) -> io::Result<Connections> {
+    // Tried on nothing first: what is handed in is lost with the error.
+    match dns::tokio::Transport::system(()).map(drop) {
+        Ok(()) => Ok(dns::tokio::Transport::system(inner)?.boxed()),
+        Err(error) => {
+            tracing::warn!(%error, "no name server is configured: addresses with names cannot be dialed");
+            Ok(inner.boxed())
+        }
+    }
+}
