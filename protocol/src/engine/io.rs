@@ -16,7 +16,7 @@ pub struct AttemptKey {
     pub lineage: Digest,
     pub seq: u64,
     pub attempt: u32,
-    /// Digest of the attempt's members.
+    /// Digest of the attempt's members and of the READY of each: an opaque name, never recomputed outside the engine.
     pub set: Digest,
 }
 
@@ -35,7 +35,8 @@ pub struct PersistToken(pub u64);
 /// What happens to a node.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A control channel to `peer` works (authenticated by the transport).
+    /// A control channel to `peer` works (authenticated by the transport): what is sent from now on arrives, in
+    /// order, or `PeerDown` follows. A replaced connection is a `PeerDown` and a `PeerUp`.
     PeerUp { peer: NodeId },
     /// It does not any more.
     PeerDown { peer: NodeId },
@@ -64,12 +65,15 @@ pub enum Input {
     ReduceFailed { key: AttemptKey, suspect: Option<NodeId>, reason: String },
     /// The outer step was computed on a copy of the state.
     Applied { key: AttemptKey, state_root: Digest },
+    /// A catch-up received something: bytes so far. Without this a member on a slow link looks stuck.
+    CatchUpProgress { bytes: u64 },
     /// The write named by the token is on disk.
     Durable { token: PersistToken },
     /// The node's canonical state is now that of `record`, which is durable here.
     CaughtUp { record: Record },
-    /// No source could bring the node to the head it asked for.
-    CatchUpFailed { reason: String },
+    /// No source could bring the node to the head it asked for; the state that it held before is intact.
+    /// `diverged`: the sources' chain does not contain the record held here, so the next try has to be `afresh`.
+    CatchUpFailed { reason: String, diverged: bool },
     /// The operator wants this node to go (SIGTERM, Ctrl-C).
     Leave,
 }
@@ -92,9 +96,11 @@ pub enum Output {
     StopTraining { round: u64 },
     /// Average these contributions. Members are in ring order; mine is the one made for this round.
     Reduce { key: AttemptKey, members: Vec<Contribution>, codec: Codec },
-    /// Drop everything of this attempt: streams, partial sums, speculative state. My contribution stays.
+    /// Drop everything of this attempt: streams, partial sums, speculative state. My contribution stays until the
+    /// head moves; a persisted report and its update stay until the next report or the next head replaces them.
     Abandon { key: AttemptKey },
-    /// Apply the outer step with the attempt's update to a copy of the state; answer with `Applied`.
+    /// Apply the outer step with the attempt's update to a copy of the state; answer with `Applied`. After a restart
+    /// or an `Abandon` the attempt may be that of the persisted report: its update is read from disk.
     Speculate { key: AttemptKey, outer_lr: f64, momentum: f64 },
     /// Write the attempt's update and this record, synced, as a report; answer with `Durable`.
     PersistReport { token: PersistToken, key: AttemptKey, record: Record },
@@ -104,7 +110,8 @@ pub enum Output {
     /// Found a lineage: write this record as head with the initial state; answer with `Durable`.
     Found { token: PersistToken, record: Record },
     /// Bring the canonical state to `target` or a later record of its chain, from any of `sources`; answer with
-    /// `CaughtUp` or `CatchUpFailed`. With `afresh`, what is held is not on that chain: drop it.
+    /// `CaughtUp` or `CatchUpFailed`. With `afresh`, what is held is not on that chain (or not trusted): replace it,
+    /// once the new state is complete. Only one catch-up is asked for at a time.
     CatchUp { lineage: Digest, seq: u64, target: Digest, sources: Vec<NodeId>, afresh: bool },
     /// Close the connection to this peer and count the reason.
     Refuse { peer: NodeId, refusal: Refusal },
@@ -186,6 +193,10 @@ pub enum Notice {
     RolledBack {
         from_seq: u64,
         to_seq: u64,
+    },
+    /// Fetching state or records failed; it is tried again.
+    CatchUpFailed {
+        reason: String,
     },
     Refused {
         peer: NodeId,

@@ -1,0 +1,228 @@
+//! What others say: connections, greetings, and the checks that every message passes before it counts.
+
+use super::Engine;
+use super::io::{Finish, Notice, Output, Refusal};
+use super::peer::{Incarnation, Peer, make_room};
+use super::succession::SignedReady;
+use crate::message::{Form, Head, Hello, Join, Message, Ready, Report};
+use crate::wire::{self, WireError};
+use crate::{Digest, NodeId};
+
+impl Engine {
+    pub(super) fn peer_up(&mut self, id: NodeId) {
+        let now = self.now;
+        if id != self.me {
+            let Some(peer) = self.entry(id) else { return self.refuse(id, Refusal::Full) };
+            peer.connected = true;
+            peer.refused = false;
+            peer.switched_at = now;
+        }
+        self.introduce(id);
+    }
+
+    pub(super) fn peer_down(&mut self, id: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            // The greeting stays: it names the process, not the connection, and the next connection's may have
+            // overtaken this news.
+            peer.connected = false;
+            peer.refused = false;
+            peer.switched_at = self.now;
+            peer.form = None;
+            peer.join = None;
+        }
+    }
+
+    /// The entry of a peer, made if there is room.
+    fn entry(&mut self, id: NodeId) -> Option<&mut Peer> {
+        if !self.peers.contains_key(&id) {
+            let members = self.head.as_ref().map(|head| &head.record);
+            let is_member = |id: &NodeId| members.is_some_and(|record| record.lease_of(id).is_some());
+            if !make_room(&mut self.peers, is_member) {
+                return None;
+            }
+        }
+        Some(self.peers.entry(id).or_default())
+    }
+
+    pub(super) fn receive(&mut self, from: NodeId, bytes: &[u8]) {
+        if self.peers.get(&from).is_some_and(|peer| peer.refused) {
+            return;
+        }
+        let opened = match wire::open(self.verifier.as_ref(), &self.run, bytes) {
+            Ok(opened) => opened,
+            Err(error) => return self.refuse_bytes(from, error),
+        };
+        if opened.sender != from {
+            return self.refuse(from, Refusal::Malformed { what: "sender" });
+        }
+        if from == self.me {
+            return self.meet_myself(opened.message);
+        }
+        if let Message::Hello(hello) = opened.message {
+            return self.greet(from, &hello);
+        }
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.greeted) else { return self.stale(from) };
+        peer.heard_at = now;
+        match opened.message {
+            Message::Hello(_) => {}
+            Message::Head(head) => self.hear_head(from, head),
+            Message::Join(join) => self.hear_join(from, join),
+            Message::Ready(ready) => self.hear_ready(from, ready, opened.digest),
+            Message::Form(form) => self.hear_form(from, form),
+            Message::Report(report) => self.hear_report(from, report),
+            Message::Leave(_) => {
+                peer.left = true;
+                peer.join = None;
+            }
+        }
+    }
+
+    fn greet(&mut self, from: NodeId, hello: &Hello) {
+        if hello.spec != self.spec_bytes {
+            return self.refuse(from, Refusal::Malformed { what: "hello of another run under this run's name" });
+        }
+        let now = self.now;
+        let Some(peer) = self.entry(from) else { return self.refuse(from, Refusal::Full) };
+        if peer.meet(hello.boot, now) == Incarnation::Cloned {
+            return self.refuse(from, Refusal::IdentityInUse);
+        }
+        peer.greeted = true;
+        peer.heard_at = now;
+    }
+
+    /// Something signed by this node's own key came in: another process holds it. The newer start gives way.
+    fn meet_myself(&mut self, message: Message) {
+        self.refuse(self.me, Refusal::IdentityInUse);
+        if let Message::Hello(hello) = message
+            && hello.boot < self.boot
+        {
+            self.finish(Finish::Fenced);
+        }
+    }
+
+    fn hear_head(&mut self, from: NodeId, head: Head) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        if let Some((phase, interval)) = peer.take_head(head, now) {
+            self.pace.note(phase, interval);
+        }
+    }
+
+    fn hear_join(&mut self, from: NodeId, join: Join) {
+        let known = self.history.iter().any(|past| {
+            (past.digest, past.record.seq, past.record.lineage, past.record.state_root)
+                == (join.record, join.seq, join.lineage, join.state_root)
+        });
+        if !known {
+            return self.stale(from);
+        }
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.join = Some((join, now));
+        }
+    }
+
+    /// Whether statements about the round after `parent` at `seq` may still matter.
+    fn is_past(&self, lineage: &Digest, seq: u64) -> bool {
+        self.head.as_ref().is_some_and(|head| head.record.lineage == *lineage && seq <= head.record.seq)
+    }
+
+    fn hear_ready(&mut self, from: NodeId, ready: Ready, digest: Digest) {
+        if self.is_past(&ready.lineage, ready.seq) {
+            return self.stale(from);
+        }
+        let signed = SignedReady { member: from, ready, digest };
+        if !self.fits_round(&signed) {
+            return self.refuse(from, Refusal::Malformed { what: "ready that does not fit its lease" });
+        }
+        if self.peers.get_mut(&from).is_some_and(|peer| !peer.take_ready(signed)) {
+            self.refuse(from, Refusal::Equivocation { what: "two different READYs for one round" });
+        }
+    }
+
+    /// Whether a READY agrees with the head record; true as well if it is about another parent.
+    fn fits_round(&self, signed: &SignedReady) -> bool {
+        let (ready, Some(head)) = (&signed.ready, &self.head) else { return true };
+        if ready.parent != head.digest {
+            return true;
+        }
+        let Some(lease) = head.record.lease_of(&signed.member) else { return false };
+        let record = &head.record;
+        let tokens_max = ready.samples.saturating_mul(u64::from(self.spec.model.seq_len));
+        ready.lineage == record.lineage
+            && Some(ready.seq) == record.seq.checked_add(1)
+            && Some(ready.round) == record.round.checked_add(1)
+            && ready.state_root == record.state_root
+            && ready.lease_start == lease.start
+            && ready.samples <= lease.count
+            && ready.steps <= record.next.inner_steps
+            && ready.tokens <= tokens_max
+    }
+
+    /// The head moved: READYs that came before it are checked now.
+    pub(super) fn recheck_readys(&mut self) {
+        let Some((seq, parent)) = self.head.as_ref().map(|h| (h.record.seq.saturating_add(1), h.digest)) else { return };
+        let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(seq, &parent)?)));
+        let bad: Vec<NodeId> = early.filter(|(_, signed)| !self.fits_round(signed)).map(|(id, _)| id).collect();
+        for id in bad {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.drop_ready(&parent);
+            }
+            self.refuse(id, Refusal::Malformed { what: "ready that does not fit its lease" });
+        }
+    }
+
+    fn hear_form(&mut self, from: NodeId, form: Form) {
+        if self.is_past(&form.lineage, form.seq) || form.attempt == 0 {
+            return self.stale(from);
+        }
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let key = |f: &Form| (f.seq, f.attempt);
+        if peer.form.as_ref().is_some_and(|kept| kept.parent == form.parent && key(kept) > key(&form)) {
+            return self.stale(from);
+        }
+        peer.form = Some(form);
+    }
+
+    fn hear_report(&mut self, from: NodeId, report: Report) {
+        if self.is_past(&report.lineage, report.seq) {
+            return self.stale(from);
+        }
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.take_report(report);
+        }
+    }
+
+    /// Closes the connection and says why.
+    fn refuse(&mut self, id: NodeId, refusal: Refusal) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.refused = true;
+        }
+        self.out.push(Output::Refuse { peer: id, refusal });
+    }
+
+    /// Counted, nothing else: a message that came too late or too early is nobody's fault.
+    fn stale(&mut self, id: NodeId) {
+        self.notice(Notice::Refused { peer: id, refusal: Refusal::Stale });
+    }
+
+    fn refuse_bytes(&mut self, from: NodeId, error: WireError) {
+        let refusal = match error {
+            WireError::Version { theirs, ours } => Refusal::Version { theirs, ours },
+            WireError::BadSignature { .. } => Refusal::BadSignature,
+            WireError::OtherRun { spec, .. } => return self.meet_other_run(from, self.spec.differences(&spec)),
+            other => Refusal::Malformed { what: other.reason() },
+        };
+        self.refuse(from, refusal);
+    }
+
+    /// A peer of another run. A node that has met nobody of its own run was started with the wrong file.
+    fn meet_other_run(&mut self, from: NodeId, keys: Vec<String>) {
+        self.refuse(from, Refusal::RunMismatch { keys: keys.clone() });
+        let alone = self.head.is_none() && self.founding.is_none() && !self.peers.values().any(|peer| peer.boot.is_some());
+        if alone {
+            self.finish(Finish::RunMismatch { peer: from, keys });
+        }
+    }
+}

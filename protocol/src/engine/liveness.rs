@@ -1,0 +1,150 @@
+//! Who can be counted on in this round.
+//!
+//! A member is ruled out when its connection stays down, when it is silent, or when it owes something and makes no
+//! progress for far longer than progress took so far. Slow but moving is never ruled out. A verdict is about now: a
+//! member that moves again counts again, as long as no attempt has begun without it.
+
+use super::Engine;
+use super::peer::Peer;
+use super::round::Round;
+use crate::NodeId;
+use crate::message::Phase;
+use std::collections::VecDeque;
+
+/// Intervals kept of each phase.
+const INTERVALS_MAX: usize = 32;
+/// Intervals needed before they say anything.
+const INTERVALS_MIN: usize = 3;
+
+/// Measured time between two signs of progress, by phase.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    intervals: [VecDeque<u64>; Phase::ALL.len()],
+}
+
+impl Pace {
+    fn slot(phase: Phase) -> usize {
+        usize::from(phase.number()).saturating_sub(1)
+    }
+
+    pub fn note(&mut self, phase: Phase, micros: u64) {
+        if let Some(intervals) = self.intervals.get_mut(Self::slot(phase)) {
+            if intervals.len() == INTERVALS_MAX {
+                intervals.pop_front();
+            }
+            intervals.push_back(micros);
+        }
+    }
+
+    /// Median interval, once enough were seen.
+    fn median(&self, phase: Phase) -> Option<u64> {
+        let mut sorted: Vec<u64> = self.intervals.get(Self::slot(phase))?.iter().copied().collect();
+        sorted.sort_unstable();
+        if sorted.len() < INTERVALS_MIN { None } else { sorted.get(sorted.len() / 2).copied() }
+    }
+}
+
+/// Why a member is not counted on.
+pub(super) mod fault {
+    pub const LEFT: &str = "it left";
+    pub const DOWN: &str = "its connection is down";
+    pub const NEVER_MET: &str = "it was never met";
+    pub const SILENT: &str = "nothing was heard of it";
+    pub const RESTARTED: &str = "it restarted and has not trained yet";
+    pub const RULED_OUT: &str = "it spoiled an attempt";
+    pub const STUCK: &str = "it makes no progress";
+}
+
+impl Engine {
+    /// Without progress in `phase` for so long a member is stuck.
+    pub(super) fn stall(&self, phase: Phase) -> u64 {
+        let timing = &self.timing;
+        match (self.pace.median(phase), phase) {
+            (Some(median), _) => timing.stall_min.max(median.saturating_mul(timing.stall_factor)),
+            // Work whose pace is not known yet, and which no clock bounds: a first step, a transfer, an outer step.
+            (None, Phase::Training | Phase::CatchingUp | Phase::Settling) => timing.stall_unmeasured,
+            (None, _) => timing.stall_min,
+        }
+    }
+
+    /// Why `id` cannot be counted on in `round`; None if it can.
+    pub(super) fn fault(&self, id: &NodeId, round: &Round) -> Option<&'static str> {
+        if *id == self.me {
+            return None;
+        }
+        if round.ruled_out.contains(id) {
+            return Some(fault::RULED_OUT);
+        }
+        let Some(peer) = self.peers.get(id).filter(|peer| peer.boot.is_some()) else {
+            // Never greeted by this process. After a restart the others may be starting up as well.
+            let grace = if round.resumed { self.timing.rejoin_grace } else { self.timing.connect_grace };
+            return (self.now.since(round.began) >= grace).then_some(fault::NEVER_MET);
+        };
+        if peer.left {
+            return Some(fault::LEFT);
+        }
+        if !peer.connected || !peer.greeted {
+            return (self.now.since(peer.switched_at) >= self.timing.down_grace).then_some(fault::DOWN);
+        }
+        if self.now.since(peer.heard_at.max(peer.switched_at)) >= self.timing.silence {
+            return Some(fault::SILENT);
+        }
+        let ready = peer.ready(round.seq, &round.parent).is_some();
+        if !ready && peer.restarted_at.is_some_and(|at| at >= round.began) {
+            return Some(fault::RESTARTED);
+        }
+        let since = self.now.since(peer.moved_at.max(round.began).max(peer.switched_at));
+        let stuck = self.owes(peer, round, ready).is_some_and(|phase| since >= self.stall(phase));
+        stuck.then_some(fault::STUCK)
+    }
+
+    /// The phase in which the peer has to make progress for this round; None if it waits for others itself.
+    fn owes(&self, peer: &Peer, round: &Round, ready: bool) -> Option<Phase> {
+        let Some(head) = &peer.head else { return Some(Phase::Seeking) };
+        if head.record != round.parent {
+            return Some(head.phase);
+        }
+        match head.phase {
+            Phase::Ready if ready => None,
+            // A stuck reduction is judged as a whole (`attempt`), since everybody in it stands still.
+            Phase::Reducing if round.running.is_some() => None,
+            Phase::Settling if peer.report.is_some() => None,
+            phase => Some(phase),
+        }
+    }
+
+    /// Members of the round, this node included, that can be counted on, by ascending id.
+    pub(super) fn live_members(&self, round: &Round) -> Vec<NodeId> {
+        round.members.iter().copied().filter(|id| self.fault(id, round).is_none()).collect()
+    }
+
+    /// Whether this very moment a message would reach it.
+    pub(super) fn is_present(&self, id: &NodeId) -> bool {
+        *id == self.me || self.peers.get(id).is_some_and(Peer::present)
+    }
+
+    pub(super) fn is_member(&self, id: &NodeId) -> bool {
+        self.head.as_ref().is_some_and(|head| head.record.lease_of(id).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_is_a_median_of_the_last_intervals() {
+        let mut pace = Pace::default();
+        pace.note(Phase::Training, 5);
+        pace.note(Phase::Training, 900);
+        assert_eq!(pace.median(Phase::Training), None, "two say nothing yet");
+        pace.note(Phase::Training, 7);
+        assert_eq!(pace.median(Phase::Training), Some(7));
+        assert_eq!(pace.median(Phase::Reducing), None);
+        for _ in 0..INTERVALS_MAX {
+            pace.note(Phase::Training, 20);
+        }
+        assert_eq!(pace.median(Phase::Training), Some(20));
+        assert_eq!(pace.intervals[Pace::slot(Phase::Training)].len(), INTERVALS_MAX);
+    }
+}

@@ -1,0 +1,239 @@
+//! What one node knows of another: its connection, its last heartbeat, and what it has said about the round.
+
+use super::clock::Moment;
+use super::succession::SignedReady;
+use crate::message::{Form, Head, Join, Phase, Report};
+use crate::{Digest, NodeId};
+use std::collections::BTreeMap;
+
+/// Peers that are remembered, connected or not. The driver's own limit of connections is lower.
+pub const PEERS_MAX: usize = 256;
+/// READYs kept of one peer: of this round, and of the next, since a peer may be a record ahead.
+const READYS_MAX: usize = 2;
+/// Former starts of a peer's process that are remembered.
+const BOOTS_MAX: usize = 8;
+
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    pub connected: bool,
+    /// The `Hello` of its process was accepted.
+    pub greeted: bool,
+    /// Refused on this connection: nothing of it is read any more.
+    pub refused: bool,
+    /// It said that it goes away.
+    pub left: bool,
+    /// Start of its process, and the starts before that.
+    pub boot: Option<u64>,
+    former_boots: Vec<u64>,
+    /// When it was first seen to have started anew.
+    pub restarted_at: Option<Moment>,
+    /// Last connect or disconnect.
+    pub switched_at: Moment,
+    pub heard_at: Moment,
+    pub head: Option<Head>,
+    /// Last change of its record, phase or progress.
+    pub moved_at: Moment,
+    /// Newest report that it made on top of its head.
+    pub report: Option<Report>,
+    readys: Vec<SignedReady>,
+    pub form: Option<Form>,
+    pub join: Option<(Join, Moment)>,
+    /// Fetching from it failed so often in a row.
+    pub failures: u32,
+    /// Its heads are not looked at before this.
+    pub avoid_until: Moment,
+}
+
+/// How a `Hello` relates to what was heard before.
+#[derive(Debug, PartialEq)]
+pub(super) enum Incarnation {
+    First,
+    Same,
+    /// Its process was started anew.
+    Restarted,
+    /// A start that had been followed by another speaks again: two processes share one identity.
+    Cloned,
+}
+
+impl Peer {
+    /// Connected, greeted and not refused: its words count.
+    pub fn present(&self) -> bool {
+        self.connected && self.greeted && !self.refused && !self.left
+    }
+
+    /// Takes note of the start of the peer's process. What a former process said of the round does not bind the new
+    /// one, which has lost it.
+    pub fn meet(&mut self, boot: u64, now: Moment) -> Incarnation {
+        match self.boot {
+            None => {
+                self.boot = Some(boot);
+                Incarnation::First
+            }
+            Some(before) if before == boot => Incarnation::Same,
+            Some(_) if self.former_boots.contains(&boot) => Incarnation::Cloned,
+            Some(before) => {
+                if self.former_boots.len() == BOOTS_MAX {
+                    self.former_boots.remove(0);
+                }
+                self.former_boots.push(before);
+                self.boot = Some(boot);
+                self.restarted_at = Some(now);
+                self.left = false;
+                self.head = None;
+                // Its reports stay: they were on its disk, and others may have decided by them.
+                self.readys.clear();
+                self.form = None;
+                self.join = None;
+                Incarnation::Restarted
+            }
+        }
+    }
+
+    /// Takes a heartbeat. If it shows progress within a phase: the phase, and the time since the last progress.
+    pub fn take_head(&mut self, head: Head, now: Moment) -> Option<(Phase, u64)> {
+        let before = self.head.as_ref().map(|h| (h.record, h.phase, h.progress));
+        let mut paced = None;
+        if before != Some((head.record, head.phase, head.progress)) {
+            if before.is_some_and(|(record, phase, _)| (record, phase) == (head.record, head.phase)) {
+                paced = Some((head.phase, now.since(self.moved_at)));
+            }
+            self.moved_at = now;
+        }
+        if self.report.as_ref().is_some_and(|report| report.seq != head.seq.saturating_add(1)) {
+            self.report = None;
+        }
+        if let Some(report) = &head.report {
+            self.take_report(report.clone());
+        }
+        self.head = Some(head);
+        paced
+    }
+
+    /// Keeps the newer of two reports.
+    pub fn take_report(&mut self, report: Report) {
+        let key = |r: &Report| (r.seq, r.attempt);
+        if self.report.as_ref().is_none_or(|kept| key(kept) <= key(&report)) {
+            self.report = Some(report);
+        }
+    }
+
+    /// Keeps a READY; false if it contradicts one that is kept, which then stays.
+    pub fn take_ready(&mut self, signed: SignedReady) -> bool {
+        let key = |s: &SignedReady| (s.ready.seq, s.ready.parent);
+        if let Some(kept) = self.readys.iter().find(|kept| key(kept) == key(&signed)) {
+            return kept.ready == signed.ready;
+        }
+        self.readys.push(signed);
+        self.readys.sort_by_key(key);
+        if self.readys.len() > READYS_MAX {
+            self.readys.remove(0);
+        }
+        true
+    }
+
+    pub fn ready(&self, seq: u64, parent: &Digest) -> Option<&SignedReady> {
+        self.readys.iter().find(|kept| kept.ready.seq == seq && kept.ready.parent == *parent)
+    }
+
+    /// Forgets a READY that turned out not to fit the round.
+    pub fn drop_ready(&mut self, parent: &Digest) {
+        self.readys.retain(|kept| kept.ready.parent != *parent);
+    }
+
+    /// Its proposal for the round after `parent`.
+    pub fn form_for(&self, parent: &Digest) -> Option<&Form> {
+        self.form.as_ref().filter(|form| form.parent == *parent)
+    }
+}
+
+/// All peers, by id.
+pub(super) type Peers = BTreeMap<NodeId, Peer>;
+
+/// Makes room for one more peer; false if all places are taken by connected peers or members.
+pub(super) fn make_room(peers: &mut Peers, is_member: impl Fn(&NodeId) -> bool) -> bool {
+    if peers.len() < PEERS_MAX {
+        return true;
+    }
+    let oldest = peers
+        .iter()
+        .filter(|(id, peer)| !peer.connected && !is_member(id))
+        .min_by_key(|(id, peer)| (peer.switched_at, **id))
+        .map(|(id, _)| *id);
+    oldest.is_some_and(|id| peers.remove(&id).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Ready;
+    use crate::wire::sample;
+
+    fn signed(seq: u64, parent: u8, payload: u8) -> SignedReady {
+        let Some(crate::message::Message::Ready(ready)) = sample::messages().into_iter().nth(3) else { unreachable!() };
+        let ready = Ready { seq, parent: Digest([parent; 32]), payload: Digest([payload; 32]), ..ready };
+        SignedReady { member: NodeId([1; 32]), ready, digest: Digest([payload; 32]) }
+    }
+
+    #[test]
+    fn the_first_ready_stays_and_old_ones_go() {
+        let mut peer = Peer::default();
+        assert!(peer.take_ready(signed(4, 1, 1)));
+        assert!(peer.take_ready(signed(4, 1, 1)));
+        assert!(!peer.take_ready(signed(4, 1, 2)), "another payload for the same round");
+        assert_eq!(peer.ready(4, &Digest([1; 32])).unwrap().digest, Digest([1; 32]));
+        assert!(peer.take_ready(signed(5, 2, 3)));
+        assert!(peer.take_ready(signed(6, 3, 3)));
+        assert!(peer.ready(4, &Digest([1; 32])).is_none());
+        assert!(peer.ready(5, &Digest([2; 32])).is_some());
+    }
+
+    #[test]
+    fn a_new_start_may_say_something_else_and_an_old_one_may_not_return() {
+        let now = Moment::default().plus(5);
+        let mut peer = Peer::default();
+        assert_eq!(peer.meet(1, now), Incarnation::First);
+        assert!(peer.take_ready(signed(4, 1, 1)));
+        assert_eq!(peer.meet(1, now), Incarnation::Same);
+        assert_eq!(peer.meet(2, now), Incarnation::Restarted);
+        assert_eq!(peer.restarted_at, Some(now));
+        assert!(peer.take_ready(signed(4, 1, 2)));
+        assert_eq!(peer.meet(1, now), Incarnation::Cloned);
+        for boot in 3..30 {
+            assert_eq!(peer.meet(boot, now), Incarnation::Restarted);
+        }
+        assert_eq!(peer.former_boots.len(), BOOTS_MAX);
+    }
+
+    #[test]
+    fn reports_only_get_newer_until_the_head_moves() {
+        let now = Moment::default();
+        let (report, head) = (sample::report(), sample::messages().swap_remove(1));
+        let crate::message::Message::Head(head) = head else { unreachable!() };
+        let mut peer = Peer::default();
+        peer.take_report(Report { attempt: 2, ..report.clone() });
+        peer.take_report(Report { attempt: 1, ..report.clone() });
+        assert_eq!(peer.report.as_ref().unwrap().attempt, 2);
+        peer.take_head(Head { report: None, ..head.clone() }, now);
+        assert!(peer.report.is_some(), "a heartbeat that overtook the report does not take it back");
+        peer.take_head(Head { seq: head.seq + 1, report: None, ..head }, now);
+        assert!(peer.report.is_none());
+    }
+
+    #[test]
+    fn room_is_made_by_the_oldest_stranger_that_is_gone() {
+        let id = |i: usize| NodeId([(i / 200) as u8, (i % 200) as u8].repeat(16).try_into().unwrap());
+        let mut peers: Peers = (0..PEERS_MAX).map(|i| (id(i), Peer::default())).collect();
+        for (i, peer) in peers.values_mut().enumerate() {
+            peer.connected = i != 3 && i != 5 && i != 7;
+            peer.switched_at = Moment::default().plus(if i == 5 { 1 } else { 2 });
+        }
+        let member = *peers.keys().nth(7).unwrap();
+        let (third, fifth) = (*peers.keys().nth(3).unwrap(), *peers.keys().nth(5).unwrap());
+        assert!(make_room(&mut peers, |id| *id == member));
+        assert!(!peers.contains_key(&fifth) && peers.contains_key(&third));
+        peers.insert(fifth, Peer { connected: true, ..Peer::default() });
+        assert!(make_room(&mut peers, |id| *id == member));
+        peers.insert(third, Peer { connected: true, ..Peer::default() });
+        assert!(!make_room(&mut peers, |id| *id == member));
+    }
+}

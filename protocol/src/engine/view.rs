@@ -1,0 +1,261 @@
+//! What a person may want to know: phase, members, and what the node waits for.
+
+use super::attempt::Stage;
+use super::clock::Moment;
+use super::io::Notice;
+use super::round::{Round, Training};
+use super::Engine;
+use crate::message::Phase;
+use crate::{Digest, NodeId};
+
+/// Waiting is told again after this time, in microseconds, if whom it is for has changed.
+const REPEAT: u64 = 10_000_000;
+
+/// A picture of the engine at one moment, for `starling status`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct View {
+    pub me: NodeId,
+    pub phase: Phase,
+    /// The lineage; zero while the node stands nowhere.
+    pub lineage: Digest,
+    pub seq: u64,
+    /// Digest of the head record; zero while the node stands nowhere.
+    pub head: Digest,
+    /// Rounds and tokens committed.
+    pub round: u64,
+    pub tokens: u64,
+    /// Number and members of the attempt that this node is in.
+    pub attempt: Option<(u32, Vec<NodeId>)>,
+    /// Members of the round under way, this node included, by ascending id.
+    pub members: Vec<MemberView>,
+    /// Everybody else who is connected, by ascending id.
+    pub others: Vec<MemberView>,
+    pub waiting: Option<Waiting>,
+}
+
+/// Another node, or this one, as this node sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemberView {
+    pub id: NodeId,
+    pub connected: bool,
+    /// Its phase and its progress in it, as last heard.
+    pub phase: Option<Phase>,
+    pub progress: u64,
+    pub seq: u64,
+    /// Microseconds since it was last heard.
+    pub heard: Option<u64>,
+    pub state: MemberState,
+}
+
+/// What a member is to the round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// No member of this round.
+    Outside,
+    /// Expected to contribute.
+    Working,
+    /// Its contribution is announced.
+    Ready,
+    /// Not counted on, and why.
+    Out(&'static str),
+}
+
+/// What the node waits for, in plain words, and for whom.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waiting {
+    pub why: &'static str,
+    pub on: Vec<NodeId>,
+}
+
+/// What was last told, so that notices come on change only.
+#[derive(Debug, Default)]
+pub(super) struct Spoken {
+    phase: Option<(Phase, u64)>,
+    waiting: Option<Waiting>,
+    waiting_at: Moment,
+    seeking: Option<usize>,
+}
+
+impl Engine {
+    /// What this node is doing.
+    pub(super) fn phase(&self) -> Phase {
+        if self.end.is_some() {
+            return Phase::Finished;
+        }
+        if !self.catch_up.is_idle() {
+            return Phase::CatchingUp;
+        }
+        let Some(round) = &self.round else {
+            return if self.head.is_some() { Phase::Joining } else { Phase::Seeking };
+        };
+        if round.writing() || round.redoing {
+            return Phase::Settling;
+        }
+        match (&round.running, round.training) {
+            (Some(attempt), _) if attempt.stage == Stage::Reducing => Phase::Reducing,
+            (Some(_), _) => Phase::Settling,
+            (None, Training::Running) => Phase::Training,
+            (None, Training::Due) => Phase::Joining,
+            (None, Training::Done) => Phase::Ready,
+        }
+    }
+
+    /// Progress in the phase.
+    pub(super) fn progress(&self) -> u64 {
+        match self.phase() {
+            Phase::CatchingUp => self.catch_up.bytes(),
+            Phase::Training => self.beat.steps,
+            Phase::Reducing => {
+                self.round.as_ref().and_then(|round| round.running.as_ref()).map_or(0, |attempt| attempt.progress)
+            }
+            _ => 0,
+        }
+    }
+
+    /// The state as a person sees it.
+    pub fn view(&self) -> View {
+        let head = self.head.as_ref();
+        let running = self.round.as_ref().and_then(|round| round.running.as_ref());
+        let members: Vec<NodeId> = head.iter().flat_map(|head| head.record.members()).collect();
+        let others = self.peers.iter().filter(|(id, peer)| peer.connected && !self.is_member(id)).map(|(id, _)| *id);
+        View {
+            me: self.me,
+            phase: self.phase(),
+            lineage: head.map_or(Digest::default(), |h| h.record.lineage),
+            seq: head.map_or(0, |h| h.record.seq),
+            head: head.map_or(Digest::default(), |h| h.digest),
+            round: head.map_or(0, |h| h.record.round),
+            tokens: head.map_or(0, |h| h.record.tokens),
+            attempt: running.map(|attempt| (attempt.key.attempt, attempt.members.clone())),
+            members: members.iter().map(|id| self.member_view(*id)).collect(),
+            others: others.map(|id| self.member_view(id)).collect(),
+            waiting: self.waiting(),
+        }
+    }
+
+    fn member_view(&self, id: NodeId) -> MemberView {
+        let state = match self.round.as_ref().filter(|round| round.members.contains(&id)) {
+            None => MemberState::Outside,
+            Some(round) => match self.fault(&id, round) {
+                Some(why) => MemberState::Out(why),
+                None if self.ready_of(&id, round).is_some() => MemberState::Ready,
+                None => MemberState::Working,
+            },
+        };
+        if id == self.me {
+            let seq = self.head.as_ref().map_or(0, |h| h.record.seq);
+            let (phase, progress) = (Some(self.phase()), self.progress());
+            return MemberView { id, connected: true, phase, progress, seq, heard: Some(0), state };
+        }
+        let peer = self.peers.get(&id);
+        let head = peer.and_then(|peer| peer.head.as_ref());
+        MemberView {
+            id,
+            connected: peer.is_some_and(|peer| peer.connected),
+            phase: head.map(|head| head.phase),
+            progress: head.map_or(0, |head| head.progress),
+            seq: head.map_or(0, |head| head.seq),
+            heard: peer.filter(|peer| peer.boot.is_some()).map(|peer| self.now.since(peer.heard_at)),
+            state,
+        }
+    }
+
+    /// What this node waits for, if it has nothing to do itself.
+    fn waiting(&self) -> Option<Waiting> {
+        let waiting = |why, on| Some(Waiting { why, on });
+        if self.end.is_some() || !self.catch_up.is_idle() || self.head.is_none() {
+            return None;
+        }
+        let Some(round) = &self.round else {
+            let members = self.head.iter().flat_map(|head| head.record.members()).collect();
+            return waiting("the members' next record, which is to let this node in", members);
+        };
+        if round.writing() || round.redoing || round.training == Training::Running {
+            return None;
+        }
+        if round.barred {
+            return waiting("the others end this round without this node", self.others(round));
+        }
+        if round.training == Training::Due {
+            return waiting("after a restart: listening whether the flock has gone on", self.unmet(round));
+        }
+        if let Some(attempt) = &round.running {
+            let Some(made) = round.report.as_ref().filter(|_| attempt.stage == Stage::Reported) else { return None };
+            let reports = self.reports_of(made, &attempt.members);
+            let missing = attempt.members.iter().copied().filter(|id| !reports.contains_key(id)).collect();
+            return waiting("the same result from every member of the attempt", missing);
+        }
+        self.waiting_to_begin(round)
+    }
+
+    fn waiting_to_begin(&self, round: &Round) -> Option<Waiting> {
+        let unready = round.members.iter().copied().filter(|id| self.ready_of(id, round).is_none());
+        let unready: Vec<NodeId> = unready.filter(|id| self.fault(id, round).is_none()).collect();
+        let why = if self.is_left_out(round) {
+            return Some(Waiting { why: "the others end this round without this node", on: self.others(round) });
+        } else if !unready.is_empty() {
+            return Some(Waiting { why: "members that still train", on: unready });
+        } else if round.forming.as_ref().is_some_and(|forming| forming.few_since.is_some()) {
+            "most of the last round's members are gone; going on with those that are here in a moment"
+        } else {
+            "the others to agree on who goes on"
+        };
+        let silent = |id: &NodeId| {
+            let said = self.peers.get(id).and_then(|peer| peer.form_for(&round.parent));
+            said.is_none_or(|form| round.form.as_ref().is_none_or(|mine| mine.members != form.members))
+        };
+        Some(Waiting { why, on: self.others(round).into_iter().filter(silent).collect() })
+    }
+
+    fn others(&self, round: &Round) -> Vec<NodeId> {
+        round.members.iter().copied().filter(|id| *id != self.me).collect()
+    }
+
+    fn unmet(&self, round: &Round) -> Vec<NodeId> {
+        self.others(round).into_iter().filter(|id| !self.is_present(id)).collect()
+    }
+
+    /// Tells the user what has changed.
+    pub(super) fn speak(&mut self) {
+        let phase = (self.phase(), self.round.as_ref().map_or(0, |round| round.number));
+        if self.spoken.phase != Some(phase) {
+            self.spoken.phase = Some(phase);
+            self.notice(Notice::PhaseChanged { phase: phase.0, round: phase.1 });
+        }
+        let peers = self.peers.values().filter(|peer| peer.connected).count();
+        let seeking = (phase.0 == Phase::Seeking && self.founding.is_none()).then_some(peers);
+        if self.spoken.seeking != seeking {
+            self.spoken.seeking = seeking;
+            if let Some(peers) = seeking {
+                self.notice(Notice::Seeking { peers });
+            }
+        }
+        let waiting = self.waiting();
+        let why = |w: &Option<Waiting>| w.as_ref().map(|w| w.why);
+        let long_ago = self.now.since(self.spoken.waiting_at) >= REPEAT;
+        if why(&self.spoken.waiting) != why(&waiting) || (long_ago && self.spoken.waiting != waiting) {
+            if let Some(Waiting { why, on }) = waiting.clone() {
+                self.notice(Notice::Waiting { on, why });
+            }
+            self.spoken.waiting = waiting;
+            self.spoken.waiting_at = self.now;
+        }
+    }
+
+    /// When time alone changes something next: a beat, or a deadline about a member.
+    pub(super) fn next_deadline(&self) -> Moment {
+        let mut next = self.beat.due(self.timing.heartbeat);
+        if !self.catch_up.not_before().passed(self.now) {
+            next = next.min(self.catch_up.not_before());
+        }
+        let Some(round) = &self.round else { return next };
+        let down = self.peers.iter().filter(|(id, peer)| !peer.connected && round.members.contains(id));
+        let graces = down.map(|(_, peer)| peer.switched_at.plus(self.timing.down_grace));
+        let forming = round.forming.iter().flat_map(|forming| {
+            let few = forming.few_since.map(|since| since.plus(self.timing.minority_grace));
+            [Some(forming.not_before), few].into_iter().flatten()
+        });
+        let settle = (round.training == Training::Due).then(|| round.began.plus(self.timing.settle));
+        graces.chain(forming).chain(settle).filter(|at| !at.passed(self.now)).fold(next, Moment::min)
+    }
+}

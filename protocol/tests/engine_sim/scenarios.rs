@@ -1,0 +1,1 @@
+//! Histories with a plan.
