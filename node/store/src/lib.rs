@@ -1,1 +1,37 @@
-//! Placeholder.
+//! What a node keeps on disk: head, records, updates, reports, snapshots, its private state; and checkpoint folders.
+//!
+//! Disks lie, processes die at any instruction, and RocksDB opens happily after losing data. Therefore: everything
+//! carries a checksum of ours; a change is acknowledged only after it is synced on two sides that are compared at the
+//! next start ([`Damage`]); what does not hold is reported and never used. Bulk lies in plain files named by digest,
+//! the database is small. `docs/store.md` has the layout and the reasons.
+//!
+//! The store knows records and digests, not models: theta and momentum are flat vectors to it.
+
+#![forbid(unsafe_code)]
+
+mod adoption;
+mod blobs;
+mod chain;
+mod checkpoint;
+mod error;
+mod folder;
+mod mirror;
+mod private;
+mod replace;
+mod rocks;
+mod sealed;
+mod snapshot;
+mod space;
+mod store;
+mod tip;
+mod weights;
+
+pub use checkpoint::{
+    Checkpoint, CheckpointFile, CheckpointManifest, CheckpointSource, describe_checkpoint, export_checkpoint,
+    open_checkpoint,
+};
+pub use error::{Damage, Part, StoreError};
+pub use snapshot::{LoadedState, SNAPSHOT_EVERY};
+pub use space::DiskSpace;
+pub use store::{Opened, Run, Store, StoreOptions};
+pub use weights::{Tensor, TensorShape, TensorView, export_safetensors, read_safetensors};

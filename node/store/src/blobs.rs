@@ -1,0 +1,206 @@
+//! Files named by the digest of what they hold.
+//!
+//! Their bytes are checked at every reading, so a damaged one is as good as none; it is removed when noticed, so that
+//! a good copy can take its place.
+
+use crate::folder::{create_dir, list, sync_dir};
+use crate::sealed::AtomicFile;
+use crate::{Part, StoreError};
+use starling_protocol::Digest;
+use std::collections::{BTreeSet, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// A folder of such files.
+pub(crate) struct Blobs {
+    dir: PathBuf,
+    tmp: PathBuf,
+    /// Whether files lie in 256 sub-folders by the first byte of their digest.
+    fan_out: bool,
+    digest: fn(&[u8]) -> Digest,
+    /// Bytes of the largest file.
+    limit: u64,
+}
+
+impl Blobs {
+    pub fn new(dir: PathBuf, tmp: PathBuf, fan_out: bool, limit: u64, digest: fn(&[u8]) -> Digest) -> Self {
+        Self { dir, tmp, fan_out, limit, digest }
+    }
+
+    pub fn path(&self, digest: &Digest) -> PathBuf {
+        let name = digest.to_string();
+        if self.fan_out { self.dir.join(&name[..2]).join(&name[2..]) } else { self.dir.join(name) }
+    }
+
+    /// What `bytes` are called here.
+    pub fn digest_of(&self, bytes: &[u8]) -> Digest {
+        (self.digest)(bytes)
+    }
+
+    /// Writes `bytes`, which have this digest, unless they are there already. They are durable only after
+    /// [`Blobs::sync`] over the same digests. Returns whether anything was written.
+    pub fn put(&self, digest: &Digest, bytes: &[u8]) -> Result<bool, StoreError> {
+        let path = self.path(digest);
+        if holds(&path, bytes) {
+            return Ok(false);
+        }
+        if let (true, Some(parent)) = (self.fan_out, path.parent()) {
+            create_dir(parent)?;
+        }
+        let mut file = AtomicFile::create(&self.tmp, &path)?;
+        file.write(bytes)?;
+        file.commit_unsynced_name()?;
+        Ok(true)
+    }
+
+    /// Makes the names of these files durable.
+    pub fn sync<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) -> Result<(), StoreError> {
+        if self.fan_out {
+            let folders: BTreeSet<_> =
+                digests.into_iter().filter_map(|d| Some(self.path(d).parent()?.to_owned())).collect();
+            folders.iter().try_for_each(|folder| sync_dir(folder))?;
+        }
+        sync_dir(&self.dir)
+    }
+
+    /// The bytes with this digest; `None` when they are not here.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when the file holds something else. It is removed.
+    pub fn get(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        let path = self.path(digest);
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(StoreError::io("open", &path, 0, e)),
+        };
+        let length = file.metadata().map_err(|e| StoreError::io("read", &path, 0, e))?.len();
+        let mut bytes = Vec::new();
+        if length <= self.limit {
+            bytes.reserve_exact(length as usize);
+            (&mut file).take(self.limit).read_to_end(&mut bytes).map_err(|e| StoreError::io("read", &path, 0, e))?;
+            if (self.digest)(&bytes) == *digest {
+                return Ok(Some(bytes));
+            }
+        }
+        self.remove(&path);
+        Err(StoreError::damaged(Part::State, &path, "its bytes do not have the digest that names it"))
+    }
+
+    /// Whether there is a file of this name; its bytes are not looked at.
+    pub fn contains(&self, digest: &Digest) -> bool {
+        self.path(digest).exists()
+    }
+
+    /// Removes every file that is not in `keep`. What cannot be removed is left for the next time.
+    pub fn retain(&self, keep: &HashSet<Digest>) -> Result<u64, StoreError> {
+        let mut folders = if self.fan_out { list(&self.dir)? } else { vec![self.dir.clone()] };
+        folders.retain(|folder| folder.is_dir());
+        let mut removed = 0;
+        for path in folders.iter().map(|folder| list(folder)).collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
+            if self.named(&path).is_none_or(|digest| !keep.contains(&digest)) {
+                removed += u64::from(self.remove(&path));
+            }
+        }
+        Ok(removed)
+    }
+
+    /// The digest that a path stands for.
+    fn named(&self, path: &Path) -> Option<Digest> {
+        let name = path.file_name()?.to_str()?;
+        if !self.fan_out {
+            return Digest::from_hex(name);
+        }
+        let folder = path.parent()?.file_name()?.to_str()?;
+        Digest::from_hex(&format!("{folder}{name}"))
+    }
+
+    fn remove(&self, path: &Path) -> bool {
+        let removed = fs::remove_file(path);
+        if let Err(e) = &removed {
+            tracing::warn!(path = %path.display(), error = %e, "could not remove a file that is no longer needed");
+        }
+        removed.is_ok()
+    }
+}
+
+/// Whether the file holds exactly these bytes. A damaged one must not stand in for a good one.
+fn holds(path: &Path, bytes: &[u8]) -> bool {
+    let same = || -> io::Result<bool> {
+        let mut file = File::open(path)?;
+        if file.metadata()?.len() != bytes.len() as u64 {
+            return Ok(false);
+        }
+        let mut block = vec![0u8; bytes.len().min(1 << 20)];
+        for part in bytes.chunks(1 << 20) {
+            file.read_exact(&mut block[..part.len()])?;
+            if block[..part.len()] != *part {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    same().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn digest(bytes: &[u8]) -> Digest {
+        Digest::of("starling test blob", &[bytes])
+    }
+
+    fn blobs(fan_out: bool) -> (tempfile::TempDir, Blobs) {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["blobs", "tmp"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let blobs = Blobs::new(dir.path().join("blobs"), dir.path().join("tmp"), fan_out, 64, digest);
+        (dir, blobs)
+    }
+
+    #[test]
+    fn bytes_are_found_by_digest_and_written_once() {
+        for fan_out in [false, true] {
+            let (_dir, blobs) = blobs(fan_out);
+            let id = digest(b"bytes");
+            assert_eq!(blobs.get(&id).unwrap(), None);
+            assert!(blobs.put(&id, b"bytes").unwrap());
+            assert!(!blobs.put(&id, b"bytes").unwrap());
+            blobs.sync([&id]).unwrap();
+            assert_eq!(blobs.get(&id).unwrap().unwrap(), b"bytes");
+        }
+    }
+
+    #[test]
+    fn damage_is_reported_once_and_a_good_copy_takes_its_place() {
+        let (_dir, blobs) = blobs(true);
+        let id = digest(b"bytes");
+        for bad in [&b"bytez"[..], b"byte", b"", &[0; 65]] {
+            blobs.put(&id, b"bytes").unwrap();
+            fs::write(blobs.path(&id), bad).unwrap();
+            assert!(matches!(blobs.get(&id), Err(StoreError::Damaged(_))));
+            assert_eq!(blobs.get(&id).unwrap(), None);
+        }
+        fs::create_dir_all(blobs.path(&id).parent().unwrap()).unwrap();
+        fs::write(blobs.path(&id), b"bytez").unwrap();
+        assert!(blobs.put(&id, b"bytes").unwrap(), "a damaged file is replaced");
+        assert_eq!(blobs.get(&id).unwrap().unwrap(), b"bytes");
+    }
+
+    #[test]
+    fn retaining_removes_the_rest() {
+        for fan_out in [false, true] {
+            let (_dir, blobs) = blobs(fan_out);
+            let ids: Vec<_> = (0..20u8).map(|i| digest(&[i])).collect();
+            for (i, id) in (0..).zip(&ids) {
+                blobs.put(id, &[i]).unwrap();
+            }
+            let keep: HashSet<_> = ids.iter().take(5).copied().collect();
+            assert_eq!(blobs.retain(&keep).unwrap(), 15);
+            assert_eq!(ids.iter().filter(|id| blobs.contains(id)).count(), 5);
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! Checkpoint folders: a trained state that leaves the node.
+//!
+//! ```text
+//! manifest.json       for people and scripts: run, round, tokens, state root, model, tensors, files with digests
+//! model.safetensors   the parameters (theta), f32, under their usual names
+//! state.starling      what training needs to go on: record, specification, outer momentum; sealed
+//! ...                 whatever else belongs to it (a tokenizer, a config.json), listed with its digest
+//! ```
+//!
+//! Opening one recomputes the state root over everything that is used, so a checkpoint that opens is the state that its
+//! record speaks of.
+
+use crate::folder::sync_dir;
+use crate::replace::{install, remove_dir, sibling};
+use crate::sealed::{AtomicFile, Kind, SealedReader, SealedWriter};
+use crate::weights::{SafetensorsFile, TensorShape, TensorView, write_safetensors};
+use crate::{Part, StoreError, space};
+use serde::{Deserialize, Serialize};
+use starling_protocol::limits::{PARAMETERS_MAX, RECORD_BYTES_MAX, RUN_SPEC_BYTES_MAX};
+use starling_protocol::record::Record;
+use starling_protocol::run::{ModelSpec, RunSpec};
+use starling_protocol::{Digest, state, wire};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+const FORMAT: u32 = 1;
+const MANIFEST: &str = "manifest.json";
+const MODEL: &str = "model.safetensors";
+const STATE: &str = "state.starling";
+const STATE_KIND: Kind = *b"SLCKPT-1";
+/// Bytes of the largest `manifest.json` read.
+const MANIFEST_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of the largest file beside the model, such as a tokenizer.
+const EXTRA_BYTES_MAX: u64 = 256 << 20;
+const EXTRAS_MAX: usize = 16;
+/// Record, specification and their lengths in front of the momentum in `state.starling`.
+const STATE_HEAD_MAX: u64 = (RECORD_BYTES_MAX + RUN_SPEC_BYTES_MAX + 64) as u64;
+
+/// What a checkpoint is made of.
+#[derive(Clone, Copy)]
+pub struct CheckpointSource<'a> {
+    pub record: &'a Record,
+    /// The encoded `RunSpec`.
+    pub spec: &'a [u8],
+    /// Digest of the model's schema, as it enters the state root.
+    pub schema: Digest,
+    /// The tensors that theta consists of, in its order.
+    pub tensors: &'a [TensorShape],
+    pub theta: &'a [f32],
+    /// The outer momentum, as long as theta.
+    pub momentum: &'a [f32],
+    /// Further files by name, such as a tokenizer.
+    pub extras: &'a [(&'a str, &'a [u8])],
+}
+
+/// An opened checkpoint: all of it was verified.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Checkpoint {
+    pub manifest: CheckpointManifest,
+    pub record: Record,
+    pub spec: RunSpec,
+    pub schema: Digest,
+    pub theta: Vec<f32>,
+    pub momentum: Vec<f32>,
+    /// Further files by name.
+    pub extras: BTreeMap<String, Vec<u8>>,
+}
+
+/// What `manifest.json` says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointManifest {
+    pub format: u32,
+    /// Name of the run.
+    pub run: String,
+    pub run_digest: Digest,
+    pub lineage: Digest,
+    pub seq: u64,
+    pub round: u64,
+    /// Tokens trained on.
+    pub tokens: u64,
+    pub record: Digest,
+    pub state_root: Digest,
+    pub schema: Digest,
+    pub tokenizer: Digest,
+    pub parameters: u64,
+    pub model: ModelSpec,
+    /// The tensors of theta, in its order.
+    pub tensors: Vec<TensorShape>,
+    pub files: Vec<CheckpointFile>,
+}
+
+/// One file of a checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointFile {
+    pub name: String,
+    pub bytes: u64,
+    /// BLAKE3 of the file, as `b3sum` prints it.
+    pub blake3: String,
+}
+
+/// Writes a checkpoint to `dir`: what was there, a checkpoint, is replaced as a whole or not at all.
+///
+/// # Errors
+/// [`StoreError::StateMismatch`] when theta and momentum are not the record's state, [`StoreError::NotACheckpoint`] when
+/// `dir` is something else, [`StoreError::Full`] when there is no room.
+pub fn export_checkpoint(dir: &Path, source: &CheckpointSource<'_>) -> Result<(), StoreError> {
+    let spec = check_source(source)?;
+    if dir.exists() && !replaceable(dir) {
+        return Err(StoreError::NotACheckpoint { path: dir.to_path_buf() });
+    }
+    let extras: u64 = source.extras.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    space::require(dir, 8 * source.theta.len() as u64 + extras + (1 << 20), 0)?;
+    let staging = sibling(dir, "new")?;
+    remove_dir(&staging)?;
+    fs::create_dir_all(&staging).map_err(|e| StoreError::io("create", &staging, 4096, e))?;
+    let written = write_files(&staging, source, &spec).and_then(|()| install(&staging, dir));
+    // Either the old checkpoint, or a new one that could not be finished.
+    remove_dir(&staging).and(written)
+}
+
+fn check_source(source: &CheckpointSource<'_>) -> Result<RunSpec, StoreError> {
+    let malformed = |what, why: String| StoreError::Malformed { what, why };
+    let spec = wire::decode_spec(source.spec).map_err(|e| malformed("run specification", e.to_string()))?;
+    let sizes = source.tensors.iter().try_fold(0usize, |sum, tensor| sum.checked_add(tensor.elements()?));
+    if sizes != Some(source.theta.len()) {
+        return Err(malformed("the list of tensors", "it does not add up to the parameters".into()));
+    }
+    if source.extras.len() > EXTRAS_MAX || !source.extras.iter().all(|(name, bytes)| is_extra(name, bytes.len() as u64))
+    {
+        return Err(malformed("the list of further files", "too many, too large, or not plain file names".into()));
+    }
+    check_root(source.record, &source.schema, source.theta, source.momentum)?;
+    Ok(spec)
+}
+
+fn check_root(record: &Record, schema: &Digest, theta: &[f32], momentum: &[f32]) -> Result<(), StoreError> {
+    let manifest = state::manifest_of(*schema, theta, momentum)
+        .map_err(|e| StoreError::Malformed { what: "state", why: e.to_string() })?;
+    let got = state::root(&manifest);
+    if got != record.state_root {
+        return Err(StoreError::StateMismatch { seq: record.seq, expected: record.state_root, got });
+    }
+    Ok(())
+}
+
+fn write_files(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> Result<(), StoreError> {
+    let mut files = vec![write_model(folder, source, spec)?];
+    write_state(folder, source)?;
+    files.push(describe(folder, STATE)?);
+    for (name, bytes) in source.extras {
+        write_plain(folder, name, bytes)?;
+        files.push(describe(folder, name)?);
+    }
+    let manifest = manifest(source.record, spec, &source.schema, source.tensors.to_vec(), files);
+    write_plain(folder, MANIFEST, manifest.text()?.as_bytes())?;
+    sync_dir(folder)
+}
+
+fn write_model(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> Result<CheckpointFile, StoreError> {
+    let mut rest = source.theta;
+    let mut views = Vec::with_capacity(source.tensors.len());
+    for tensor in source.tensors {
+        // Sizes were checked to add up.
+        let (values, after) = rest.split_at(tensor.elements().unwrap_or(0));
+        views.push(TensorView { name: &tensor.name, shape: &tensor.shape, values });
+        rest = after;
+    }
+    let metadata = BTreeMap::from([
+        ("format".to_owned(), "pt".to_owned()),
+        ("starling.run".to_owned(), spec.name.clone()),
+        ("starling.round".to_owned(), source.record.round.to_string()),
+        ("starling.state_root".to_owned(), source.record.state_root.to_string()),
+    ]);
+    let mut file = AtomicFile::create_shared(folder, &folder.join(MODEL))?;
+    let mut hasher = blake3::Hasher::new();
+    write_safetensors(&views, &metadata, |bytes| {
+        hasher.update(bytes);
+        file.write(bytes)
+    })?;
+    file.commit_unsynced_name()?;
+    Ok(CheckpointFile { name: MODEL.to_owned(), bytes: hasher.count(), blake3: hasher.finalize().to_string() })
+}
+
+fn write_state(folder: &Path, source: &CheckpointSource<'_>) -> Result<(), StoreError> {
+    let record = wire::encode_record(source.record);
+    let payload = 8 + record.len() + source.spec.len() + 32 + 8 + 4 * source.momentum.len();
+    let file = AtomicFile::create_shared(folder, &folder.join(STATE))?;
+    let mut writer = SealedWriter::begin(file, &STATE_KIND, payload as u64)?;
+    for part in [record.as_slice(), source.spec] {
+        writer.write(&(part.len() as u32).to_le_bytes())?;
+        writer.write(part)?;
+    }
+    writer.write(&source.schema.0)?;
+    writer.write(&(source.momentum.len() as u64).to_le_bytes())?;
+    writer.write_f32s(source.momentum)?;
+    writer.commit()
+}
+
+fn write_plain(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    let mut file = AtomicFile::create_shared(folder, &folder.join(name))?;
+    file.write(bytes)?;
+    file.commit_unsynced_name()
+}
+
+/// Reads `manifest.json` alone, for a list of checkpoints: nothing is verified.
+pub fn describe_checkpoint(dir: &Path) -> Result<CheckpointManifest, StoreError> {
+    let path = dir.join(MANIFEST);
+    let text = read_limited(&path, MANIFEST_BYTES_MAX)?;
+    let manifest: CheckpointManifest = serde_json::from_slice(&text)
+        .map_err(|e| StoreError::damaged(Part::Checkpoint, &path, format!("it is malformed: {e}")))?;
+    if manifest.format != FORMAT {
+        return Err(StoreError::Format { path, found: manifest.format, known: FORMAT });
+    }
+    Ok(manifest)
+}
+
+/// Opens a checkpoint and verifies all of it, down to the state root.
+///
+/// # Errors
+/// [`StoreError::Damaged`] names the file that does not hold; [`StoreError::Io`] when one is missing.
+pub fn open_checkpoint(dir: &Path) -> Result<Checkpoint, StoreError> {
+    let manifest = describe_checkpoint(dir)?;
+    let state_path = dir.join(STATE);
+    let sealed = read_state(&state_path)?;
+    let mut extras = BTreeMap::new();
+    for file in &manifest.files {
+        let known = file.name == MODEL || file.name == STATE;
+        if !known && !is_extra(&file.name, file.bytes) {
+            let detail = format!("it lists a file {:?}, which no checkpoint has", file.name);
+            return Err(StoreError::damaged(Part::Checkpoint, &dir.join(MANIFEST), detail));
+        }
+        if describe(dir, &file.name)? != *file {
+            let detail = "its bytes do not have the digest that manifest.json names";
+            return Err(StoreError::damaged(Part::Checkpoint, &dir.join(&file.name), detail));
+        }
+        if !known {
+            extras.insert(file.name.clone(), read_limited(&dir.join(&file.name), EXTRA_BYTES_MAX)?);
+        }
+    }
+    let theta = read_model(&dir.join(MODEL), &manifest.tensors, sealed.momentum.len())?;
+    let rebuilt =
+        self::manifest(&sealed.record, &sealed.spec, &sealed.schema, manifest.tensors.clone(), manifest.files.clone());
+    // Both sides went through the same reader of numbers.
+    if serde_json::from_str::<CheckpointManifest>(&rebuilt.text()?).ok().as_ref() != Some(&manifest) {
+        let detail = "it says something else than the record and the specification in state.starling";
+        return Err(StoreError::damaged(Part::Checkpoint, &dir.join(MANIFEST), detail));
+    }
+    check_root(&sealed.record, &sealed.schema, &theta, &sealed.momentum).map_err(|e| {
+        StoreError::damaged(Part::Checkpoint, &dir.join(MODEL), format!("it is not the state of its record: {e}"))
+    })?;
+    let SealedState { record, spec, schema, momentum } = sealed;
+    Ok(Checkpoint { manifest, record, spec, schema, theta, momentum, extras })
+}
+
+/// What `state.starling` holds.
+struct SealedState {
+    record: Record,
+    spec: RunSpec,
+    schema: Digest,
+    momentum: Vec<f32>,
+}
+
+fn read_state(path: &Path) -> Result<SealedState, StoreError> {
+    let damaged = |detail: String| StoreError::damaged(Part::Checkpoint, path, detail);
+    let missing = || StoreError::io("open", path, 0, io::ErrorKind::NotFound.into());
+    let limit = 4 * PARAMETERS_MAX + STATE_HEAD_MAX;
+    let mut reader = SealedReader::open(path, &STATE_KIND, limit, Part::Checkpoint)?.ok_or_else(missing)?;
+    let mut parts = [Vec::new(), Vec::new()];
+    for (part, limit) in parts.iter_mut().zip([RECORD_BYTES_MAX, RUN_SPEC_BYTES_MAX]) {
+        let mut length = [0u8; 4];
+        reader.read(&mut length)?;
+        let length = u32::from_le_bytes(length) as usize;
+        if length > limit {
+            return Err(damaged("its record or specification is too long".into()));
+        }
+        part.resize(length, 0);
+        reader.read(part)?;
+    }
+    let (mut schema, mut elements) = ([0u8; 32], [0u8; 8]);
+    reader.read(&mut schema)?;
+    reader.read(&mut elements)?;
+    let elements = usize::try_from(u64::from_le_bytes(elements)).unwrap_or(usize::MAX);
+    let momentum = reader.read_f32s(elements)?;
+    reader.finish()?;
+    let [record, spec] = parts;
+    Ok(SealedState {
+        record: wire::decode_record(&record).map_err(|e| damaged(e.to_string()))?,
+        spec: wire::decode_spec(&spec).map_err(|e| damaged(e.to_string()))?,
+        schema: Digest(schema),
+        momentum,
+    })
+}
+
+/// Theta from the tensors of `tensors`, in that order; nothing else may be in the file.
+fn read_model(path: &Path, tensors: &[TensorShape], elements: usize) -> Result<Vec<f32>, StoreError> {
+    let damaged = |detail: String| StoreError::damaged(Part::Checkpoint, path, detail);
+    let mut file = SafetensorsFile::open(path)?;
+    if file.len() != tensors.len() {
+        return Err(damaged("it has other tensors than manifest.json lists".into()));
+    }
+    let mut theta = Vec::new();
+    theta.reserve_exact(elements);
+    for tensor in tensors {
+        if file.shape(&tensor.name).as_ref() != Some(&tensor.shape) {
+            return Err(damaged(format!("tensor {} is missing or has another shape", tensor.name)));
+        }
+        file.append(&tensor.name, &mut theta)?;
+    }
+    Ok(theta)
+}
+
+fn manifest(
+    record: &Record,
+    spec: &RunSpec,
+    schema: &Digest,
+    tensors: Vec<TensorShape>,
+    files: Vec<CheckpointFile>,
+) -> CheckpointManifest {
+    let elements = tensors.iter().filter_map(TensorShape::elements).fold(0u64, |sum, n| sum.saturating_add(n as u64));
+    CheckpointManifest {
+        format: FORMAT,
+        run: spec.name.clone(),
+        run_digest: spec.digest(),
+        lineage: record.lineage,
+        seq: record.seq,
+        round: record.round,
+        tokens: record.tokens,
+        record: record.digest(),
+        state_root: record.state_root,
+        schema: *schema,
+        tokenizer: spec.data.tokenizer,
+        parameters: elements,
+        model: spec.model.clone(),
+        tensors,
+        files,
+    }
+}
+
+impl CheckpointManifest {
+    fn text(&self) -> Result<String, StoreError> {
+        let malformed = |e: serde_json::Error| StoreError::Malformed { what: "manifest.json", why: e.to_string() };
+        serde_json::to_string_pretty(self).map(|text| text + "\n").map_err(malformed)
+    }
+}
+
+fn describe(folder: &Path, name: &str) -> Result<CheckpointFile, StoreError> {
+    let path = folder.join(name);
+    let mut hasher = blake3::Hasher::new();
+    let mut file = File::open(&path).map_err(|e| StoreError::io("open", &path, 0, e))?;
+    io::copy(&mut file, &mut hasher).map_err(|e| StoreError::io("read", &path, 0, e))?;
+    Ok(CheckpointFile { name: name.to_owned(), bytes: hasher.count(), blake3: hasher.finalize().to_string() })
+}
+
+fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, StoreError> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|e| StoreError::io("open", path, 0, e))?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(|e| StoreError::io("read", path, 0, e))?;
+    if bytes.len() as u64 > limit {
+        return Err(StoreError::damaged(Part::Checkpoint, path, "it is larger than anything Starling writes there"));
+    }
+    Ok(bytes)
+}
+
+/// Plain names only: they come from a file that anyone may have written.
+fn is_extra(name: &str, bytes: u64) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let taken = [MANIFEST, MODEL, STATE].contains(&name);
+    !taken
+        && (1..=64).contains(&name.len())
+        && name.chars().all(plain)
+        && !name.starts_with('.')
+        && bytes <= EXTRA_BYTES_MAX
+}
+
+/// A checkpoint, or an empty folder.
+fn replaceable(dir: &Path) -> bool {
+    dir.join(MANIFEST).is_file() || fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
+}

@@ -1,0 +1,152 @@
+//! What can go wrong with a store, said so that a person knows what to do next.
+
+use starling_protocol::Digest;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Something on disk is not what was written there. Never repaired by guessing and never served to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The part that is damaged.
+    pub part: Part,
+    /// The file or folder concerned.
+    pub path: PathBuf,
+    /// What was found there, as a clause: "its checksum does not hold".
+    pub detail: String,
+}
+
+/// Which part of a store or of a checkpoint is damaged; decides what helps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The copy of the run's specification. Binding the run again writes it anew.
+    RunSpec,
+    /// Head, records or reports. Nothing of the chain can be trusted; peers have it.
+    Chain,
+    /// Chunks of a snapshot, or an update that leads on from one.
+    State,
+    /// The node's own optimizer state. Losing it costs some training quality, not agreement.
+    Private,
+    /// A file of an exported checkpoint.
+    Checkpoint,
+}
+
+impl Damage {
+    pub(crate) fn new(part: Part, path: &Path, detail: impl Into<String>) -> Self {
+        Self { part, path: path.to_path_buf(), detail: detail.into() }
+    }
+
+    /// What a person, or the node on its behalf, can do about it.
+    pub fn advice(&self) -> &'static str {
+        match self.part {
+            Part::RunSpec => "start the node with its run file or ticket again: the copy is then written anew",
+            Part::Chain => "let the node fetch the chain from its peers; what is damaged is set aside, not deleted",
+            Part::State => "let the node fetch the state from its peers",
+            Part::Private => "nothing: the node goes on with fresh optimizer moments",
+            Part::Checkpoint => "export the checkpoint again, or copy it from another node",
+        }
+    }
+
+    /// Whether head, records and reports are lost, so that the store refuses to be used before
+    /// [`crate::Store::reset_chain`] or an adoption.
+    pub fn chain_lost(&self) -> bool {
+        self.part == Part::Chain
+    }
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}; {}", self.path.display(), self.detail, self.advice())
+    }
+}
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    #[error(
+        "the data folder {path} is in use by another process{}; stop that one, or give this node a folder of its own",
+        .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+    )]
+    InUse { path: PathBuf, pid: Option<u32> },
+    #[error(
+        "the disk of {path} is full: {needed} bytes are needed and {free} are free; free some space, then start again"
+    )]
+    Full { path: PathBuf, needed: u64, free: u64 },
+    #[error("damaged on disk: {0}")]
+    Damaged(Damage),
+    #[error(
+        "the data folder {path} belongs to another run ({here}, not {asked}); give this run a folder of its own with --data"
+    )]
+    OtherRun { path: PathBuf, here: Digest, asked: Digest },
+    #[error("the data folder {path} is bound to no run yet; bind one first")]
+    NoRun { path: PathBuf },
+    #[error(
+        "{path} was written by another version of Starling (format {found}; this one reads {known}); use that version"
+    )]
+    Format { path: PathBuf, found: u32, known: u32 },
+    #[error("record {seq} is committed here already")]
+    AlreadyCommitted { seq: u64 },
+    #[error("record {seq} does not follow the head here ({why}); fetch the records between, or reset the chain")]
+    NotNext { seq: u64, why: String },
+    #[error("there is no chain in this store yet; found one or adopt one first")]
+    NoChain,
+    #[error("the update's digest is {got}, and the record names {expected}: these bytes are not its update")]
+    UpdateMismatch { expected: Digest, got: Digest },
+    #[error("the state has root {got}, and record {seq} names {expected}: this is not the record's state")]
+    StateMismatch { seq: u64, expected: Digest, got: Digest },
+    #[error("record {seq} is not on the chain of this store, so its snapshot is of no use here")]
+    NotOnChain { seq: u64 },
+    #[error("{count} chunks of the state to adopt are missing, the first is {first}; fetch them, then finish again")]
+    MissingChunks { count: usize, first: Digest },
+    #[error("a chunk that was to be {expected} has digest {got}; whoever sent it is wrong or lies")]
+    BadChunk { expected: Digest, got: Digest },
+    #[error("chunk {chunk} is not part of the state being adopted")]
+    UnwantedChunk { chunk: Digest },
+    #[error("{what} has {bytes} bytes, more than the limit of {limit}")]
+    TooLarge { what: &'static str, bytes: u64, limit: u64 },
+    #[error("{what} is malformed: {why}")]
+    Malformed { what: &'static str, why: String },
+    #[error("{path} exists and is no checkpoint; name another folder, or remove it first")]
+    NotACheckpoint { path: PathBuf },
+    #[error("an earlier write to this store failed ({why}); what is on disk is unsure until the node is started again")]
+    Failed { why: String },
+    #[error("cannot {action} {path}: {source}; check the path, its owner and the disk")]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot {action} the database {path}: {source}")]
+    Db { action: &'static str, path: PathBuf, source: rocksdb::Error },
+}
+
+impl StoreError {
+    /// The exit code of a process that this error ends (`design.md` §6).
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::OtherRun { .. } => 3,
+            Self::Damaged(_) => 4,
+            Self::Full { .. } => 5,
+            Self::InUse { .. } => 6,
+            _ => 1,
+        }
+    }
+
+    /// Whether nothing more can be written before the process starts again.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Failed { .. } | Self::Db { .. })
+    }
+
+    /// An I/O error at `path`; a full disk or a spent quota becomes [`StoreError::Full`] with `needed` bytes.
+    pub(crate) fn io(action: &'static str, path: &Path, needed: u64, source: io::Error) -> Self {
+        if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+            return Self::full(path, needed);
+        }
+        Self::Io { action, path: path.to_path_buf(), source }
+    }
+
+    pub(crate) fn full(path: &Path, needed: u64) -> Self {
+        let free = crate::space::free_bytes(path).unwrap_or(0);
+        Self::Full { path: path.to_path_buf(), needed, free }
+    }
+
+    pub(crate) fn damaged(part: Part, path: &Path, detail: impl Into<String>) -> Self {
+        Self::Damaged(Damage::new(part, path, detail))
+    }
+}

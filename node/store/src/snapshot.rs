@@ -1,0 +1,238 @@
+//! Snapshots of the canonical state, and getting the state back from them.
+//!
+//! A snapshot is the state's chunks as files and its manifest in the database. The chunks are written and synced
+//! first, then the manifest names them; only after that are older snapshots, their chunks and the updates before them
+//! removed. Whenever the process dies there is a snapshot and every update after it.
+
+use crate::chain::not_next;
+use crate::rocks::Table;
+use crate::sealed::{extend_f32, extend_le};
+use crate::store::{Change, Store, lock};
+use crate::tip::seq_key;
+use crate::{Damage, Part, StoreError, space};
+use starling_protocol::limits::STATE_CHUNK_BYTES;
+use starling_protocol::record::Record;
+use starling_protocol::state::{self, Manifest, StateError};
+use starling_protocol::{Digest, wire};
+use std::sync::Arc;
+
+/// A snapshot is due at every record whose number this divides.
+pub const SNAPSHOT_EVERY: u64 = 16;
+/// Snapshots kept: should the newest be damaged, the one before it and more updates lead to the same state.
+const SNAPSHOTS_KEPT: usize = 2;
+
+/// A state as it came from disk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadedState {
+    /// The record whose state this is.
+    pub record: Record,
+    /// Digest of the model's schema.
+    pub schema: Digest,
+    pub theta: Vec<f32>,
+    pub momentum: Vec<f32>,
+    /// Updates that were applied on top of the snapshot.
+    pub replayed: u64,
+}
+
+impl Store {
+    /// Writes the state of `record`, which is on the chain, as a snapshot: `theta` and `momentum`, flat, of equal
+    /// length. Then removes what only older snapshots needed. Takes as long as the disk takes for 8 bytes a parameter;
+    /// commits go on meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] before the disk is; [`StoreError::StateMismatch`] when this is not the record's state;
+    /// [`StoreError::NotOnChain`] when the chain has gone another way. The snapshots before are kept then.
+    pub fn write_snapshot(
+        &self,
+        record: &Record,
+        schema: &Digest,
+        theta: &[f32],
+        momentum: &[f32],
+    ) -> Result<(), StoreError> {
+        let _bulk = lock(&self.bulk);
+        self.check_on_chain(record)?;
+        let manifest = self.write_state(record, schema, theta, momentum)?;
+        let mut change = self.begin()?;
+        self.check_on_chain(record)?;
+        change.keep_snapshot(record.seq, Arc::new(manifest));
+        change.apply()?;
+        self.prune(&change);
+        Ok(())
+    }
+
+    /// Numbers and manifests of the snapshots here, ascending.
+    pub fn snapshots(&self) -> Vec<(u64, Arc<Manifest>)> {
+        self.tip().snapshots.into_iter().collect()
+    }
+
+    /// The bytes of a chunk of the state; `None` when it is not here.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when its bytes are not what was written; it is not there any more afterwards.
+    pub fn state_chunk(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        self.chunks.get(digest)
+    }
+
+    /// The state of the snapshot at `seq`, every chunk checked.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when a chunk is missing or damaged, [`StoreError::NotOnChain`] without such a snapshot.
+    pub fn load_snapshot(&self, seq: u64) -> Result<LoadedState, StoreError> {
+        let manifest = self.tip().snapshots.get(&seq).cloned().ok_or(StoreError::NotOnChain { seq })?;
+        let record = self.record(seq)?.ok_or(StoreError::NotOnChain { seq })?;
+        let elements = usize::try_from(manifest.elements).unwrap_or(usize::MAX);
+        let mut theta = Vec::with_capacity(elements);
+        let mut momentum = Vec::with_capacity(elements);
+        for (index, digest) in manifest.chunks.iter().enumerate() {
+            let bytes = self.whole_chunk(&manifest, index, digest)?;
+            let values = if theta.len() < elements { &mut theta } else { &mut momentum };
+            extend_f32(values, &bytes);
+        }
+        Ok(LoadedState { record, schema: manifest.schema, theta, momentum, replayed: 0 })
+    }
+
+    /// The state of the head: the newest snapshot that holds, and every update since. `apply` performs the outer step
+    /// that ended in the record, on theta and momentum.
+    ///
+    /// The result is checked against the head's state root. A snapshot found damaged on the way is taken off the list.
+    ///
+    /// # Errors
+    /// [`StoreError::NoChain`] in an empty store, [`StoreError::Damaged`] when no snapshot leads to the head.
+    pub fn load_state<F>(&self, mut apply: F) -> Result<LoadedState, StoreError>
+    where
+        F: FnMut(&Record, &[u8], &mut [f32], &mut [f32]) -> Result<(), String>,
+    {
+        self.db()?;
+        let tip = self.tip();
+        let head = tip.head.as_ref().ok_or(StoreError::NoChain)?;
+        let mut bad = Vec::new();
+        for seq in tip.snapshots.keys().rev() {
+            let mut loaded = match self.load_snapshot(*seq) {
+                Err(StoreError::Damaged(damage)) => {
+                    tracing::error!(seq, %damage, "a snapshot is damaged; trying the one before it");
+                    bad.push((*seq, damage));
+                    continue;
+                }
+                other => other?,
+            };
+            self.replay(&mut loaded, &head.record, &mut apply)?;
+            self.forget_snapshots(&bad);
+            return Ok(loaded);
+        }
+        let none = || Damage::new(Part::State, &self.folder.chunks(), "there is no snapshot");
+        Err(StoreError::Damaged(bad.pop().map_or_else(none, |(_, damage)| damage)))
+    }
+
+    fn replay<F>(&self, loaded: &mut LoadedState, head: &Record, apply: &mut F) -> Result<(), StoreError>
+    where
+        F: FnMut(&Record, &[u8], &mut [f32], &mut [f32]) -> Result<(), String>,
+    {
+        let damaged = |detail: String| StoreError::damaged(Part::State, &self.folder.updates(), detail);
+        for seq in loaded.record.seq.saturating_add(1)..=head.seq {
+            let record = self.record(seq)?.ok_or_else(|| damaged(format!("record {seq} is missing")))?;
+            let update = self.updates.get(&record.update)?;
+            let update = update.ok_or_else(|| damaged(format!("the update of record {seq} is missing")))?;
+            apply(&record, &update, &mut loaded.theta, &mut loaded.momentum)
+                .map_err(|why| damaged(format!("the update of record {seq} cannot be applied: {why}")))?;
+            loaded.record = record;
+            loaded.replayed += 1;
+        }
+        let manifest = manifest_of(&loaded.schema, &loaded.theta, &loaded.momentum)?;
+        let got = state::root(&manifest);
+        if got != head.state_root {
+            let expected = head.state_root;
+            return Err(damaged(format!("replaying them gives state root {got}, and the head says {expected}")));
+        }
+        Ok(())
+    }
+
+    /// Damaged snapshots are not offered to others. Failing here costs them a request in vain.
+    fn forget_snapshots(&self, bad: &[(u64, Damage)]) {
+        if bad.is_empty() {
+            return;
+        }
+        let forgotten = self.begin().and_then(|mut change| {
+            for (seq, _) in bad {
+                change.batch.delete(Table::Snapshots, &seq_key(*seq));
+                change.tip.snapshots.remove(seq);
+            }
+            change.apply()
+        });
+        if let Err(error) = forgotten {
+            tracing::warn!(%error, "could not take damaged snapshots off the list");
+        }
+    }
+
+    /// Writes the chunks of a record's state that are not here yet, durable when this returns. The caller holds `bulk`.
+    pub(crate) fn write_state(
+        &self,
+        record: &Record,
+        schema: &Digest,
+        theta: &[f32],
+        momentum: &[f32],
+    ) -> Result<Manifest, StoreError> {
+        let manifest = manifest_of(schema, theta, momentum)?;
+        let got = state::root(&manifest);
+        if got != record.state_root {
+            return Err(StoreError::StateMismatch { seq: record.seq, expected: record.state_root, got });
+        }
+        let missing = manifest.chunks.iter().filter(|digest| !self.chunks.contains(digest)).count();
+        self.require_room(missing)?;
+        let mut bytes = Vec::with_capacity(STATE_CHUNK_BYTES);
+        for (index, digest) in manifest.chunks.iter().enumerate() {
+            bytes.clear();
+            extend_le(&mut bytes, state::chunk_floats(theta, momentum, index).unwrap_or_default());
+            self.note(self.chunks.put(digest, &bytes))?;
+        }
+        self.note(self.chunks.sync(&manifest.chunks))?;
+        Ok(manifest)
+    }
+
+    /// Room for so many chunks beside the reserve.
+    pub(crate) fn require_room(&self, chunks: usize) -> Result<(), StoreError> {
+        let needed = (chunks as u64).saturating_mul(STATE_CHUNK_BYTES as u64 + 4096);
+        space::require(&self.folder.chunks(), needed, self.options.reserve_bytes)
+    }
+
+    /// Chunk `index` of `manifest` from disk, of the right length and digest.
+    pub(crate) fn whole_chunk(
+        &self,
+        manifest: &Manifest,
+        index: usize,
+        digest: &Digest,
+    ) -> Result<Vec<u8>, StoreError> {
+        let damaged = |detail| StoreError::damaged(Part::State, &self.chunks.path(digest), detail);
+        let bytes = self.chunks.get(digest)?.ok_or_else(|| damaged("it is missing"))?;
+        if manifest.chunk_len(index) != Some(bytes.len()) {
+            return Err(damaged("it has another length than its place in the state"));
+        }
+        Ok(bytes)
+    }
+
+    fn check_on_chain(&self, record: &Record) -> Result<(), StoreError> {
+        let kept = self.record_bytes(record.seq)?.map(|bytes| wire::record_digest(&bytes));
+        match kept {
+            Some(kept) if kept == record.digest() => Ok(()),
+            Some(_) => Err(not_next(record, "the chain here goes another way")),
+            None => Err(StoreError::NotOnChain { seq: record.seq }),
+        }
+    }
+}
+
+impl Change<'_> {
+    /// Adds a snapshot and takes those off the list that are older than the ones to keep.
+    pub fn keep_snapshot(&mut self, seq: u64, manifest: Arc<Manifest>) {
+        self.batch.put(Table::Snapshots, &seq_key(seq), manifest.encode());
+        self.tip.snapshots.insert(seq, manifest);
+        while self.tip.snapshots.len() > SNAPSHOTS_KEPT {
+            if let Some((oldest, _)) = self.tip.snapshots.pop_first() {
+                self.batch.delete(Table::Snapshots, &seq_key(oldest));
+            }
+        }
+    }
+}
+
+fn manifest_of(schema: &Digest, theta: &[f32], momentum: &[f32]) -> Result<Manifest, StoreError> {
+    let malformed = |e: StateError| StoreError::Malformed { what: "state", why: e.to_string() };
+    state::manifest_of(*schema, theta, momentum).map_err(malformed)
+}

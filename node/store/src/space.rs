@@ -1,0 +1,121 @@
+//! Free space, and the ballast that lets a node on a full disk still end cleanly.
+
+use crate::StoreError;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Room on the disk under a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Bytes that this user may still write.
+    pub free: u64,
+    /// Whether less than the reserve is free: snapshots and adoptions are refused, records still go through.
+    pub low: bool,
+}
+
+/// Bytes that an unprivileged user may still write on the file system of `path`.
+pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
+    // The path may not exist (yet): its nearest existing parent is on the same file system.
+    let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
+    let stat = rustix::fs::statvfs(existing)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// A file that only takes up space, to be deleted when there is none left.
+#[derive(Debug)]
+pub(crate) struct Ballast {
+    path: PathBuf,
+    bytes: u64,
+}
+
+impl Ballast {
+    pub fn new(path: PathBuf, bytes: u64) -> Self {
+        Self { path, bytes }
+    }
+
+    /// Makes the file if it is missing and the disk has room for it beside `reserve`. A store works without it.
+    pub fn prepare(&self, reserve: u64) {
+        let present = fs::metadata(&self.path).is_ok_and(|m| m.len() == self.bytes);
+        if present || self.bytes == 0 {
+            return;
+        }
+        let room = free_bytes(&self.path).unwrap_or(0);
+        if room < self.bytes.saturating_add(reserve) {
+            tracing::warn!(free = room, "too little free space for the ballast file; the disk is nearly full");
+            return;
+        }
+        if let Err(e) = self.fill() {
+            tracing::warn!(path = %self.path.display(), error = %e, "could not make the ballast file");
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+
+    fn fill(&self) -> io::Result<()> {
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&self.path)?;
+        let allocated = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, self.bytes);
+        if allocated.is_ok() {
+            return Ok(());
+        }
+        // A file system without fallocate: write the bytes.
+        let block = vec![0u8; 1 << 20];
+        let mut left = self.bytes;
+        while left > 0 {
+            let n = left.min(block.len() as u64) as usize;
+            file.write_all(&block[..n])?;
+            left -= n as u64;
+        }
+        Ok(())
+    }
+
+    /// Gives the space back. Returns whether there was any.
+    pub fn release(&self) -> bool {
+        let there = fs::remove_file(&self.path).is_ok();
+        if there {
+            tracing::warn!(bytes = self.bytes, "the disk is full: released the ballast file so that work can end");
+        }
+        there
+    }
+}
+
+/// Refuses before the disk is full: `needed` bytes are to be written at `path`, and `reserve` must stay free.
+pub(crate) fn require(path: &Path, needed: u64, reserve: u64) -> Result<(), StoreError> {
+    let free = free_bytes(path).map_err(|e| StoreError::io("measure the free space of", path, 0, e))?;
+    if free < needed.saturating_add(reserve) {
+        return Err(StoreError::Full { path: path.to_path_buf(), needed: needed.saturating_add(reserve), free });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ballast_takes_its_space_and_gives_it_back_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let ballast = Ballast::new(dir.path().join("ballast"), 3 << 20);
+        ballast.prepare(0);
+        assert_eq!(fs::metadata(dir.path().join("ballast")).unwrap().len(), 3 << 20);
+        assert!(ballast.release());
+        assert!(!ballast.release());
+    }
+
+    #[test]
+    fn no_ballast_where_it_would_eat_the_reserve() {
+        let dir = tempfile::tempdir().unwrap();
+        let ballast = Ballast::new(dir.path().join("ballast"), 1 << 20);
+        ballast.prepare(u64::MAX / 2);
+        assert!(!dir.path().join("ballast").exists());
+    }
+
+    #[test]
+    fn asking_for_more_than_there_is_says_how_much() {
+        let dir = tempfile::tempdir().unwrap();
+        match require(dir.path(), u64::MAX / 2, 10) {
+            Err(StoreError::Full { needed, .. }) => assert_eq!(needed, u64::MAX / 2 + 10),
+            other => panic!("expected Full, got {other:?}"),
+        }
+    }
+}

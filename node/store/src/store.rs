@@ -1,0 +1,331 @@
+//! The store itself: opening, the run it belongs to, and the way every change goes.
+
+use crate::blobs::Blobs;
+use crate::folder::Folder;
+use crate::mirror::Mirror;
+use crate::rocks::{Batch, Db, Table};
+use crate::sealed::{Kind, read_sealed, write_sealed};
+use crate::space::{self, Ballast, DiskSpace};
+use crate::tip::Tip;
+use crate::{Damage, Part, StoreError};
+use starling_protocol::limits::{PARAMETERS_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES};
+use starling_protocol::{Digest, state, update, wire};
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+
+const RUN_SPEC_KIND: Kind = *b"SLSPEC-1";
+/// Free bytes without which the database could not even recover.
+const OPEN_BYTES: u64 = 4 << 20;
+/// Free bytes without which no change of the chain is begun: a failed write to the database's log ends the process.
+const CHANGE_BYTES: u64 = 1 << 20;
+/// Bytes of the largest update: two a parameter (bf16).
+const UPDATE_BYTES_MAX: u64 = 2 * PARAMETERS_MAX;
+
+/// How a store is kept.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Size of the file that is deleted when the disk is full, so that the node can end cleanly. 0 = none.
+    pub ballast_bytes: u64,
+    /// Bytes that snapshots and adoptions leave free, for records and reports, which matter more.
+    pub reserve_bytes: u64,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { ballast_bytes: 16 << 20, reserve_bytes: 32 << 20 }
+    }
+}
+
+/// An opened store, and what was found damaged in it.
+pub struct Opened {
+    pub store: Store,
+    /// `None`: all that was acknowledged before is there. With [`Damage::chain_lost`] the chain's functions answer
+    /// [`StoreError::Damaged`] until [`Store::reset_chain`] or [`Store::finish_adopt`].
+    pub damage: Option<Damage>,
+}
+
+/// The run that a store belongs to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// Digest of the specification.
+    pub digest: Digest,
+    /// The encoded `RunSpec`.
+    pub spec: Vec<u8>,
+}
+
+/// What one node keeps on disk. Every function may be called from any thread; all of them block on the disk.
+pub struct Store {
+    pub(crate) folder: Folder,
+    pub(crate) options: StoreOptions,
+    pub(crate) updates: Blobs,
+    pub(crate) chunks: Blobs,
+    /// Digests of the state being adopted: only these may be put, and pruning leaves them alone.
+    pub(crate) adopting: RwLock<Option<HashSet<Digest>>>,
+    /// Held while chunks are written or pruned. Taken before `order`.
+    pub(crate) bulk: Mutex<()>,
+    /// Held while the chain changes.
+    order: Mutex<()>,
+    tip: RwLock<Tip>,
+    db: RwLock<Result<Arc<Db>, Damage>>,
+    run: RwLock<Option<Run>>,
+    failed: OnceLock<String>,
+    ballast: Ballast,
+    _lock: File,
+}
+
+impl Store {
+    /// Opens the data folder at `root`, which is made if it does not exist.
+    ///
+    /// # Errors
+    /// [`StoreError::InUse`] when another process has it open, [`StoreError::Full`] when the disk has no room to work.
+    /// Damage is not an error here but part of [`Opened`]: the node decides what to do about it.
+    pub fn open(root: &Path, options: StoreOptions) -> Result<Opened, StoreError> {
+        let folder = Folder::create(root)?;
+        let lock = folder.lock()?;
+        space::require(root, OPEN_BYTES, 0)?;
+        folder.clear_tmp()?;
+        let (run, run_damage) = match read_run(&folder) {
+            Ok(run) => (run, None),
+            Err(StoreError::Damaged(damage)) => (None, Some(damage)),
+            Err(e) => return Err(e),
+        };
+        let (db, tip, chain_damage) = match open_chain(&folder, run.as_ref()) {
+            Ok((db, tip)) => (Ok(Arc::new(db)), tip, None),
+            Err(StoreError::Damaged(damage)) => (Err(damage.clone()), Tip::default(), Some(damage)),
+            Err(e) => return Err(e),
+        };
+        let ballast = Ballast::new(folder.ballast(), options.ballast_bytes);
+        ballast.prepare(options.reserve_bytes);
+        let updates = Blobs::new(folder.updates(), folder.tmp(), false, UPDATE_BYTES_MAX, update::digest);
+        let chunks = Blobs::new(folder.chunks(), folder.tmp(), true, STATE_CHUNK_BYTES as u64, state::chunk_digest);
+        let store = Self {
+            updates,
+            chunks,
+            adopting: RwLock::new(None),
+            bulk: Mutex::new(()),
+            order: Mutex::new(()),
+            tip: RwLock::new(tip),
+            db: RwLock::new(db),
+            run: RwLock::new(run),
+            failed: OnceLock::new(),
+            ballast,
+            options,
+            folder,
+            _lock: lock,
+        };
+        for damage in [&run_damage, &chain_damage].into_iter().flatten() {
+            tracing::error!(%damage, "the data folder is damaged");
+        }
+        Ok(Opened { store, damage: chain_damage.or(run_damage) })
+    }
+
+    /// The folder this store lives in.
+    pub fn path(&self) -> &Path {
+        self.folder.root()
+    }
+
+    /// The run this store is bound to; `None` for a new store, and when its copy of the specification is damaged.
+    pub fn run(&self) -> Option<Run> {
+        read(&self.run).clone()
+    }
+
+    /// Binds the store to a run, for good. Binding it to the same run again does nothing, but for writing a damaged
+    /// specification anew.
+    ///
+    /// # Errors
+    /// [`StoreError::OtherRun`] when the store or its chain belongs to another run, [`StoreError::Malformed`] when
+    /// these are not the bytes of a specification.
+    pub fn bind_run(&self, spec: &[u8]) -> Result<(), StoreError> {
+        let malformed = |e: wire::WireError| StoreError::Malformed { what: "run specification", why: e.to_string() };
+        let asked = wire::decode_spec(spec).map_err(malformed)?.digest();
+        let mut run = self.run.write().unwrap_or_else(PoisonError::into_inner);
+        let here = run.as_ref().map(|run| run.digest).or(self.tip().head.as_ref().map(|head| head.record.run));
+        if let Some(here) = here.filter(|here| *here != asked) {
+            return Err(StoreError::OtherRun { path: self.path().to_path_buf(), here, asked });
+        }
+        if run.is_none() {
+            let path = self.folder.run_spec();
+            self.with_ballast(|| write_sealed(&self.folder.tmp(), &path, &RUN_SPEC_KIND, &[spec]))?;
+            *run = Some(Run { digest: asked, spec: spec.to_vec() });
+        }
+        Ok(())
+    }
+
+    /// Forgets the whole chain: records, updates, reports and snapshots. The run, the private state and whatever lies
+    /// beside the store stay. After damage the old database is set aside in `damaged/`, where a person may look at it.
+    pub fn reset_chain(&self) -> Result<(), StoreError> {
+        let _bulk = lock(&self.bulk);
+        self.note(self.reopen_if_damaged())?;
+        let mut write = self.begin()?;
+        write.clear();
+        write.apply()?;
+        self.prune(&write);
+        Ok(())
+    }
+
+    /// After damage: sets the old chain aside and begins an empty one.
+    pub(crate) fn reopen_if_damaged(&self) -> Result<(), StoreError> {
+        let _order = lock(&self.order);
+        let mut db = self.db.write().unwrap_or_else(PoisonError::into_inner);
+        if db.is_err() {
+            self.folder.set_aside()?;
+            *db = Ok(Arc::new(Db::open(&self.folder.db(), true)?));
+        }
+        Ok(())
+    }
+
+    /// Room on the disk.
+    pub fn disk_space(&self) -> Result<DiskSpace, StoreError> {
+        let root = self.folder.root();
+        let free = space::free_bytes(root).map_err(|e| StoreError::io("measure the free space of", root, 0, e))?;
+        Ok(DiskSpace { free, low: free < self.options.reserve_bytes })
+    }
+
+    pub(crate) fn tip(&self) -> Tip {
+        read(&self.tip).clone()
+    }
+
+    pub(crate) fn db(&self) -> Result<Arc<Db>, StoreError> {
+        read(&self.db).clone().map_err(StoreError::Damaged)
+    }
+
+    /// Refuses a record of another run than the bound one.
+    pub(crate) fn check_run(&self, asked: Digest) -> Result<(), StoreError> {
+        match &*read(&self.run) {
+            None => Err(StoreError::NoRun { path: self.path().to_path_buf() }),
+            Some(run) if run.digest == asked => Ok(()),
+            Some(run) => Err(StoreError::OtherRun { path: self.path().to_path_buf(), here: run.digest, asked }),
+        }
+    }
+
+    /// Begins a change of the chain; others wait until it is dropped.
+    pub(crate) fn begin(&self) -> Result<Change<'_>, StoreError> {
+        let order = lock(&self.order);
+        if let Some(why) = self.failed.get() {
+            return Err(StoreError::Failed { why: why.clone() });
+        }
+        let db = self.db()?;
+        self.with_ballast(|| space::require(self.folder.root(), CHANGE_BYTES, 0))?;
+        Ok(Change { store: self, db, tip: self.tip(), batch: Batch::default(), _order: order })
+    }
+
+    /// Does `work`; on a full disk it is done once more in the room that the ballast took.
+    pub(crate) fn with_ballast<T>(&self, work: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        match self.note(work()) {
+            Err(StoreError::Full { .. }) if self.ballast.release() => self.note(work()),
+            other => other,
+        }
+    }
+
+    /// Acts on what a failure means for the store as a whole, and passes it on: a failed sync leaves it unsure what is
+    /// on disk, and no retry can tell, so nothing more is written until the process starts again.
+    pub(crate) fn note<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
+        if let Err(e @ StoreError::Io { action: "sync", .. }) = &result {
+            self.fail(e);
+        }
+        result
+    }
+
+    fn fail(&self, error: &StoreError) {
+        tracing::error!(%error, "a write failed; this store takes no more until the node starts again");
+        // Only the first failure explains the rest.
+        let _ = self.failed.set(error.to_string());
+    }
+
+    /// Removes updates and chunks that nothing refers to. Space comes back later if this fails, so it only warns.
+    /// The caller holds `bulk`.
+    pub(crate) fn prune(&self, change: &Change<'_>) {
+        self.prune_updates(change);
+        let mut keep: HashSet<Digest> = change.tip.snapshots.values().flat_map(|m| m.chunks.iter().copied()).collect();
+        keep.extend(read(&self.adopting).iter().flatten());
+        if let Err(error) = self.chunks.retain(&keep) {
+            tracing::warn!(%error, "could not remove old chunks of the state");
+        }
+    }
+
+    /// Keeps the updates after the oldest snapshot and those of reports.
+    pub(crate) fn prune_updates(&self, change: &Change<'_>) {
+        let pruned = self.live_updates(change).and_then(|keep| self.updates.retain(&keep));
+        if let Err(error) = pruned {
+            tracing::warn!(%error, "could not remove old updates");
+        }
+    }
+
+    fn live_updates(&self, change: &Change<'_>) -> Result<HashSet<Digest>, StoreError> {
+        let mut keep: HashSet<Digest> = change.tip.reports.iter().map(|report| report.link.record.update).collect();
+        let after = change.tip.snapshots.keys().next().map_or(0, |oldest| oldest.saturating_add(1));
+        for bytes in self.records_from(after, usize::MAX)? {
+            let malformed = |e: wire::WireError| StoreError::damaged(Part::Chain, &self.folder.db(), e.to_string());
+            keep.insert(wire::decode_record(&bytes).map_err(malformed)?.update);
+        }
+        Ok(keep)
+    }
+}
+
+/// A change of the chain on its way: one batch, and the tip as it will be.
+pub(crate) struct Change<'a> {
+    store: &'a Store,
+    db: Arc<Db>,
+    pub tip: Tip,
+    pub batch: Batch,
+    _order: MutexGuard<'a, ()>,
+}
+
+impl Change<'_> {
+    /// Forgets everything that is there; what is put afterwards stays.
+    pub fn clear(&mut self) {
+        [Table::Records, Table::Reports, Table::Snapshots].into_iter().for_each(|table| self.batch.clear(table));
+        self.tip = Tip { version: self.tip.version, ..Tip::default() };
+    }
+
+    /// Writes the batch, then the mirror, both synced; only then is the change visible to readers.
+    pub fn apply(&mut self) -> Result<(), StoreError> {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.tip.seal(&mut batch);
+        let written = self.db.write(batch).and_then(|()| Mirror::of(&self.tip).write(&self.store.folder));
+        if let Err(e) = &written {
+            // Whatever it was: the two sides may differ by one now, and must not come to differ by two.
+            self.store.fail(e);
+            self.store.ballast.release();
+        }
+        written?;
+        *self.store.tip.write().unwrap_or_else(PoisonError::into_inner) = self.tip.clone();
+        Ok(())
+    }
+}
+
+fn read_run(folder: &Folder) -> Result<Option<Run>, StoreError> {
+    let path = folder.run_spec();
+    let Some(spec) = read_sealed(&path, &RUN_SPEC_KIND, RUN_SPEC_BYTES_MAX as u64, Part::RunSpec)? else {
+        return Ok(None);
+    };
+    let decoded = wire::decode_spec(&spec).map_err(|e| StoreError::damaged(Part::RunSpec, &path, e.to_string()))?;
+    Ok(Some(Run { digest: decoded.digest(), spec }))
+}
+
+/// Opens the database and holds it against its mirror.
+fn open_chain(folder: &Folder, run: Option<&Run>) -> Result<(Db, Tip), StoreError> {
+    let mirror = Mirror::read(folder)?;
+    let path = folder.db();
+    let db = Db::open(&path, mirror.is_none())?;
+    let tip = Tip::load(&db, &path)?;
+    if !Mirror::compare(mirror, &tip, folder)? {
+        Mirror::of(&tip).write(folder)?;
+    }
+    if let (Some(run), Some(head)) = (run, &tip.head)
+        && head.record.run != run.digest
+    {
+        return Err(StoreError::damaged(Part::Chain, &path, "its records are of another run than run.spec"));
+    }
+    Ok((db, tip))
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn read<T>(rwlock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
+    rwlock.read().unwrap_or_else(PoisonError::into_inner)
+}

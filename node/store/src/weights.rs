@@ -1,0 +1,261 @@
+//! Weights as safetensors files: what other programs read.
+//!
+//! The format is eight bytes of header length, a JSON header, and the tensors' bytes end to end. The library parses and
+//! checks the header; the tensors are streamed, so that no second copy of a model is ever in memory.
+
+use crate::sealed::{AtomicFile, extend_f32, extend_le};
+use crate::{Part, StoreError};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Bytes of the largest header read; a model of a thousand layers needs about a tenth.
+const HEADER_BYTES_MAX: u64 = 16 << 20;
+const BLOCK_FLOATS: usize = 1 << 18;
+
+/// Name and shape of a tensor; row-major.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TensorShape {
+    pub name: String,
+    pub shape: Vec<usize>,
+}
+
+impl TensorShape {
+    /// Number of elements; `None` when it does not fit a `usize`.
+    pub fn elements(&self) -> Option<usize> {
+        self.shape.iter().try_fold(1usize, |n, dim| n.checked_mul(*dim))
+    }
+}
+
+/// A tensor to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorView<'a> {
+    pub name: &'a str,
+    pub shape: &'a [usize],
+    /// Row-major.
+    pub values: &'a [f32],
+}
+
+/// A tensor that was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    pub name: String,
+    pub shape: Vec<usize>,
+    /// Row-major.
+    pub values: Vec<f32>,
+}
+
+/// Writes `tensors` (f32) and `metadata` to `path` in the safetensors format, atomically: the old file or the new one.
+pub fn export_safetensors(
+    path: &Path,
+    tensors: &[TensorView<'_>],
+    metadata: &BTreeMap<String, String>,
+) -> Result<(), StoreError> {
+    let folder = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let mut file = AtomicFile::create_shared(folder, &folder.join(path.file_name().unwrap_or_default()))?;
+    write_safetensors(tensors, metadata, |bytes| file.write(bytes))?;
+    file.commit()
+}
+
+/// Hands the bytes of a safetensors file to `write`, piece by piece.
+pub(crate) fn write_safetensors(
+    tensors: &[TensorView<'_>],
+    metadata: &BTreeMap<String, String>,
+    mut write: impl FnMut(&[u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let malformed = |why: String| StoreError::Malformed { what: "the list of tensors", why };
+    let mut offset = 0;
+    let mut infos = BTreeMap::new();
+    for tensor in tensors {
+        let end = offset + 4 * tensor.values.len();
+        let info = TensorInfo { dtype: Dtype::F32, shape: tensor.shape.to_vec(), data_offsets: (offset, end) };
+        if infos.insert(tensor.name.to_owned(), (offset, info)).is_some() {
+            return Err(malformed(format!("two tensors are called {}", tensor.name)));
+        }
+        offset = end;
+    }
+    let mut infos: Vec<_> = infos.into_iter().map(|(name, (offset, info))| (offset, name, info)).collect();
+    infos.sort_by_key(|(offset, ..)| *offset);
+    let infos = infos.into_iter().map(|(_, name, info)| (name, info)).collect();
+    let header =
+        Metadata::new(Some(metadata.clone().into_iter().collect()), infos).map_err(|e| malformed(e.to_string()))?;
+    // By way of a value, whose keys are sorted: equal models give equal files.
+    let header = serde_json::to_value(&header).and_then(|value| serde_json::to_vec(&value));
+    let mut header = header.map_err(|e| malformed(e.to_string()))?;
+    header.resize(header.len().next_multiple_of(8), b' ');
+    write(&(header.len() as u64).to_le_bytes())?;
+    write(&header)?;
+    let mut block = Vec::with_capacity(4 * BLOCK_FLOATS);
+    for part in tensors.iter().flat_map(|tensor| tensor.values.chunks(BLOCK_FLOATS)) {
+        block.clear();
+        extend_le(&mut block, part);
+        write(&block)?;
+    }
+    Ok(())
+}
+
+/// Reads all tensors of a safetensors file, in the order of their bytes. Only f32 is read.
+///
+/// # Errors
+/// [`StoreError::Damaged`] when the file is not a whole safetensors file of f32.
+pub fn read_safetensors(path: &Path) -> Result<Vec<Tensor>, StoreError> {
+    let mut file = SafetensorsFile::open(path)?;
+    let names = file.metadata.offset_keys();
+    let read = |name: String| {
+        let shape = file.shape(&name).unwrap_or_default();
+        let mut values = Vec::new();
+        file.append(&name, &mut values)?;
+        Ok(Tensor { name, shape, values })
+    };
+    names.into_iter().map(read).collect()
+}
+
+/// An open safetensors file whose header holds.
+pub(crate) struct SafetensorsFile {
+    file: File,
+    path: PathBuf,
+    metadata: Metadata,
+    /// Where the tensors' bytes begin.
+    start: u64,
+}
+
+impl SafetensorsFile {
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let damaged = |detail: String| StoreError::damaged(Part::Checkpoint, path, detail);
+        let mut file = File::open(path).map_err(|e| StoreError::io("open", path, 0, e))?;
+        let length = file.metadata().map_err(|e| StoreError::io("read", path, 0, e))?.len();
+        let mut prefix = [0u8; 8];
+        file.read_exact(&mut prefix).map_err(|e| read_error(path, e))?;
+        let header_bytes = u64::from_le_bytes(prefix);
+        if header_bytes > HEADER_BYTES_MAX || header_bytes.saturating_add(8) > length {
+            return Err(damaged(format!("its header of {header_bytes} bytes cannot be right")));
+        }
+        let mut header = vec![0u8; header_bytes as usize];
+        file.read_exact(&mut header).map_err(|e| read_error(path, e))?;
+        let metadata: Metadata =
+            serde_json::from_slice(&header).map_err(|e| damaged(format!("its header is malformed: {e}")))?;
+        let start = header_bytes + 8;
+        if start.checked_add(metadata.data_len() as u64) != Some(length) {
+            return Err(damaged("it is truncated or has grown".into()));
+        }
+        Ok(Self { file, path: path.to_path_buf(), metadata, start })
+    }
+
+    pub fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.metadata.info(name).map(|info| info.shape.clone())
+    }
+
+    /// Number of tensors.
+    pub fn len(&self) -> usize {
+        self.metadata.offset_keys().len()
+    }
+
+    /// Appends the values of tensor `name`.
+    pub fn append(&mut self, name: &str, values: &mut Vec<f32>) -> Result<(), StoreError> {
+        let damaged = |detail: String| StoreError::damaged(Part::Checkpoint, &self.path, detail);
+        let info = self.metadata.info(name).ok_or_else(|| damaged(format!("it has no tensor {name}")))?;
+        if info.dtype != Dtype::F32 {
+            return Err(damaged(format!("tensor {name} is {:?}, and only F32 is read", info.dtype)));
+        }
+        // The header was checked: offsets lie within the file and agree with the shape.
+        let (begin, end) = info.data_offsets;
+        let at = SeekFrom::Start(self.start + begin as u64);
+        self.file.seek(at).map_err(|e| StoreError::io("read", &self.path, 0, e))?;
+        let mut left = end - begin;
+        values.reserve_exact(left / 4);
+        let mut block = vec![0u8; left.min(4 * BLOCK_FLOATS)];
+        while left > 0 {
+            let n = left.min(block.len());
+            self.file.read_exact(&mut block[..n]).map_err(|e| read_error(&self.path, e))?;
+            extend_f32(values, &block[..n]);
+            left -= n;
+        }
+        Ok(())
+    }
+}
+
+fn read_error(path: &Path, e: io::Error) -> StoreError {
+    match e.kind() {
+        io::ErrorKind::UnexpectedEof => StoreError::damaged(Part::Checkpoint, path, "it is truncated"),
+        _ => StoreError::io("read", path, 0, e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn export(path: &Path) -> Vec<f32> {
+        let values: Vec<f32> = (0..7).map(|i| i as f32 / 3.0).collect();
+        let tensors = [
+            TensorView { name: "z.weight", shape: &[2, 3], values: &values[..6] },
+            TensorView { name: "a.bias", shape: &[1], values: &values[6..] },
+        ];
+        let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned()), ("run".to_owned(), "x".to_owned())]);
+        export_safetensors(path, &tensors, &metadata).unwrap();
+        values
+    }
+
+    #[test]
+    fn what_is_exported_is_read_by_us_and_by_the_library() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let values = export(&path);
+        let tensors = read_safetensors(&path).unwrap();
+        assert_eq!(tensors[0], Tensor { name: "z.weight".into(), shape: vec![2, 3], values: values[..6].to_vec() });
+        assert_eq!(tensors[1], Tensor { name: "a.bias".into(), shape: vec![1], values: values[6..].to_vec() });
+        let bytes = std::fs::read(&path).unwrap();
+        let library = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        assert_eq!(library.len(), 2);
+        assert_eq!(library.tensor("a.bias").unwrap().data(), values[6].to_le_bytes());
+    }
+
+    #[test]
+    fn equal_tensors_give_equal_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+        export(&a);
+        export(&b);
+        assert_eq!(std::fs::read(a).unwrap(), std::fs::read(b).unwrap());
+    }
+
+    #[test]
+    fn tensors_that_contradict_themselves_are_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        let wrong = TensorView { name: "a", shape: &[2], values: &[1.0] };
+        assert!(export_safetensors(&path, &[wrong], &BTreeMap::new()).is_err());
+        let twice = TensorView { name: "a", shape: &[1], values: &[1.0] };
+        assert!(export_safetensors(&path, &[twice, twice], &BTreeMap::new()).is_err());
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn truncated_and_hostile_files_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        export(&path);
+        let good = std::fs::read(&path).unwrap();
+        for length in 0..good.len() {
+            std::fs::write(&path, &good[..length]).unwrap();
+            assert!(matches!(read_safetensors(&path), Err(StoreError::Damaged(_))), "{length}");
+        }
+        let mut huge = u64::MAX.to_le_bytes().to_vec();
+        huge.extend_from_slice(&good[8..]);
+        std::fs::write(&path, &huge).unwrap();
+        assert!(matches!(read_safetensors(&path), Err(StoreError::Damaged(_))));
+        let half = br#"{"a":{"dtype":"F16","shape":[2],"data_offsets":[0,4]}}"#;
+        let file = [&(half.len() as u64).to_le_bytes()[..], half, &[0; 4]].concat();
+        std::fs::write(&path, file).unwrap();
+        let said = read_safetensors(&path).unwrap_err().to_string();
+        assert!(said.contains("F16"), "{said}");
+    }
+}

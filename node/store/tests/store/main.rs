@@ -1,0 +1,10 @@
+//! The store from outside. One program, because each one links RocksDB.
+
+mod chain;
+mod checkpoint;
+mod damage;
+mod disk_full;
+mod kill;
+mod sequences;
+mod snapshots;
+mod support;

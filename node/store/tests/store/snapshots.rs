@@ -1,0 +1,225 @@
+//! Snapshots, replay, adoption by a joiner, and what is pruned.
+
+use crate::support::{ELEMENTS, History, SCHEMA, create, files, flip, image, open, outer_step, same_bits};
+use starling_protocol::Digest;
+use starling_store::{Part, SNAPSHOT_EVERY, StoreError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fs, thread};
+
+#[test]
+fn two_snapshots_are_kept_and_the_updates_since_the_older_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut history, store) = History::founded(dir.path(), 1000);
+    for _ in 0..3 * SNAPSHOT_EVERY + 2 {
+        history.commit(&store);
+        if history.record.seq.is_multiple_of(SNAPSHOT_EVERY) {
+            history.snapshot(&store);
+        }
+    }
+    let seqs: Vec<_> = store.snapshots().iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(seqs, [2 * SNAPSHOT_EVERY, 3 * SNAPSHOT_EVERY]);
+    for seq in 1..=history.record.seq {
+        assert_eq!(store.update(seq).unwrap().is_some(), seq > 2 * SNAPSHOT_EVERY, "update {seq}");
+        assert!(store.record(seq).unwrap().is_some(), "records are all kept");
+    }
+    // The momentum of no two snapshots is the same, so nothing is shared.
+    assert_eq!(files(&dir.path().join("chunks")).len(), 4);
+    let loaded = store.load_state(|_, update, theta, m| outer_step(update, theta, m)).unwrap();
+    assert_eq!(loaded.replayed, 2);
+    let killed = image(dir.path());
+    history.assert_loaded_from(&open(killed.path()));
+}
+
+#[test]
+fn a_snapshot_is_of_a_record_here_and_of_its_state() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut history, store) = History::founded(dir.path(), 1000);
+    let mut branch = history.clone();
+    history.commit(&store);
+    branch.advance(9);
+    let write = |h: &History| store.write_snapshot(&h.record, &SCHEMA, &h.theta, &h.momentum);
+    assert!(matches!(write(&branch), Err(StoreError::NotNext { .. })));
+    branch.advance(9);
+    assert!(matches!(write(&branch), Err(StoreError::NotOnChain { seq: 2 })));
+    let mut wrong = history.clone();
+    wrong.momentum[0] = f32::from_bits(wrong.momentum[0].to_bits() ^ 1);
+    assert!(matches!(write(&wrong), Err(StoreError::StateMismatch { seq: 1, .. })));
+    write(&history).unwrap();
+    write(&history).unwrap();
+    assert_eq!(store.snapshots().len(), 2);
+    assert!(same_bits(&store.load_snapshot(1).unwrap().theta, &history.theta));
+}
+
+#[test]
+fn a_damaged_chunk_leads_to_the_older_snapshot_and_then_to_peers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut history, store) = History::founded(dir.path(), ELEMENTS);
+    history.commit(&store);
+    history.snapshot(&store);
+    history.commit(&store);
+    let newest = store.snapshots()[1].1.clone();
+    let name = newest.chunks[1].to_string();
+    flip(&dir.path().join("chunks").join(&name[..2]).join(&name[2..]), 99);
+    match store.state_chunk(&newest.chunks[1]) {
+        Err(StoreError::Damaged(damage)) => assert_eq!(damage.part, Part::State),
+        other => panic!("a damaged chunk was served: {other:?}"),
+    }
+    history.assert_loaded_from(&store);
+    assert_eq!(store.snapshots().len(), 1, "the damaged snapshot is not offered any more");
+    // The same state can be written again.
+    history.snapshot(&store);
+    assert_eq!(store.load_state(|_, _, _, _| Ok(())).unwrap().replayed, 0);
+
+    for chunk in files(&dir.path().join("chunks")) {
+        fs::write(chunk, b"").unwrap();
+    }
+    match store.load_state(|_, update, theta, m| outer_step(update, theta, m)) {
+        Err(e @ StoreError::Damaged(_)) => assert_eq!(e.exit_code(), 4),
+        other => panic!("loaded from nothing: {:?}", other.map(|s| s.record)),
+    }
+}
+
+#[test]
+fn a_damaged_or_missing_update_is_never_applied() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut history, store) = History::founded(dir.path(), 1000);
+    (0..3).for_each(|_| history.commit(&store));
+    let load = || store.load_state(|_, update, theta, m| outer_step(update, theta, m));
+    let path = files(&dir.path().join("updates"))[1].clone();
+    flip(&path, 8000);
+    assert!(matches!(load(), Err(StoreError::Damaged(_))));
+    assert!(!path.exists(), "a damaged update is removed");
+    assert!(matches!(load(), Err(StoreError::Damaged(_))));
+    assert!(matches!(store.load_state(|_, _, _, _| Ok(())), Err(StoreError::Damaged(_))));
+}
+
+#[test]
+fn applying_something_else_does_not_pass_for_the_head() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut history, store) = History::founded(dir.path(), 1000);
+    history.commit(&store);
+    assert!(matches!(store.load_state(|_, _, _, _| Ok(())), Err(StoreError::Damaged(_))));
+    assert!(matches!(store.load_state(|_, _, _, _| Err("no".into())), Err(StoreError::Damaged(_))));
+}
+
+#[test]
+fn a_joiner_takes_over_a_snapshot_and_replays() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (mut history, source) = History::founded(there.path(), ELEMENTS);
+    (0..3).for_each(|_| history.commit(&source));
+    history.snapshot(&source);
+    let record = history.record.clone();
+    let manifest = history.manifest();
+    let tail: Vec<_> = (0..2).map(|_| (history.advance(5), history.record.clone())).collect();
+
+    let joiner = create(here.path());
+    let missing = joiner.begin_adopt(&manifest).unwrap();
+    assert_eq!(missing.len(), 4);
+    let foreign = Digest([1; 32]);
+    assert!(matches!(joiner.put_chunk(&foreign, b"x"), Err(StoreError::UnwantedChunk { .. })));
+    assert!(matches!(joiner.put_chunk(&missing[0], b"lies"), Err(StoreError::BadChunk { .. })));
+    let large = vec![0; (1 << 20) + 1];
+    assert!(matches!(joiner.put_chunk(&missing[0], &large), Err(StoreError::TooLarge { .. })));
+    match joiner.finish_adopt(&manifest, &record) {
+        Err(StoreError::MissingChunks { count: 4, first }) => assert_eq!(first, missing[0]),
+        other => panic!("{other:?}"),
+    }
+    thread::scope(|scope| {
+        for digest in &missing {
+            scope.spawn(|| joiner.put_chunk(digest, &source.state_chunk(digest).unwrap().unwrap()).unwrap());
+        }
+    });
+    // A kill here loses nothing of what was fetched.
+    let killed = image(here.path());
+    assert!(open(killed.path()).begin_adopt(&manifest).unwrap().is_empty());
+    assert!(joiner.head().is_none());
+    let mut other = record.clone();
+    other.state_root = Digest([8; 32]);
+    assert!(matches!(joiner.finish_adopt(&manifest, &other), Err(StoreError::StateMismatch { .. })));
+    joiner.finish_adopt(&manifest, &record).unwrap();
+    for (update, record) in &tail {
+        joiner.commit(record, update).unwrap();
+    }
+    history.assert_loaded_from(&joiner);
+    let killed = image(here.path());
+    history.assert_loaded_from(&open(killed.path()));
+}
+
+#[test]
+fn adopting_replaces_a_dead_branch() {
+    let dir = tempfile::tempdir().unwrap();
+    let (history, store) = History::founded(dir.path(), ELEMENTS);
+    let (mut dead, mut live) = (history.clone(), history);
+    for _ in 0..4 {
+        let update = dead.advance(1);
+        store.commit(&dead.record, &update).unwrap();
+    }
+    (0..2).for_each(|_| drop(live.advance(2)));
+    let manifest = live.manifest();
+    store.begin_adopt(&manifest).unwrap();
+    for (index, digest) in manifest.chunks.iter().enumerate() {
+        store.put_chunk(digest, &live.chunk(index)).unwrap();
+    }
+    store.finish_adopt(&manifest, &live.record).unwrap();
+    assert_eq!(store.record(4).unwrap(), None);
+    assert_eq!(store.record(1).unwrap(), None, "the chain begins with what was adopted");
+    assert!(files(&dir.path().join("updates")).is_empty());
+    assert_eq!(files(&dir.path().join("chunks")).len(), 4);
+    live.assert_loaded_from(&store);
+    live.commit(&store);
+    let killed = image(dir.path());
+    live.assert_loaded_from(&open(killed.path()));
+}
+
+#[test]
+fn pruning_leaves_a_running_adoption_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut history, store) = History::founded(dir.path(), 1000);
+    let mut other = History::genesis(ELEMENTS);
+    other.advance(3);
+    let manifest = other.manifest();
+    store.begin_adopt(&manifest).unwrap();
+    store.put_chunk(&manifest.chunks[0], &other.chunk(0)).unwrap();
+    history.commit(&store);
+    history.snapshot(&store);
+    assert_eq!(store.begin_adopt(&manifest).unwrap(), manifest.chunks[1..]);
+    store.abort_adopt();
+    history.commit(&store);
+    history.snapshot(&store);
+    assert!(store.state_chunk(&manifest.chunks[0]).unwrap().is_none());
+}
+
+#[test]
+fn readers_go_on_while_the_chain_grows() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut history, store) = History::founded(dir.path(), 1000);
+    let done = AtomicBool::new(false);
+    let read = || {
+        let mut last = 0;
+        while !done.load(Ordering::Relaxed) {
+            let head = store.head().unwrap();
+            assert!(head.seq >= last, "the head went back");
+            last = head.seq;
+            assert_eq!(store.record(head.seq).unwrap().unwrap(), head);
+            for (_, manifest) in store.snapshots() {
+                // Pruned between the two calls, or whole: never something else.
+                manifest.chunks.iter().for_each(|digest| drop(store.state_chunk(digest).unwrap()));
+            }
+            let records = store.records_from(0, 1000).unwrap();
+            assert!(records.len() as u64 > head.seq);
+            store.update(head.seq).unwrap();
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(read);
+        scope.spawn(read);
+        for _ in 0..40 {
+            history.commit(&store);
+            if history.record.seq.is_multiple_of(8) {
+                history.snapshot(&store);
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    history.assert_loaded_from(&store);
+}

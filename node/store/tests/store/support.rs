@@ -1,0 +1,244 @@
+//! A small run that really happens: records that follow one another, updates that decode, states that add up.
+
+use starling_protocol::engine::io::AttemptKey;
+use starling_protocol::record::{Contributor, Lease, NextRound, Record, RecordKind};
+use starling_protocol::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
+use starling_protocol::state::{self, Manifest};
+use starling_protocol::{Digest, NodeId, outer, update, wire};
+use starling_store::{Opened, Store, StoreOptions};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+pub const SCHEMA: Digest = Digest([3; 32]);
+/// A state of four chunks: a whole and a short one of theta, and of the momentum.
+pub const ELEMENTS: usize = (1 << 18) + 777;
+
+pub fn spec() -> RunSpec {
+    RunSpec {
+        name: "store-test".to_owned(),
+        seed: 42,
+        creator: None,
+        model: ModelSpec {
+            vocab: 256,
+            d_model: 64,
+            layers: 2,
+            heads: 4,
+            kv_heads: 2,
+            ffn: 192,
+            seq_len: 128,
+            tied: true,
+            rope_theta: 10_000.0,
+            norm_eps: 1e-5,
+        },
+        data: DataSpec { manifest: Digest([0xd1; 32]), tokenizer: Digest([0xd2; 32]) },
+        inner: InnerSpec {
+            steps: 30,
+            batch: 8,
+            accumulate: 1,
+            lr: 1e-3,
+            lr_final: 0.1,
+            warmup_steps: 100,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            clip: 1.0,
+        },
+        outer: OuterSpec { lr: vec![(1, 0.9)], momentum: 0.9 },
+        sync: SyncSpec { codec: Codec::Int8 },
+        budget: Budget { rounds: 100, tokens: 0 },
+    }
+}
+
+pub fn spec_bytes() -> Vec<u8> {
+    wire::encode_spec(&spec())
+}
+
+pub fn options() -> StoreOptions {
+    StoreOptions { ballast_bytes: 64 << 10, reserve_bytes: 1 << 20 }
+}
+
+/// Opens a store that must be healthy.
+pub fn open(dir: &Path) -> Store {
+    let Opened { store, damage } = Store::open(dir, options()).unwrap();
+    assert_eq!(damage, None);
+    store
+}
+
+/// A new store of the run.
+pub fn create(dir: &Path) -> Store {
+    let store = open(dir);
+    store.bind_run(&spec_bytes()).unwrap();
+    store
+}
+
+/// One history of the run, as every honest node has it.
+#[derive(Clone)]
+pub struct History {
+    pub record: Record,
+    pub theta: Vec<f32>,
+    pub momentum: Vec<f32>,
+}
+
+impl History {
+    pub fn genesis(elements: usize) -> Self {
+        let theta: Vec<f32> = (0..elements).map(|i| (i % 1009) as f32 * 1e-3 - 0.5).collect();
+        let momentum = vec![0.0; elements];
+        let record = Record {
+            run: spec().digest(),
+            lineage: Digest([2; 32]),
+            seq: 0,
+            parent: Digest::default(),
+            kind: RecordKind::Genesis,
+            round: 0,
+            contributors: Vec::new(),
+            update: Digest::default(),
+            state_root: root(&theta, &momentum),
+            tokens: 0,
+            cursor: 240,
+            next: next_round(0),
+        };
+        Self { record, theta, momentum }
+    }
+
+    /// A genesis with its store.
+    pub fn founded(dir: &Path, elements: usize) -> (Self, Store) {
+        let history = Self::genesis(elements);
+        let store = create(dir);
+        store.found(&history.record, &SCHEMA, &history.theta, &history.momentum).unwrap();
+        (history, store)
+    }
+
+    /// Goes on by one record; different salts give different ones. Returns the update that ends in it.
+    pub fn advance(&mut self, salt: u32) -> Vec<u8> {
+        let round = self.record.round + 1;
+        let delta: Vec<f32> = (0..self.theta.len() as u32)
+            .map(|i| ((i.wrapping_mul(2_654_435_761) ^ salt ^ round as u32) % 2001) as f32 * 1e-6 - 1e-3)
+            .collect();
+        let encoded = update::encode(Codec::Int8, &delta).unwrap();
+        let mut theta = std::mem::take(&mut self.theta);
+        let mut momentum = std::mem::take(&mut self.momentum);
+        outer_step(&encoded, &mut theta, &mut momentum).unwrap();
+        let before = &self.record;
+        self.record = Record {
+            seq: before.seq + 1,
+            parent: before.digest(),
+            kind: RecordKind::Commit,
+            round,
+            contributors: vec![Contributor {
+                member: NodeId([7; 32]),
+                ready: Digest([salt as u8; 32]),
+                tokens: 1000,
+                steps: 30,
+                loss_q16: 200_000,
+            }],
+            update: update::digest(&encoded),
+            state_root: root(&theta, &momentum),
+            tokens: before.tokens + 1000,
+            cursor: 240 * (round + 1),
+            next: next_round(round),
+            ..before.clone()
+        };
+        (self.theta, self.momentum) = (theta, momentum);
+        encoded
+    }
+
+    /// Goes on by one record and commits it.
+    pub fn commit(&mut self, store: &Store) {
+        let update = self.advance(0);
+        store.commit(&self.record, &update).unwrap();
+    }
+
+    pub fn snapshot(&self, store: &Store) {
+        store.write_snapshot(&self.record, &SCHEMA, &self.theta, &self.momentum).unwrap();
+    }
+
+    pub fn manifest(&self) -> Manifest {
+        state::manifest_of(SCHEMA, &self.theta, &self.momentum).unwrap()
+    }
+
+    pub fn chunk(&self, index: usize) -> Vec<u8> {
+        state::chunk_bytes(&self.theta, &self.momentum, index).unwrap()
+    }
+
+    pub fn attempt(&self, attempt: u32) -> AttemptKey {
+        AttemptKey { lineage: self.record.lineage, seq: self.record.seq, attempt, set: Digest([attempt as u8; 32]) }
+    }
+
+    /// The store leads to exactly this state.
+    pub fn assert_loaded_from(&self, store: &Store) {
+        assert_eq!(store.head().as_ref(), Some(&self.record));
+        let loaded = store.load_state(|_, update, theta, momentum| outer_step(update, theta, momentum)).unwrap();
+        assert_eq!(loaded.record, self.record);
+        assert!(same_bits(&loaded.theta, &self.theta) && same_bits(&loaded.momentum, &self.momentum));
+    }
+}
+
+pub fn outer_step(encoded: &[u8], theta: &mut [f32], momentum: &mut [f32]) -> Result<(), String> {
+    let mut decoded = vec![0.0; theta.len()];
+    update::decode(Codec::Int8, encoded, &mut decoded).map_err(|e| e.to_string())?;
+    outer::nesterov(theta, momentum, &decoded, 0.9, 0.9);
+    Ok(())
+}
+
+pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+fn root(theta: &[f32], momentum: &[f32]) -> Digest {
+    state::root(&state::manifest_of(SCHEMA, theta, momentum).unwrap())
+}
+
+fn next_round(round: u64) -> NextRound {
+    let lease = Lease { member: NodeId([7; 32]), start: 240 * round, count: 240 };
+    NextRound { inner_steps: 30, codec: Codec::Int8, members: vec![lease] }
+}
+
+/// What a kill at this moment leaves: a copy of the folder as the page cache has it.
+pub fn image(from: &Path) -> tempfile::TempDir {
+    loop {
+        let copy = tempfile::tempdir().unwrap();
+        match try_copy(from, copy.path()) {
+            Ok(()) => return copy,
+            // RocksDB removes what it no longer needs in the background: take another picture.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+pub fn copy_dir(from: &Path, to: &Path) {
+    try_copy(from, to).unwrap();
+}
+
+fn try_copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            try_copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+/// All files under `dir`, sorted.
+pub fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() { found.extend(files(&path)) } else { found.push(path) }
+    }
+    found.sort();
+    found
+}
+
+/// Changes one bit of a file.
+pub fn flip(path: &Path, bit: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[bit / 8] ^= 1 << (bit % 8);
+    fs::write(path, bytes).unwrap();
+}
