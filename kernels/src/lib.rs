@@ -1,3 +1,31 @@
-//! Placeholder while dependencies build.
+//! What runs on a device: the model, its optimizer, and the codecs of updates. Knows no peers and no network.
+//!
+//! * [`ModelConfig`], [`Schema`], [`initial_parameters`]: what is trained, as one flat vector of f32 with named parts.
+//! * [`open_trainer`], [`Trainer`]: AdamW steps on the CPU, on a graphics card (wgpu) or on CUDA.
+//! * [`ops`]: the operations that Starling adds to Burn's backends; [`host`] holds the numerics of the CPU's.
+//! * [`codec`]: how updates are written on the wire, at memory speed.
+//!
+//! Training is deterministic for a given machine and number of threads; nothing that all nodes must agree on is
+//! computed here, but for [`initial_parameters`] and the codecs, which are exact everywhere.
 
 pub mod codec;
+mod config;
+mod device;
+pub mod host;
+mod init;
+mod memory;
+mod model;
+pub mod ops;
+mod schedule;
+mod schema;
+mod train;
+
+pub use config::{ModelConfig, ModelError};
+pub use device::{ChoiceError, DeviceChoice, DeviceError, DeviceInfo, DeviceKind};
+pub use init::initial_parameters;
+pub use memory::{MemoryEstimate, memory_estimate};
+pub use schedule::Schedule;
+pub use schema::{Schema, TensorSpec};
+pub use train::{
+    OpenError, OptimizerState, OptionsError, StepReport, TrainError, Trainer, TrainerOptions, open_trainer,
+};

@@ -1,0 +1,103 @@
+//! Graphics adapters through wgpu, opened by fallible calls only: without a driver there is an error, no panic.
+
+use super::{DeviceError, DeviceInfo, DeviceKind};
+use crate::config::ModelConfig;
+use crate::train::{RemoteTrainer, Trainer, TrainerOptions};
+use burn_autodiff::Autodiff;
+use burn_wgpu::graphics::{AutoGraphicsApi, GraphicsApi};
+use burn_wgpu::{RuntimeOptions, Wgpu, WgpuDevice, WgpuSetup, init_device};
+use cubecl::future::block_on;
+use std::panic::catch_unwind;
+
+/// An adapter, not yet opened.
+pub struct Found {
+    pub info: DeviceInfo,
+    /// Whether its work is done by the CPU.
+    pub software: bool,
+    instance: wgpu::Instance,
+    adapter: wgpu::Adapter,
+}
+
+impl Found {
+    pub fn because(mut self, why: String) -> Self {
+        self.info.why = why;
+        self
+    }
+}
+
+/// Order of preference.
+fn rank(kind: wgpu::DeviceType) -> u8 {
+    match kind {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu => 2,
+        wgpu::DeviceType::Other => 3,
+        wgpu::DeviceType::Cpu => 4,
+    }
+}
+
+/// All adapters of this system's graphics API, from the best to the least.
+pub fn adapters() -> Vec<Found> {
+    let backend = AutoGraphicsApi::backend();
+    let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
+        backends: backend.into(),
+        ..wgpu::InstanceDescriptor::new_without_display_handle()
+    });
+    let mut adapters = block_on(instance.enumerate_adapters(backend.into()));
+    adapters.sort_by_key(|adapter| rank(adapter.get_info().device_type));
+    let found = adapters.into_iter().enumerate().map(|(index, adapter)| {
+        let info = adapter.get_info();
+        let software = info.device_type == wgpu::DeviceType::Cpu;
+        let name = if software { format!("{}, software", info.name) } else { info.name };
+        let info = DeviceInfo { kind: DeviceKind::Wgpu, index, name, why: "asked for".into() };
+        Found { info, software, instance: instance.clone(), adapter }
+    });
+    found.collect()
+}
+
+/// The adapter with this number.
+pub fn find(index: usize) -> Result<Found, DeviceError> {
+    let mut all = adapters();
+    if index < all.len() {
+        return Ok(all.swap_remove(index));
+    }
+    let names: Vec<String> = all.iter().map(|found| found.info.to_string()).collect();
+    let found = if names.is_empty() { "none at all".to_string() } else { names.join(", ") };
+    Err(DeviceError::NoAdapter { index, found })
+}
+
+/// A cubecl device on the adapter.
+pub fn start(found: Found) -> Result<WgpuDevice, String> {
+    let Found { instance, adapter, .. } = found;
+    let features = adapter.features().difference(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
+    let experimental = features.intersects(wgpu::Features::all_experimental_mask());
+    let request = adapter.request_device(&wgpu::DeviceDescriptor {
+        label: Some("starling"),
+        required_features: features,
+        required_limits: adapter.limits(),
+        // cubecl batches allocations itself.
+        memory_hints: wgpu::MemoryHints::MemoryUsage,
+        trace: wgpu::Trace::Off,
+        // SAFETY: cubecl's kernels use such features only where the adapter offers them.
+        experimental_features: match experimental {
+            true => unsafe { wgpu::ExperimentalFeatures::enabled() },
+            false => wgpu::ExperimentalFeatures::disabled(),
+        },
+    });
+    let (device, queue) = block_on(request).map_err(|e| e.to_string())?;
+    let backend = AutoGraphicsApi::backend();
+    let setup = WgpuSetup { instance, adapter, device, queue, backend };
+    catch_unwind(std::panic::AssertUnwindSafe(|| init_device(setup, RuntimeOptions::default())))
+        .map_err(|_| "its features do not suffice".to_string())
+}
+
+/// A trainer on the adapter.
+pub fn open(found: Found, model: &ModelConfig, options: &TrainerOptions) -> Result<Box<dyn Trainer>, DeviceError> {
+    let info = found.info.clone();
+    let trainer =
+        start(found).and_then(|device| RemoteTrainer::<Autodiff<Wgpu>>::new(info.clone(), device, model, options));
+    match trainer {
+        Ok(trainer) => Ok(Box::new(trainer)),
+        Err(reason) => Err(DeviceError::Failed { device: info.to_string(), reason }),
+    }
+}

@@ -1,0 +1,12 @@
+//! Numerics on host buffers: what the CPU's fused operations are made of. Nothing here knows Burn.
+
+pub mod adamw;
+pub mod attention;
+pub mod cross_entropy;
+pub mod matrix;
+pub mod norm;
+pub mod pool;
+pub mod rope;
+pub mod simd;
+pub mod swiglu;
+pub mod team;

@@ -1,0 +1,71 @@
+//! What a caller hands in, checked, and cut into inputs and targets.
+
+use super::TrainError;
+use crate::config::ModelConfig;
+
+/// Inputs and targets of some sequences, one after the other.
+pub struct Batch {
+    pub inputs: Vec<i32>,
+    pub targets: Vec<i32>,
+}
+
+impl Batch {
+    /// Sequences of `seq_len + 1` tokens: all but the last are inputs, all but the first targets.
+    pub fn of(tokens: &[u32], seq_len: usize) -> Self {
+        let sequences = tokens.chunks_exact(seq_len + 1);
+        // Below the vocabulary, hence below 2^20.
+        let convert = |tokens: &[u32]| tokens.iter().map(|&t| t as i32).collect::<Vec<_>>();
+        let inputs = sequences.clone().flat_map(|s| convert(&s[..seq_len])).collect();
+        let targets = sequences.flat_map(|s| convert(&s[1..])).collect();
+        Self { inputs, targets }
+    }
+}
+
+/// Every token is in the vocabulary.
+pub fn check_vocabulary(tokens: &[u32], vocab: usize) -> Result<(), TrainError> {
+    match tokens.iter().position(|&t| t as usize >= vocab) {
+        Some(at) => Err(TrainError::Vocabulary { token: tokens[at], at, vocab }),
+        None => Ok(()),
+    }
+}
+
+/// `sequences` (or, with `None`, any positive number of) sequences of `seq_len + 1` known tokens.
+pub fn check_sequences(tokens: &[u32], model: &ModelConfig, sequences: Option<usize>) -> Result<(), TrainError> {
+    let length = model.seq_len + 1;
+    let fits = match sequences {
+        Some(count) => tokens.len() == count * length,
+        None => !tokens.is_empty() && tokens.len().is_multiple_of(length),
+    };
+    if !fits {
+        let count = sequences.map_or("whole".to_string(), |n| n.to_string());
+        return Err(TrainError::Tokens {
+            got: tokens.len(),
+            want: format!("{count} sequences of {length} are needed"),
+        });
+    }
+    check_vocabulary(tokens, model.vocab)
+}
+
+/// One sequence of 1 to `seq_len` known tokens.
+pub fn check_prompt(tokens: &[u32], model: &ModelConfig) -> Result<(), TrainError> {
+    if tokens.is_empty() || tokens.len() > model.seq_len {
+        let want = format!("1 to {} are needed", model.seq_len);
+        return Err(TrainError::Tokens { got: tokens.len(), want });
+    }
+    check_vocabulary(tokens, model.vocab)
+}
+
+/// A vector of the model's size.
+pub fn check_length(what: &'static str, got: usize, want: usize) -> Result<(), TrainError> {
+    if got == want { Ok(()) } else { Err(TrainError::Length { what, got, want }) }
+}
+
+/// A usable learning rate.
+pub fn check_rate(lr: f64) -> Result<(), TrainError> {
+    if lr.is_finite() && lr >= 0.0 { Ok(()) } else { Err(TrainError::LearningRate(lr)) }
+}
+
+/// The factor that brings a gradient of this norm below `clip` (0 = no clipping).
+pub fn clip_scale(clip: f64, norm: f64) -> f64 {
+    if clip > 0.0 && norm > clip { clip / norm } else { 1.0 }
+}

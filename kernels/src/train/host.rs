@@ -1,0 +1,211 @@
+//! Training on the CPU, through the fused operations on `Flex`.
+//!
+//! The parameters live in one flat vector in host memory; the tensors that the model sees are views of it, made anew
+//! for every pass, so that loading and reading are copies and the optimizer runs over whole vectors.
+
+use super::batch::{Batch, check_length, check_prompt, check_rate, check_sequences, clip_scale};
+use super::{OptimizerState, StepReport, TrainError, Trainer, TrainerOptions};
+use crate::config::ModelConfig;
+use crate::device::DeviceInfo;
+use crate::host::adamw::{self, Update};
+use crate::host::rope::Table;
+use crate::host::team::Team;
+use crate::model::{Model, Weights};
+use crate::ops::flex::{Context, Tracked};
+use crate::schema::{Layout, Place, Schema};
+use burn_backend::{AutodiffBackend, Bytes, DType, TensorData};
+use burn_flex::{Flex, FlexTensor};
+use std::sync::{Arc, PoisonError};
+
+/// See the module.
+pub struct HostTrainer {
+    info: DeviceInfo,
+    config: ModelConfig,
+    options: TrainerOptions,
+    schema: Schema,
+    layout: Layout,
+    model: Model,
+    context: Context,
+    /// f32, flat. Shared with the tensors of a pass, ours alone between passes.
+    parameters: Arc<Bytes>,
+    moments: OptimizerState,
+}
+
+impl HostTrainer {
+    /// # Errors
+    /// If the operating system gives no threads.
+    pub fn new(info: DeviceInfo, config: &ModelConfig, options: &TrainerOptions) -> Result<Self, String> {
+        let schema = config.schema();
+        let len = schema.elements();
+        let rope = Table::new(config.seq_len, config.head_dim(), config.rope_theta);
+        Ok(Self {
+            info,
+            layout: Layout::of(config),
+            model: Model::of(config),
+            context: Context::new(Team::new(options.threads)?, rope, len),
+            parameters: Arc::new(Bytes::from_elems(vec![0.0f32; len])),
+            moments: OptimizerState { step: 0, m: vec![0.0; len], v: vec![0.0; len] },
+            schema,
+            config: config.clone(),
+            options: options.clone(),
+        })
+    }
+
+    fn len(&self) -> usize {
+        self.moments.m.len()
+    }
+
+    fn view(&self, place: &Place) -> FlexTensor {
+        let strides = match place.shape[..] {
+            [_, width] => vec![width as isize, 1],
+            _ => vec![1],
+        };
+        let layout = burn_flex::Layout::new(place.shape.clone().into(), strides, place.offset);
+        FlexTensor::from_arc(self.parameters.clone(), layout, DType::F32)
+    }
+
+    fn weights(&self) -> Weights<Flex> {
+        Weights::of(&self.layout, |place| self.view(place))
+    }
+
+    fn tracked_weights(&self) -> Weights<Tracked> {
+        Weights::of(&self.layout, |place| Tracked::from_inner(self.view(place)).require_grad())
+    }
+
+    /// The parameters, to write. No pass is running, so nobody shares them.
+    fn parameters_mut(&mut self) -> Result<&mut [f32], TrainError> {
+        let device = self.info.to_string();
+        match Arc::get_mut(&mut self.parameters) {
+            Some(bytes) => Ok(bytemuck::cast_slice_mut(bytes)),
+            None => Err(TrainError::Device { device, reason: "a pass has not ended".into() }),
+        }
+    }
+
+    /// Adds the gradients of one micro-batch to the context's; returns the loss in mean nats, divided by `accumulate`.
+    fn micro_batch(&self, tokens: &[u32], scale: f32) -> f64 {
+        let length = self.config.seq_len;
+        let batch = Batch::of(tokens, length);
+        let weights = self.tracked_weights();
+        let [inputs, targets] = [batch.inputs, batch.targets].map(integers);
+        let loss = self.model.loss::<Tracked>(&self.context, &weights, inputs, targets, length, scale);
+        drop(weights);
+        let value = scalar(&loss.primitive);
+        // The gradients of the weights are in the context; the container holds none of them.
+        drop(Tracked::backward(loss));
+        value
+    }
+
+    fn update(&mut self, lr: f64, grad_norm: f64) -> Result<(), TrainError> {
+        let ranges: Vec<_> = self.schema.tensors.iter().map(|t| (t.range(), t.decays())).collect();
+        let (context, options) = (self.context.clone(), &self.options);
+        let update = Update {
+            lr,
+            beta1: options.beta1,
+            beta2: options.beta2,
+            eps: options.eps,
+            weight_decay: options.weight_decay,
+            gradient_scale: clip_scale(options.clip, grad_norm),
+            step: self.moments.step + 1,
+        };
+        let mut moments = std::mem::replace(&mut self.moments, OptimizerState { step: 0, m: vec![], v: vec![] });
+        let done = self.parameters_mut().map(|theta| {
+            let gradient = context.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+            let pair = [&mut moments.m[..], &mut moments.v[..]];
+            context.team.enter(|| adamw::step(&context.team, update, &ranges, theta, pair, &gradient));
+            moments.step += 1;
+        });
+        self.moments = moments;
+        done
+    }
+}
+
+fn integers(values: Vec<i32>) -> FlexTensor {
+    let len = values.len();
+    FlexTensor::from_data(TensorData::new(values, [len]))
+}
+
+fn scalar(tensor: &FlexTensor) -> f64 {
+    tensor.as_slice::<f32>().and_then(|s| s.first()).copied().map_or(f64::NAN, f64::from)
+}
+
+impl Trainer for HostTrainer {
+    fn device(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&mut self, parameters: &[f32]) -> Result<(), TrainError> {
+        check_length("a parameter vector", parameters.len(), self.len())?;
+        self.parameters_mut()?.copy_from_slice(parameters);
+        Ok(())
+    }
+
+    fn read(&mut self, out: &mut [f32]) -> Result<(), TrainError> {
+        check_length("a parameter vector", out.len(), self.len())?;
+        out.copy_from_slice(bytemuck::cast_slice(&self.parameters));
+        Ok(())
+    }
+
+    fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
+        check_rate(lr)?;
+        let (batch, accumulate) = (self.options.batch, self.options.accumulate);
+        check_sequences(tokens, &self.config, Some(batch * accumulate))?;
+        let count = batch * accumulate * self.config.seq_len;
+        let scale = 1.0 / count as f32;
+        let team = self.context.team.clone();
+        let (loss, grad_norm) = team.enter(|| {
+            let mut gradients = self.context.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+            gradients.fill(0.0);
+            drop(gradients);
+            let parts = tokens.chunks_exact(batch * (self.config.seq_len + 1));
+            let loss: f64 = parts.map(|part| self.micro_batch(part, scale)).sum();
+            let gradients = self.context.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+            (loss, adamw::norm(&team, &gradients))
+        });
+        if !(loss.is_finite() && grad_norm.is_finite()) {
+            return Err(TrainError::NotFinite { step: self.moments.step + 1, loss, grad_norm });
+        }
+        self.update(lr, grad_norm)?;
+        Ok(StepReport { loss, grad_norm, tokens: count as u64 })
+    }
+
+    fn evaluate(&mut self, tokens: &[u32]) -> Result<(f64, u64), TrainError> {
+        check_sequences(tokens, &self.config, None)?;
+        let length = self.config.seq_len;
+        let weights = self.weights();
+        let mut nats = 0.0;
+        for part in tokens.chunks(self.options.batch * (length + 1)) {
+            let batch = Batch::of(part, length);
+            let [inputs, targets] = [batch.inputs, batch.targets].map(integers);
+            let (context, model) = (&self.context, &self.model);
+            nats += context.team.enter(|| scalar(&model.loss::<Flex>(context, &weights, inputs, targets, length, 1.0)));
+        }
+        let sequences = tokens.len() / (length + 1);
+        Ok((nats, (sequences * length) as u64))
+    }
+
+    fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, TrainError> {
+        check_prompt(tokens, &self.config)?;
+        let weights = self.weights();
+        let inputs = integers(tokens.iter().map(|&t| t as i32).collect());
+        let (context, model) = (&self.context, &self.model);
+        let logits = context.team.enter(|| model.next_logits::<Flex>(context, &weights, inputs, tokens.len()));
+        let out = logits.as_slice().unwrap_or_default().to_vec();
+        drop(logits);
+        // Prompts have any length: do not keep buffers for each of them.
+        context.pool.trim();
+        Ok(out)
+    }
+
+    fn moments(&mut self) -> Result<OptimizerState, TrainError> {
+        Ok(self.moments.clone())
+    }
+
+    fn set_moments(&mut self, state: &OptimizerState) -> Result<(), TrainError> {
+        check_length("a first moment", state.m.len(), self.len())?;
+        check_length("a second moment", state.v.len(), self.len())?;
+        self.moments.step = state.step;
+        self.moments.m.copy_from_slice(&state.m);
+        self.moments.v.copy_from_slice(&state.v);
+        Ok(())
+    }
+}

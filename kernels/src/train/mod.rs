@@ -1,0 +1,167 @@
+//! Training one model on one device.
+
+mod batch;
+mod host;
+mod remote;
+
+use crate::config::{ModelConfig, ModelError};
+use crate::device::{DeviceChoice, DeviceError, DeviceInfo};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use host::HostTrainer;
+pub(crate) use remote::RemoteTrainer;
+
+/// How a trainer steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainerOptions {
+    /// Sequences a micro-batch: what is on the device at once.
+    pub batch: usize,
+    /// Micro-batches a step.
+    pub accumulate: usize,
+    /// Threads of the CPU trainer; accelerators pass over it.
+    pub threads: usize,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    /// Applies to matrices (the embedding too), not to the gains of norms.
+    pub weight_decay: f64,
+    /// Largest global norm of a gradient; 0 = no clipping.
+    pub clip: f64,
+}
+
+/// Why a trainer cannot step as asked.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OptionsError {
+    #[error("{0} is 0; it must be at least 1")]
+    Zero(&'static str),
+    #[error("batch ({batch}) x accumulate ({accumulate}) sequences of {seq_len} tokens are too many: at most {max} tokens a step", max = TrainerOptions::TOKENS_MAX)]
+    TooManyTokens { batch: usize, accumulate: usize, seq_len: usize },
+    #[error("{key} must be a finite number from {low} to below {high}")]
+    OutOfRange { key: &'static str, low: f64, high: f64 },
+}
+
+impl TrainerOptions {
+    /// Tokens of one step.
+    pub const TOKENS_MAX: usize = 1 << 30;
+
+    /// # Errors
+    /// Names the first option that no trainer can work with.
+    pub fn validate(&self, model: &ModelConfig) -> Result<(), OptionsError> {
+        let (batch, accumulate, seq_len) = (self.batch, self.accumulate, model.seq_len);
+        for (key, value) in [("batch", batch), ("accumulate", accumulate), ("threads", self.threads)] {
+            if value == 0 {
+                return Err(OptionsError::Zero(key));
+            }
+        }
+        let tokens = batch.checked_mul(accumulate).and_then(|n| n.checked_mul(seq_len));
+        if tokens.is_none_or(|n| n > Self::TOKENS_MAX) {
+            return Err(OptionsError::TooManyTokens { batch, accumulate, seq_len });
+        }
+        let ranges = [
+            ("beta1", self.beta1, 0.0, 1.0),
+            ("beta2", self.beta2, 0.0, 1.0),
+            ("eps", self.eps, 1e-30, 1.0),
+            ("weight_decay", self.weight_decay, 0.0, 1e6),
+            ("clip", self.clip, 0.0, 1e30),
+        ];
+        for (key, value, low, high) in ranges {
+            // Written so that NaN is refused.
+            if !(value >= low && value < high) {
+                return Err(OptionsError::OutOfRange { key, low, high });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What one step did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// Mean cross-entropy before the update, in nats per token.
+    pub loss: f64,
+    /// Global norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Tokens predicted.
+    pub tokens: u64,
+}
+
+/// AdamW's state, for a private checkpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OptimizerState {
+    /// Steps done; corrects the bias of young moments.
+    pub step: u64,
+    /// First and second moments, in the order of the schema.
+    pub m: Vec<f32>,
+    pub v: Vec<f32>,
+}
+
+/// Why a trainer did not do what it was told. Parameters and moments are as before, but after `Device`.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TrainError {
+    #[error("{what} has {got} numbers; this model needs {want}: it belongs to another model")]
+    Length { what: &'static str, got: usize, want: usize },
+    #[error("{got} tokens are no batch: {want}")]
+    Tokens { got: usize, want: String },
+    #[error("token {token} at position {at} is not in the vocabulary of {vocab}: the tokenizer does not fit the model")]
+    Vocabulary { token: u32, at: usize, vocab: usize },
+    #[error("the learning rate is {0}; it must be a finite number from 0")]
+    LearningRate(f64),
+    #[error(
+        "step {step} was left out: its loss is {loss} and its gradient's norm {grad_norm}; lower the learning rate, or load an earlier checkpoint if this goes on"
+    )]
+    NotFinite { step: u64, loss: f64, grad_norm: f64 },
+    #[error("the device {device} failed: {reason}; restart this node, with --device cpu if it fails again")]
+    Device { device: String, reason: String },
+}
+
+/// A model on a device, with its optimizer. One thread owns it.
+pub trait Trainer: Send {
+    /// Where it trains, and why there.
+    fn device(&self) -> &DeviceInfo;
+
+    /// Replace the parameters; AdamW's moments stay.
+    fn load(&mut self, parameters: &[f32]) -> Result<(), TrainError>;
+
+    /// Copy the parameters out.
+    fn read(&mut self, out: &mut [f32]) -> Result<(), TrainError>;
+
+    /// One AdamW step over `accumulate * batch` sequences of `seq_len + 1` tokens, one after the other.
+    fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError>;
+
+    /// Sum of nats and number of predicted tokens of any number of sequences of `seq_len + 1` tokens.
+    fn evaluate(&mut self, tokens: &[u32]) -> Result<(f64, u64), TrainError>;
+
+    /// Logits of the token that follows `tokens`, of which there are 1 to `seq_len`.
+    fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, TrainError>;
+
+    /// A copy of AdamW's state.
+    fn moments(&mut self) -> Result<OptimizerState, TrainError>;
+
+    /// Replace AdamW's state.
+    fn set_moments(&mut self, state: &OptimizerState) -> Result<(), TrainError>;
+}
+
+/// Why there is no trainer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// A trainer for `model` on the chosen device, with parameters and moments of zero: [`Trainer::load`] comes first.
+///
+/// # Errors
+/// If the model or the options are not sound, or the device is not there; another one is never taken instead.
+pub fn open_trainer(
+    choice: &DeviceChoice,
+    model: &ModelConfig,
+    options: &TrainerOptions,
+) -> Result<Box<dyn Trainer>, OpenError> {
+    model.validate()?;
+    options.validate(model)?;
+    Ok(crate::device::open(choice, model, options)?)
+}
