@@ -72,6 +72,9 @@ impl Batch {
     }
 }
 
+/// A key and its value.
+pub(crate) type Pair = (Vec<u8>, Vec<u8>);
+
 /// An open database.
 pub(crate) struct Db {
     db: DB,
@@ -139,7 +142,7 @@ impl Db {
     }
 
     /// All pairs of `table` from `from` on, ascending, at most `max`.
-    pub fn scan(&self, table: Table, from: &[u8], max: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+    pub fn scan(&self, table: Table, from: &[u8], max: usize) -> Result<Vec<Pair>, StoreError> {
         let mut pairs = Vec::new();
         self.each(table, from, |key, value| {
             if pairs.len() < max {

@@ -170,7 +170,7 @@ fn private_state_is_kept_over_a_reset_and_damage_to_it_is_no_disaster() {
     let file = dir.path().join("private/adamw");
     for bit in [0, 70, 200, 300] {
         store.put_private("adamw", &[b"moments"]).unwrap();
-        crate::support::flip(&file, bit);
+        flip(&file, bit);
         match store.private("adamw") {
             Err(StoreError::Damaged(damage)) => assert_eq!(damage.part, Part::Private),
             other => panic!("bit {bit}: {other:?}"),
@@ -185,8 +185,8 @@ fn a_reset_chain_can_be_founded_again_and_leaves_nothing_behind() {
     let (mut history, store) = History::founded(dir.path(), ELEMENTS);
     (0..3).for_each(|_| history.commit(&store));
     store.reset_chain().unwrap();
-    assert!(crate::support::files(&dir.path().join("chunks")).is_empty());
-    assert!(crate::support::files(&dir.path().join("updates")).is_empty());
+    assert!(files(&dir.path().join("chunks")).is_empty());
+    assert!(files(&dir.path().join("updates")).is_empty());
     drop(store);
     let store = open(dir.path());
     assert!(store.head().is_none());

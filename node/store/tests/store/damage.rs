@@ -1,7 +1,7 @@
 //! Disks that lie: every kind of file, bits flipped, cut off, gone, or from another time. Nothing acknowledged may be
 //! lost without a word.
 
-use crate::support::{History, copy_dir, create, files, flip, image, open, options, spec_bytes};
+use crate::support::{History, copy_dir, create, files, flip, image, open, options, spec, spec_bytes};
 use starling_store::{Opened, Part, Store, StoreError};
 use std::fs;
 use std::path::Path;
@@ -179,7 +179,7 @@ fn a_damaged_chain_is_set_aside_and_the_node_begins_anew() {
     fs::write(dir.path().join("head"), b"not a head").unwrap();
     let Opened { store, damage } = Store::open(dir.path(), options()).unwrap();
     assert!(damage.unwrap().chain_lost());
-    assert!(matches!(store.pending_report(), None));
+    assert!(store.pending_report().is_none());
     store.reset_chain().unwrap();
     assert!(dir.path().join("damaged/db/CURRENT").exists());
     assert_eq!(fs::read(dir.path().join("damaged/head")).unwrap(), b"not a head");
@@ -226,7 +226,7 @@ fn a_damaged_specification_is_noticed_and_written_anew_by_its_run_only() {
         let Opened { store, damage } = Store::open(dir.path(), options()).unwrap();
         assert_eq!(damage.unwrap().part, Part::RunSpec);
         assert_eq!(store.run(), None);
-        let mut other = crate::support::spec();
+        let mut other = spec();
         other.name = "another".into();
         let other = starling_protocol::wire::encode_spec(&other);
         assert!(matches!(store.bind_run(&other), Err(StoreError::OtherRun { .. })));
