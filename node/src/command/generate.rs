@@ -6,7 +6,7 @@ use crate::config::run_file::{model_config, tokenizer_choice, trainer_options};
 use crate::exit::{Code, Failure};
 use rand::{Rng, SeedableRng};
 use starling_data::Tokenizer;
-use starling_kernels::{DeviceChoice, Trainer, TrainerOptions};
+use starling_kernels::{DeviceChoice, TrainerOptions};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -43,7 +43,11 @@ pub fn run(args: &GenerateArgs) -> Result<ExitCode, Failure> {
     for _ in 0..args.tokens {
         let context = &tokens[tokens.len().saturating_sub(model.seq_len)..];
         let logits = trainer.logits(context)?;
-        tokens.push(sampler.sample(&logits));
+        let next = sampler.sample(&logits);
+        if tokenizer.end() == Some(next) {
+            break;
+        }
+        tokens.push(next);
     }
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", tokenizer.decode(&tokens)?)?;

@@ -6,7 +6,7 @@
 use crate::exit::{Code, Failure};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use starling_data::{CorpusOptions, TokenizerChoice};
+use starling_data::{CRATES_SOURCE, CorpusOptions, TokenizerChoice};
 use starling_kernels::{ModelConfig, TrainerOptions};
 use starling_protocol::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
 use starling_protocol::{Digest, NodeId};
@@ -222,7 +222,11 @@ impl RunFile {
     /// What the data crate needs to prepare this run's text. `overrides` (from `--data`) replace the sources.
     pub fn corpus(&self, overrides: &[String]) -> CorpusOptions {
         CorpusOptions {
-            sources: if overrides.is_empty() { self.data.sources.clone() } else { overrides.to_vec() },
+            sources: match (overrides, self.data.sources.as_slice()) {
+                ([], []) => starling_data::default_sources(),
+                ([], sources) => sources.to_vec(),
+                (overrides, _) => overrides.to_vec(),
+            },
             field: self.data.field.clone(),
             tokenizer: tokenizer_choice(&self.data.tokenizer),
             holdout: self.data.holdout,
@@ -284,7 +288,7 @@ impl RunFile {
 impl ModelTable {
     fn spec(&self, tokenizer_vocab: u32) -> Result<ModelSpec, Failure> {
         let preset = ModelConfig::preset(&self.preset).ok_or_else(|| {
-            let names: Vec<_> = ModelConfig::preset_names().iter().map(|n| n.to_string()).collect();
+            let names: Vec<_> = ModelConfig::preset_names().collect();
             Failure::message(
                 Code::Usage,
                 format!("model.preset = \"{}\" is not known: there are {}", self.preset, names.join(", ")),
@@ -373,5 +377,5 @@ pub fn trainer_options(inner: &InnerSpec, threads: usize) -> TrainerOptions {
 }
 
 fn relative_to(folder: &Path, path: &str) -> String {
-    if Path::new(path).is_absolute() { path.to_string() } else { folder.join(path).to_string_lossy().into_owned() }
+    if Path::new(path).is_absolute() || path == CRATES_SOURCE { path.to_string() } else { folder.join(path).to_string_lossy().into_owned() }
 }

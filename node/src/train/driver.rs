@@ -13,7 +13,7 @@ use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
 use starling_data::Dataset;
 use starling_protocol::engine::Engine;
-use starling_protocol::engine::io::{Finish, Input, Output, PersistToken, Time};
+use starling_protocol::engine::io::{Finish, Input, PersistToken, Time};
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId};
 use starling_store::Store;
@@ -103,6 +103,8 @@ pub struct Driver {
     pub(super) delta: Option<(Digest, Arc<Vec<f32>>)>,
     /// A round to train once the ledger holds its parent and the shards are here.
     pub(super) wanted_round: Option<super::outputs::WantedRound>,
+    /// A round was handed to the trainer and it has not answered yet.
+    pub(super) device_busy: bool,
     pub(super) shards_under_way: bool,
     pub(super) catching_up: Option<tokio_util::task::AbortOnDropHandle<()>>,
     /// Sends that wait for a write, in the order of their writes.
@@ -140,6 +142,7 @@ impl Driver {
             router: crate::reduce::BulkRouter::new(parts.run),
             delta: None,
             wanted_round: None,
+            device_busy: false,
             shards_under_way: false,
             catching_up: None,
             held: BTreeMap::new(),
@@ -267,9 +270,16 @@ impl Driver {
                 self.show(Event::Validated { round, loss, nats_per_byte });
                 Ok(())
             }
-            Happened::Trained(trained) => self.trained(trained).await,
-            Happened::Stopped { .. } => self.start_wanted_round().await,
+            Happened::Trained(trained) => {
+                self.device_busy = false;
+                self.trained(trained).await
+            }
+            Happened::Stopped => {
+                self.device_busy = false;
+                self.start_wanted_round().await
+            }
             Happened::MissingShard { round, shard } => {
+                self.device_busy = false;
                 tracing::debug!("round {round} waits for shard {shard}");
                 self.fetch_shards(vec![shard]);
                 Ok(())

@@ -82,7 +82,7 @@ impl Driver {
     pub(super) async fn start_wanted_round(&mut self) -> Result<(), Failure> {
         let Some(wanted) = &self.wanted_round else { return Ok(()) };
         let at_parent = self.state.read().unwrap_or_else(|p| p.into_inner()).digest == wanted.parent;
-        if !at_parent || self.shards_under_way || self.catching_up.is_some() {
+        if !at_parent || self.device_busy || self.shards_under_way || self.catching_up.is_some() {
             return Ok(());
         }
         let missing = shards::missing_for(&self.data, &self.spec, &wanted.lease, self.settings.validation_reads());
@@ -103,6 +103,7 @@ impl Driver {
             validate: due.then_some(self.settings.validate_sequences).filter(|n| *n > 0),
             generation,
         });
+        self.device_busy = true;
         // Kept in `wanted_round` until it is trained, so that a missing shard or a stop can start it again.
         self.trainer_jobs
             .send(job)

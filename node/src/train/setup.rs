@@ -5,7 +5,7 @@ use super::driver::{Driver, Parts, Settings};
 use super::ledger::{self, Ledger, Naming, store_failure};
 use super::null::NullTrainer;
 use super::source::Source;
-use super::text::{self, Text};
+use super::text;
 use super::ticket::TicketMaker;
 use super::trainer::{Setting, TrainerHandle};
 use crate::cli::TrainArgs;
@@ -24,8 +24,7 @@ use starling_bootstrap::identity::{self, Identity};
 use starling_bootstrap::ticket::Ticket;
 use starling_kernels::{DeviceChoice, MemoryEstimate, ModelConfig, Trainer, TrainerOptions};
 use starling_protocol::engine::io::Finish;
-use starling_protocol::engine::config::{EngineConfig, Founding, Stored, Timing};
-use starling_protocol::engine::Engine;
+use starling_protocol::engine::{Engine, EngineConfig, Founding, Stored, Timing};
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
@@ -159,7 +158,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     // What a person can have got wrong is checked first, before anything is tokenized.
     let listen = addresses(&node.listen, "--listen")?;
     let advertise = addresses(&node.advertise, "--advertise")?;
-    let mut bootstrap = BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?;
+    let mut bootstrap =
+        BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?.into_peers();
     let device: DeviceChoice = node.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
     let home = node.home_for(origin.name());
     let store = Arc::new(open_store(&home, bootstrap.is_empty() && args.join.is_none())?);
@@ -174,7 +174,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
             (spec.clone(), text::find(spec, &args.data, &node.cache_folder()).await?)
         }
     };
-    let spec_bytes = wire::encode_spec(&spec).context("the run's specification is too large")?;
+    let spec_bytes = wire::encode_spec(&spec);
     bind_run(&store, &spec, &spec_bytes)?;
     screen = Screen::new(identity.node_id().to_string(), args.json, spec.budget.rounds, spec.budget.tokens);
 
@@ -206,7 +206,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     };
     let (net, mut net_events) =
         Network::start(&identity, net_options).map_err(|e| Failure::new(Code::Refused, e))?;
-    let (data, early) = text::complete(text, &spec, &node.cache_folder(), &net, &mut net_events, &mut screen).await?;
+    let (data, early) = text::complete(text, &node.cache_folder(), &net, &mut net_events, &mut screen).await?;
     show_data(&data, &spec, &mut screen);
     data.require_sequences(model.seq_len)?;
     let data = Arc::new(data);

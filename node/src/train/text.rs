@@ -56,7 +56,14 @@ pub async fn find(spec: &RunSpec, overrides: &[String], cache: &Path) -> Result<
         return Err(Failure::message(Code::Usage, "--data goes with --run: a ticket names its text by content"));
     }
     let (digest, cache) = (spec.data.manifest, cache.to_path_buf());
-    let opening = move || Dataset::open_cached(&cache, &digest);
+    let opening = move || -> Result<Option<Dataset>, DataError> {
+        let dataset = Dataset::open_cached(&cache, &digest)?;
+        if let Some(dataset) = &dataset {
+            // Damaged shards are set aside here and fetched again.
+            dataset.verify(&mut |_| {})?;
+        }
+        Ok(dataset)
+    };
     match tokio::task::spawn_blocking(opening).await.context("opening the text stopped")? {
         Ok(Some(dataset)) => Ok(Text::Here(dataset)),
         Ok(None) => Ok(Text::Elsewhere(digest)),
@@ -143,6 +150,7 @@ fn show_progress(bar: &indicatif::ProgressBar, progress: PrepareProgress) {
             bar.set_position(done);
         }
         PrepareProgress::Done { .. } => bar.finish_and_clear(),
+        _ => {}
     }
 }
 

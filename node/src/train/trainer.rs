@@ -53,7 +53,7 @@ pub enum Happened {
     Validated { round: u64, loss: f64 },
     Trained(Trained),
     /// The round was stopped, or its parameters are no longer the head's.
-    Stopped { round: u64 },
+    Stopped,
     /// A shard is not here yet: fetch it and ask again.
     MissingShard { round: u64, shard: Digest },
     Failed { message: String },
@@ -191,9 +191,8 @@ impl Worker {
     }
 
     fn round(&mut self, job: &Round) -> Result<Happened, String> {
-        let stopped = Happened::Stopped { round: job.round };
         if !self.load(job)? {
-            return Ok(stopped);
+            return Ok(Happened::Stopped);
         }
         if let Some(sequences) = job.validate {
             self.validate(job.round, sequences)?;
@@ -206,7 +205,7 @@ impl Worker {
         let (mut tokens, mut steps, mut left_out, mut loss_sum, mut batch) = (0u64, 0u32, 0u32, 0f64, Vec::new());
         for step in 0..job.inner_steps {
             if self.generation.load(Ordering::Acquire) != job.generation {
-                return Ok(stopped);
+                return Ok(Happened::Stopped);
             }
             batch.clear();
             for n in 0..sequences as u64 {
@@ -234,7 +233,7 @@ impl Worker {
             let _ = self.events.try_send(said);
         }
         let seconds = started.elapsed().as_secs_f64();
-        let Some((delta, payload)) = self.pseudo_gradient(job)? else { return Ok(stopped) };
+        let Some((delta, payload)) = self.pseudo_gradient(job)? else { return Ok(Happened::Stopped) };
         Ok(Happened::Trained(Trained {
             round: job.round,
             parent: job.parent,

@@ -5,7 +5,7 @@ use super::trainer::Trained;
 use crate::watch::status::{Answer, Member, Question, Status};
 use starling_protocol::NodeId;
 use starling_protocol::engine::io::Finish;
-use starling_protocol::engine::view::{MemberState, MemberView};
+use starling_protocol::engine::{MemberState, MemberView};
 use std::time::{Duration, Instant};
 
 /// Time between two step events; steps in between are only counted.

@@ -2,6 +2,7 @@
 
 use crate::exit::{Code, Failure};
 use metrics_exporter_prometheus::PrometheusBuilder;
+use std::io::IsTerminal;
 use std::net::{SocketAddr, TcpListener};
 use tracing_subscriber::EnvFilter;
 
@@ -9,12 +10,12 @@ use tracing_subscriber::EnvFilter;
 pub fn init_logs(filter: &str) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|e| Failure::message(Code::Usage, format!("--log {filter}: {e}; try `info` or `starling=debug`")))?;
-    let noisy = ["libp2p_kad=error", "libp2p_mdns=error", "netlink_proto=error", "wgpu_hal=off", "libp2p_gossipsub=error"];
+    let noisy = ["libp2p_swarm=warn", "libp2p_kad=error", "libp2p_mdns=error", "netlink_proto=error", "wgpu_hal=off", "libp2p_gossipsub=error"];
     let filter = noisy.iter().fold(filter, |f, d| match d.parse() {
         Ok(directive) => f.add_directive(directive),
         Err(_) => f,
     });
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).compact().init();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).with_ansi(std::io::stderr().is_terminal()).compact().init();
     Ok(())
 }
 

@@ -1,0 +1,66 @@
+//! When to tell the run's gossip where this node is: rarely, and soon after something changed.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Told again after this time, so that what was missed is made up for.
+const EVERY: Duration = Duration::from_secs(60);
+/// Never sooner after the last time.
+const GAP: Duration = Duration::from_secs(2);
+/// Tried again when nobody was there to be told.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The timer of announcements.
+pub(super) struct Beacon {
+    last: Option<Instant>,
+    due: Instant,
+}
+
+impl Beacon {
+    pub fn new(now: Instant) -> Self {
+        Self { last: None, due: now + RETRY }
+    }
+
+    /// Something changed that others want to know, or somebody new is there.
+    pub fn news(&mut self, now: Instant) {
+        let earliest = self.last.map_or(now, |last| last + GAP);
+        self.due = self.due.min(earliest.max(now));
+    }
+
+    pub fn is_due(&self, now: Instant) -> bool {
+        self.due <= now
+    }
+
+    pub fn wake_at(&self) -> Instant {
+        self.due
+    }
+
+    /// It was told, or nobody was there.
+    pub fn told(&mut self, heard: bool, now: Instant) {
+        if heard {
+            self.last = Some(now);
+        }
+        self.due = now + if heard { EVERY } else { RETRY };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_is_told_soon_but_not_too_often() {
+        let start = Instant::now();
+        let mut beacon = Beacon::new(start);
+        assert!(!beacon.is_due(start));
+        beacon.news(start);
+        assert!(beacon.is_due(start));
+        beacon.told(false, start);
+        assert_eq!(beacon.wake_at(), start + RETRY);
+        beacon.told(true, start);
+        assert_eq!(beacon.wake_at(), start + EVERY);
+        beacon.news(start);
+        beacon.news(start + Duration::from_secs(1));
+        assert_eq!(beacon.wake_at(), start + GAP);
+    }
+}

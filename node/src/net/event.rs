@@ -1,0 +1,29 @@
+//! What the network tells the node.
+
+use super::bulk::BulkStream;
+use super::session::DownReason;
+use libp2p::Multiaddr;
+use starling_protocol::NodeId;
+
+/// Something that happened on the network.
+#[derive(Debug)]
+pub enum NetEvent {
+    /// Control messages can be sent to this peer and received from it.
+    PeerUp { peer: NodeId },
+    /// They cannot any more. What was under way is lost.
+    PeerDown { peer: NodeId, reason: DownReason },
+    /// A control message, as it came. Only between the peer's `PeerUp` and `PeerDown`.
+    Control { from: NodeId, bytes: Vec<u8> },
+    /// A peer opened a bulk stream.
+    Bulk { from: NodeId, stream: BulkStream },
+    /// This node can be dialed at this address, `/p2p/...` included.
+    Listening { address: Multiaddr },
+    /// It could not listen any more where it did.
+    ListenFailed { why: String },
+    /// Others can probably reach this node here.
+    ExternalAddress { address: Multiaddr },
+    /// Nobody answered there, or somebody else did. It is tried again.
+    DialFailed { address: Option<Multiaddr>, why: String },
+    /// A peer runs a program that does not understand us.
+    OtherVersion { peer: NodeId, theirs: String },
+}

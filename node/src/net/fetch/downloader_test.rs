@@ -1,0 +1,130 @@
+use super::*;
+use crate::net::fetch::{FetchServer, FetchSource, ServerPatience};
+use starling_protocol::Digest;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::io::AsyncReadExt;
+
+/// How one source behaves.
+#[derive(Clone, Copy, PartialEq)]
+enum Manner {
+    Honest,
+    /// Has only items whose index is even.
+    Half,
+    /// Sends other bytes.
+    Liar,
+    /// Sends bytes of another length.
+    LongLiar,
+    /// Cannot be reached.
+    Gone,
+    /// Takes a request and hangs up.
+    Mute,
+    /// Is busy the first few times.
+    Busy,
+}
+
+fn content(index: usize) -> Vec<u8> {
+    (0..5000 + index * 7).map(|i| (i * 31 + index) as u8).collect()
+}
+
+fn digest(bytes: &[u8]) -> Digest {
+    Digest::of("starling test item", &[bytes])
+}
+
+struct Shelf {
+    manner: Manner,
+    items: usize,
+    asked: AtomicUsize,
+}
+
+impl FetchSource for Shelf {
+    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+        let FetchRequest::StateChunk(wanted) = request else { return Err(FetchRefusal::BadRequest) };
+        let index = (0..self.items).find(|i| digest(&content(*i)) == *wanted).ok_or(FetchRefusal::NotFound)?;
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        match self.manner {
+            Manner::Half if index % 2 == 1 => Err(FetchRefusal::NotFound),
+            Manner::Liar => Ok(vec![0; content(index).len()]),
+            Manner::LongLiar => Ok(vec![0; content(index).len() + 1]),
+            Manner::Busy if asked < 5 => Err(FetchRefusal::Busy),
+            _ => Ok(content(index)),
+        }
+    }
+}
+
+fn id(number: usize) -> NodeId {
+    NodeId([number as u8 + 1; 32])
+}
+
+async fn download(
+    manners: &[Manner],
+    items: usize,
+) -> Result<(DownloadReport, BTreeMap<usize, Vec<u8>>), DownloadError> {
+    let shelf = |manner: &Manner| Arc::new(Shelf { manner: *manner, items, asked: AtomicUsize::new(0) });
+    let servers: Vec<_> =
+        manners.iter().map(|manner| (*manner, FetchServer::new(shelf(manner), ServerPatience::default()))).collect();
+    let open: OpenFetch = Arc::new(move |source| {
+        let number = usize::from(source.0[0]) - 1;
+        let (manner, server) = servers[number].clone();
+        Box::pin(async move {
+            let (near, mut far) = tokio::io::duplex(1500);
+            match manner {
+                Manner::Gone => return Err(FetchError::NoStream("gone".into())),
+                Manner::Mute => {
+                    tokio::spawn(async move { drop(far.read_u32().await) });
+                }
+                _ => {
+                    tokio::spawn(async move { server.serve(id(99), &mut far).await });
+                }
+            }
+            Ok(BulkStream::new(near))
+        })
+    });
+    let check: Check = Arc::new(|item, bytes| bytes == content(item.index));
+    let wanted = (0..items).map(|index| {
+        let bytes = content(index);
+        Item { index, parts: vec![(FetchRequest::StateChunk(digest(&bytes)), Expect::Exactly(bytes.len() as u64))] }
+    });
+    let sources: Vec<_> = (0..manners.len()).map(id).collect();
+    let (sender, mut receiver) = mpsc::channel(8);
+    let taken = tokio::spawn(async move {
+        let mut got = BTreeMap::new();
+        while let Some((index, bytes)) = receiver.recv().await {
+            assert!(got.insert(index, bytes).is_none(), "each item comes once");
+        }
+        got
+    });
+    let report = Downloader::new(open, check).run(wanted.collect(), &sources, sender).await?;
+    Ok((report, taken.await.unwrap()))
+}
+
+#[tokio::test]
+async fn any_mix_with_one_honest_source_brings_everything() {
+    use Manner::*;
+    for manners in [
+        &[Honest][..],
+        &[Honest, Honest, Honest],
+        &[Liar, Honest],
+        &[LongLiar, Gone, Honest],
+        &[Half, Busy],
+        &[Mute, Honest],
+        &[Gone, Half, Liar, Mute, Busy, Honest],
+    ] {
+        let (report, got) = download(manners, 40).await.unwrap();
+        assert_eq!(got.len(), 40);
+        assert!(got.iter().all(|(index, bytes)| *bytes == content(*index)));
+        let liars = manners.iter().enumerate().filter(|(_, m)| matches!(m, Liar | LongLiar));
+        let expected: Vec<_> = liars.map(|(number, _)| id(number)).collect();
+        assert!(report.liars.iter().all(|liar| expected.contains(liar)));
+        assert_eq!(report.bytes.values().sum::<u64>(), (0..40).map(|i| content(i).len() as u64).sum::<u64>());
+    }
+}
+
+#[tokio::test]
+async fn failure_says_what_is_missing() {
+    use Manner::*;
+    assert!(matches!(download(&[Half, Gone], 4).await, Err(DownloadError::Missing { index: 1 | 3, .. })));
+    assert!(matches!(download(&[Liar, LongLiar, Gone], 4).await, Err(DownloadError::NoSources { left: 4, .. })));
+    assert!(matches!(download(&[], 1).await, Err(DownloadError::NoSources { sources: 0, .. })));
+    let (report, got) = download(&[], 0).await.unwrap();
+    assert_eq!((report, got.len()), (DownloadReport::default(), 0));
+}

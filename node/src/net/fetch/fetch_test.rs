@@ -1,0 +1,152 @@
+//! Client and server against each other, and each against a hostile other side.
+
+use super::client::{Expect, FetchError, Patience};
+use super::server::{FetchServer, FetchSource, NothingToFetch, STREAMS_PER_PEER, ServeEnd, ServerPatience};
+use super::wire::{FetchRefusal, FetchRequest, FetchWireError, encode_answer};
+use proptest::prelude::*;
+use starling_protocol::NodeId;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+const PEER: NodeId = NodeId([5; 32]);
+const UPDATE: FetchRequest = FetchRequest::Update { seq: 4 };
+
+/// For the side that is to lose its patience.
+const SHORT: Duration = Duration::from_millis(5);
+
+fn patient(source: impl FetchSource) -> FetchServer {
+    FetchServer::new(Arc::new(source), ServerPatience::default())
+}
+
+async fn request(io: &mut DuplexStream, asked: &FetchRequest, expected: Expect) -> Result<Vec<u8>, FetchError> {
+    super::client::request(io, asked, expected, Patience::default()).await
+}
+
+struct Updates(Vec<u8>);
+
+impl FetchSource for Updates {
+    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+        match request {
+            FetchRequest::Update { seq: 4 } => Ok(self.0.clone()),
+            FetchRequest::Update { seq: 5 } => panic!("the disk broke"),
+            _ => Err(FetchRefusal::NotFound),
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_stream_serves_many_requests() {
+    let update: Vec<u8> = (0..300_000u32).map(|i| i as u8).collect();
+    let server = patient(Updates(update.clone()));
+    let (mut near, mut far) = tokio::io::duplex(4096);
+    let serving = tokio::spawn(async move { server.serve(PEER, &mut far).await });
+    for _ in 0..2 {
+        let got = request(&mut near, &UPDATE, Expect::Exactly(300_000)).await.unwrap();
+        assert!(got == update);
+        let refused = request(&mut near, &FetchRequest::Spec, Expect::AtMost(10)).await.unwrap_err();
+        assert!(matches!(refused, FetchError::Refused(FetchRefusal::NotFound)) && refused.stream_survives());
+    }
+    let failed = request(&mut near, &FetchRequest::Update { seq: 5 }, Expect::AtMost(10)).await.unwrap_err();
+    assert!(matches!(failed, FetchError::Refused(FetchRefusal::Internal)));
+    drop(near);
+    assert!(matches!(serving.await.unwrap(), ServeEnd::Closed));
+}
+
+#[tokio::test]
+async fn an_answer_of_another_length_is_refused_before_it_is_read() {
+    let server = patient(Updates(vec![0; 1000]));
+    for expected in [Expect::Exactly(999), Expect::AtMost(999)] {
+        let (mut near, mut far) = tokio::io::duplex(4096);
+        let server = server.clone();
+        tokio::spawn(async move { server.serve(PEER, &mut far).await });
+        let error = request(&mut near, &UPDATE, expected).await.unwrap_err();
+        assert!(matches!(error, FetchError::Length { got: 1000, .. }) && error.is_violation());
+    }
+}
+
+#[tokio::test]
+async fn a_slow_or_broken_server_is_left() {
+    let head = encode_answer(Ok(100_000)).to_vec();
+    for (answer, closes) in [(Vec::new(), false), (head.clone(), false), (head.clone(), true), (vec![1; 12], false)] {
+        let (mut near, mut far) = tokio::io::duplex(4096);
+        let garbage = answer.first() == Some(&1);
+        let empty = answer.is_empty();
+        tokio::spawn(async move {
+            far.write_all(&answer).await.unwrap();
+            if !closes {
+                std::future::pending::<()>().await;
+            }
+        });
+        let patience = Patience { head: SHORT, progress: SHORT };
+        let got = super::client::request(&mut near, &UPDATE, Expect::Exactly(100_000), patience).await;
+        match got.unwrap_err() {
+            FetchError::NoAnswer(_) => assert!(empty),
+            FetchError::Wire(FetchWireError::Magic(_)) => assert!(garbage),
+            FetchError::Io(_) => assert!(closes),
+            FetchError::Stalled(_) => assert!(!closes && !empty),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_slow_or_greedy_client_is_left() {
+    let source = Arc::new(Updates(vec![0; 1 << 20]));
+    let piece_first = ServerPatience { piece: SHORT, ..ServerPatience::default() };
+    let server = FetchServer::new(Arc::clone(&source) as Arc<dyn FetchSource>, piece_first);
+    // Sends half a request.
+    let (mut near, mut far) = tokio::io::duplex(64);
+    near.write_all(&UPDATE.encode()[..5]).await.unwrap();
+    assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::Stalled));
+    // Asks for a megabyte and does not read it.
+    let (mut near, mut far) = tokio::io::duplex(64);
+    near.write_all(&UPDATE.encode()).await.unwrap();
+    assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::Stalled));
+    // Asks for nothing.
+    let server = FetchServer::new(source, ServerPatience { idle: SHORT, ..ServerPatience::default() });
+    let (_near, mut far) = tokio::io::duplex(64);
+    assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::Idle));
+}
+
+#[tokio::test]
+async fn streams_of_one_peer_are_few() {
+    let server = patient(NothingToFetch);
+    let mut open = Vec::new();
+    for _ in 0..STREAMS_PER_PEER {
+        let (mut near, mut far) = tokio::io::duplex(64);
+        let server = server.clone();
+        let serving = tokio::spawn(async move { server.serve(PEER, &mut far).await });
+        // An answer means that the stream is in the books.
+        assert!(request(&mut near, &UPDATE, Expect::AtMost(1)).await.is_err());
+        open.push((near, serving));
+    }
+    let (_near, mut far) = tokio::io::duplex(64);
+    assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::TooManyStreams));
+    // Streams that end make room again.
+    for (near, serving) in open {
+        drop(near);
+        assert!(matches!(serving.await.unwrap(), ServeEnd::Closed));
+    }
+    let (near, mut far) = tokio::io::duplex(64);
+    drop(near);
+    assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::Closed));
+}
+
+proptest! {
+    #[test]
+    fn garbage_ends_the_stream_with_an_answer(bytes in proptest::collection::vec(any::<u8>(), 4..200)) {
+        prop_assume!(bytes[..2] != [0x53, 0x46]);
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let server = patient(NothingToFetch);
+            let (mut near, mut far) = tokio::io::duplex(1024);
+            near.write_all(&bytes).await.unwrap();
+            let end = server.serve(PEER, &mut far).await;
+            assert!(matches!(end, ServeEnd::Malformed(FetchWireError::Magic(_))));
+            drop(far);
+            let mut answer = Vec::new();
+            near.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer, encode_answer(Err(FetchRefusal::BadRequest)));
+        });
+    }
+}

@@ -1,0 +1,342 @@
+//! The layout of `/starling/fetch/1`: what is asked for, and the head of the answer.
+//!
+//! All numbers are little-endian. One stream carries any number of requests, each answered before the next is read:
+//!
+//! ```text
+//! request   magic u16 = 0x4653 ("SF") | version u8 = 1 | kind u8 | body, whose length the kind fixes
+//! answer    magic u16 = 0x5246 ("FR") | version u8 = 1 | status u8 | payload length u64 | payload
+//! ```
+//!
+//! Two kinds answer with lists; their layouts are here too. Everything else is bytes that the asker checks by hash.
+
+use starling_protocol::Digest;
+use starling_protocol::limits::RECORD_BYTES_MAX;
+
+const REQUEST_MAGIC: u16 = 0x4653;
+const ANSWER_MAGIC: u16 = 0x5246;
+const VERSION: u8 = 1;
+
+/// Bytes in front of a request's body.
+pub const REQUEST_HEAD_BYTES: usize = 4;
+/// Bytes of the longest request body.
+pub const REQUEST_BODY_BYTES_MAX: usize = 36;
+/// Bytes in front of an answer's payload.
+pub const ANSWER_HEAD_BYTES: usize = 12;
+/// Records in one answer.
+pub const RECORDS_MAX: u16 = 256;
+/// Bytes of one answer with records.
+pub const RECORDS_BYTES_MAX: u64 = 2 + RECORDS_MAX as u64 * (4 + RECORD_BYTES_MAX as u64);
+/// Snapshots in one answer.
+pub const SNAPSHOTS_MAX: u8 = 4;
+/// Bytes of one encoded snapshot manifest: the largest model has 2^19 state chunks of 32-byte digests.
+pub const SNAPSHOT_BYTES_MAX: usize = (1 << 24) + 1024;
+/// Bytes of one answer with snapshot manifests.
+pub const SNAPSHOTS_BYTES_MAX: u64 = 1 + SNAPSHOTS_MAX as u64 * (12 + SNAPSHOT_BYTES_MAX as u64);
+/// Bytes of an encoded data manifest.
+pub const DATA_MANIFEST_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of one piece of a data shard.
+pub const SHARD_PIECE_BYTES: u64 = 1 << 20;
+
+/// What one node asks another for. The numbers are on the wire and never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchRequest {
+    /// The encoded `RunSpec` (1).
+    Spec,
+    /// The snapshots held: see [`encode_snapshots`] (2).
+    SnapshotManifests,
+    /// A chunk of the canonical state by its digest (3).
+    StateChunk(Digest),
+    /// Records from this sequence number on, rising, at most so many: see [`encode_records`] (4).
+    Records { from_seq: u64, max: u16 },
+    /// The encoded update that ended in the record at this sequence number (5).
+    Update { seq: u64 },
+    /// The encoded data manifest with this digest (6).
+    DataManifest(Digest),
+    /// Piece `piece` of a data shard: [`SHARD_PIECE_BYTES`] bytes, the last piece what is left (7).
+    ShardPiece { shard: Digest, piece: u32 },
+}
+
+/// Why a request was not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FetchRefusal {
+    /// It is not here (any more). The numbers are on the wire.
+    #[error("the peer does not have it")]
+    NotFound = 1,
+    /// Too many requests at once; ask again in a moment.
+    #[error("the peer serves too many requests at the moment")]
+    Busy = 2,
+    /// The request does not make sense.
+    #[error("the peer refused the request as malformed")]
+    BadRequest = 3,
+    /// The peer failed at reading it.
+    #[error("the peer could not read it")]
+    Internal = 4,
+}
+
+impl FetchRefusal {
+    /// The label of `starling_refused_total`.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::NotFound => "fetch_not_found",
+            Self::Busy => "fetch_busy",
+            Self::BadRequest => "fetch_bad_request",
+            Self::Internal => "fetch_internal",
+        }
+    }
+}
+
+/// What is wrong with bytes of this protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FetchWireError {
+    #[error("not a fetch message: magic number {0:#06x}")]
+    Magic(u16),
+    #[error("fetch protocol version {0}; this node speaks {VERSION}")]
+    Version(u8),
+    #[error("unknown request kind {0}")]
+    Kind(u8),
+    #[error("unknown answer status {0}")]
+    Status(u8),
+    #[error("a refusal with {0} payload bytes")]
+    RefusalPayload(u64),
+    #[error("{0} records asked for, the limit is {RECORDS_MAX}")]
+    TooManyRecords(u16),
+    #[error("{what}: {got} is over the limit of {limit}")]
+    TooMany { what: &'static str, got: u64, limit: u64 },
+    #[error("{0}: the bytes end too early")]
+    Truncated(&'static str),
+    #[error("{0}: bytes are left over")]
+    Trailing(&'static str),
+}
+
+impl FetchRequest {
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Spec => 1,
+            Self::SnapshotManifests => 2,
+            Self::StateChunk(_) => 3,
+            Self::Records { .. } => 4,
+            Self::Update { .. } => 5,
+            Self::DataManifest(_) => 6,
+            Self::ShardPiece { .. } => 7,
+        }
+    }
+
+    /// The request's bytes, head included.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(REQUEST_HEAD_BYTES + REQUEST_BODY_BYTES_MAX);
+        out.extend_from_slice(&REQUEST_MAGIC.to_le_bytes());
+        out.extend_from_slice(&[VERSION, self.kind()]);
+        match self {
+            Self::Spec | Self::SnapshotManifests => {}
+            Self::StateChunk(digest) | Self::DataManifest(digest) => out.extend_from_slice(&digest.0),
+            Self::Records { from_seq, max } => {
+                out.extend_from_slice(&from_seq.to_le_bytes());
+                out.extend_from_slice(&max.to_le_bytes());
+            }
+            Self::Update { seq } => out.extend_from_slice(&seq.to_le_bytes()),
+            Self::ShardPiece { shard, piece } => {
+                out.extend_from_slice(&shard.0);
+                out.extend_from_slice(&piece.to_le_bytes());
+            }
+        }
+        out
+    }
+
+    /// From the head: the kind and how many bytes of body follow.
+    ///
+    /// # Errors
+    /// [`FetchWireError`] unless the head is one of this version's.
+    pub fn body_len(head: &[u8; REQUEST_HEAD_BYTES]) -> Result<(u8, usize), FetchWireError> {
+        let [m0, m1, version, kind] = *head;
+        check_head(REQUEST_MAGIC, u16::from_le_bytes([m0, m1]), version)?;
+        let len = match kind {
+            1 | 2 => 0,
+            3 | 6 => 32,
+            4 => 10,
+            5 => 8,
+            7 => 36,
+            other => return Err(FetchWireError::Kind(other)),
+        };
+        Ok((kind, len))
+    }
+
+    /// From a kind and its body, as [`FetchRequest::body_len`] told them.
+    ///
+    /// # Errors
+    /// [`FetchWireError`] when the body does not fit the kind or asks for more than a limit.
+    pub fn decode_body(kind: u8, body: &[u8]) -> Result<Self, FetchWireError> {
+        let mut reader = Reader { bytes: body, what: "request" };
+        let request = match kind {
+            1 => Self::Spec,
+            2 => Self::SnapshotManifests,
+            3 => Self::StateChunk(Digest(reader.array()?)),
+            4 => Self::Records { from_seq: reader.u64()?, max: u16::from_le_bytes(reader.array()?) },
+            5 => Self::Update { seq: reader.u64()? },
+            6 => Self::DataManifest(Digest(reader.array()?)),
+            7 => Self::ShardPiece { shard: Digest(reader.array()?), piece: reader.u32()? },
+            other => return Err(FetchWireError::Kind(other)),
+        };
+        reader.finish()?;
+        match request {
+            Self::Records { max, .. } if max > RECORDS_MAX => Err(FetchWireError::TooManyRecords(max)),
+            request => Ok(request),
+        }
+    }
+}
+
+/// The head of an answer: its payload's length, or why there is none.
+pub type AnswerHead = Result<u64, FetchRefusal>;
+
+/// Bytes of an answer's head.
+pub fn encode_answer(head: AnswerHead) -> [u8; ANSWER_HEAD_BYTES] {
+    let (status, len) = match head {
+        Ok(len) => (0, len),
+        Err(refusal) => (refusal as u8, 0),
+    };
+    let mut out = [0; ANSWER_HEAD_BYTES];
+    out[..2].copy_from_slice(&ANSWER_MAGIC.to_le_bytes());
+    out[2] = VERSION;
+    out[3] = status;
+    out[4..].copy_from_slice(&len.to_le_bytes());
+    out
+}
+
+/// The head of an answer from its bytes. The caller checks the length before it allocates.
+///
+/// # Errors
+/// [`FetchWireError`] unless it is one of this version's.
+pub fn decode_answer(head: &[u8; ANSWER_HEAD_BYTES]) -> Result<AnswerHead, FetchWireError> {
+    let [m0, m1, version, status, len @ ..] = *head;
+    check_head(ANSWER_MAGIC, u16::from_le_bytes([m0, m1]), version)?;
+    let len = u64::from_le_bytes(len);
+    let refusal = match status {
+        0 => return Ok(Ok(len)),
+        1 => FetchRefusal::NotFound,
+        2 => FetchRefusal::Busy,
+        3 => FetchRefusal::BadRequest,
+        4 => FetchRefusal::Internal,
+        other => return Err(FetchWireError::Status(other)),
+    };
+    if len != 0 {
+        return Err(FetchWireError::RefusalPayload(len));
+    }
+    Ok(Err(refusal))
+}
+
+fn check_head(expected: u16, magic: u16, version: u8) -> Result<(), FetchWireError> {
+    if magic != expected {
+        return Err(FetchWireError::Magic(magic));
+    }
+    if version != VERSION {
+        return Err(FetchWireError::Version(version));
+    }
+    Ok(())
+}
+
+/// `count u8`, then for each snapshot, newest first: `seq u64 | length u32 | encoded manifest`.
+///
+/// # Errors
+/// When there are more than [`SNAPSHOTS_MAX`], or one is longer than [`SNAPSHOT_BYTES_MAX`].
+pub fn encode_snapshots(snapshots: &[(u64, Vec<u8>)]) -> Result<Vec<u8>, FetchWireError> {
+    let count = bounded("snapshots", snapshots.len(), SNAPSHOTS_MAX as usize)?;
+    let mut out = vec![count as u8];
+    for (seq, manifest) in snapshots {
+        let len = bounded("bytes of a snapshot manifest", manifest.len(), SNAPSHOT_BYTES_MAX)?;
+        out.extend_from_slice(&seq.to_le_bytes());
+        out.extend_from_slice(&(len as u32).to_le_bytes());
+        out.extend_from_slice(manifest);
+    }
+    Ok(out)
+}
+
+/// The reverse of [`encode_snapshots`].
+///
+/// # Errors
+/// [`FetchWireError`] for anything that `encode_snapshots` would not have written.
+pub fn decode_snapshots(bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>)>, FetchWireError> {
+    let mut reader = Reader { bytes, what: "snapshot list" };
+    let [count] = reader.array()?;
+    let count = bounded("snapshots", usize::from(count), SNAPSHOTS_MAX as usize)?;
+    let mut snapshots = Vec::with_capacity(count);
+    for _ in 0..count {
+        let seq = reader.u64()?;
+        let len = bounded("bytes of a snapshot manifest", reader.u32()? as usize, SNAPSHOT_BYTES_MAX)?;
+        snapshots.push((seq, reader.take(len)?.to_vec()));
+    }
+    reader.finish()?;
+    Ok(snapshots)
+}
+
+/// `count u16`, then for each record: `length u32 | encoded record`.
+///
+/// # Errors
+/// When there are more than [`RECORDS_MAX`], or one is longer than [`RECORD_BYTES_MAX`].
+pub fn encode_records(records: &[Vec<u8>]) -> Result<Vec<u8>, FetchWireError> {
+    let count = bounded("records", records.len(), usize::from(RECORDS_MAX))?;
+    let mut out = (count as u16).to_le_bytes().to_vec();
+    for record in records {
+        let len = bounded("bytes of a record", record.len(), RECORD_BYTES_MAX)?;
+        out.extend_from_slice(&(len as u32).to_le_bytes());
+        out.extend_from_slice(record);
+    }
+    Ok(out)
+}
+
+/// The reverse of [`encode_records`].
+///
+/// # Errors
+/// [`FetchWireError`] for anything that `encode_records` would not have written.
+pub fn decode_records(bytes: &[u8]) -> Result<Vec<Vec<u8>>, FetchWireError> {
+    let mut reader = Reader { bytes, what: "record list" };
+    let count = bounded("records", usize::from(u16::from_le_bytes(reader.array()?)), usize::from(RECORDS_MAX))?;
+    let mut records = Vec::with_capacity(count);
+    for _ in 0..count {
+        let len = bounded("bytes of a record", reader.u32()? as usize, RECORD_BYTES_MAX)?;
+        records.push(reader.take(len)?.to_vec());
+    }
+    reader.finish()?;
+    Ok(records)
+}
+
+fn bounded(what: &'static str, got: usize, limit: usize) -> Result<usize, FetchWireError> {
+    if got > limit {
+        return Err(FetchWireError::TooMany { what, got: got as u64, limit: limit as u64 });
+    }
+    Ok(got)
+}
+
+/// Reads fixed-size values off a slice.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    what: &'static str,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], FetchWireError> {
+        let (taken, rest) = self.bytes.split_at_checked(len).ok_or(FetchWireError::Truncated(self.what))?;
+        self.bytes = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FetchWireError> {
+        let (taken, rest) = self.bytes.split_first_chunk().ok_or(FetchWireError::Truncated(self.what))?;
+        self.bytes = rest;
+        Ok(*taken)
+    }
+
+    fn u32(&mut self) -> Result<u32, FetchWireError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, FetchWireError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn finish(self) -> Result<(), FetchWireError> {
+        if self.bytes.is_empty() { Ok(()) } else { Err(FetchWireError::Trailing(self.what)) }
+    }
+}
+
+#[cfg(test)]
+#[path = "wire_test.rs"]
+mod tests;

@@ -1,0 +1,68 @@
+//! Takes bulk and fetch streams that peers open, and passes control streams on.
+
+use super::bulk::BulkStream;
+use super::event::NetEvent;
+use super::fetch::FetchServer;
+use super::sessions::Sessions;
+use super::traffic::{Class, Metered, Traffic};
+use libp2p::{PeerId, Stream};
+use starling_bootstrap::identity;
+use starling_bootstrap::streams::IncomingStreams;
+use starling_protocol::NodeId;
+use tokio::sync::mpsc;
+use tokio_util::compat::FuturesAsyncReadCompatExt;
+
+/// Bulk streams that wait to be looked at, from all peers.
+pub(super) const BULK_CAP: usize = 64;
+/// Fetch streams that wait to be looked at.
+pub(super) const FETCH_CAP: usize = 64;
+/// Control streams that wait to be looked at.
+pub(super) const CONTROL_CAP: usize = 128;
+
+/// Who a stream is from; streams of peers without an ed25519 key are dropped.
+pub(super) fn sender(peer: &PeerId) -> Option<NodeId> {
+    let node = identity::node_id(peer);
+    if node.is_none() {
+        refused("stream_of_other_key");
+    }
+    node
+}
+
+pub(super) fn refused(reason: &'static str) {
+    metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
+}
+
+fn metered(stream: Stream, traffic: &Traffic, peer: NodeId, class: Class) -> BulkStream {
+    BulkStream::new(Metered::new(stream.compat(), traffic.meter(peer, class)))
+}
+
+/// Hands bulk streams of peers that are up to the node.
+pub(super) async fn take_bulk(
+    mut incoming: IncomingStreams,
+    sessions: Sessions,
+    traffic: Traffic,
+    events: mpsc::Sender<NetEvent>,
+) {
+    while let Some((peer, stream)) = incoming.next().await {
+        let Some(from) = sender(&peer) else { continue };
+        if !sessions.is_up(&from) {
+            refused("bulk_without_session");
+            continue;
+        }
+        let stream = metered(stream, &traffic, from, Class::Bulk);
+        if events.send(NetEvent::Bulk { from, stream }).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Serves fetch streams, each in a task of its own.
+pub(super) async fn take_fetch(mut incoming: IncomingStreams, server: FetchServer, traffic: Traffic) {
+    while let Some((peer, stream)) = incoming.next().await {
+        let Some(from) = sender(&peer) else { continue };
+        let mut stream = metered(stream, &traffic, from, Class::Fetch);
+        let server = server.clone();
+        // Bounded: the server ends streams beyond its limits at once.
+        tokio::spawn(async move { server.serve(from, &mut stream).await });
+    }
+}

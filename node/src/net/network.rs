@@ -1,0 +1,330 @@
+//! The task that owns the swarm.
+
+use super::announce::{Announcement, Newest};
+use super::beacon::Beacon;
+use super::event::NetEvent;
+use super::fetch::{FetchServer, ServerPatience};
+use super::handle::{COMMANDS_CAP, Command, NetHandle, NetStatus};
+use super::inbound::{self, BULK_CAP, CONTROL_CAP, FETCH_CAP, refused};
+use super::options::{NetError, NetOptions};
+use super::peers::{PeerTable, Step};
+use super::sessions::{Ended, Role, SessionOffice, Sessions};
+use super::traffic::Traffic;
+use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, FETCH_PROTOCOL};
+use futures::StreamExt;
+use libp2p::gossipsub::{MessageAcceptance, MessageId};
+use libp2p::swarm::SwarmEvent;
+use libp2p::{Multiaddr, PeerId, Stream, Swarm, identify};
+use starling_bootstrap::discovery::{Discovery, NetEvent as Found, Origin};
+use starling_bootstrap::identity::{self, Identity};
+use starling_bootstrap::streams::IncomingStreams;
+use starling_bootstrap::swarm::{self, Behaviour, BehaviourEvent};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// Events that the node has not looked at yet. Sessions wait when it is full, and so do their peers.
+const EVENTS_CAP: usize = 1024;
+/// Ends of sessions that the swarm's task has not looked at yet; sessions wait when it is full.
+const ENDED_CAP: usize = 128;
+/// How long a refused peer is left alone.
+const REFUSAL: Duration = Duration::from_secs(60);
+/// How long a shutdown waits for what is queued to be written.
+const SHUTDOWN: Duration = Duration::from_secs(2);
+
+/// Starts networks.
+pub struct Network;
+
+impl Network {
+    /// Starts listening, looking for peers, and serving what the options' source has. Must be called inside a tokio runtime. The
+    /// network ends with [`NetHandle::shutdown`], or when the receiver is dropped and all sessions have ended.
+    ///
+    /// # Errors
+    /// [`NetError`], in words for the user: a port in use, an address that is not this machine's.
+    pub fn start(identity: &Identity, options: NetOptions) -> Result<(NetHandle, mpsc::Receiver<NetEvent>), NetError> {
+        let mut swarm = swarm::build(identity, &options.swarm())?;
+        let discovery = Discovery::new(&mut swarm, options.discovery(jitter_seed(identity)));
+        let streams = swarm.behaviour().streams.control();
+        let control = streams.accept(CONTROL_PROTOCOL, CONTROL_CAP)?;
+        let bulk = streams.accept(BULK_PROTOCOL, BULK_CAP)?;
+        let fetch = streams.accept(FETCH_PROTOCOL, FETCH_CAP)?;
+
+        let (events, received) = mpsc::channel(EVENTS_CAP);
+        let (commands, orders) = mpsc::channel(COMMANDS_CAP);
+        let (ended, endings) = mpsc::channel(ENDED_CAP);
+        let (sessions, traffic) = (Sessions::default(), Traffic::default());
+        tokio::spawn(inbound::take_bulk(bulk, sessions.clone(), traffic.clone(), events.clone()));
+        let server = FetchServer::new(options.source, ServerPatience::default());
+        tokio::spawn(inbound::take_fetch(fetch, server, traffic.clone()));
+
+        let me = identity.node_id();
+        let (addresses, told) = watch::channel(Vec::new());
+        let handle = NetHandle {
+            me,
+            commands,
+            streams: streams.clone(),
+            sessions: sessions.clone(),
+            traffic: traffic.clone(),
+            addresses: told,
+        };
+        let task = SwarmTask {
+            swarm,
+            discovery,
+            table: PeerTable::new(me),
+            office: SessionOffice { streams, sessions, traffic, events, ended },
+            newest: Newest::default(),
+            beacon: Beacon::new(Instant::now()),
+            addresses,
+        };
+        tokio::spawn(task.run(orders, endings, control));
+        Ok((handle, received))
+    }
+}
+
+/// Differs between nodes and between starts.
+fn jitter_seed(identity: &Identity) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = identity.node_id().0;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ u64::from(std::process::id())
+}
+
+struct SwarmTask {
+    swarm: Swarm<Behaviour>,
+    discovery: Discovery,
+    table: PeerTable<Stream>,
+    office: SessionOffice,
+    newest: Newest,
+    beacon: Beacon,
+    addresses: watch::Sender<Vec<Multiaddr>>,
+}
+
+impl SwarmTask {
+    async fn run(
+        mut self,
+        mut orders: mpsc::Receiver<Command>,
+        mut endings: mpsc::Receiver<Ended>,
+        mut control: IncomingStreams,
+    ) {
+        self.discovery.tick(&mut self.swarm);
+        loop {
+            let wake = self.wake_at();
+            tokio::select! {
+                order = orders.recv() => match order {
+                    Some(Command::Shutdown(done)) => return self.shut_down(endings, Some(done)).await,
+                    Some(order) => self.obey(order),
+                    // Every handle is gone, and with them everybody who could use the network.
+                    None => return self.shut_down(endings, None).await,
+                },
+                Some(end) = endings.recv() => self.on_session_end(&end),
+                Some((peer, stream)) = control.next() => self.on_control_stream(&peer, stream),
+                event = self.swarm.select_next_some() => self.on_swarm_event(event),
+                () = sleep_until(wake) => self.on_wake(),
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Instant {
+        let others = [self.discovery.wake_at(), self.table.wake_at()];
+        others.into_iter().flatten().chain([self.beacon.wake_at()]).min().unwrap_or_else(Instant::now)
+    }
+
+    fn on_wake(&mut self) {
+        self.discovery.tick(&mut self.swarm);
+        for step in self.table.due(Instant::now()) {
+            self.take(Some(step));
+        }
+        if self.beacon.is_due(Instant::now()) {
+            self.announce();
+        }
+    }
+
+    /// Starts the session that the table asks for.
+    fn take(&mut self, step: Option<Step<Stream>>) {
+        let (peer, serial, end, role) = match step {
+            None => return,
+            Some(Step::Open { peer, serial, end }) => (peer, serial, end, Role::Open),
+            Some(Step::Answer { peer, serial, end, stream }) => (peer, serial, end, Role::Answer(stream)),
+        };
+        tokio::spawn(self.office.clone().run(peer, serial, end, role));
+    }
+
+    fn on_session_end(&mut self, end: &Ended) {
+        let step = self.table.ended(&end.peer, end.serial, end.was_up, Instant::now());
+        self.take(step);
+    }
+
+    fn on_control_stream(&mut self, peer: &PeerId, stream: Stream) {
+        let Some(node) = inbound::sender(peer) else { return };
+        match self.table.incoming(&node, stream) {
+            Ok(step) => self.take(step),
+            Err(reason) => refused(reason),
+        }
+    }
+
+    fn obey(&mut self, order: Command) {
+        match order {
+            Command::Connect(peer) => {
+                self.discovery.want_address(&mut self.swarm, &peer, Origin::Ticket);
+                self.discovery.tick(&mut self.swarm);
+            }
+            Command::Refuse(peer) => {
+                let id = identity::peer_id(&peer);
+                self.discovery.unwant(&mut self.swarm, id);
+                self.discovery.refuse(&mut self.swarm, id, REFUSAL);
+            }
+            Command::Status(reply) => {
+                let status = NetStatus {
+                    peers: self.table.status(|node| self.office.sessions.is_up(node)),
+                    troubles: self.discovery.troubles(),
+                };
+                // Whoever asked may have given up.
+                drop(reply.send(status));
+            }
+            // Taken care of by the loop.
+            Command::Shutdown(done) => drop(done),
+        }
+    }
+
+    fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        // What discovery keeps for itself: whether the peer is a node.
+        let speaks = match &event {
+            SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received { info, .. })) => {
+                info.protocols.contains(&CONTROL_PROTOCOL)
+            }
+            _ => false,
+        };
+        match self.discovery.on_event(&mut self.swarm, event) {
+            Some(Found::Connected { peer, address, .. }) => {
+                if let Some(node) = identity::node_id(&peer) {
+                    self.table.connected(node, address);
+                }
+            }
+            Some(Found::Disconnected { peer, last: true, why, .. }) => {
+                if let Some(node) = identity::node_id(&peer) {
+                    self.table.disconnected(&node, why);
+                }
+            }
+            Some(Found::Identified { peer, agent }) => self.on_identified(peer, agent, speaks),
+            Some(Found::RoundTrip { peer, time }) => {
+                if let Some(node) = identity::node_id(&peer) {
+                    self.table.round_trip(&node, time);
+                }
+            }
+            Some(Found::Gossip { id, from, author, data }) => self.on_gossip(&id, &from, author, &data),
+            Some(other) => self.tell(other),
+            None => {}
+        }
+    }
+
+    fn on_identified(&mut self, peer: PeerId, agent: String, is_node: bool) {
+        let Some(node) = identity::node_id(&peer) else { return };
+        let (step, is_new) = self.table.identified(&node, agent, is_node);
+        self.take(step);
+        self.note_addresses();
+        if is_new {
+            self.discovery.want(&mut self.swarm, peer, &[], Origin::Itself);
+            self.beacon.news(Instant::now());
+        }
+    }
+
+    /// Judges what arrived by gossip before it may pass on.
+    fn on_gossip(&mut self, id: &MessageId, from: &PeerId, author: PeerId, data: &[u8]) {
+        let verdict = match Announcement::decode(data) {
+            Err(error) => {
+                refused("announcement_malformed");
+                tracing::debug!(%from, %author, %error, "announcement refused");
+                MessageAcceptance::Reject
+            }
+            Ok(_) if identity::node_id(&author).is_none() => {
+                refused("announcement_of_other_key");
+                MessageAcceptance::Reject
+            }
+            Ok(announcement) if self.newest.is_news(author, announcement.at_ms) => {
+                self.discovery.learn(*from, author, &announcement.addresses, Origin::Gossip);
+                MessageAcceptance::Accept
+            }
+            Ok(_) => MessageAcceptance::Ignore,
+        };
+        self.discovery.judge(&mut self.swarm, id, from, verdict);
+        self.discovery.tick(&mut self.swarm);
+    }
+
+    /// Keeps what the handle tells about our addresses true.
+    fn note_addresses(&mut self) {
+        let now = self.discovery.addresses(&self.swarm);
+        let news = self.addresses.send_if_modified(|known| {
+            let changed = *known != now;
+            *known = now;
+            changed
+        });
+        if news {
+            self.beacon.news(Instant::now());
+        }
+    }
+
+    fn announce(&mut self) {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
+        let announcement = Announcement { at_ms, addresses: self.addresses.borrow().clone() };
+        let heard = self.discovery.publish(&mut self.swarm, announcement.encode());
+        if let Err(error) = &heard {
+            tracing::trace!(%error, "nobody to announce our addresses to yet");
+        }
+        self.beacon.told(heard.is_ok(), Instant::now());
+    }
+
+    /// Passes on what a user may want to know. When the node is far behind these are dropped, not waited for: the
+    /// swarm must go on.
+    fn tell(&mut self, event: Found) {
+        if matches!(event, Found::Listening { .. } | Found::NotListening { .. } | Found::Reachable { .. }) {
+            self.note_addresses();
+        }
+        let told = match event {
+            Found::Listening { address } => NetEvent::Listening { address },
+            Found::NotListening { address, reason: Some(why) } => {
+                NetEvent::ListenFailed { why: format!("{address}: {why}") }
+            }
+            Found::Reachable { address } => NetEvent::ExternalAddress { address },
+            Found::DialFailed { failures, .. } => {
+                for (address, reason) in failures {
+                    self.tell_user(NetEvent::DialFailed { address, why: reason.to_string() });
+                }
+                return;
+            }
+            Found::OtherVersion { peer, theirs } => match identity::node_id(&peer) {
+                Some(peer) => NetEvent::OtherVersion { peer, theirs },
+                None => return,
+            },
+            _ => return,
+        };
+        self.tell_user(told);
+    }
+
+    fn tell_user(&self, event: NetEvent) {
+        if self.office.events.try_send(event).is_err() {
+            metrics::counter!("starling_net_events_dropped_total").increment(1);
+        }
+    }
+
+    /// Lets the sessions write what is queued, while the swarm still moves their bytes.
+    async fn shut_down(mut self, mut endings: mpsc::Receiver<Ended>, done: Option<oneshot::Sender<()>>) {
+        self.office.sessions.close_all();
+        let deadline = Instant::now() + SHUTDOWN;
+        while self.table.sessions() > 0 {
+            tokio::select! {
+                end = timeout_at(deadline, endings.recv()) => match end {
+                    Ok(Some(end)) => {
+                        // No step is taken: nothing is opened any more.
+                        let _ = self.table.ended(&end.peer, end.serial, end.was_up, Instant::now());
+                    }
+                    _ => break,
+                },
+                event = self.swarm.select_next_some() => drop(self.discovery.on_event(&mut self.swarm, event)),
+            }
+        }
+        drop(self.swarm);
+        if let Some(done) = done {
+            // Whoever asked may have given up.
+            let _ = done.send(());
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! How a node's network is set up, and why it could not be.
+
+use super::fetch::FetchSource;
+use libp2p::Multiaddr;
+use starling_bootstrap::addresses::PeerAddress;
+use starling_bootstrap::discovery::DiscoveryOptions;
+use starling_bootstrap::swarm::{StartError, SwarmOptions};
+use starling_protocol::Digest;
+use std::sync::Arc;
+
+/// How a node's network is set up.
+#[derive(Clone)]
+pub struct NetOptions {
+    /// Whose nodes to look for.
+    pub run: Digest,
+    /// Where to listen; port 0 takes a free one.
+    pub listen: Vec<Multiaddr>,
+    /// Where others reach this node although it does not listen there itself.
+    pub advertise: Vec<Multiaddr>,
+    /// Peers to begin with: from bootstrap lists and tickets.
+    pub bootstrap: Vec<PeerAddress>,
+    /// Look for peers on the local network.
+    pub mdns: bool,
+    /// Relay for nodes that cannot be reached.
+    pub relay: bool,
+    /// What peers may fetch here.
+    pub source: Arc<dyn FetchSource>,
+}
+
+impl NetOptions {
+    /// Where the run's nodes tell each other their addresses.
+    fn topic(&self) -> String {
+        format!("starling/1/{}", self.run)
+    }
+
+    pub(super) fn swarm(&self) -> SwarmOptions {
+        SwarmOptions {
+            listen: self.listen.clone(),
+            advertise: self.advertise.clone(),
+            mdns: self.mdns,
+            relay_server: self.relay,
+            gossip: Some(self.topic()),
+            ..SwarmOptions::default()
+        }
+    }
+
+    /// `seed` moves the jitter of retries.
+    pub(super) fn discovery(&self, seed: u64) -> DiscoveryOptions {
+        DiscoveryOptions { run: Some(self.run), bootstrap: self.bootstrap.clone(), gossip: Some(self.topic()), seed }
+    }
+}
+
+/// Why the network did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("the network is set up twice: {0}")]
+    Twice(#[from] starling_bootstrap::streams::AlreadyAccepted),
+}

@@ -1,0 +1,340 @@
+//! One control session: a substream that carries control messages both ways between two nodes.
+//!
+//! The node with the smaller id opens it; the other answers one byte, so that both know that it works in both
+//! directions and that nothing dropped it on the way. After that each side writes frames:
+//!
+//! ```text
+//! opening    magic u32 = 0x4c54_4353 ("SCTL") | version u16 | reserved u16 = 0      -> answer 0x01
+//! frame      length u32 (at most CONTROL_BYTES_MAX) | message
+//! ```
+//!
+//! A session ends at the first thing that is wrong; the network then opens a new one. Nothing is kept over from
+//! one session to the next, so a peer that is up again is greeted afresh.
+
+use super::event::NetEvent;
+use starling_bootstrap::framing::{Deadlines, FrameError, FrameReader};
+use starling_protocol::NodeId;
+use starling_protocol::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, BufWriter};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tokio_util::compat::TokioAsyncReadCompatExt;
+use tokio_util::sync::CancellationToken;
+
+const MAGIC: u32 = 0x4c54_4353;
+const OPENING_BYTES: usize = 8;
+const ANSWER: u8 = 1;
+/// Opening and answer must be done in this time.
+const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
+/// A message that is not taken by the peer's transport in this time means that the link is dead.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
+/// A node says where it stands once a second. One that says nothing for so long is dead, though its link may not be.
+pub(super) const DEADLINES: Deadlines = Deadlines {
+    first_byte: Duration::from_secs(30),
+    frame: Duration::from_secs(20),
+    idle: Some(Duration::from_secs(60)),
+};
+/// A peer may send this many messages a second in the long run; above it, its stream is read more slowly.
+const RATE_PER_SECOND: f64 = 256.0;
+/// Messages that may arrive at once.
+const RATE_BURST: f64 = 1024.0;
+
+/// Messages to one peer that wait to be written. A peer that lets it fill is cut off.
+pub(super) const QUEUE_CAP: usize = 512;
+
+/// Why a session ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DownReason {
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+    #[error("the peer opened a new control stream")]
+    Replaced,
+    #[error("it did not take our messages for so long that {QUEUE_CAP} of them were waiting")]
+    QueueFull,
+    #[error("it took no bytes for {} s", WRITE_TIMEOUT.as_secs())]
+    Stalled,
+    /// `label` is the framing's name of the fault.
+    #[error("{what}")]
+    Frame { label: &'static str, what: String },
+    #[error("refused here: {0}")]
+    Refused(String),
+    #[error("this node is shutting down")]
+    Shutdown,
+}
+
+impl DownReason {
+    /// The label of `starling_peer_down_total`.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Lost(_) => "lost",
+            Self::Replaced => "replaced",
+            Self::QueueFull => "control_queue_full",
+            Self::Stalled => "stalled",
+            Self::Frame { label, .. } => label,
+            Self::Refused(_) => "refused",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+/// Why an opening failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpeningError {
+    #[error("no answer in {} s", OPENING_TIMEOUT.as_secs())]
+    Timeout,
+    #[error("control protocol version {0}; this node speaks {PROTOCOL_VERSION}")]
+    Version(u16),
+    #[error("these are not the bytes of a control stream")]
+    Malformed,
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+fn opening() -> [u8; OPENING_BYTES] {
+    let mut bytes = [0; OPENING_BYTES];
+    bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    bytes[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+    bytes
+}
+
+/// The opener's part.
+pub(super) async fn offer<S: AsyncRead + AsyncWrite + Unpin>(io: &mut S) -> Result<(), OpeningError> {
+    let exchange = async {
+        io.write_all(&opening()).await?;
+        io.flush().await?;
+        match io.read_u8().await? {
+            ANSWER => Ok(()),
+            _ => Err(OpeningError::Malformed),
+        }
+    };
+    timeout(OPENING_TIMEOUT, exchange).await.map_err(|_| OpeningError::Timeout)?
+}
+
+/// The other side's part.
+pub(super) async fn answer<S: AsyncRead + AsyncWrite + Unpin>(io: &mut S) -> Result<(), OpeningError> {
+    let exchange = async {
+        let mut bytes = [0; OPENING_BYTES];
+        io.read_exact(&mut bytes).await?;
+        let [m0, m1, m2, m3, v0, v1, reserved @ ..] = bytes;
+        if u32::from_le_bytes([m0, m1, m2, m3]) != MAGIC || reserved != [0, 0] {
+            return Err(OpeningError::Malformed);
+        }
+        let version = u16::from_le_bytes([v0, v1]);
+        if version != PROTOCOL_VERSION {
+            return Err(OpeningError::Version(version));
+        }
+        io.write_u8(ANSWER).await?;
+        io.flush().await?;
+        Ok(())
+    };
+    timeout(OPENING_TIMEOUT, exchange).await.map_err(|_| OpeningError::Timeout)?
+}
+
+/// What a running session is given.
+pub(super) struct SessionLinks {
+    pub peer: NodeId,
+    /// Messages to send.
+    pub queue: mpsc::Receiver<Vec<u8>>,
+    /// Where arriving messages go; its back-pressure reaches the peer.
+    pub events: mpsc::Sender<NetEvent>,
+    pub end: EndSwitch,
+    pub deadlines: Deadlines,
+}
+
+/// Ends a session from outside, once, with a reason.
+#[derive(Clone, Default)]
+pub(super) struct EndSwitch {
+    token: CancellationToken,
+    reason: std::sync::Arc<std::sync::OnceLock<DownReason>>,
+}
+
+impl EndSwitch {
+    /// Only the first reason counts.
+    pub fn end(&self, reason: DownReason) {
+        // A second reason finds the cell taken, which is what we want.
+        drop(self.reason.set(reason));
+        self.token.cancel();
+    }
+
+    async fn ended(&self) -> DownReason {
+        self.token.cancelled().await;
+        self.reason.get().cloned().unwrap_or(DownReason::Shutdown)
+    }
+}
+
+/// Carries messages until something ends the session.
+pub(super) async fn carry<S: AsyncRead + AsyncWrite + Unpin + Send>(io: S, links: SessionLinks) -> DownReason {
+    let SessionLinks { peer, queue, events, end, deadlines } = links;
+    let (reader, writer) = tokio::io::split(io);
+    let reader = BufReader::with_capacity(CONTROL_BYTES_MAX, reader).compat();
+    tokio::select! {
+        biased;
+        reason = end.ended() => reason,
+        reason = read_frames(FrameReader::new(reader, CONTROL_BYTES_MAX, deadlines), peer, events) => reason,
+        reason = write_frames(writer, queue) => reason,
+    }
+}
+
+async fn read_frames<R>(mut reader: FrameReader<R>, peer: NodeId, events: mpsc::Sender<NetEvent>) -> DownReason
+where
+    R: futures::AsyncRead + Unpin,
+{
+    let mut rate = Rate::new(Instant::now());
+    loop {
+        let bytes = match reader.next().await {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return DownReason::Lost("the peer closed the control stream".into()),
+            Err(FrameError::Io(error)) => return DownReason::Lost(error.to_string()),
+            Err(error) => return DownReason::Frame { label: error.reason(), what: error.to_string() },
+        };
+        if let Some(wait) = rate.take(Instant::now()) {
+            metrics::counter!("starling_control_throttled_total").increment(1);
+            tokio::time::sleep(wait).await;
+        }
+        if events.send(NetEvent::Control { from: peer, bytes }).await.is_err() {
+            return DownReason::Shutdown;
+        }
+    }
+}
+
+async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receiver<Vec<u8>>) -> DownReason {
+    let mut writer = BufWriter::with_capacity(CONTROL_BYTES_MAX, writer);
+    // The queue's other end lives as long as the session is known, so it ends with the session's removal.
+    while let Some(first) = queue.recv().await {
+        let batch = async {
+            let mut next = Some(first);
+            // What waits already goes out with one flush.
+            while let Some(bytes) = next {
+                writer.write_u32_le(bytes.len() as u32).await?;
+                writer.write_all(&bytes).await?;
+                next = queue.try_recv().ok();
+            }
+            writer.flush().await
+        };
+        match timeout(WRITE_TIMEOUT, batch).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return DownReason::Lost(error.to_string()),
+            Err(_) => return DownReason::Stalled,
+        }
+    }
+    DownReason::Shutdown
+}
+
+/// A token bucket.
+struct Rate {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Rate {
+    fn new(now: Instant) -> Self {
+        Self { tokens: RATE_BURST, at: now }
+    }
+
+    /// Takes one token; how long to wait for it, if at all.
+    fn take(&mut self, now: Instant) -> Option<Duration> {
+        let earned = now.saturating_duration_since(self.at).as_secs_f64() * RATE_PER_SECOND;
+        self.tokens = (self.tokens + earned).min(RATE_BURST) - 1.0;
+        self.at = now;
+        (self.tokens < 0.0).then(|| Duration::from_secs_f64(-self.tokens / RATE_PER_SECOND))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: NodeId = NodeId([7; 32]);
+
+    fn links() -> (SessionLinks, mpsc::Sender<Vec<u8>>, mpsc::Receiver<NetEvent>, EndSwitch) {
+        let (sender, queue) = mpsc::channel(QUEUE_CAP);
+        let (events, received) = mpsc::channel(16);
+        let end = EndSwitch::default();
+        (SessionLinks { peer: PEER, queue, events, end: end.clone(), deadlines: DEADLINES }, sender, received, end)
+    }
+
+    #[tokio::test]
+    async fn messages_cross_both_ways_and_an_end_is_told() {
+        let (mut a, mut b) = tokio::io::duplex(256);
+        let (offered, answered) = tokio::join!(offer(&mut a), answer(&mut b));
+        offered.unwrap();
+        answered.unwrap();
+        let (near, to_far, mut at_near, end) = links();
+        let (far, to_near, mut at_far, _) = links();
+        let near = tokio::spawn(carry(a, near));
+        let far = tokio::spawn(carry(b, far));
+        to_far.send(vec![1; CONTROL_BYTES_MAX]).await.unwrap();
+        to_near.send(vec![2]).await.unwrap();
+        assert!(
+            matches!(at_far.recv().await, Some(NetEvent::Control { bytes, .. }) if bytes.len() == CONTROL_BYTES_MAX)
+        );
+        assert!(matches!(at_near.recv().await, Some(NetEvent::Control { bytes, .. }) if bytes == [2]));
+        end.end(DownReason::Refused("test".into()));
+        end.end(DownReason::Replaced);
+        assert_eq!(near.await.unwrap(), DownReason::Refused("test".into()));
+        assert!(matches!(far.await.unwrap(), DownReason::Lost(_)));
+    }
+
+    #[tokio::test]
+    async fn bad_openings_are_refused() {
+        for (bytes, version) in [
+            (*b"GETHTTP1", false),
+            (
+                {
+                    let mut o = opening();
+                    o[4] = 99;
+                    o
+                },
+                true,
+            ),
+        ] {
+            let (mut a, mut b) = tokio::io::duplex(64);
+            a.write_all(&bytes).await.unwrap();
+            match answer(&mut b).await.unwrap_err() {
+                OpeningError::Version(99) => assert!(version),
+                OpeningError::Malformed => assert!(!version),
+                other => panic!("{other}"),
+            }
+        }
+        let (mut a, b) = tokio::io::duplex(64);
+        drop(b);
+        assert!(matches!(offer(&mut a).await, Err(OpeningError::Io(_))));
+    }
+
+    #[tokio::test]
+    async fn oversize_and_truncated_frames_end_the_session() {
+        let oversize = CONTROL_BYTES_MAX as u32 + 1;
+        for (bytes, expected) in [
+            (u32::MAX.to_le_bytes().to_vec(), "frame_too_long"),
+            (oversize.to_le_bytes().to_vec(), "frame_too_long"),
+            ([&9u32.to_le_bytes()[..], b"trunc"].concat(), "frame_truncated"),
+            (Vec::new(), "lost"),
+        ] {
+            let (mut a, b) = tokio::io::duplex(64);
+            let (session, _to_far, _received, _end) = links();
+            a.write_all(&bytes).await.unwrap();
+            drop(a);
+            assert_eq!(carry(b, session).await.label(), expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn silence_ends_the_session() {
+        let (_a, b) = tokio::io::duplex(64);
+        let (mut session, _to_far, _received, _end) = links();
+        session.deadlines.first_byte = Duration::from_millis(5);
+        assert_eq!(carry(b, session).await.label(), "stream_silent");
+    }
+
+    #[test]
+    fn the_rate_allows_a_burst_then_spreads() {
+        let start = Instant::now();
+        let mut rate = Rate::new(start);
+        for _ in 0..RATE_BURST as usize {
+            assert_eq!(rate.take(start), None);
+        }
+        assert!(rate.take(start).is_some());
+        assert_eq!(rate.take(start + Duration::from_secs(10)), None);
+    }
+}

@@ -1,0 +1,144 @@
+//! The control sessions that work right now, and the task that makes and runs one.
+
+use super::CONTROL_PROTOCOL;
+use super::event::NetEvent;
+use super::session::{self, DownReason, EndSwitch, QUEUE_CAP, SessionLinks};
+use super::traffic::{Class, Metered, Traffic};
+use libp2p::Stream;
+use starling_bootstrap::identity;
+use starling_bootstrap::streams::{Control, Lane};
+use starling_protocol::NodeId;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+use tokio_util::compat::FuturesAsyncReadCompatExt;
+
+/// A line to one peer.
+struct Line {
+    queue: mpsc::Sender<Vec<u8>>,
+    end: EndSwitch,
+}
+
+/// All lines; cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Sessions(Arc<Mutex<BTreeMap<NodeId, Line>>>);
+
+impl Sessions {
+    fn lines(&self) -> MutexGuard<'_, BTreeMap<NodeId, Line>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a message; whether it was. A peer whose queue is full is cut off: it has not read for a long time.
+    pub fn send(&self, peer: &NodeId, bytes: Vec<u8>) -> bool {
+        let lines = self.lines();
+        let Some(line) = lines.get(peer) else { return false };
+        match line.queue.try_send(bytes) {
+            Ok(()) => true,
+            Err(mpsc::error::TrySendError::Full(_)) => {
+                line.end.end(DownReason::QueueFull);
+                false
+            }
+            Err(mpsc::error::TrySendError::Closed(_)) => false,
+        }
+    }
+
+    /// Ends the session with a peer, if there is one.
+    pub fn end(&self, peer: &NodeId, reason: DownReason) {
+        if let Some(line) = self.lines().get(peer) {
+            line.end.end(reason);
+        }
+    }
+
+    /// Peers with whom messages can be exchanged, by ascending id.
+    pub fn up(&self) -> Vec<NodeId> {
+        self.lines().keys().copied().collect()
+    }
+
+    pub fn is_up(&self, peer: &NodeId) -> bool {
+        self.lines().contains_key(peer)
+    }
+
+    /// Takes all lines down. What is queued on them is still written.
+    pub fn close_all(&self) {
+        self.lines().clear();
+    }
+}
+
+/// How a session comes about.
+pub(super) enum Role {
+    /// This node opens the stream.
+    Open,
+    /// The peer has opened it.
+    Answer(Stream),
+}
+
+/// A session's task has ended.
+pub(super) struct Ended {
+    pub peer: NodeId,
+    pub serial: u64,
+    /// Whether messages could be exchanged.
+    pub was_up: bool,
+}
+
+/// What session tasks share.
+#[derive(Clone)]
+pub(super) struct SessionOffice {
+    pub streams: Control,
+    pub sessions: Sessions,
+    pub traffic: Traffic,
+    pub events: mpsc::Sender<NetEvent>,
+    pub ended: mpsc::Sender<Ended>,
+}
+
+impl SessionOffice {
+    /// Makes a session with `peer`, runs it, and reports its end. `serial` and `end` are the caller's names for it.
+    pub async fn run(self, peer: NodeId, serial: u64, end: EndSwitch, role: Role) {
+        let was_up = match self.stream(peer, role).await {
+            Ok(io) => self.carry(peer, io, end).await,
+            Err(why) => {
+                tracing::debug!(peer = %peer.short(), why, "no control stream");
+                metrics::counter!("starling_control_open_failed_total").increment(1);
+                false
+            }
+        };
+        // When nobody listens any more, the network is gone.
+        drop(self.ended.send(Ended { peer, serial, was_up }).await);
+    }
+
+    async fn stream(&self, peer: NodeId, role: Role) -> Result<Metered<tokio_util::compat::Compat<Stream>>, String> {
+        let meter = self.traffic.meter(peer, Class::Control);
+        match role {
+            Role::Open => {
+                let opened = self.streams.open(identity::peer_id(&peer), CONTROL_PROTOCOL, Lane::First).await;
+                let mut io = Metered::new(opened.map_err(|e| e.to_string())?.compat(), meter);
+                session::offer(&mut io).await.map_err(|e| e.to_string())?;
+                Ok(io)
+            }
+            Role::Answer(stream) => {
+                let mut io = Metered::new(stream.compat(), meter);
+                session::answer(&mut io).await.map_err(|e| e.to_string())?;
+                Ok(io)
+            }
+        }
+    }
+
+    /// Whether the session came up at all.
+    async fn carry(&self, peer: NodeId, io: Metered<tokio_util::compat::Compat<Stream>>, end: EndSwitch) -> bool {
+        let (queue, queued) = mpsc::channel(QUEUE_CAP);
+        // The line is there before anybody hears of it, so that the first answer finds it.
+        self.sessions.lines().insert(peer, Line { queue, end: end.clone() });
+        if self.events.send(NetEvent::PeerUp { peer }).await.is_err() {
+            self.sessions.lines().remove(&peer);
+            return false;
+        }
+        let events = self.events.clone();
+        let links = SessionLinks { peer, queue: queued, events, end, deadlines: session::DEADLINES };
+        let reason = session::carry(io, links).await;
+        self.sessions.lines().remove(&peer);
+        metrics::counter!("starling_peer_down_total", "reason" => reason.label()).increment(1);
+        tracing::debug!(peer = %peer.short(), %reason, "control session ended");
+        // When nobody listens any more, nobody needs to know.
+        drop(self.events.send(NetEvent::PeerDown { peer, reason }).await);
+        true
+    }
+}

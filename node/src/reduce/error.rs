@@ -1,0 +1,72 @@
+//! Why a reduction failed, and because of whom.
+
+use starling_protocol::NodeId;
+use starling_protocol::codec::CodecError;
+use starling_protocol::frame::{FrameError, FrameKind};
+
+/// Why an attempt's reduction cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ReduceError {
+    #[error("the attempt's members do not make a ring: {0}")]
+    Members(&'static str),
+    #[error(
+        "this node's own pseudo-gradient cannot be sent (element {element}: {source}): its training diverged; lower \
+         the inner learning rate or turn on clipping"
+    )]
+    OwnDelta { element: usize, source: CodecError },
+    #[error("the sum of chunk {chunk} is out of the codec's range ({source}): some member's training diverged")]
+    Sum { chunk: usize, source: CodecError },
+    #[error("{fault} (peer {})", suspect.short())]
+    Peer { suspect: NodeId, fault: PeerFault },
+    #[error("the reduction's task ended by itself: {0}")]
+    Task(String),
+}
+
+impl ReduceError {
+    /// Who seems to be the cause. A peer that is merely [`PeerFault::Lost`] may itself have been let down.
+    pub fn suspect(&self) -> Option<NodeId> {
+        match self {
+            Self::Peer { suspect, .. } => Some(*suspect),
+            _ => None,
+        }
+    }
+
+    /// The label of `starling_refused_total` when a peer broke the protocol.
+    pub fn refusal(&self) -> Option<&'static str> {
+        match self {
+            Self::Peer { fault, .. } => fault.refusal(),
+            _ => None,
+        }
+    }
+}
+
+/// What a neighbour in the ring did.
+#[derive(Debug, thiserror::Error)]
+pub enum PeerFault {
+    #[error("no stream to the next member: {0}")]
+    Unreachable(String),
+    #[error("no stream from the member before: {0}")]
+    Silent(super::RouterError),
+    #[error("the stream to or from a neighbour ended early: {0}")]
+    Lost(std::io::Error),
+    #[error("a frame was refused: {0}")]
+    Frame(#[from] FrameError),
+    #[error("a {got} frame of chunk {got_chunk} came where a {expected} frame of chunk {expected_chunk} was due")]
+    OutOfOrder { expected: FrameKind, expected_chunk: usize, got: FrameKind, got_chunk: u32 },
+    #[error("the finished sum of chunk {chunk} came before our part of it had left")]
+    Early { chunk: usize },
+    #[error("the payload of chunk {chunk} was refused: {source}")]
+    Payload { chunk: usize, source: CodecError },
+}
+
+impl PeerFault {
+    fn refusal(&self) -> Option<&'static str> {
+        match self {
+            Self::Unreachable(_) | Self::Silent(_) | Self::Lost(_) => None,
+            Self::Frame(_) => Some("reduce_frame"),
+            Self::OutOfOrder { .. } => Some("reduce_order"),
+            Self::Early { .. } => Some("reduce_early"),
+            Self::Payload { .. } => Some("reduce_payload"),
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! How the ring gets its two streams: over the network, or over pipes in tests.
+
+use super::router::{BulkRouter, RouterError};
+use crate::net::{BulkStream, NetHandle};
+use futures::future::BoxFuture;
+use starling_protocol::NodeId;
+use starling_protocol::engine::io::AttemptKey;
+use std::io;
+
+/// Streams to and from neighbours.
+pub trait RingLinks: Send + Sync + 'static {
+    /// A fresh stream to a member.
+    fn open(&self, to: NodeId) -> BoxFuture<'static, io::Result<BulkStream>>;
+    /// The stream that a member opened to us for this attempt, its opening read.
+    fn accept(&self, key: AttemptKey, from: NodeId) -> BoxFuture<'static, Result<BulkStream, RouterError>>;
+    /// Nothing of this attempt is wanted any more.
+    fn leave(&self, key: AttemptKey);
+}
+
+/// Links of a running node.
+#[derive(Clone)]
+pub struct NetLinks {
+    net: NetHandle,
+    router: BulkRouter,
+}
+
+impl NetLinks {
+    pub fn new(net: NetHandle, router: BulkRouter) -> Self {
+        Self { net, router }
+    }
+}
+
+impl RingLinks for NetLinks {
+    fn open(&self, to: NodeId) -> BoxFuture<'static, io::Result<BulkStream>> {
+        let net = self.net.clone();
+        Box::pin(async move { net.open_bulk(to).await.map_err(io::Error::other) })
+    }
+
+    fn accept(&self, key: AttemptKey, from: NodeId) -> BoxFuture<'static, Result<BulkStream, RouterError>> {
+        let router = self.router.clone();
+        Box::pin(async move { router.accept(key, from).await })
+    }
+
+    fn leave(&self, key: AttemptKey) {
+        self.router.leave(key);
+    }
+}

@@ -1,0 +1,74 @@
+//! Averaging: turns the members' pseudo-gradients into one encoded update that all of them hold.
+//!
+//! A [`ReduceEngine`] does it for one attempt; [`RingReducer`] is the engine that exists, others fit beside it. What
+//! it computes is stated by `starling_protocol::update::reduce`, to the bit. An engine knows no rounds and no votes:
+//! it is given an attempt, and ends with the update or with whom it suspects. Dropping its future leaves the attempt.
+//!
+//! ```text
+//!            BulkRouter (streams that arrive, by attempt)
+//!                 |
+//!   predecessor -> reader: check, decode, add mine, encode -> board (the update's bytes) -> writer -> successor
+//! ```
+
+mod board;
+mod chunk;
+mod error;
+mod links;
+mod opening;
+mod progress;
+mod ring;
+mod router;
+
+pub use error::{PeerFault, ReduceError};
+pub use links::{NetLinks, RingLinks};
+pub use progress::ProgressFn;
+pub use ring::RingReducer;
+pub use router::{BulkRouter, RouterError};
+
+use futures::future::BoxFuture;
+use starling_protocol::engine::io::{AttemptKey, Contribution};
+use starling_protocol::run::Codec;
+use starling_protocol::{Digest, NodeId, update};
+use std::sync::Arc;
+
+/// One attempt's reduction, as this node sees it.
+#[derive(Clone)]
+pub struct ReduceJob {
+    pub run: Digest,
+    pub key: AttemptKey,
+    pub codec: Codec,
+    /// All contributors, in ring order.
+    pub members: Vec<Contribution>,
+    pub me: NodeId,
+    /// My pseudo-gradient, not weighted: one f32 for each parameter.
+    pub delta: Arc<Vec<f32>>,
+}
+
+impl ReduceJob {
+    /// My place in the ring.
+    ///
+    /// # Errors
+    /// [`ReduceError::Members`] unless I am in it exactly once and nobody is in it twice.
+    fn position(&self) -> Result<usize, ReduceError> {
+        let mut ids: Vec<_> = self.members.iter().map(|c| c.member).collect();
+        ids.sort_unstable();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(ReduceError::Members("a member is listed twice"));
+        }
+        let mine = self.members.iter().position(|c| c.member == self.me);
+        mine.ok_or(ReduceError::Members("this node is not a member"))
+    }
+
+    /// My share of the attempt's tokens.
+    fn weight(&self, position: usize) -> f32 {
+        let total = self.members.iter().map(|c| c.tokens).fold(0u64, u64::saturating_add);
+        update::weight(self.members.get(position).map_or(0, |c| c.tokens), total)
+    }
+}
+
+/// Reduces attempts.
+pub trait ReduceEngine: Send + Sync {
+    /// The encoded update of the attempt. `progress` is told now and then how many bytes were moved so far, and once
+    /// at the end. Dropping the future leaves the attempt.
+    fn run(&self, job: ReduceJob, progress: ProgressFn) -> BoxFuture<'static, Result<Vec<u8>, ReduceError>>;
+}
