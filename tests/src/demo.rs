@@ -166,5 +166,5 @@ fn node_arguments() -> Vec<String> {
 
 /// Short rounds and few of them: a high outer rate and little momentum fit (see `algorithms.md` §1.3).
 fn run_file(rounds: u64) -> String {
-    include_str!("../../configs/demo.toml").replace("rounds = 60", &format!("rounds = {rounds}"))
+    include_str!("../../configs/demo.toml").replace("rounds = 150", &format!("rounds = {rounds}"))
 }

@@ -16,7 +16,7 @@ struct Arguments {
     #[arg(long, default_value = "out/demo")]
     out: PathBuf,
     /// Rounds to train; about 3 minutes on 2 cores by default
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 150)]
     rounds: u64,
 }
 
