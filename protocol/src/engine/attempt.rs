@@ -4,7 +4,7 @@ use super::Engine;
 use super::clock::Moment;
 use super::form::Forming;
 use super::io::{AttemptKey, Contribution, Notice, Output};
-use super::round::{Made, Round};
+use super::round::{Made, Round, Training};
 use super::succession::{self, SignedReady};
 use crate::message::{Phase, Report};
 use crate::{Digest, NodeId, ring};
@@ -178,12 +178,22 @@ impl Engine {
         let Some(round) = self.round.as_mut().filter(|round| round.redoing) else { return false };
         let Some(made) = round.report.as_mut().filter(|made| made.key == *key) else { return false };
         round.redoing = false;
+        let number = round.number;
         if made.record.state_root == state_root {
             made.speculated = true;
             self.commit_report();
         } else {
-            round.barred = true;
-            self.catch_up.distrust();
+            // What was reported cannot be rebuilt from the state on this disk. Others that can will commit it, and
+            // their head is fetched; if there are none, the round is made again.
+            round.report = None;
+            let trained = round.own.is_some();
+            round.training = if trained { Training::Done } else { Training::Due };
+            self.notice(Notice::AttemptFailed {
+                round: number,
+                attempt: key.attempt,
+                suspect: None,
+                reason: "the reported result cannot be rebuilt from this node's state".to_owned(),
+            });
         }
         true
     }

@@ -3,7 +3,7 @@
 use crate::keys;
 use starling_protocol::record::Record;
 use starling_protocol::{Digest, NodeId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// How often interesting things happened: a batch in which one never did proves nothing about it.
 pub type Marks = BTreeMap<&'static str, u64>;
@@ -14,10 +14,21 @@ pub struct Decision {
     pub contributors: Vec<NodeId>,
 }
 
+/// Whether two records may ever be committed at one place.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Agreement {
+    /// Never: at most a minority is away at any time.
+    #[default]
+    Always,
+    /// Only by groups that share nobody: each was left alone by all of the other.
+    Disjoint,
+    /// Nothing can be expected: the network is cut, or disks forget what they promised.
+    Unchecked,
+}
+
 #[derive(Debug, Default)]
 pub struct Check {
-    /// No two committed records at one place, ever; otherwise only of groups that share nobody.
-    pub strict: bool,
+    pub agreement: Agreement,
     pub decided: BTreeMap<(Digest, u64), Vec<Decision>>,
     /// The root of the state after each record.
     pub roots: BTreeMap<Digest, Digest>,
@@ -26,7 +37,6 @@ pub struct Check {
     /// Longest time between two commits, and all that followed a kill.
     pub gaps: Vec<u64>,
     pub killed_at: Option<u64>,
-    pub forgetful: BTreeSet<NodeId>,
     pub best_seq: u64,
 }
 
@@ -42,9 +52,14 @@ impl Check {
         let known = self.decided.entry((record.lineage, record.seq)).or_default();
         if !known.iter().any(|decision| decision.record == digest) {
             for other in known.iter() {
-                let shared = other.contributors.iter().any(|id| contributors.contains(id) && !self.forgetful.contains(id));
+                let shared = other.contributors.iter().any(|id| contributors.contains(id));
+                let allowed = match self.agreement {
+                    Agreement::Always => false,
+                    Agreement::Disjoint => !shared,
+                    Agreement::Unchecked => true,
+                };
                 assert!(
-                    !self.strict && !shared,
+                    allowed,
                     "two records at seq {}: {:?} by {:?}, and {digest:?} by {:?}, committed by node {node}",
                     record.seq,
                     other.record,

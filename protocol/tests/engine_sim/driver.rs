@@ -3,7 +3,7 @@
 use crate::disk::{Link, Reported, Write};
 use crate::keys::{self, id};
 use crate::process::applied_root;
-use crate::world::{Event, MS, STEPS, SECOND, World};
+use crate::world::{Event, MS, STEPS, World};
 use starling_protocol::engine::io::{AttemptKey, Contribution, Finish, Input, Notice, Output, PersistToken, Refusal};
 use starling_protocol::record::{Lease, Record};
 use starling_protocol::{Digest, NodeId};
@@ -267,7 +267,6 @@ impl World {
         let process = self.process(node);
         process.chain = chain;
         process.state = head.record.state_root;
-        process.damaged = false;
         process.contribution = None;
         process.speculated.clear();
         process.updates.clear();
@@ -315,6 +314,3 @@ pub fn spec() -> starling_protocol::run::RunSpec {
         budget: Budget { rounds: 0, tokens: 0 },
     }
 }
-
-/// How long a kill may keep survivors from committing, training included.
-pub const GAP_MAX: u64 = 12 * SECOND;

@@ -75,16 +75,18 @@ impl World {
     fn members_here(&self) -> (Vec<NodeId>, Vec<usize>) {
         let best = self.nodes.iter().filter_map(|n| n.disk.head()).max_by_key(|head| (head.record.seq, head.digest));
         let members: Vec<NodeId> = best.map(|head| head.record.members().collect()).unwrap_or_default();
-        let here = |n: &usize| members.contains(&id(*n)) && self.nodes[*n].alive() && self.nodes[*n].frozen_until <= self.now;
+        let here = |n: &usize| {
+            let node = &self.nodes[*n];
+            members.contains(&id(*n)) && node.alive() && node.head().is_some() && node.frozen_until <= self.now
+        };
         let here = (0..self.nodes.len()).filter(here).collect();
         (members, here)
     }
 
-    /// Whether the flock keeps a majority of its members without `node`.
-    fn can_spare(&self, node: usize) -> bool {
+    /// Whether a majority of the flock's members is here without `node`.
+    fn stands_without(&self, node: usize) -> bool {
         let (members, here) = self.members_here();
-        let rest = here.iter().filter(|n| **n != node).count();
-        !members.contains(&id(node)) || 2 * rest > members.len()
+        2 * here.iter().filter(|n| **n != node).count() > members.len()
     }
 
     /// One fault, if the history allows one now.
@@ -99,7 +101,7 @@ impl World {
         let running = self.running();
         let (Some(kind), Some(victim)) = (self.random.pick(&kinds), self.random.pick(&running)) else { return };
         let harmless = matches!(kind, Fault::Drop | Fault::KillAll | Fault::Hang);
-        if self.options.strict && !harmless && !self.can_spare(victim) {
+        if self.options.strict && !harmless && !self.stands_without(victim) {
             return;
         }
         self.note(|| format!("fault: {kind:?} of node {victim}"));
@@ -122,7 +124,8 @@ impl World {
             }
             Fault::Freeze => {
                 let length = self.random.between(200, 20_000) * MS;
-                self.nodes[victim].frozen_until = self.now + length;
+                let node = &mut self.nodes[victim];
+                node.frozen_until = node.frozen_until.max(self.now + length);
             }
             Fault::Leave => {
                 self.feed(victim, Input::Leave);
@@ -151,8 +154,6 @@ impl World {
         self.kill(victim, silent);
         if self.options.wipes && self.random.chance(30) {
             self.nodes[victim].disk = Default::default();
-            self.nodes[victim].wiped = true;
-            self.check.forgetful.insert(id(victim));
             self.check.mark("a disk was lost");
         }
         let quick = self.random.chance(40);
@@ -184,7 +185,6 @@ impl World {
         self.net.heal();
         let some_stay = self.random.chance(40);
         for node in 0..self.nodes.len() {
-            self.nodes[node].frozen_until = self.nodes[node].frozen_until.min(self.now);
             self.nodes[node].slow_disk = false;
             let hung = self.nodes[node].process.as_ref().is_some_and(|process| process.training == Some(u64::MAX));
             if hung || self.nodes[node].process.as_ref().is_some_and(|process| process.finished) {
@@ -193,7 +193,7 @@ impl World {
             if self.nodes[node].alive() {
                 continue;
             }
-            if some_stay && node != 0 && self.can_spare(node) {
+            if some_stay && node != 0 && self.stands_without(node) {
                 self.nodes[node].gone = true;
             } else {
                 let back = self.random.between(0, 3_000) * MS;

@@ -5,7 +5,7 @@ use crate::keys::{PlainSigner, PlainVerifier, id};
 use starling_protocol::engine::io::{AttemptKey, PersistToken};
 use starling_protocol::engine::{Engine, EngineConfig, Founding, Stored, Timing};
 use starling_protocol::run::RunSpec;
-use starling_protocol::{Digest, NodeId};
+use starling_protocol::Digest;
 use std::collections::BTreeMap;
 
 pub struct Node {
@@ -16,8 +16,6 @@ pub struct Node {
     pub frozen_until: u64,
     /// Went by itself, or the schedule wants it dead.
     pub gone: bool,
-    /// Lost its disk at some point.
-    pub wiped: bool,
     /// Microseconds of one inner step.
     pub step: u64,
     /// The driver's clock starts anywhere.
@@ -29,7 +27,6 @@ pub struct Process {
     pub engine: Engine,
     /// The canonical state, by its root: what the disk says, unless it was damaged.
     pub state: Digest,
-    pub damaged: bool,
     pub chain: Vec<Link>,
     pub updates: BTreeMap<AttemptKey, Digest>,
     pub speculated: BTreeMap<AttemptKey, Digest>,
@@ -56,7 +53,6 @@ impl Node {
             starts: 0,
             frozen_until: 0,
             gone: false,
-            wiped: false,
             step,
             offset,
             slow_disk: false,
@@ -85,7 +81,6 @@ impl Node {
         self.process = Some(Process {
             engine: Engine::new(config),
             state: self.disk.head().map_or(root, |head| head.record.state_root),
-            damaged: false,
             chain: self.disk.chain.clone(),
             updates: BTreeMap::new(),
             speculated: BTreeMap::new(),
@@ -107,11 +102,6 @@ impl Node {
 
     pub fn head(&self) -> Option<&Link> {
         self.process.as_ref().and_then(|process| process.chain.last())
-    }
-
-    /// Whether the program runs, is a member of the round after its head, and is not stopped.
-    pub fn flying(&self, me: &NodeId, now: u64) -> bool {
-        self.frozen_until <= now && self.head().is_some_and(|head| head.record.lease_of(me).is_some())
     }
 }
 

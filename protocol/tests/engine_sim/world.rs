@@ -3,7 +3,7 @@
 use crate::check::Check;
 use crate::disk::Write;
 use crate::faults::Options;
-use crate::keys::{self, id};
+use crate::keys::id;
 use crate::net::Net;
 use crate::process::Node;
 use crate::random::Random;
@@ -74,7 +74,7 @@ impl World {
             queue: BTreeMap::new(),
             serial: 0,
             faults_until: options.duration,
-            check: Check { strict: options.strict, ..Check::default() },
+            check: Check { agreement: options.agreement(), ..Check::default() },
             random,
             options,
             run: spec.digest(),
@@ -159,6 +159,7 @@ impl World {
             }
             Event::Deliver { from, conn, bytes } => {
                 if self.net.is(from, node, conn) {
+                    self.note(|| format!("node {node} hears {} of node {from}", kind(&bytes)));
                     self.feed(node, Input::Message { from: id(from), bytes });
                 }
             }
@@ -329,10 +330,6 @@ impl World {
         let up = |n: &Node| n.process.as_ref().is_some_and(|process| !process.finished);
         (0..self.nodes.len()).filter(|node| up(&self.nodes[*node])).collect()
     }
-
-    pub fn is_member_of_own_head(&self, node: usize) -> bool {
-        self.nodes[node].flying(&keys::id(node), self.now)
-    }
 }
 
 fn format_digest(before: &Digest, now: u64, node: usize, output: &starling_protocol::engine::io::Output) -> Digest {
@@ -342,4 +339,10 @@ fn format_digest(before: &Digest, now: u64, node: usize, output: &starling_proto
         other => format!("{other:?}").into_bytes(),
     };
     Digest::of("sim trace", &[&before.0, &now.to_le_bytes(), &[node as u8], &body])
+}
+
+/// The kind of a control message, for traces: its number follows the envelope's header.
+fn kind(bytes: &[u8]) -> &'static str {
+    let kinds = ["", "hello", "head", "join", "ready", "form", "report", "leave"];
+    bytes.get(38).and_then(|tag| kinds.get(usize::from(*tag))).copied().unwrap_or("nothing known")
 }
