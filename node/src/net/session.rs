@@ -29,6 +29,8 @@ const ANSWER: u8 = 1;
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 /// A message that is not taken by the peer's transport in this time means that the link is dead.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a session that is closed here is given to deliver its last messages.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A node says where it stands once a second. One that says nothing for so long is dead, though its link may not be.
 pub(super) const DEADLINES: Deadlines = Deadlines {
     first_byte: Duration::from_secs(30),
@@ -168,11 +170,17 @@ pub(super) async fn carry<S: AsyncRead + AsyncWrite + Unpin + Send>(io: S, links
     let SessionLinks { peer, queue, events, end, deadlines } = links;
     let (reader, writer) = tokio::io::split(io);
     let reader = BufReader::with_capacity(CONTROL_BYTES_MAX, reader).compat();
+    let frames = FrameReader::new(reader, CONTROL_BYTES_MAX, deadlines);
+    let mut reading = std::pin::pin!(read_frames(frames, peer, events));
     tokio::select! {
         biased;
         reason = end.ended() => reason,
-        reason = read_frames(FrameReader::new(reader, CONTROL_BYTES_MAX, deadlines), peer, events) => reason,
-        reason = write_frames(writer, queue) => reason,
+        reason = &mut reading => reason,
+        reason = write_frames(writer, queue) => {
+            // All is written and our side is closed. The peer closes its own when it has read to the end.
+            drop(timeout(CLOSE_TIMEOUT, reading).await);
+            reason
+        }
     }
 }
 
@@ -218,6 +226,8 @@ async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receive
             Err(_) => return DownReason::Stalled,
         }
     }
+    // Not being able to say goodbye is no reason of its own.
+    drop(timeout(CLOSE_TIMEOUT, writer.shutdown()).await);
     DownReason::Shutdown
 }
 
@@ -270,9 +280,29 @@ mod tests {
             matches!(at_far.recv().await, Some(NetEvent::Control { bytes, .. }) if bytes.len() == CONTROL_BYTES_MAX)
         );
         assert!(matches!(at_near.recv().await, Some(NetEvent::Control { bytes, .. }) if bytes == [2]));
+        to_far.send(vec![3]).await.unwrap();
+        assert!(matches!(at_far.recv().await, Some(NetEvent::Control { bytes, .. }) if bytes == [3]));
         end.end(DownReason::Refused("test".into()));
         end.end(DownReason::Replaced);
         assert_eq!(near.await.unwrap(), DownReason::Refused("test".into()));
+        assert!(matches!(far.await.unwrap(), DownReason::Lost(_)));
+    }
+
+    #[tokio::test]
+    async fn what_is_queued_is_delivered_before_the_end() {
+        let (a, b) = tokio::io::duplex(16);
+        let (near, to_far, _at_near, _) = links();
+        let (far, _to_near, mut at_far, _) = links();
+        for i in 0..100 {
+            to_far.send(vec![i; 100]).await.unwrap();
+        }
+        drop(to_far);
+        let near = tokio::spawn(carry(a, near));
+        let far = tokio::spawn(carry(b, far));
+        for i in 0..100 {
+            assert!(matches!(at_far.recv().await, Some(NetEvent::Control { bytes, .. }) if bytes == [i; 100]));
+        }
+        assert_eq!(near.await.unwrap(), DownReason::Shutdown);
         assert!(matches!(far.await.unwrap(), DownReason::Lost(_)));
     }
 

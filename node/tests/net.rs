@@ -1,0 +1,143 @@
+//! Whole networks on loopback, in one process: meeting, talking, fetching, losing and finding each other again.
+
+mod flock;
+
+use flock::{Node, eventually, start, start_at};
+use starling_bootstrap::addresses::split;
+use starling_node::net::fetch::{Expect, FetchError, FetchRefusal, FetchRequest, FetchSource, Item, NothingToFetch};
+use starling_node::net::{DownReason, NetEvent};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Serves an update of this many bytes, all of them the same.
+struct Update(usize, u8);
+
+impl FetchSource for Update {
+    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+        match request {
+            FetchRequest::Update { .. } => Ok(vec![self.1; self.0]),
+            _ => Err(FetchRefusal::NotFound),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_know_one_meet_all() {
+    let mut a = start(&[], NothingToFetch).await;
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        others.push(start(&[&a], NothingToFetch).await);
+    }
+    let all: Vec<_> = [&a].into_iter().chain(&others).map(Node::id).collect();
+    for node in [&mut a].into_iter().chain(&mut others) {
+        node.wait_for_peers(&all).await;
+    }
+    assert!(a.net.status().await.peers.iter().all(|peer| peer.up));
+    assert!(a.net.addresses().iter().all(|address| split(address).is_ok()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn control_messages_arrive_in_order_both_ways() {
+    let mut a = start(&[], NothingToFetch).await;
+    let mut b = start(&[&a], NothingToFetch).await;
+    a.wait_for_peers(&[b.id()]).await;
+    b.wait_for_peers(&[a.id()]).await;
+    // As many as a session's queue holds, at once.
+    const MESSAGES: u16 = 500;
+    for i in 0..MESSAGES {
+        a.net.send_control(b.id(), i.to_le_bytes().repeat(1 + usize::from(i)));
+        b.net.send_control(a.id(), i.to_le_bytes().to_vec());
+    }
+    for (node, longer) in [(&mut a, false), (&mut b, true)] {
+        for i in 0..MESSAGES {
+            let bytes = node.next_control().await;
+            assert_eq!(bytes, i.to_le_bytes().repeat(if longer { 1 + usize::from(i) } else { 1 }));
+        }
+    }
+    let (sent, received) = (a.net.counters().total.control.sent, b.net.counters().total.control.received);
+    assert!(sent >= 500 * 501 && received >= 500 * 501, "{sent} sent, {received} received");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn things_are_fetched_from_one_and_from_many() {
+    const BYTES: usize = 3 << 20;
+    let mut a = start(&[], Update(BYTES, 7)).await;
+    let mut b = start(&[&a], Update(BYTES, 7)).await;
+    let mut liar = start(&[&a], Update(BYTES, 8)).await;
+    let ids = [a.id(), b.id(), liar.id()];
+    for node in [&mut a, &mut b, &mut liar] {
+        node.wait_for_peers(&ids).await;
+    }
+    let update = FetchRequest::Update { seq: 1 };
+    let exact = Expect::Exactly(BYTES as u64);
+    assert!(b.net.fetch(a.id(), update, exact).await.unwrap() == vec![7; BYTES]);
+    let short = b.net.fetch(a.id(), update, Expect::Exactly(1)).await.unwrap_err();
+    assert!(matches!(short, FetchError::Length { .. }), "{short}");
+    let nothing = b.net.fetch(a.id(), FetchRequest::Spec, Expect::AtMost(1)).await.unwrap_err();
+    assert!(matches!(nothing, FetchError::Refused(FetchRefusal::NotFound)), "{nothing}");
+
+    let mut c = start(&[&a], NothingToFetch).await;
+    c.wait_for_peers(&ids).await;
+    let downloader = c.net.downloader(Arc::new(|_: &Item, bytes: &[u8]| bytes.iter().all(|byte| *byte == 7)));
+    let items = (0..12).map(|index| Item { index, parts: vec![(update, exact)] }).collect();
+    let (done, mut arrived) = mpsc::channel(2);
+    let take = async {
+        let mut indices = Vec::new();
+        while let Some((index, _)) = arrived.recv().await {
+            indices.push(index);
+        }
+        indices.sort_unstable();
+        indices
+    };
+    let (report, indices) = tokio::join!(downloader.run(items, &ids, done), take);
+    let report = report.unwrap();
+    assert_eq!(indices, (0..12).collect::<Vec<_>>());
+    assert!(report.liars.iter().all(|id| *id == ids[2]));
+    assert_eq!(report.bytes.values().sum::<u64>(), 12 * BYTES as u64);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_comes_back_is_found_again() {
+    let mut a = start(&[], NothingToFetch).await;
+    let secret = a.secret;
+    let address = a.address.clone();
+    let mut b = start(&[&a], NothingToFetch).await;
+    a.wait_for_peers(&[b.id()]).await;
+    b.wait_for_peers(&[a.id()]).await;
+    let gone = a.id();
+    // What is queued at the shutdown still arrives.
+    a.net.send_control(b.id(), b"leaving".to_vec());
+    a.net.shutdown().await;
+    drop(a);
+    assert_eq!(b.next_control().await, b"leaving");
+    b.wait_for(|event| matches!(event, NetEvent::PeerDown { peer, .. } if *peer == gone)).await;
+    assert!(b.net.peers().is_empty());
+    // At the same address, as a restarted process: `b` dials it again by itself.
+    let mut a = start_at(secret, &address, &[], NothingToFetch).await;
+    b.wait_for(|event| matches!(event, NetEvent::PeerUp { peer } if *peer == gone)).await;
+    a.wait_for_peers(&[b.id()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_peer_is_told_off_at_once() {
+    let mut a = start(&[], NothingToFetch).await;
+    let mut b = start(&[&a], NothingToFetch).await;
+    a.wait_for_peers(&[b.id()]).await;
+    b.wait_for_peers(&[a.id()]).await;
+    a.net.refuse(b.id(), "it trains something else");
+    a.wait_for(|event| {
+        matches!(event, NetEvent::PeerDown { reason: DownReason::Refused(why), .. } if why == "it trains something else")
+    })
+    .await;
+    b.wait_for(|event| matches!(event, NetEvent::PeerDown { reason: DownReason::Lost(_), .. })).await;
+    eventually(async || a.net.status().await.peers.is_empty()).await;
+    assert!(matches!(b.net.open_bulk(a.id()).await, Err(_)) || a.net.peers().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_in_use_is_said_so() {
+    let a = start(&[], NothingToFetch).await;
+    let options = flock::options(&[flock::bare(&a.address)], &[], NothingToFetch);
+    let error = starling_node::net::Network::start(&flock::identity(flock::fresh_secret()), options).err().unwrap();
+    assert!(error.to_string().contains("in use"), "{error}");
+}
