@@ -114,6 +114,7 @@ fn vectors() -> impl Strategy<Value = Vec<f32>> {
             v
         })
     });
+    let levelled = levelled.boxed();
     let spoiled = (levelled.clone(), any::<prop::sample::Index>(), 0usize..3).prop_map(|(mut v, at, which)| {
         if !v.is_empty() {
             let at = at.index(v.len());

@@ -58,7 +58,7 @@ impl Default for NodeFile {
             metrics: "127.0.0.1:0".into(),
             log: "info".into(),
             validate_every: 5,
-            validate_sequences: 32,
+            validate_sequences: 64,
             snapshot_every: 16,
             rejoin_alone_after_s: 20,
         }

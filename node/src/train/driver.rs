@@ -31,8 +31,6 @@ const HELD_MAX: usize = 4096;
 const FAREWELL: Duration = Duration::from_secs(10);
 /// How long the final validation may take.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The final validation reads this many times more than those on the way.
-const FINAL_VALIDATION: usize = 8;
 
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
@@ -72,13 +70,6 @@ pub struct Settings {
     pub ticket: super::ticket::TicketMaker,
 }
 
-impl Settings {
-    /// Sequences of the longest validation.
-    pub fn validation_reads(&self) -> u64 {
-        (self.validate_sequences * FINAL_VALIDATION) as u64
-    }
-}
-
 /// The running node.
 pub struct Driver {
     pub(super) spec: RunSpec,
@@ -109,6 +100,8 @@ pub struct Driver {
     pub(super) catching_up: Option<tokio_util::task::AbortOnDropHandle<()>>,
     /// Sends that wait for a write, in the order of their writes.
     pub(super) held: BTreeMap<PersistToken, Vec<(NodeId, Vec<u8>)>>,
+    /// Commits that are shown once they are on disk.
+    pub(super) undurable: BTreeMap<PersistToken, Event>,
     pub(super) finish: Option<Finish>,
     pub(super) gauges: Gauges,
     inputs: VecDeque<Input>,
@@ -146,6 +139,7 @@ impl Driver {
             shards_under_way: false,
             catching_up: None,
             held: BTreeMap::new(),
+            undurable: BTreeMap::new(),
             finish: None,
             gauges: Gauges::new(),
             inputs: VecDeque::new(),
@@ -197,6 +191,9 @@ impl Driver {
             Done::Durable { token } => {
                 for (to, bytes) in self.held.remove(&token).unwrap_or_default() {
                     self.net.send_control(to, bytes);
+                }
+                if let Some(event) = self.undurable.remove(&token) {
+                    self.show(event);
                 }
                 self.feed(Input::Durable { token }).await?;
                 self.start_wanted_round().await
@@ -310,7 +307,7 @@ impl Driver {
         if finish == Finish::BudgetSpent {
             let round = self.final_checkpoint().await?;
             tracing::debug!("wrote the checkpoint of round {round}");
-            let sequences = self.settings.validation_reads() as usize;
+            let sequences = self.settings.validate_sequences;
             let _ = self.trainer_jobs.try_send(trainer::Job::Validate { sequences });
             self.farewell(net_events, ledger_done, trainer_events, sequences > 0).await?;
         }

@@ -49,7 +49,8 @@ impl Driver {
             }
             Output::PersistReport { token, key, record } => self.ledger(Job::PersistReport { token, key, record }).await?,
             Output::Commit { token, key, record } => {
-                self.committed(&record);
+                let event = self.committed(&record);
+                self.undurable.insert(token, event);
                 self.ledger(Job::Commit { token, key, record }).await?;
                 self.reduction = None;
                 self.router.leave(key);
@@ -85,7 +86,7 @@ impl Driver {
         if !at_parent || self.device_busy || self.shards_under_way || self.catching_up.is_some() {
             return Ok(());
         }
-        let missing = shards::missing_for(&self.data, &self.spec, &wanted.lease, self.settings.validation_reads());
+        let missing = shards::missing_for(&self.data, &self.spec, &wanted.lease, self.settings.validate_sequences as u64);
         if !missing.is_empty() {
             self.fetch_shards(missing);
             return Ok(());
@@ -233,7 +234,7 @@ impl Driver {
         });
     }
 
-    fn committed(&mut self, record: &Record) {
+    fn committed(&mut self, record: &Record) -> Event {
         let timing = self.gauges.committed(Instant::now());
         let tokens: u64 = record.contributors.iter().map(|c| c.tokens).sum();
         let loss_sum: f64 =
@@ -260,7 +261,7 @@ impl Driver {
         metrics::gauge!("starling_loss_nats_per_token").set(committed.loss);
         metrics::histogram!("starling_round_seconds").record(timing.seconds);
         metrics::histogram!("starling_reduce_seconds").record(timing.reduce_seconds);
-        self.show(Event::Committed(committed));
+        Event::Committed(committed)
     }
 
     fn notice(&mut self, notice: Notice) {
