@@ -11,6 +11,14 @@ fn quic(port: u16) -> Multiaddr {
     format!("/ip4/192.0.2.7/udp/{port}/quic-v1").parse().unwrap()
 }
 
+/// A new peer with an id above our own.
+fn someone() -> PeerId {
+    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+    let mut id = [0; 32];
+    id[..4].copy_from_slice(&COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed).to_be_bytes());
+    crate::identity::peer_id(&starling_protocol::NodeId(id))
+}
+
 fn dialer() -> Dialer {
     // The smallest id never yields.
     Dialer::new(crate::identity::peer_id(&starling_protocol::NodeId([0; 32])), 7, Time(0))
@@ -38,7 +46,7 @@ fn fail_for(dialer: &mut Dialer, from: Time, seconds: u64) -> Vec<Time> {
 
 #[test]
 fn an_anchor_is_tried_for_ever_with_growing_waits_up_to_thirty_seconds() {
-    let (mut dialer, peer) = (dialer(), PeerId::random());
+    let (mut dialer, peer) = (dialer(), someone());
     dialer.learn(peer, &[address(1)], Origin::Configured, None, Time(0));
     let times = fail_for(&mut dialer, Time(0), 3600);
     let waits: Vec<f64> = times.windows(2).map(|w| (w[1].0 - w[0].0) as f64 / SECOND as f64).collect();
@@ -55,7 +63,7 @@ fn an_anchor_is_tried_for_ever_with_growing_waits_up_to_thirty_seconds() {
 
 #[test]
 fn a_candidate_is_given_up_and_comes_back_when_found_again() {
-    let (mut dialer, peer) = (dialer(), PeerId::random());
+    let (mut dialer, peer) = (dialer(), someone());
     dialer.learn(peer, &[address(1)], Origin::Dht, None, Time(0));
     let times = fail_for(&mut dialer, Time(0), 3600);
     assert_eq!(times.len() as u32, CANDIDATE_ROUNDS_MAX);
@@ -68,7 +76,7 @@ fn a_candidate_is_given_up_and_comes_back_when_found_again() {
 
 #[test]
 fn quic_is_tried_when_tcp_fails_and_in_the_same_round() {
-    let (mut dialer, peer) = (dialer(), PeerId::random());
+    let (mut dialer, peer) = (dialer(), someone());
     dialer.learn(peer, &[quic(1), address(1), address(2)], Origin::Ticket, None, Time(0));
     let first = dialer.poll(Time(0)).remove(0);
     assert_eq!(first.addresses, [address(1), address(2)]);
@@ -81,17 +89,17 @@ fn quic_is_tried_when_tcp_fails_and_in_the_same_round() {
 
 #[test]
 fn a_wrong_peer_at_one_address_does_not_hide_the_right_one() {
-    let (mut dialer, peer) = (dialer(), PeerId::random());
+    let (mut dialer, peer) = (dialer(), someone());
     dialer.learn(peer, &[address(1), address(2)], Origin::Dht, None, Time(0));
     assert_eq!(dialer.poll(Time(0)).remove(0).addresses.len(), 2);
-    let wrong = Reason::WrongPeer { found: PeerId::random() };
+    let wrong = Reason::WrongPeer { found: someone() };
     dialer.failed(&peer, &[(Some(address(1)), wrong)], Time(1));
     assert_eq!(dialer.poll(Time(1)).remove(0).addresses, [address(2)]);
 }
 
 #[test]
 fn a_lost_member_is_redialed_soon_and_an_idle_candidate_is_not() {
-    let (mut dialer, member, passer) = (dialer(), PeerId::random(), PeerId::random());
+    let (mut dialer, member, passer) = (dialer(), someone(), someone());
     for (peer, wish) in [(member, Wish::Wanted), (passer, Wish::Candidate)] {
         dialer.learn(peer, &[address(1)], Origin::Dht, None, Time(0));
         dialer.wish(peer, wish, Time(0));
@@ -123,7 +131,7 @@ fn the_larger_id_yields_to_the_smaller() {
 
 #[test]
 fn the_shunned_are_left_alone_until_pardoned() {
-    let (mut dialer, peer, anchor) = (dialer(), PeerId::random(), PeerId::random());
+    let (mut dialer, peer, anchor) = (dialer(), someone(), someone());
     dialer.learn(anchor, &[address(2)], Origin::Configured, None, Time(0));
     dialer.shun(peer, Time(10 * SECOND));
     dialer.shun(anchor, Time(10 * SECOND));
@@ -134,7 +142,7 @@ fn the_shunned_are_left_alone_until_pardoned() {
     let dials = dialer.poll(Time(10 * SECOND));
     assert_eq!(dials.iter().map(|d| d.peer).collect::<Vec<_>>(), [anchor], "what the user named is not forgotten");
     for _ in 0..2 * SHUNNED_MAX {
-        dialer.shun(PeerId::random(), Time(20 * SECOND));
+        dialer.shun(someone(), Time(20 * SECOND));
     }
     assert_eq!(dialer.shunned.len(), SHUNNED_MAX);
 }
@@ -143,9 +151,9 @@ fn the_shunned_are_left_alone_until_pardoned() {
 fn dials_are_limited_at_once_and_in_rate_and_anchors_go_first() {
     let mut dialer = dialer();
     for port in 1..=200 {
-        dialer.learn(PeerId::random(), &[address(port)], Origin::Mdns, None, Time(0));
+        dialer.learn(someone(), &[address(port)], Origin::Mdns, None, Time(0));
     }
-    let anchor = PeerId::random();
+    let anchor = someone();
     dialer.learn(anchor, &[address(1)], Origin::Configured, None, Time(0));
     let burst = dialer.poll(Time(0));
     assert_eq!((burst.len(), burst[0].peer), (DIALS_MAX, anchor));

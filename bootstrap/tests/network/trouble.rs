@@ -1,8 +1,6 @@
 //! What a node is told when it cannot reach or must not be reached.
 
-mod flock;
-
-use flock::node;
+use crate::flock::node;
 use libp2p::PeerId;
 use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::discovery::NetEvent;

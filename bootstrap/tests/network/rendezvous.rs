@@ -1,8 +1,6 @@
 //! Nodes that know only one well-known peer find and connect each other.
 
-mod flock;
-
-use flock::{Node, TOPIC, node};
+use crate::flock::{Node, TOPIC, node};
 use libp2p::PeerId;
 use libp2p::gossipsub::MessageAcceptance;
 use starling_bootstrap::addresses::PeerAddress;

@@ -1,0 +1,5 @@
+//! Real swarms on loopback.
+
+mod flock;
+mod rendezvous;
+mod trouble;
