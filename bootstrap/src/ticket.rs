@@ -16,7 +16,7 @@
 
 use crate::addresses::{self, ADDRESS_BYTES_MAX, AddressError, PeerAddress};
 use crate::identity::Identity;
-use data_encoding::{Encoding, Specification};
+use data_encoding::{BASE32_NOPAD, DecodeError};
 use libp2p::Multiaddr;
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::limits::RUN_SPEC_BYTES_MAX;
@@ -24,7 +24,6 @@ use starling_protocol::wire::{self, WireError};
 use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::OnceLock;
 
 /// What every ticket begins with.
 pub const PREFIX: &str = "starling1";
@@ -195,7 +194,7 @@ impl Ticket {
 
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{PREFIX}{}", base32().encode(&self.encode()))
+        write!(f, "{PREFIX}{}", to_base32(&self.encode()))
     }
 }
 
@@ -211,7 +210,7 @@ impl FromStr for Ticket {
         if text.len() > TICKET_CHARS_MAX {
             return Err(TicketError::TooLong);
         }
-        let bytes = base32().decode(&text.as_bytes()[PREFIX.len()..]).map_err(|error| match error.kind {
+        let bytes = from_base32(&text.as_bytes()[PREFIX.len()..]).map_err(|error| match error.kind {
             // The end is where a cut shows.
             data_encoding::DecodeKind::Length | data_encoding::DecodeKind::Trailing => TicketError::Checksum,
             _ => TicketError::Character { position: PREFIX.len() + error.position + 1 },
@@ -231,16 +230,15 @@ fn put_sized(bytes: &mut Vec<u8>, part: &[u8]) {
     bytes.extend_from_slice(part);
 }
 
-fn base32() -> &'static Encoding {
-    static ENCODING: OnceLock<Encoding> = OnceLock::new();
-    ENCODING.get_or_init(|| {
-        let mut spec = Specification::new();
-        spec.symbols.push_str("abcdefghijklmnopqrstuvwxyz234567");
-        spec.translate.from.push_str("ABCDEFGHIJKLMNOPQRSTUVWXYZ");
-        spec.translate.to.push_str("abcdefghijklmnopqrstuvwxyz");
-        spec.ignore.push_str(" \t\r\n");
-        spec.encoding().expect("a constant specification of base32")
-    })
+/// Lower-case base32 without padding, as tickets are written.
+fn to_base32(bytes: &[u8]) -> String {
+    BASE32_NOPAD.encode(bytes).to_ascii_lowercase()
+}
+
+/// Reads either case, and across the line breaks and blanks that a paste brings along.
+fn from_base32(text: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    let letters: Vec<u8> = text.iter().filter(|b| !b.is_ascii_whitespace()).map(u8::to_ascii_uppercase).collect();
+    BASE32_NOPAD.decode(&letters)
 }
 
 /// The bytes that are left.

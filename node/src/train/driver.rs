@@ -29,6 +29,8 @@ const RESULTS_MAX: usize = 256;
 const HELD_MAX: usize = 4096;
 /// How long a node that has spent its budget stays to hand out the last record.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// How long the trainer may take to notice the end and to save its moments: the whole end stays within 10 seconds.
+const CLOSING: Duration = Duration::from_secs(7);
 /// How long the final validation may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -112,7 +114,8 @@ impl Driver {
     pub async fn run(parts: Parts) -> Result<Finish, Failure> {
         let (results, mut result_queue) = mpsc::channel(RESULTS_MAX);
         let Parts { mut net_events, mut questions, ledger, mut trainer, .. } = parts;
-        let Ledger { jobs: ledger_jobs, done: mut ledger_done, state } = ledger;
+        let Ledger { jobs: ledger_jobs, done: mut ledger_done, state, thread: ledger_thread } = ledger;
+        let threads = trainer.thread.take().into_iter().chain([ledger_thread]).collect();
         let mut trainer_events = std::mem::replace(&mut trainer.events, mpsc::channel(1).1);
         let mut driver = Driver {
             spec: parts.spec,
@@ -164,7 +167,10 @@ impl Driver {
                 else => return Err(Failure::message(Code::Refused, "an inner part of the node stopped; see the log")),
             }
         }
-        driver.close(&mut net_events, &mut ledger_done, &mut trainer_events).await
+        let finish = driver.close(&mut net_events, &mut ledger_done, &mut trainer_events).await;
+        drop((net_events, ledger_done, trainer_events, result_queue));
+        end_of(threads).await;
+        finish
     }
 
     /// Hands inputs to the engine until nothing follows from them.
@@ -311,7 +317,6 @@ impl Driver {
             let _ = self.trainer_jobs.try_send(trainer::Job::Validate { sequences });
             self.farewell(net_events, ledger_done, trainer_events, sequences > 0).await?;
         }
-        let _ = self.trainer_jobs.try_send(trainer::Job::Save);
         self.show(Event::Finished { reason: super::view::finish_reason(&finish) });
         self.screen.close();
         self.net.shutdown().await;
@@ -354,6 +359,22 @@ impl Driver {
             self.held.entry(token).or_default().push((to, bytes));
         } else {
             metrics::counter!("starling_refused_total", "reason" => "held_sends_full").increment(1);
+        }
+    }
+}
+
+/// Waits for threads whose queues are dropped: the trainer saves its moments, the ledger its last write. The store
+/// must be closed before the process ends, or RocksDB's own threads outlive what they use.
+async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
+    let deadline = Instant::now() + CLOSING;
+    for thread in threads {
+        while !thread.is_finished() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if !thread.is_finished() {
+            tracing::warn!("the {} thread is busy: not waiting for it", thread.thread().name().unwrap_or("worker"));
+        } else if thread.join().is_err() {
+            tracing::error!("a thread of the node panicked; see the message before");
         }
     }
 }

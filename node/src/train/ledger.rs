@@ -10,6 +10,7 @@ use starling_protocol::{Digest, state};
 use starling_store::{CheckpointSource, Store, StoreError, TensorShape};
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
+use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
 /// Jobs that may wait; the engine never has more than a few under way.
@@ -50,6 +51,8 @@ pub struct Ledger {
     pub jobs: mpsc::Sender<Job>,
     pub done: mpsc::Receiver<Done>,
     pub state: Shared,
+    /// Ends when `jobs` is dropped, after those at hand are done.
+    pub thread: JoinHandle<()>,
 }
 
 /// What a checkpoint says besides the tensors.
@@ -70,8 +73,8 @@ impl Ledger {
         let state = Arc::new(RwLock::new(state));
         let worker =
             Worker { store, spec, naming, state: state.clone(), done: done_queue, speculative: None, snapshot_every };
-        std::thread::Builder::new().name("ledger".into()).spawn(move || worker.run(job_queue))?;
-        Ok(Self { jobs, done, state })
+        let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || worker.run(job_queue))?;
+        Ok(Self { jobs, done, state, thread })
     }
 }
 

@@ -268,10 +268,9 @@ impl Driver {
         let ids = |ids: Vec<NodeId>| ids.iter().map(NodeId::to_string).collect::<Vec<_>>();
         let event = match notice {
             Notice::Founded { lineage } => Event::Founded { lineage: lineage.to_string() },
-            Notice::Seeking { peers } => Event::Waiting {
-                on: Vec::new(),
-                why: format!("no flock of this run met yet ({peers} peers connected); this node did not found one"),
-            },
+            Notice::Seeking { peers } => {
+                Event::Waiting { on: Vec::new(), why: super::view::seeking_text(peers) }
+            }
             Notice::PhaseChanged { phase, round } => {
                 metrics::gauge!("starling_phase").set(f64::from(phase as u8));
                 Event::Phase { phase: format!("{phase:?}").to_lowercase(), round }

@@ -11,6 +11,7 @@ use starling_protocol::{Digest, update};
 use starling_store::Store;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
+use std::thread::JoinHandle;
 use std::time::Instant;
 use tokio::sync::mpsc;
 
@@ -28,8 +29,6 @@ pub enum Job {
     Round(Round),
     /// Validate the head's parameters on this many sequences.
     Validate { sequences: usize },
-    /// Write the inner optimizer's state to the store.
-    Save,
 }
 
 /// The inner steps of one round.
@@ -89,6 +88,8 @@ pub struct TrainerHandle {
     pub jobs: mpsc::Sender<Job>,
     pub events: mpsc::Receiver<Happened>,
     generation: Arc<AtomicU64>,
+    /// Ends when `jobs` is dropped, after the state at hand is saved.
+    pub thread: Option<JoinHandle<()>>,
 }
 
 impl TrainerHandle {
@@ -114,11 +115,11 @@ impl TrainerHandle {
             spare: None,
             validation: Vec::new(),
         };
-        std::thread::Builder::new().name("trainer".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name("trainer".into()).spawn(move || {
             worker.restore();
             worker.run(job_queue);
         })?;
-        Ok(Self { jobs, events, generation })
+        Ok(Self { jobs, events, generation, thread: Some(thread) })
     }
 
     /// Stops whatever round runs, and names the next one.
@@ -152,10 +153,6 @@ impl Worker {
                     Ok(()) => continue,
                     Err(message) => Happened::Failed { message },
                 },
-                Job::Save => {
-                    self.save();
-                    continue;
-                }
             };
             if self.events.blocking_send(said).is_err() {
                 return;

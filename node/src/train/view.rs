@@ -6,6 +6,7 @@ use crate::watch::status::{Answer, Member, Question, Status};
 use starling_protocol::NodeId;
 use starling_protocol::engine::io::Finish;
 use starling_protocol::engine::{MemberState, MemberView};
+use starling_protocol::message::Phase;
 use std::time::{Duration, Instant};
 
 /// Time between two step events; steps in between are only counted.
@@ -125,6 +126,8 @@ impl Driver {
             let on: Vec<_> = waiting.on.iter().map(NodeId::short).collect();
             if on.is_empty() { waiting.why.to_string() } else { format!("{}: {}", on.join(", "), waiting.why) }
         });
+        let seeking = || (view.phase == Phase::Seeking).then(|| seeking_text(view.others.len()));
+        let waiting = waiting.or_else(seeking);
         let members = view.members.iter().chain(&view.others).map(row).collect();
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -172,6 +175,11 @@ impl Driver {
             Err(_) => Err(Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before")),
         }
     }
+}
+
+/// What a node waits for that has met no flock.
+pub fn seeking_text(peers: usize) -> String {
+    format!("no flock of this run met yet ({peers} peers of it connected); this node did not found one")
 }
 
 /// Why the node ended, for a person.
