@@ -10,6 +10,11 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // Vulkan loaders complain on standard error without it.
+        // SAFETY: nothing else runs yet, so nobody reads the environment at the same time.
+        unsafe { std::env::set_var("XDG_RUNTIME_DIR", std::env::temp_dir()) };
+    }
     let outcome = match Cli::parse().command {
         Command::Train(args) => train::train(&args),
         Command::Invite(args) => command::invite::run(&args),

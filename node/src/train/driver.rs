@@ -29,6 +29,8 @@ const RESULTS_MAX: usize = 256;
 const HELD_MAX: usize = 4096;
 /// How long a node that has spent its budget stays to hand out the last record.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// A wait is shown when it has lasted so long.
+const WAIT_SHOWN: Duration = Duration::from_secs(3);
 /// How long the trainer may take to notice the end and to save its moments: the whole end stays within 10 seconds.
 const CLOSING: Duration = Duration::from_secs(7);
 /// How long the final validation may take.
@@ -102,6 +104,8 @@ pub struct Driver {
     pub(super) catching_up: Option<tokio_util::task::AbortOnDropHandle<()>>,
     /// Sends that wait for a write, in the order of their writes.
     pub(super) held: BTreeMap<PersistToken, Vec<(NodeId, Vec<u8>)>>,
+    /// What the node waits for since when; shown when it lasts.
+    pub(super) waiting: Option<(Event, Instant)>,
     /// Commits that are shown once they are on disk.
     pub(super) undurable: BTreeMap<PersistToken, Event>,
     pub(super) finish: Option<Finish>,
@@ -142,6 +146,7 @@ impl Driver {
             shards_under_way: false,
             catching_up: None,
             held: BTreeMap::new(),
+            waiting: None,
             undurable: BTreeMap::new(),
             finish: None,
             gauges: Gauges::new(),
@@ -163,7 +168,10 @@ impl Driver {
                 Some(result) = result_queue.recv() => driver.result(result).await?,
                 Some(happened) = trainer_events.recv() => driver.trainer_event(happened).await?,
                 Some((question, reply)) = questions.recv() => { let _ = reply.send(driver.answer(question)); }
-                _ = tick.tick() => driver.feed(Input::Tick).await?,
+                _ = tick.tick() => {
+                    driver.show_lasting_wait();
+                    driver.feed(Input::Tick).await?;
+                }
                 else => return Err(Failure::message(Code::Refused, "an inner part of the node stopped; see the log")),
             }
         }
@@ -288,6 +296,13 @@ impl Driver {
                 Ok(())
             }
             Happened::Failed { message } => Err(Failure::message(Code::Refused, format!("training failed: {message}"))),
+        }
+    }
+
+    /// Every round waits a moment for somebody; a person wants to know of waits that last.
+    fn show_lasting_wait(&mut self) {
+        if let Some((event, _)) = self.waiting.take_if(|(_, since)| since.elapsed() >= WAIT_SHOWN) {
+            self.show(event);
         }
     }
 

@@ -272,10 +272,14 @@ impl Driver {
                 Event::Waiting { on: Vec::new(), why: super::view::seeking_text(peers) }
             }
             Notice::PhaseChanged { phase, round } => {
+                self.waiting = None;
                 metrics::gauge!("starling_phase").set(f64::from(phase as u8));
                 Event::Phase { phase: format!("{phase:?}").to_lowercase(), round }
             }
-            Notice::Waiting { on, why } => Event::Waiting { on: ids(on), why: why.into() },
+            Notice::Waiting { on, why } => {
+                self.waiting = Some((Event::Waiting { on: ids(on), why: why.into() }, Instant::now()));
+                return;
+            }
             Notice::AttemptStarted { round, attempt, members } => {
                 Event::AttemptStarted { round, attempt, members: ids(members) }
             }
