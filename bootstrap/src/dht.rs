@@ -68,7 +68,9 @@ impl Behaviour {
             .set_provider_publication_interval(None)
             .set_replication_interval(None)
             .set_publication_interval(None)
-            .set_caching(kad::Caching::Disabled);
+            .set_caching(kad::Caching::Disabled)
+            // A lookup goes as far as it must; refreshing the table for its own sake would only make noise.
+            .set_periodic_bootstrap_interval(None);
         let mut inner = kad::Behaviour::with_config(local, Rendezvous::new(local), config);
         inner.set_mode(Some(if server { Mode::Server } else { Mode::Client }));
         Self { inner, gate }

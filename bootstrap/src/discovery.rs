@@ -15,6 +15,7 @@ use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Swarm};
 use observed::Observed;
+use relays::Relays;
 use rendezvous::{Rendezvous, Step};
 use starling_protocol::Digest;
 use starling_protocol::engine::io::Time;
@@ -28,6 +29,7 @@ mod event;
 mod intake;
 mod observed;
 pub mod reason;
+mod relays;
 mod rendezvous;
 
 pub use book::Origin;
@@ -59,6 +61,7 @@ pub struct Discovery {
     dialer: Dialer,
     rendezvous: Rendezvous,
     observed: Observed,
+    relays: Relays,
     topic: Option<IdentTopic>,
     /// Pings in a row that each connection did not answer.
     lost_pings: BTreeMap<ConnectionId, u32>,
@@ -77,6 +80,7 @@ impl Discovery {
             dialer: Dialer::new(me, options.seed, Time(0)),
             rendezvous: Rendezvous::new(options.run.as_ref().map(dht::run_key)),
             observed: Observed::default(),
+            relays: Relays::default(),
             topic: options.gossip.map(IdentTopic::new),
             lost_pings: BTreeMap::new(),
             companions: BTreeSet::new(),
@@ -179,7 +183,7 @@ impl Discovery {
         Some(self.started + Duration::from_micros(next.0))
     }
 
-    /// Does what is due: dials, announcements, lookups.
+    /// Does what is due: dials, announcements, lookups, places on relays.
     pub fn tick(&mut self, swarm: &mut Swarm<Behaviour>) {
         let now = self.now();
         for peer in self.dialer.pardon(now) {
@@ -190,6 +194,12 @@ impl Discovery {
             match step {
                 Step::Announce(key) => swarm.behaviour_mut().dht.announce(key),
                 Step::LookUp(key) => swarm.behaviour_mut().dht.look_up(key),
+            }
+        }
+        for address in self.relays.wanted() {
+            tracing::info!(%address, "this node cannot be reached directly: it asks for a place on a relay");
+            if let Err(error) = swarm.listen_on(address) {
+                tracing::warn!(%error, "the relay cannot be used");
             }
         }
         for dial in self.dialer.poll(now) {

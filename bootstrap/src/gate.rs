@@ -48,7 +48,9 @@ impl Gate {
 
     /// Lets an address be dialed that the user wrote, or that passed [`addresses::may_be_learned`].
     pub fn permit(&self, address: &Multiaddr) {
-        let bare = addresses::without_peer(address);
+        // Of a relayed address it is the relay that gets dialed.
+        let direct: Multiaddr = address.iter().take_while(|p| !matches!(p, Protocol::P2pCircuit)).collect();
+        let bare = addresses::without_peer(&direct);
         let mut rules = self.rules();
         match addresses::scope(&bare) {
             Scope::Public | Scope::Private | Scope::Unusable => {}

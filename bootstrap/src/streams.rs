@@ -94,10 +94,13 @@ impl Acceptors {
     /// Queues an inbound stream or drops it, which resets it for the peer.
     fn deliver(&self, peer: PeerId, stream: Stream, protocol: &StreamProtocol) {
         let queue = self.lock().get(protocol.as_ref()).map(|a| a.queue.clone());
-        let reason = match queue.map(|queue| queue.try_send((peer, stream))) {
-            Some(Ok(())) => return,
-            Some(Err(mpsc::error::TrySendError::Full(_))) => "streams_full",
-            Some(Err(mpsc::error::TrySendError::Closed(_))) | None => "stream_not_accepted",
+        let reason = match queue {
+            None => "stream_not_accepted",
+            Some(queue) => match queue.try_send((peer, stream)) {
+                Ok(()) => return,
+                Err(mpsc::error::TrySendError::Full(_)) => "streams_full",
+                Err(mpsc::error::TrySendError::Closed(_)) => "stream_not_accepted",
+            },
         };
         tracing::debug!(%peer, %protocol, reason, "inbound stream dropped");
         metrics::counter!("starling_refused_total", "reason" => reason).increment(1);

@@ -32,7 +32,7 @@ const ESTABLISHED_MAX: u32 = 256;
 /// Two nodes may dial each other at once, and bulk data may have a connection of its own.
 const PER_PEER_MAX: u32 = 4;
 const NEGOTIATING_STREAMS_MAX: usize = 16;
-const DIALS_AT_ONCE: NonZeroU8 = NonZeroU8::new(8).expect("eight is not zero");
+const DIALS_AT_ONCE: NonZeroU8 = NonZeroU8::MIN.saturating_add(7);
 const IDENTIFY_INTERVAL: Duration = Duration::from_secs(60);
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,6 +94,14 @@ pub enum StartError {
 impl From<noise::Error> for StartError {
     fn from(error: noise::Error) -> Self {
         Self::Transport(error.into())
+    }
+}
+
+/// A log filter for a bare level: libp2p's own chatter only from warnings on. Longer filters are left as they are.
+pub fn log_filter(level: &str) -> String {
+    match level.trim() {
+        quiet @ ("info" | "warn" | "INFO" | "WARN") => format!("{quiet},libp2p=warn,libp2p_kad=error"),
+        other => other.to_owned(),
     }
 }
 

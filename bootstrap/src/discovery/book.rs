@@ -168,6 +168,12 @@ impl Book {
         self.entries.get_mut(peer)?.known.iter_mut().find(|k| k.address == *address)
     }
 
+    /// The address at which the peer was reached last.
+    pub fn last_reached(&self, peer: &PeerId) -> Option<&Multiaddr> {
+        let reached = self.known(peer).iter().filter(|k| k.reached.is_some());
+        reached.max_by_key(|k| k.reached).map(|k| &k.address)
+    }
+
     /// A peer's addresses.
     pub fn known(&self, peer: &PeerId) -> &[Known] {
         self.entries.get(peer).map_or(&[], |e| e.known.as_slice())

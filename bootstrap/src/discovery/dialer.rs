@@ -255,6 +255,13 @@ impl Dialer {
         self.end_round(peer, now);
     }
 
+    /// The peer was reached and is of no use; shown until it is connected again.
+    pub fn blame(&mut self, peer: &PeerId, reason: Reason) {
+        if let Some(target) = self.targets.get_mut(peer) {
+            target.trouble = Some((None, reason));
+        }
+    }
+
     fn end_round(&mut self, peer: &PeerId, now: Time) {
         let Some(rounds) = self.targets.get(peer).map(|t| t.rounds.saturating_add(1)) else { return };
         let wait = self.backoff(rounds);

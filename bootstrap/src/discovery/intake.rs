@@ -1,11 +1,13 @@
 //! Swarm events, one by one: what each means for discovery, and what its owner is told.
 
+use super::reason::Reason;
 use super::{Discovery, LOST_PINGS_MAX, NetEvent, Origin, STRANGER_REST, Wish, reason};
+use crate::addresses::Route;
 use crate::swarm::{Behaviour, BehaviourEvent, IDENTIFY_PROTOCOL};
 use crate::{addresses, dht, untrusted};
 use libp2p::core::ConnectedPoint;
 use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
-use libp2p::{Multiaddr, PeerId, Swarm, gossipsub, identify, mdns, ping};
+use libp2p::{Multiaddr, PeerId, Swarm, gossipsub, identify, mdns, ping, relay};
 
 impl Discovery {
     pub(super) fn take_in(
@@ -56,6 +58,7 @@ impl Discovery {
                 None
             }
             SwarmEvent::ExternalAddrConfirmed { address } => {
+                self.relays.tested(addresses::route(&address) != Some(Route::Relayed));
                 Some(NetEvent::Reachable { address: addresses::with_peer(&address, &self.me) })
             }
             _ => None,
@@ -92,6 +95,7 @@ impl Discovery {
             let now = self.now();
             self.dialer.disconnected(&peer, idle, now);
             self.rendezvous.server_down(&peer);
+            self.relays.lost(&peer);
             self.companions.remove(&peer);
         }
         let why = match cause {
@@ -136,6 +140,7 @@ impl Discovery {
             }
             BehaviourEvent::ReachClient(event) => {
                 tracing::debug!(address = %event.tested_addr, reached = event.result.is_ok(), "reachability tested");
+                self.relays.tested(event.result.is_ok());
                 None
             }
             BehaviourEvent::Dcutr(event) => {
@@ -154,9 +159,11 @@ impl Discovery {
         info: identify::Info,
     ) -> NetEvent {
         if info.protocol_version != IDENTIFY_PROTOCOL {
+            let theirs = untrusted::printable(&info.protocol_version);
             self.refuse(swarm, peer, STRANGER_REST);
+            self.dialer.blame(&peer, Reason::OtherVersion(theirs.clone()));
             metrics::counter!("starling_refused_total", "reason" => "other_version").increment(1);
-            return NetEvent::OtherVersion { peer, theirs: untrusted::printable(&info.protocol_version) };
+            return NetEvent::OtherVersion { peer, theirs };
         }
         let is_local = self.gate.is_local(connection);
         self.accept(peer, &info.listen_addrs, Origin::Itself, Some(peer), is_local);
@@ -173,6 +180,12 @@ impl Discovery {
             self.rendezvous.server_down(&peer);
         }
         let named_by_user = self.dialer.wish_of(&peer) == Some(Wish::Anchor);
+        if named_by_user
+            && info.protocols.contains(&relay::HOP_PROTOCOL_NAME)
+            && let Some(address) = self.dialer.book().last_reached(&peer)
+        {
+            self.relays.known(peer, address);
+        }
         self.observed.observer(peer, named_by_user);
         NetEvent::Identified { peer, agent: untrusted::printable(&info.agent_version) }
     }

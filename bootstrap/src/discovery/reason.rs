@@ -15,7 +15,9 @@ pub enum Reason {
     Refused,
     TimedOut,
     Unreachable,
-    WrongPeer { found: PeerId },
+    WrongPeer {
+        found: PeerId,
+    },
     Ourselves,
     NoSuchName,
     Forbidden,
@@ -23,6 +25,8 @@ pub enum Reason {
     Denied(String),
     NoAddress,
     Broken,
+    /// What it says that it speaks.
+    OtherVersion(String),
     Other(String),
 }
 
@@ -41,6 +45,7 @@ impl Reason {
             Reason::Denied(_) => "denied",
             Reason::NoAddress => "no_address",
             Reason::Broken => "broken",
+            Reason::OtherVersion(_) => "other_version",
             Reason::Other(_) => "other",
         }
     }
@@ -65,6 +70,10 @@ impl fmt::Display for Reason {
             Reason::NoAddress => f.write_str("no address of it is known yet"),
             Reason::Broken => {
                 f.write_str("the connection broke in the handshake: is it a Starling node, of this version?")
+            }
+            Reason::OtherVersion(theirs) => {
+                let ours = crate::swarm::IDENTIFY_PROTOCOL;
+                write!(f, "it speaks `{theirs}` and this node `{ours}`: run the same release on both")
             }
             Reason::Other(text) => f.write_str(text),
         }

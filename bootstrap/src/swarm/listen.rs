@@ -32,8 +32,10 @@ pub enum ListenFailed {
 /// Begins to listen on every address, or on none.
 pub fn listen(swarm: &mut Swarm<Behaviour>, list: &[Multiaddr]) -> Result<(), ListenFailed> {
     for address in list {
-        if let Some(socket) = socket_of(address)? {
-            probe(socket).map_err(|error| explain(address, &error))?;
+        match socket_of(address)? {
+            Some(socket) => probe(socket).map_err(|error| explain(address, &error))?,
+            // The relay has to be dialed, wherever it is.
+            None => swarm.behaviour().gate.gate().permit(address),
         }
     }
     for address in list {

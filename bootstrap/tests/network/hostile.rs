@@ -1,0 +1,93 @@
+//! Garbage, oversize and truncated bytes on each protocol, and a flood of half-open connections: the well-known peer
+//! goes on serving.
+
+use crate::flock::node;
+use futures::{AsyncReadExt, AsyncWriteExt};
+use libp2p::{PeerId, StreamProtocol};
+use starling_bootstrap::addresses::PeerAddress;
+use starling_bootstrap::streams::{Control, Lane};
+use starling_bootstrap::swarm::SwarmOptions;
+use starling_protocol::Digest;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Everything that a node answers.
+const PROTOCOLS: [&str; 9] = [
+    "/starling/kad/1",
+    "/starling/gossip/1/1.1.0",
+    "/ipfs/id/1.0.0",
+    "/ipfs/id/push/1.0.0",
+    "/ipfs/ping/1.0.0",
+    "/libp2p/circuit/relay/0.2.0/hop",
+    "/libp2p/circuit/relay/0.2.0/stop",
+    "/libp2p/autonat/2/dial-request",
+    "/libp2p/dcutr",
+];
+
+fn bad_bytes() -> Vec<Vec<u8>> {
+    let noise: Vec<u8> = (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    vec![
+        vec![],
+        // A length prefix of nearly 2^64, one of 4 GiB, one longer than what follows.
+        [vec![0xff; 9], vec![0x01]].concat(),
+        vec![0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0],
+        vec![0x7f, 0x0a, 0x20],
+        vec![0x00],
+        noise.clone(),
+        noise.repeat(64),
+    ]
+}
+
+async fn throw(control: &Control, target: PeerId) {
+    for name in PROTOCOLS {
+        for bytes in bad_bytes() {
+            let Ok(mut stream) = control.open(target, StreamProtocol::new(name), Lane::First).await else { continue };
+            // The other side may refuse at any point; none of it may hang.
+            let exchange = async {
+                let _ = stream.write_all(&bytes).await;
+                let _ = stream.close().await;
+                let mut rest = [0u8; 1024];
+                while matches!(stream.read(&mut rest).await, Ok(1..)) {}
+            };
+            let _ = tokio::time::timeout(Duration::from_millis(100), exchange).await;
+        }
+    }
+}
+
+async fn flood(target: &PeerAddress) -> Vec<tokio::net::TcpStream> {
+    let port = target.address.iter().find_map(|p| match p {
+        libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
+        _ => None,
+    });
+    let mut open = Vec::new();
+    for n in 0..200u8 {
+        if let Ok(mut stream) = tokio::net::TcpStream::connect(("127.0.0.1", port.unwrap())).await {
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, &[n]).await;
+            open.push(stream);
+        }
+    }
+    open
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bad_bytes_on_every_protocol_stop_nobody() {
+    let options = SwarmOptions { relay_server: true, gossip: Some("t".into()), ..SwarmOptions::default() };
+    let mut target = node(vec![], None, options);
+    let known = target.address().await;
+    tokio::spawn(target.serve());
+
+    let mut evil = node(vec![known.clone()], None, SwarmOptions::default());
+    evil.meet(&BTreeSet::from([known.peer])).await;
+    let control = evil.swarm.behaviour().streams.control();
+    tokio::spawn(evil.serve());
+    throw(&control, known.peer).await;
+    let half_open = flood(&known).await;
+    drop(half_open);
+
+    let run = Some(Digest::of("starling test run", &[b"after the storm"]));
+    let mut first = node(vec![known.clone()], run, SwarmOptions::default());
+    let second = node(vec![known], run, SwarmOptions::default());
+    let second_id = second.id();
+    tokio::spawn(second.serve());
+    first.meet(&BTreeSet::from([second_id])).await;
+}
