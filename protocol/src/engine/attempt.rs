@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// The reported attempt's state is no longer needed in memory; report and update stay on disk.
-    fn drop_speculation(&mut self) {
+    pub(super) fn drop_speculation(&mut self) {
         let reported = self.round.as_mut().and_then(|round| round.report.as_mut()).filter(|made| made.speculated);
         if let Some(made) = reported {
             made.speculated = false;
@@ -277,15 +277,16 @@ impl Engine {
     fn check_stall(&mut self) {
         let Some(round) = &self.round else { return };
         let Some(attempt) = round.running.as_ref().filter(|attempt| attempt.stage == Stage::Reducing) else { return };
-        let mut moved = attempt.moved_at;
+        let (mut moved, mut patience) = (attempt.moved_at, self.timing.stall_min);
         let mut bytes = BTreeMap::from([(self.me, attempt.progress)]);
         for (id, peer) in attempt.members.iter().filter_map(|id| Some((*id, self.peers.get(id)?))) {
             moved = moved.max(peer.moved_at);
+            patience = patience.max(self.stall(peer, Phase::Reducing));
             if let Some(head) = peer.head.as_ref().filter(|head| head.phase == Phase::Reducing) {
                 bytes.insert(id, head.progress);
             }
         }
-        if self.now.since(moved) < self.stall(Phase::Reducing) {
+        if self.now.since(moved) < patience {
             return;
         }
         let least = bytes.values().min().copied().unwrap_or(0);

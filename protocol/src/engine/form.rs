@@ -53,14 +53,15 @@ impl Engine {
     /// Whether so many of the round's members may go on. At most half of them wait a little longer, and after a
     /// restart much longer: more are likely to come.
     fn enough(&mut self, count: usize) -> bool {
-        let (now, age, timing) = (self.now, self.age(), &self.timing);
+        let (now, age, woke, timing) = (self.now, self.age(), self.clock.woke(), &self.timing);
         let Some(round) = &mut self.round else { return false };
         let Some(forming) = &mut round.forming else { return false };
         if 2 * count > round.members.len() {
             forming.few_since = None;
             return true;
         }
-        let since = *forming.few_since.get_or_insert(now);
+        // A process that was stopped hears first what has happened meanwhile.
+        let since = woke.max(*forming.few_since.get_or_insert(now));
         let fresh_start = round.resumed && age < timing.rejoin_alone_after;
         !fresh_start && now.since(since) >= timing.minority_grace
     }

@@ -218,7 +218,8 @@ impl Engine {
         let held: Vec<Place> = heads.iter().map(|(_, place)| *place).chain(mine).collect();
         let best = open.iter().map(|(_, place)| *place).reduce(|a, b| if better(&b, &a, &held) { b } else { a });
         let Some(best) = best else { return };
-        let doubtful = self.catch_up.distrusted && mine.is_some_and(|mine| mine.lineage == best.lineage);
+        let as_good = |mine: Place| mine.lineage == best.lineage && best.worth() >= mine.worth();
+        let doubtful = self.catch_up.distrusted && mine.is_some_and(as_good);
         if doubtful || mine.is_none_or(|mine| better(&best, &mine, &held)) {
             let sources = open.iter().filter(|(_, p)| p.lineage == best.lineage && p.worth() >= best.worth());
             let sources = sources.map(|(id, _)| *id).collect();
@@ -246,6 +247,7 @@ impl Engine {
             || self.catch_up.distrusted;
         self.stop_training();
         self.leave_attempt("the flock is elsewhere", None, 0);
+        self.drop_speculation();
         if let Some(round) = &mut self.round {
             round.forming = None;
         }

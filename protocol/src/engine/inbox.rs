@@ -4,9 +4,13 @@ use super::Engine;
 use super::io::{Finish, Notice, Output, Refusal};
 use super::peer::{Incarnation, Peer, make_room};
 use super::succession::SignedReady;
-use crate::message::{Form, Head, Hello, Join, Message, Ready, Report};
+use crate::message::{Form, Head, Hello, Join, Message, Phase, Ready, Report};
 use crate::wire::{self, WireError};
 use crate::{Digest, NodeId};
+
+/// Attempts at one round. Numbers rise by one with each change among the members; one that jumps ahead would leave no
+/// numbers for the others.
+const ATTEMPTS_MAX: u32 = 100_000;
 
 impl Engine {
     pub(super) fn peer_up(&mut self, id: NodeId) {
@@ -103,9 +107,8 @@ impl Engine {
 
     fn hear_head(&mut self, from: NodeId, head: Head) {
         let now = self.now;
-        let Some(peer) = self.peers.get_mut(&from) else { return };
-        if let Some((phase, interval)) = peer.take_head(head, now) {
-            self.pace.note(phase, interval);
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.take_head(head, now);
         }
     }
 
@@ -136,7 +139,9 @@ impl Engine {
         if !self.fits_round(&signed) {
             return self.refuse(from, Refusal::Malformed { what: "ready that does not fit its lease" });
         }
-        if self.peers.get_mut(&from).is_some_and(|peer| !peer.take_ready(signed)) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.pace.note(Phase::Training, signed.ready.step_us.into());
+        if !peer.take_ready(signed) {
             self.refuse(from, Refusal::Equivocation { what: "two different READYs for one round" });
         }
     }
@@ -176,6 +181,9 @@ impl Engine {
     fn hear_form(&mut self, from: NodeId, form: Form) {
         if self.is_past(&form.lineage, form.seq) || form.attempt == 0 {
             return self.stale(from);
+        }
+        if form.attempt > ATTEMPTS_MAX {
+            return self.refuse(from, Refusal::Malformed { what: "form of an attempt beyond any round's" });
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };
         let key = |f: &Form| (f.seq, f.attempt);

@@ -9,38 +9,30 @@ use super::peer::Peer;
 use super::round::Round;
 use crate::NodeId;
 use crate::message::Phase;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Intervals kept of each phase.
-const INTERVALS_MAX: usize = 32;
-/// Intervals needed before they say anything.
-const INTERVALS_MIN: usize = 3;
+const INTERVALS_MAX: usize = 9;
 
-/// Measured time between two signs of progress, by phase.
+/// Measured time between two signs of progress of one peer, by phase.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    intervals: [VecDeque<u64>; Phase::ALL.len()],
+    intervals: BTreeMap<u8, VecDeque<u64>>,
 }
 
 impl Pace {
-    fn slot(phase: Phase) -> usize {
-        usize::from(phase.number()).saturating_sub(1)
-    }
-
     pub fn note(&mut self, phase: Phase, micros: u64) {
-        if let Some(intervals) = self.intervals.get_mut(Self::slot(phase)) {
-            if intervals.len() == INTERVALS_MAX {
-                intervals.pop_front();
-            }
-            intervals.push_back(micros);
+        let intervals = self.intervals.entry(phase.number()).or_default();
+        if intervals.len() == INTERVALS_MAX {
+            intervals.pop_front();
         }
+        intervals.push_back(micros);
     }
 
-    /// Median interval, once enough were seen.
     fn median(&self, phase: Phase) -> Option<u64> {
-        let mut sorted: Vec<u64> = self.intervals.get(Self::slot(phase))?.iter().copied().collect();
+        let mut sorted: Vec<u64> = self.intervals.get(&phase.number())?.iter().copied().collect();
         sorted.sort_unstable();
-        if sorted.len() < INTERVALS_MIN { None } else { sorted.get(sorted.len() / 2).copied() }
+        sorted.get(sorted.len() / 2).copied()
     }
 }
 
@@ -56,14 +48,18 @@ pub(super) mod fault {
 }
 
 impl Engine {
-    /// Without progress in `phase` for so long a member is stuck.
-    pub(super) fn stall(&self, phase: Phase) -> u64 {
+    /// Without progress in `phase` for so long the peer is stuck. Its own pace counts: a slow machine among fast ones
+    /// is slow, not stuck.
+    pub(super) fn stall(&self, peer: &Peer, phase: Phase) -> u64 {
         let timing = &self.timing;
-        match (self.pace.median(phase), phase) {
-            (Some(median), _) => timing.stall_min.max(median.saturating_mul(timing.stall_factor)),
-            // Work whose pace is not known yet, and which no clock bounds: a first step, a transfer, an outer step.
-            (None, Phase::Training | Phase::CatchingUp | Phase::Settling) => timing.stall_unmeasured,
-            (None, _) => timing.stall_min,
+        let works = matches!(phase, Phase::Training | Phase::CatchingUp | Phase::Settling);
+        match peer.pace.median(phase) {
+            Some(median) if works || phase == Phase::Reducing => {
+                timing.stall_min.max(median.saturating_mul(timing.stall_factor))
+            }
+            // Work whose pace is not known yet: a first step compiles, a first transfer waits for its source.
+            None if works => timing.stall_unmeasured,
+            _ => timing.stall_min,
         }
     }
 
@@ -94,7 +90,7 @@ impl Engine {
             return Some(fault::RESTARTED);
         }
         let since = self.now.since(peer.moved_at.max(round.began).max(peer.switched_at));
-        let stuck = self.owes(peer, round, ready).is_some_and(|phase| since >= self.stall(phase));
+        let stuck = self.owes(peer, round, ready).is_some_and(|phase| since >= self.stall(peer, phase));
         stuck.then_some(fault::STUCK)
     }
 
@@ -135,16 +131,16 @@ mod tests {
     #[test]
     fn the_pace_is_a_median_of_the_last_intervals() {
         let mut pace = Pace::default();
-        pace.note(Phase::Training, 5);
-        pace.note(Phase::Training, 900);
-        assert_eq!(pace.median(Phase::Training), None, "two say nothing yet");
-        pace.note(Phase::Training, 7);
+        assert_eq!(pace.median(Phase::Training), None);
+        for micros in [5, 900, 7] {
+            pace.note(Phase::Training, micros);
+        }
         assert_eq!(pace.median(Phase::Training), Some(7));
         assert_eq!(pace.median(Phase::Reducing), None);
-        for _ in 0..INTERVALS_MAX {
+        for _ in 0..2 * INTERVALS_MAX {
             pace.note(Phase::Training, 20);
         }
         assert_eq!(pace.median(Phase::Training), Some(20));
-        assert_eq!(pace.intervals[Pace::slot(Phase::Training)].len(), INTERVALS_MAX);
+        assert_eq!(pace.intervals[&Phase::Training.number()].len(), INTERVALS_MAX);
     }
 }

@@ -52,7 +52,6 @@ use crate::{Digest, wire};
 use clock::{Clock, Moment};
 use heads::{CatchUp, Standing};
 use io::{Finish, Input, Notice, Output, PersistToken, Time};
-use liveness::Pace;
 use outbox::Beat;
 use peer::Peers;
 use round::Round;
@@ -83,7 +82,6 @@ pub struct Engine {
     /// The head and records before it, newest last.
     history: VecDeque<Standing>,
     peers: Peers,
-    pace: Pace,
     round: Option<Round>,
     catch_up: CatchUp,
     /// Parent of the newest round in which this process has said READY.
@@ -117,7 +115,6 @@ impl Engine {
             head: None,
             history: VecDeque::new(),
             peers: Peers::new(),
-            pace: Pace::default(),
             round: None,
             catch_up: CatchUp::default(),
             last_ready: None,

@@ -1,6 +1,7 @@
 //! What one node knows of another: its connection, its last heartbeat, and what it has said about the round.
 
 use super::clock::Moment;
+use super::liveness::Pace;
 use super::succession::SignedReady;
 use crate::message::{Form, Head, Join, Phase, Report};
 use crate::{Digest, NodeId};
@@ -31,8 +32,11 @@ pub(super) struct Peer {
     pub switched_at: Moment,
     pub heard_at: Moment,
     pub head: Option<Head>,
-    /// Last change of its record, phase or progress.
+    /// Last sign of progress.
     pub moved_at: Moment,
+    pub pace: Pace,
+    /// The most progress seen while it was behind, on the record that it stands on.
+    reached: u64,
     /// Newest report that it made on top of its head.
     pub report: Option<Report>,
     readys: Vec<SignedReady>,
@@ -79,6 +83,7 @@ impl Peer {
                 self.boot = Some(boot);
                 self.restarted_at = Some(now);
                 self.left = false;
+                self.pace = Pace::default();
                 self.head = None;
                 // Its reports stay: they were on its disk, and others may have decided by them.
                 self.readys.clear();
@@ -89,13 +94,11 @@ impl Peer {
         }
     }
 
-    /// Takes a heartbeat. If it shows progress within a phase: the phase, and the time since the last progress.
-    pub fn take_head(&mut self, head: Head, now: Moment) -> Option<(Phase, u64)> {
-        let before = self.head.as_ref().map(|h| (h.record, h.phase, h.progress));
-        let mut paced = None;
-        if before != Some((head.record, head.phase, head.progress)) {
-            if before.is_some_and(|(record, phase, _)| (record, phase) == (head.record, head.phase)) {
-                paced = Some((head.phase, now.since(self.moved_at)));
+    /// Takes a heartbeat, and measures the time since the last sign of progress if it is one.
+    pub fn take_head(&mut self, head: Head, now: Moment) {
+        if self.is_progress(&head) {
+            if let Some(before) = &self.head {
+                self.pace.note(before.phase, now.since(self.moved_at));
             }
             self.moved_at = now;
         }
@@ -106,7 +109,22 @@ impl Peer {
             self.take_report(report.clone());
         }
         self.head = Some(head);
-        paced
+    }
+
+    /// Whether a heartbeat shows progress. A peer that tries again and again to catch up and gets no further than
+    /// before makes none, however often its phase changes.
+    fn is_progress(&mut self, head: &Head) -> bool {
+        let behind = |phase| matches!(phase, Phase::Seeking | Phase::CatchingUp | Phase::Joining);
+        let Some(before) = self.head.as_ref().filter(|before| before.record == head.record) else {
+            self.reached = 0;
+            return true;
+        };
+        if behind(before.phase) && behind(head.phase) {
+            let further = head.progress > self.reached;
+            self.reached = self.reached.max(head.progress);
+            return further;
+        }
+        (before.phase, before.progress) != (head.phase, head.progress)
     }
 
     /// Keeps the newer of two reports.
@@ -217,6 +235,28 @@ mod tests {
         assert!(peer.report.is_some(), "a heartbeat that overtook the report does not take it back");
         peer.take_head(Head { seq: head.seq + 1, report: None, ..head }, now);
         assert!(peer.report.is_none());
+    }
+
+    #[test]
+    fn trying_in_vain_is_no_progress() {
+        let crate::message::Message::Head(head) = sample::messages().swap_remove(1) else { unreachable!() };
+        let at = |seconds: u64| Moment::default().plus(seconds);
+        let say = |phase, progress| Head { phase, progress, ..head.clone() };
+        let mut peer = Peer::default();
+        peer.take_head(say(Phase::CatchingUp, 0), at(1));
+        peer.take_head(say(Phase::CatchingUp, 50), at(2));
+        assert_eq!(peer.moved_at, at(2));
+        for round in 0..5 {
+            peer.take_head(say(Phase::Joining, 0), at(10 * round + 11));
+            peer.take_head(say(Phase::CatchingUp, 0), at(10 * round + 12));
+            peer.take_head(say(Phase::CatchingUp, 50), at(10 * round + 13));
+        }
+        assert_eq!(peer.moved_at, at(2));
+        peer.take_head(say(Phase::CatchingUp, 51), at(90));
+        assert_eq!(peer.moved_at, at(90));
+        peer.take_head(say(Phase::Training, 0), at(91));
+        peer.take_head(say(Phase::Training, 0), at(92));
+        assert_eq!(peer.moved_at, at(91));
     }
 
     #[test]

@@ -7,6 +7,8 @@ use crate::random::Random;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub nodes: usize,
+    /// Nodes that found a lineage of their own.
+    pub founders: usize,
     /// Nodes that exist at the start; the others join later.
     pub first: usize,
     /// At most a minority is away at any time, so that no two records may ever be committed at one place.
@@ -37,6 +39,7 @@ impl Options {
         let nodes = random.between(1, 6) as usize;
         Self {
             nodes,
+            founders: if random.chance(10) { random.between(1, 3) as usize } else { 1 },
             first: random.between(1, nodes as u64) as usize,
             strict,
             kills: random.chance(75),
@@ -61,6 +64,7 @@ impl Options {
     pub fn calm(nodes: usize) -> Self {
         Self {
             nodes,
+            founders: 1,
             first: nodes,
             strict: true,
             kills: false,

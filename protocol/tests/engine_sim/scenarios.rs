@@ -169,6 +169,19 @@ fn a_spent_budget_ends_the_run_everywhere() {
     }
 }
 
+/// Lineages of one run that meet become one: the others take the state of the one with more tokens.
+#[test]
+fn founders_that_meet_fly_on_together() {
+    for seed in 0..10 {
+        let mut world = World::new(seed, Options { founders: 3, ..Options::calm(4) }, spec());
+        let together = |world: &World| contributors(world, 0).len() == 4 && world.one_head().is_some();
+        assert!(world.run_until(90 * SECOND, together), "seed {seed}");
+        let lineages: BTreeSet<_> = world.nodes.iter().map(|n| n.head().map(|head| head.record.lineage)).collect();
+        assert_eq!(lineages.len(), 1);
+        assert!(world.check.marks.contains_key("rolled back"), "seed {seed}");
+    }
+}
+
 /// A trainer that hangs in a process that is otherwise well costs its own contribution only.
 #[test]
 fn a_hung_trainer_is_left_behind() {

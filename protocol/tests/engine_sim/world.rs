@@ -191,8 +191,9 @@ impl World {
         if self.nodes[node].alive() || self.nodes[node].gone {
             return;
         }
-        // The first node founds, as long as there is nothing to join.
-        let found = node == 0 && self.nodes.iter().all(|n| n.disk.chain.is_empty());
+        // The first node founds, as long as there is nothing to join; further founders do not look.
+        let nothing = if node == 0 { self.nodes.iter().all(|n| n.disk.chain.is_empty()) } else { true };
+        let found = node < self.options.founders && nothing && self.nodes[node].disk.chain.is_empty();
         self.nodes[node].start(node, &self.spec, found);
         let phase = self.random.between(0, 100 * MS);
         self.schedule_own(phase, node, Event::Tick);
