@@ -34,7 +34,8 @@ impl Demo {
     pub fn run(options: Options) -> anyhow::Result<bool> {
         let out = options.out.clone();
         if out.exists() {
-            std::fs::remove_dir_all(&out).with_context(|| format!("cannot empty the report folder {}", out.display()))?;
+            std::fs::remove_dir_all(&out)
+                .with_context(|| format!("cannot empty the report folder {}", out.display()))?;
         }
         std::fs::create_dir_all(&out).with_context(|| format!("cannot make the report folder {}", out.display()))?;
         let out = out.canonicalize()?;
@@ -54,7 +55,9 @@ impl Demo {
             let options = NodeOptions { found: n == 1, arguments: node_arguments(), ..NodeOptions::default() };
             let mut node = self.flock.node(&format!("node-{n}"), &options)?;
             if n == 1 {
-                println!("node-1 prepares the text (crate sources that cargo has unpacked here) and founds the flock ...");
+                println!(
+                    "node-1 prepares the text (crate sources that cargo has unpacked here) and founds the flock ..."
+                );
                 node.wait(PATIENCE, "founded", |_| true)?;
             }
             self.nodes.push(node);
@@ -79,7 +82,11 @@ impl Demo {
         let mark = self.nodes[0].mark();
         let killed = Instant::now();
         let event = self.nodes[0].wait_since(mark, PATIENCE, "committed", survivors)?;
-        println!("killed node-4 in round {round}; the others committed round {} {:.1} s later", event["round"], killed.elapsed().as_secs_f64());
+        println!(
+            "killed node-4 in round {round}; the others committed round {} {:.1} s later",
+            event["round"],
+            killed.elapsed().as_secs_f64()
+        );
         Ok(())
     }
 
@@ -93,7 +100,10 @@ impl Demo {
         let mut node = self.flock.node("node-5", &options)?;
         let event = node.wait(PATIENCE, "committed", |_| true)?;
         let seconds = started.elapsed().as_secs_f64();
-        println!("node-5 joined with a ticket and an empty disk; its first commit is round {}, {seconds:.1} s after its start", event["round"]);
+        println!(
+            "node-5 joined with a ticket and an empty disk; its first commit is round {}, {seconds:.1} s after its start",
+            event["round"]
+        );
         self.happened(event["round"].as_u64().unwrap_or_default(), "node-5 joined");
         self.nodes.push(node);
         Ok(())
@@ -147,7 +157,8 @@ impl Demo {
 
     fn sample(&self, checkpoint: &str) -> anyhow::Result<String> {
         let program = self.options.bin_dir.join("starling");
-        let arguments = ["generate", "--checkpoint", checkpoint, "--prompt", "pub fn ", "--tokens", "240", "--temperature", "0.7"];
+        let arguments =
+            ["generate", "--checkpoint", checkpoint, "--prompt", "pub fn ", "--tokens", "240", "--temperature", "0.7"];
         let finished = process::run(&program, &arguments, PATIENCE)?;
         anyhow::ensure!(finished.code == Some(0), "starling generate failed: {}", finished.stderr);
         Ok(finished.stdout)

@@ -58,9 +58,10 @@ impl Flock {
     /// Starts (or restarts) a node.
     pub fn node(&self, name: &str, options: &NodeOptions) -> anyhow::Result<Process> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let mut arguments: Vec<String> = ["train", "--json", "--no-mdns", "--metrics", "off", "--listen", "/ip4/127.0.0.1/tcp/0"]
-            .map(String::from)
-            .to_vec();
+        let mut arguments: Vec<String> =
+            ["train", "--json", "--no-mdns", "--metrics", "off", "--listen", "/ip4/127.0.0.1/tcp/0"]
+                .map(String::from)
+                .to_vec();
         arguments.extend(["--home".into(), text(&self.home(name))]);
         match &options.ticket {
             Some(ticket) => {
@@ -68,7 +69,12 @@ impl Flock {
                 arguments.extend(["--cache".into(), text(&self.folder.join("cache").join(name))]);
             }
             None => {
-                arguments.extend(["--run".into(), text(options.run_file.as_ref().unwrap_or(&self.run_file)), "--bootstrap".into(), self.address.clone()]);
+                arguments.extend([
+                    "--run".into(),
+                    text(options.run_file.as_ref().unwrap_or(&self.run_file)),
+                    "--bootstrap".into(),
+                    self.address.clone(),
+                ]);
                 arguments.extend(["--cache".into(), text(&self.shared_cache())]);
                 if options.found {
                     arguments.push("--found".into());

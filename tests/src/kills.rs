@@ -61,7 +61,8 @@ impl Kills {
         }
         run.check_parity()?;
         gaps.sort_by(f64::total_cmp);
-        let at = |share: f64| gaps.get(((gaps.len() as f64 - 1.0) * share).round() as usize).copied().unwrap_or_default();
+        let at =
+            |share: f64| gaps.get(((gaps.len() as f64 - 1.0) * share).round() as usize).copied().unwrap_or_default();
         Ok(format!(
             "{} kills: gap p50 {:.2} s, p99 {:.2} s, longest {:.2} s; states equal in all {} rounds compared",
             gaps.len(),
@@ -111,7 +112,10 @@ impl Kills {
         }
         let event = self.nodes[0].wait(PATIENCE, "committed", |_| true)?;
         let after = event["round"].as_u64().unwrap_or_default();
-        anyhow::ensure!(after > before && after <= before + 3, "after restarting all, round {after} followed round {before}");
+        anyhow::ensure!(
+            after > before && after <= before + 3,
+            "after restarting all, round {after} followed round {before}"
+        );
         println!("killed and restarted all: round {before}, then round {after}");
         self.wait_for_all(0)
     }
@@ -152,9 +156,11 @@ impl Kills {
     /// Commits of all nodes, earlier processes of the same name included (their events are on disk).
     fn committed(&self) -> Vec<Value> {
         let logs = self.flock.folder.join("logs");
-        let texts = self.nodes.iter().filter_map(|n| std::fs::read_to_string(logs.join(format!("{}.jsonl", n.name))).ok());
-        let parsed: Vec<Value> =
-            texts.flat_map(|t| t.lines().filter_map(|l| serde_json::from_str(l).ok()).collect::<Vec<Value>>()).collect();
+        let texts =
+            self.nodes.iter().filter_map(|n| std::fs::read_to_string(logs.join(format!("{}.jsonl", n.name))).ok());
+        let parsed: Vec<Value> = texts
+            .flat_map(|t| t.lines().filter_map(|l| serde_json::from_str(l).ok()).collect::<Vec<Value>>())
+            .collect();
         parsed.into_iter().filter(|e| e["event"] == "committed").collect()
     }
 

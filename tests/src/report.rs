@@ -105,7 +105,10 @@ impl Report {
 
     /// The table and what goes with it.
     pub fn text(&self) -> String {
-        let mut out = format!("{:8} {:8} {:>7} {:>10} {:>11}  {:>7}  state\n", "node", "", "rounds", "tokens", "bytes sent", "last 5");
+        let mut out = format!(
+            "{:8} {:8} {:>7} {:>10} {:>11}  {:>7}  state\n",
+            "node", "", "rounds", "tokens", "bytes sent", "last 5"
+        );
         for row in &self.rows {
             out += &format!(
                 "{:8} {:8} {:>7} {:>10} {:>11}  {:>7}  {}\n",
@@ -204,7 +207,11 @@ impl Report {
         for happening in &self.happenings {
             let at = happening.round as f64;
             chart.draw_series(LineSeries::new([(at, bottom), (at, top)], RED.mix(0.6).stroke_width(1)))?;
-            let label = Text::new(happening.what.clone(), (at + rounds * 0.006, top - (top - bottom) * 0.02), ("sans-serif", 14));
+            let label = Text::new(
+                happening.what.clone(),
+                (at + rounds * 0.006, top - (top - bottom) * 0.02),
+                ("sans-serif", 14),
+            );
             chart.draw_series(std::iter::once(label))?;
         }
         chart
@@ -235,7 +242,10 @@ mod tests {
     }
 
     fn committed(round: u64, contributors: &[&str]) -> Value {
-        event("committed", json!({"round": round, "contributors": contributors, "tokens": 10 * round, "bytes_sent": 7, "state_root": format!("root-{round}"), "loss": 2.0}))
+        event(
+            "committed",
+            json!({"round": round, "contributors": contributors, "tokens": 10 * round, "bytes_sent": 7, "state_root": format!("root-{round}"), "loss": 2.0}),
+        )
     }
 
     fn report(rows: Vec<NodeRow>, last_loss: f64) -> Report {
@@ -257,7 +267,9 @@ mod tests {
 
     #[test]
     fn a_promise_broken_is_seen() {
-        let row = |name: &str, upto: u64| NodeRow::from_events(name, true, &(1..=upto).map(|r| committed(r, &["aa"])).collect::<Vec<_>>());
+        let row = |name: &str, upto: u64| {
+            NodeRow::from_events(name, true, &(1..=upto).map(|r| committed(r, &["aa"])).collect::<Vec<_>>())
+        };
         assert!(report(vec![row("a", 9), row("b", 9)], 2.0).as_promised());
         assert!(!report(vec![row("a", 9), row("b", 8)], 2.0).as_promised(), "states differ");
         assert!(!report(vec![row("a", 9), row("b", 9)], 2.6).as_promised(), "loss above the entropy");

@@ -37,8 +37,12 @@ impl Bench {
     fn train(&self, extra: &[&str]) -> Finished {
         let (home, cache, file) = (self.text("home"), self.text("cache"), self.text("run.toml"));
         let mut arguments = vec!["train", "--no-mdns"];
-        let defaults =
-            [("--home", home.as_str()), ("--cache", &cache), ("--metrics", "off"), ("--listen", "/ip4/127.0.0.1/tcp/0")];
+        let defaults = [
+            ("--home", home.as_str()),
+            ("--cache", &cache),
+            ("--metrics", "off"),
+            ("--listen", "/ip4/127.0.0.1/tcp/0"),
+        ];
         for (flag, value) in defaults {
             if !extra.contains(&flag) {
                 arguments.extend([flag, value]);

@@ -77,7 +77,8 @@ fn two_nodes_train_and_end_with_equal_state() {
     let starling = flock.bin_dir.join("starling");
     let verified = run(&starling, &["checkpoint", "verify", &folder], LIMIT).expect("it ends");
     assert_eq!(verified.code, Some(0), "{}", verified.stderr);
-    let generated = run(&starling, &["generate", "--checkpoint", &folder, "--prompt", "line ", "--tokens", "16"], LIMIT);
+    let generated =
+        run(&starling, &["generate", "--checkpoint", &folder, "--prompt", "line ", "--tokens", "16"], LIMIT);
     assert!(generated.expect("it ends").stdout.starts_with("line "));
 }
 
@@ -122,7 +123,10 @@ fn the_killed_are_left_behind_and_come_back() {
     again.push(flock.node("guest", &by_ticket).expect("a node"));
     let first = again[0].wait(LIMIT, "committed", |_| true).expect("they go on");
     let after = first["round"].as_u64().expect("a round");
-    assert!((before..=before + 2).contains(&after), "round {after} after round {before}: not from zero, nothing skipped");
+    assert!(
+        (before..=before + 2).contains(&after),
+        "round {after} after round {before}: not from zero, nothing skipped"
+    );
     again[0].wait(LIMIT, "committed", |e| contributors(e) >= 3).expect("together again");
     assert_parity(&again.iter().collect::<Vec<_>>());
 }

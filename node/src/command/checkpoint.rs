@@ -25,7 +25,12 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
         CheckpointCommand::Export { folder, output } => {
             let checkpoint = open(folder)?;
             export(&checkpoint, output)?;
-            println!("wrote {} parameters of round {} to {}", checkpoint.theta.len(), checkpoint.record.round, output.display());
+            println!(
+                "wrote {} parameters of round {} to {}",
+                checkpoint.theta.len(),
+                checkpoint.record.round,
+                output.display()
+            );
             Ok(ExitCode::SUCCESS)
         }
     }

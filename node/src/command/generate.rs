@@ -30,9 +30,11 @@ pub fn run(args: &GenerateArgs) -> Result<ExitCode, Failure> {
             "the checkpoint was trained with another tokenizer: give its tokenizer.json with --tokenizer",
         ));
     }
-    let device: DeviceChoice = args.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
+    let device: DeviceChoice =
+        args.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
     let options = TrainerOptions { batch: 1, accumulate: 1, ..trainer_options(&checkpoint.spec.inner, 0) };
-    let mut trainer = starling_kernels::open_trainer(&device, &model, &options).map_err(|e| Failure::new(Code::Refused, e))?;
+    let mut trainer =
+        starling_kernels::open_trainer(&device, &model, &options).map_err(|e| Failure::new(Code::Refused, e))?;
     trainer.load(&checkpoint.theta)?;
 
     let mut tokens = tokenizer.encode(&args.prompt)?;
@@ -69,7 +71,13 @@ impl Sampler {
     fn sample(&mut self, logits: &[f32]) -> u32 {
         let mut order: Vec<usize> = (0..logits.len()).collect();
         order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-        let keep = if self.temperature == 0.0 { 1 } else if self.top_k == 0 { order.len() } else { self.top_k };
+        let keep = if self.temperature == 0.0 {
+            1
+        } else if self.top_k == 0 {
+            order.len()
+        } else {
+            self.top_k
+        };
         order.truncate(keep.max(1));
         let top = f64::from(logits[order[0]]);
         let weights: Vec<f64> =

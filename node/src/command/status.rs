@@ -19,7 +19,9 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     let status = match ask(&home, Question::Status).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Status(status) => status,
         Answer::Error { message } => return Err(Failure::message(Code::Refused, message)),
-        Answer::Invite { .. } => return Err(Failure::message(Code::Refused, "the node answered another question: update it")),
+        Answer::Invite { .. } => {
+            return Err(Failure::message(Code::Refused, "the node answered another question: update it"));
+        }
     };
     if args.json {
         println!("{}", serde_json::to_string_pretty(&status).context("cannot print the status")?);
@@ -33,7 +35,10 @@ fn the_only_home() -> Result<PathBuf, Failure> {
     let mut homes = running_homes(&node_file::runs_folder());
     match homes.len() {
         1 => Ok(homes.remove(0)),
-        0 => Err(Failure::message(Code::Refused, "no node is running in the default folder: give --home DIR or --run RUN.toml")),
+        0 => Err(Failure::message(
+            Code::Refused,
+            "no node is running in the default folder: give --home DIR or --run RUN.toml",
+        )),
         _ => {
             let list: Vec<_> = homes.iter().map(|h| format!("  --home {}", h.display())).collect();
             Err(Failure::message(Code::Usage, format!("several nodes are running; say which:\n{}", list.join("\n"))))
@@ -76,7 +81,13 @@ fn text(status: &Status) -> String {
     };
     out += "\n  node      role    link   phase        record  heard\n";
     for member in &status.members {
-        let link = if member.me { "me" } else if member.connected { "up" } else { "down" };
+        let link = if member.me {
+            "me"
+        } else if member.connected {
+            "up"
+        } else {
+            "down"
+        };
         out += &format!(
             "  {:8}  {:6}  {:5}  {:11}  {:>6}  {}\n",
             short(&member.node),

@@ -377,5 +377,9 @@ pub fn trainer_options(inner: &InnerSpec, threads: usize) -> TrainerOptions {
 }
 
 fn relative_to(folder: &Path, path: &str) -> String {
-    if Path::new(path).is_absolute() || path == CRATES_SOURCE { path.to_string() } else { folder.join(path).to_string_lossy().into_owned() }
+    if Path::new(path).is_absolute() || path == CRATES_SOURCE {
+        path.to_string()
+    } else {
+        folder.join(path).to_string_lossy().into_owned()
+    }
 }

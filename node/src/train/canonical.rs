@@ -114,14 +114,14 @@ impl OuterStep<'_> {
         let mut decoded = vec![0f32; theta.len().min(CHUNK_ELEMENTS)];
         let first = index * (STATE_CHUNK_ELEMENTS / CHUNK_ELEMENTS);
         let elements = index * STATE_CHUNK_ELEMENTS + theta.len();
-        for (n, (theta, momentum)) in theta.chunks_mut(CHUNK_ELEMENTS).zip(momentum.chunks_mut(CHUNK_ELEMENTS)).enumerate()
+        for (n, (theta, momentum)) in
+            theta.chunks_mut(CHUNK_ELEMENTS).zip(momentum.chunks_mut(CHUNK_ELEMENTS)).enumerate()
         {
             let chunk = first + n;
             let decoded = &mut decoded[..theta.len()];
             // Every chunk before this one is whole, so its place does not depend on the model's size.
             let range = update::chunk_range(self.codec, elements, chunk);
-            decode(self.codec, &self.update[range], decoded)
-                .map_err(|reason| StepError::Chunk { chunk, reason })?;
+            decode(self.codec, &self.update[range], decoded).map_err(|reason| StepError::Chunk { chunk, reason })?;
             if !outer::nesterov(theta, momentum, decoded, self.lr, self.momentum) {
                 return Err(StepError::NonFinite { chunk });
             }

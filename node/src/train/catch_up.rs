@@ -7,10 +7,10 @@
 //! state is complete, the old one stays.
 
 use super::ledger::Job;
+use crate::net::NetHandle;
 use crate::net::fetch::{
     Expect, FetchRequest, Item, RECORDS_MAX, SNAPSHOT_BYTES_MAX, decode_records, decode_snapshots,
 };
-use crate::net::NetHandle;
 use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
 use starling_protocol::state::{self, Manifest};
@@ -105,7 +105,9 @@ impl Task {
         for source in &self.errand.sources {
             match self.chain_of(*source, &self.head.0).await {
                 Ok(chain) => match self.replay(chain, progress).await {
-                    Err(failed) if failed.reason.contains("no source has the update") => return self.afresh(progress).await,
+                    Err(failed) if failed.reason.contains("no source has the update") => {
+                        return self.afresh(progress).await;
+                    }
                     other => return other,
                 },
                 Err(NoChain::Diverged) => {

@@ -38,9 +38,17 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
-    Reduced { key: starling_protocol::engine::io::AttemptKey, outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError> },
-    ReduceProgress { key: starling_protocol::engine::io::AttemptKey, bytes: u64 },
-    CatchUpProgress { bytes: u64 },
+    Reduced {
+        key: starling_protocol::engine::io::AttemptKey,
+        outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError>,
+    },
+    ReduceProgress {
+        key: starling_protocol::engine::io::AttemptKey,
+        bytes: u64,
+    },
+    CatchUpProgress {
+        bytes: u64,
+    },
     CaughtUp(Result<catch_up::Arrived, catch_up::Failed>),
     ShardsFetched(Result<(), String>),
 }
@@ -243,7 +251,8 @@ impl Driver {
             NetEvent::ListenFailed { why } => Err(Failure::message(Code::Refused, why)),
             NetEvent::OtherVersion { peer, theirs } => {
                 metrics::counter!("starling_refused_total", "reason" => "version").increment(1);
-                let reason = format!("it runs {theirs}, which this release does not understand: run the same release on both");
+                let reason =
+                    format!("it runs {theirs}, which this release does not understand: run the same release on both");
                 self.show(Event::Refused { peer: peer.to_string(), reason });
                 Ok(())
             }

@@ -19,26 +19,61 @@ const JOBS_MAX: usize = 64;
 /// What the ledger is asked to do, in order.
 pub enum Job {
     /// Compute the state root after an attempt's update; without one, after that of the persisted report.
-    Speculate { key: AttemptKey, update: Option<Arc<Vec<u8>>>, lr: f64, momentum: f64 },
+    Speculate {
+        key: AttemptKey,
+        update: Option<Arc<Vec<u8>>>,
+        lr: f64,
+        momentum: f64,
+    },
     /// Forget an attempt's update.
-    Forget { key: AttemptKey },
-    PersistReport { token: PersistToken, key: AttemptKey, record: Record },
-    Commit { token: PersistToken, key: AttemptKey, record: Record },
-    Found { token: PersistToken, record: Record },
+    Forget {
+        key: AttemptKey,
+    },
+    PersistReport {
+        token: PersistToken,
+        key: AttemptKey,
+        record: Record,
+    },
+    Commit {
+        token: PersistToken,
+        key: AttemptKey,
+        record: Record,
+    },
+    Found {
+        token: PersistToken,
+        record: Record,
+    },
     /// Replay a record that others have committed (catch-up).
-    Replay { record: Record, update: Vec<u8>, reply: oneshot::Sender<Result<(), String>> },
+    Replay {
+        record: Record,
+        update: Vec<u8>,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
     /// Load the state of a snapshot that was adopted into the store (catch-up).
-    Reload { reply: oneshot::Sender<Result<Record, String>> },
+    Reload {
+        reply: oneshot::Sender<Result<Record, String>>,
+    },
     /// Write the state as a checkpoint folder.
-    Checkpoint { folder: PathBuf, reply: oneshot::Sender<Result<(), String>> },
+    Checkpoint {
+        folder: PathBuf,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
 }
 
 /// What the ledger says back.
 pub enum Done {
-    Applied { key: AttemptKey, state_root: Digest },
+    Applied {
+        key: AttemptKey,
+        state_root: Digest,
+    },
     /// The update does not apply: the attempt has no result here.
-    NotApplied { key: AttemptKey, reason: String },
-    Durable { token: PersistToken },
+    NotApplied {
+        key: AttemptKey,
+        reason: String,
+    },
+    Durable {
+        token: PersistToken,
+    },
     /// The store cannot be relied on any more; the process must end.
     Fatal(Failure),
 }
@@ -67,7 +102,13 @@ pub struct Naming {
 
 impl Ledger {
     /// Starts the thread. `state` may be ahead of nothing: the genesis state before it is founded.
-    pub fn start(store: Arc<Store>, spec: RunSpec, naming: Naming, state: Canonical, snapshot_every: u64) -> std::io::Result<Self> {
+    pub fn start(
+        store: Arc<Store>,
+        spec: RunSpec,
+        naming: Naming,
+        state: Canonical,
+        snapshot_every: u64,
+    ) -> std::io::Result<Self> {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (done_queue, done) = mpsc::channel(JOBS_MAX);
         let state = Arc::new(RwLock::new(state));
@@ -116,7 +157,9 @@ impl Worker {
                 None
             }
             Job::PersistReport { token, key, record } => {
-                let Some((_, update)) = self.speculative.as_ref().filter(|(held, _)| *held == key) else { return Ok(None) };
+                let Some((_, update)) = self.speculative.as_ref().filter(|(held, _)| *held == key) else {
+                    return Ok(None);
+                };
                 self.store.put_report(key, &record, update).map_err(store_failure)?;
                 Some(Done::Durable { token })
             }
@@ -126,9 +169,7 @@ impl Worker {
             }
             Job::Found { token, record } => {
                 let mut state = self.write();
-                self.store
-                    .found(&record, &state.schema, &state.theta, &state.momentum)
-                    .map_err(store_failure)?;
+                self.store.found(&record, &state.schema, &state.theta, &state.momentum).map_err(store_failure)?;
                 state.digest = record.digest();
                 state.record = record;
                 drop(state);
@@ -156,7 +197,8 @@ impl Worker {
 
     fn speculate(&mut self, key: AttemptKey, update: Arc<Vec<u8>>, lr: f64, momentum: f64) -> Done {
         let state = self.read();
-        let step = OuterStep { update: &update, codec: state.record.next.codec, lr: lr as f32, momentum: momentum as f32 };
+        let step =
+            OuterStep { update: &update, codec: state.record.next.codec, lr: lr as f32, momentum: momentum as f32 };
         let result = state.speculate(&step);
         drop(state);
         match result {

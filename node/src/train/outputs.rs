@@ -47,7 +47,9 @@ impl Driver {
                 let update = self.reduction.as_ref().filter(|r| r.key == key).and_then(|r| r.update.clone());
                 self.ledger(Job::Speculate { key, update, lr: outer_lr, momentum }).await?;
             }
-            Output::PersistReport { token, key, record } => self.ledger(Job::PersistReport { token, key, record }).await?,
+            Output::PersistReport { token, key, record } => {
+                self.ledger(Job::PersistReport { token, key, record }).await?
+            }
             Output::Commit { token, key, record } => {
                 let event = self.committed(&record);
                 self.undurable.insert(token, event);
@@ -86,7 +88,8 @@ impl Driver {
         if !at_parent || self.device_busy || self.shards_under_way || self.catching_up.is_some() {
             return Ok(());
         }
-        let missing = shards::missing_for(&self.data, &self.spec, &wanted.lease, self.settings.validate_sequences as u64);
+        let missing =
+            shards::missing_for(&self.data, &self.spec, &wanted.lease, self.settings.validate_sequences as u64);
         if !missing.is_empty() {
             self.fetch_shards(missing);
             return Ok(());
@@ -206,7 +209,10 @@ impl Driver {
         self.catching_up = Some(tokio_util::task::AbortOnDropHandle::new(handle));
     }
 
-    pub(super) async fn caught_up(&mut self, outcome: Result<catch_up::Arrived, catch_up::Failed>) -> Result<(), Failure> {
+    pub(super) async fn caught_up(
+        &mut self,
+        outcome: Result<catch_up::Arrived, catch_up::Failed>,
+    ) -> Result<(), Failure> {
         self.catching_up = None;
         match outcome {
             Ok(arrived) => {
@@ -237,8 +243,7 @@ impl Driver {
     fn committed(&mut self, record: &Record) -> Event {
         let timing = self.gauges.committed(Instant::now());
         let tokens: u64 = record.contributors.iter().map(|c| c.tokens).sum();
-        let loss_sum: f64 =
-            record.contributors.iter().map(|c| f64::from(c.loss_q16) / 65536.0 * c.tokens as f64).sum();
+        let loss_sum: f64 = record.contributors.iter().map(|c| f64::from(c.loss_q16) / 65536.0 * c.tokens as f64).sum();
         let committed = Committed {
             seq: record.seq,
             round: record.round,
@@ -268,9 +273,7 @@ impl Driver {
         let ids = |ids: Vec<NodeId>| ids.iter().map(NodeId::to_string).collect::<Vec<_>>();
         let event = match notice {
             Notice::Founded { lineage } => Event::Founded { lineage: lineage.to_string() },
-            Notice::Seeking { peers } => {
-                Event::Waiting { on: Vec::new(), why: super::view::seeking_text(peers) }
-            }
+            Notice::Seeking { peers } => Event::Waiting { on: Vec::new(), why: super::view::seeking_text(peers) },
             Notice::PhaseChanged { phase, round } => {
                 self.waiting = None;
                 metrics::gauge!("starling_phase").set(f64::from(phase as u8));

@@ -59,7 +59,10 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
         )),
         Finish::RunMismatch { keys, .. } => Err(Failure::message(
             Code::ConfigMismatch,
-            format!("the flock runs something else; these keys differ: {}. Use the flock's run file, or a ticket", keys.join("; ")),
+            format!(
+                "the flock runs something else; these keys differ: {}. Use the flock's run file, or a ticket",
+                keys.join("; ")
+            ),
         )),
     }
 }
@@ -78,7 +81,8 @@ impl Origin {
                 .map_err(|e| Failure::message(Code::Usage, format!("the ticket's run does not decode: {e}")))?;
             return Ok(Self::Ticket(Box::new(ticket), spec));
         }
-        let path = args.run.as_deref().ok_or_else(|| Failure::message(Code::Usage, "give --run RUN.toml or --join TICKET"))?;
+        let path =
+            args.run.as_deref().ok_or_else(|| Failure::message(Code::Usage, "give --run RUN.toml or --join TICKET"))?;
         Ok(Self::File(Box::new(RunFile::load(path)?)))
     }
 
@@ -160,7 +164,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     let advertise = addresses(&node.advertise, "--advertise")?;
     let mut bootstrap =
         BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?.into_peers();
-    let device: DeviceChoice = node.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
+    let device: DeviceChoice =
+        node.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
     let home = node.home_for(origin.name());
     let store = Arc::new(open_store(&home, bootstrap.is_empty() && args.join.is_none())?);
     let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
@@ -204,8 +209,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         relay: node.relay,
         source: serving.clone(),
     };
-    let (net, mut net_events) =
-        Network::start(&identity, net_options).map_err(|e| Failure::new(Code::Refused, e))?;
+    let (net, mut net_events) = Network::start(&identity, net_options).map_err(|e| Failure::new(Code::Refused, e))?;
     let (data, early) = text::complete(text, &node.cache_folder(), &net, &mut net_events, &mut screen).await?;
     show_data(&data, &spec, &mut screen);
     data.require_sequences(model.seq_len)?;
@@ -277,10 +281,13 @@ fn bind_run(store: &Store, spec: &RunSpec, spec_bytes: &[u8]) -> Result<(), Fail
         Some(bound) if bound.spec != spec_bytes => bound,
         _ => return store.bind_run(spec_bytes).map_err(store_failure),
     };
-    let differences = wire::decode_spec(&bound.spec).map(|theirs| spec.differences(&theirs).join("; ")).unwrap_or_default();
+    let differences =
+        wire::decode_spec(&bound.spec).map(|theirs| spec.differences(&theirs).join("; ")).unwrap_or_default();
     Err(Failure::message(
         Code::ConfigMismatch,
-        format!("this node's folder belongs to another run ({differences}): use the same run file as before, or another --home"),
+        format!(
+            "this node's folder belongs to another run ({differences}): use the same run file as before, or another --home"
+        ),
     ))
 }
 
@@ -321,7 +328,8 @@ fn check_memory(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Fa
     let needed = estimate.total() + 4 * vector + MEMORY_SLACK;
     let mut system = sysinfo::System::new();
     system.refresh_memory();
-    let available = system.cgroup_limits().map_or(system.available_memory(), |c| c.free_memory.min(system.available_memory()));
+    let available =
+        system.cgroup_limits().map_or(system.available_memory(), |c| c.free_memory.min(system.available_memory()));
     if needed > available {
         return Err(Failure::message(
             Code::Refused,
@@ -341,7 +349,12 @@ fn check_memory(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Fa
 }
 
 /// The state on disk; or the run's initial parameters, which only a founder will keep.
-async fn first_state(model: &ModelConfig, spec: &RunSpec, store: &Arc<Store>, peers: bool) -> Result<Canonical, Failure> {
+async fn first_state(
+    model: &ModelConfig,
+    spec: &RunSpec,
+    store: &Arc<Store>,
+    peers: bool,
+) -> Result<Canonical, Failure> {
     let (model, spec, store) = (model.clone(), spec.clone(), store.clone());
     let loading = move || -> Result<Canonical, Failure> {
         let theta = starling_kernels::initial_parameters(&model, spec.seed);

@@ -51,7 +51,11 @@ impl FetchSource for Source {
             FetchRequest::Update { seq } => self.store.update(*seq).map_err(internal)?.ok_or(FetchRefusal::NotFound),
             FetchRequest::DataManifest(digest) => {
                 let data = self.data()?;
-                if data.manifest().digest() == *digest { Ok(data.manifest().encode()) } else { Err(FetchRefusal::NotFound) }
+                if data.manifest().digest() == *digest {
+                    Ok(data.manifest().encode())
+                } else {
+                    Err(FetchRefusal::NotFound)
+                }
             }
             FetchRequest::ShardPiece { shard, piece } => {
                 self.data()?.shard_piece(shard, *piece).map_err(|_| FetchRefusal::NotFound)

@@ -84,7 +84,10 @@ pub async fn complete(
         Text::Here(dataset) => return Ok((dataset, Vec::new())),
         Text::Elsewhere(digest) => digest,
     };
-    screen.show(&Event::Waiting { on: Vec::new(), why: "a peer that has the run's text: it is not on this machine".into() });
+    screen.show(&Event::Waiting {
+        on: Vec::new(),
+        why: "a peer that has the run's text: it is not on this machine".into(),
+    });
     let mut early = Vec::new();
     let mut retry = tokio::time::interval(Duration::from_secs(1));
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());

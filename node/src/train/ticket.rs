@@ -26,7 +26,9 @@ impl TicketMaker {
             return Err("only the run's creator may invite: run `starling invite` on its node".into());
         }
         if addresses.is_empty() {
-            return Err("this node has no address yet that others could reach: wait a moment, or give --advertise".into());
+            return Err(
+                "this node has no address yet that others could reach: wait a moment, or give --advertise".into()
+            );
         }
         Ticket::new(&self.identity, self.spec.clone(), addresses).map(|t| t.to_string()).map_err(|e| e.to_string())
     }

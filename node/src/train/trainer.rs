@@ -28,7 +28,9 @@ pub const MOMENTS: &str = "moments";
 pub enum Job {
     Round(Round),
     /// Validate the head's parameters on this many sequences.
-    Validate { sequences: usize },
+    Validate {
+        sequences: usize,
+    },
 }
 
 /// The inner steps of one round.
@@ -48,14 +50,28 @@ pub struct Round {
 
 /// What the device thread says.
 pub enum Happened {
-    Step { round: u64, step: u32, steps: u32, loss: f64, tokens_per_second: f64 },
-    Validated { round: u64, loss: f64 },
+    Step {
+        round: u64,
+        step: u32,
+        steps: u32,
+        loss: f64,
+        tokens_per_second: f64,
+    },
+    Validated {
+        round: u64,
+        loss: f64,
+    },
     Trained(Trained),
     /// The round was stopped, or its parameters are no longer the head's.
     Stopped,
     /// A shard is not here yet: fetch it and ask again.
-    MissingShard { round: u64, shard: Digest },
-    Failed { message: String },
+    MissingShard {
+        round: u64,
+        shard: Digest,
+    },
+    Failed {
+        message: String,
+    },
 }
 
 /// A finished round.
@@ -179,9 +195,11 @@ impl Worker {
     }
 
     fn save(&mut self) {
-        let saved = self.trainer.moments().map_err(|e| e.to_string()).and_then(|moments| {
-            put_moments(&self.store, &moments).map_err(|e| e.to_string())
-        });
+        let saved = self
+            .trainer
+            .moments()
+            .map_err(|e| e.to_string())
+            .and_then(|moments| put_moments(&self.store, &moments).map_err(|e| e.to_string()));
         if let Err(e) = saved {
             tracing::warn!("the inner optimizer's moments were not saved: {e}");
         }
@@ -225,7 +243,13 @@ impl Worker {
             steps += 1;
             loss_sum += report.loss;
             let tokens_per_second = tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
-            let said = Happened::Step { round: job.round, step: step + 1, steps: job.inner_steps, loss: report.loss, tokens_per_second };
+            let said = Happened::Step {
+                round: job.round,
+                step: step + 1,
+                steps: job.inner_steps,
+                loss: report.loss,
+                tokens_per_second,
+            };
             // Progress is for watching and for liveness; a full queue drops one, never a step.
             let _ = self.events.try_send(said);
         }
@@ -278,7 +302,12 @@ impl Worker {
     }
 
     /// Appends the sequence at a position of the run's order; the inner error is a shard to fetch first.
-    fn read_sequence(&self, order: &mut SampleOrder, position: u64, batch: &mut Vec<u32>) -> Result<Result<(), Digest>, String> {
+    fn read_sequence(
+        &self,
+        order: &mut SampleOrder,
+        position: u64,
+        batch: &mut Vec<u32>,
+    ) -> Result<Result<(), Digest>, String> {
         match self.data.read_train(self.setting.seq_len, order.sample(position), batch) {
             Ok(()) => Ok(Ok(())),
             Err(starling_data::DataError::MissingShard { digest }) => Ok(Err(digest)),

@@ -28,38 +28,121 @@ impl<'a> Line<'a> {
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
     /// The node is set up; nothing has been exchanged yet.
-    Started { version: &'static str, run: String, run_digest: String, home: String, device: String, parameters: u64, memory_bytes: u64 },
+    Started {
+        version: &'static str,
+        run: String,
+        run_digest: String,
+        home: String,
+        device: String,
+        parameters: u64,
+        memory_bytes: u64,
+    },
     /// Tokenizing or fetching text.
-    Data { manifest: String, train_sequences: u64, validation_bytes: u64, order1_entropy: f64 },
-    Listening { address: String },
-    PeerUp { peer: String },
-    PeerDown { peer: String, reason: String },
-    DialFailed { address: String, reason: String },
+    Data {
+        manifest: String,
+        train_sequences: u64,
+        validation_bytes: u64,
+        order1_entropy: f64,
+    },
+    Listening {
+        address: String,
+    },
+    PeerUp {
+        peer: String,
+    },
+    PeerDown {
+        peer: String,
+        reason: String,
+    },
+    DialFailed {
+        address: String,
+        reason: String,
+    },
     /// The node founded a lineage.
-    Founded { lineage: String },
+    Founded {
+        lineage: String,
+    },
     /// The node waits, and this is why.
-    Waiting { on: Vec<String>, why: String },
-    Phase { phase: String, round: u64 },
+    Waiting {
+        on: Vec<String>,
+        why: String,
+    },
+    Phase {
+        phase: String,
+        round: u64,
+    },
     /// An inner step; only every few seconds.
-    Step { round: u64, step: u32, steps: u32, loss: f64, tokens_per_second: f64 },
+    Step {
+        round: u64,
+        step: u32,
+        steps: u32,
+        loss: f64,
+        tokens_per_second: f64,
+    },
     /// The inner steps of a round are done.
-    Trained { round: u64, loss: f64, tokens: u64, seconds: f64 },
-    AttemptStarted { round: u64, attempt: u32, members: Vec<String> },
-    AttemptFailed { round: u64, attempt: u32, suspect: Option<String>, reason: String },
+    Trained {
+        round: u64,
+        loss: f64,
+        tokens: u64,
+        seconds: f64,
+    },
+    AttemptStarted {
+        round: u64,
+        attempt: u32,
+        members: Vec<String>,
+    },
+    AttemptFailed {
+        round: u64,
+        attempt: u32,
+        suspect: Option<String>,
+        reason: String,
+    },
     /// A round was decided.
     Committed(Committed),
     /// Validation loss of the committed model, in nats a token and a byte.
-    Validated { round: u64, loss: f64, nats_per_byte: f64 },
-    MemberJoined { member: String, round: u64 },
-    MemberLeft { member: String, round: u64, reason: String },
+    Validated {
+        round: u64,
+        loss: f64,
+        nats_per_byte: f64,
+    },
+    MemberJoined {
+        member: String,
+        round: u64,
+    },
+    MemberLeft {
+        member: String,
+        round: u64,
+        reason: String,
+    },
     /// The node was off the flock's head and fetches anew.
-    RolledBack { from_seq: u64, to_seq: u64 },
-    CatchingUp { seq: u64, sources: usize, afresh: bool },
-    CaughtUp { seq: u64, bytes: u64, seconds: f64 },
-    CatchUpFailed { reason: String },
-    Refused { peer: String, reason: String },
-    Checkpoint { path: String, round: u64 },
-    Finished { reason: String },
+    RolledBack {
+        from_seq: u64,
+        to_seq: u64,
+    },
+    CatchingUp {
+        seq: u64,
+        sources: usize,
+        afresh: bool,
+    },
+    CaughtUp {
+        seq: u64,
+        bytes: u64,
+        seconds: f64,
+    },
+    CatchUpFailed {
+        reason: String,
+    },
+    Refused {
+        peer: String,
+        reason: String,
+    },
+    Checkpoint {
+        path: String,
+        round: u64,
+    },
+    Finished {
+        reason: String,
+    },
 }
 
 /// The fields of [`Event::Committed`].

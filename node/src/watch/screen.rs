@@ -106,7 +106,8 @@ impl Screen {
 
     fn committed_line(&mut self, c: &Committed) -> String {
         let first = *self.first_tokens.get_or_insert(c.tokens);
-        let rounds = if self.budget_rounds > 0 { format!("{}/{}", c.round, self.budget_rounds) } else { c.round.to_string() };
+        let rounds =
+            if self.budget_rounds > 0 { format!("{}/{}", c.round, self.budget_rounds) } else { c.round.to_string() };
         let validation = self.validation.map(|v| format!(" · val {v:.3} nats/byte")).unwrap_or_default();
         format!(
             "round {rounds} · loss {:.3}{validation} · {:.0} tok/s · {} contributed · {} sent · {}{}",
@@ -176,7 +177,9 @@ fn plain_line(event: &Event) -> Option<String> {
             let what = if *afresh { "state" } else { "updates" };
             format!("fetching {what} up to record {seq} from {sources} peers")
         }
-        Event::CaughtUp { seq, bytes: n, seconds: s } => format!("caught up with record {seq}: {} in {s:.1} s", bytes(*n)),
+        Event::CaughtUp { seq, bytes: n, seconds: s } => {
+            format!("caught up with record {seq}: {} in {s:.1} s", bytes(*n))
+        }
         Event::CatchUpFailed { reason } => format!("cannot catch up yet: {reason}"),
         Event::Refused { peer, reason } => format!("refused {}: {reason}", short(peer)),
         Event::Checkpoint { path, round } => format!("checkpoint of round {round}: {path}"),

@@ -90,8 +90,8 @@ impl StatusServer {
     pub fn start(home: &Path) -> anyhow::Result<(Self, mpsc::Receiver<Asked>)> {
         let path = socket_path(home);
         let _ = std::fs::remove_file(&path);
-        let listener =
-            UnixListener::bind(&path).with_context(|| format!("cannot listen on the status socket {}", path.display()))?;
+        let listener = UnixListener::bind(&path)
+            .with_context(|| format!("cannot listen on the status socket {}", path.display()))?;
         let (tx, rx) = mpsc::channel(QUESTIONS_MAX);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -153,7 +153,10 @@ fn error(message: &str) -> Answer {
 pub fn ask(home: &Path, question: Question) -> anyhow::Result<Answer> {
     let path = socket_path(home);
     let mut stream = UnixStream::connect(&path).with_context(|| {
-        format!("no node is running in {} (start one with `starling train`, or name its folder with --home)", home.display())
+        format!(
+            "no node is running in {} (start one with `starling train`, or name its folder with --home)",
+            home.display()
+        )
     })?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     writeln!(stream, "{}", serde_json::to_string(&question)?)?;

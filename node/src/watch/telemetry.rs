@@ -10,12 +10,25 @@ use tracing_subscriber::EnvFilter;
 pub fn init_logs(filter: &str) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|e| Failure::message(Code::Usage, format!("--log {filter}: {e}; try `info` or `starling=debug`")))?;
-    let noisy = ["libp2p_swarm=warn", "libp2p_kad=error", "libp2p_mdns=error", "netlink_proto=error", "wgpu_hal=off", "libp2p_gossipsub=error"];
+    let noisy = [
+        "libp2p_swarm=warn",
+        "libp2p_kad=error",
+        "libp2p_mdns=error",
+        "netlink_proto=error",
+        "wgpu_hal=off",
+        "libp2p_gossipsub=error",
+    ];
     let filter = noisy.iter().fold(filter, |f, d| match d.parse() {
         Ok(directive) => f.add_directive(directive),
         Err(_) => f,
     });
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).with_ansi(std::io::stderr().is_terminal()).compact().init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
+        .compact()
+        .init();
     Ok(())
 }
 
@@ -32,7 +45,10 @@ pub fn serve_metrics(address: &str) -> Result<Option<SocketAddr>, Failure> {
     })?;
     // The exporter cannot tell which port it got: pick one first.
     let bound = TcpListener::bind(wanted).and_then(|l| l.local_addr()).map_err(|e| {
-        Failure::message(Code::Refused, format!("cannot serve metrics on {wanted}: {e}; choose another --metrics, or `off`"))
+        Failure::message(
+            Code::Refused,
+            format!("cannot serve metrics on {wanted}: {e}; choose another --metrics, or `off`"),
+        )
     })?;
     PrometheusBuilder::new()
         .with_http_listener(bound)

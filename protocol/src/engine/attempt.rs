@@ -31,7 +31,9 @@ pub(super) struct Attempt {
 pub(super) enum Stage {
     Reducing,
     /// The update is complete; the driver applies it to a copy of the state.
-    Speculating { update: Digest },
+    Speculating {
+        update: Digest,
+    },
     /// Reported, or about to be once the report is on disk.
     Reported,
 }
@@ -82,11 +84,8 @@ impl Engine {
         let key = AttemptKey { lineage, seq, attempt: number, set: set_digest(&contributions) };
         let by_id: BTreeMap<NodeId, &SignedReady> = contributions.iter().map(|c| (c.member, c)).collect();
         let in_ring = ring::order(&round.parent, members.iter().copied());
-        let contribution = |c: &&SignedReady| Contribution {
-            member: c.member,
-            tokens: c.ready.tokens,
-            payload: c.ready.payload,
-        };
+        let contribution =
+            |c: &&SignedReady| Contribution { member: c.member, tokens: c.ready.tokens, payload: c.ready.payload };
         let reduce = Output::Reduce {
             key,
             members: in_ring.iter().filter_map(|id| by_id.get(id)).map(contribution).collect(),
@@ -148,14 +147,12 @@ impl Engine {
         let Some(attempt) = round.running.as_ref().filter(|attempt| attempt.key == *key) else { return };
         let Stage::Speculating { update } = attempt.stage else { return };
         let members = attempt.members.clone();
-        let contributions: Vec<SignedReady> = members.iter().filter_map(|id| self.ready_of(id, round)).cloned().collect();
+        let contributions: Vec<SignedReady> =
+            members.iter().filter_map(|id| self.ready_of(id, round)).cloned().collect();
         // A member that restarted meanwhile may have said READY anew: then this attempt is not what was reduced.
         let same = contributions.len() == members.len() && set_digest(&contributions) == key.set;
-        let record = if same {
-            succession::commit(&head.record, &self.spec, &contributions, update, state_root)
-        } else {
-            None
-        };
+        let record =
+            if same { succession::commit(&head.record, &self.spec, &contributions, update, state_root) } else { None };
         let Some(record) = record else {
             return self.leave_attempt("the contributions changed or the run's samples are used up", None, 0);
         };

@@ -136,7 +136,8 @@ impl Engine {
     fn newer_report(&self, made: &Made, set: &[NodeId]) -> bool {
         let newer = |id: &NodeId| {
             let report = self.peers.get(id).and_then(|peer| peer.report.as_ref());
-            report.is_some_and(|r| r.seq == made.key.seq && r.lineage == made.key.lineage && r.attempt > made.key.attempt)
+            report
+                .is_some_and(|r| r.seq == made.key.seq && r.lineage == made.key.lineage && r.attempt > made.key.attempt)
         };
         set.iter().any(newer)
     }

@@ -166,9 +166,10 @@ impl Engine {
     fn end_if_spent(&mut self) -> bool {
         let budget = &self.spec.budget;
         let spent = |limit: u64, used: u64| limit != 0 && used >= limit;
-        let done = self.head.as_ref().is_some_and(|head| {
-            spent(budget.rounds, head.record.round) || spent(budget.tokens, head.record.tokens)
-        });
+        let done = self
+            .head
+            .as_ref()
+            .is_some_and(|head| spent(budget.rounds, head.record.round) || spent(budget.tokens, head.record.tokens));
         if done {
             self.finish(Finish::BudgetSpent);
         }

@@ -167,7 +167,9 @@ impl Engine {
 
     /// The head moved: READYs that came before it are checked now.
     pub(super) fn recheck_readys(&mut self) {
-        let Some((seq, parent)) = self.head.as_ref().map(|h| (h.record.seq.saturating_add(1), h.digest)) else { return };
+        let Some((seq, parent)) = self.head.as_ref().map(|h| (h.record.seq.saturating_add(1), h.digest)) else {
+            return;
+        };
         let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(seq, &parent)?)));
         let bad: Vec<NodeId> = early.filter(|(_, signed)| !self.fits_round(signed)).map(|(id, _)| id).collect();
         for id in bad {
@@ -228,7 +230,8 @@ impl Engine {
     /// A peer of another run. A node that has met nobody of its own run was started with the wrong file.
     fn meet_other_run(&mut self, from: NodeId, keys: Vec<String>) {
         self.refuse(from, Refusal::RunMismatch { keys: keys.clone() });
-        let alone = self.head.is_none() && self.founding.is_none() && !self.peers.values().any(|peer| peer.boot.is_some());
+        let alone =
+            self.head.is_none() && self.founding.is_none() && !self.peers.values().any(|peer| peer.boot.is_some());
         if alone {
             self.finish(Finish::RunMismatch { peer: from, keys });
         }

@@ -103,9 +103,10 @@ impl Engine {
     }
 
     pub(super) fn head_message(&self) -> Head {
-        let (lineage, seq, record, tokens) = self.head.as_ref().map_or((Digest::default(), 0, Digest::default(), 0), |h| {
-            (h.record.lineage, h.record.seq, h.digest, h.record.tokens)
-        });
+        let (lineage, seq, record, tokens) =
+            self.head.as_ref().map_or((Digest::default(), 0, Digest::default(), 0), |h| {
+                (h.record.lineage, h.record.seq, h.digest, h.record.tokens)
+            });
         let report = self.round.as_ref().and_then(|round| round.durable_report()).map(|made| made.message());
         Head { lineage, seq, record, tokens, phase: self.phase(), progress: self.progress(), report }
     }

@@ -205,7 +205,8 @@ impl Engine {
         };
         round.training = Training::Done;
         let sealed = wire::seal(self.signer.as_ref(), &self.run, &Message::Ready(ready.clone()));
-        let opened = sealed.and_then(|bytes| Ok((wire::open(self.verifier.as_ref(), &self.run, &bytes)?.digest, bytes)));
+        let opened =
+            sealed.and_then(|bytes| Ok((wire::open(self.verifier.as_ref(), &self.run, &bytes)?.digest, bytes)));
         match opened {
             Ok((digest, bytes)) => {
                 round.own = Some(Own { signed: SignedReady { member: self.me, ready, digest }, bytes });

@@ -160,7 +160,8 @@ mod tests {
         assert_eq!(back.members().collect::<Vec<_>>(), [id(1), id(6)]);
         let mut leaver = ready(&second, 5, &[]);
         leaver.ready.leave = true;
-        let left = commit(&second, &spec, &[ready(&second, 1, &[5]), leaver], Digest([3; 32]), Digest([4; 32])).unwrap();
+        let left =
+            commit(&second, &spec, &[ready(&second, 1, &[5]), leaver], Digest([3; 32]), Digest([4; 32])).unwrap();
         assert_eq!(left.members().collect::<Vec<_>>(), [id(1)]);
     }
 

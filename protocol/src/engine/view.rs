@@ -1,10 +1,10 @@
 //! What a person may want to know: phase, members, and what the node waits for.
 
+use super::Engine;
 use super::attempt::Stage;
 use super::clock::Moment;
 use super::io::Notice;
 use super::round::{Round, Training};
-use super::Engine;
 use crate::message::Phase;
 use crate::{Digest, NodeId};
 
@@ -180,7 +180,7 @@ impl Engine {
             return waiting("after a restart: listening whether the flock has gone on", self.unmet(round));
         }
         if let Some(attempt) = &round.running {
-            let Some(made) = round.report.as_ref().filter(|_| attempt.stage == Stage::Reported) else { return None };
+            let made = round.report.as_ref().filter(|_| attempt.stage == Stage::Reported)?;
             let reports = self.reports_of(made, &attempt.members);
             let missing = attempt.members.iter().copied().filter(|id| !reports.contains_key(id)).collect();
             return waiting("the same result from every member of the attempt", missing);

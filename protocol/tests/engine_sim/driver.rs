@@ -83,7 +83,9 @@ impl World {
             *highest = form.attempt;
             if news {
                 let (members, live) = (crate::check::names(&form.members), crate::check::names(&form.live));
-                self.note(|| format!("node {node} would make attempt {} with {members:?}, sees {live:?}", form.attempt));
+                self.note(|| {
+                    format!("node {node} would make attempt {} with {members:?}, sees {live:?}", form.attempt)
+                });
             }
         }
     }

@@ -64,7 +64,10 @@ impl World {
                     .map(|m| (crate::keys::node(&m.id), format!("{:?} {:?} seq {}", m.state, m.phase, m.seq)))
                     .collect();
                 let waits = v.waiting.map(|w| (w.why, who(&w.on)));
-                format!("{} seq {} head {:?} {members:?} attempt {:?} waits {waits:?}", v.phase, v.seq, v.head, v.attempt)
+                format!(
+                    "{} seq {} head {:?} {members:?} attempt {:?} waits {waits:?}",
+                    v.phase, v.seq, v.head, v.attempt
+                )
             });
             format!("\n  node {node}, disk at {:?}: {said:?}", n.disk.head().map(|h| h.record.seq))
         };

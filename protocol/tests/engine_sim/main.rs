@@ -97,7 +97,9 @@ fn histories() {
     failed.sort();
     println!("{count} seeds, {rounds} rounds, {hours:.1} virtual hours, {marks:?}");
     for (seed, text) in failed.iter().take(40) {
-        println!("seed {seed}: {text}\n  SIM_SEED={seed} SIM_TRACE=1 cargo test --release -p starling-protocol --test engine_sim one_seed -- --nocapture");
+        println!(
+            "seed {seed}: {text}\n  SIM_SEED={seed} SIM_TRACE=1 cargo test --release -p starling-protocol --test engine_sim one_seed -- --nocapture"
+        );
     }
     assert!(failed.is_empty(), "{} of {count} seeds failed", failed.len());
     if count >= SEEDS {

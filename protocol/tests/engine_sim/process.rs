@@ -2,10 +2,10 @@
 
 use crate::disk::{Disk, Link, Write};
 use crate::keys::{PlainSigner, PlainVerifier, id};
+use starling_protocol::Digest;
 use starling_protocol::engine::io::{AttemptKey, PersistToken};
 use starling_protocol::engine::{Engine, EngineConfig, Founding, Stored, Timing};
 use starling_protocol::run::RunSpec;
-use starling_protocol::Digest;
 use std::collections::BTreeMap;
 
 pub struct Node {

@@ -17,7 +17,13 @@ pub struct Reductions(pub BTreeMap<AttemptKey, Group>);
 
 impl Reductions {
     /// A node takes part; true once everybody does.
-    pub fn join(&mut self, key: AttemptKey, node: usize, members: Vec<usize>, contributions: Vec<Contribution>) -> bool {
+    pub fn join(
+        &mut self,
+        key: AttemptKey,
+        node: usize,
+        members: Vec<usize>,
+        contributions: Vec<Contribution>,
+    ) -> bool {
         let fresh = || Group {
             contributions: contributions.clone(),
             members,

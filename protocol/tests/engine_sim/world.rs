@@ -257,8 +257,7 @@ impl World {
         self.net.forget(node);
         for other in self.net.neighbours(node) {
             if let Some(conn) = self.net.close(node, other) {
-                let after =
-                    if silent { self.random.between(5, 30) * SECOND } else { self.random.between(0, 200 * MS) };
+                let after = if silent { self.random.between(5, 30) * SECOND } else { self.random.between(0, 200 * MS) };
                 self.schedule(after, other, 0, Event::Down { other: node, conn });
             }
         }
@@ -314,7 +313,8 @@ impl World {
 
     /// No fault happens for a while.
     pub fn postpone_faults(&mut self, micros: u64) {
-        let later: Vec<Due> = self.queue.extract_if(.., |_, due| matches!(due.event, Event::Fault)).map(|(_, d)| d).collect();
+        let later: Vec<Due> =
+            self.queue.extract_if(.., |_, due| matches!(due.event, Event::Fault)).map(|(_, d)| d).collect();
         for due in later {
             self.schedule(micros, due.node, due.start, due.event);
         }

@@ -29,7 +29,13 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = arguments.bin_dir.map_or_else(starling_tests::flock::built_binaries, Ok).and_then(|bin_dir| {
-        Kills::run(&Options { bin_dir, out: arguments.out, kills: arguments.kills, seed: arguments.seed, all: arguments.all })
+        Kills::run(&Options {
+            bin_dir,
+            out: arguments.out,
+            kills: arguments.kills,
+            seed: arguments.seed,
+            all: arguments.all,
+        })
     });
     match outcome {
         Ok(text) => {
