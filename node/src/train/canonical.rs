@@ -12,7 +12,7 @@ use starling_protocol::{Digest, outer, update};
 
 /// Elements of one chunk of the state.
 const STATE_CHUNK_ELEMENTS: usize = STATE_CHUNK_BYTES / 4;
-const _: () = assert!(STATE_CHUNK_ELEMENTS % CHUNK_ELEMENTS == 0, "a state chunk holds whole update chunks");
+const _: () = assert!(STATE_CHUNK_ELEMENTS.is_multiple_of(CHUNK_ELEMENTS), "a state chunk holds whole update chunks");
 
 /// Parameters and outer momentum after `record`.
 pub struct Canonical {

@@ -264,7 +264,7 @@ impl Worker {
 
     fn snapshot_if_due(&self) -> Result<(), Failure> {
         let seq = self.read().record.seq;
-        if seq % self.snapshot_every.max(1) == 0 { self.snapshot() } else { Ok(()) }
+        if seq.is_multiple_of(self.snapshot_every.max(1)) { self.snapshot() } else { Ok(()) }
     }
 
     fn snapshot(&self) -> Result<(), Failure> {

@@ -70,7 +70,7 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
 /// Where the run's specification comes from.
 enum Origin {
     File(Box<RunFile>),
-    Ticket(Box<Ticket>, RunSpec),
+    Ticket(Box<Ticket>, Box<RunSpec>),
 }
 
 impl Origin {
@@ -79,7 +79,7 @@ impl Origin {
             let ticket = read_ticket(text)?;
             let spec = wire::decode_spec(&ticket.spec)
                 .map_err(|e| Failure::message(Code::Usage, format!("the ticket's run does not decode: {e}")))?;
-            return Ok(Self::Ticket(Box::new(ticket), spec));
+            return Ok(Self::Ticket(Box::new(ticket), Box::new(spec)));
         }
         let path =
             args.run.as_deref().ok_or_else(|| Failure::message(Code::Usage, "give --run RUN.toml or --join TICKET"))?;
@@ -176,7 +176,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         Origin::File(file) => text::prepare(file, &args.data, &node.cache_folder(), &screen).await?,
         Origin::Ticket(ticket, spec) => {
             bootstrap.extend(ticket.addresses.iter().cloned());
-            (spec.clone(), text::find(spec, &args.data, &node.cache_folder()).await?)
+            (RunSpec::clone(spec), text::find(spec, &args.data, &node.cache_folder()).await?)
         }
     };
     let spec_bytes = wire::encode_spec(&spec);

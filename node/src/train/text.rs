@@ -19,7 +19,7 @@ const EARLY_MAX: usize = 1024;
 
 /// The text, as far as it is here.
 pub enum Text {
-    Here(Dataset),
+    Here(Box<Dataset>),
     /// Only its manifest's digest is known.
     Elsewhere(Digest),
 }
@@ -47,7 +47,7 @@ pub async fn prepare(
     let bar = progress_bar();
     let preparing = move || starling_data::prepare(&options, &cache, &mut |p| show_progress(&bar, p));
     let dataset = tokio::task::spawn_blocking(preparing).await.context("tokenizing stopped")?.map_err(data_failure)?;
-    Ok((spec_for(dataset.manifest().digest())?, Text::Here(dataset)))
+    Ok((spec_for(dataset.manifest().digest())?, Text::Here(Box::new(dataset))))
 }
 
 /// Looks for the run's text in the cache.
@@ -65,7 +65,7 @@ pub async fn find(spec: &RunSpec, overrides: &[String], cache: &Path) -> Result<
         Ok(dataset)
     };
     match tokio::task::spawn_blocking(opening).await.context("opening the text stopped")? {
-        Ok(Some(dataset)) => Ok(Text::Here(dataset)),
+        Ok(Some(dataset)) => Ok(Text::Here(Box::new(dataset))),
         Ok(None) => Ok(Text::Elsewhere(digest)),
         Err(e) => Err(data_failure(e)),
     }
@@ -81,7 +81,7 @@ pub async fn complete(
     screen: &mut Screen,
 ) -> Result<(Dataset, Vec<NetEvent>), Failure> {
     let digest = match text {
-        Text::Here(dataset) => return Ok((dataset, Vec::new())),
+        Text::Here(dataset) => return Ok((*dataset, Vec::new())),
         Text::Elsewhere(digest) => digest,
     };
     screen.show(&Event::Waiting {

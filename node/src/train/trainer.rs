@@ -315,7 +315,7 @@ impl Worker {
         }
     }
 
-    fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<(Arc<Vec<f32>>, Digest)>, String> {
+    fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Contribution>, String> {
         let mut delta = self.spare.take().and_then(|spare| Arc::try_unwrap(spare).ok()).unwrap_or_default();
         let state = read(&self.state);
         if state.digest != job.parent {
@@ -334,6 +334,9 @@ impl Worker {
         Ok(Some((delta, payload)))
     }
 }
+
+/// A pseudo-gradient and its digest.
+type Contribution = (Arc<Vec<f32>>, Digest);
 
 /// `trained <- theta - trained`; whether all of it is finite.
 fn subtract_from(state: &Canonical, trained: &mut [f32]) -> bool {

@@ -35,7 +35,7 @@ pub struct Disk {
 #[derive(Clone, Debug)]
 pub enum Write {
     Found(Link),
-    Report(Reported),
+    Report(Box<Reported>),
     Commit(Link),
 }
 
@@ -43,7 +43,7 @@ impl Disk {
     pub fn apply(&mut self, write: Write) {
         match write {
             Write::Found(link) => self.chain = vec![link],
-            Write::Report(report) => self.report = Some(report),
+            Write::Report(report) => self.report = Some(*report),
             Write::Commit(link) => {
                 self.chain.push(link);
                 self.report = None;

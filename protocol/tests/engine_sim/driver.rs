@@ -197,7 +197,7 @@ impl World {
         let proposed = process.proposed.get(&record.parent).copied().unwrap_or(0);
         assert!(key.attempt >= proposed, "a node reports in an attempt it has left");
         assert_eq!(record.update, update);
-        self.write(node, token, Write::Report(Reported { key, record, update }));
+        self.write(node, token, Write::Report(Box::new(Reported { key, record, update })));
     }
 
     fn commit(&mut self, node: usize, token: PersistToken, key: AttemptKey, record: Record) {
