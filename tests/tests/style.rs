@@ -152,7 +152,7 @@ fn holds(line: &str, pattern: &str) -> bool {
     line.match_indices(pattern).any(|(at, _)| {
         let before = line[..at].chars().next_back().is_some_and(in_name);
         let after = line[at + pattern.len()..].chars().next().is_some_and(in_name);
-        !(before && pattern.starts_with(in_name)) && !(after && pattern.ends_with(in_name))
+        !(before && pattern.starts_with(in_name) || after && pattern.ends_with(in_name))
     })
 }
 
