@@ -1,4 +1,6 @@
 //! Accelerators: the operations composed of Burn's own.
+//!
+//! The methods are `#[inline]` so that they are compiled only where they are used: a backend's kernels take minutes.
 
 use super::composed::{self, Tables};
 use super::{AttentionShape, AttentionWeights, HeadWeights, MlpWeights, Ops};
@@ -11,10 +13,12 @@ macro_rules! composed_ops {
         impl Ops for $backend {
             type Context = Tables<Self>;
 
+            #[inline]
             fn embed(_: &Tables<Self>, table: FloatTensor<Self>, tokens: IntTensor<Self>) -> FloatTensor<Self> {
                 composed::embed::<Self>(table, tokens)
             }
 
+            #[inline]
             fn attention_block(
                 tables: &Tables<Self>,
                 shape: AttentionShape,
@@ -24,6 +28,7 @@ macro_rules! composed_ops {
                 composed::attention_block::<Self>(tables, shape, x, weights)
             }
 
+            #[inline]
             fn mlp_block(
                 _: &Tables<Self>,
                 eps: f32,
@@ -33,6 +38,7 @@ macro_rules! composed_ops {
                 composed::mlp_block::<Self>(eps, x, weights)
             }
 
+            #[inline]
             fn head_loss(
                 _: &Tables<Self>,
                 eps: f32,
@@ -44,6 +50,7 @@ macro_rules! composed_ops {
                 composed::head_loss::<Self>(eps, x, weights, targets, scale)
             }
 
+            #[inline]
             fn head_logits(
                 _: &Tables<Self>,
                 eps: f32,
