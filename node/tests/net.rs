@@ -131,7 +131,7 @@ async fn a_refused_peer_is_told_off_at_once() {
     .await;
     b.wait_for(|event| matches!(event, NetEvent::PeerDown { reason: DownReason::Lost(_), .. })).await;
     eventually(async || a.net.status().await.peers.is_empty()).await;
-    assert!(matches!(b.net.open_bulk(a.id()).await, Err(_)) || a.net.peers().is_empty());
+    assert!(a.net.peers().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

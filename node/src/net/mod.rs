@@ -7,6 +7,7 @@
 //! Every channel and table is bounded. What is refused is counted under `starling_refused_total` with its reason;
 //! payload bytes under `starling_bytes_total` by class and direction.
 
+mod acquaintances;
 mod announce;
 mod beacon;
 mod bulk;

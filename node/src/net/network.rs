@@ -1,5 +1,6 @@
 //! The task that owns the swarm.
 
+use super::acquaintances::Acquaintances;
 use super::announce::{Announcement, Newest};
 use super::beacon::Beacon;
 use super::event::NetEvent;
@@ -19,6 +20,7 @@ use starling_bootstrap::discovery::{Discovery, NetEvent as Found, Origin};
 use starling_bootstrap::identity::{self, Identity};
 use starling_bootstrap::streams::IncomingStreams;
 use starling_bootstrap::swarm::{self, Behaviour, BehaviourEvent};
+use starling_protocol::NodeId;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -72,6 +74,7 @@ impl Network {
             discovery,
             table: PeerTable::new(me),
             office: SessionOffice { streams, sessions, traffic, events, ended },
+            acquaintances: Acquaintances::default(),
             newest: Newest::default(),
             beacon: Beacon::new(Instant::now()),
             addresses,
@@ -92,6 +95,7 @@ struct SwarmTask {
     discovery: Discovery,
     table: PeerTable<Stream>,
     office: SessionOffice,
+    acquaintances: Acquaintances,
     newest: Newest,
     beacon: Beacon,
     addresses: watch::Sender<Vec<Multiaddr>>,
@@ -132,6 +136,10 @@ impl SwarmTask {
         for step in self.table.due(Instant::now()) {
             self.take(Some(step));
         }
+        // At least as often as the beacon is due.
+        for node in self.acquaintances.overdue(Instant::now()) {
+            self.discovery.unwant(&mut self.swarm, identity::peer_id(&node));
+        }
         if self.beacon.is_due(Instant::now()) {
             self.announce();
         }
@@ -167,6 +175,7 @@ impl SwarmTask {
                 self.discovery.tick(&mut self.swarm);
             }
             Command::Refuse(peer) => {
+                self.acquaintances.drop(&peer);
                 let id = identity::peer_id(&peer);
                 self.discovery.unwant(&mut self.swarm, id);
                 self.discovery.refuse(&mut self.swarm, id, REFUSAL);
@@ -200,6 +209,7 @@ impl SwarmTask {
             }
             Some(Found::Disconnected { peer, last: true, why, .. }) => {
                 if let Some(node) = identity::node_id(&peer) {
+                    self.acquaintances.left(&node, Instant::now());
                     self.table.disconnected(&node, why);
                 }
             }
@@ -221,8 +231,18 @@ impl SwarmTask {
         self.take(step);
         self.note_addresses();
         if is_new {
-            self.discovery.want(&mut self.swarm, peer, &[], Origin::Itself);
+            self.keep_in_touch(node);
             self.beacon.news(Instant::now());
+        }
+    }
+
+    fn keep_in_touch(&mut self, node: NodeId) {
+        let (keep, forget) = self.acquaintances.met(node);
+        if let Some(forget) = forget {
+            self.discovery.unwant(&mut self.swarm, identity::peer_id(&forget));
+        }
+        if keep {
+            self.discovery.want(&mut self.swarm, identity::peer_id(&node), &[], Origin::Itself);
         }
     }
 

@@ -317,7 +317,7 @@ fn finished_sums_before_their_time_are_refused() {
         };
         assert_eq!(error.refusal(), Some("reduce_order"), "{error}");
         // q = -128 in every element, a scale of one: no encoder writes that.
-        let bad = |_| [vec![0x80, 0x3f].repeat(CHUNK_ELEMENTS / 256), vec![0x80; CHUNK_ELEMENTS]].concat();
+        let bad = |_| [[0x80, 0x3f].repeat(CHUNK_ELEMENTS / 256), vec![0x80; CHUNK_ELEMENTS]].concat();
         let error = tokio::select! {
             result = flock.start(1, 2, None) => result.unwrap_err(),
             () = play(&flock, 0, 2, &[FrameKind::Contrib], bad) => unreachable!(),
