@@ -236,13 +236,20 @@ fn table_options() -> Options {
 }
 
 /// Sorts RocksDB's errors, which are text. A full disk is one; while opening and reading (`part` is given), whatever
-/// is not the operating system's refusal speaks of the data.
+/// is not the operating system's refusal (a permission, a limit, a device that fails) speaks of the data.
 fn db_error(action: &'static str, path: &Path, part: Option<Part>, e: rocksdb::Error) -> StoreError {
     let text = e.as_ref();
     if text.contains("No space left on device") || text.contains("Disk quota exceeded") {
         return StoreError::full(path, 4 * WRITE_BUFFER as u64);
     }
-    let system = ["Permission denied", "Too many open files", "Read-only file system", "Input/output error"];
+    let system = [
+        "Permission denied",
+        "Too many open files",
+        "Read-only file system",
+        "Input/output error",
+        "lock file",
+        "allocate memory",
+    ];
     match part {
         Some(part) if !system.iter().any(|refusal| text.contains(refusal)) => {
             StoreError::damaged(part, path, format!("the database says \"{text}\""))

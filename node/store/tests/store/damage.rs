@@ -144,6 +144,20 @@ fn an_old_database_under_a_new_mirror_is_noticed() {
 }
 
 #[test]
+fn a_database_of_another_branch_under_the_same_version_is_noticed() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for (dir, salt) in [(here.path(), 1), (there.path(), 2)] {
+        let (mut history, store) = History::founded(dir, 1000);
+        let update = history.advance(salt);
+        store.commit(&history.record, &update).unwrap();
+    }
+    fs::remove_dir_all(here.path().join("db")).unwrap();
+    copy_dir(&there.path().join("db"), &here.path().join("db"));
+    let damage = Store::open(here.path(), options()).unwrap().damage.unwrap();
+    assert!(damage.to_string().contains("different things"), "{damage}");
+}
+
+#[test]
 fn a_torn_write_at_the_end_of_the_log_that_nobody_was_told_of_is_no_damage() {
     let dir = tempfile::tempdir().unwrap();
     let (mut history, store) = History::founded(dir.path(), 1000);
