@@ -35,7 +35,7 @@ struct Arguments {
     /// Steps of a turn.
     #[arg(long, default_value_t = 2)]
     steps: usize,
-    /// auto, cpu, wgpu[:N] or cuda[:N]; PyTorch takes cuda with cuda, else the CPU.
+    /// `auto`, `cpu`, `wgpu[:N]` or `cuda[:N]`; PyTorch takes cuda with cuda, else the CPU.
     #[arg(long, default_value = "cpu")]
     device: DeviceChoice,
     /// A Python that has PyTorch and NumPy; else what PYTHON names, else python3.

@@ -166,9 +166,6 @@ impl Driver {
                 self.feed(Input::Reduced { key, update: digest }).await
             }
             Err(error) => {
-                if let Some(reason) = error.refusal() {
-                    metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
-                }
                 let (suspect, reason) = (error.suspect(), error.to_string());
                 self.feed(Input::ReduceFailed { key, suspect, reason }).await
             }
