@@ -1,4 +1,6 @@
-//! The command line.
+//! The command line. Its comments are what `--help` prints, so brackets in them are no links.
+
+#![allow(rustdoc::broken_intra_doc_links)]
 
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
