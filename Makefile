@@ -47,7 +47,7 @@ verify: system-test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(BUILD) --all-targets -- -D warnings
 	$(MAKE) test
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(BUILD) --no-deps
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc $(BUILD) --no-deps
 
 fix:
 	$(CARGO) clippy $(BUILD) --all-targets --fix --allow-dirty --allow-staged
