@@ -155,7 +155,10 @@ impl World {
     fn kill_and_restart(&mut self, victim: usize) {
         let silent = self.options.silent && self.random.chance(50);
         self.kill(victim, silent);
-        if self.options.wipes && self.random.chance(30) {
+        // The last disk with a state stays: a run of which nothing is left cannot fly on.
+        let spare = |n: usize| n != victim && self.nodes[n].head().is_some() && self.nodes[n].disk.head().is_some();
+        let kept = (0..self.nodes.len()).any(spare);
+        if self.options.wipes && kept && self.random.chance(30) {
             self.nodes[victim].disk = Default::default();
             self.check.mark("a disk was lost");
         }
