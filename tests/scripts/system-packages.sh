@@ -3,9 +3,10 @@
 # Debian and Ubuntu: installs, after saying so. Elsewhere: names the packages and goes on; the build says if they are missing.
 set -euo pipefail
 
+# libclang-cpp, which a Vulkan driver may bring along, is another library.
 have_libclang() {
-  [ -n "${LIBCLANG_PATH:-}" ] || ldconfig -p 2>/dev/null | grep -q 'libclang[-.0-9]*\.so' ||
-    compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null || [ "$(uname)" = Darwin ]
+  [ -n "${LIBCLANG_PATH:-}" ] || [ "$(uname)" = Darwin ] ||
+    { ldconfig -p 2>/dev/null; compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' || true; } | grep -E '/libclang(-[0-9.]+)?\.so' >/dev/null
 }
 have_compiler() { command -v c++ >/dev/null && command -v cc >/dev/null; }
 have_vulkan() { compgen -G '/usr/share/vulkan/icd.d/*.json' >/dev/null || compgen -G '/etc/vulkan/icd.d/*.json' >/dev/null || [ "$(uname)" = Darwin ]; }
