@@ -2,7 +2,7 @@
 
 use crate::rocks::Table;
 use crate::store::{Change, Store, lock};
-use crate::tip::{Link, REPORTS_KEPT, Report, seq_key};
+use crate::tip::{REPORTS_KEPT, Report, seq_key};
 use crate::{Part, StoreError};
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::record::{Record, RecordKind};
@@ -166,7 +166,7 @@ impl Change<'_> {
     /// Puts `record` on top.
     pub fn push(&mut self, record: &Record) {
         self.batch.put(Table::Records, &seq_key(record.seq), wire::encode_record(record));
-        self.tip.head = Some(Link::new(record));
+        self.tip.push(record);
     }
 }
 

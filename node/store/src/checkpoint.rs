@@ -105,8 +105,8 @@ pub struct CheckpointFile {
 /// Writes a checkpoint to `dir`: what was there, a checkpoint, is replaced as a whole or not at all.
 ///
 /// # Errors
-/// [`StoreError::StateMismatch`] when theta and momentum are not the record's state, [`StoreError::NotACheckpoint`] when
-/// `dir` is something else, [`StoreError::Full`] when there is no room.
+/// [`StoreError::StateMismatch`] when theta and momentum are not the record's state,
+/// [`StoreError::NotACheckpoint`] when `dir` is something else, [`StoreError::Full`] when there is no room.
 pub fn export_checkpoint(dir: &Path, source: &CheckpointSource<'_>) -> Result<(), StoreError> {
     let spec = check_source(source)?;
     if dir.exists() && !replaceable(dir) {

@@ -74,9 +74,7 @@ pub enum StoreError {
     Full { path: PathBuf, needed: u64, free: u64 },
     #[error("damaged on disk: {0}")]
     Damaged(Damage),
-    #[error(
-        "the data folder {path} belongs to another run ({here}, not {asked}); give this run a folder of its own with --data"
-    )]
+    #[error("the data folder {path} belongs to another run ({here}, not {asked}); give this one its own with --data")]
     OtherRun { path: PathBuf, here: Digest, asked: Digest },
     #[error("the data folder {path} is bound to no run yet; bind one first")]
     NoRun { path: PathBuf },

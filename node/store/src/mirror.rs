@@ -19,7 +19,7 @@ const BYTES: usize = 8 + 32;
 pub(crate) struct Mirror {
     /// Number of the batch.
     version: u64,
-    /// Digest over head, reports and snapshots as of that batch.
+    /// Digest over all that the tip said after that batch.
     fingerprint: Digest,
 }
 

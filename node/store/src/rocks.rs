@@ -100,7 +100,7 @@ impl Db {
     pub fn open(path: &Path, create: bool) -> Result<Self, StoreError> {
         let db = match Self::open_with(path, create, DBRecoveryMode::AbsoluteConsistency) {
             Err(StoreError::Damaged(damage)) => {
-                tracing::warn!(%damage, "the database's log does not hold to its end; reading up to the last whole record");
+                tracing::warn!(%damage, "the database's log does not hold to its end; reading its whole records");
                 Self::open_with(path, create, DBRecoveryMode::PointInTime)?
             }
             other => other?,

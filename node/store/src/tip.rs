@@ -25,6 +25,8 @@ const HEAD_KEY: &[u8] = b"head";
 pub(crate) struct Tip {
     /// Number of the last batch.
     pub version: u64,
+    /// Number of the oldest record.
+    pub first: Option<u64>,
     pub head: Option<Arc<Link>>,
     /// Reports on top of the head, by ascending attempt.
     pub reports: Vec<Arc<Report>>,
@@ -47,7 +49,7 @@ pub(crate) struct Report {
 }
 
 impl Link {
-    pub fn new(record: &Record) -> Arc<Self> {
+    fn new(record: &Record) -> Arc<Self> {
         Arc::new(Self { digest: record.digest(), record: record.clone() })
     }
 }
@@ -65,7 +67,7 @@ impl Tip {
         }
         let damaged = |detail: &str| StoreError::damaged(Part::Chain, path, detail);
         let version = be_u64(&version).ok_or_else(|| damaged("the version is malformed"))?;
-        let last = walk(db, path)?;
+        let (first, last) = walk(db, path)?;
         let head = match (db.get(Table::Meta, HEAD_KEY)?, last) {
             (None, None) => None,
             (Some(named), Some(last)) if named == last.digest.0 => Some(Arc::new(last)),
@@ -83,7 +85,7 @@ impl Tip {
             snapshots.insert(seq, Arc::new(manifest));
             Ok(true)
         })?;
-        let tip = Self { version, head, reports, snapshots };
+        let tip = Self { version, first, head, reports, snapshots };
         tip.check_references(db, path)?;
         Ok(tip)
     }
@@ -120,7 +122,8 @@ impl Tip {
     /// Digest over all that the tip says.
     pub fn fingerprint(&self) -> Digest {
         let mut bytes = Vec::new();
-        if let Some(head) = &self.head {
+        if let (Some(first), Some(head)) = (self.first, &self.head) {
+            bytes.extend_from_slice(&first.to_le_bytes());
             bytes.extend_from_slice(&head.digest.0);
         }
         for report in &self.reports {
@@ -135,13 +138,20 @@ impl Tip {
         Digest::of("starling store tip v1", &[&bytes, &snapshots])
     }
 
+    /// Puts a record on top.
+    pub fn push(&mut self, record: &Record) {
+        self.first = self.first.or(Some(record.seq));
+        self.head = Some(Link::new(record));
+    }
+
     pub fn head_seq(&self) -> Option<u64> {
         self.head.as_ref().map(|head| head.record.seq)
     }
 }
 
-/// Follows all records; the last of them.
-fn walk(db: &Db, path: &Path) -> Result<Option<Link>, StoreError> {
+/// Follows all records: the number of the first, and the last.
+fn walk(db: &Db, path: &Path) -> Result<(Option<u64>, Option<Link>), StoreError> {
+    let mut first = None;
     let mut last: Option<Link> = None;
     db.each(Table::Records, &[], |key, value| {
         let damaged = |detail: String| StoreError::damaged(Part::Chain, path, detail);
@@ -154,10 +164,11 @@ fn walk(db: &Db, path: &Path) -> Result<Option<Link>, StoreError> {
                 .validate_after(&before.record)
                 .map_err(|why| damaged(format!("record {} does not follow the one before: {why}", record.seq)))?;
         }
+        first = first.or(Some(record.seq));
         last = Some(Link { digest: wire::record_digest(value), record });
         Ok(true)
     })?;
-    Ok(last)
+    Ok((first, last))
 }
 
 impl Report {

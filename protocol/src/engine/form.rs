@@ -125,11 +125,25 @@ impl Engine {
         let reports = self.reports_of(made, &deciding);
         if reports.values().any(|record| *record != made.digest) {
             Verdict::Disputed
-        } else if reports.len() == deciding.len() {
+        } else if reports.len() == deciding.len() && !self.one_never_reported(round, made) {
             Verdict::Decided
         } else {
             Verdict::Open
         }
+    }
+
+    /// Whether a contributor that is here, in the set or not, is known to have left without a report and so rules out
+    /// that anybody committed: it has spoken of a later attempt, or it started anew and its disk holds no report.
+    /// One that may still be in the attempt proves nothing: it can report yet.
+    fn one_never_reported(&self, round: &Round, made: &Made) -> bool {
+        made.record.contributors.iter().any(|contributor| {
+            let Some(peer) = self.peers.get(&contributor.member).filter(|peer| peer.present()) else { return false };
+            let stands_here = peer.head.as_ref().is_some_and(|head| head.record == round.parent);
+            let reported = self.reports_of(made, &[contributor.member]).contains_key(&contributor.member);
+            let moved_on = peer.form_for(&round.parent).is_some_and(|form| form.attempt > made.key.attempt);
+            let anew = peer.ready(round.seq, &round.parent).is_none_or(|ready| ready.digest != contributor.ready);
+            stands_here && !reported && (moved_on || anew)
+        })
     }
 
     /// Whether one of the set has reported in a later attempt than `made`.

@@ -1,6 +1,7 @@
 //! One history from one seed: faults for a while, then peace, in which the flock must fly on.
 
 use crate::check::Marks;
+use crate::disk::Link;
 use crate::driver::spec;
 use crate::faults::{Fault, Options};
 use crate::keys::id;
@@ -74,22 +75,26 @@ impl World {
         (0..self.nodes.len()).map(line).collect()
     }
 
-    /// Members of the best head that anybody holds, and how many of them are here.
-    fn members_here(&self) -> (Vec<NodeId>, Vec<usize>) {
-        let best = self.nodes.iter().filter_map(|n| n.disk.head()).max_by_key(|head| (head.record.seq, head.digest));
-        let members: Vec<NodeId> = best.map(|head| head.record.members().collect()).unwrap_or_default();
-        let here = |n: &usize| {
-            let node = &self.nodes[*n];
-            members.contains(&id(*n)) && node.alive() && node.head().is_some() && node.frozen_until <= self.now
-        };
-        let here = (0..self.nodes.len()).filter(here).collect();
-        (members, here)
+    /// The newest head that any node holds, in memory or on disk.
+    fn best_head(&self) -> Option<Link> {
+        let heads = self.nodes.iter().filter_map(|node| node.head().or(node.disk.head()));
+        heads.max_by_key(|head| (head.record.seq, head.digest)).cloned()
     }
 
-    /// Whether a majority of the flock's members is here without `node`.
+    /// Whether without `node` a majority of the flock's members is here, one that holds the newest head among them: a
+    /// record that only one node has heard of goes where that node goes, until there is a vote.
     fn stands_without(&self, node: usize) -> bool {
-        let (members, here) = self.members_here();
-        2 * here.iter().filter(|n| **n != node).count() > members.len()
+        let Some(best) = self.best_head() else { return false };
+        let here = |n: &usize| {
+            let other = &self.nodes[*n];
+            *n != node
+                && other.head().is_some()
+                && other.frozen_until <= self.now
+                && best.record.lease_of(&id(*n)).is_some()
+        };
+        let rest: Vec<usize> = (0..self.nodes.len()).filter(here).collect();
+        let holds = |n: &usize| self.nodes[*n].disk.head().is_some_and(|head| head.digest == best.digest);
+        2 * rest.len() > best.record.next.members.len() && rest.iter().any(holds)
     }
 
     /// One fault, if the history allows one now.
@@ -171,8 +176,7 @@ impl World {
     fn kill_everybody(&mut self, running: &[usize]) {
         let all_here = (0..self.nodes.len()).all(|n| !self.nodes[n].disk.chain.is_empty() || !self.nodes[n].alive());
         let lasts = self.now + 45 * SECOND < self.faults_until;
-        let (members, here) = self.members_here();
-        if !all_here || !lasts || 2 * here.len() <= members.len() {
+        if !all_here || !lasts || !self.stands_without(usize::MAX) {
             return;
         }
         self.check.mark("everybody was killed");

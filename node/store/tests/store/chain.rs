@@ -1,6 +1,6 @@
 //! What a node promised and what the flock decided: order, exactly once, across restarts.
 
-use crate::support::{ELEMENTS, History, SCHEMA, create, files, flip, image, open, options, spec, spec_bytes};
+use crate::support::{ELEMENTS, History, SCHEMA, create, files, flip, image, open, options, scratch, spec, spec_bytes};
 use starling_protocol::Digest;
 use starling_store::{Part, Store, StoreError};
 
@@ -8,7 +8,7 @@ const SMALL: usize = 1000;
 
 #[test]
 fn a_chain_survives_a_kill_after_each_step() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), SMALL);
     for round in 0..5 {
         let update = history.advance(round);
@@ -33,7 +33,7 @@ fn a_chain_survives_a_kill_after_each_step() {
 
 #[test]
 fn a_commit_happens_once_and_only_on_its_parent() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), SMALL);
     let genesis = history.clone();
     let first = history.advance(1);
@@ -65,7 +65,7 @@ fn a_commit_happens_once_and_only_on_its_parent() {
 
 #[test]
 fn founding_wants_an_empty_store_a_genesis_and_its_state() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let history = History::genesis(SMALL);
     let unbound = open(dir.path());
     let found =
@@ -89,7 +89,7 @@ fn founding_wants_an_empty_store_a_genesis_and_its_state() {
 
 #[test]
 fn a_store_belongs_to_one_run_and_one_process() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let store = create(dir.path());
     match Store::open(dir.path(), options()).map(|_| ()) {
         Err(e @ StoreError::InUse { .. }) => {
@@ -113,7 +113,7 @@ fn a_store_belongs_to_one_run_and_one_process() {
 
 #[test]
 fn the_newest_report_counts_and_a_commit_ends_them_all() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (history, store) = History::founded(dir.path(), SMALL);
     let mut branches = Vec::new();
     for attempt in 0..6 {
@@ -139,7 +139,7 @@ fn the_newest_report_counts_and_a_commit_ends_them_all() {
 
 #[test]
 fn records_are_handed_out_in_order_and_bounded() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), SMALL);
     (0..9).for_each(|_| history.commit(&store));
     let seqs = |from, max| -> Vec<u64> {
@@ -156,7 +156,7 @@ fn records_are_handed_out_in_order_and_bounded() {
 
 #[test]
 fn private_state_is_kept_over_a_reset_and_damage_to_it_is_no_disaster() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), SMALL);
     history.commit(&store);
     assert_eq!(store.private("adamw").unwrap(), None);
@@ -181,7 +181,7 @@ fn private_state_is_kept_over_a_reset_and_damage_to_it_is_no_disaster() {
 
 #[test]
 fn a_reset_chain_can_be_founded_again_and_leaves_nothing_behind() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), ELEMENTS);
     (0..3).for_each(|_| history.commit(&store));
     store.reset_chain().unwrap();

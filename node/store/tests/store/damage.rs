@@ -1,14 +1,14 @@
 //! Disks that lie: every kind of file, bits flipped, cut off, gone, or from another time. Nothing acknowledged may be
 //! lost without a word.
 
-use crate::support::{History, copy_dir, create, files, flip, image, open, options, spec, spec_bytes};
+use crate::support::{History, copy_dir, create, files, flip, image, open, options, scratch, spec, spec_bytes};
 use starling_store::{Opened, Part, Store, StoreError};
 use std::fs;
 use std::path::Path;
 
 /// A store with commits in the log and in table files, a pending report and two snapshots; closed.
 fn prepared() -> (tempfile::TempDir, History) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     (0..5).for_each(|_| history.commit(&store));
     history.snapshot(&store);
@@ -102,7 +102,7 @@ fn every_bit_of_the_mirror_counts() {
 
 #[test]
 fn a_kill_between_database_and_mirror_is_no_damage_but_an_older_mirror_is() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     let mut mirrors = Vec::new();
     for _ in 0..3 {
@@ -127,7 +127,7 @@ fn a_kill_between_database_and_mirror_is_no_damage_but_an_older_mirror_is() {
 
 #[test]
 fn an_old_database_under_a_new_mirror_is_noticed() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     history.commit(&store);
     let old = image(dir.path());
@@ -145,7 +145,7 @@ fn an_old_database_under_a_new_mirror_is_noticed() {
 
 #[test]
 fn a_database_of_another_branch_under_the_same_version_is_noticed() {
-    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (here, there) = (scratch(), scratch());
     for (dir, salt) in [(here.path(), 1), (there.path(), 2)] {
         let (mut history, store) = History::founded(dir, 1000);
         let update = history.advance(salt);
@@ -159,7 +159,7 @@ fn a_database_of_another_branch_under_the_same_version_is_noticed() {
 
 #[test]
 fn a_torn_write_at_the_end_of_the_log_that_nobody_was_told_of_is_no_damage() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     history.commit(&store);
     let before = history.clone();
@@ -226,7 +226,7 @@ fn adopting_repairs_a_damaged_chain_without_a_reset() {
 
 #[test]
 fn a_damaged_specification_is_noticed_and_written_anew_by_its_run_only() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (history, store) = History::founded(dir.path(), 1000);
     drop(store);
     let path = dir.path().join("run.spec");
@@ -253,7 +253,7 @@ fn a_damaged_specification_is_noticed_and_written_anew_by_its_run_only() {
 
 #[test]
 fn leftovers_of_a_kill_are_cleared_away() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let store = create(dir.path());
     drop(store);
     fs::write(dir.path().join("tmp/.tmp-1-1"), b"half a chunk").unwrap();

@@ -1,6 +1,6 @@
 //! Any sequence of operations, with kills between and inside them, against a model of what a store is.
 
-use crate::support::{History, SCHEMA, image, open, options};
+use crate::support::{History, SCHEMA, image, open, options, scratch};
 use proptest::prelude::*;
 use starling_protocol::record::Record;
 use starling_store::{Opened, Store, StoreError};
@@ -194,7 +194,7 @@ proptest! {
 
     #[test]
     fn any_sequence_of_steps_keeps_what_it_acknowledged(steps in steps()) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = scratch();
         let model = Model::founded();
         let (_, store) = History::founded(dir.path(), ELEMENTS);
         let mut run = Run { dir, store: Some(store), model };
@@ -214,7 +214,7 @@ proptest! {
 
 #[test]
 fn an_empty_store_after_a_reset_is_founded_like_a_new_one() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (history, store) = History::founded(dir.path(), ELEMENTS);
     store.reset_chain().unwrap();
     store.found(&history.record, &SCHEMA, &history.theta, &history.momentum).unwrap();

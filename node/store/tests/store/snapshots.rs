@@ -1,6 +1,6 @@
 //! Snapshots, replay, adoption by a joiner, and what is pruned.
 
-use crate::support::{ELEMENTS, History, SCHEMA, create, files, flip, image, open, outer_step, same_bits};
+use crate::support::{ELEMENTS, History, SCHEMA, create, files, flip, image, open, outer_step, same_bits, scratch};
 use starling_protocol::Digest;
 use starling_store::{Part, SNAPSHOT_EVERY, StoreError};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::{fs, thread};
 
 #[test]
 fn two_snapshots_are_kept_and_the_updates_since_the_older_one() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     for _ in 0..3 * SNAPSHOT_EVERY + 2 {
         history.commit(&store);
@@ -32,7 +32,7 @@ fn two_snapshots_are_kept_and_the_updates_since_the_older_one() {
 
 #[test]
 fn a_snapshot_is_of_a_record_here_and_of_its_state() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     let mut branch = history.clone();
     history.commit(&store);
@@ -52,7 +52,7 @@ fn a_snapshot_is_of_a_record_here_and_of_its_state() {
 
 #[test]
 fn a_damaged_chunk_leads_to_the_older_snapshot_and_then_to_peers() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), ELEMENTS);
     history.commit(&store);
     history.snapshot(&store);
@@ -81,7 +81,7 @@ fn a_damaged_chunk_leads_to_the_older_snapshot_and_then_to_peers() {
 
 #[test]
 fn a_damaged_or_missing_update_is_never_applied() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     (0..3).for_each(|_| history.commit(&store));
     let load = || store.load_state(|_, update, theta, m| outer_step(update, theta, m));
@@ -95,7 +95,7 @@ fn a_damaged_or_missing_update_is_never_applied() {
 
 #[test]
 fn applying_something_else_does_not_pass_for_the_head() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     history.commit(&store);
     assert!(matches!(store.load_state(|_, _, _, _| Ok(())), Err(StoreError::Damaged(_))));
@@ -104,7 +104,7 @@ fn applying_something_else_does_not_pass_for_the_head() {
 
 #[test]
 fn a_joiner_takes_over_a_snapshot_and_replays() {
-    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (here, there) = (scratch(), scratch());
     let (mut history, source) = History::founded(there.path(), ELEMENTS);
     (0..3).for_each(|_| history.commit(&source));
     history.snapshot(&source);
@@ -147,7 +147,7 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
 
 #[test]
 fn adopting_replaces_a_dead_branch() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (history, store) = History::founded(dir.path(), ELEMENTS);
     let (mut dead, mut live) = (history.clone(), history);
     for _ in 0..4 {
@@ -173,7 +173,7 @@ fn adopting_replaces_a_dead_branch() {
 
 #[test]
 fn pruning_leaves_a_running_adoption_alone() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     let mut other = History::genesis(ELEMENTS);
     other.advance(3);
@@ -191,7 +191,7 @@ fn pruning_leaves_a_running_adoption_alone() {
 
 #[test]
 fn readers_go_on_while_the_chain_grows() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     let done = AtomicBool::new(false);
     let read = || {

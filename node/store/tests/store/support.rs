@@ -194,10 +194,18 @@ fn next_round(round: u64) -> NextRound {
     NextRound { inner_steps: 30, codec: Codec::Int8, members: vec![lease] }
 }
 
+/// A folder for one test: in memory where there is room, because these tests sync hundreds of times. `kill` and
+/// `checkpoint` work on a real disk.
+pub fn scratch() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let room = rustix::fs::statvfs(memory).map_or(0, |stat| stat.f_bavail * stat.f_frsize);
+    if room >= 512 << 20 { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
 /// What a kill at this moment leaves: a copy of the folder as the page cache has it.
 pub fn image(from: &Path) -> tempfile::TempDir {
     loop {
-        let copy = tempfile::tempdir().unwrap();
+        let copy = scratch();
         match try_copy(from, copy.path()) {
             Ok(()) => return copy,
             // RocksDB removes what it no longer needs in the background: take another picture.
