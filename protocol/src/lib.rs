@@ -12,6 +12,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
+pub mod ballot;
+pub mod certificate;
 pub mod codec;
 pub mod digest;
 pub mod engine;
@@ -22,6 +25,7 @@ pub mod limits;
 pub mod message;
 pub mod outer;
 pub mod permutation;
+pub mod quorum;
 pub mod record;
 pub mod ring;
 pub mod run;

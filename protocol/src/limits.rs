@@ -3,20 +3,44 @@
 //! A decoder checks a length, count or index against one of these before it allocates anything.
 
 /// Version of the wire protocol. Part of every stream protocol's name, of `Hello` and of every signature.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
-/// Members of one flock. Later versions add a voter committee; see `protocol.md` §7.
-pub const MEMBERS_MAX: usize = 64;
+/// Members of one flock, voters and learners.
+pub const MEMBERS_MAX: usize = 1024;
+/// Voters of one flock. In a larger flock the others are learners, which contribute and follow.
+pub const VOTERS_MAX: usize = 31;
+/// Bytes of a set of members: one bit for each member of a record.
+pub const SET_BYTES_MAX: usize = MEMBERS_MAX / 8;
+/// Statements about others (joins, suspicions) in one READY.
+pub const STATEMENTS_MAX: usize = 2;
+/// Peers whose round-trip time one READY tells.
+pub const RTTS_MAX: usize = 64;
+/// Bytes of a signed READY: 512 and 4 for each measured peer.
+pub const READY_BYTES_MAX: usize = 512 + 4 * RTTS_MAX;
+/// Bytes of an encoded candidate: its record and the READYs that it follows from.
+pub const CANDIDATE_BYTES_MAX: usize = RECORD_BYTES_MAX + MEMBERS_MAX * (READY_BYTES_MAX + 8) + 256;
+/// Bytes of one signed vote inside a certificate.
+pub const VOTE_BYTES_MAX: usize = 320;
+/// Ranges of positions that wait to be leased again; beyond it the shortest are given up.
+pub const FREE_SPANS_MAX: usize = 64;
+/// Tickets whose uses a lineage counts, and identities and tickets that it has revoked.
+pub const GRANTS_MAX: usize = 64;
+/// Lineages whose difference a lineage has taken in.
+pub const MERGED_MAX: usize = 64;
+/// Bytes of an encoded admission ticket.
+pub const TICKET_BYTES_MAX: usize = 256;
+/// Identities that a run's allow-list names.
+pub const ALLOWED_MAX: usize = 64;
 /// Bytes of one control message, envelope included.
 pub const CONTROL_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of an encoded `RunSpec`.
 pub const RUN_SPEC_BYTES_MAX: usize = 4 * 1024;
 /// Bytes of an encoded record.
-pub const RECORD_BYTES_MAX: usize = 16 * 1024;
+pub const RECORD_BYTES_MAX: usize = 256 * 1024;
 /// Characters of a run's name.
 pub const RUN_NAME_CHARS_MAX: usize = 64;
 /// Entries of the outer learning rates' table: one for each possible count of contributors.
-pub const OUTER_LR_ENTRIES_MAX: usize = MEMBERS_MAX;
+pub const OUTER_LR_ENTRIES_MAX: usize = 64;
 /// Parameters of a model.
 pub const PARAMETERS_MAX: u64 = 1 << 36;
 /// Inner steps of one round: a round that long would take days.
@@ -30,11 +54,12 @@ pub const CHUNK_ELEMENTS: usize = 32 * 1024;
 pub const STATE_CHUNK_BYTES: usize = 1 << 20;
 
 const _: () = {
-    // The largest record: fixed fields, then a full flock of contributors and leases.
-    assert!(512 + MEMBERS_MAX * (80 + 48) <= RECORD_BYTES_MAX);
-    // The largest control messages: a run specification, and two lists of all members.
+    // The largest record: fixed fields, then a full flock of contributors and members.
+    let lists = FREE_SPANS_MAX * 16 + MERGED_MAX * 32 + GRANTS_MAX * (36 + 32);
+    assert!(1024 + lists + MEMBERS_MAX * (112 + 59) <= RECORD_BYTES_MAX);
+    // The largest control messages: a run specification, and a certificate.
     assert!(256 + RUN_SPEC_BYTES_MAX <= CONTROL_BYTES_MAX);
-    assert!(512 + 2 * MEMBERS_MAX * 32 <= CONTROL_BYTES_MAX);
-    // The largest run specification: fixed fields, name, table of learning rates.
-    assert!(512 + RUN_NAME_CHARS_MAX + OUTER_LR_ENTRIES_MAX * 12 <= RUN_SPEC_BYTES_MAX);
+    assert!(512 + VOTERS_MAX * (8 + VOTE_BYTES_MAX) <= CONTROL_BYTES_MAX);
+    // The largest run specification: fixed fields, name, table of learning rates, allow-list.
+    assert!(512 + RUN_NAME_CHARS_MAX + OUTER_LR_ENTRIES_MAX * 12 + ALLOWED_MAX * 32 <= RUN_SPEC_BYTES_MAX);
 };

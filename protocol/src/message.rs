@@ -1,11 +1,14 @@
 //! Control messages between nodes. Tensor data travels in frames of its own.
 
-use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX};
+use crate::limits::{MEMBERS_MAX, RTTS_MAX, RUN_SPEC_BYTES_MAX, SET_BYTES_MAX, STATEMENTS_MAX, TICKET_BYTES_MAX};
+use crate::limits::{VOTE_BYTES_MAX, VOTERS_MAX};
+use crate::record::Measured;
 use crate::wire::bounded;
 use crate::wire::number::numbered;
-use crate::wire::{ShapeError, check_ascending};
 use crate::{Digest, NodeId};
 use serde::{Deserialize, Serialize};
+
+mod shape;
 
 /// What one node tells another. [`crate::wire`] gives each kind its number; serde knows nothing of this enum, so
 /// that the order of declaration never reaches the wire.
@@ -15,9 +18,13 @@ pub enum Message {
     Head(Head),
     Join(Join),
     Ready(Ready),
-    Form(Form),
-    Report(Report),
     Leave(Leave),
+    Estimate(Estimate),
+    Vote(Vote),
+    Certificate(Certificate),
+    Witness(Witness),
+    Fork(Fork),
+    Start(Start),
 }
 
 /// First message in each direction of a connection.
@@ -29,22 +36,22 @@ pub struct Hello {
     pub spec: Vec<u8>,
     /// Fresh for each start of a process: two live nonces under one key are a cloned identity (`protocol.md` §8).
     pub boot: u64,
+    /// Names the vote register that the sender speaks from: the `boot` of the process that created it.
+    pub incarnation: u64,
 }
 
-/// Heartbeat: where I stand. Sent on every change and once a second.
+/// Heartbeat: where I stand. Sent on every change and once a beat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
     /// Zero while the sender has met no flock.
     pub lineage: Digest,
     pub seq: u64,
     pub record: Digest,
-    /// Committed tokens of the lineage: what decides between two heads.
+    /// Committed tokens of the lineage: what decides between two lineages.
     pub tokens: u64,
     pub phase: Phase,
     /// Grows while the sender makes progress in its phase (inner steps done, bytes reduced).
     pub progress: u64,
-    /// The newest report that this node has made on top of `record`, if any.
-    pub report: Option<Report>,
 }
 
 /// What a node is doing. The numbers are on the wire.
@@ -61,10 +68,14 @@ pub enum Phase {
     /// Trained; waits for the others.
     Ready = 5,
     Reducing = 6,
-    /// Applying and reporting.
+    /// Applying, voting and writing.
     Settling = 7,
     /// The run's budget is spent.
     Finished = 8,
+    /// Cut off from the quorum; waits or halts by the run's policy.
+    CutOff = 9,
+    /// Two certified records contradict each other: stopped until a person looks.
+    Frozen = 10,
 }
 
 numbered!(Phase, "phase", {
@@ -76,6 +87,8 @@ numbered!(Phase, "phase", {
     Reducing = "reducing",
     Settling = "settling",
     Finished = "finished",
+    CutOff = "cut-off",
+    Frozen = "frozen",
 });
 
 /// "I hold this state; count me in from the next round on."
@@ -85,59 +98,75 @@ pub struct Join {
     pub seq: u64,
     pub record: Digest,
     pub state_root: Digest,
+    pub incarnation: u64,
+    /// An encoded [`crate::admission::Ticket`]; empty when the run asks for none.
+    #[serde(deserialize_with = "bounded::bytes::<_, TICKET_BYTES_MAX>")]
+    pub ticket: Vec<u8>,
 }
 
-/// A member's one immutable statement of a round (`protocol.md` §4).
+/// A member's one immutable statement of a round (`protocol.md` §4): at most 512 bytes signed, plus 4 for each
+/// measured peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
     pub lineage: Digest,
-    /// The record that this round is to end in.
-    pub seq: u64,
+    /// The COMMIT that this contribution is to enter.
     pub round: u64,
-    pub parent: Digest,
+    /// The record that made the state from which it was trained. Not the head: it holds over SKIPs.
+    pub base: Digest,
     pub state_root: Digest,
-    /// Positions `lease_start .. lease_start + samples` were trained on.
-    pub lease_start: u64,
+    /// Start of the sender's process: a process that lost its contribution may make another one.
+    pub boot: u64,
+    /// Positions `start .. start + samples` were trained on.
+    pub start: u64,
     pub samples: u64,
     pub tokens: u64,
     pub steps: u32,
     pub loss_q16: u32,
     /// Digest of the pseudo-gradient (little-endian f32).
     pub payload: Digest,
-    /// Mean time of an inner step in microseconds.
-    pub step_us: u32,
-    /// Joins that the sender has seen and holds to be up to date, by ascending id.
-    #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
-    pub joins: Vec<NodeId>,
+    pub measured: Measured,
+    #[serde(deserialize_with = "bounded::list::<_, _, STATEMENTS_MAX>")]
+    pub statements: Vec<Statement>,
     /// The sender leaves after this round.
     pub leave: bool,
+    /// The payload holds the difference of this lineage as well (`protocol.md` §9).
+    pub merges: Option<Digest>,
+    /// Round-trip times, by ascending place in the base record's list of members.
+    #[serde(deserialize_with = "bounded::list::<_, _, RTTS_MAX>")]
+    pub rtts: Vec<PeerRtt>,
 }
 
-/// "I would make this attempt with these members." An attempt begins when all of them say the same.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Form {
-    pub lineage: Digest,
-    pub seq: u64,
-    pub parent: Digest,
-    pub attempt: u32,
-    /// By ascending id, at least one.
-    #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
-    pub members: Vec<NodeId>,
-    /// Whom the sender itself holds to be alive and part of this round, by ascending id; `members` are those of them
-    /// that nobody else among them rules out.
-    #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
-    pub live: Vec<NodeId>,
+/// What a member says about another node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Statement {
+    pub kind: StatementKind,
+    pub id: NodeId,
+    /// Incarnation of a joiner; else 0.
+    pub incarnation: u64,
+    /// The ticket that a joiner uses, or that is revoked; else zero.
+    pub grant: Digest,
 }
 
-/// "This attempt's result, rebuilt by me and on my disk, is this record."
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
-    pub lineage: Digest,
-    pub seq: u64,
-    pub attempt: u32,
-    /// Digest of the attempt's members and their READYs.
-    pub set: Digest,
-    pub record: Digest,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum StatementKind {
+    /// Asks to be let in, stands on a recent record, and is admitted.
+    Joins = 1,
+    /// Is held to be dead or damaged.
+    Suspect = 2,
+    /// The run's creator has revoked this identity, or the ticket `grant`.
+    Revoked = 3,
+}
+
+numbered!(StatementKind, "kind of statement", { Joins = "joins", Suspect = "suspect", Revoked = "revoked" });
+
+/// A measured round-trip time: 4 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerRtt {
+    /// Place in the list of members.
+    pub peer: u16,
+    /// In units of 100 microseconds, saturating.
+    pub rtt: u16,
 }
 
 /// "I am going away": nobody needs to wait for me.
@@ -145,6 +174,114 @@ pub struct Report {
 pub struct Leave {
     pub lineage: Digest,
     pub seq: u64,
+}
+
+/// What a ballot is about: one of the values between which voters decide (`protocol.md` §7).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Value {
+    pub kind: ValueKind,
+    /// Digest of the record, or of the set with its READYs.
+    pub digest: Digest,
+    /// Tokens and number of the contributions.
+    pub tokens: u64,
+    pub contributors: u32,
+    /// The attempt that made the record, or that the set is for.
+    pub attempt: u32,
+    /// The attempt's set; equal to `digest` when the value is a set, zero in a SKIP.
+    pub set: Digest,
+    /// When the value is a set: its members, one bit for each member of the head record, least significant first.
+    #[serde(deserialize_with = "bounded::bytes::<_, SET_BYTES_MAX>")]
+    pub members: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum ValueKind {
+    Commit = 1,
+    Skip = 2,
+    Set = 3,
+}
+
+numbered!(ValueKind, "kind of value", { Commit = "commit", Skip = "skip", Set = "set" });
+
+/// What is decided by one vote.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Question {
+    pub lineage: Digest,
+    pub seq: u64,
+    /// The head record that this follows.
+    pub parent: Digest,
+    /// 0: the record itself; else the set of the attempt of this number.
+    pub instance: u32,
+}
+
+/// Phase A of a ballot: "my value, whose bytes I hold".
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Estimate {
+    pub question: Question,
+    pub incarnation: u64,
+    pub ballot: u32,
+    pub value: Value,
+}
+
+/// Phase B of a ballot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vote {
+    pub question: Question,
+    pub incarnation: u64,
+    pub ballot: u32,
+    /// The value that the sender goes on with.
+    pub value: Value,
+    /// Whether it votes for it: all of a quorum had named it.
+    pub voted: bool,
+}
+
+/// The quorum of signed votes that decided a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Certificate {
+    pub lineage: Digest,
+    pub seq: u64,
+    pub record: Digest,
+    /// Signed [`Vote`]s as received, by ascending sender. In a fork: the signed [`Fork`]s of all its members.
+    #[serde(deserialize_with = "bounded::blobs::<_, VOTERS_MAX, VOTE_BYTES_MAX>")]
+    pub votes: Vec<Vec<u8>>,
+}
+
+/// "The newest that I have seen you sign": tells a restarted node whether its disk is old (`protocol.md` §8).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Witness {
+    pub incarnation: u64,
+    pub stamp: Stamp,
+}
+
+/// Place of a statement in what one register signs; rises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Stamp {
+    pub seq: u64,
+    pub instance: u32,
+    pub ballot: u32,
+    /// 1 estimate, 2 vote; 0 nothing yet.
+    pub phase: u8,
+}
+
+/// "We are cut off from the quorum: these members go on as a lineage of their own" (`protocol.md` §9). In force when
+/// all of them say the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fork {
+    pub lineage: Digest,
+    pub seq: u64,
+    pub parent: Digest,
+    pub incarnation: u64,
+    /// One bit for each member of the parent record, least significant first.
+    #[serde(deserialize_with = "bounded::bytes::<_, SET_BYTES_MAX>")]
+    pub members: Vec<u8>,
+}
+
+/// "This set was decided for this attempt": from a voter to the set's learners.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    pub question: Question,
+    pub value: Value,
 }
 
 impl Message {
@@ -155,69 +292,49 @@ impl Message {
             Self::Head(_) => "head",
             Self::Join(_) => "join",
             Self::Ready(_) => "ready",
-            Self::Form(_) => "form",
-            Self::Report(_) => "report",
             Self::Leave(_) => "leave",
-        }
-    }
-
-    /// What can be checked of a message by itself: counts, order and ranges. Whether it fits the flock's state is
-    /// the engine's question.
-    pub fn validate_shape(&self) -> Result<(), ShapeError> {
-        match self {
-            Self::Hello(m) => m.validate_shape(),
-            Self::Head(_) | Self::Join(_) | Self::Report(_) | Self::Leave(_) => Ok(()),
-            Self::Ready(m) => m.validate_shape(),
-            Self::Form(m) => m.validate_shape(),
+            Self::Estimate(_) => "estimate",
+            Self::Vote(_) => "vote",
+            Self::Certificate(_) => "certificate",
+            Self::Witness(_) => "witness",
+            Self::Fork(_) => "fork",
+            Self::Start(_) => "start",
         }
     }
 }
 
-impl Hello {
-    fn validate_shape(&self) -> Result<(), ShapeError> {
-        if self.version != PROTOCOL_VERSION {
-            let must = "the version of the envelope around it";
-            return Err(ShapeError::OutOfRange { what: "version", value: self.version.into(), must });
-        }
-        if self.spec.is_empty() {
-            return Err(ShapeError::Empty { what: "spec" });
-        }
-        if self.spec.len() > RUN_SPEC_BYTES_MAX {
-            return Err(ShapeError::TooMany { what: "spec", count: self.spec.len(), limit: RUN_SPEC_BYTES_MAX });
-        }
-        Ok(())
+impl Value {
+    /// The SKIP record of this digest.
+    pub fn skip(digest: Digest) -> Self {
+        let (set, members) = (Digest::default(), Vec::new());
+        Self { kind: ValueKind::Skip, digest, tokens: 0, contributors: 0, attempt: 0, set, members }
+    }
+
+    /// Which of several values to go on with when none is forced: COMMIT before SKIP, more tokens, larger C, smaller
+    /// hash (`protocol.md` §7). Greater is better.
+    pub fn rank(&self) -> impl Ord + use<> {
+        let kind = std::cmp::Reverse(self.kind);
+        (kind, self.tokens, self.contributors, std::cmp::Reverse(self.digest))
     }
 }
 
-impl Ready {
-    fn validate_shape(&self) -> Result<(), ShapeError> {
-        check_ascending("joins", &self.joins, MEMBERS_MAX, |id| *id)?;
-        let bounded = |what, value: u64, most: u64, must| {
-            if value == 0 || value > most { Err(ShapeError::OutOfRange { what, value, must }) } else { Ok(()) }
-        };
-        bounded("seq", self.seq, u64::MAX, "at least 1")?;
-        bounded("round", self.round, self.seq, "at least 1 and not above seq")?;
-        bounded("samples", self.samples, SAMPLES_MAX, "between 1 and SAMPLES_MAX")?;
-        bounded("tokens", self.tokens, u64::MAX >> 8, "between 1 and 2^56")?;
-        bounded("steps", self.steps.into(), INNER_STEPS_MAX.into(), "between 1 and INNER_STEPS_MAX")?;
-        if self.lease_start.checked_add(self.samples).is_none() {
-            let must = "leave room for the samples below 2^64";
-            return Err(ShapeError::Rule { what: "lease_start", must });
+/// A set of members as bits over a record's list of them, least significant first, without zero bytes at the end.
+pub fn member_bits(indices: impl IntoIterator<Item = usize>) -> Vec<u8> {
+    let mut bits = Vec::new();
+    for index in indices.into_iter().filter(|index| *index < MEMBERS_MAX) {
+        if bits.len() <= index / 8 {
+            bits.resize(index / 8 + 1, 0);
         }
-        Ok(())
+        bits[index / 8] |= 1 << (index % 8);
     }
+    bits
 }
 
-impl Form {
-    fn validate_shape(&self) -> Result<(), ShapeError> {
-        if self.members.is_empty() {
-            return Err(ShapeError::Empty { what: "members" });
-        }
-        check_ascending("members", &self.members, MEMBERS_MAX, |id| *id)?;
-        check_ascending("live", &self.live, MEMBERS_MAX, |id| *id)?;
-        if !self.members.iter().all(|id| self.live.binary_search(id).is_ok()) {
-            return Err(ShapeError::Rule { what: "members", must: "be among live" });
-        }
-        Ok(())
-    }
+/// The indices of a set of members, ascending.
+pub fn member_indices(bits: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let set = |(at, byte): (usize, &u8)| {
+        let byte = *byte;
+        (0..8).filter(move |bit| byte >> bit & 1 == 1).map(move |bit| at * 8 + bit)
+    };
+    bits.iter().enumerate().flat_map(set)
 }

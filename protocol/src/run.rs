@@ -1,6 +1,6 @@
 //! What all nodes of a run share. Its digest is bound into every signature.
 
-use crate::limits::{OUTER_LR_ENTRIES_MAX, RUN_NAME_CHARS_MAX};
+use crate::limits::{ALLOWED_MAX, OUTER_LR_ENTRIES_MAX, RUN_NAME_CHARS_MAX};
 use crate::wire::bounded;
 use crate::wire::number::numbered;
 use crate::{Digest, NodeId, wire};
@@ -18,13 +18,15 @@ pub struct RunSpec {
     pub name: String,
     /// Root of every random stream of the run.
     pub seed: u64,
-    /// Who may sign tickets; `None` admits whoever knows the run.
+    /// Who may sign tickets and revocations.
     pub creator: Option<NodeId>,
     pub model: ModelSpec,
     pub data: DataSpec,
     pub inner: InnerSpec,
     pub outer: OuterSpec,
     pub sync: SyncSpec,
+    pub partition: PartitionSpec,
+    pub admission: AdmissionSpec,
     pub budget: Budget,
 }
 
@@ -101,6 +103,51 @@ pub enum Codec {
 
 numbered!(Codec, "codec", { Bf16 = "bf16", Int8 = "int8" });
 
+/// What members do that are cut off from the quorum (`protocol.md` §9).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PartitionSpec {
+    pub minority: Minority,
+    /// Milliseconds without a quorum before the policy takes effect.
+    pub grace_ms: u32,
+}
+
+/// The policy of a minority. The numbers are on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Minority {
+    /// Goes on as a lineage of its own after the grace.
+    Fork = 1,
+    /// Ends its inner steps, then waits for the quorum.
+    Wait = 2,
+    /// Stops training at once.
+    Halt = 3,
+}
+
+numbered!(Minority, "policy of a minority", { Fork = "fork", Wait = "wait", Halt = "halt" });
+
+/// Who may become a member.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdmissionSpec {
+    pub mode: AdmissionMode,
+    /// Identities that are admitted in the mode `list`, ascending; empty in the others.
+    #[serde(deserialize_with = "bounded::list::<_, _, ALLOWED_MAX>")]
+    pub allow: Vec<NodeId>,
+}
+
+/// How members are admitted. The numbers are on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AdmissionMode {
+    /// Whoever knows the run.
+    Open = 1,
+    /// Whoever the run file lists.
+    List = 2,
+    /// Whoever holds a ticket that the run's creator has signed.
+    Ticket = 3,
+}
+
+numbered!(AdmissionMode, "admission mode", { Open = "open", List = "list", Ticket = "ticket" });
+
 /// When the run ends: at whichever bound is reached first; 0 = unbounded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
@@ -127,7 +174,7 @@ impl RunSpec {
 
     /// Every key in dotted form with its value as text; distinct values have distinct texts.
     fn entries(&self) -> Vec<(&'static str, String)> {
-        let Self { name, seed, creator, model, data, inner, outer, sync, budget } = self;
+        let Self { name, seed, creator, model, data, inner, outer, sync, partition, admission, budget } = self;
         let creator = creator.map_or_else(|| "none".to_owned(), |id| id.to_string());
         // Debug prints the shortest text that reads back as the same float.
         let float = |value: f64| format!("{value:?}");
@@ -161,6 +208,10 @@ impl RunSpec {
             ("outer.lr", format!("{:?}", outer.lr)),
             ("outer.momentum", float(outer.momentum)),
             ("sync.codec", sync.codec.to_string()),
+            ("partition.minority", partition.minority.to_string()),
+            ("partition.grace_ms", partition.grace_ms.to_string()),
+            ("admission.mode", admission.mode.to_string()),
+            ("admission.allow", format!("{:?}", admission.allow.iter().map(NodeId::to_string).collect::<Vec<_>>())),
             ("budget.rounds", budget.rounds.to_string()),
             ("budget.tokens", budget.tokens.to_string()),
         ]

@@ -1,9 +1,11 @@
 //! What an engine is started with.
 
 use super::io::AttemptKey;
+use crate::message::{Certificate, Stamp, Value};
 use crate::record::Record;
 use crate::run::RunSpec;
 use crate::{Digest, Signer, Verifier};
+use serde::{Deserialize, Serialize};
 
 /// Everything an [`super::Engine`] needs to know at its start.
 pub struct EngineConfig {
@@ -20,6 +22,10 @@ pub struct EngineConfig {
     pub found: Option<Founding>,
     /// What the node's disk holds.
     pub stored: Option<Stored>,
+    /// The encoded ticket that this node shows when it asks to be let in; empty without one.
+    pub ticket: Vec<u8>,
+    /// Found a fork of the stored lineage at once, whoever else is there (`--force-lineage`).
+    pub force_fork: bool,
     pub timing: Timing,
 }
 
@@ -35,47 +41,63 @@ pub struct Founding {
 /// What a restarted node has on its disk.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// The record whose state the node holds.
+    /// The newest record; its state (or that of its base) is the node's.
     pub head: Record,
-    /// The newest report on top of it, with its update.
-    pub report: Option<(AttemptKey, Record)>,
+    /// The votes that decided it; none for a genesis record.
+    pub certificate: Option<Certificate>,
+    /// What this identity has signed last; none on a new or wiped disk.
+    pub register: Option<Register>,
+    /// Results that were written before they were spoken of, oldest first; their updates are on the disk, too.
+    pub candidates: Vec<Candidate>,
 }
 
-/// Waiting times in microseconds. All of them trigger messages; none enters a record.
+/// The newest vote of an incarnation: written before it is sent, so that a restarted process goes on where the one
+/// before stopped and never says anything else instead (`protocol.md` §7, §8).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Register {
+    pub incarnation: u64,
+    pub lineage: Digest,
+    /// Follows this record.
+    pub parent: Digest,
+    pub stamp: Stamp,
+    pub value: Option<Value>,
+    /// In phase 2: whether it voted for `value`.
+    pub voted: bool,
+}
+
+/// A result of an attempt that may be decided: its record, and the READYs that it follows from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    pub key: AttemptKey,
+    pub record: Record,
+    /// Signed READY envelopes of the record's contributors, in their order.
+    pub readys: Vec<Vec<u8>>,
+}
+
+/// Bounds in microseconds within which deadlines tune themselves (see [`super::pace`]). All of them trigger messages;
+/// none enters a record.
 #[derive(Clone, Debug)]
 pub struct Timing {
     /// Between two `Head` messages when nothing changes.
     pub heartbeat: u64,
+    /// Nothing is concluded from silence before this.
+    pub patience_min: u64,
+    /// Nor is anything waited for longer while nothing moves at all.
+    pub patience_max: u64,
+    /// The same while nothing was measured yet: a first step may have to compile kernels.
+    pub unmeasured: u64,
     /// A connection may be gone for so long before its member counts as dead.
     pub down_grace: u64,
-    /// A member that was never met has so long to appear.
-    pub connect_grace: u64,
-    /// A connected member that says nothing for so long counts as dead.
-    pub silence: u64,
-    /// No member counts as stuck before this.
-    pub stall_min: u64,
-    /// A member is stuck after this many median intervals without progress.
-    pub stall_factor: u64,
-    /// The same while no interval was measured yet: a first step may have to compile kernels.
-    pub stall_unmeasured: u64,
-    /// A set of at most half of the members waits so much longer before it goes on: it may be the one that is cut off.
-    pub minority_grace: u64,
     /// A restarted node listens for so long before it trains: the flock may have gone on.
     pub settle: u64,
-    /// A restarted node waits so long for members it has not met since.
-    pub rejoin_grace: u64,
-    /// A restarted node that meets at most half of the members goes on with them after this.
-    pub rejoin_alone_after: u64,
     /// Between two requests to be let in.
     pub join_every: u64,
     /// A request to be let in holds for so long.
     pub join_valid: u64,
-    /// Between two repetitions of this node's READY while the round lasts.
-    pub ready_every: u64,
-    /// First pause after a reduction that failed; doubles up to 16 times this.
+    /// Between two repetitions of what others may have missed.
+    pub repeat: u64,
+    /// First pause after a catch-up or a fetch that failed; doubles up to 32 times this.
     pub retry: u64,
-    /// First pause after a catch-up that failed; doubles up to 32 times this.
-    pub catch_up_retry: u64,
     /// The most that the engine ages between two inputs.
     pub step_max: u64,
 }
@@ -86,21 +108,15 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             heartbeat: SECOND,
+            patience_min: 4 * SECOND,
+            patience_max: 600 * SECOND,
+            unmeasured: 120 * SECOND,
             down_grace: 2 * SECOND,
-            connect_grace: 5 * SECOND,
-            silence: 8 * SECOND,
-            stall_min: 15 * SECOND,
-            stall_factor: 8,
-            stall_unmeasured: 120 * SECOND,
-            minority_grace: 3 * SECOND,
             settle: 2 * SECOND,
-            rejoin_grace: 10 * SECOND,
-            rejoin_alone_after: 20 * SECOND,
             join_every: 3 * SECOND,
             join_valid: 10 * SECOND,
-            ready_every: 2 * SECOND,
-            retry: SECOND / 4,
-            catch_up_retry: SECOND,
+            repeat: 2 * SECOND,
+            retry: SECOND,
             step_max: SECOND,
         }
     }

@@ -1,9 +1,11 @@
 //! What goes into the engine and what comes out of it.
 
-use crate::message::Phase;
-use crate::record::{Lease, Record};
-use crate::run::Codec;
+use super::config::{Candidate, Register};
+use crate::message::{Certificate, Phase};
+use crate::record::{Measured, Record, Span};
+use crate::run::{Codec, Minority};
 use crate::{Digest, NodeId};
+use serde::{Deserialize, Serialize};
 
 /// Microseconds on the driver's monotonic clock; only differences matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -11,7 +13,7 @@ pub struct Time(pub u64);
 
 /// Names one attempt at one round. Bulk data of an attempt carries it and is never mixed with another's
 /// (`protocol.md` §5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AttemptKey {
     pub lineage: Digest,
     pub seq: u64,
@@ -46,17 +48,11 @@ pub enum Input {
     Tick,
     /// An inner step of the current round is done.
     TrainProgress { round: u64, step: u32 },
-    /// The inner steps of the round are done and the pseudo-gradient is ready.
-    Trained {
-        round: u64,
-        parent: Digest,
-        samples: u64,
-        tokens: u64,
-        steps: u32,
-        loss_q16: u32,
-        payload: Digest,
-        step_us: u32,
-    },
+    /// The inner steps of the round are done, or were cut short, and the pseudo-gradient is ready. Without any step
+    /// done nothing is said and the round goes on.
+    Trained { round: u64, base: Digest, samples: u64, tokens: u64, steps: u32, loss_q16: u32, payload: Digest, measured: Measured },
+    /// A measured round-trip time to a peer.
+    Rtt { peer: NodeId, micros: u32 },
     /// Bytes moved in the attempt's reduction.
     ReduceProgress { key: AttemptKey, bytes: u64 },
     /// The attempt's encoded update is complete here.
@@ -69,11 +65,15 @@ pub enum Input {
     CatchUpProgress { bytes: u64 },
     /// The write named by the token is on disk.
     Durable { token: PersistToken },
-    /// The node's canonical state is now that of `record`, which is durable here.
-    CaughtUp { record: Record },
+    /// The node's canonical state is now that of `record`, which is durable here with the votes that decided it.
+    CaughtUp { record: Record, certificate: Option<Certificate> },
     /// No source could bring the node to the head it asked for; the state that it held before is intact.
     /// `diverged`: the sources' chain does not contain the record held here, so the next try has to be `afresh`.
     CatchUpFailed { reason: String, diverged: bool },
+    /// A candidate that was asked for by [`Output::Fetch`] is here, with an update that has the digest of its record.
+    Fetched { candidate: Candidate },
+    /// Nobody could give the candidate of this attempt with this record.
+    FetchFailed { key: AttemptKey, record: Digest },
     /// The operator wants this node to go (SIGTERM, Ctrl-C).
     Leave,
 }
@@ -83,30 +83,39 @@ pub enum Input {
 pub enum Output {
     /// Send a control message, after the named write is on disk if there is one.
     Send { to: NodeId, bytes: Vec<u8>, after: Option<PersistToken> },
-    /// Run inner steps from the head's parameters, over the lease.
+    /// Run inner steps from the state at hand, over the lease.
     Train {
         round: u64,
-        parent: Digest,
-        lease: Lease,
+        /// The record that made the state.
+        base: Digest,
+        lease: Span,
+        /// Steps for the whole lease.
         inner_steps: u32,
         /// Committed tokens so far, for the schedule.
         tokens: u64,
     },
+    /// End the inner steps of this round after the one under way and answer with `Trained`: the others are done.
+    CutShort { round: u64 },
     /// Stop the inner steps of this round and forget them.
     StopTraining { round: u64 },
     /// Average these contributions. Members are in ring order; mine is the one made for this round.
     Reduce { key: AttemptKey, members: Vec<Contribution>, codec: Codec },
-    /// Drop everything of this attempt: streams, partial sums, speculative state. My contribution stays until the
-    /// head moves; a persisted report and its update stay until the next report or the next head replaces them.
+    /// Drop everything of this attempt: streams, partial sums, speculative state. My contribution stays until a
+    /// COMMIT takes it in or a later one is made; persisted candidates and their updates stay until the head moves.
     Abandon { key: AttemptKey },
-    /// Apply the outer step with the attempt's update to a copy of the state; answer with `Applied`. After a restart
-    /// or an `Abandon` the attempt may be that of the persisted report: its update is read from disk.
+    /// Compute the state after the outer step with the attempt's update; answer with `Applied`. After a restart, a
+    /// `Fetched` or an `Abandon` the update is that of the candidate, in memory or on disk.
     Speculate { key: AttemptKey, outer_lr: f64, momentum: f64 },
-    /// Write the attempt's update and this record, synced, as a report; answer with `Durable`.
-    PersistReport { token: PersistToken, key: AttemptKey, record: Record },
-    /// The round is decided: adopt the attempt's speculative state, write `record` as head, synced; answer with
-    /// `Durable`.
-    Commit { token: PersistToken, key: AttemptKey, record: Record },
+    /// Write, synced, in one batch: what this node is about to sign, and the candidate that it speaks of (with the
+    /// attempt's update). Answer with `Durable`.
+    Persist { token: PersistToken, register: Register, candidate: Option<Candidate> },
+    /// The record is decided. With a key: apply the attempt's update (`Speculate` has been answered) and keep the
+    /// contribution only if `mine` is false. Without one the state stays. Write record and certificate as head and
+    /// drop all candidates, synced; answer with `Durable`.
+    Commit { token: PersistToken, key: Option<AttemptKey>, record: Record, certificate: Certificate, mine: bool },
+    /// Bring this candidate here from any of `sources`, which hold it on disk; answer with `Fetched` or
+    /// `FetchFailed`. One for each key at a time.
+    Fetch { key: AttemptKey, record: Digest, sources: Vec<NodeId> },
     /// Found a lineage: write this record as head with the initial state; answer with `Durable`.
     Found { token: PersistToken, record: Record },
     /// Bring the canonical state to `target` or a later record of its chain, from any of `sources`; answer with
@@ -137,6 +146,8 @@ pub enum Refusal {
     IdentityInUse,
     /// A contradiction of something signed before.
     Equivocation { what: &'static str },
+    /// Not admitted: its ticket or identity does not let it in.
+    NotAdmitted { why: &'static str },
     /// Not a message for this moment (another lineage, round or attempt). Counted; the peer stays.
     Stale,
     /// The flock is full.
@@ -189,6 +200,22 @@ pub enum Notice {
         round: u64,
         reason: &'static str,
     },
+    /// Some round was given up without a result.
+    Skipped { record: Digest, seq: u64 },
+    /// No quorum is in reach: what the run's policy makes of it after the grace, in microseconds.
+    CutOff { policy: Minority, missing: Vec<NodeId>, grace: u64 },
+    /// The quorum is in reach again.
+    Rejoined,
+    /// This node goes on in a new lineage.
+    Forked { lineage: Digest, members: Vec<NodeId> },
+    /// Another lineage of the run was met: whether this node's yields to it.
+    LineageMet { lineage: Digest, yields: bool },
+    /// Two certified records of one lineage at one place: the promise is broken, and here is the proof.
+    SplitBrain { ours: Certificate, theirs: Certificate },
+    /// This node's disk is older than what others have seen it sign, or it has none: it speaks anew, as a learner.
+    NewIncarnation { incarnation: u64, why: &'static str },
+    /// This node's result differs from the decided one: its state is fetched anew.
+    OwnFault { detail: &'static str },
     /// This node was off the flock's head and fetches anew.
     RolledBack {
         from_seq: u64,

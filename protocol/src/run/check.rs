@@ -1,8 +1,8 @@
 //! Bounds of a run's values, each with its reason.
 
-use super::RunSpec;
+use super::{AdmissionMode, RunSpec};
 use crate::limits::{
-    INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, PARAMETERS_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX,
+    ALLOWED_MAX, INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, PARAMETERS_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX,
 };
 use std::fmt;
 
@@ -50,6 +50,7 @@ impl RunSpec {
         self.check_model(&mut check);
         self.check_inner(&mut check);
         self.check_outer(&mut check);
+        self.check_flock(&mut check);
         if check.problems.is_empty() { Ok(()) } else { Err(RunError { problems: check.problems }) }
     }
 
@@ -120,6 +121,24 @@ impl RunSpec {
             check.float("outer.lr", *lr, Least::Above(0.0), Most::To(10.0));
         }
         check.float("outer.momentum", self.outer.momentum, Least::From(0.0), Most::Below(1.0));
+    }
+}
+
+impl RunSpec {
+    fn check_flock(&self, check: &mut Check) {
+        // A day is longer than anybody should sit before a flock that does nothing.
+        check.range("partition.grace_ms", self.partition.grace_ms, 1_000, 86_400_000);
+        let (mode, allow) = (self.admission.mode, &self.admission.allow);
+        let shown = || format!("{} identities", allow.len());
+        let listed = mode == AdmissionMode::List;
+        let count = if listed { (1..=ALLOWED_MAX).contains(&allow.len()) } else { allow.is_empty() };
+        let must = format!("1 to {ALLOWED_MAX} identities with admission.mode = \"list\", none otherwise");
+        check.holds(count, "admission.allow", shown(), must);
+        let ascend = allow.windows(2).all(|pair| pair[0] < pair[1]);
+        check.holds(ascend, "admission.allow", shown(), "in ascending order without repeats".to_owned());
+        let signer = mode != AdmissionMode::Ticket || self.creator.is_some();
+        let must = "set when admission.mode = \"ticket\": somebody has to sign the tickets".to_owned();
+        check.holds(signer, "creator", "none", must);
     }
 }
 

@@ -41,6 +41,23 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for ListVisitor<T,
     }
 }
 
+/// A list of at most `MAX` byte strings of at most `BYTES` each.
+pub fn blobs<'de, D, const MAX: usize, const BYTES: usize>(deserializer: D) -> Result<Vec<Vec<u8>>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    struct Blob<const BYTES: usize>(Vec<u8>);
+
+    impl<'de, const BYTES: usize> Deserialize<'de> for Blob<BYTES> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            bytes::<D, BYTES>(deserializer).map(Self)
+        }
+    }
+
+    let blobs = list::<D, Blob<BYTES>, MAX>(deserializer)?;
+    Ok(blobs.into_iter().map(|blob| blob.0).collect())
+}
+
 /// At most `MAX` bytes. Borrowed from the input until the length is known to be in bounds.
 pub fn bytes<'de, D, const MAX: usize>(deserializer: D) -> Result<Vec<u8>, D::Error>
 where

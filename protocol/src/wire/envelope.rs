@@ -12,7 +12,7 @@ use super::{WireError, binary, document};
 use crate::Digest;
 use crate::identity::{NodeId, Signature, Signer, Verifier};
 use crate::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
-use crate::message::{Form, Head, Hello, Join, Leave, Message, Ready, Report};
+use crate::message::{Certificate, Estimate, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Witness};
 
 const SIGNATURE_DOMAIN: &[u8] = b"starling control v1";
 const ENVELOPE_DOMAIN: &str = "starling envelope v1";
@@ -26,9 +26,14 @@ mod tag {
     pub const HEAD: u16 = 2;
     pub const JOIN: u16 = 3;
     pub const READY: u16 = 4;
-    pub const FORM: u16 = 5;
-    pub const REPORT: u16 = 6;
+    // 5 and 6 were FORM and REPORT of version 1.
     pub const LEAVE: u16 = 7;
+    pub const ESTIMATE: u16 = 8;
+    pub const VOTE: u16 = 9;
+    pub const CERTIFICATE: u16 = 10;
+    pub const WITNESS: u16 = 11;
+    pub const FORK: u16 = 12;
+    pub const START: u16 = 13;
 }
 
 /// A message whose signature holds.
@@ -130,39 +135,24 @@ fn signed_bytes(run: &Digest, sender: &NodeId, body: &[u8]) -> Vec<u8> {
 }
 
 fn encode_body(message: &Message) -> Vec<u8> {
-    let mut body = Vec::new();
-    let mut write = |tag: u16| body.extend_from_slice(&tag.to_le_bytes());
-    match message {
-        Message::Hello(m) => {
-            write(tag::HELLO);
-            binary::append(m, &mut body);
-        }
-        Message::Head(m) => {
-            write(tag::HEAD);
-            binary::append(m, &mut body);
-        }
-        Message::Join(m) => {
-            write(tag::JOIN);
-            binary::append(m, &mut body);
-        }
-        Message::Ready(m) => {
-            write(tag::READY);
-            binary::append(m, &mut body);
-        }
-        Message::Form(m) => {
-            write(tag::FORM);
-            binary::append(m, &mut body);
-        }
-        Message::Report(m) => {
-            write(tag::REPORT);
-            binary::append(m, &mut body);
-        }
-        Message::Leave(m) => {
-            write(tag::LEAVE);
-            binary::append(m, &mut body);
-        }
+    fn fields<T: serde::Serialize>(tag: u16, message: &T) -> Vec<u8> {
+        let mut body = tag.to_le_bytes().to_vec();
+        binary::append(message, &mut body);
+        body
     }
-    body
+    match message {
+        Message::Hello(m) => fields(tag::HELLO, m),
+        Message::Head(m) => fields(tag::HEAD, m),
+        Message::Join(m) => fields(tag::JOIN, m),
+        Message::Ready(m) => fields(tag::READY, m),
+        Message::Leave(m) => fields(tag::LEAVE, m),
+        Message::Estimate(m) => fields(tag::ESTIMATE, m),
+        Message::Vote(m) => fields(tag::VOTE, m),
+        Message::Certificate(m) => fields(tag::CERTIFICATE, m),
+        Message::Witness(m) => fields(tag::WITNESS, m),
+        Message::Fork(m) => fields(tag::FORK, m),
+        Message::Start(m) => fields(tag::START, m),
+    }
 }
 
 fn decode_body(body: &[u8]) -> Result<Message, WireError> {
@@ -175,9 +165,13 @@ fn decode_body(body: &[u8]) -> Result<Message, WireError> {
         tag::HEAD => Message::Head(binary::decode::<Head, MAX>("head", fields)?),
         tag::JOIN => Message::Join(binary::decode::<Join, MAX>("join", fields)?),
         tag::READY => Message::Ready(binary::decode::<Ready, MAX>("ready", fields)?),
-        tag::FORM => Message::Form(binary::decode::<Form, MAX>("form", fields)?),
-        tag::REPORT => Message::Report(binary::decode::<Report, MAX>("report", fields)?),
         tag::LEAVE => Message::Leave(binary::decode::<Leave, MAX>("leave", fields)?),
+        tag::ESTIMATE => Message::Estimate(binary::decode::<Estimate, MAX>("estimate", fields)?),
+        tag::VOTE => Message::Vote(binary::decode::<Vote, MAX>("vote", fields)?),
+        tag::CERTIFICATE => Message::Certificate(binary::decode::<Certificate, MAX>("certificate", fields)?),
+        tag::WITNESS => Message::Witness(binary::decode::<Witness, MAX>("witness", fields)?),
+        tag::FORK => Message::Fork(binary::decode::<Fork, MAX>("fork", fields)?),
+        tag::START => Message::Start(binary::decode::<Start, MAX>("start", fields)?),
         tag => return Err(WireError::UnknownTag { tag }),
     })
 }

@@ -17,7 +17,10 @@ pub(crate) mod number;
 #[cfg(test)]
 pub(crate) mod sample;
 
-pub use document::{decode_record, decode_spec, encode_record, encode_spec, record_digest, spec_digest};
+pub use document::{
+    decode_candidate, decode_certificate, decode_record, decode_register, decode_spec, decode_ticket, encode_candidate,
+    encode_certificate, encode_record, encode_register, encode_spec, encode_ticket, record_digest, spec_digest,
+};
 pub use envelope::{Opened, open, seal};
 
 use crate::NodeId;

@@ -2,9 +2,13 @@
 
 use crate::identity::{Ed25519Signer, Signer};
 use crate::limits::PROTOCOL_VERSION;
-use crate::message::{Form, Head, Hello, Join, Leave, Message, Phase, Ready, Report};
-use crate::record::{Contributor, Lease, NextRound, Record, RecordKind};
-use crate::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
+use crate::message::{
+    Certificate, Estimate, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase, Question, Ready, Stamp, Start,
+    Statement, StatementKind, Value, ValueKind, Vote, Witness,
+};
+use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
+use crate::run::{AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, InnerSpec, Minority, ModelSpec, OuterSpec};
+use crate::run::{PartitionSpec, RunSpec, SyncSpec};
 use crate::{Digest, NodeId};
 
 pub fn digest(fill: u8) -> Digest {
@@ -52,17 +56,31 @@ pub fn spec() -> RunSpec {
         },
         outer: OuterSpec { lr: vec![(1, 0.9), (4, 0.7)], momentum: 0.9 },
         sync: SyncSpec { codec: Codec::Int8 },
+        partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
+        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 100, tokens: 0 },
     }
 }
 
+pub fn measured() -> Measured {
+    Measured { step_us: 85_000, upload_kbps: 20_000, reduce_us: 1_500_000, norm_bits: 1.5f32.to_bits() }
+}
+
+pub fn member(fill: u8, start: u64) -> Member {
+    let lease = Span { start, count: 240 };
+    Member { id: node(fill), incarnation: 7, role: Role::Voter, absent: 0, expected: true, lease }
+}
+
 pub fn record() -> Record {
-    let contributor = |fill| Contributor {
+    let contributor = |fill: u8, start| Contributor {
         member: node(fill),
         ready: digest(fill + 0x80),
+        start,
+        samples: 240,
         tokens: 30_720,
         steps: 30,
         loss_q16: 200_000,
+        measured: measured(),
     };
     Record {
         run: digest(1),
@@ -70,31 +88,88 @@ pub fn record() -> Record {
         seq: 3,
         parent: digest(4),
         kind: RecordKind::Commit,
+        base: Digest::default(),
         round: 3,
-        contributors: vec![contributor(0x10), contributor(0x20)],
+        contributors: vec![contributor(0x10, 960), contributor(0x20, 1_200)],
         update: digest(5),
         state_root: digest(6),
         tokens: 184_320,
         cursor: 1_920,
+        free: vec![Span { start: 480, count: 16 }],
+        merged: vec![digest(0x51)],
+        grants: vec![GrantUse { grant: digest(0x61), uses: 2 }],
+        revoked: vec![digest(0x71)],
         next: NextRound {
             inner_steps: 30,
             codec: Codec::Int8,
+            rung: 2,
+            dwell: 5,
+            verdicts: 1,
             members: vec![
-                Lease { member: node(0x10), start: 1_440, count: 240 },
-                Lease { member: node(0x20), start: 1_680, count: 240 },
+                member(0x10, 1_440),
+                Member { role: Role::Learner, absent: 1, expected: false, ..member(0x20, 1_680) },
             ],
         },
     }
 }
 
-pub fn report() -> Report {
-    Report { lineage: digest(2), seq: 4, attempt: 1, set: digest(8), record: digest(9) }
+pub fn question() -> Question {
+    Question { lineage: digest(2), seq: 4, parent: digest(4), instance: 0 }
+}
+
+pub fn value() -> Value {
+    Value {
+        kind: ValueKind::Commit,
+        digest: digest(9),
+        tokens: 61_440,
+        contributors: 2,
+        attempt: 1,
+        set: digest(8),
+        members: Vec::new(),
+    }
+}
+
+pub fn set_value() -> Value {
+    Value { kind: ValueKind::Set, digest: digest(8), members: vec![0b101], ..value() }
+}
+
+pub fn vote() -> Vote {
+    Vote { question: question(), incarnation: 7, ballot: 1, value: value(), voted: true }
+}
+
+pub fn ready() -> Ready {
+    Ready {
+        lineage: digest(2),
+        round: 4,
+        base: digest(4),
+        state_root: digest(6),
+        boot: 0x0102_0304,
+        start: 1_440,
+        samples: 240,
+        tokens: 30_720,
+        steps: 30,
+        loss_q16: 190_000,
+        payload: digest(0xaa),
+        measured: measured(),
+        statements: vec![
+            Statement { kind: StatementKind::Joins, id: node(0x30), incarnation: 9, grant: digest(0x61) },
+            Statement { kind: StatementKind::Suspect, id: node(0x20), incarnation: 0, grant: Digest::default() },
+        ],
+        leave: false,
+        merges: Some(digest(0x52)),
+        rtts: vec![PeerRtt { peer: 1, rtt: 800 }],
+    }
 }
 
 /// One of each kind, in order of tag.
 pub fn messages() -> Vec<Message> {
+    let spec = super::encode_spec(&spec());
+    let certificate = || {
+        let vote = super::seal(&signer(), &digest(1), &Message::Vote(vote())).expect("the sample is well-formed");
+        Certificate { lineage: digest(2), seq: 4, record: digest(9), votes: vec![vote] }
+    };
     vec![
-        Message::Hello(Hello { version: PROTOCOL_VERSION, spec: super::encode_spec(&spec()), boot: 0x0102_0304 }),
+        Message::Hello(Hello { version: PROTOCOL_VERSION, spec, boot: 0x0102_0304, incarnation: 7 }),
         Message::Head(Head {
             lineage: digest(2),
             seq: 3,
@@ -102,34 +177,31 @@ pub fn messages() -> Vec<Message> {
             tokens: 184_320,
             phase: Phase::Reducing,
             progress: 77,
-            report: Some(report()),
         }),
-        Message::Join(Join { lineage: digest(2), seq: 3, record: digest(4), state_root: digest(6) }),
-        Message::Ready(Ready {
+        Message::Join(Join {
             lineage: digest(2),
-            seq: 4,
-            round: 4,
-            parent: digest(4),
+            seq: 3,
+            record: digest(4),
             state_root: digest(6),
-            lease_start: 1_440,
-            samples: 240,
-            tokens: 30_720,
-            steps: 30,
-            loss_q16: 190_000,
-            payload: digest(0xaa),
-            step_us: 85_000,
-            joins: vec![node(0x30), node(0x40)],
-            leave: false,
+            incarnation: 9,
+            ticket: vec![1, 2, 3],
         }),
-        Message::Form(Form {
+        Message::Ready(ready()),
+        Message::Leave(Leave { lineage: digest(2), seq: 3 }),
+        Message::Estimate(Estimate { question: question(), incarnation: 7, ballot: 1, value: value() }),
+        Message::Vote(vote()),
+        Message::Certificate(certificate()),
+        Message::Witness(Witness {
+            incarnation: 7,
+            stamp: Stamp { seq: 4, instance: 0, ballot: 1, phase: 2 },
+        }),
+        Message::Fork(Fork {
             lineage: digest(2),
             seq: 4,
             parent: digest(4),
-            attempt: 1,
-            members: vec![node(0x10), node(0x20)],
-            live: vec![node(0x10), node(0x20), node(0x30)],
+            incarnation: 7,
+            members: vec![0b11],
         }),
-        Message::Report(report()),
-        Message::Leave(Leave { lineage: digest(2), seq: 3 }),
+        Message::Start(Start { question: Question { instance: 1, ..question() }, value: set_value() }),
     ]
 }

@@ -1,0 +1,249 @@
+//! The vote: one question, decided by a symmetric two-phase ballot without a proposer (`protocol.md` §7; after
+//! "UniformVoting" of Charron-Bost and Schiper, "The Heard-Of model", Distributed Computing 22, 2009).
+//!
+//! ```text
+//! A  say EST(b, x); of a quorum:  all say v:  vote v, x = v         otherwise:  vote nothing, x = best
+//! B  say VOTE(b, x, vote); of a quorum:  one votes v:  x = v, forced    otherwise:  x = best
+//!    a quorum votes v: v is decided.  Then ballot b + 1.
+//! ```
+//!
+//! *Safety.* Two votes of one ballot are equal: each stands on a quorum of estimates, two quorums share a voter, and
+//! it said one. If v is decided in ballot b, whoever ends b has heard a quorum, so a vote for v and for nothing else,
+//! and enters b + 1 with v. A voter that missed messages may enter a later ballot by copying the value of one that is
+//! there: its value is that of a voter that entered properly.
+//!
+//! This module knows nothing of records, signatures or time: it is told what was said and says what to say next. Its
+//! owner holds bytes before it lets an estimate out, and writes before it sends.
+
+use crate::NodeId;
+use crate::quorum::Quorum;
+use std::collections::BTreeMap;
+
+/// Ballots beyond the own one of which anything is believed: far more than ever happens.
+pub const BALLOTS_AHEAD_MAX: u32 = 1 << 16;
+
+/// What a voter decides between. Compared by `rank` when nothing is forced: the greatest wins.
+pub trait Choice: Clone + Eq {
+    type Rank: Ord;
+    fn rank(&self) -> Self::Rank;
+}
+
+/// Something said in a ballot.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Said<V> {
+    pub ballot: u32,
+    pub value: V,
+    /// None in phase A; in phase B whether the value is voted for.
+    pub voted: Option<bool>,
+}
+
+impl<V> Said<V> {
+    /// Ballot and phase: what one voter says rises in this order.
+    pub fn place(&self) -> (u32, u8) {
+        (self.ballot, if self.voted.is_some() { 2 } else { 1 })
+    }
+}
+
+/// One voter's part in the vote on one question.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ballot<V> {
+    me: NodeId,
+    /// What this voter said last; None before it has entered.
+    said: Option<Said<V>>,
+    /// The value that it would say next, and whether that is forced on it.
+    next: Option<Next<V>>,
+    /// Newest estimate and newest vote of each other voter.
+    estimates: BTreeMap<NodeId, Said<V>>,
+    votes: BTreeMap<NodeId, Said<V>>,
+    decided: Option<(u32, V)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Next<V> {
+    said: Said<V>,
+    forced: bool,
+}
+
+impl<V: Choice> Ballot<V> {
+    pub fn new(me: NodeId) -> Self {
+        Self { me, said: None, next: None, estimates: BTreeMap::new(), votes: BTreeMap::new(), decided: None }
+    }
+
+    /// Goes on from what was written before a restart.
+    pub fn resume(me: NodeId, said: Said<V>) -> Self {
+        let mut ballot = Self::new(me);
+        ballot.record(me, said.clone());
+        ballot.said = Some(said);
+        ballot
+    }
+
+    /// What this voter said last: to be repeated to whoever may have missed it.
+    pub fn said(&self) -> Option<&Said<V>> {
+        self.said.as_ref()
+    }
+
+    /// What is decided, and in which ballot.
+    pub fn decided(&self) -> Option<(u32, &V)> {
+        self.decided.as_ref().map(|(ballot, value)| (*ballot, value))
+    }
+
+    /// What is to be said next: the owner obtains the bytes of the value if it is an estimate, writes, and calls
+    /// [`Ballot::say`]. The second part tells whether no other value may take its place.
+    pub fn pending(&self) -> Option<(&Said<V>, bool)> {
+        self.next.as_ref().map(|next| (&next.said, next.forced))
+    }
+
+    /// Enters the vote with an own value, unless it has entered.
+    pub fn propose(&mut self, value: V) {
+        if self.said.is_none() && self.next.as_ref().is_none_or(|next| !next.forced) {
+            let ballot = self.next.as_ref().map_or(0, |next| next.said.ballot);
+            self.next = Some(Next { said: Said { ballot, value, voted: None }, forced: false });
+        }
+    }
+
+    /// Takes back what was not said: its bytes cannot be had. Only what is not forced can be taken back.
+    pub fn withdraw(&mut self) {
+        self.next.take_if(|next| !next.forced);
+    }
+
+    /// What was pending is on disk and about to be sent.
+    pub fn say(&mut self) -> Option<Said<V>> {
+        let said = self.next.take()?.said;
+        self.said = Some(said.clone());
+        self.record(self.me, said.clone());
+        Some(said)
+    }
+
+    /// Hears what another voter said; false if it is older than what it said before, or contradicts it.
+    pub fn hear(&mut self, from: NodeId, said: Said<V>) -> bool {
+        let own = self.said.as_ref().map_or(0, |said| said.ballot);
+        if from == self.me || said.ballot > own.saturating_add(BALLOTS_AHEAD_MAX) {
+            return false;
+        }
+        self.record(from, said)
+    }
+
+    fn record(&mut self, from: NodeId, said: Said<V>) -> bool {
+        let kept = if said.voted.is_some() { &mut self.votes } else { &mut self.estimates };
+        match kept.get(&from) {
+            Some(before) if before.ballot > said.ballot => false,
+            Some(before) if before.ballot == said.ballot => *before == said,
+            _ => {
+                kept.insert(from, said);
+                true
+            }
+        }
+    }
+
+    /// Whether `from` has said two different things at one place: a lie or a cloned register.
+    pub fn contradicts(&self, from: &NodeId, said: &Said<V>) -> bool {
+        let kept = if said.voted.is_some() { &self.votes } else { &self.estimates };
+        kept.get(from).is_some_and(|before| before.ballot == said.ballot && before != said)
+    }
+
+    /// The votes that decided, as senders: those whose newest vote is for the decided value in the deciding ballot.
+    pub fn deciders(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let for_it = |said: &Said<V>| {
+            self.decided.as_ref().is_some_and(|(ballot, value)| {
+                said.ballot == *ballot && said.value == *value && said.voted == Some(true)
+            })
+        };
+        self.votes.iter().filter(move |(_, said)| for_it(said)).map(|(id, _)| *id)
+    }
+
+    /// Moves on as far as what was heard allows. `usable`: whether this voter holds a value's bytes or may get them;
+    /// others are not chosen freely, and where none is left `fallback` is. `patient`: whether to wait for more than a
+    /// quorum where that could help.
+    pub fn advance(&mut self, quorum: &Quorum, usable: impl Fn(&V) -> bool, fallback: &V, patient: bool) {
+        self.decide(quorum);
+        if self.decided.is_some() {
+            self.next = None;
+            return;
+        }
+        self.jump(quorum);
+        let Some(said) = self.said.clone().filter(|_| self.next.is_none()) else { return };
+        match said.voted {
+            None => self.end_estimates(&said, quorum, usable, fallback, patient),
+            Some(_) => self.end_votes(&said, quorum, usable, fallback, patient),
+        }
+    }
+
+    /// A quorum votes for one value in one ballot.
+    fn decide(&mut self, quorum: &Quorum) {
+        let votes: Vec<&Said<V>> = self.votes.values().filter(|said| said.voted == Some(true)).collect();
+        let agrees = |a: &Said<V>, id: &NodeId| self.votes.get(id).is_some_and(|b| b == a);
+        let winner = votes.into_iter().find(|said| quorum.met_by(|id| agrees(said, id)));
+        if let (None, Some(winner)) = (&self.decided, winner) {
+            self.decided = Some((winner.ballot, winner.value.clone()));
+        }
+    }
+
+    /// Another voter is in a later ballot: enters it with that one's value.
+    fn jump(&mut self, quorum: &Quorum) {
+        let own = self.next.as_ref().map(|next| next.said.ballot).or(self.said.as_ref().map(|said| said.ballot));
+        let voters = |id: &NodeId| quorum.incarnation(id).is_some();
+        let heard = self.estimates.iter().chain(&self.votes).filter(|(id, _)| **id != self.me && voters(id));
+        let Some(latest) = heard.map(|(_, said)| said).max_by_key(|said| (said.ballot, said.voted)) else { return };
+        if own.is_some_and(|own| latest.ballot > own) || (own.is_none() && latest.ballot > 0) {
+            let said = Said { ballot: latest.ballot, value: latest.value.clone(), voted: None };
+            self.next = Some(Next { said, forced: true });
+        }
+    }
+
+    fn end_estimates(
+        &mut self,
+        said: &Said<V>,
+        quorum: &Quorum,
+        usable: impl Fn(&V) -> bool,
+        fallback: &V,
+        patient: bool,
+    ) {
+        let here = |id: &NodeId| self.estimates.get(id).filter(|other| other.ballot == said.ballot);
+        if !quorum.met_by(|id| here(id).is_some()) {
+            return;
+        }
+        let heard: Vec<&V> = quorum.voters().iter().filter_map(|(id, _)| here(id)).map(|other| &other.value).collect();
+        let equal = heard.iter().all(|value| **value == said.value);
+        // Of unequal estimates one that a whole quorum shares may still be among those to come.
+        if !equal && patient && heard.len() < quorum.voters().len() {
+            return;
+        }
+        let agreed = heard.iter().find(|value| quorum.met_by(|id| here(id).is_some_and(|o| o.value == ***value)));
+        let (value, voted) = match agreed {
+            Some(agreed) => ((*agreed).clone(), true),
+            None => (best(&heard, usable, fallback), false),
+        };
+        self.next = Some(Next { said: Said { ballot: said.ballot, value, voted: Some(voted) }, forced: false });
+    }
+
+    fn end_votes(
+        &mut self,
+        said: &Said<V>,
+        quorum: &Quorum,
+        usable: impl Fn(&V) -> bool,
+        fallback: &V,
+        patient: bool,
+    ) {
+        let here = |id: &NodeId| self.votes.get(id).filter(|other| other.ballot == said.ballot);
+        if !quorum.met_by(|id| here(id).is_some()) {
+            return;
+        }
+        let heard: Vec<&Said<V>> = quorum.voters().iter().filter_map(|(id, _)| here(id)).collect();
+        let voted = heard.iter().find(|other| other.voted == Some(true));
+        // With all that are here the value may be decided in this very ballot.
+        if voted.is_some() && patient && heard.len() < quorum.voters().len() {
+            return;
+        }
+        let (value, forced) = match voted {
+            Some(voted) => (voted.value.clone(), true),
+            None => (best(&heard.iter().map(|other| &other.value).collect::<Vec<_>>(), usable, fallback), false),
+        };
+        self.next = Some(Next { said: Said { ballot: said.ballot.saturating_add(1), value, voted: None }, forced });
+    }
+}
+
+/// The best value that was heard, the own one among them, and can be used.
+fn best<V: Choice>(heard: &[&V], usable: impl Fn(&V) -> bool, fallback: &V) -> V {
+    let candidates = heard.iter().copied().filter(|value| usable(value));
+    candidates.max_by_key(|value| value.rank()).unwrap_or(fallback).clone()
+}

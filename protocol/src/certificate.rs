@@ -1,0 +1,136 @@
+//! Proof that a record was decided: the quorum of signed votes for it (`protocol.md` §7), or for a fork the signed
+//! statements of all who went (§9).
+
+use crate::identity::Verifier;
+use crate::message::{Certificate, Fork, Message, ValueKind, Vote, member_indices};
+use crate::quorum::Quorum;
+use crate::record::{Record, RecordKind};
+use crate::{Digest, NodeId, wire};
+use std::collections::BTreeSet;
+
+/// Why a certificate does not prove its record.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CertificateError {
+    #[error("the certificate is for another record")]
+    OtherRecord,
+    #[error("the record does not follow the one before: {0}")]
+    DoesNotFollow(String),
+    #[error("a vote in the certificate does not decode: {0}")]
+    Malformed(String),
+    #[error("a vote in the certificate is not for this record, or not a vote")]
+    OtherVote,
+    #[error("a vote in the certificate is by {0}, who may not vote here")]
+    NotAVoter(NodeId),
+    #[error("the votes in the certificate are not in ascending order of their senders")]
+    NotAscending,
+    #[error("{0} voters signed, which is no quorum")]
+    NoQuorum(usize),
+}
+
+/// Checks that `record` was decided after `parent` (whose digest is `parent_digest`), by signatures and quorum, and
+/// that it follows it by all that the two show.
+///
+/// # Errors
+/// The first reason why it is no proof.
+pub fn verify(
+    verifier: &dyn Verifier,
+    parent: &Record,
+    parent_digest: &Digest,
+    record: &Record,
+    certificate: &Certificate,
+) -> Result<(), CertificateError> {
+    let digest = record.digest();
+    if (certificate.lineage, certificate.seq, certificate.record) != (record.lineage, record.seq, digest) {
+        return Err(CertificateError::OtherRecord);
+    }
+    record.validate_after(parent).map_err(|why| CertificateError::DoesNotFollow(why.to_string()))?;
+    if record.kind == RecordKind::Fork {
+        return verify_fork(verifier, parent, parent_digest, record, certificate);
+    }
+    let quorum = Quorum::after(parent, parent_digest);
+    verify_votes(verifier, &record.run, &quorum, parent_digest, certificate)
+}
+
+/// Checks signatures and quorum alone: that voters of `quorum`, those after the record of digest `parent`, decided
+/// `certificate.record`.
+///
+/// # Errors
+/// The first reason why they did not.
+pub fn verify_votes(
+    verifier: &dyn Verifier,
+    run: &Digest,
+    quorum: &Quorum,
+    parent: &Digest,
+    certificate: &Certificate,
+) -> Result<(), CertificateError> {
+    let mut signers: Vec<NodeId> = Vec::with_capacity(certificate.votes.len());
+    let mut ballot = None;
+    for bytes in &certificate.votes {
+        let opened = open(verifier, run, bytes)?;
+        let Message::Vote(vote) = opened.message else { return Err(CertificateError::OtherVote) };
+        let asked = (vote.question.lineage, vote.question.seq, vote.question.parent, vote.question.instance);
+        let one_ballot = *ballot.get_or_insert(vote.ballot) == vote.ballot;
+        let for_it = vote.voted && vote.value.digest == certificate.record && vote.value.kind != ValueKind::Set;
+        if asked != (certificate.lineage, certificate.seq, *parent, 0) || !one_ballot || !for_it {
+            return Err(CertificateError::OtherVote);
+        }
+        if !quorum.has(&opened.sender, vote.incarnation) {
+            return Err(CertificateError::NotAVoter(opened.sender));
+        }
+        ascend(&mut signers, opened.sender)?;
+    }
+    let signed: BTreeSet<NodeId> = signers.iter().copied().collect();
+    if quorum.met(&signed) { Ok(()) } else { Err(CertificateError::NoQuorum(signed.len())) }
+}
+
+fn verify_fork(
+    verifier: &dyn Verifier,
+    parent: &Record,
+    parent_digest: &Digest,
+    record: &Record,
+    certificate: &Certificate,
+) -> Result<(), CertificateError> {
+    let mut signers: Vec<NodeId> = Vec::with_capacity(certificate.votes.len());
+    let mut members: Option<Vec<u8>> = None;
+    for bytes in &certificate.votes {
+        let opened = open(verifier, &record.run, bytes)?;
+        let Message::Fork(Fork { lineage, seq, parent: after, members: said, .. }) = opened.message else {
+            return Err(CertificateError::OtherVote);
+        };
+        let same = *members.get_or_insert_with(|| said.clone()) == said;
+        if (lineage, seq, after) != (parent.lineage, record.seq, *parent_digest) || !same {
+            return Err(CertificateError::OtherVote);
+        }
+        ascend(&mut signers, opened.sender)?;
+    }
+    let named: Option<Vec<NodeId>> = member_indices(members.as_deref().unwrap_or_default())
+        .map(|index| parent.next.members.get(index).map(|member| member.id))
+        .collect();
+    let all = !signers.is_empty() && named.as_ref() == Some(&signers) && record.members().eq(signers.iter().copied());
+    if all { Ok(()) } else { Err(CertificateError::NoQuorum(signers.len())) }
+}
+
+fn open(verifier: &dyn Verifier, run: &Digest, bytes: &[u8]) -> Result<wire::Opened, CertificateError> {
+    wire::open(verifier, run, bytes).map_err(|error| CertificateError::Malformed(error.to_string()))
+}
+
+fn ascend(signers: &mut Vec<NodeId>, sender: NodeId) -> Result<(), CertificateError> {
+    if signers.last().is_some_and(|last| *last >= sender) {
+        return Err(CertificateError::NotAscending);
+    }
+    signers.push(sender);
+    Ok(())
+}
+
+/// The certificate of votes as received, from whichever votes for one record were collected in one ballot.
+pub fn of_votes<'a>(decided: &Vote, votes: impl IntoIterator<Item = (&'a NodeId, &'a Vec<u8>)>) -> Certificate {
+    let question = &decided.question;
+    let mut by_sender: Vec<(&NodeId, &Vec<u8>)> = votes.into_iter().collect();
+    by_sender.sort_unstable_by_key(|(id, _)| **id);
+    Certificate {
+        lineage: question.lineage,
+        seq: question.seq,
+        record: decided.value.digest,
+        votes: by_sender.into_iter().map(|(_, bytes)| bytes.clone()).collect(),
+    }
+}

@@ -1,0 +1,97 @@
+//! Who decides: dynamic-linear quorums of a record's voters (`protocol.md` §6, §7; Jajodia and Mutchler, "Dynamic
+//! voting algorithms for maintaining the consistency of a replicated database", TODS 15(2), 1990).
+
+use crate::record::{Record, Role};
+use crate::{Digest, NodeId};
+use std::collections::BTreeSet;
+
+/// The voters that decide on the record after a given one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quorum {
+    /// Identity and incarnation, by ascending identity.
+    voters: Vec<(NodeId, u64)>,
+    distinguished: NodeId,
+}
+
+impl Quorum {
+    /// The voters that `record`, with this digest, names for the next.
+    pub fn after(record: &Record, digest: &Digest) -> Self {
+        let voters = record.next.members.iter().filter(|member| member.role == Role::Voter);
+        Self::new(digest, voters.map(|member| (member.id, member.incarnation)).collect())
+    }
+
+    /// A quorum rule over these voters, by ascending identity; the distinguished one has the smallest hash with
+    /// `parent`.
+    pub fn new(parent: &Digest, voters: Vec<(NodeId, u64)>) -> Self {
+        let place = |id: &NodeId| (Digest::of("starling distinguished v1", &[&parent.0, &id.0]), *id);
+        let distinguished = voters.iter().map(|(id, _)| place(id)).min().map_or(NodeId([0; 32]), |(_, id)| id);
+        Self { voters, distinguished }
+    }
+
+    /// Voters and their incarnations, by ascending identity.
+    pub fn voters(&self) -> &[(NodeId, u64)] {
+        &self.voters
+    }
+
+    /// Whose presence makes a half a quorum.
+    pub fn distinguished(&self) -> NodeId {
+        self.distinguished
+    }
+
+    /// Whether this node votes, speaking from the register of this incarnation.
+    pub fn has(&self, id: &NodeId, incarnation: u64) -> bool {
+        self.incarnation(id) == Some(incarnation)
+    }
+
+    /// The incarnation under which a voter was admitted.
+    pub fn incarnation(&self, id: &NodeId) -> Option<u64> {
+        let at = self.voters.binary_search_by(|(voter, _)| voter.cmp(id)).ok()?;
+        self.voters.get(at).map(|(_, incarnation)| *incarnation)
+    }
+
+    /// Whether those for whom `present` holds are a quorum: more than half of the voters, or exactly half with the
+    /// distinguished one. Any two quorums of one record share a voter.
+    pub fn met_by(&self, present: impl Fn(&NodeId) -> bool) -> bool {
+        let count = self.voters.iter().filter(|(id, _)| present(id)).count();
+        let half = 2 * count == self.voters.len() && count > 0;
+        2 * count > self.voters.len() || (half && present(&self.distinguished))
+    }
+
+    /// The same for a set.
+    pub fn met(&self, set: &BTreeSet<NodeId>) -> bool {
+        self.met_by(|id| set.contains(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quorum(n: u8) -> Quorum {
+        Quorum::new(&Digest([9; 32]), (0..n).map(|i| (NodeId([i; 32]), 7)).collect())
+    }
+
+    #[test]
+    fn any_two_quorums_share_a_voter_and_halves_differ() {
+        for n in 1..=8u8 {
+            let quorum = quorum(n);
+            let sets = 1u32 << n;
+            let met = |set: u32| quorum.met_by(|id| set >> id.0[0] & 1 == 1);
+            for a in 0..sets {
+                assert_ne!(met(a), met(!a & (sets - 1)), "of a cut in two exactly one side goes on");
+                for b in (0..sets).filter(|b| met(a) && met(*b)) {
+                    assert_ne!(a & b, 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_vote_counts_for_one_incarnation() {
+        let quorum = quorum(3);
+        assert!(quorum.has(&NodeId([1; 32]), 7));
+        assert!(!quorum.has(&NodeId([1; 32]), 8));
+        assert!(!quorum.has(&NodeId([4; 32]), 7));
+        assert!(!Quorum::new(&Digest([9; 32]), Vec::new()).met_by(|_| true), "nobody is no quorum");
+    }
+}

@@ -1,0 +1,148 @@
+//! What a record must look like, by itself and after its parent.
+
+use super::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX};
+use super::{NextRound, Record, RecordKind, Role, Span};
+use crate::Digest;
+use crate::limits::VOTERS_MAX;
+use crate::wire::{ShapeError, check_ascending};
+
+fn rule(holds: bool, what: &'static str, must: &'static str) -> Result<(), ShapeError> {
+    if holds { Ok(()) } else { Err(ShapeError::Rule { what, must }) }
+}
+
+pub(super) fn validate(record: &Record) -> Result<(), ShapeError> {
+    match record.kind {
+        RecordKind::Genesis => genesis(record)?,
+        RecordKind::Commit => commit(record)?,
+        RecordKind::Skip | RecordKind::Fork => unchanged(record)?,
+    }
+    counted(record)?;
+    next(&record.next, &record.free, record.cursor)
+}
+
+pub(super) fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
+    let digest = parent.digest();
+    let forks = record.kind == RecordKind::Fork;
+    rule(record.kind != RecordKind::Genesis, "kind", "be another than genesis after another record")?;
+    rule(record.run == parent.run, "run", "be that of the record before")?;
+    rule((record.lineage == parent.lineage) != forks, "lineage", "change in a fork and only there")?;
+    rule(Some(record.seq) == parent.seq.checked_add(1), "seq", "be one above the record before")?;
+    rule(record.parent == digest, "parent", "be the digest of the record before")?;
+    rule(record.cursor >= parent.cursor, "cursor", "not go back")?;
+    if record.kind != RecordKind::Commit {
+        rule(record.round == parent.round, "round", "be that of the record before")?;
+        rule(record.tokens == parent.tokens, "tokens", "be those of the record before")?;
+        rule(record.state_root == parent.state_root, "state_root", "be that of the record before")?;
+        rule(record.base == parent.base_or(digest), "base", "name the record that made the state")?;
+        let same = forks || (record.next == parent.next && record.free == parent.free);
+        return rule(same, "next", "be that of the record before in a skip");
+    }
+    rule(Some(record.round) == parent.round.checked_add(1), "round", "be one above the record before")?;
+    for contributor in &record.contributors {
+        let lease = parent.lease_of(&contributor.member);
+        let lease = lease.ok_or(ShapeError::Rule { what: "contributors", must: "be members of the round" })?;
+        let inside = contributor.start == lease.start && contributor.samples <= lease.count;
+        rule(inside, "contributors", "have trained on a beginning of their leases")?;
+        let steps = contributor.steps <= parent.next.inner_steps;
+        rule(steps, "contributors", "not have made more steps than the round has")?;
+    }
+    let sum = record.contributors.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.tokens));
+    rule(sum == Some(record.tokens), "tokens", "grow by the contributors' tokens")
+}
+
+fn genesis(record: &Record) -> Result<(), ShapeError> {
+    const MUST: &str = "be zero or empty in a genesis record";
+    let zero = Digest::default();
+    rule(record.seq == 0, "seq", MUST)?;
+    rule(record.round == 0, "round", MUST)?;
+    rule(record.parent == zero, "parent", MUST)?;
+    rule(record.base == zero, "base", MUST)?;
+    rule(record.update == zero, "update", MUST)?;
+    rule(record.tokens == 0, "tokens", MUST)?;
+    rule(record.contributors.is_empty(), "contributors", MUST)
+}
+
+fn later(record: &Record) -> Result<(), ShapeError> {
+    if record.seq == 0 {
+        return Err(ShapeError::OutOfRange { what: "seq", value: 0, must: "at least 1 after genesis" });
+    }
+    if record.round > record.seq {
+        return Err(ShapeError::OutOfRange { what: "round", value: record.round, must: "not above seq" });
+    }
+    rule(record.parent != Digest::default(), "parent", "name a record")
+}
+
+fn unchanged(record: &Record) -> Result<(), ShapeError> {
+    later(record)?;
+    rule(record.base != Digest::default(), "base", "name the record that made the state")?;
+    rule(record.update == Digest::default(), "update", "be zero in a record that changes no state")?;
+    rule(record.contributors.is_empty(), "contributors", "be empty in a record that changes no state")
+}
+
+fn commit(record: &Record) -> Result<(), ShapeError> {
+    later(record)?;
+    rule(record.base == Digest::default(), "base", "be zero in a commit, which makes its own state")?;
+    if record.round == 0 {
+        return Err(ShapeError::OutOfRange { what: "round", value: 0, must: "at least 1 in a commit" });
+    }
+    if record.contributors.is_empty() {
+        return Err(ShapeError::Empty { what: "contributors" });
+    }
+    check_ascending("contributors", &record.contributors, MEMBERS_MAX, |c| c.member)?;
+    let mut sum = 0u64;
+    for contributor in &record.contributors {
+        let steps = (1..=INNER_STEPS_MAX).contains(&contributor.steps);
+        let good = contributor.tokens > 0 && contributor.samples > 0 && steps;
+        rule(good, "contributors", "have samples, tokens and between 1 and INNER_STEPS_MAX steps each")?;
+        let ends = contributor.start.checked_add(contributor.samples).is_some_and(|end| end <= record.cursor);
+        rule(ends, "contributors", "have trained below the cursor")?;
+        sum = sum.saturating_add(contributor.tokens);
+    }
+    if sum > record.tokens || sum == u64::MAX {
+        let must = "at least the sum of its contributors' tokens";
+        return Err(ShapeError::OutOfRange { what: "tokens", value: record.tokens, must });
+    }
+    Ok(())
+}
+
+/// The lists that a lineage carries along.
+fn counted(record: &Record) -> Result<(), ShapeError> {
+    let ascend = |list: &[Digest]| list.windows(2).all(|pair| pair[0] < pair[1]);
+    let within = |what, count, limit| {
+        if count > limit { Err(ShapeError::TooMany { what, count, limit }) } else { Ok(()) }
+    };
+    within("merged", record.merged.len(), MERGED_MAX)?;
+    within("grants", record.grants.len(), GRANTS_MAX)?;
+    within("revoked", record.revoked.len(), GRANTS_MAX)?;
+    rule(ascend(&record.merged), "merged", "ascend without repeats")?;
+    rule(ascend(&record.revoked), "revoked", "ascend without repeats")?;
+    let grants = record.grants.windows(2).all(|pair| pair[0].grant < pair[1].grant);
+    rule(grants, "grants", "ascend without repeats")
+}
+
+fn next(next: &NextRound, free: &[Span], cursor: u64) -> Result<(), ShapeError> {
+    if next.inner_steps == 0 || next.inner_steps > INNER_STEPS_MAX {
+        let must = "between 1 and INNER_STEPS_MAX";
+        return Err(ShapeError::OutOfRange { what: "inner_steps", value: next.inner_steps.into(), must });
+    }
+    check_ascending("members", &next.members, MEMBERS_MAX, |member| member.id)?;
+    let voters = next.members.iter().filter(|member| member.role == Role::Voter).count();
+    if voters > VOTERS_MAX {
+        return Err(ShapeError::TooMany { what: "voters", count: voters, limit: VOTERS_MAX });
+    }
+    rule(voters > 0, "members", "have a voter among them")?;
+    if free.len() > FREE_SPANS_MAX {
+        return Err(ShapeError::TooMany { what: "free", count: free.len(), limit: FREE_SPANS_MAX });
+    }
+    let end = |span: &Span| span.end().filter(|end| span.count > 0 && *end <= cursor);
+    let apart = free.windows(2).all(|pair| pair[0].end().is_some_and(|end| end < pair[1].start));
+    rule(apart && free.iter().all(|span| end(span).is_some()), "free", "ascend apart, below the cursor")?;
+    let mut ranges = Vec::with_capacity(next.members.len() + free.len());
+    for span in next.members.iter().map(|member| &member.lease).chain(free) {
+        let must = "cover at least one position each, all below the cursor";
+        let end = end(span).ok_or(ShapeError::Rule { what: "leases", must })?;
+        ranges.push((span.start, end));
+    }
+    ranges.sort_unstable();
+    rule(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "leases", "not overlap")
+}
