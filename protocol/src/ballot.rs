@@ -69,15 +69,34 @@ impl<V: Choice> Ballot<V> {
         Self { me, said: None, next: None, estimates: BTreeMap::new(), votes: BTreeMap::new(), decided: None }
     }
 
-    /// Goes on from what was written before a restart.
-    pub fn resume(me: NodeId, said: Said<V>) -> Self {
+    /// Goes on from what was written before a restart: the estimate of a ballot, and the vote if it was cast.
+    pub fn resume(me: NodeId, estimate: Said<V>, vote: Option<Said<V>>) -> Self {
         let mut ballot = Self::new(me);
-        ballot.record(me, said.clone());
-        ballot.said = Some(said);
+        for said in [Some(estimate), vote].into_iter().flatten() {
+            ballot.record(me, said.clone());
+            ballot.said = Some(said);
+        }
         ballot
     }
 
-    /// What this voter said last: to be repeated to whoever may have missed it.
+    /// Values that others have named.
+    pub fn heard(&self) -> impl Iterator<Item = &V> + '_ {
+        self.estimates.values().chain(self.votes.values()).map(|said| &said.value)
+    }
+
+    /// Values that one voter has named: in phase A those whose bytes it holds.
+    pub fn names(&self, id: &NodeId) -> impl Iterator<Item = &V> + '_ {
+        self.estimates.get(id).into_iter().chain(self.votes.get(id)).map(|said| &said.value)
+    }
+
+    /// What this voter has said in its ballot, estimate first: to be repeated to whoever may have missed it.
+    pub fn own(&self) -> impl Iterator<Item = &Said<V>> + '_ {
+        let now = self.said.as_ref().map(|said| said.ballot);
+        let own = [self.estimates.get(&self.me), self.votes.get(&self.me)];
+        own.into_iter().flatten().filter(move |said| Some(said.ballot) == now)
+    }
+
+    /// What this voter said last.
     pub fn said(&self) -> Option<&Said<V>> {
         self.said.as_ref()
     }

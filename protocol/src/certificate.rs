@@ -2,7 +2,7 @@
 //! statements of all who went (§9).
 
 use crate::identity::Verifier;
-use crate::message::{Certificate, Fork, Message, ValueKind, Vote, member_indices};
+use crate::message::{Certificate, Fork, Message, Question, ValueKind, Vote, member_indices};
 use crate::quorum::Quorum;
 use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId, wire};
@@ -71,7 +71,7 @@ pub fn verify_votes(
         let asked = (vote.question.lineage, vote.question.seq, vote.question.parent, vote.question.instance);
         let one_ballot = *ballot.get_or_insert(vote.ballot) == vote.ballot;
         let for_it = vote.voted && vote.value.digest == certificate.record && vote.value.kind != ValueKind::Set;
-        if asked != (certificate.lineage, certificate.seq, *parent, 0) || !one_ballot || !for_it {
+        if asked != (certificate.lineage, certificate.seq, *parent, Question::RECORD) || !one_ballot || !for_it {
             return Err(CertificateError::OtherVote);
         }
         if !quorum.has(&opened.sender, vote.incarnation) {

@@ -211,8 +211,13 @@ pub struct Question {
     pub seq: u64,
     /// The head record that this follows.
     pub parent: Digest,
-    /// 0: the record itself; else the set of the attempt of this number.
+    /// [`Question::RECORD`]: the record itself; else the set of the attempt of this number, from 1.
     pub instance: u32,
+}
+
+impl Question {
+    /// The vote on the record: after all votes on sets, to which no voter returns from it.
+    pub const RECORD: u32 = u32::MAX;
 }
 
 /// Phase A of a ballot: "my value, whose bytes I hold".
@@ -254,7 +259,8 @@ pub struct Witness {
     pub stamp: Stamp,
 }
 
-/// Place of a statement in what one register signs; rises.
+/// Place of a statement in what one register signs: by `seq`, then sets of attempts before the record, then ballot and
+/// phase. Rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stamp {
     pub seq: u64,

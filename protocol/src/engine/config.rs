@@ -60,9 +60,10 @@ pub struct Register {
     /// Follows this record.
     pub parent: Digest,
     pub stamp: Stamp,
-    pub value: Option<Value>,
-    /// In phase 2: whether it voted for `value`.
-    pub voted: bool,
+    /// The estimate of this ballot.
+    pub estimate: Option<Value>,
+    /// In phase 2: the value of the vote, and whether it voted for it.
+    pub vote: Option<(Value, bool)>,
 }
 
 /// A result of an attempt that may be decided: its record, and the READYs that it follows from.

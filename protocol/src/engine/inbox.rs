@@ -4,13 +4,11 @@ use super::Engine;
 use super::io::{Finish, Notice, Output, Refusal};
 use super::peer::{Incarnation, Peer, make_room};
 use super::succession::SignedReady;
-use crate::message::{Form, Head, Hello, Join, Message, Phase, Ready, Report};
+use crate::admission;
+use crate::limits::READY_BYTES_MAX;
+use crate::message::{Head, Hello, Join, Message, Phase, Ready};
 use crate::wire::{self, WireError};
 use crate::{Digest, NodeId};
-
-/// Attempts at one round. Numbers rise by one with each change among the members; one that jumps ahead would leave no
-/// numbers for the others.
-const ATTEMPTS_MAX: u32 = 100_000;
 
 impl Engine {
     pub(super) fn peer_up(&mut self, id: NodeId) {
@@ -31,7 +29,7 @@ impl Engine {
             peer.connected = false;
             peer.refused = false;
             peer.switched_at = self.now;
-            peer.form = None;
+            peer.fork = None;
             peer.join = None;
         }
     }
@@ -40,7 +38,7 @@ impl Engine {
     fn entry(&mut self, id: NodeId) -> Option<&mut Peer> {
         if !self.peers.contains_key(&id) {
             let members = self.head.as_ref().map(|head| &head.record);
-            let is_member = |id: &NodeId| members.is_some_and(|record| record.lease_of(id).is_some());
+            let is_member = |id: &NodeId| members.is_some_and(|record| record.member(id).is_some());
             if !make_room(&mut self.peers, is_member) {
                 return None;
             }
@@ -72,9 +70,13 @@ impl Engine {
             Message::Hello(_) => {}
             Message::Head(head) => self.hear_head(from, head),
             Message::Join(join) => self.hear_join(from, join),
-            Message::Ready(ready) => self.hear_ready(from, ready, opened.digest),
-            Message::Form(form) => self.hear_form(from, form),
-            Message::Report(report) => self.hear_report(from, report),
+            Message::Ready(ready) => self.hear_ready(from, ready, opened.digest, bytes),
+            Message::Estimate(estimate) => self.hear_estimate(from, estimate),
+            Message::Vote(vote) => self.hear_vote(from, vote, bytes),
+            Message::Certificate(certificate) => self.hear_certificate(from, certificate),
+            Message::Witness(witness) => self.hear_witness(from, &witness),
+            Message::Fork(fork) => self.hear_fork(from, fork, bytes),
+            Message::Start(start) => self.hear_start(from, start),
             Message::Leave(_) => {
                 peer.left = true;
                 peer.join = None;
@@ -93,6 +95,8 @@ impl Engine {
         }
         peer.greeted = true;
         peer.heard_at = now;
+        peer.incarnation = hello.incarnation;
+        self.bear_witness(from);
     }
 
     /// Something signed by this node's own key came in: another process holds it. The newer start gives way.
@@ -107,9 +111,11 @@ impl Engine {
 
     fn hear_head(&mut self, from: NodeId, head: Head) {
         let now = self.now;
+        let heard = head.clone();
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.take_head(head, now);
         }
+        self.help_along(from, &heard);
     }
 
     fn hear_join(&mut self, from: NodeId, join: Join) {
@@ -117,8 +123,14 @@ impl Engine {
             (past.digest, past.record.seq, past.record.lineage, past.record.state_root)
                 == (join.record, join.seq, join.lineage, join.state_root)
         });
-        if !known {
-            return self.stale(from);
+        let Some(head) = self.head.as_ref().filter(|_| known) else { return self.stale(from) };
+        // Who is a member has been admitted before.
+        if head.record.member(&from).is_none() {
+            let admitted =
+                admission::admit(&self.spec, self.verifier.as_ref(), &self.run, &head.record, &from, &join.ticket);
+            if let Err(why) = admitted {
+                return self.refuse(from, Refusal::NotAdmitted { why: why.reason() });
+            }
         }
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(&from) {
@@ -126,86 +138,61 @@ impl Engine {
         }
     }
 
-    /// Whether statements about the round after `parent` at `seq` may still matter.
-    fn is_past(&self, lineage: &Digest, seq: u64) -> bool {
-        self.head.as_ref().is_some_and(|head| head.record.lineage == *lineage && seq <= head.record.seq)
-    }
-
-    fn hear_ready(&mut self, from: NodeId, ready: Ready, digest: Digest) {
-        if self.is_past(&ready.lineage, ready.seq) {
+    fn hear_ready(&mut self, from: NodeId, ready: Ready, digest: Digest, bytes: &[u8]) {
+        let past = |head: &super::Standing| head.record.lineage == ready.lineage && ready.round <= head.record.round;
+        if self.head.as_ref().is_some_and(past) {
             return self.stale(from);
         }
-        let signed = SignedReady { member: from, ready, digest };
+        if bytes.len() > READY_BYTES_MAX {
+            return self.refuse(from, Refusal::Malformed { what: "ready beyond its size" });
+        }
+        let signed = SignedReady { member: from, ready, digest, bytes: bytes.to_vec() };
         if !self.fits_round(&signed) {
+            // Of the same state but another lease: the sender stands on another record of it, or says nonsense.
             return self.refuse(from, Refusal::Malformed { what: "ready that does not fit its lease" });
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.pace.note(Phase::Training, signed.ready.step_us.into());
+        peer.pace.note(Phase::Training, signed.ready.measured.step_us.into());
         if !peer.take_ready(signed) {
             self.refuse(from, Refusal::Equivocation { what: "two different READYs for one round" });
         }
     }
 
-    /// Whether a READY agrees with the head record; true as well if it is about another parent.
-    fn fits_round(&self, signed: &SignedReady) -> bool {
+    /// Whether a READY agrees with the head record; true as well if it is about another state.
+    pub(super) fn fits_round(&self, signed: &SignedReady) -> bool {
         let (ready, Some(head)) = (&signed.ready, &self.head) else { return true };
-        if ready.parent != head.digest {
+        if ready.base != head.base || ready.lineage != head.record.lineage {
             return true;
         }
-        let Some(lease) = head.record.lease_of(&signed.member) else { return false };
+        let Some(member) = head.record.member(&signed.member) else { return false };
         let record = &head.record;
         let tokens_max = ready.samples.saturating_mul(u64::from(self.spec.model.seq_len));
-        ready.lineage == record.lineage
-            && Some(ready.seq) == record.seq.checked_add(1)
-            && Some(ready.round) == record.round.checked_add(1)
+        Some(ready.round) == record.round.checked_add(1)
             && ready.state_root == record.state_root
-            && ready.lease_start == lease.start
-            && ready.samples <= lease.count
+            && ready.start == member.lease.start
+            && ready.samples <= member.lease.count
             && ready.steps <= record.next.inner_steps
             && ready.tokens <= tokens_max
+            && ready.merges.is_none_or(|lineage| record.merged.binary_search(&lineage).is_err())
     }
 
     /// The head moved: READYs that came before it are checked now.
     pub(super) fn recheck_readys(&mut self) {
-        let Some((seq, parent)) = self.head.as_ref().map(|h| (h.record.seq.saturating_add(1), h.digest)) else {
+        let Some((round, base)) = self.head.as_ref().map(|h| (h.record.round.saturating_add(1), h.base)) else {
             return;
         };
-        let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(seq, &parent)?)));
+        let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(round, &base)?)));
         let bad: Vec<NodeId> = early.filter(|(_, signed)| !self.fits_round(signed)).map(|(id, _)| id).collect();
         for id in bad {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.drop_ready(&parent);
+                peer.drop_ready(&base);
             }
             self.refuse(id, Refusal::Malformed { what: "ready that does not fit its lease" });
         }
     }
 
-    fn hear_form(&mut self, from: NodeId, form: Form) {
-        if self.is_past(&form.lineage, form.seq) || form.attempt == 0 {
-            return self.stale(from);
-        }
-        if form.attempt > ATTEMPTS_MAX {
-            return self.refuse(from, Refusal::Malformed { what: "form of an attempt beyond any round's" });
-        }
-        let Some(peer) = self.peers.get_mut(&from) else { return };
-        let key = |f: &Form| (f.seq, f.attempt);
-        if peer.form.as_ref().is_some_and(|kept| kept.parent == form.parent && key(kept) > key(&form)) {
-            return self.stale(from);
-        }
-        peer.form = Some(form);
-    }
-
-    fn hear_report(&mut self, from: NodeId, report: Report) {
-        if self.is_past(&report.lineage, report.seq) {
-            return self.stale(from);
-        }
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.take_report(report);
-        }
-    }
-
     /// Closes the connection and says why.
-    fn refuse(&mut self, id: NodeId, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, id: NodeId, refusal: Refusal) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.refused = true;
         }
@@ -213,7 +200,7 @@ impl Engine {
     }
 
     /// Counted, nothing else: a message that came too late or too early is nobody's fault.
-    fn stale(&mut self, id: NodeId) {
+    pub(super) fn stale(&mut self, id: NodeId) {
         self.notice(Notice::Refused { peer: id, refusal: Refusal::Stale });
     }
 

@@ -11,6 +11,11 @@ use crate::NodeId;
 use crate::message::Phase;
 use std::collections::{BTreeMap, VecDeque};
 
+/// Without progress for so many median intervals a peer is stuck.
+const STALL_FACTOR: u64 = 8;
+/// A message that so many round trips should have answered is lost.
+const RTT_FACTOR: u64 = 8;
+
 /// Intervals kept of each phase.
 const INTERVALS_MAX: usize = 9;
 
@@ -44,23 +49,31 @@ pub(super) mod fault {
     pub const SILENT: &str = "nothing was heard of it";
     pub const RESTARTED: &str = "it restarted and has not trained yet";
     pub const RULED_OUT: &str = "it spoiled an attempt";
+    pub const BEHIND: &str = "it stands on another record";
     pub const STUCK: &str = "it makes no progress";
 }
 
 impl Engine {
-    /// Without progress in `phase` for so long the peer is stuck. Its own pace counts: a slow machine among fast ones
-    /// is slow, not stuck.
+    /// Without progress in `phase` for so long the peer is stuck: eight times its own median interval between two
+    /// signs of progress and eight round trips, within bounds. A slow machine among fast ones is slow, not stuck.
     pub(super) fn stall(&self, peer: &Peer, phase: Phase) -> u64 {
         let timing = &self.timing;
         let works = matches!(phase, Phase::Training | Phase::CatchingUp | Phase::Settling);
+        let trips = RTT_FACTOR * u64::from(peer.rtt);
         match peer.pace.median(phase) {
             Some(median) if works || phase == Phase::Reducing => {
-                timing.stall_min.max(median.saturating_mul(timing.stall_factor))
+                let measured = median.saturating_mul(STALL_FACTOR).max(trips) + timing.heartbeat;
+                measured.clamp(2 * timing.patience_min, timing.patience_max)
             }
             // Work whose pace is not known yet: a first step compiles, a first transfer waits for its source.
-            None if works => timing.stall_unmeasured,
-            _ => timing.stall_min,
+            None if works => timing.unmeasured,
+            _ => (2 * timing.patience_min).max(trips),
         }
+    }
+
+    /// A connected peer that says nothing for so long counts as dead.
+    pub(super) fn silence(&self, peer: &Peer) -> u64 {
+        (2 * self.timing.patience_min).max(4 * self.timing.heartbeat).max(RTT_FACTOR * u64::from(peer.rtt))
     }
 
     /// Why `id` cannot be counted on in `round`; None if it can.
@@ -73,7 +86,7 @@ impl Engine {
         }
         let Some(peer) = self.peers.get(id).filter(|peer| peer.boot.is_some()) else {
             // Never greeted by this process. After a restart the others may be starting up as well.
-            let grace = if round.resumed { self.timing.rejoin_grace } else { self.timing.connect_grace };
+            let grace = if round.resumed { 2 * self.timing.patience_min } else { self.timing.patience_min };
             return (self.now.since(round.began) >= grace).then_some(fault::NEVER_MET);
         };
         if peer.left {
@@ -82,16 +95,22 @@ impl Engine {
         if !peer.connected || !peer.greeted {
             return (self.now.since(peer.switched_at) >= self.timing.down_grace).then_some(fault::DOWN);
         }
-        if self.now.since(peer.heard_at.max(peer.switched_at)) >= self.timing.silence {
+        if self.now.since(peer.heard_at.max(peer.switched_at)) >= self.silence(peer) {
             return Some(fault::SILENT);
         }
-        let ready = peer.ready(round.seq, &round.parent).is_some();
+        let ready = peer.ready(round.number, &round.base).is_some();
         if !ready && peer.restarted_at.is_some_and(|at| at >= round.began) {
             return Some(fault::RESTARTED);
         }
         let since = self.now.since(peer.moved_at.max(round.began).max(peer.switched_at));
         let stuck = self.owes(peer, round, ready).is_some_and(|phase| since >= self.stall(peer, phase));
-        stuck.then_some(fault::STUCK)
+        if stuck {
+            return Some(fault::STUCK);
+        }
+        let elsewhere = peer.head.as_ref().is_some_and(|head| {
+            self.head.as_ref().is_some_and(|mine| head.lineage != mine.record.lineage)
+        });
+        elsewhere.then_some(fault::BEHIND)
     }
 
     /// The phase in which the peer has to make progress for this round; None if it waits for others itself.
@@ -102,16 +121,11 @@ impl Engine {
         }
         match head.phase {
             Phase::Ready if ready => None,
-            // A stuck reduction is judged as a whole (`attempt`), since everybody in it stands still.
-            Phase::Reducing if round.running.is_some() => None,
-            Phase::Settling if peer.report.is_some() => None,
+            // A stuck reduction is judged as a whole (`attempt`), since everybody in it stands still; a vote waits
+            // for others.
+            Phase::Reducing | Phase::Settling => None,
             phase => Some(phase),
         }
-    }
-
-    /// Members of the round, this node included, that can be counted on, by ascending id.
-    pub(super) fn live_members(&self, round: &Round) -> Vec<NodeId> {
-        round.members.iter().copied().filter(|id| self.fault(id, round).is_none()).collect()
     }
 
     /// Whether this very moment a message would reach it.
@@ -120,7 +134,28 @@ impl Engine {
     }
 
     pub(super) fn is_member(&self, id: &NodeId) -> bool {
-        self.head.as_ref().is_some_and(|head| head.record.lease_of(id).is_some())
+        self.head.as_ref().is_some_and(|head| head.record.member(id).is_some())
+    }
+
+    /// Whether voters that can be heard are a quorum.
+    pub(super) fn quorum_in_reach(&self) -> bool {
+        let heard = |id: &NodeId| {
+            *id == self.me
+                || self.peers.get(id).is_some_and(|p| p.present() && self.now.since(p.heard_at) < self.silence(p))
+        };
+        self.head.as_ref().is_some_and(|head| head.quorum.met_by(heard))
+    }
+
+    /// The longest measured round-trip time to a voter.
+    pub(super) fn slowest_rtt(&self) -> u64 {
+        let voters = self.head.iter().flat_map(|head| head.quorum.voters());
+        voters.filter_map(|(id, _)| self.peers.get(id)).map(|peer| u64::from(peer.rtt)).max().unwrap_or(0)
+    }
+
+    pub(super) fn measured_rtt(&mut self, id: NodeId, micros: u32) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.note_rtt(micros);
+        }
     }
 }
 

@@ -1,8 +1,242 @@
-//! The round engine: `handle(input, now) -> outputs`.
+//! The round engine: `handle(input, now) -> outputs` (`protocol.md` decides; `docs/protocol.md` tells it in full).
+//!
+//! ```text
+//!            PeerUp, Message ...          Trained        Reduced     Applied        votes
+//!                   |                        |              |           |             |
+//!  Seeking -> CatchingUp -> Joining -> Training -> Ready -> Reducing -> Settling -> next record
+//!                   ^         (let in)        ^               |             |
+//!                   |                         +-- set voted --+             |  COMMIT or SKIP
+//!                   +---- a certified record beyond the head, or another lineage
+//! ```
+//!
+//! *Attempts* ([`attempt`], [`assembly`]). Attempt 0 averages the READYs of all members that the head record expects.
+//! When it fails at somebody's deadline, voters decide by vote on the set of the next one. Contributions are reused.
+//!
+//! *Decisions* ([`decision`]). Whoever has an attempt's result on disk enters the vote on the record with it; whoever
+//! lacks it fetches it first. When attempts are exhausted voters enter with SKIP. The vote itself is
+//! [`crate::ballot`]; its proof is a [`crate::message::Certificate`].
+//!
+//! *Register* ([`register`]). What this identity signs in a vote is written before it is sent. A node whose register
+//! is lost or old speaks under a new incarnation, as a learner.
+//!
+//! *Partitions* ([`partition`]). Without a quorum in reach the run's policy says what happens after a grace.
+//!
+//! *Liveness* ([`liveness`]). Silence, lost connections and missing progress count against a member; slow but moving
+//! does not. Deadlines are measured, and count only time in which this node itself was awake.
 
+mod assembly;
+mod attempt;
+mod chain;
 mod clock;
 mod config;
+mod decision;
+mod inbox;
 pub mod io;
+mod liveness;
+mod outbox;
+mod partition;
+mod peer;
+mod register;
+mod round;
 pub mod succession;
+mod view;
 
 pub use config::{Candidate, EngineConfig, Founding, Register, Stored, Timing};
+pub use peer::PEERS_MAX;
+pub use view::{Held, MemberState, MemberView, QuorumView, View, Waiting};
+
+use crate::identity::{NodeId, Signer, Verifier};
+use crate::run::RunSpec;
+use crate::{Digest, wire};
+use chain::{CatchUp, Standing};
+use clock::{Clock, Moment};
+use io::{Finish, Input, Notice, Output, PersistToken, Time};
+use outbox::Beat;
+use partition::Cut;
+use peer::Peers;
+use register::Voice;
+use round::{Contribution, Round};
+use std::collections::VecDeque;
+use view::Spoken;
+
+/// Records behind the head that a joiner may stand on, and whose certificates are kept at hand.
+const HISTORY_MAX: usize = 8;
+
+/// The engine of one node. See the module's text for what it does and [`io`] for what goes in and out.
+pub struct Engine {
+    me: NodeId,
+    signer: Box<dyn Signer>,
+    verifier: Box<dyn Verifier>,
+    spec: RunSpec,
+    spec_bytes: Vec<u8>,
+    run: Digest,
+    boot: u64,
+    ticket: Vec<u8>,
+    timing: Timing,
+    clock: Clock,
+    now: Moment,
+    began: Option<Moment>,
+    found: Option<Founding>,
+    stored: Option<Stored>,
+    force_fork: bool,
+    founding: Option<(PersistToken, crate::record::Record)>,
+    end: Option<Finish>,
+    /// Two certified records contradict each other: nothing is done or said any more but heads.
+    frozen: bool,
+    /// The operator wants this node to go; it stays for the record under way until then.
+    leaving: Option<Moment>,
+    head: Option<Standing>,
+    /// The head and records before it, newest last.
+    history: VecDeque<Standing>,
+    peers: Peers,
+    voice: Voice,
+    /// What this node has trained and no COMMIT has taken in yet.
+    contribution: Option<Contribution>,
+    round: Option<Round>,
+    catch_up: CatchUp,
+    cut: Cut,
+    tokens: u64,
+    beat: Beat,
+    spoken: Spoken,
+    out: Vec<Output>,
+}
+
+impl Engine {
+    /// An engine that has not started: the first input starts it.
+    pub fn new(config: EngineConfig) -> Self {
+        let EngineConfig { signer, verifier, spec, run, boot, found, stored, ticket, force_fork, timing } = config;
+        Self {
+            me: signer.id(),
+            spec_bytes: wire::encode_spec(&spec),
+            signer,
+            verifier,
+            spec,
+            run,
+            boot,
+            ticket,
+            timing,
+            clock: Clock::default(),
+            now: Moment::default(),
+            began: None,
+            found,
+            stored,
+            force_fork,
+            founding: None,
+            end: None,
+            frozen: false,
+            leaving: None,
+            head: None,
+            history: VecDeque::new(),
+            peers: Peers::new(),
+            voice: Voice::new(boot),
+            contribution: None,
+            round: None,
+            catch_up: CatchUp::default(),
+            cut: Cut::default(),
+            tokens: 0,
+            beat: Beat::default(),
+            spoken: Spoken::default(),
+            out: Vec::new(),
+        }
+    }
+
+    /// Takes one input at the driver's time and says what to do, in order.
+    ///
+    /// After `Finished` with a spent budget the engine still tells its head, and hands out its certificate, to whoever
+    /// asks; after any other end it is silent.
+    pub fn handle(&mut self, input: Input, now: Time) -> Vec<Output> {
+        self.now = self.clock.advance(now, self.timing.step_max);
+        if self.began.is_none() {
+            self.began = Some(self.now);
+            self.start();
+        }
+        match self.end {
+            None => {
+                self.take(input);
+                self.advance();
+            }
+            Some(Finish::BudgetSpent) => {
+                if matches!(input, Input::PeerUp { .. } | Input::PeerDown { .. } | Input::Message { .. } | Input::Leave)
+                {
+                    self.take(input);
+                }
+                self.beat();
+            }
+            Some(_) => {}
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::PeerUp { peer } => self.peer_up(peer),
+            Input::PeerDown { peer } => self.peer_down(peer),
+            Input::Message { from, bytes } => self.receive(from, &bytes),
+            Input::Tick => {}
+            Input::TrainProgress { round, step } => self.train_progress(round, step),
+            Input::Trained { round, base, samples, tokens, steps, loss_q16, payload, measured } => {
+                let work = round::Work { samples, tokens, steps, loss_q16, payload, measured };
+                self.trained(round, base, work);
+            }
+            Input::Rtt { peer, micros } => self.measured_rtt(peer, micros),
+            Input::ReduceProgress { key, bytes } => self.reduce_progress(&key, bytes),
+            Input::Reduced { key, update } => self.reduced(&key, update),
+            Input::ReduceFailed { key, suspect, reason } => self.reduce_failed(&key, suspect, reason),
+            Input::Applied { key, state_root } => self.applied(&key, state_root),
+            Input::Durable { token } => self.durable(token),
+            Input::CatchUpProgress { bytes } => self.catch_up.progress(bytes),
+            Input::CaughtUp { record, certificate } => self.caught_up(record, certificate),
+            Input::CatchUpFailed { reason, diverged } => self.catch_up_failed(reason, diverged),
+            Input::Fetched { candidate } => self.fetched(candidate),
+            Input::FetchFailed { key, record } => self.fetch_failed(&key, &record),
+            Input::Leave => self.leave(),
+        }
+    }
+
+    /// Whatever follows from the state as it is now. Runs after each input and is idempotent.
+    fn advance(&mut self) {
+        if self.end.is_none() && !self.frozen {
+            self.consider_heads();
+            self.watch_quorum();
+            self.advance_round();
+            self.leave_when_due();
+        }
+        if self.end.as_ref().is_none_or(|end| *end == Finish::BudgetSpent) {
+            self.beat();
+            self.speak();
+        }
+    }
+
+    fn start(&mut self) {
+        if let Some(stored) = self.stored.take() {
+            self.resume(stored);
+        } else if let Some(found) = self.found.take() {
+            self.found(&found);
+        }
+    }
+
+    /// When time alone will make something happen: the driver's next `Tick` is due then at the latest.
+    pub fn wake_at(&self) -> Option<Time> {
+        match self.end {
+            None => self.clock.driver_time(self.next_deadline()),
+            Some(Finish::BudgetSpent) => self.clock.driver_time(self.beat.due(self.timing.heartbeat)),
+            Some(_) => None,
+        }
+    }
+
+    fn finish(&mut self, reason: Finish) {
+        if self.end.is_none() {
+            self.end = Some(reason.clone());
+            self.out.push(Output::Finished { reason });
+        }
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        self.out.push(Output::Notice(notice));
+    }
+
+    fn next_token(&mut self) -> PersistToken {
+        self.tokens += 1;
+        PersistToken(self.tokens)
+    }
+}

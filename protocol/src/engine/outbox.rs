@@ -8,7 +8,8 @@ use super::clock::Moment;
 use super::io::{Output, PersistToken};
 use super::peer::Peer;
 use crate::limits::PROTOCOL_VERSION;
-use crate::message::{Head, Hello, Join, Leave, Message, Phase, Report};
+use crate::limits::VOTERS_MAX;
+use crate::message::{Head, Hello, Join, Leave, Message, Phase};
 use crate::{Digest, NodeId, wire};
 
 /// When the recurring messages were last sent.
@@ -17,7 +18,7 @@ pub(super) struct Beat {
     head_at: Option<Moment>,
     /// Record and phase as last told to all.
     told: Option<(Digest, Phase)>,
-    ready_at: Moment,
+    repeated_at: Moment,
     join_at: Moment,
     /// The record for which a Join was last sent.
     joined: Option<Digest>,
@@ -30,38 +31,39 @@ impl Beat {
         self.head_at.map_or(Moment::default(), |at| at.plus(heartbeat))
     }
 
-    /// The own READY was just sent to all.
-    pub fn readied(&mut self, now: Moment) {
-        self.ready_at = now;
+    /// What others may have missed was just sent to all.
+    pub fn repeated(&mut self, now: Moment) {
+        self.repeated_at = now;
+    }
+
+    /// This node stands elsewhere or wants something else: a request to be let in is due at once.
+    pub fn forget_join(&mut self) {
+        self.joined = None;
     }
 }
 
 impl Engine {
     /// Signs a message. Own messages are within the limits, so that none is ever lost here.
-    fn seal(&self, message: &Message) -> Option<Vec<u8>> {
+    pub(super) fn seal(&self, message: &Message) -> Option<Vec<u8>> {
         let sealed = wire::seal(self.signer.as_ref(), &self.run, message);
         debug_assert!(sealed.is_ok(), "{sealed:?}");
         sealed.ok()
     }
 
-    fn send_to(&mut self, targets: &[NodeId], message: &Message) {
-        self.send_after(targets, message, None);
-    }
-
-    fn send_after(&mut self, targets: &[NodeId], message: &Message, after: Option<PersistToken>) {
+    pub(super) fn send_to(&mut self, targets: &[NodeId], message: &Message) {
         if let Some(bytes) = if targets.is_empty() { None } else { self.seal(message) } {
-            self.send_bytes(targets, &bytes, after);
+            self.send_bytes(targets, &bytes, None);
         }
     }
 
-    fn send_bytes(&mut self, targets: &[NodeId], bytes: &[u8], after: Option<PersistToken>) {
+    pub(super) fn send_bytes(&mut self, targets: &[NodeId], bytes: &[u8], after: Option<PersistToken>) {
         for to in targets {
             self.out.push(Output::Send { to: *to, bytes: bytes.to_vec(), after });
         }
     }
 
     /// Peers with a working connection, greeted or not: this node's own `Hello` went ahead.
-    fn reachable(&self) -> Vec<NodeId> {
+    pub(super) fn reachable(&self) -> Vec<NodeId> {
         let open = |peer: &Peer| peer.connected && !peer.refused;
         self.peers.iter().filter(|(_, peer)| open(peer)).map(|(id, _)| *id).collect()
     }
@@ -73,15 +75,33 @@ impl Engine {
         reachable
     }
 
-    fn send_hello(&mut self, targets: &[NodeId]) {
-        let hello = Hello { version: PROTOCOL_VERSION, spec: self.spec_bytes.clone(), boot: self.boot };
+    /// Reachable voters.
+    pub(super) fn reachable_voters(&self) -> Vec<NodeId> {
+        let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| *id);
+        voters.filter(|id| self.peers.get(id).is_some_and(|peer| peer.connected && !peer.refused)).collect()
+    }
+
+    /// Whom heartbeats are for: everybody in a small flock. In a large one learners and voters keep in touch, and
+    /// learners do not among themselves, so that a learner's traffic does not grow with the flock.
+    fn beat_targets(&self) -> Vec<NodeId> {
+        let large = self.head.as_ref().is_some_and(|head| head.record.next.members.len() > 2 * VOTERS_MAX);
+        let mut all = self.reachable();
+        if large && !self.votes() {
+            let voters = |id: &NodeId| self.head.as_ref().is_some_and(|h| h.quorum.incarnation(id).is_some());
+            all.retain(|id| voters(id) || !self.is_member(id));
+        }
+        all
+    }
+
+    pub(super) fn send_hello(&mut self, targets: &[NodeId]) {
+        let (boot, incarnation) = (self.boot, self.voice.incarnation);
+        let hello = Hello { version: PROTOCOL_VERSION, spec: self.spec_bytes.clone(), boot, incarnation };
         self.send_to(targets, &Message::Hello(hello));
     }
 
     /// Declares this process newly started, without being so: what it said of the round does not hold any more.
     pub(super) fn renew(&mut self) {
         self.boot = self.boot.saturating_add(1);
-        self.last_ready = None;
         let all = self.reachable();
         self.send_hello(&all);
     }
@@ -95,7 +115,8 @@ impl Engine {
         }
         if self.is_member(&peer) {
             self.repeat_ready(&[peer]);
-            self.repeat_form(&[peer]);
+            self.repeat_votes(&[peer]);
+            self.repeat_fork(&[peer]);
         }
         if self.wants_in() {
             self.send_join(&[peer]);
@@ -107,18 +128,12 @@ impl Engine {
             self.head.as_ref().map_or((Digest::default(), 0, Digest::default(), 0), |h| {
                 (h.record.lineage, h.record.seq, h.digest, h.record.tokens)
             });
-        let report = self.round.as_ref().and_then(|round| round.durable_report()).map(|made| made.message());
-        Head { lineage, seq, record, tokens, phase: self.phase(), progress: self.progress(), report }
+        Head { lineage, seq, record, tokens, phase: self.phase(), progress: self.progress() }
     }
 
-    fn send_heads(&mut self, targets: &[NodeId]) {
+    pub(super) fn send_heads(&mut self, targets: &[NodeId]) {
         let head = self.head_message();
         self.send_to(targets, &Message::Head(head));
-    }
-
-    /// Sends a report as soon as the write `token` is on disk.
-    pub(super) fn send_report(&mut self, targets: &[NodeId], report: Report, token: PersistToken) {
-        self.send_after(targets, &Message::Report(report), Some(token));
     }
 
     pub(super) fn repeat_ready(&mut self, targets: &[NodeId]) {
@@ -127,18 +142,11 @@ impl Engine {
         }
     }
 
-    pub(super) fn repeat_form(&mut self, targets: &[NodeId]) {
-        if let Some(form) = self.round.as_ref().and_then(|round| round.form.clone()) {
-            // What this node reported before it left goes ahead of the Form that says it has left.
-            self.send_heads(targets);
-            self.send_to(targets, &Message::Form(form));
-        }
-    }
-
     fn send_join(&mut self, targets: &[NodeId]) {
         let Some(head) = &self.head else { return };
         let (lineage, seq, state_root) = (head.record.lineage, head.record.seq, head.record.state_root);
-        let join = Join { lineage, seq, record: head.digest, state_root };
+        let (incarnation, ticket) = (self.voice.incarnation, self.ticket.clone());
+        let join = Join { lineage, seq, record: head.digest, state_root, incarnation, ticket };
         self.send_to(targets, &Message::Join(join));
     }
 
@@ -156,21 +164,19 @@ impl Engine {
         if due || self.beat.told != Some(standing) {
             self.beat.told = Some(standing);
             self.beat.head_at = Some(self.now);
-            let all = self.reachable();
+            let all = self.beat_targets();
             self.send_heads(&all);
         }
-        if self.end.is_some() {
+        if self.end.is_some() || self.frozen {
             return;
         }
-        if due {
-            let members = self.reachable_members();
-            self.repeat_form(&members);
-        }
-        let trained = self.round.as_ref().is_some_and(|round| round.own.is_some());
-        if trained && self.now.since(self.beat.ready_at) >= self.timing.ready_every {
-            self.beat.ready_at = self.now;
+        if self.now.since(self.beat.repeated_at) >= self.timing.repeat {
+            self.beat.repeated_at = self.now;
             let members = self.reachable_members();
             self.repeat_ready(&members);
+            let voters = self.reachable_voters();
+            self.repeat_votes(&voters);
+            self.repeat_fork(&members);
         }
         self.ask_to_join();
     }

@@ -3,12 +3,13 @@
 use super::clock::Moment;
 use super::liveness::Pace;
 use super::succession::SignedReady;
-use crate::message::{Form, Head, Join, Phase, Report};
+use crate::limits::MEMBERS_MAX;
+use crate::message::{Fork, Head, Join, Phase, Stamp};
 use crate::{Digest, NodeId};
 use std::collections::BTreeMap;
 
-/// Peers that are remembered, connected or not. The driver's own limit of connections is lower.
-pub const PEERS_MAX: usize = 256;
+/// Peers that are remembered, connected or not: all members, and some that may become members.
+pub const PEERS_MAX: usize = MEMBERS_MAX + 256;
 /// READYs kept of one peer: of this round, and of the next, since a peer may be a record ahead.
 const READYS_MAX: usize = 2;
 /// Former starts of a peer's process that are remembered.
@@ -26,6 +27,9 @@ pub(super) struct Peer {
     /// Start of its process, and the starts before that.
     pub boot: Option<u64>,
     former_boots: Vec<u64>,
+    /// The register that it speaks from, and the newest place that it has signed under one.
+    pub incarnation: u64,
+    pub signed: Option<(u64, Stamp)>,
     /// When it was first seen to have started anew.
     pub restarted_at: Option<Moment>,
     /// Last connect or disconnect.
@@ -37,11 +41,14 @@ pub(super) struct Peer {
     pub pace: Pace,
     /// The most progress seen while it was behind, on the record that it stands on.
     reached: u64,
-    /// Newest report that it made on top of its head.
-    pub report: Option<Report>,
     readys: Vec<SignedReady>,
-    pub form: Option<Form>,
+    /// Its newest statement that it goes on in a fork, as signed.
+    pub fork: Option<(Fork, Vec<u8>)>,
     pub join: Option<(Join, Moment)>,
+    /// Smoothed round-trip time in microseconds; 0 = not measured.
+    pub rtt: u32,
+    /// When a certificate was last handed to it.
+    pub handed_at: Option<Moment>,
     /// Fetching from it failed so often in a row.
     pub failures: u32,
     /// Its heads are not looked at before this.
@@ -85,10 +92,10 @@ impl Peer {
                 self.left = false;
                 self.pace = Pace::default();
                 self.head = None;
-                // Its reports stay: they were on its disk, and others may have decided by them.
                 self.readys.clear();
-                self.form = None;
+                self.fork = None;
                 self.join = None;
+                self.handed_at = None;
                 Incarnation::Restarted
             }
         }
@@ -101,12 +108,6 @@ impl Peer {
                 self.pace.note(before.phase, now.since(self.moved_at));
             }
             self.moved_at = now;
-        }
-        if self.report.as_ref().is_some_and(|report| report.seq != head.seq.saturating_add(1)) {
-            self.report = None;
-        }
-        if let Some(report) = &head.report {
-            self.take_report(report.clone());
         }
         self.head = Some(head);
     }
@@ -127,17 +128,9 @@ impl Peer {
         (before.phase, before.progress) != (head.phase, head.progress)
     }
 
-    /// Keeps the newer of two reports.
-    pub fn take_report(&mut self, report: Report) {
-        let key = |r: &Report| (r.seq, r.attempt);
-        if self.report.as_ref().is_none_or(|kept| key(kept) <= key(&report)) {
-            self.report = Some(report);
-        }
-    }
-
     /// Keeps a READY; false if it contradicts one that is kept, which then stays.
     pub fn take_ready(&mut self, signed: SignedReady) -> bool {
-        let key = |s: &SignedReady| (s.ready.seq, s.ready.parent);
+        let key = |s: &SignedReady| (s.ready.round, s.ready.base, s.ready.lineage);
         if let Some(kept) = self.readys.iter().find(|kept| key(kept) == key(&signed)) {
             return kept.ready == signed.ready;
         }
@@ -149,18 +142,19 @@ impl Peer {
         true
     }
 
-    pub fn ready(&self, seq: u64, parent: &Digest) -> Option<&SignedReady> {
-        self.readys.iter().find(|kept| kept.ready.seq == seq && kept.ready.parent == *parent)
+    pub fn ready(&self, round: u64, base: &Digest) -> Option<&SignedReady> {
+        self.readys.iter().find(|kept| kept.ready.round == round && kept.ready.base == *base)
     }
 
     /// Forgets a READY that turned out not to fit the round.
-    pub fn drop_ready(&mut self, parent: &Digest) {
-        self.readys.retain(|kept| kept.ready.parent != *parent);
+    pub fn drop_ready(&mut self, base: &Digest) {
+        self.readys.retain(|kept| kept.ready.base != *base);
     }
 
-    /// Its proposal for the round after `parent`.
-    pub fn form_for(&self, parent: &Digest) -> Option<&Form> {
-        self.form.as_ref().filter(|form| form.parent == *parent)
+    /// Takes note of a measured round-trip time.
+    pub fn note_rtt(&mut self, micros: u32) {
+        let smooth = (u64::from(self.rtt) * 7 + u64::from(micros)) / 8;
+        self.rtt = if self.rtt == 0 { micros } else { smooth.min(u64::from(u32::MAX)) as u32 };
     }
 }
 
@@ -186,10 +180,9 @@ mod tests {
     use crate::message::Ready;
     use crate::wire::sample;
 
-    fn signed(seq: u64, parent: u8, payload: u8) -> SignedReady {
-        let Some(crate::message::Message::Ready(ready)) = sample::messages().into_iter().nth(3) else { unreachable!() };
-        let ready = Ready { seq, parent: Digest([parent; 32]), payload: Digest([payload; 32]), ..ready };
-        SignedReady { member: NodeId([1; 32]), ready, digest: Digest([payload; 32]) }
+    fn signed(round: u64, base: u8, payload: u8) -> SignedReady {
+        let ready = Ready { round, base: Digest([base; 32]), payload: Digest([payload; 32]), ..sample::ready() };
+        SignedReady { member: NodeId([1; 32]), ready, digest: Digest([payload; 32]), bytes: Vec::new() }
     }
 
     #[test]
@@ -220,21 +213,6 @@ mod tests {
             assert_eq!(peer.meet(boot, now), Incarnation::Restarted);
         }
         assert_eq!(peer.former_boots.len(), BOOTS_MAX);
-    }
-
-    #[test]
-    fn reports_only_get_newer_until_the_head_moves() {
-        let now = Moment::default();
-        let (report, head) = (sample::report(), sample::messages().swap_remove(1));
-        let crate::message::Message::Head(head) = head else { unreachable!() };
-        let mut peer = Peer::default();
-        peer.take_report(Report { attempt: 2, ..report.clone() });
-        peer.take_report(Report { attempt: 1, ..report.clone() });
-        assert_eq!(peer.report.as_ref().unwrap().attempt, 2);
-        peer.take_head(Head { report: None, ..head.clone() }, now);
-        assert!(peer.report.is_some(), "a heartbeat that overtook the report does not take it back");
-        peer.take_head(Head { seq: head.seq + 1, report: None, ..head }, now);
-        assert!(peer.report.is_none());
     }
 
     #[test]

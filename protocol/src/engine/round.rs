@@ -2,47 +2,67 @@
 
 use super::Engine;
 use super::attempt::Attempt;
+use super::chain::Standing;
 use super::clock::Moment;
-use super::form::Forming;
-use super::heads::Standing;
-use super::io::{AttemptKey, Output, PersistToken};
-use super::succession::SignedReady;
-use crate::message::{Form, Message, Ready, Report};
-use crate::record::Record;
-use crate::{Digest, NodeId, wire};
+use super::decision::{Fetching, Holding, Instance};
+use super::io::{AttemptKey, Finish, Output, PersistToken};
+use super::liveness::fault;
+use super::succession::{self, SignedReady};
+use crate::limits::{RTTS_MAX, STATEMENTS_MAX};
+use crate::message::{Certificate, Leave, Message, PeerRtt, Ready, Statement, StatementKind};
+use crate::record::{Measured, Record};
+use crate::{Digest, NodeId, admission, wire};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// State of the round after the head record, while this node is one of its members.
+/// A leaving node stays for so long, in microseconds, so that the record under way takes its leave along.
+const LEAVE_MAX: u64 = 6_000_000;
+
+/// State of the work on the record after the head, while this node is a member.
 #[derive(Debug)]
 pub(super) struct Round {
     /// The record that it is to end in.
     pub seq: u64,
+    /// The COMMIT that it is to be.
     pub number: u64,
     pub parent: Digest,
+    pub base: Digest,
     /// By ascending id, this node included.
     pub members: Vec<NodeId>,
+    /// Attempt 0 is made of these, by ascending id.
+    pub expected: Vec<NodeId>,
     pub began: Moment,
-    /// Taken up by a process that did not begin it, or given up in between: attempt 0 is not for this node.
+    /// Taken up by a process that did not begin it: listens a while before it trains.
     pub resumed: bool,
-    /// This node's state is in doubt or its contribution is lost: it waits for the next record.
-    pub barred: bool,
     pub training: Training,
     pub own: Option<Own>,
-    /// Highest attempt number that this node has used.
+    /// Since when a quorum of voters is READY.
+    pub quorum_ready_at: Option<Moment>,
+    pub cut_short: bool,
+    /// Number of the attempt under way or being formed.
     pub attempt: u32,
     pub running: Option<Attempt>,
-    pub forming: Option<Forming>,
-    /// The newest proposal, repeated until the round ends.
-    pub form: Option<Form>,
-    pub report: Option<Made>,
-    /// The report is on its way to the disk: nothing is said about attempts until it is there.
-    pub persisting: Option<PersistToken>,
-    /// The reported record is decided; its state is computed anew before it can be adopted.
-    pub redoing: bool,
-    pub committing: Option<(PersistToken, Record)>,
+    /// The vote on the set of `attempt`, from 1 on.
+    pub set_vote: Instance,
+    /// The next attempt is not formed before this.
+    pub not_before: Moment,
+    /// The set that a voter has said was decided, when this node does not vote.
+    pub told: Option<crate::message::Value>,
+    /// The vote on the record.
+    pub record_vote: Instance,
+    /// Results that this node has rebuilt, by record.
+    pub holding: BTreeMap<Digest, Holding>,
+    /// Results that are being fetched, or could not be, by record.
+    pub fetching: BTreeMap<Digest, Fetching>,
+    /// A certificate that arrived before this node decided by itself.
+    pub proof: Option<Certificate>,
+    pub committing: Option<(PersistToken, Record, Certificate)>,
+    /// With whom this node would go on as a fork.
+    pub fork: Option<crate::message::Fork>,
+    /// The SKIP that this round may end in.
+    pub skip: Option<(Digest, Record)>,
     /// Members that spoiled an attempt of this round.
     pub ruled_out: BTreeSet<NodeId>,
-    /// Failed reductions of this round, and whom this node suspected how often.
+    /// Failed attempts of this round, and whom this node suspected how often.
     pub failures: u32,
     pub suspected: BTreeMap<NodeId, u32>,
 }
@@ -55,39 +75,28 @@ pub(super) enum Training {
     Done,
 }
 
-/// This node's READY and its signed bytes.
+/// This node's READY.
 #[derive(Debug)]
 pub(super) struct Own {
     pub signed: SignedReady,
-    pub bytes: Vec<u8>,
 }
 
 /// What the trainer has done in a round.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Work {
     pub samples: u64,
     pub tokens: u64,
     pub steps: u32,
     pub loss_q16: u32,
     pub payload: Digest,
-    pub step_us: u32,
+    pub measured: Measured,
 }
 
-/// A report of this node.
+/// Work that no COMMIT has taken in yet: it is offered until one does, with the lease that it used.
 #[derive(Clone, Debug)]
-pub(super) struct Made {
-    pub key: AttemptKey,
-    pub record: Record,
-    pub digest: Digest,
-    /// The driver holds the state after applying it.
-    pub speculated: bool,
-}
-
-impl Made {
-    pub fn message(&self) -> Report {
-        let AttemptKey { lineage, seq, attempt, set } = self.key;
-        Report { lineage, seq, attempt, set, record: self.digest }
-    }
+pub(super) struct Contribution {
+    pub start: u64,
+    pub work: Work,
 }
 
 impl Round {
@@ -96,67 +105,70 @@ impl Round {
             seq: head.record.seq.saturating_add(1),
             number: head.record.round.saturating_add(1),
             parent: head.digest,
+            base: head.base,
             members: head.record.members().collect(),
+            expected: succession::expected(&head.record),
             began,
             resumed,
-            barred: false,
             training: Training::Due,
             own: None,
+            quorum_ready_at: None,
+            cut_short: false,
             attempt: 0,
             running: None,
-            forming: None,
-            form: None,
-            report: None,
-            persisting: None,
-            redoing: false,
+            set_vote: Instance::default(),
+            not_before: began,
+            told: None,
+            record_vote: Instance::default(),
+            holding: BTreeMap::new(),
+            fetching: BTreeMap::new(),
+            proof: None,
             committing: None,
+            fork: None,
+            skip: succession::skip(&head.record, head.digest).map(|record| (record.digest(), record)),
             ruled_out: BTreeSet::new(),
             failures: 0,
             suspected: BTreeMap::new(),
         }
     }
 
-    /// The report, once it is on disk: only then is it said.
-    pub fn durable_report(&self) -> Option<&Made> {
-        self.report.as_ref().filter(|_| self.persisting.is_none())
-    }
-
-    /// Whether attempts may be made: the contribution is there and nothing is decided yet.
-    pub fn open(&self) -> bool {
-        self.own.is_some() && !self.barred && !self.redoing && self.committing.is_none()
-    }
-
-    /// Whether a write is under way that decides what this node may say or do next.
-    pub fn writing(&self) -> bool {
-        self.persisting.is_some() || self.committing.is_some()
+    /// Whether this node could commit a record at once if it were decided.
+    pub fn holds(&self, record: &Digest) -> bool {
+        self.holding.contains_key(record) || self.skip.as_ref().is_some_and(|(digest, _)| digest == record)
     }
 }
 
 impl Engine {
-    /// Begins the round after the head, if this node is a member.
+    /// Begins the work on the record after the head, if this node is a member.
     pub(super) fn enter_round(&mut self, resumed: bool) {
         self.round = None;
-        let Some(head) = self.head.as_ref().filter(|head| head.record.lease_of(&self.me).is_some()) else { return };
+        let Some(head) = self.head.as_ref().filter(|head| head.record.member(&self.me).is_some()) else {
+            self.contribution = None;
+            return;
+        };
         self.round = Some(Round::new(head, self.now, resumed));
         self.recheck_readys();
+        self.offer();
     }
 
     /// Lets the trainer begin if it is time.
     pub(super) fn begin_training(&mut self) {
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
-        if round.training != Training::Due || round.barred {
+        if round.training != Training::Due || self.cut.holds_training() || self.leaving.is_some() {
             return;
         }
         let alone = round.members.len() == 1;
         if round.resumed && !alone && self.now.since(round.began) < self.timing.settle && !self.all_met(round) {
             return;
         }
-        let Some(lease) = head.record.lease_of(&self.me).cloned() else { return };
+        let Some(member) = head.record.member(&self.me) else { return };
+        let per_step = self.spec.inner.samples(1).max(1);
+        let steps = (member.lease.count / per_step).clamp(1, u64::from(head.record.next.inner_steps));
         self.out.push(Output::Train {
             round: round.number,
-            parent: round.parent,
-            lease,
-            inner_steps: head.record.next.inner_steps,
+            base: round.base,
+            lease: member.lease,
+            inner_steps: steps as u32,
             tokens: head.record.tokens,
         });
         if let Some(round) = &mut self.round {
@@ -178,46 +190,108 @@ impl Engine {
         }
     }
 
-    /// The own contribution is complete: says READY.
-    pub(super) fn trained(&mut self, number: u64, parent: Digest, work: Work) {
-        let joins = self.joins();
+    /// The contribution is complete: offers it.
+    pub(super) fn trained(&mut self, number: u64, base: Digest, work: Work) {
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
-        if round.training != Training::Running || round.number != number || round.parent != parent {
+        if round.training != Training::Running || round.number != number || round.base != base || work.samples == 0 {
             return;
         }
         let Some(lease) = head.record.lease_of(&self.me) else { return };
-        let Work { samples, tokens, steps, loss_q16, payload, step_us } = work;
+        self.contribution = Some(Contribution { start: lease.start, work });
+        self.offer();
+    }
+
+    /// Says READY with the contribution that is at hand, if it used this round's lease. One that a COMMIT left out is
+    /// offered again, in place of a new one: its lease was kept for it.
+    pub(super) fn offer(&mut self) {
+        let statements = self.statements();
+        let rtts = self.rtts();
+        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
+        let Some(Contribution { start, work }) = self.contribution.clone() else { return };
+        let fits = head.record.lease_of(&self.me).is_some_and(|l| l.start == start && work.samples <= l.count);
+        if !fits || work.steps > head.record.next.inner_steps {
+            self.contribution = None;
+            return;
+        }
+        if round.own.is_some() {
+            return;
+        }
         let ready = Ready {
             lineage: head.record.lineage,
-            seq: round.seq,
-            round: number,
-            parent,
+            round: round.number,
+            base: round.base,
             state_root: head.record.state_root,
-            lease_start: lease.start,
-            samples,
-            tokens,
-            steps,
-            loss_q16,
-            payload,
-            step_us,
-            joins,
-            leave: false,
+            boot: self.boot,
+            start,
+            samples: work.samples,
+            tokens: work.tokens,
+            steps: work.steps,
+            loss_q16: work.loss_q16,
+            payload: work.payload,
+            measured: work.measured,
+            statements,
+            leave: self.leaving.is_some(),
+            merges: None,
+            rtts,
         };
         round.training = Training::Done;
         let sealed = wire::seal(self.signer.as_ref(), &self.run, &Message::Ready(ready.clone()));
         let opened =
             sealed.and_then(|bytes| Ok((wire::open(self.verifier.as_ref(), &self.run, &bytes)?.digest, bytes)));
-        match opened {
-            Ok((digest, bytes)) => {
-                round.own = Some(Own { signed: SignedReady { member: self.me, ready, digest }, bytes });
-                self.last_ready = Some(parent);
-                self.beat.readied(self.now);
-                let members = self.reachable_members();
-                self.repeat_ready(&members);
-            }
-            // Only a driver that reports impossible work gets here: sit the round out rather than say nonsense.
-            Err(_) => round.barred = true,
+        // Only a driver that reports impossible work fails here: it sits the round out rather than say nonsense.
+        if let Ok((digest, bytes)) = opened {
+            round.own = Some(Own { signed: SignedReady { member: self.me, ready, digest, bytes } });
+            self.beat.repeated(self.now);
+            let members = self.reachable_members();
+            self.repeat_ready(&members);
         }
+    }
+
+    /// What this node says about others in its READY: who asks to be let in, and who is dead. Members that see the
+    /// same speak of different ones, so that many fit.
+    fn statements(&self) -> Vec<Statement> {
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return Vec::new() };
+        let mut all = self.joins(&head.record);
+        let dead = |id: &&NodeId| self.fault(id, round).is_some_and(|why| [fault::DOWN, fault::LEFT].contains(&why));
+        all.extend(round.members.iter().filter(dead).map(|id| {
+            let (kind, grant) = (StatementKind::Suspect, Digest::default());
+            Statement { kind, id: *id, incarnation: 0, grant }
+        }));
+        let offset = head.record.member_index(&self.me).unwrap_or(0) * STATEMENTS_MAX;
+        let count = all.len();
+        let mut said: Vec<Statement> =
+            (0..count.min(STATEMENTS_MAX)).filter_map(|i| all.get((offset + i) % count).cloned()).collect();
+        said.sort_unstable();
+        said.dedup();
+        said
+    }
+
+    /// Nodes that ask to be let in, stand on a recent record of this chain and are admitted, by ascending id.
+    fn joins(&self, record: &Record) -> Vec<Statement> {
+        let fresh = |at: Moment| self.now.since(at) <= self.timing.join_valid;
+        let asks = self.peers.iter().filter_map(|(id, peer)| {
+            let (join, at) = peer.join.as_ref().filter(|_| peer.present())?;
+            fresh(*at).then_some((id, join))
+        });
+        let statement = |(id, join): (&NodeId, &crate::message::Join)| {
+            let verifier = self.verifier.as_ref();
+            let grant = match record.member(id) {
+                Some(_) => Digest::default(),
+                None => admission::admit(&self.spec, verifier, &self.run, record, id, &join.ticket).ok()?,
+            };
+            let (kind, incarnation) = (StatementKind::Joins, join.incarnation);
+            Some(Statement { kind, id: *id, incarnation, grant })
+        };
+        asks.filter_map(statement).collect()
+    }
+
+    fn rtts(&self) -> Vec<PeerRtt> {
+        let Some(round) = &self.round else { return Vec::new() };
+        let rtt = |(place, id): (usize, &NodeId)| {
+            let micros = self.peers.get(id).map(|peer| peer.rtt).filter(|rtt| *rtt > 0)?;
+            Some(PeerRtt { peer: u16::try_from(place).ok()?, rtt: (micros / 100).min(u32::from(u16::MAX)) as u16 })
+        };
+        round.members.iter().enumerate().filter_map(rtt).take(RTTS_MAX).collect()
     }
 
     /// Stops the trainer if it runs.
@@ -233,23 +307,18 @@ impl Engine {
         if *id == self.me {
             return round.own.as_ref().map(|own| &own.signed);
         }
-        self.peers.get(id)?.ready(round.seq, &round.parent)
+        let lineage = self.head.as_ref().map(|head| head.record.lineage);
+        let ready = self.peers.get(id)?.ready(round.number, &round.base)?;
+        (Some(ready.ready.lineage) == lineage).then_some(ready)
     }
 
-    /// Nodes that ask to be let in and stand on a recent record of this chain, by ascending id.
-    fn joins(&self) -> Vec<NodeId> {
-        let fresh = |at: Moment| self.now.since(at) <= self.timing.join_valid;
-        let wants = |peer: &super::peer::Peer| peer.present() && peer.join.as_ref().is_some_and(|(_, at)| fresh(*at));
-        let mut joins: Vec<NodeId> = self.peers.iter().filter(|(_, peer)| wants(peer)).map(|(id, _)| *id).collect();
-        joins.truncate(crate::limits::MEMBERS_MAX);
-        joins
-    }
-
-    /// Whether this node has to ask the others to be let into the next round: it is no member, or one of which the
-    /// others may have given up.
+    /// Whether this node has to ask the others to be let into the next round: it is no member, or one that they do
+    /// not expect, or know under another incarnation.
     pub(super) fn wants_in(&self) -> bool {
-        let settled = self.head.is_some() && self.catch_up.is_idle() && !self.catch_up.distrusts();
-        settled && self.round.as_ref().is_none_or(|round| round.resumed || round.barred || self.is_left_out(round))
+        let settled = self.catch_up.is_idle() && !self.catch_up.distrusts() && !self.frozen && self.leaving.is_none();
+        let Some(head) = self.head.as_ref().filter(|_| settled) else { return false };
+        let known = |m: &crate::record::Member| m.incarnation == self.voice.incarnation && m.expected;
+        !head.record.member(&self.me).is_some_and(known) || self.round.as_ref().is_some_and(|round| round.resumed)
     }
 
     /// The one place from which the round moves on by itself.
@@ -258,9 +327,9 @@ impl Engine {
             return;
         }
         self.begin_training();
-        for step in [Self::check_attempt, Self::check_gathering, Self::step_forming] {
+        for step in [Self::check_attempt, Self::step_decision, Self::gather] {
             // Each step may have closed the round for the next.
-            if self.round.as_ref().is_some_and(Round::open) {
+            if self.round.as_ref().is_some_and(|round| round.committing.is_none()) {
                 step(self);
             }
         }
@@ -268,13 +337,48 @@ impl Engine {
 
     /// Writes that were asked for are on disk.
     pub(super) fn durable(&mut self, token: PersistToken) {
+        self.voice.written(token);
         if let Some((_, record)) = self.founding.take_if(|(awaited, _)| *awaited == token) {
             return self.founded(record);
         }
         let Some(round) = &mut self.round else { return };
-        if let Some((_, record)) = round.committing.take_if(|(awaited, _)| *awaited == token) {
-            return self.committed(record);
+        if let Some((_, record, certificate)) = round.committing.take_if(|(awaited, ..)| *awaited == token) {
+            self.committed(record, certificate);
         }
-        round.persisting.take_if(|awaited| *awaited == token);
+    }
+
+    /// The operator wants this node to go: it offers what it has with its leave, and goes with the record.
+    pub(super) fn leave(&mut self) {
+        if self.leaving.is_some() || self.end.is_some() {
+            return;
+        }
+        self.leaving = Some(self.now);
+        let training = self.round.as_ref().filter(|r| r.training == Training::Running && self.beat.steps > 0);
+        if let Some(round) = training.map(|round| round.number) {
+            self.out.push(Output::CutShort { round });
+        }
+    }
+
+    pub(super) fn leave_when_due(&mut self) {
+        let Some(since) = self.leaving else { return };
+        let offered = self.round.as_ref().is_some_and(|round| round.own.is_some());
+        let training = self.round.as_ref().is_some_and(|round| round.training == Training::Running);
+        let alone = self.round.as_ref().is_none_or(|round| round.members.len() == 1);
+        let pending = !alone && (offered || training) && self.quorum_in_reach();
+        let writing = self.round.as_ref().is_some_and(|round| round.committing.is_some());
+        if (!pending && !writing) || self.now.since(since) >= LEAVE_MAX {
+            let (lineage, seq) =
+                self.head.as_ref().map_or((Digest::default(), 0), |head| (head.record.lineage, head.record.seq));
+            let targets = self.reachable();
+            self.send_to(&targets, &Message::Leave(Leave { lineage, seq }));
+            self.finish(Finish::Left);
+        }
+    }
+
+    /// Names an attempt at this round with these contributions, by ascending member.
+    pub(super) fn key_of(&self, attempt: u32, contributions: &[SignedReady]) -> Option<AttemptKey> {
+        let (round, head) = self.round.as_ref().zip(self.head.as_ref())?;
+        let set = super::attempt::set_digest(contributions);
+        Some(AttemptKey { lineage: head.record.lineage, seq: round.seq, attempt, set })
     }
 }

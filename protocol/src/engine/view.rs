@@ -5,7 +5,8 @@ use super::attempt::Stage;
 use super::clock::Moment;
 use super::io::Notice;
 use super::round::{Round, Training};
-use crate::message::Phase;
+use crate::message::{Phase, ValueKind};
+use crate::record::Role;
 use crate::{Digest, NodeId};
 
 /// Waiting is told again after this time, in microseconds, if whom it is for has changed.
@@ -26,11 +27,37 @@ pub struct View {
     pub tokens: u64,
     /// Number and members of the attempt that this node is in.
     pub attempt: Option<(u32, Vec<NodeId>)>,
+    /// Who decides, and whether enough of them are here.
+    pub quorum: QuorumView,
     /// Members of the round under way, this node included, by ascending id.
     pub members: Vec<MemberView>,
     /// Everybody else who is connected, by ascending id.
     pub others: Vec<MemberView>,
     pub waiting: Option<Waiting>,
+}
+
+/// The voters on the next record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QuorumView {
+    pub voters: usize,
+    pub here: usize,
+    pub in_reach: bool,
+    /// Whose presence makes a half a quorum; zero bytes while the node stands nowhere.
+    pub distinguished: Option<NodeId>,
+    /// Microseconds since a quorum was last in reach, while none is.
+    pub cut_off: Option<u64>,
+    /// Two certified records contradict each other.
+    pub frozen: bool,
+}
+
+/// How much one engine holds: each count has a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    pub peers: usize,
+    pub history: usize,
+    pub results: usize,
+    pub fetches: usize,
+    pub votes: usize,
 }
 
 /// Another node, or this one, as this node sees it.
@@ -45,6 +72,8 @@ pub struct MemberView {
     /// Microseconds since it was last heard.
     pub heard: Option<u64>,
     pub state: MemberState,
+    /// Voter or learner; None for who is no member.
+    pub role: Option<Role>,
 }
 
 /// What a member is to the round.
@@ -82,21 +111,51 @@ impl Engine {
         if self.end.is_some() {
             return Phase::Finished;
         }
+        if self.frozen {
+            return Phase::Frozen;
+        }
         if !self.catch_up.is_idle() {
             return Phase::CatchingUp;
         }
         let Some(round) = &self.round else {
             return if self.head.is_some() { Phase::Joining } else { Phase::Seeking };
         };
-        if round.writing() || round.redoing {
+        if round.committing.is_some() || round.record_vote.entered() {
             return Phase::Settling;
         }
         match (&round.running, round.training) {
             (Some(attempt), _) if attempt.stage == Stage::Reducing => Phase::Reducing,
             (Some(_), _) => Phase::Settling,
             (None, Training::Running) => Phase::Training,
+            (None, Training::Due) if self.cut.since().is_some() => Phase::CutOff,
             (None, Training::Due) => Phase::Joining,
             (None, Training::Done) => Phase::Ready,
+        }
+    }
+
+    /// How much this engine holds of what others make it hold.
+    pub fn held(&self) -> Held {
+        let round = self.round.as_ref();
+        let votes = round.map_or(0, |round| round.record_vote.signed.len() + round.set_vote.signed.len());
+        Held {
+            peers: self.peers.len(),
+            history: self.history.len(),
+            results: round.map_or(0, |round| round.holding.len()),
+            fetches: round.map_or(0, |round| round.fetching.len()),
+            votes,
+        }
+    }
+
+    fn quorum_view(&self) -> QuorumView {
+        let Some(head) = &self.head else { return QuorumView::default() };
+        let voters = head.quorum.voters();
+        QuorumView {
+            voters: voters.len(),
+            here: voters.iter().filter(|(id, _)| self.is_present(id)).count(),
+            in_reach: self.quorum_in_reach(),
+            distinguished: Some(head.quorum.distinguished()),
+            cut_off: self.cut.since().map(|since| self.now.since(since)),
+            frozen: self.frozen,
         }
     }
 
@@ -127,6 +186,7 @@ impl Engine {
             round: head.map_or(0, |h| h.record.round),
             tokens: head.map_or(0, |h| h.record.tokens),
             attempt: running.map(|attempt| (attempt.key.attempt, attempt.members.clone())),
+            quorum: self.quorum_view(),
             members: members.iter().map(|id| self.member_view(*id)).collect(),
             others: others.map(|id| self.member_view(id)).collect(),
             waiting: self.waiting(),
@@ -142,10 +202,11 @@ impl Engine {
                 None => MemberState::Working,
             },
         };
+        let role = self.head.as_ref().and_then(|head| head.record.member(&id)).map(|member| member.role);
         if id == self.me {
             let seq = self.head.as_ref().map_or(0, |h| h.record.seq);
             let (phase, progress) = (Some(self.phase()), self.progress());
-            return MemberView { id, connected: true, phase, progress, seq, heard: Some(0), state };
+            return MemberView { id, connected: true, phase, progress, seq, heard: Some(0), state, role };
         }
         let peer = self.peers.get(&id);
         let head = peer.and_then(|peer| peer.head.as_ref());
@@ -157,6 +218,7 @@ impl Engine {
             seq: head.map_or(0, |head| head.seq),
             heard: peer.filter(|peer| peer.boot.is_some()).map(|peer| self.now.since(peer.heard_at)),
             state,
+            role,
         }
     }
 
@@ -170,41 +232,45 @@ impl Engine {
             let members = self.head.iter().flat_map(|head| head.record.members()).collect();
             return waiting("the members' next record, which is to let this node in", members);
         };
-        if round.writing() || round.redoing || round.training == Training::Running {
+        if round.committing.is_some() {
             return None;
         }
-        if round.barred {
-            return waiting("the others end this round without this node", self.others(round));
+        if self.frozen {
+            return waiting("a person: two certified records contradict each other", Vec::new());
+        }
+        if self.cut.since().is_some() {
+            return waiting("a quorum of voters, from which this node is cut off", self.missing_voters());
+        }
+        if round.training == Training::Running {
+            return None;
         }
         if round.training == Training::Due {
             return waiting("after a restart: listening whether the flock has gone on", self.unmet(round));
         }
-        if let Some(attempt) = &round.running {
-            let made = round.report.as_ref().filter(|_| attempt.stage == Stage::Reported)?;
-            let reports = self.reports_of(made, &attempt.members);
-            let missing = attempt.members.iter().copied().filter(|id| !reports.contains_key(id)).collect();
-            return waiting("the same result from every member of the attempt", missing);
+        if round.record_vote.entered() {
+            let heard = round.record_vote.ballot.as_ref();
+            let silent = |id: &NodeId| heard.is_none_or(|ballot| ballot.names(id).next().is_none());
+            let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| *id);
+            return waiting("the vote on the record", voters.filter(|id| *id != self.me && silent(id)).collect());
+        }
+        if round.running.is_some() {
+            return None;
         }
         self.waiting_to_begin(round)
     }
 
     fn waiting_to_begin(&self, round: &Round) -> Option<Waiting> {
-        let unready = round.members.iter().copied().filter(|id| self.ready_of(id, round).is_none());
+        let unready = round.expected.iter().copied().filter(|id| self.ready_of(id, round).is_none());
         let unready: Vec<NodeId> = unready.filter(|id| self.fault(id, round).is_none()).collect();
-        let why = if self.is_left_out(round) {
-            return Some(Waiting { why: "the others end this round without this node", on: self.others(round) });
-        } else if !unready.is_empty() {
+        let named = round.record_vote.ballot.iter().flat_map(|b| b.heard()).any(|v| v.kind == ValueKind::Commit);
+        let why = if named || round.told.as_ref().is_some_and(|_| round.running.is_none()) {
+            "the others end this round without this node"
+        } else if round.attempt == 0 && !unready.is_empty() {
             return Some(Waiting { why: "members that still train", on: unready });
-        } else if round.forming.as_ref().is_some_and(|forming| forming.few_since.is_some()) {
-            "most of the last round's members are gone; going on with those that are here in a moment"
         } else {
-            "the others to agree on who goes on"
+            "the voters to decide who goes on"
         };
-        let silent = |id: &NodeId| {
-            let said = self.peers.get(id).and_then(|peer| peer.form_for(&round.parent));
-            said.is_none_or(|form| round.form.as_ref().is_none_or(|mine| mine.members != form.members))
-        };
-        Some(Waiting { why, on: self.others(round).into_iter().filter(silent).collect() })
+        Some(Waiting { why, on: self.others(round) })
     }
 
     fn others(&self, round: &Round) -> Vec<NodeId> {
@@ -251,11 +317,11 @@ impl Engine {
         let Some(round) = &self.round else { return next };
         let down = self.peers.iter().filter(|(id, peer)| !peer.connected && round.members.contains(id));
         let graces = down.map(|(_, peer)| peer.switched_at.plus(self.timing.down_grace));
-        let forming = round.forming.iter().flat_map(|forming| {
-            let few = forming.few_since.map(|since| since.plus(self.timing.minority_grace));
-            [Some(forming.not_before), few].into_iter().flatten()
-        });
+        let votes = [&round.set_vote, &round.record_vote].map(|vote| vote.said_at.plus(100_000));
+        let fork = self.cut.since().map(|since| since.plus(u64::from(self.spec.partition.grace_ms) * 1_000));
+        let fetches = round.fetching.values().map(|fetching| fetching.not_before);
+        let others = votes.into_iter().chain(fork).chain(fetches).chain([round.not_before]);
         let settle = (round.training == Training::Due).then(|| round.began.plus(self.timing.settle));
-        graces.chain(forming).chain(settle).filter(|at| !at.passed(self.now)).fold(next, Moment::min)
+        graces.chain(others).chain(settle).filter(|at| !at.passed(self.now)).fold(next, Moment::min)
     }
 }

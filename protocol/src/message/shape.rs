@@ -1,7 +1,7 @@
 //! What can be checked of a message by itself: counts, order and ranges. Whether it fits the flock's state is the
 //! engine's question.
 
-use super::{Estimate, Fork, Hello, Message, Ready, Start, StatementKind, Value, ValueKind, Vote};
+use super::{Estimate, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote};
 use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, STATEMENTS_MAX};
 use crate::limits::{RTTS_MAX, SET_BYTES_MAX};
 use crate::wire::ShapeError;
@@ -22,7 +22,7 @@ impl Message {
             }
             Self::Start(Start { question, value }) => {
                 above_zero("seq", question.seq)?;
-                above_zero("instance", question.instance.into())?;
+                rule(question.instance != Question::RECORD, "instance", "be an attempt's")?;
                 for_instance(value, question.instance)
             }
             Self::Fork(Fork { seq, members, .. }) => {
@@ -99,7 +99,8 @@ fn set(members: &[u8]) -> Result<(), ShapeError> {
 
 fn for_instance(value: &Value, instance: u32) -> Result<(), ShapeError> {
     let none = Digest::default();
-    if instance > 0 {
+    if instance != Question::RECORD {
+        above_zero("instance", instance.into())?;
         rule(value.kind == ValueKind::Set, "value", "be a set in a vote on a set")?;
         rule(value.attempt == instance, "attempt", "be the one that is voted on")?;
         rule(value.set == value.digest, "set", "be the value itself")?;

@@ -114,7 +114,7 @@ pub fn record() -> Record {
 }
 
 pub fn question() -> Question {
-    Question { lineage: digest(2), seq: 4, parent: digest(4), instance: 0 }
+    Question { lineage: digest(2), seq: 4, parent: digest(4), instance: Question::RECORD }
 }
 
 pub fn value() -> Value {
@@ -193,7 +193,7 @@ pub fn messages() -> Vec<Message> {
         Message::Certificate(certificate()),
         Message::Witness(Witness {
             incarnation: 7,
-            stamp: Stamp { seq: 4, instance: 0, ballot: 1, phase: 2 },
+            stamp: Stamp { seq: 4, instance: Question::RECORD, ballot: 1, phase: 2 },
         }),
         Message::Fork(Fork {
             lineage: digest(2),

@@ -1,0 +1,277 @@
+//! Who makes an attempt: attempt 0 all whom the record expects, each later one a set that voters decide by vote
+//! (`protocol.md` §5).
+
+use super::Engine;
+use super::attempt::set_digest;
+use super::decision::{ATTEMPTS_MAX, Instance};
+use super::io::Output;
+use super::round::{Round, Training};
+use super::succession::SignedReady;
+use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, member_indices};
+use crate::{Digest, NodeId};
+
+/// Steps of a ballot after one input.
+const STEPS_MAX: usize = 8;
+/// Nobody waits for a learner longer than this beyond the voters, in microseconds.
+const LEARNER_GRACE: (u64, u64) = (1_000_000, 30_000_000);
+
+impl Engine {
+    /// Begins the attempt that is due, or works on the set of the next one.
+    pub(super) fn gather(&mut self) {
+        let Some(round) = &self.round else { return };
+        let named = round.record_vote.ballot.as_ref().and_then(|b| {
+            b.heard().filter(|v| v.kind == ValueKind::Commit).max_by_key(|v| v.rank()).cloned()
+        });
+        if round.record_vote.entered() || round.running.is_some() || round.proof.is_some() {
+            return;
+        }
+        if let Some(value) = named {
+            // Somebody holds a result: having it beats making another.
+            let given_up = round.fetching.get(&value.digest).is_some_and(|f| f.failures > ATTEMPTS_MAX);
+            self.fetch(&value);
+            if !given_up && self.votes() {
+                return;
+            }
+        }
+        self.note_quorum_ready();
+        self.cut_short_if_late();
+        let Some(round) = &self.round else { return };
+        if round.attempt == 0 {
+            self.gather_expected();
+        } else if self.votes() {
+            self.vote_on_set();
+        } else {
+            self.begin_told();
+        }
+    }
+
+    /// When a quorum of voters is READY the others' time begins to run.
+    fn note_quorum_ready(&mut self) {
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
+        let ready = head.quorum.met_by(|id| self.ready_of(id, round).is_some());
+        let now = self.now;
+        if let Some(round) = self.round.as_mut().filter(|round| round.quorum_ready_at.is_none() && ready) {
+            round.quorum_ready_at = Some(now);
+        }
+    }
+
+    /// How long a quorum has waited, and how long it waits for voters and for learners at most. A voter that moves
+    /// may take as long again as the quorum took; a learner gets a tenth of that.
+    fn waiting(&self, round: &Round) -> Option<(u64, u64, u64)> {
+        let since = round.quorum_ready_at?;
+        let took = since.since(round.began);
+        let voters = took.clamp(self.timing.patience_min, self.timing.patience_max);
+        let learners = (took / 10).clamp(LEARNER_GRACE.0.max(2 * self.slowest_rtt()), LEARNER_GRACE.1);
+        Some((self.now.since(since), voters, learners.min(voters)))
+    }
+
+    /// The others are done: ends the own inner steps in time to be counted.
+    fn cut_short_if_late(&mut self) {
+        let votes = self.votes();
+        let Some(round) = self.round.as_ref().filter(|r| r.training == Training::Running && !r.cut_short) else {
+            return;
+        };
+        let Some((waited, voters, learners)) = self.waiting(round) else { return };
+        let number = round.number;
+        if waited >= if votes { voters } else { learners } / 2 && self.beat.steps > 0 {
+            self.out.push(Output::CutShort { round: number });
+            if let Some(round) = &mut self.round {
+                round.cut_short = true;
+            }
+        }
+    }
+
+    /// Attempt 0: begins with the last READY of those expected, or fails with the first that is lost or too late.
+    fn gather_expected(&mut self) {
+        let Some(round) = &self.round else { return };
+        let ready: Vec<SignedReady> =
+            round.expected.iter().filter_map(|id| self.ready_of(id, round)).cloned().collect();
+        let present = round.expected.iter().all(|id| self.is_present(id));
+        if ready.len() == round.expected.len() && present && !ready.is_empty() {
+            if round.expected.contains(&self.me) {
+                self.start_attempt(0, &ready);
+            }
+            return;
+        }
+        let Some((waited, voters, learners)) = self.waiting(round) else { return };
+        let votes = |id: &NodeId| self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some());
+        let late = |id: &&NodeId| {
+            let missing = self.ready_of(id, round).is_none() || !self.is_present(id);
+            let allowed = if votes(id) { voters } else { learners };
+            missing && (self.fault(id, round).is_some() || waited >= allowed)
+        };
+        let missing: Vec<&NodeId> =
+            round.expected.iter().filter(|id| self.ready_of(id, round).is_none() || !self.is_present(id)).collect();
+        // The next attempt leaves out all that are missing: worth it when none of them is about to come.
+        if missing.iter().all(late) {
+            self.next_attempt();
+        }
+    }
+
+    /// The attempt is over: the set of the next one is voted on, unless there were enough.
+    pub(super) fn next_attempt(&mut self) {
+        let Some(round) = &mut self.round else { return };
+        if round.attempt <= ATTEMPTS_MAX {
+            round.attempt += 1;
+            round.set_vote = Instance::default();
+            round.told = None;
+        }
+    }
+
+    /// Somebody votes on the set of this attempt: goes along if it is a later one. False if it is not for this node.
+    pub(super) fn turn_to_attempt(&mut self, attempt: u32) -> bool {
+        let Some(round) = &self.round else { return false };
+        if attempt == 0 || attempt > ATTEMPTS_MAX || attempt < round.attempt || round.record_vote.entered() {
+            return false;
+        }
+        if attempt > round.attempt {
+            // A result that is complete here is about to be named: no other attempt is worth more.
+            let complete = |running: &super::attempt::Attempt| running.stage != super::attempt::Stage::Reducing;
+            if round.running.as_ref().is_some_and(complete) {
+                return false;
+            }
+            self.leave_attempt("the others have begun another attempt", None);
+            if let Some(round) = &mut self.round {
+                round.attempt = attempt;
+                round.set_vote = Instance::default();
+                round.told = None;
+            }
+        }
+        true
+    }
+
+    /// The contributions that this node could average now, by ascending member.
+    fn live_ready(&self, round: &Round) -> Vec<SignedReady> {
+        let live = |id: &&NodeId| self.is_present(id) && self.fault(id, round).is_none();
+        round.members.iter().filter(live).filter_map(|id| self.ready_of(id, round)).cloned().collect()
+    }
+
+    /// A set as a value of the vote on it.
+    fn set_value(&self, attempt: u32, contributions: &[SignedReady]) -> Option<Value> {
+        let head = self.head.as_ref()?;
+        let indices = contributions.iter().filter_map(|c| head.record.member_index(&c.member));
+        let digest = set_digest(contributions);
+        Some(Value {
+            kind: ValueKind::Set,
+            digest,
+            tokens: contributions.iter().fold(0u64, |sum, c| sum.saturating_add(c.ready.tokens)),
+            contributors: contributions.len() as u32,
+            attempt,
+            set: digest,
+            members: member_bits(indices),
+        })
+    }
+
+    /// The contributions of a set, by ascending member, if this node has all of their READYs.
+    fn contributions_of(&self, round: &Round, value: &Value) -> Option<Vec<SignedReady>> {
+        let ready = |index: usize| self.ready_of(round.members.get(index)?, round).cloned();
+        let all: Option<Vec<SignedReady>> = member_indices(&value.members).map(ready).collect();
+        all.filter(|all| set_digest(all) == value.digest)
+    }
+
+    fn vote_on_set(&mut self) {
+        if !self.may_speak() || self.round.as_ref().is_none_or(|round| round.attempt > ATTEMPTS_MAX) {
+            return;
+        }
+        for _ in 0..STEPS_MAX {
+            if !self.step_set_vote() {
+                break;
+            }
+        }
+        let Some(round) = &self.round else { return };
+        let decided = round.set_vote.ballot.as_ref().and_then(|ballot| ballot.decided()).map(|(_, v)| v.clone());
+        if let Some(value) = decided {
+            self.begin_decided(&value, true);
+        }
+    }
+
+    /// One step of the ballot on the set; whether there may be another.
+    fn step_set_vote(&mut self) -> bool {
+        let me = self.me;
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
+        let ready = self.live_ready(round);
+        let met = head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id));
+        let Some(own) = self.set_value(round.attempt, &ready).filter(|own| own.contributors > 0) else { return false };
+        let entered = round.set_vote.entered();
+        if !entered && (!met || self.now < round.not_before) {
+            return false;
+        }
+        let heard = round.set_vote.ballot.iter().flat_map(|ballot| ballot.heard());
+        let known: Vec<Digest> =
+            heard.filter(|value| self.contributions_of(round, value).is_some()).map(|value| value.digest).collect();
+        let patience = 4 * self.slowest_rtt().max(75_000);
+        let patient = self.now.since(round.set_vote.said_at) < patience;
+        let attempt = round.attempt;
+        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return false };
+        let ballot = round.set_vote.ballot(me);
+        if !entered {
+            ballot.propose(own.clone());
+        }
+        let usable = |value: &Value| value.digest == own.digest || known.contains(&value.digest);
+        ballot.advance(&head.quorum, usable, &own, patient);
+        ballot.pending().is_some() && self.say(attempt)
+    }
+
+    /// The set is decided: begins the attempt when its READYs are here, and tells members that do not vote.
+    fn begin_decided(&mut self, value: &Value, tell: bool) {
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
+        let members: Vec<NodeId> =
+            member_indices(&value.members).filter_map(|index| round.members.get(index)).copied().collect();
+        if round.told.as_ref() != Some(value) {
+            let learners: Vec<NodeId> = members
+                .iter()
+                .filter(|id| head.quorum.incarnation(id).is_none() && self.is_present(id) && **id != self.me)
+                .copied()
+                .collect();
+            if let Some(question) = self.question(value.attempt).filter(|_| tell) {
+                self.send_to(&learners, &Message::Start(Start { question, value: value.clone() }));
+            }
+            if let Some(round) = &mut self.round {
+                round.told = Some(value.clone());
+            }
+        }
+        let Some(round) = &self.round else { return };
+        if self.now < round.not_before {
+            return;
+        }
+        if !members.contains(&self.me) {
+            return self.check_without_me(&members);
+        }
+        if let Some(contributions) = self.contributions_of(round, value) {
+            return self.start_attempt(value.attempt, &contributions);
+        }
+        let gone = members.iter().any(|id| self.fault(id, round).is_some());
+        if gone {
+            self.fail_attempt("a member of the decided set is gone", None);
+        }
+    }
+
+    /// The others make this attempt without this node: it waits for their result, as long as they are there.
+    fn check_without_me(&mut self, members: &[NodeId]) {
+        let Some(round) = &self.round else { return };
+        if members.iter().any(|id| self.fault(id, round).is_some()) {
+            self.fail_attempt("a member of the decided set is gone", None);
+        }
+    }
+
+    pub(super) fn hear_start(&mut self, from: NodeId, start: Start) {
+        let Start { question, value } = start;
+        let voter = self.head.as_ref().is_some_and(|head| head.quorum.incarnation(&from).is_some());
+        let asked = self.question(question.instance);
+        if asked.as_ref() != Some(&question) || question.instance == Question::RECORD || !voter || self.votes() {
+            return self.stale(from);
+        }
+        if self.turn_to_attempt(question.instance)
+            && let Some(round) = &mut self.round
+        {
+            round.told = Some(value);
+        }
+    }
+
+    /// A member that does not vote begins what a voter has told it.
+    fn begin_told(&mut self) {
+        if let Some(value) = self.round.as_ref().and_then(|round| round.told.clone()) {
+            self.begin_decided(&value, false);
+        }
+    }
+}

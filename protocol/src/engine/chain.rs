@@ -1,0 +1,384 @@
+//! Where this node stands, where the others stand, and getting from one to the other.
+//!
+//! Within a lineage the longer chain is the newer: its records are certified and never taken back. Of two lineages of
+//! the run the one with more committed tokens wins, then the one with the smaller name (`protocol.md` §9).
+
+use super::clock::Moment;
+use super::io::{Finish, Notice, Output};
+use super::round::Training;
+use super::{Engine, Founding, HISTORY_MAX, Stored, succession};
+use crate::certificate;
+use crate::message::{Certificate, Head, Message, Phase};
+use crate::quorum::Quorum;
+use crate::record::Record;
+use crate::{Digest, NodeId};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// Pauses after failures double so many times.
+const DOUBLINGS_MAX: u32 = 5;
+
+/// A record that this node holds or held the state of, and what follows from it.
+#[derive(Clone, Debug)]
+pub(super) struct Standing {
+    pub record: Record,
+    pub digest: Digest,
+    /// The record that made the state.
+    pub base: Digest,
+    /// Who decides on the next record.
+    pub quorum: Quorum,
+    /// The votes that decided this one; none for a genesis record.
+    pub certificate: Option<Certificate>,
+}
+
+impl Standing {
+    pub fn new(record: Record, certificate: Option<Certificate>) -> Self {
+        let digest = record.digest();
+        Self { base: record.base_or(digest), quorum: Quorum::after(&record, &digest), digest, record, certificate }
+    }
+}
+
+/// A head as far as comparing goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    lineage: Digest,
+    seq: u64,
+    record: Digest,
+    tokens: u64,
+}
+
+impl Place {
+    fn of(head: &Head) -> Option<Self> {
+        let Head { lineage, seq, record, tokens, .. } = *head;
+        (lineage != Digest::default()).then_some(Self { lineage, seq, record, tokens })
+    }
+
+    /// Whether it is strictly better than `other`.
+    fn beats(&self, other: &Self) -> bool {
+        if self.lineage == other.lineage {
+            return self.seq > other.seq;
+        }
+        (self.tokens, Reverse(self.lineage)) > (other.tokens, Reverse(other.lineage))
+    }
+}
+
+/// The catch-up that was asked for, and what is known from the ones before.
+#[derive(Debug, Default)]
+pub(super) struct CatchUp {
+    active: Option<Vec<NodeId>>,
+    bytes: u64,
+    failures: u32,
+    not_before: Moment,
+    /// The chain of those ahead does not contain this node's head.
+    diverged: bool,
+    /// This node's own state is in doubt.
+    distrusted: bool,
+    /// Since when others are one record ahead, which this node may yet decide by itself.
+    ahead_since: Option<Moment>,
+}
+
+impl CatchUp {
+    pub fn is_idle(&self) -> bool {
+        self.active.is_none()
+    }
+
+    pub fn distrusts(&self) -> bool {
+        self.distrusted
+    }
+
+    pub fn distrust(&mut self) {
+        self.distrusted = true;
+    }
+
+    pub fn progress(&mut self, bytes: u64) {
+        self.bytes = self.bytes.max(bytes);
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn not_before(&self) -> Moment {
+        self.not_before
+    }
+}
+
+impl Engine {
+    /// Takes up what the disk holds.
+    pub(super) fn resume(&mut self, stored: Stored) {
+        let Stored { head, certificate, register, candidates } = stored;
+        self.stand_on(Standing::new(head, certificate));
+        self.resume_voice(register);
+        if self.voice.register.is_none() {
+            self.write_empty_register();
+        }
+        if self.end_if_spent() {
+            return;
+        }
+        self.enter_round(true);
+        self.resume_votes(candidates);
+        if self.force_fork {
+            self.fork_alone();
+        }
+    }
+
+    pub(super) fn found(&mut self, found: &Founding) {
+        let founder = (self.me, self.voice.incarnation);
+        let genesis = succession::genesis(self.run, &self.spec, founder, found.nonce, found.state_root);
+        // A validated run always has room for one lease.
+        let Some(record) = genesis else { return };
+        let token = self.next_token();
+        self.founding = Some((token, record.clone()));
+        self.out.push(Output::Found { token, record });
+    }
+
+    pub(super) fn founded(&mut self, record: Record) {
+        self.notice(Notice::Founded { lineage: record.lineage });
+        self.stand_on(Standing::new(record, None));
+        self.write_empty_register();
+        if !self.end_if_spent() {
+            self.enter_round(false);
+        }
+    }
+
+    /// The decided record is on disk: it is the head now.
+    pub(super) fn committed(&mut self, record: Record, certificate: Certificate) {
+        let standing = Standing::new(record, Some(certificate));
+        let record = &standing.record;
+        let (round, seq) = (record.round, record.seq);
+        let (before, after): (BTreeSet<NodeId>, BTreeSet<NodeId>) =
+            (self.head.iter().flat_map(|h| h.record.members()).collect(), record.members().collect());
+        if record.contributors.is_empty() {
+            let forked = self.head.as_ref().is_some_and(|head| head.record.lineage != record.lineage);
+            let lineage = record.lineage;
+            let notice = if forked {
+                Notice::Forked { lineage, members: after.iter().copied().collect() }
+            } else {
+                Notice::Skipped { record: standing.digest, seq }
+            };
+            self.notice(notice);
+        } else {
+            self.notice(Notice::Committed {
+                record: standing.digest,
+                round,
+                members: standing.record.contributors.iter().map(|c| c.member).collect(),
+                tokens: standing.record.tokens,
+            });
+        }
+        for member in after.difference(&before) {
+            self.notice(Notice::MemberJoined { member: *member, round });
+        }
+        for member in before.difference(&after) {
+            let reason = self.round.as_ref().and_then(|r| self.fault(member, r)).unwrap_or("it did not contribute");
+            self.notice(Notice::MemberLeft { member: *member, round, reason });
+        }
+        self.stand_on(standing);
+        self.hand_to_learners();
+        if !self.end_if_spent() {
+            self.enter_round(false);
+        }
+    }
+
+    fn stand_on(&mut self, standing: Standing) {
+        let follows = self.history.back().is_none_or(|past| past.digest == standing.record.parent);
+        if !follows {
+            self.history.clear();
+        }
+        if self.history.len() == HISTORY_MAX {
+            self.history.pop_front();
+        }
+        self.history.push_back(standing.clone());
+        self.head = Some(standing);
+        self.round = None;
+        self.catch_up.ahead_since = None;
+    }
+
+    fn end_if_spent(&mut self) -> bool {
+        let budget = &self.spec.budget;
+        let spent = |limit: u64, used: u64| limit != 0 && used >= limit;
+        let done = self
+            .head
+            .as_ref()
+            .is_some_and(|head| spent(budget.rounds, head.record.round) || spent(budget.tokens, head.record.tokens));
+        if done {
+            self.finish(Finish::BudgetSpent);
+        }
+        done
+    }
+
+    /// Looks at the heads of all peers, and catches up with the best.
+    pub(super) fn consider_heads(&mut self) {
+        let writing = self.round.as_ref().is_some_and(|round| round.committing.is_some());
+        if !self.catch_up.is_idle() || self.founding.is_some() || writing || self.now < self.catch_up.not_before {
+            return;
+        }
+        let heads = self.places();
+        let open = heads.iter().filter(|(id, _)| self.peers.get(id).is_none_or(|peer| self.now >= peer.avoid_until));
+        let open: Vec<(NodeId, Place)> = open.copied().collect();
+        let mine = self.place();
+        let best = open.iter().map(|(_, place)| *place).reduce(|a, b| if b.beats(&a) { b } else { a });
+        let Some(best) = best else { return };
+        let doubtful = self.catch_up.distrusted
+            && mine.is_some_and(|mine| mine.lineage == best.lineage && best.seq >= mine.seq);
+        if !doubtful && mine.is_some_and(|mine| !best.beats(&mine)) {
+            return;
+        }
+        if mine.is_some_and(|mine| self.may_decide_itself(&mine, &best)) {
+            return;
+        }
+        let sources = open.iter().filter(|(_, p)| p.lineage == best.lineage && p.seq >= best.seq);
+        let sources = sources.map(|(id, _)| *id).collect();
+        self.begin_catch_up(best, sources);
+    }
+
+    /// Whether the others are just one record ahead, whose bytes this node holds: its votes are on their way. Asks for
+    /// them.
+    fn may_decide_itself(&mut self, mine: &Place, best: &Place) -> bool {
+        let holds = self.round.as_ref().is_some_and(|round| round.holds(&best.record));
+        let next = mine.lineage == best.lineage && mine.seq.checked_add(1) == Some(best.seq);
+        if !holds || !next || self.catch_up.distrusted {
+            return false;
+        }
+        let since = *self.catch_up.ahead_since.get_or_insert(self.now);
+        let patience = self.timing.repeat.max(4 * self.slowest_rtt());
+        self.now.since(since) < patience
+    }
+
+    fn place(&self) -> Option<Place> {
+        let head = self.head.as_ref()?;
+        let Record { lineage, seq, tokens, .. } = head.record;
+        Some(Place { lineage, seq, record: head.digest, tokens })
+    }
+
+    /// Heads of the peers that can be heard, by ascending id.
+    fn places(&self) -> Vec<(NodeId, Place)> {
+        let heard = self.peers.iter().filter(|(_, p)| p.present() && self.now.since(p.heard_at) < self.silence(p));
+        let frozen = |head: &Head| head.phase == Phase::Frozen;
+        let head = heard.filter_map(|(id, peer)| Some((*id, peer.head.as_ref().filter(|head| !frozen(head))?)));
+        head.filter_map(|(id, head)| Some((id, Place::of(head)?))).collect()
+    }
+
+    fn begin_catch_up(&mut self, target: Place, sources: Vec<NodeId>) {
+        let mine = self.place();
+        let other = mine.is_some_and(|mine| mine.lineage != target.lineage);
+        let afresh = mine.is_none() || other || self.catch_up.diverged || self.catch_up.distrusted;
+        self.stop_training();
+        self.leave_attempt("the flock is elsewhere", None);
+        if let (Some(mine), true) = (mine, other) {
+            self.notice(Notice::LineageMet { lineage: target.lineage, yields: true });
+            self.notice(Notice::RolledBack { from_seq: mine.seq, to_seq: target.seq });
+        }
+        let Place { lineage, seq, record, .. } = target;
+        self.out.push(Output::CatchUp { lineage, seq, target: record, sources: sources.clone(), afresh });
+        self.catch_up.active = Some(sources);
+        self.catch_up.bytes = 0;
+    }
+
+    pub(super) fn caught_up(&mut self, record: Record, certificate: Option<Certificate>) {
+        let Some(sources) = self.catch_up.active.take() else { return };
+        self.catch_up = CatchUp::default();
+        for id in sources {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.failures = 0;
+            }
+        }
+        let said = self.round.as_ref().and_then(|round| round.own.as_ref()).map(|own| own.signed.ready.base);
+        self.contribution = None;
+        self.stand_on(Standing::new(record, certificate));
+        let lineage = self.head.as_ref().map_or(Digest::default(), |head| head.record.lineage);
+        self.speak_in(&lineage);
+        self.beat.forget_join();
+        if self.end_if_spent() {
+            return;
+        }
+        // The contribution that was announced for this very round is lost: whoever makes another is a new start.
+        if said.is_some() && said == self.head.as_ref().map(|head| head.base) {
+            self.renew();
+        }
+        self.enter_round(true);
+    }
+
+    /// Tries again later, first with others; until then goes on from the old head.
+    pub(super) fn catch_up_failed(&mut self, reason: String, diverged: bool) {
+        let Some(sources) = self.catch_up.active.take() else { return };
+        let pause = |failures: u32| self.timing.retry << failures.min(DOUBLINGS_MAX);
+        let again = self.now.plus(pause(self.catch_up.failures));
+        let (now, retry) = (self.now, self.timing.retry);
+        for id in sources.iter().filter(|_| !diverged) {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.avoid_until = now.plus(retry << peer.failures.min(DOUBLINGS_MAX));
+                peer.failures += 1;
+            }
+        }
+        self.catch_up.failures += 1;
+        self.catch_up.not_before = if diverged { now } else { again };
+        self.catch_up.diverged |= diverged;
+        self.notice(Notice::CatchUpFailed { reason });
+        if let Some(round) = self.round.as_mut().filter(|round| round.training == Training::Due) {
+            round.resumed = true;
+        }
+    }
+
+    /// A peer has said where it stands: gives it the votes that it lacks, or that contradict what it holds.
+    pub(super) fn help_along(&mut self, from: NodeId, heard: &Head) {
+        let Some(mine) = &self.head else { return };
+        if heard.lineage != mine.record.lineage {
+            return;
+        }
+        let behind = Some(mine.record.seq) == heard.seq.checked_add(1) && heard.record == mine.record.parent;
+        let at = self.history.iter().find(|past| past.record.seq == heard.seq);
+        let contradicts = at.is_some_and(|past| past.digest != heard.record);
+        let ahead = heard.seq > mine.record.seq && self.round.as_ref().is_some_and(|r| r.holds(&heard.record));
+        let given = if contradicts { at } else { Some(mine).filter(|_| behind) };
+        let certificate = given.and_then(|standing| standing.certificate.clone());
+        let (now, repeat) = (self.now, self.timing.repeat);
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let due = peer.handed_at.is_none_or(|at| now.since(at) >= repeat / 4);
+        if !due || (certificate.is_none() && !ahead) {
+            return;
+        }
+        peer.handed_at = Some(now);
+        match certificate {
+            Some(certificate) => self.send_to(&[from], &Message::Certificate(certificate)),
+            // Telling where it stands, this node asks for the votes.
+            None => self.send_heads(&[from]),
+        }
+    }
+
+    /// Those who do not vote hear of a decision from two voters each.
+    fn hand_to_learners(&mut self) {
+        let Some(head) = self.head.as_ref().filter(|_| self.history.len() > 1) else { return };
+        let Some(parent) = self.history.iter().rev().nth(1) else { return };
+        let Some(certificate) = head.certificate.clone().filter(|_| parent.quorum.incarnation(&self.me).is_some()) else {
+            return;
+        };
+        let voters: Vec<NodeId> = parent.quorum.voters().iter().map(|(id, _)| *id).collect();
+        let Some(place) = voters.iter().position(|id| *id == self.me) else { return };
+        let learners = parent.record.members().filter(|id| parent.quorum.incarnation(id).is_none());
+        let mine = |(index, _): &(usize, NodeId)| {
+            index % voters.len() == place || (index + 1) % voters.len() == place
+        };
+        let targets: Vec<NodeId> = learners.enumerate().filter(mine).map(|(_, id)| id).collect();
+        let targets: Vec<NodeId> = targets.into_iter().filter(|id| self.is_present(id) && *id != self.me).collect();
+        self.send_to(&targets, &Message::Certificate(certificate));
+    }
+
+    /// Two records of one lineage at one place, both certified: the promise is broken. Stops and shows both.
+    pub(super) fn check_split(&mut self, theirs: &Certificate) {
+        let at = self.history.iter().position(|past| {
+            (past.record.lineage, past.record.seq) == (theirs.lineage, theirs.seq) && past.digest != theirs.record
+        });
+        let Some(at) = at.filter(|at| *at > 0) else { return };
+        let (Some(parent), Some(past)) = (self.history.get(at - 1), self.history.get(at)) else { return };
+        let proof =
+            certificate::verify_votes(self.verifier.as_ref(), &self.run, &parent.quorum, &parent.digest, theirs);
+        if proof.is_err() || self.frozen {
+            return;
+        }
+        if let Some(ours) = past.certificate.clone() {
+            self.stop_training();
+            self.frozen = true;
+            self.notice(Notice::SplitBrain { ours, theirs: theirs.clone() });
+        }
+    }
+}

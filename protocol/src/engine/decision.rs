@@ -1,0 +1,505 @@
+//! The vote on the record: who holds a result enters with it, who lacks it fetches it, a quorum decides
+//! (`protocol.md` §7).
+
+use super::clock::Moment;
+use super::config::{Candidate, Register};
+use super::io::{AttemptKey, Notice, Output, Refusal};
+use super::succession::{self, SignedReady};
+use super::Engine;
+use crate::ballot::{Ballot, Choice, Said};
+use crate::certificate;
+use crate::message::{Certificate, Estimate, Message, Question, Stamp, Value, ValueKind, Vote};
+use crate::record::{Record, RecordKind};
+use crate::{Digest, NodeId, wire};
+use std::collections::BTreeMap;
+
+/// Attempts at one round before voters enter with SKIP.
+pub(super) const ATTEMPTS_MAX: u32 = 3;
+/// Steps of a ballot after one input: with a single voter all happen at once.
+const STEPS_MAX: usize = 8;
+/// The least that a voter waits for more than a quorum where that could help, in microseconds; doubles by ballot.
+const PATIENCE_MIN: u64 = 300_000;
+const PATIENCE_DOUBLINGS: u32 = 6;
+/// Results of one round that are held or fetched at a time.
+const RESULTS_MAX: usize = 8;
+
+impl Choice for Value {
+    type Rank = (std::cmp::Reverse<ValueKind>, u64, u32, std::cmp::Reverse<Digest>);
+
+    fn rank(&self) -> Self::Rank {
+        let kind = std::cmp::Reverse(self.kind);
+        (kind, self.tokens, self.contributors, std::cmp::Reverse(self.digest))
+    }
+}
+
+/// A vote under way: on a set, or on the record.
+#[derive(Debug, Default)]
+pub(super) struct Instance {
+    pub ballot: Option<Ballot<Value>>,
+    /// Newest signed votes by sender, for the certificate.
+    pub signed: BTreeMap<NodeId, (Vote, Vec<u8>)>,
+    /// When this node last said something.
+    pub said_at: Moment,
+}
+
+/// A result that this node has rebuilt.
+#[derive(Debug)]
+pub(super) struct Holding {
+    pub digest: Digest,
+    pub candidate: Candidate,
+    /// It is on the disk, or goes there before anything that is said after.
+    pub written: bool,
+}
+
+/// A result that others hold.
+#[derive(Debug)]
+pub(super) struct Fetching {
+    pub key: AttemptKey,
+    /// While it is rebuilt from what was fetched.
+    pub candidate: Option<Candidate>,
+    pub failures: u32,
+    pub not_before: Moment,
+    pub active: bool,
+}
+
+impl Holding {
+    pub fn new(candidate: Candidate) -> Self {
+        Self { digest: candidate.record.digest(), candidate, written: false }
+    }
+
+    fn value(&self) -> Value {
+        let (key, record) = (&self.candidate.key, &self.candidate.record);
+        let tokens = record.contributors.iter().fold(0u64, |sum, c| sum.saturating_add(c.tokens));
+        let contributors = record.contributors.len() as u32;
+        let (attempt, set) = (key.attempt, key.set);
+        Value { kind: ValueKind::Commit, digest: self.digest, tokens, contributors, attempt, set, members: Vec::new() }
+    }
+}
+
+impl Instance {
+    pub fn ballot(&mut self, me: NodeId) -> &mut Ballot<Value> {
+        self.ballot.get_or_insert_with(|| Ballot::new(me))
+    }
+
+    /// Whether this node has said something in it.
+    pub fn entered(&self) -> bool {
+        self.ballot.as_ref().is_some_and(|ballot| ballot.said().is_some())
+    }
+}
+
+impl Engine {
+    /// Takes up the votes and results that the disk holds.
+    pub(super) fn resume_votes(&mut self, candidates: Vec<Candidate>) {
+        let me = self.me;
+        let Some(round) = &mut self.round else { return };
+        let fits = |c: &&Candidate| c.record.parent == round.parent && c.record.kind == RecordKind::Commit;
+        let held: Vec<Candidate> = candidates.iter().filter(fits).take(RESULTS_MAX).cloned().collect();
+        for candidate in held {
+            let holding = Holding { written: true, ..Holding::new(candidate) };
+            round.holding.insert(holding.digest, holding);
+        }
+        let Some(register) = self.voice.register.clone().filter(|r| r.parent == round.parent) else { return };
+        let Some(value) = register.estimate.filter(|_| register.stamp.seq == round.seq) else { return };
+        let ballot = register.stamp.ballot;
+        let vote = register.vote.map(|(value, voted)| Said { ballot, value, voted: Some(voted) });
+        let estimate = Said { ballot, value, voted: None };
+        let resumed = Instance { ballot: Some(Ballot::resume(me, estimate, vote)), ..Instance::default() };
+        if register.stamp.instance == Question::RECORD {
+            round.record_vote = resumed;
+        } else {
+            round.attempt = register.stamp.instance;
+            round.set_vote = resumed;
+        }
+    }
+
+    /// What the vote on this instance is about.
+    pub(super) fn question(&self, instance: u32) -> Option<Question> {
+        let (round, head) = self.round.as_ref().zip(self.head.as_ref())?;
+        Some(Question { lineage: head.record.lineage, seq: round.seq, parent: round.parent, instance })
+    }
+
+    pub(super) fn hear_estimate(&mut self, from: NodeId, estimate: Estimate) {
+        let Estimate { question, incarnation, ballot, value } = estimate;
+        self.hear_said(from, &question, incarnation, Said { ballot, value, voted: None }, None);
+    }
+
+    pub(super) fn hear_vote(&mut self, from: NodeId, vote: Vote, bytes: &[u8]) {
+        let said = Said { ballot: vote.ballot, value: vote.value.clone(), voted: Some(vote.voted) };
+        let (question, incarnation) = (vote.question.clone(), vote.incarnation);
+        self.hear_said(from, &question, incarnation, said, Some((vote, bytes.to_vec())));
+    }
+
+    fn hear_said(
+        &mut self,
+        from: NodeId,
+        question: &Question,
+        incarnation: u64,
+        said: Said<Value>,
+        signed: Option<(Vote, Vec<u8>)>,
+    ) {
+        let (ballot, phase) = said.place();
+        self.note_signed(from, incarnation, Stamp { seq: question.seq, instance: question.instance, ballot, phase });
+        let asked = self.question(question.instance);
+        let votes = self.head.as_ref().is_some_and(|head| head.quorum.has(&from, incarnation));
+        if asked.as_ref() != Some(question) || !votes {
+            return self.stale(from);
+        }
+        if question.instance != Question::RECORD && !self.turn_to_attempt(question.instance) {
+            return self.stale(from);
+        }
+        let me = self.me;
+        let Some(round) = &mut self.round else { return };
+        let record = question.instance == Question::RECORD;
+        let instance = if record { &mut round.record_vote } else { &mut round.set_vote };
+        if instance.ballot(me).contradicts(&from, &said) {
+            return self.refuse(from, Refusal::Equivocation { what: "two different votes in one ballot" });
+        }
+        let heard = instance.ballot(me).hear(from, said);
+        if let Some(signed) = signed.filter(|_| heard) {
+            instance.signed.insert(from, signed);
+        }
+    }
+
+    /// Proof that a record was decided.
+    pub(super) fn hear_certificate(&mut self, from: NodeId, certificate: Certificate) {
+        self.check_split(&certificate);
+        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
+        if (certificate.lineage, certificate.seq) != (head.record.lineage, round.seq) || round.proof.is_some() {
+            return;
+        }
+        let proof = certificate::verify_votes(
+            self.verifier.as_ref(),
+            &self.run,
+            &head.quorum,
+            &head.digest,
+            &certificate,
+        );
+        match proof {
+            Ok(()) => round.proof = Some(certificate),
+            Err(_) => self.refuse(from, Refusal::Malformed { what: "certificate that proves nothing" }),
+        }
+    }
+
+    /// Enters the vote on the record when there is something to enter with, and goes on with it.
+    pub(super) fn step_decision(&mut self) {
+        if let Some(proof) = self.round.as_ref().and_then(|round| round.proof.clone()) {
+            return self.conclude(proof.record, proof);
+        }
+        if self.may_speak() {
+            self.enter_vote();
+            for _ in 0..STEPS_MAX {
+                if !self.step_record_vote() {
+                    break;
+                }
+            }
+        }
+        self.conclude_vote();
+    }
+
+    /// Names the own result, or SKIP when the attempts are exhausted.
+    fn enter_vote(&mut self) {
+        let me = self.me;
+        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
+        if round.record_vote.entered() {
+            return;
+        }
+        let met = |record: &Record| {
+            head.quorum.met_by(|id| record.contributors.binary_search_by(|c| c.member.cmp(id)).is_ok())
+        };
+        let held = round.holding.values().filter(|held| met(&held.candidate.record)).map(Holding::value);
+        let best = held.max_by_key(Choice::rank);
+        let others_skip = round.record_vote.ballot.as_ref().is_some_and(|b| b.heard().any(|v| v.kind == ValueKind::Skip));
+        let idle = round.running.is_none();
+        let exhausted = idle && (round.attempt > ATTEMPTS_MAX || others_skip);
+        let skip = round.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
+        // Somebody's result may be on its way here: better than none.
+        let coming = round.fetching.values().any(|fetching| fetching.active);
+        if let Some(value) = best.or(skip.filter(|_| !coming)) {
+            round.record_vote.ballot(me).propose(value);
+        }
+    }
+
+    /// One step of the ballot; whether there may be another.
+    fn step_record_vote(&mut self) -> bool {
+        let patience = self.vote_patience();
+        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return false };
+        let Some((skip, _)) = &round.skip else { return false };
+        let fallback = Value::skip(*skip);
+        let (holding, fetching) = (&round.holding, &round.fetching);
+        let usable = |value: &Value| match value.kind {
+            ValueKind::Skip => value.digest == fallback.digest,
+            ValueKind::Set => false,
+            ValueKind::Commit => {
+                let failed = |f: &Fetching| f.failures > 0;
+                holding.contains_key(&value.digest) || !fetching.get(&value.digest).is_some_and(failed)
+            }
+        };
+        let patient = self.now.since(round.record_vote.said_at) < patience;
+        let Some(ballot) = round.record_vote.ballot.as_mut() else { return false };
+        ballot.advance(&head.quorum, usable, &fallback, patient);
+        let Some((said, forced)) = ballot.pending().map(|(said, forced)| (said.clone(), forced)) else { return false };
+        let lacking = said.voted.is_none()
+            && said.value.kind == ValueKind::Commit
+            && !round.holding.contains_key(&said.value.digest);
+        if !lacking {
+            return self.say(Question::RECORD);
+        }
+        let failed = round.fetching.get(&said.value.digest).is_some_and(|fetching| fetching.failures > 0);
+        if failed && !forced {
+            if let Some(ballot) = round.record_vote.ballot.as_mut() {
+                ballot.withdraw();
+            }
+            return ballot_moves(&said);
+        }
+        self.fetch(&said.value);
+        false
+    }
+
+    /// How long to wait for more than a quorum, by the ballot.
+    fn vote_patience(&self) -> u64 {
+        let ballot = self.round.as_ref().and_then(|round| round.record_vote.ballot.as_ref()?.said().map(|s| s.ballot));
+        let once = PATIENCE_MIN.max(4 * self.slowest_rtt());
+        (once << ballot.unwrap_or(0).min(PATIENCE_DOUBLINGS)).min(self.timing.patience_max)
+    }
+
+    /// Writes and says what is pending in a vote; whether it did.
+    pub(super) fn say(&mut self, instance: u32) -> bool {
+        let Some(question) = self.question(instance) else { return false };
+        let record = instance == Question::RECORD;
+        let Some(round) = &mut self.round else { return false };
+        let vote = if record { &mut round.record_vote } else { &mut round.set_vote };
+        let Some((said, _)) = vote.ballot.as_ref().and_then(|ballot| ballot.pending()) else { return false };
+        let said = said.clone();
+        let (ballot, phase) = said.place();
+        let stamp = Stamp { seq: question.seq, instance, ballot, phase };
+        if !self.may_sign(&stamp) {
+            return false;
+        }
+        let candidate = self.unwritten(&said.value);
+        let (incarnation, value) = (self.voice.incarnation, said.value.clone());
+        let (estimate, vote) = match said.voted {
+            None => (Some(value.clone()), None),
+            Some(voted) => {
+                let round = self.round.as_ref();
+                let vote_on = round.map(|round| if record { &round.record_vote } else { &round.set_vote });
+                let own = vote_on.and_then(|v| v.ballot.as_ref()?.own().next()).map(|said| said.value.clone());
+                (own, Some((value.clone(), voted)))
+            }
+        };
+        let (lineage, parent) = (question.lineage, question.parent);
+        let register = Register { incarnation, lineage, parent, stamp, estimate, vote };
+        let token = self.persist(register, candidate);
+        let (message, vote) = match said.voted {
+            None => (Message::Estimate(Estimate { question, incarnation, ballot, value }), None),
+            Some(voted) => {
+                let vote = Vote { question, incarnation, ballot, value, voted };
+                (Message::Vote(vote.clone()), Some(vote))
+            }
+        };
+        let Some(bytes) = self.seal(&message) else { return false };
+        let (me, now) = (self.me, self.now);
+        if let Some(round) = &mut self.round {
+            let instance = if record { &mut round.record_vote } else { &mut round.set_vote };
+            instance.ballot(me).say();
+            instance.said_at = now;
+            if let Some(vote) = vote {
+                instance.signed.insert(me, (vote, bytes.clone()));
+            }
+        }
+        let voters = self.reachable_voters();
+        self.send_bytes(&voters, &bytes, Some(token));
+        true
+    }
+
+    /// The candidate behind a value that is said for the first time: it goes to the disk together with the register.
+    fn unwritten(&mut self, value: &Value) -> Option<Candidate> {
+        let holding = self.round.as_mut()?.holding.get_mut(&value.digest).filter(|held| !held.written)?;
+        holding.written = true;
+        Some(holding.candidate.clone())
+    }
+
+    /// Says again what others may have missed. What is not on the disk yet was not said either: its write sends it.
+    pub(super) fn repeat_votes(&mut self, targets: &[NodeId]) {
+        if !self.may_speak() || !self.voice.is_written() {
+            return;
+        }
+        let incarnation = self.voice.incarnation;
+        for instance in [self.round.as_ref().map_or(0, |round| round.attempt), Question::RECORD] {
+            let Some((question, round)) = self.question(instance).zip(self.round.as_ref()) else { return };
+            let vote = if instance == Question::RECORD { &round.record_vote } else { &round.set_vote };
+            let own = vote.ballot.iter().flat_map(Ballot::own).cloned();
+            for Said { ballot, value, voted } in own.collect::<Vec<_>>() {
+                let question = question.clone();
+                let message = match voted {
+                    None => Message::Estimate(Estimate { question, incarnation, ballot, value }),
+                    Some(voted) => Message::Vote(Vote { question, incarnation, ballot, value, voted }),
+                };
+                self.send_to(targets, &message);
+            }
+        }
+    }
+
+    /// Commits what the vote has decided, if its bytes are here.
+    fn conclude_vote(&mut self) {
+        let Some(round) = &self.round else { return };
+        let Some((ballot, value)) = round.record_vote.ballot.as_ref().and_then(|ballot| ballot.decided()) else { return };
+        let deciders = |(_, (vote, _)): &(&NodeId, &(Vote, Vec<u8>))| {
+            vote.ballot == ballot && vote.voted && vote.value == *value
+        };
+        let value = value.clone();
+        let signed: Vec<(&NodeId, &(Vote, Vec<u8>))> = round.record_vote.signed.iter().filter(deciders).collect();
+        let Some(vote) = signed.first().map(|(_, (vote, _))| vote.clone()) else { return };
+        let certificate = certificate::of_votes(&vote, signed.iter().map(|(id, (_, bytes))| (*id, bytes)));
+        self.conclude(value.digest, certificate);
+    }
+
+    /// The record is decided: commits it if it is held; else fetches it, or waits for those ahead.
+    fn conclude(&mut self, digest: Digest, certificate: Certificate) {
+        let Some(round) = &self.round else { return };
+        let held = round.holding.get(&digest).map(|held| (Some(held.candidate.key), held.candidate.record.clone()));
+        let skip = round.skip.as_ref().filter(|(skip, _)| *skip == digest).map(|(_, record)| (None, record.clone()));
+        let Some((key, record)) = held.or(skip) else {
+            let known = round.record_vote.ballot.as_ref().and_then(|b| b.heard().find(|v| v.digest == digest).cloned());
+            if let Some(value) = known {
+                self.fetch(&value);
+            }
+            return;
+        };
+        self.stop_training();
+        if let Some(running) = self.round.as_mut().and_then(|round| round.running.take())
+            && Some(running.key) != key
+        {
+            self.out.push(Output::Abandon { key: running.key });
+        }
+        let mine = record.contributors.binary_search_by(|c| c.member.cmp(&self.me)).is_ok();
+        if mine {
+            self.contribution = None;
+        }
+        let token = self.next_token();
+        let (decided, proof) = (record.clone(), certificate.clone());
+        self.out.push(Output::Commit { token, key, record: decided, certificate: proof, mine });
+        if let Some(round) = &mut self.round {
+            round.committing = Some((token, record, certificate));
+        }
+    }
+
+    /// Asks for a result that others hold, from all who have named it.
+    pub(super) fn fetch(&mut self, value: &Value) {
+        let now = self.now;
+        let Some((question, round)) = self.question(Question::RECORD).zip(self.round.as_ref()) else { return };
+        let key = AttemptKey { lineage: question.lineage, seq: question.seq, attempt: value.attempt, set: value.set };
+        let names = |id: &&NodeId| {
+            round.record_vote.ballot.as_ref().is_some_and(|ballot| ballot.names(id).any(|named| named == value))
+        };
+        let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| id);
+        let sources: Vec<NodeId> =
+            voters.filter(names).filter(|id| **id != self.me && self.is_present(id)).copied().collect();
+        let Some(round) = &mut self.round else { return };
+        let waits = |f: &Fetching| f.active || f.candidate.is_some() || now < f.not_before;
+        if sources.is_empty()
+            || round.holding.contains_key(&value.digest)
+            || round.fetching.get(&value.digest).is_some_and(waits)
+            || round.fetching.len() >= RESULTS_MAX
+            || round.running.as_ref().is_some_and(|running| running.key == key)
+        {
+            return;
+        }
+        let fetching = round.fetching.entry(value.digest).or_insert_with(|| Fetching {
+            key,
+            candidate: None,
+            failures: 0,
+            not_before: now,
+            active: false,
+        });
+        fetching.active = true;
+        self.out.push(Output::Fetch { key, record: value.digest, sources });
+    }
+
+    pub(super) fn fetch_failed(&mut self, key: &AttemptKey, record: &Digest) {
+        let (now, retry) = (self.now, self.timing.retry);
+        let Some(round) = &mut self.round else { return };
+        let Some(fetching) = round.fetching.get_mut(record).filter(|f| f.active && f.key == *key) else { return };
+        fetching.active = false;
+        fetching.not_before = now.plus(retry << fetching.failures.min(5));
+        fetching.failures += 1;
+    }
+
+    /// A result that was asked for: believed when it follows from signed READYs and this node's own state.
+    pub(super) fn fetched(&mut self, candidate: Candidate) {
+        let digest = candidate.record.digest();
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
+        let asked = round.fetching.get(&digest).is_some_and(|f| f.active && f.key == candidate.key);
+        if !asked {
+            return;
+        }
+        let key = candidate.key;
+        let good = candidate.record.validate_after(&head.record).is_ok() && self.readys_of(&candidate).is_some();
+        if !good {
+            return self.fetch_failed(&key, &digest);
+        }
+        let contributors = candidate.record.contributors.len();
+        if let Some(fetching) = self.round.as_mut().and_then(|round| round.fetching.get_mut(&digest)) {
+            fetching.active = false;
+            fetching.candidate = Some(candidate);
+        }
+        self.speculate(key, contributors);
+    }
+
+    /// The contributions behind a fetched record, if they are signed and the ones that it lists.
+    fn readys_of(&self, candidate: &Candidate) -> Option<Vec<SignedReady>> {
+        let listed = &candidate.record.contributors;
+        if listed.len() != candidate.readys.len() {
+            return None;
+        }
+        let open = |(contributor, bytes): (&crate::record::Contributor, &Vec<u8>)| {
+            let opened = wire::open(self.verifier.as_ref(), &self.run, bytes).ok()?;
+            let Message::Ready(ready) = opened.message else { return None };
+            let same = (opened.sender, opened.digest) == (contributor.member, contributor.ready);
+            let signed = SignedReady { member: opened.sender, ready, digest: opened.digest, bytes: bytes.clone() };
+            let head = self.head.as_ref()?;
+            let here = signed.ready.base == head.base && signed.ready.lineage == head.record.lineage;
+            (same && here && self.fits_round(&signed)).then_some(signed)
+        };
+        let readys: Option<Vec<SignedReady>> = listed.iter().zip(&candidate.readys).map(open).collect();
+        readys.filter(|readys| super::attempt::set_digest(readys) == candidate.key.set)
+    }
+
+    /// `Applied` for a fetched result; whether it was one.
+    pub(super) fn rebuilt_fetched(&mut self, key: &AttemptKey, state_root: Digest) -> bool {
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
+        let fetched = round.fetching.iter().find(|(_, f)| f.key == *key && f.candidate.is_some());
+        let Some((digest, candidate)) = fetched.and_then(|(d, f)| Some((*d, f.candidate.clone()?))) else { return false };
+        let readys = self.readys_of(&candidate);
+        let rebuilt = readys.and_then(|readys| {
+            succession::commit(&head.record, head.digest, &self.spec, &readys, candidate.record.update, state_root)
+        });
+        if rebuilt.as_ref().map(Record::digest) == Some(digest) {
+            if let Some(round) = &mut self.round {
+                round.fetching.remove(&digest);
+                round.holding.insert(digest, Holding::new(candidate));
+            }
+            return true;
+        }
+        // Either the holder's state or this node's is damaged. If the others decide for it, it is this node's.
+        self.out.push(Output::Abandon { key: *key });
+        let decided = self.round.as_ref().is_some_and(|round| {
+            let by_vote = round.record_vote.ballot.as_ref().and_then(|b| b.decided()).is_some_and(|(_, v)| v.digest == digest);
+            by_vote || round.proof.as_ref().is_some_and(|proof| proof.record == digest)
+        });
+        if let Some(fetching) = self.round.as_mut().and_then(|round| round.fetching.get_mut(&digest)) {
+            fetching.candidate = None;
+            fetching.active = true;
+        }
+        self.fetch_failed(key, &digest);
+        if decided {
+            self.notice(Notice::OwnFault { detail: "its rebuilt result differs from the decided one" });
+            self.catch_up.distrust();
+        }
+        true
+    }
+}
+
+/// After a withdrawal the ballot chooses again.
+fn ballot_moves(said: &Said<Value>) -> bool {
+    said.voted.is_none()
+}

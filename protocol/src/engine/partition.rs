@@ -1,0 +1,186 @@
+//! Cut off from the quorum: what the run's policy makes of it (`protocol.md` §9).
+
+use super::Engine;
+use super::clock::Moment;
+use super::io::{Notice, Output};
+use super::round::Training;
+use super::succession;
+use crate::NodeId;
+use crate::message::{Certificate, Fork, Message, member_bits, member_indices};
+use crate::run::Minority;
+
+/// Whether a quorum is in reach, and since when not.
+#[derive(Debug, Default)]
+pub(super) struct Cut {
+    since: Option<Moment>,
+    /// The user has been told.
+    told: bool,
+    /// The policy is in force.
+    due: bool,
+    policy: Option<Minority>,
+}
+
+impl Cut {
+    /// Whether the policy forbids to train.
+    pub fn holds_training(&self) -> bool {
+        self.since.is_some() && self.policy == Some(Minority::Halt)
+    }
+
+    /// Since when no quorum is in reach.
+    pub fn since(&self) -> Option<Moment> {
+        self.since
+    }
+}
+
+impl Engine {
+    /// Looks whether voters that can be heard are a quorum, and applies the policy when they are not for too long.
+    pub(super) fn watch_quorum(&mut self) {
+        let Some(round) = self.round.as_ref().filter(|_| self.catch_up.is_idle()) else {
+            self.cut = Cut::default();
+            return;
+        };
+        if round.committing.is_some() {
+            return;
+        }
+        let settling = round.resumed && self.now.since(round.began) < self.timing.settle;
+        if self.quorum_in_reach() {
+            if std::mem::take(&mut self.cut).told {
+                self.notice(Notice::Rejoined);
+            }
+            return;
+        }
+        if settling {
+            return;
+        }
+        let policy = self.spec.partition.minority;
+        let since = *self.cut.since.get_or_insert(self.now);
+        self.cut.policy = Some(policy);
+        let lost = self.now.since(since);
+        // Connections that come back at once are not worth a word.
+        if lost >= self.timing.down_grace && !self.cut.told {
+            self.cut.told = true;
+            let (missing, grace) = (self.missing_voters(), self.fork_grace());
+            self.notice(Notice::CutOff { policy, missing, grace });
+            if policy == Minority::Halt {
+                self.stop_training();
+            }
+        }
+        if policy == Minority::Fork && lost >= self.fork_grace() {
+            self.cut.due = true;
+            self.propose_fork();
+        }
+    }
+
+    fn fork_grace(&self) -> u64 {
+        u64::from(self.spec.partition.grace_ms) * 1_000
+    }
+
+    /// Voters that cannot be heard.
+    pub(super) fn missing_voters(&self) -> Vec<NodeId> {
+        let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| *id);
+        voters.filter(|id| !self.is_present(id)).collect()
+    }
+
+    /// The members that this node would fork with: all that it can hear and that stand on the same record.
+    fn fork_members(&self) -> Vec<NodeId> {
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return Vec::new() };
+        let here = |id: &&NodeId| {
+            **id == self.me
+                || self.peers.get(id).is_some_and(|peer| {
+                    let stands = peer.head.as_ref().is_some_and(|theirs| theirs.record == head.digest);
+                    peer.present() && stands && self.now.since(peer.heard_at) < self.silence(peer)
+                })
+        };
+        round.members.iter().filter(here).copied().collect()
+    }
+
+    fn fork_statement(&self, members: &[NodeId]) -> Option<Fork> {
+        let head = self.head.as_ref()?;
+        let indices = members.iter().filter_map(|id| head.record.member_index(id));
+        Some(Fork {
+            lineage: head.record.lineage,
+            seq: head.record.seq.checked_add(1)?,
+            parent: head.digest,
+            incarnation: self.voice.incarnation,
+            members: member_bits(indices),
+        })
+    }
+
+    /// Says with whom this node would go on, and goes when all of them say the same.
+    fn propose_fork(&mut self) {
+        let members = self.fork_members();
+        let Some(fork) = self.fork_statement(&members) else { return };
+        let Some(bytes) = self.seal(&Message::Fork(fork.clone())) else { return };
+        if self.cut_fork().is_none_or(|said| said.members != fork.members || said.parent != fork.parent) {
+            let targets: Vec<NodeId> = members.iter().filter(|id| **id != self.me).copied().collect();
+            self.send_bytes(&targets, &bytes, None);
+            if let Some(round) = &mut self.round {
+                round.fork = Some(fork.clone());
+            }
+        }
+        let said = |id: &NodeId| {
+            if *id == self.me {
+                return Some(bytes.clone());
+            }
+            let (theirs, signed) = self.peers.get(id)?.fork.as_ref()?;
+            let same = (theirs.lineage, theirs.seq, theirs.parent, &theirs.members)
+                == (fork.lineage, fork.seq, fork.parent, &fork.members);
+            same.then(|| signed.clone())
+        };
+        let votes: Option<Vec<Vec<u8>>> = members.iter().map(said).collect();
+        if let Some(votes) = votes.filter(|votes| votes.len() <= crate::limits::VOTERS_MAX) {
+            self.fork(&members, votes);
+        }
+    }
+
+    fn cut_fork(&self) -> Option<&Fork> {
+        self.round.as_ref()?.fork.as_ref()
+    }
+
+    /// Goes on in a new lineage with these members, whose statements are the proof.
+    fn fork(&mut self, members: &[NodeId], votes: Vec<Vec<u8>>) {
+        let Some(head) = &self.head else { return };
+        let Some(record) = succession::fork(&head.record, head.digest, &self.spec, members) else { return };
+        let certificate =
+            Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
+        self.stop_training();
+        self.leave_attempt("this part of the flock goes on by itself", None);
+        self.contribution = None;
+        let token = self.next_token();
+        let (decided, proof) = (record.clone(), certificate.clone());
+        self.out.push(Output::Commit { token, key: None, record: decided, certificate: proof, mine: true });
+        if let Some(round) = &mut self.round {
+            round.training = Training::Done;
+            round.committing = Some((token, record, certificate));
+        }
+    }
+
+    /// The operator's order: goes on alone from what the disk holds.
+    pub(super) fn fork_alone(&mut self) {
+        let me = [self.me];
+        let Some(fork) = self.fork_statement(&me) else { return };
+        if let Some(bytes) = self.seal(&Message::Fork(fork)) {
+            self.fork(&me, vec![bytes]);
+        }
+    }
+
+    pub(super) fn hear_fork(&mut self, from: NodeId, fork: Fork, bytes: &[u8]) {
+        let here = self.round.as_ref().is_some_and(|round| {
+            let known = member_indices(&fork.members).all(|index| index < round.members.len());
+            fork.parent == round.parent && fork.seq == round.seq && known
+        });
+        if !here {
+            return self.stale(from);
+        }
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.fork = Some((fork, bytes.to_vec()));
+        }
+    }
+
+    /// Says the standing proposal again.
+    pub(super) fn repeat_fork(&mut self, targets: &[NodeId]) {
+        if let Some(fork) = self.cut_fork().filter(|_| self.cut.due).cloned() {
+            self.send_to(targets, &Message::Fork(fork));
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The voice of this identity: what it has signed in votes, under which incarnation, and whether it may speak
+//! (`protocol.md` §7, §8).
+
+use super::Engine;
+use super::config::Register;
+use super::io::{Notice, Output, PersistToken};
+use crate::message::{Message, Stamp, Witness};
+use crate::{Digest, NodeId};
+use std::collections::BTreeSet;
+
+/// What this identity may say in votes.
+#[derive(Debug)]
+pub(super) struct Voice {
+    /// Names the register; raised when the register is lost, old, or left behind in another lineage.
+    pub incarnation: u64,
+    /// As last written.
+    pub register: Option<Register>,
+    /// Goes on from a register of a former process: listens first whether it is the newest.
+    resumed: bool,
+    /// The newest write that was asked for, until it is on disk.
+    writing: Option<PersistToken>,
+    /// Who has said, since this process started, what it has seen this identity sign.
+    witnesses: BTreeSet<NodeId>,
+}
+
+impl Voice {
+    pub fn new(boot: u64) -> Self {
+        Self { incarnation: boot, register: None, resumed: false, writing: None, witnesses: BTreeSet::new() }
+    }
+
+    /// Whether what the register says is on the disk.
+    pub fn is_written(&self) -> bool {
+        self.writing.is_none()
+    }
+
+    /// A write is on the disk.
+    pub fn written(&mut self, token: PersistToken) {
+        self.writing.take_if(|awaited| *awaited == token);
+    }
+
+    fn stamp(&self) -> Stamp {
+        self.register.as_ref().map_or(Stamp::default(), |register| register.stamp)
+    }
+}
+
+impl Engine {
+    /// Takes up the register that the disk holds.
+    pub(super) fn resume_voice(&mut self, register: Option<Register>) {
+        let Some(register) = register.filter(|register| register.incarnation <= self.boot) else {
+            return self.notice(Notice::NewIncarnation {
+                incarnation: self.voice.incarnation,
+                why: "the disk holds no vote register",
+            });
+        };
+        self.voice.incarnation = register.incarnation;
+        self.voice.register = Some(register);
+        self.voice.resumed = true;
+    }
+
+    /// Whether this node votes on the record after its head.
+    pub(super) fn votes(&self) -> bool {
+        self.head.as_ref().is_some_and(|head| head.quorum.has(&self.me, self.voice.incarnation))
+    }
+
+    /// Whether this node may speak in votes: a restarted one first asks a quorum of voters whether its register is
+    /// the newest that they have seen.
+    pub(super) fn may_speak(&self) -> bool {
+        let Some(head) = self.head.as_ref().filter(|_| self.votes()) else { return false };
+        !self.voice.resumed || head.quorum.met_by(|id| *id == self.me || self.voice.witnesses.contains(id))
+    }
+
+    /// Whether a statement of this place may still be signed: none is signed twice, none taken back.
+    pub(super) fn may_sign(&self, stamp: &Stamp) -> bool {
+        *stamp > self.voice.stamp()
+    }
+
+    /// Writes what is about to be signed.
+    pub(super) fn persist(&mut self, register: Register, candidate: Option<super::Candidate>) -> PersistToken {
+        let token = self.next_token();
+        self.voice.register = Some(register.clone());
+        self.voice.writing = Some(token);
+        self.out.push(Output::Persist { token, register, candidate });
+        token
+    }
+
+    /// From now on this identity speaks from a new register, as a learner until a record has made it a voter.
+    pub(super) fn new_incarnation(&mut self, why: &'static str) {
+        self.boot = self.boot.saturating_add(1);
+        self.voice.incarnation = self.boot;
+        self.voice.resumed = false;
+        self.notice(Notice::NewIncarnation { incarnation: self.voice.incarnation, why });
+        self.write_empty_register();
+        let all = self.reachable();
+        self.send_hello(&all);
+    }
+
+    /// Writes that this incarnation has signed nothing yet in the lineage of the head.
+    pub(super) fn write_empty_register(&mut self) {
+        let (lineage, parent) = self.head.as_ref().map_or_else(Default::default, |h| (h.record.lineage, h.digest));
+        let incarnation = self.voice.incarnation;
+        let stamp = Stamp::default();
+        self.persist(Register { incarnation, lineage, parent, stamp, estimate: None, vote: None }, None);
+    }
+
+    /// Tells a peer what this node has seen its identity sign: at once after its `Hello`, also if that is nothing.
+    pub(super) fn bear_witness(&mut self, to: NodeId) {
+        let Some(peer) = self.peers.get(&to) else { return };
+        let incarnation = peer.incarnation;
+        let stamp = peer.signed.filter(|(of, _)| *of == incarnation).map_or(Stamp::default(), |(_, stamp)| stamp);
+        self.send_to(&[to], &Message::Witness(Witness { incarnation, stamp }));
+    }
+
+    /// Remembers the newest place that a peer has signed.
+    pub(super) fn note_signed(&mut self, from: NodeId, incarnation: u64, stamp: Stamp) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.signed = match peer.signed {
+            Some((of, before)) if of == incarnation => Some((of, before.max(stamp))),
+            Some((of, before)) if of > incarnation => Some((of, before)),
+            _ => Some((incarnation, stamp)),
+        };
+    }
+
+    pub(super) fn hear_witness(&mut self, from: NodeId, witness: &Witness) {
+        if witness.incarnation != self.voice.incarnation {
+            return;
+        }
+        if witness.stamp > self.voice.stamp() && self.voice.resumed {
+            return self.new_incarnation("others have seen newer votes of this identity than its disk holds");
+        }
+        // As many as there can be voters; who is none does no harm here.
+        if self.voice.witnesses.len() < super::PEERS_MAX {
+            self.voice.witnesses.insert(from);
+        }
+    }
+
+    /// Takes a lineage that is new to this node: votes of its incarnation in another lineage stay where they are.
+    pub(super) fn speak_in(&mut self, lineage: &Digest) {
+        match &self.voice.register {
+            None => self.write_empty_register(),
+            Some(register) if register.lineage == *lineage || register.lineage == Digest::default() => {}
+            Some(_) => self.new_incarnation("this node has come from another lineage"),
+        }
+    }
+}
