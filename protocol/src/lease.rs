@@ -1,41 +1,218 @@
-//! Handing out the run's positions: each member of a round gets a contiguous range of its own.
+//! Handing out the run's positions: each member of a round gets a contiguous range of its own (`protocol.md` §4;
+//! `algorithms.md` §8, data cursor).
+//!
+//! All of it is integer arithmetic in a fixed order, so that every member writes the same leases into the record it
+//! builds.
 
-use crate::NodeId;
-use crate::record::Lease;
+use crate::limits::FREE_SPANS_MAX;
+use crate::record::Span;
 
-/// Leases of `count` positions from `cursor` on for each member, in ascending order of id, and the cursor after
-/// them. None when positions run out at 2^64, or `count` is 0.
-///
-/// Pure and ordered by id, so that every member writes the same leases into the record it builds.
-pub fn split(cursor: u64, members: impl IntoIterator<Item = NodeId>, count: u64) -> Option<(Vec<Lease>, u64)> {
-    if count == 0 {
-        return None;
+/// A member is never leased less than this part of a round's steps: below it, its contribution would be noise, and a
+/// single slow measurement would starve it.
+const SLOWEST_PART: u32 = 8;
+
+/// What is left to lease: spans that came back unused, and everything from the cursor on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// First position that was never leased.
+    cursor: u64,
+    /// Ascending, apart, below the cursor; longer than [`FREE_SPANS_MAX`] while a record is being built.
+    free: Vec<Span>,
+}
+
+impl Pool {
+    /// The pool that a record of valid shape describes.
+    pub fn new(cursor: u64, free: &[Span]) -> Self {
+        Self { cursor, free: free.to_vec() }
     }
-    let mut members: Vec<NodeId> = members.into_iter().collect();
-    members.sort_unstable();
-    members.dedup();
-    let mut start = cursor;
-    let mut leases = Vec::with_capacity(members.len());
-    for member in members {
-        leases.push(Lease { member, start, count });
-        start = start.checked_add(count)?;
+
+    /// Takes positions back that were leased and not used. They must not be in the pool already.
+    pub fn give_back(&mut self, span: Span) {
+        if span.count == 0 {
+            return;
+        }
+        let at = self.free.partition_point(|free| free.start < span.start);
+        self.free.insert(at, span);
+        self.join(at);
+        if at > 0 {
+            self.join(at - 1);
+        }
     }
-    Some((leases, start))
+
+    /// Makes the span at `at` one with the next if they touch.
+    fn join(&mut self, at: usize) {
+        let (Some(this), Some(next)) = (self.free.get(at), self.free.get(at + 1)) else { return };
+        if this.end() != Some(next.start) {
+            return;
+        }
+        let joined = Span { start: this.start, count: this.count.saturating_add(next.count) };
+        self.free.splice(at..at + 2, [joined]);
+    }
+
+    /// Leases `steps` inner steps of `unit` positions each: the smallest free span that fits whole (the lower of
+    /// equals); else the largest that holds at least half of them, in whole steps; else fresh positions.
+    ///
+    /// Best fit keeps long spans long, and half a lease now is better than a span that waits for ever: what comes
+    /// back is often a round that was cut short.
+    ///
+    /// None when positions run out at 2^64, or nothing is asked for.
+    pub fn take(&mut self, steps: u32, unit: u64) -> Option<Span> {
+        let wish = u64::from(steps).checked_mul(unit).filter(|wish| *wish > 0)?;
+        let whole = self.free.iter().enumerate().filter(|(_, free)| free.count >= wish);
+        if let Some((at, _)) = whole.min_by_key(|(_, free)| (free.count, free.start)) {
+            return self.cut(at, wish);
+        }
+        let part = |free: &Span| free.count / unit * unit;
+        let half = self.free.iter().enumerate().filter(|(_, free)| part(free) >= wish.div_ceil(2));
+        if let Some((at, free)) = half.min_by_key(|(_, free)| (std::cmp::Reverse(free.count), free.start)) {
+            let count = part(free);
+            return self.cut(at, count);
+        }
+        let lease = Span { start: self.cursor, count: wish };
+        self.cursor = lease.end()?;
+        Some(lease)
+    }
+
+    /// The first `count` positions of a free span.
+    fn cut(&mut self, at: usize, count: u64) -> Option<Span> {
+        let free = self.free.get_mut(at)?;
+        let lease = Span { start: free.start, count };
+        *free = Span { start: lease.end()?, count: free.count.checked_sub(count)? };
+        if free.count == 0 {
+            self.free.remove(at);
+        }
+        Some(lease)
+    }
+
+    /// The cursor and the free spans as a record lists them. Beyond [`FREE_SPANS_MAX`] the shortest are given up, of
+    /// equals the lower one: their samples are not read in this epoch.
+    pub fn into_parts(mut self) -> (u64, Vec<Span>) {
+        while self.free.len() > FREE_SPANS_MAX {
+            let shortest = self.free.iter().enumerate().min_by_key(|(_, span)| (span.count, span.start));
+            let Some((at, _)) = shortest else { break };
+            self.free.remove(at);
+        }
+        (self.cursor, self.free)
+    }
+}
+
+/// The middle one of the measured step times, of an even number the faster; None if nobody measured (0 = not
+/// measured).
+pub fn median_step_us(measured: impl IntoIterator<Item = u32>) -> Option<u32> {
+    let mut times: Vec<u32> = measured.into_iter().filter(|time| *time > 0).collect();
+    times.sort_unstable();
+    times.get(times.len().checked_sub(1)? / 2).copied()
+}
+
+/// Inner steps to lease to a member whose step takes `step_us`, so that it is done when the median member is:
+/// `inner_steps` to those as fast as the median, and to whom nothing is known of; in proportion fewer to slower ones.
+pub fn steps_for(inner_steps: u32, median_us: Option<u32>, step_us: u32) -> u32 {
+    let Some(median) = median_us.filter(|_| step_us > 0) else { return inner_steps };
+    let least = (inner_steps / SLOWEST_PART).max(1);
+    // At most 64 bits: the product of two u32.
+    let steps = u64::from(inner_steps) * u64::from(median) / u64::from(step_us);
+    u32::try_from(steps).unwrap_or(u32::MAX).clamp(least, inner_steps.max(least))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn span(start: u64, count: u64) -> Span {
+        Span { start, count }
+    }
 
     #[test]
-    fn leases_are_disjoint_ordered_and_follow_the_cursor() {
-        let id = |fill| NodeId([fill; 32]);
-        let (leases, cursor) = split(100, [id(3), id(1), id(2), id(1)], 8).unwrap();
-        let expect: Vec<Lease> =
-            (0..3).map(|i| Lease { member: id(i + 1), start: 100 + 8 * u64::from(i), count: 8 }).collect();
-        assert_eq!((leases, cursor), (expect, 124));
-        assert_eq!(split(5, [], 8), Some((vec![], 5)));
-        assert_eq!(split(u64::MAX - 8, [id(1), id(2)], 8), None);
-        assert_eq!(split(0, [id(1)], 0), None);
+    fn fresh_leases_follow_the_cursor_to_the_end_of_positions() {
+        let mut pool = Pool::new(100, &[]);
+        assert_eq!(pool.take(3, 8), Some(span(100, 24)));
+        assert_eq!(pool.take(1, 8), Some(span(124, 8)));
+        assert_eq!(pool.take(0, 8), None);
+        assert_eq!(pool.take(8, 0), None);
+        assert_eq!(pool.into_parts(), (132, vec![]));
+        let mut last = Pool::new(u64::MAX - 8, &[]);
+        assert_eq!(last.take(1, 9), None);
+        assert_eq!(last.take(u32::MAX, u64::MAX), None);
+        assert_eq!(last.take(1, 8), Some(span(u64::MAX - 8, 8)));
+    }
+
+    #[test]
+    fn the_smallest_span_that_fits_is_cut_then_half_a_lease_then_fresh_positions() {
+        let mut pool = Pool::new(1_000, &[span(0, 100), span(200, 48), span(300, 40), span(400, 40), span(500, 30)]);
+        assert_eq!(pool.take(5, 8), Some(span(300, 40)), "exact, the lower of two");
+        assert_eq!(pool.take(5, 8), Some(span(400, 40)));
+        assert_eq!(pool.take(5, 8), Some(span(200, 40)), "smallest that fits; 8 of it stay");
+        assert_eq!(pool.take(20, 8), Some(span(0, 96)), "160 asked, whole steps of the largest");
+        assert_eq!(pool.take(6, 8), Some(span(500, 24)), "exactly half is enough");
+        assert_eq!(pool.take(3, 8), Some(span(1_000, 24)), "8, 6 and 4 are less than half");
+        assert_eq!(pool.into_parts(), (1_024, vec![span(96, 4), span(240, 8), span(524, 6)]));
+    }
+
+    #[test]
+    fn half_a_lease_counts_in_whole_steps() {
+        let mut pool = Pool::new(1_000, &[span(0, 31)]);
+        assert_eq!(pool.take(4, 16), Some(span(1_000, 64)), "31 of 64 hold one step of 16, not two");
+    }
+
+    #[test]
+    fn what_comes_back_is_joined_with_its_neighbours() {
+        let mut pool = Pool::new(1_000, &[span(0, 10), span(20, 10), span(40, 10)]);
+        pool.give_back(span(10, 10));
+        pool.give_back(span(500, 0));
+        pool.give_back(span(50, 5));
+        pool.give_back(span(39, 1));
+        assert_eq!(pool.into_parts(), (1_000, vec![span(0, 30), span(39, 16)]));
+    }
+
+    #[test]
+    fn beyond_the_limit_the_shortest_are_given_up() {
+        let spans: Vec<Span> = (0..FREE_SPANS_MAX as u64 + 2).map(|i| span(100 * i, 5 + i % 2)).collect();
+        let (_, kept) = Pool::new(1 << 20, &spans).into_parts();
+        assert_eq!(kept.len(), FREE_SPANS_MAX);
+        assert!(!kept.contains(&spans[0]) && !kept.contains(&spans[2]), "of the short ones the lower");
+        assert!(kept.contains(&spans[1]) && kept.contains(&spans[4]));
+    }
+
+    #[test]
+    fn slower_members_are_leased_fewer_steps() {
+        assert_eq!(median_step_us([0, 400, 100, 0]), Some(100), "of two the faster");
+        assert_eq!(median_step_us([3, 1, 2]), Some(2));
+        assert_eq!(median_step_us([0, 0]), None);
+        let steps = |us| steps_for(30, Some(100), us);
+        assert_eq!([0, 1, 100, 101, 200, 400, u32::MAX].map(steps), [30, 30, 30, 29, 15, 7, 3]);
+        assert_eq!(steps_for(30, None, 7), 30);
+        assert_eq!(steps_for(1, Some(1), 1_000), 1);
+        assert_eq!(steps_for(u32::MAX, Some(u32::MAX), 1), u32::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn positions_are_leased_once_and_none_is_lost(
+            ops in prop::collection::vec((1u32..12, any::<prop::sample::Index>(), 0u64..90), 1..150),
+        ) {
+            const UNIT: u64 = 8;
+            let mut pool = Pool::new(0, &[]);
+            let (mut leased, mut used): (Vec<Span>, u64) = (Vec::new(), 0);
+            for (steps, which, unused) in ops {
+                let lease = pool.take(steps, UNIT).unwrap();
+                prop_assert!(lease.count.is_multiple_of(UNIT) && lease.count > 0);
+                prop_assert!(2 * lease.count >= u64::from(steps) * UNIT && lease.count <= u64::from(steps) * UNIT);
+                leased.push(lease);
+                if unused > 20 {
+                    let back = leased.swap_remove(which.index(leased.len()));
+                    let unused = unused.min(back.count);
+                    pool.give_back(span(back.start + back.count - unused, unused));
+                    used += back.count - unused;
+                }
+                let free = &pool.free;
+                prop_assert!(free.windows(2).all(|pair| pair[0].end().unwrap() < pair[1].start), "{free:?}");
+                let held = leased.iter().chain(free).flat_map(|span| span.start..span.start + span.count);
+                let distinct: BTreeSet<u64> = held.clone().collect();
+                prop_assert_eq!(distinct.len(), held.count(), "leased twice");
+                prop_assert_eq!(distinct.len() as u64 + used, pool.cursor);
+            }
+        }
     }
 }

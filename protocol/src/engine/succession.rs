@@ -1,12 +1,20 @@
 //! Building records: pure functions of the parent, the contributions and the update, so that nobody proposes
 //! (`protocol.md` §6).
 
-use crate::limits::MEMBERS_MAX;
+use crate::lease::{self, Pool};
+use crate::limits::{MERGED_MAX, VOTERS_MAX};
 use crate::message::Ready;
-use crate::record::{Contributor, NextRound, Record, RecordKind, lineage};
+use crate::record::{Contributor, Member, NextRound, Record, RecordKind, Role, Span, lineage};
 use crate::run::RunSpec;
-use crate::{Digest, NodeId, lease, ring};
-use std::collections::BTreeSet;
+use crate::{Digest, NodeId, ring};
+use turnover::{Seat, Turnover};
+
+mod turnover;
+
+/// Positions of which a fork has the use before it may come upon those of another fork: beyond what any flock reads.
+const FORK_AREA: u64 = 1 << 44;
+/// Areas among which a fork's lineage chooses: two forks of one record hardly ever read the same samples.
+const FORK_AREAS: u64 = 1 << 12;
 
 /// A member's READY as it counts in an attempt.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,167 +23,237 @@ pub struct SignedReady {
     pub ready: Ready,
     /// Digest of the signed envelope.
     pub digest: Digest,
+    /// The signed envelope as received.
+    pub bytes: Vec<u8>,
 }
 
-/// New members that one record may admit on top of those that return: as many as contributed, at least two. A
-/// small flock so grows quickly, and the newcomers' first round never dwarfs the tried members.
-pub fn admitted_max(contributors: usize) -> usize {
-    contributors.max(2)
+/// New members that one record may admit, given the number of voters before it: newcomers' first contributions never
+/// outweigh those of the tried members (`protocol.md` §6).
+pub fn admitted_max(voters: usize) -> usize {
+    (voters / 2).max(1)
 }
 
-/// The first record of a lineage; its only member is the founder. None if a lease does not fit (an invalid run).
-pub fn genesis(run: Digest, spec: &RunSpec, founder: NodeId, nonce: u64, state_root: Digest) -> Option<Record> {
-    let (members, cursor) = lease::split(0, [founder], spec.inner.samples(spec.inner.steps))?;
+/// Whom attempt 0 of the record after `parent` waits for, by ascending id.
+pub fn expected(parent: &Record) -> Vec<NodeId> {
+    parent.next.members.iter().filter(|member| member.expected).map(|member| member.id).collect()
+}
+
+/// The first record of a lineage; its only member is the founder, given with its incarnation. None if a lease does
+/// not fit (an invalid run).
+pub fn genesis(run: Digest, spec: &RunSpec, founder: (NodeId, u64), nonce: u64, state_root: Digest) -> Option<Record> {
+    let (id, incarnation) = founder;
+    let mut pool = Pool::new(0, &[]);
+    let lease = pool.take(spec.inner.steps, unit(spec))?;
+    let (cursor, free) = pool.into_parts();
+    let member = Member { id, incarnation, role: Role::Voter, absent: 0, expected: true, lease };
     Some(Record {
         run,
-        lineage: lineage(&run, &founder, nonce),
+        lineage: lineage(&run, &id, nonce),
         seq: 0,
         parent: Digest::default(),
         kind: RecordKind::Genesis,
+        base: Digest::default(),
         round: 0,
         contributors: Vec::new(),
         update: Digest::default(),
         state_root,
         tokens: 0,
         cursor,
-        next: NextRound { inner_steps: spec.inner.steps, codec: spec.sync.codec, members },
+        free,
+        merged: Vec::new(),
+        grants: Vec::new(),
+        revoked: Vec::new(),
+        next: next_round(spec, vec![member]),
     })
 }
 
 /// The record that ends the round after `parent` with these contributions, given by ascending member id.
-/// None when the positions of the run are used up.
+///
+/// None when the run's positions or its counters are used up, and when the contributions cannot stand after `parent`:
+/// none at all, out of order, by others than its members, or from elsewhere than the beginning of their leases.
 pub fn commit(
     parent: &Record,
+    parent_digest: Digest,
     spec: &RunSpec,
     contributions: &[SignedReady],
     update: Digest,
     state_root: Digest,
 ) -> Option<Record> {
-    let parent_digest = parent.digest();
-    let contributor = |c: &SignedReady| Contributor {
-        member: c.member,
-        ready: c.digest,
-        tokens: c.ready.tokens,
-        steps: c.ready.steps,
-        loss_q16: c.ready.loss_q16,
-    };
+    let ascend = contributions.windows(2).all(|pair| pair[0].member < pair[1].member);
+    if contributions.is_empty() || !ascend || !contributions.iter().all(|c| fits(parent, c)) {
+        return None;
+    }
     let tokens = contributions.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.ready.tokens))?;
-    let members = next_members(parent, &parent_digest, contributions);
-    let (members, cursor) = lease::split(parent.cursor, members, spec.inner.samples(spec.inner.steps))?;
+    let turnover = Turnover::new(parent, parent_digest, contributions);
+    let (seats, grants) = turnover.seats();
+    let (members, cursor, free) = leases(parent, spec, contributions, seats)?;
     Some(Record {
         run: parent.run,
         lineage: parent.lineage,
         seq: parent.seq.checked_add(1)?,
         parent: parent_digest,
         kind: RecordKind::Commit,
+        base: Digest::default(),
         round: parent.round.checked_add(1)?,
         contributors: contributions.iter().map(contributor).collect(),
         update,
         state_root,
         tokens,
         cursor,
-        next: NextRound { inner_steps: spec.inner.steps, codec: spec.sync.codec, members },
+        free,
+        merged: merged(parent, contributions),
+        grants,
+        revoked: turnover.into_revoked(),
+        next: next_round(spec, members),
     })
 }
 
-/// Who contributed and stays, members that ask to return, and as many new ones as may come at once.
-fn next_members(parent: &Record, parent_digest: &Digest, contributions: &[SignedReady]) -> BTreeSet<NodeId> {
-    let mut members: BTreeSet<NodeId> =
-        contributions.iter().filter(|c| !c.ready.leave).map(|c| c.member).take(MEMBERS_MAX).collect();
-    let leaving: BTreeSet<NodeId> = contributions.iter().filter(|c| c.ready.leave).map(|c| c.member).collect();
-    let joins: BTreeSet<NodeId> =
-        contributions.iter().flat_map(|c| c.ready.joins.iter().copied()).filter(|id| !leaving.contains(id)).collect();
-    let (returning, new): (Vec<NodeId>, Vec<NodeId>) =
-        joins.into_iter().filter(|id| !members.contains(id)).partition(|id| parent.lease_of(id).is_some());
-    // The order of the ring is the same for everybody and favours nobody for long.
-    let new = ring::order(parent_digest, new).into_iter().take(admitted_max(contributions.len()));
-    for id in ring::order(parent_digest, returning).into_iter().chain(new) {
-        if members.len() < MEMBERS_MAX {
-            members.insert(id);
+/// The record that gives the round up for now: members, leases and pool stay, and every contribution can be offered
+/// again. It has no parameters, so that all who reach it build the same. None only when `seq` would overflow.
+pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
+    Some(Record {
+        seq: parent.seq.checked_add(1)?,
+        parent: parent_digest,
+        kind: RecordKind::Skip,
+        base: parent.base_or(parent_digest),
+        contributors: Vec::new(),
+        update: Digest::default(),
+        ..parent.clone()
+    })
+}
+
+/// The first record of the lineage in which `members` go on, who were cut off from the quorum after `parent`
+/// (`protocol.md` §9). Who of them voted still votes; if nobody did, all of them do.
+///
+/// Their leases are new, in a range of positions far above the parent's that the new lineage's digest chooses: no
+/// position of the fork is ever leased in the lineage it left. What that is worth: `position / len` is the epoch
+/// (see [`crate::permutation`]), and `len` is not known here, so a fork begins at some place of an epoch of its own,
+/// whose order is another one. It reads no sample twice within that epoch, but samples that the parent read in the
+/// epoch at hand can come again in the fork, as in any next epoch.
+///
+/// None when no member of `parent` is among them, or positions or `seq` are used up.
+pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[NodeId]) -> Option<Record> {
+    let gone: Vec<&Member> = parent.next.members.iter().filter(|member| members.contains(&member.id)).collect();
+    if gone.is_empty() {
+        return None;
+    }
+    let ids: Vec<u8> = gone.iter().flat_map(|member| member.id.0).collect();
+    let lineage = Digest::of("starling fork v1", &[&parent.lineage.0, &parent_digest.0, &ids]);
+    let voters: Vec<NodeId> = if gone.iter().any(|member| member.role == Role::Voter) {
+        gone.iter().filter(|member| member.role == Role::Voter).map(|member| member.id).collect()
+    } else {
+        ring::order(&parent_digest, gone.iter().map(|member| member.id)).into_iter().take(VOTERS_MAX).collect()
+    };
+    let unit = unit(spec);
+    let mut pool = Pool::new(fork_cursor(parent.cursor, &lineage), &[]);
+    let mut seats = Vec::with_capacity(gone.len());
+    for member in gone {
+        let role = if voters.contains(&member.id) { Role::Voter } else { Role::Learner };
+        // Its last lease tells how fast it is; the measurements behind it may be many records ago.
+        let steps = member.lease.count.div_ceil(unit.max(1)).min(parent.next.inner_steps.into());
+        let lease = pool.take(u32::try_from(steps).ok()?, unit)?;
+        seats.push(Member { role, absent: 0, expected: true, lease, ..member.clone() });
+    }
+    let (cursor, free) = pool.into_parts();
+    Some(Record {
+        lineage,
+        kind: RecordKind::Fork,
+        cursor,
+        free,
+        next: NextRound { members: seats, ..parent.next.clone() },
+        ..skip(parent, parent_digest)?
+    })
+}
+
+/// The start of the area of positions that a fork draws its samples from. When all areas are used up, where the
+/// parent stopped: better the same samples as the other side than none.
+fn fork_cursor(parent: u64, lineage: &Digest) -> u64 {
+    let choice = u64::from(u16::from_le_bytes([lineage.0[0], lineage.0[1]])) % FORK_AREAS;
+    (parent / FORK_AREA).checked_add(1 + choice).and_then(|area| area.checked_mul(FORK_AREA)).unwrap_or(parent)
+}
+
+/// Positions of one inner step.
+fn unit(spec: &RunSpec) -> u64 {
+    spec.inner.samples(1)
+}
+
+fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
+    NextRound { inner_steps: spec.inner.steps, codec: spec.sync.codec, rung: 0, dwell: 0, verdicts: 0, members }
+}
+
+/// Whether a contribution was trained on a beginning of its member's lease.
+fn fits(parent: &Record, contribution: &SignedReady) -> bool {
+    let ready = &contribution.ready;
+    let inside = |lease: &Span| ready.start == lease.start && (1..=lease.count).contains(&ready.samples);
+    parent.lease_of(&contribution.member).is_some_and(inside)
+}
+
+fn contributor(contribution: &SignedReady) -> Contributor {
+    let SignedReady { member, ready, digest, .. } = contribution;
+    Contributor {
+        member: *member,
+        ready: *digest,
+        start: ready.start,
+        samples: ready.samples,
+        tokens: ready.tokens,
+        steps: ready.steps,
+        loss_q16: ready.loss_q16,
+        measured: ready.measured,
+    }
+}
+
+/// The lineages whose difference is in the state now.
+fn merged(parent: &Record, contributions: &[SignedReady]) -> Vec<Digest> {
+    let mut merged = parent.merged.clone();
+    for lineage in contributions.iter().filter_map(|c| c.ready.merges) {
+        if let Err(at) = merged.binary_search(&lineage)
+            && merged.len() < MERGED_MAX
+        {
+            merged.insert(at, lineage);
         }
     }
-    if members.is_empty() {
-        // Everybody announced to leave: the last ones stay named, so that the lineage can be taken up again.
-        return contributions.iter().map(|c| c.member).collect();
+    merged
+}
+
+/// The members of the next round with their leases, the cursor and the pool. What no longer belongs to anybody goes
+/// back first, so that it can be leased again at once.
+fn leases(
+    parent: &Record,
+    spec: &RunSpec,
+    contributions: &[SignedReady],
+    seats: Vec<Seat>,
+) -> Option<(Vec<Member>, u64, Vec<Span>)> {
+    let ready = |id: &NodeId| {
+        let at = contributions.binary_search_by(|c| c.member.cmp(id)).ok()?;
+        contributions.get(at).map(|c| &c.ready)
+    };
+    let mut pool = Pool::new(parent.cursor, &parent.free);
+    for member in &parent.next.members {
+        let used = ready(&member.id).map_or(0, |ready| ready.samples);
+        let kept = seats.binary_search_by(|seat| seat.member.id.cmp(&member.id)).is_ok_and(|at| !seats[at].fresh);
+        if !kept {
+            let Span { start, count } = member.lease;
+            pool.give_back(Span { start: start.checked_add(used)?, count: count.checked_sub(used)? });
+        }
     }
-    members
+    let median = lease::median_step_us(contributions.iter().map(|c| c.ready.measured.step_us));
+    let mut members = Vec::with_capacity(seats.len());
+    for Seat { mut member, fresh } in seats {
+        if fresh {
+            let same = parent.member(&member.id).is_some_and(|before| before.incarnation == member.incarnation);
+            let step_us = ready(&member.id).filter(|_| same).map_or(0, |ready| ready.measured.step_us);
+            member.lease = pool.take(lease::steps_for(spec.inner.steps, median, step_us), unit(spec))?;
+        }
+        members.push(member);
+    }
+    let (cursor, free) = pool.into_parts();
+    Some((members, cursor, free))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::sample;
+#[path = "succession/succession_test.rs"]
+mod tests;
 
-    fn id(fill: u8) -> NodeId {
-        NodeId([fill; 32])
-    }
-
-    fn ready(parent: &Record, member: u8, joins: &[u8]) -> SignedReady {
-        let lease = parent.lease_of(&id(member)).unwrap();
-        let ready = Ready {
-            lineage: parent.lineage,
-            seq: parent.seq + 1,
-            round: parent.round + 1,
-            parent: parent.digest(),
-            state_root: parent.state_root,
-            lease_start: lease.start,
-            samples: lease.count,
-            tokens: lease.count * 128,
-            steps: 30,
-            loss_q16: 9,
-            payload: Digest([member; 32]),
-            step_us: 1,
-            joins: joins.iter().copied().map(id).collect(),
-            leave: false,
-        };
-        SignedReady { member: id(member), ready, digest: Digest([member; 32]) }
-    }
-
-    #[test]
-    fn records_follow_one_another_with_fresh_leases() {
-        let spec = sample::spec();
-        let first = genesis(spec.digest(), &spec, id(1), 7, Digest([9; 32])).unwrap();
-        first.validate_shape().unwrap();
-        let second = commit(&first, &spec, &[ready(&first, 1, &[5, 6, 7])], Digest([3; 32]), Digest([4; 32])).unwrap();
-        second.validate_shape().unwrap();
-        assert_eq!(second.parent, first.digest());
-        assert_eq!(second.members().len(), 3, "two at once in a flock of one");
-        assert_eq!(second.tokens, 240 * 128);
-        assert!(second.next.members.iter().all(|lease| lease.start >= first.cursor));
-        let all: Vec<u8> = second.members().map(|m| m.0[0]).collect();
-        let contributions: Vec<_> = all.iter().map(|m| ready(&second, *m, &[])).collect();
-        let third = commit(&second, &spec, &contributions, Digest([3; 32]), Digest([4; 32])).unwrap();
-        third.validate_shape().unwrap();
-        assert_eq!(third.members().collect::<Vec<_>>(), second.members().collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn who_did_not_contribute_is_out_unless_it_asks_to_return() {
-        let spec = sample::spec();
-        let first = genesis(spec.digest(), &spec, id(1), 7, Digest([9; 32])).unwrap();
-        let second = commit(&first, &spec, &[ready(&first, 1, &[5, 6])], Digest([3; 32]), Digest([4; 32])).unwrap();
-        let out = commit(&second, &spec, &[ready(&second, 1, &[])], Digest([3; 32]), Digest([4; 32])).unwrap();
-        assert_eq!(out.members().collect::<Vec<_>>(), [id(1)]);
-        let back = commit(&second, &spec, &[ready(&second, 1, &[6])], Digest([3; 32]), Digest([4; 32])).unwrap();
-        assert_eq!(back.members().collect::<Vec<_>>(), [id(1), id(6)]);
-        let mut leaver = ready(&second, 5, &[]);
-        leaver.ready.leave = true;
-        let left =
-            commit(&second, &spec, &[ready(&second, 1, &[5]), leaver], Digest([3; 32]), Digest([4; 32])).unwrap();
-        assert_eq!(left.members().collect::<Vec<_>>(), [id(1)]);
-    }
-
-    #[test]
-    fn a_flock_never_outgrows_its_limit() {
-        let spec = sample::spec();
-        let mut record = genesis(spec.digest(), &spec, id(1), 7, Digest([9; 32])).unwrap();
-        for _ in 0..10 {
-            let joins: Vec<u8> = (2..66).collect();
-            let members: Vec<u8> = record.members().map(|m| m.0[0]).collect();
-            let contributions: Vec<_> = members.iter().map(|m| ready(&record, *m, &joins)).collect();
-            record = commit(&record, &spec, &contributions, Digest([3; 32]), Digest([4; 32])).unwrap();
-            record.validate_shape().unwrap();
-        }
-        assert_eq!(record.members().len(), MEMBERS_MAX);
-    }
-}
+#[cfg(test)]
+#[path = "succession/history_test.rs"]
+mod history;

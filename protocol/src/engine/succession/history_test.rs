@@ -1,0 +1,178 @@
+//! Random lineages: every record is valid, and no position is used twice.
+
+use super::*;
+use crate::limits::FREE_SPANS_MAX;
+use crate::message::{Statement, StatementKind};
+use crate::wire::sample::{self, digest};
+use proptest::prelude::*;
+
+/// Choices of a history; the same numbers make the same history.
+struct Choices(u64);
+
+impl Choices {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+fn id(number: u64) -> NodeId {
+    NodeId([number as u8; 32])
+}
+
+/// One lineage as it grows, and the positions that its records used.
+struct Lineage {
+    record: Record,
+    /// Ascending, disjoint.
+    used: Vec<Span>,
+    /// Where its positions begin.
+    from: u64,
+    /// Whether its pool was ever as full as it may be: then positions may have been given up.
+    full: bool,
+}
+
+impl Lineage {
+    fn found() -> Self {
+        let spec = sample::spec();
+        let record = genesis(spec.digest(), &spec, (id(0), 1), 7, digest(9)).unwrap();
+        Self { record, used: vec![], from: 0, full: false }
+    }
+
+    fn step(&mut self, choices: &mut Choices) -> Result<(), TestCaseError> {
+        let parent = self.record.clone();
+        let digest = parent.digest();
+        let record = match choices.below(24) {
+            0 | 1 => skip(&parent, digest).unwrap(),
+            2 => {
+                let members: Vec<NodeId> = parent.members().filter(|_| choices.one_in(2)).collect();
+                let Some(record) = fork(&parent, digest, &sample::spec(), &members) else { return Ok(()) };
+                prop_assert!(record.next.members.iter().all(|m| m.lease.start >= parent.cursor));
+                *self = Self { record: parent.clone(), used: vec![], from: fork_cursor(parent.cursor, &record.lineage), full: false };
+                record
+            }
+            _ => {
+                let contributions = self.contributions(choices);
+                let (update, root) = (sample::digest(3), sample::digest(choices.below(250) as u8));
+                commit(&parent, digest, &sample::spec(), &contributions, update, root).unwrap()
+            }
+        };
+        let checked = record.validate_shape().and_then(|()| record.validate_after(&parent));
+        prop_assert_eq!(checked, Ok(()), "{:?}", record);
+        self.check_members(&parent, &record)?;
+        self.record = record;
+        self.check_positions()
+    }
+
+    fn contributions(&self, choices: &mut Choices) -> Vec<SignedReady> {
+        let parent = &self.record;
+        let someone = choices.below(parent.next.members.len() as u64) as usize;
+        let mut contributions = Vec::new();
+        for (at, member) in parent.next.members.iter().enumerate() {
+            if at != someone && choices.one_in(5) {
+                continue;
+            }
+            let partly = choices.one_in(3);
+            let samples = if partly { 1 + choices.below(member.lease.count) } else { member.lease.count };
+            let mut statements: Vec<Statement> = (0..choices.below(3)).map(|_| statement(parent, choices)).collect();
+            statements.sort_unstable();
+            statements.dedup();
+            let mut ready = Ready {
+                start: member.lease.start,
+                samples,
+                tokens: samples * 128,
+                steps: (samples / 8).max(1) as u32,
+                statements,
+                leave: choices.one_in(12),
+                merges: choices.one_in(9).then(|| digest(choices.below(90) as u8)),
+                rtts: vec![],
+                ..sample::ready()
+            };
+            ready.measured.step_us = [0, 90, 100, 130, 500, 90_000][choices.below(6) as usize];
+            contributions.push(SignedReady { member: member.id, ready, digest: digest(at as u8), bytes: vec![] });
+        }
+        contributions
+    }
+
+    /// Who may have come and gone.
+    fn check_members(&self, parent: &Record, record: &Record) -> Result<(), TestCaseError> {
+        if record.kind != RecordKind::Commit {
+            return Ok(());
+        }
+        let new = record.members().filter(|id| parent.member(id).is_none()).count();
+        prop_assert!(new <= admitted_max(parent.voters().count()));
+        let contributed = |id: &NodeId| record.contributors.iter().any(|c| c.member == *id);
+        for member in &record.next.members {
+            prop_assert!(member.absent < 2);
+            prop_assert!(record.revoked.binary_search(&Digest(member.id.0)).is_err() || record.voters().count() > 0);
+            let before = parent.member(&member.id).filter(|before| before.incarnation == member.incarnation);
+            let kept = before.is_some_and(|before| before.lease == member.lease);
+            prop_assert_eq!(kept && !contributed(&member.id), member.absent > 0, "{:?}", member);
+        }
+        Ok(())
+    }
+
+    /// The record's own positions are used now, once; used, leased and free ones are apart and all there is.
+    fn check_positions(&mut self) -> Result<(), TestCaseError> {
+        let record = &self.record;
+        for contributor in &record.contributors {
+            self.used.push(Span { start: contributor.start, count: contributor.samples });
+        }
+        self.used.sort_unstable();
+        let held = record.next.members.iter().map(|member| member.lease).chain(record.free.clone());
+        let mut all: Vec<Span> = held.chain(self.used.clone()).collect();
+        all.sort_unstable();
+        let apart = all.windows(2).all(|pair| pair[0].end().unwrap() <= pair[1].start);
+        prop_assert!(apart && all[0].start >= self.from, "{:?}", all);
+        self.full |= record.free.len() == FREE_SPANS_MAX;
+        let sum: u64 = all.iter().map(|span| span.count).sum();
+        let range = record.cursor - self.from;
+        prop_assert!(if self.full { sum <= range } else { sum == range }, "{sum} of {range}: {record:?}");
+        Ok(())
+    }
+}
+
+fn statement(parent: &Record, choices: &mut Choices) -> Statement {
+    let about = id(choices.below(40));
+    let joins = Statement { kind: StatementKind::Joins, id: about, incarnation: 0, grant: Digest::default() };
+    match choices.below(20) {
+        0..=4 => Statement { kind: StatementKind::Suspect, ..joins },
+        5 if choices.one_in(6) => Statement { kind: StatementKind::Revoked, ..joins },
+        _ => {
+            let now = parent.member(&about).map_or(1, |member| member.incarnation);
+            let incarnation = now.saturating_add(choices.below(4)).saturating_sub(1);
+            let grant = if choices.one_in(3) { digest(choices.below(80) as u8) } else { Digest::default() };
+            Statement { incarnation, grant, ..joins }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn every_record_is_valid_and_no_position_is_used_twice(seed: u64, steps in 1usize..120) {
+        let (mut choices, mut lineage) = (Choices(seed), Lineage::found());
+        for _ in 0..steps {
+            lineage.step(&mut choices)?;
+        }
+    }
+
+    #[test]
+    fn the_same_parent_and_contributions_make_the_same_bytes(seed: u64, steps in 1usize..40) {
+        let build = || {
+            let (mut choices, mut lineage) = (Choices(seed), Lineage::found());
+            for _ in 0..steps {
+                lineage.step(&mut choices)?;
+            }
+            Ok::<_, TestCaseError>(crate::wire::encode_record(&lineage.record))
+        };
+        prop_assert_eq!(build()?, build()?);
+    }
+}

@@ -1,0 +1,206 @@
+//! Who is a member of the next round: what the contributors' statements and their absences change
+//! (`protocol.md` §4, §6).
+
+use super::{SignedReady, admitted_max};
+use crate::limits::{GRANTS_MAX, MEMBERS_MAX, VOTERS_MAX};
+use crate::message::{Ready, StatementKind};
+use crate::record::{GrantUse, Member, Record, Role, Span};
+use crate::{Digest, NodeId, ring};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// COMMITs in a row that a member may be left out of; with the last of them it is removed.
+const ABSENT_MAX: u8 = 2;
+
+/// A member of the next round before leases are given out.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    pub member: Member,
+    /// Whether it gets a new lease; else it keeps the one that it has.
+    pub fresh: bool,
+}
+
+/// "This node asks to be let in": the newest that any contributor says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Joiner {
+    incarnation: u64,
+    grant: Digest,
+}
+
+/// What the contributions of a round say about who takes part in the next.
+pub(super) struct Turnover<'a> {
+    parent: &'a Record,
+    digest: Digest,
+    contributions: BTreeMap<NodeId, &'a Ready>,
+    joiners: BTreeMap<NodeId, Joiner>,
+    /// Held to be dead by more than half of the voters.
+    suspects: BTreeSet<NodeId>,
+    /// The parent's revocations and the new ones, ascending.
+    revoked: Vec<Digest>,
+}
+
+impl<'a> Turnover<'a> {
+    pub fn new(parent: &'a Record, digest: Digest, contributions: &'a [SignedReady]) -> Self {
+        let mut joiners: BTreeMap<NodeId, Joiner> = BTreeMap::new();
+        let mut accusers: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
+        let mut revoked = parent.revoked.clone();
+        for (by, statement) in contributions.iter().flat_map(|c| c.ready.statements.iter().map(|s| (c.member, s))) {
+            match statement.kind {
+                StatementKind::Joins => {
+                    let said = Joiner { incarnation: statement.incarnation, grant: statement.grant };
+                    let newest = joiners.entry(statement.id).or_insert(said);
+                    *newest = said.max(*newest);
+                }
+                StatementKind::Suspect => {
+                    accusers.entry(statement.id).or_default().insert(by);
+                }
+                StatementKind::Revoked => {
+                    let none = statement.grant == Digest::default();
+                    let subject = if none { Digest(statement.id.0) } else { statement.grant };
+                    if let Err(at) = revoked.binary_search(&subject)
+                        && revoked.len() < GRANTS_MAX
+                    {
+                        revoked.insert(at, subject);
+                    }
+                }
+            }
+        }
+        let is_revoked = |digest: &Digest| revoked.binary_search(digest).is_ok();
+        joiners.retain(|id, joiner| !is_revoked(&Digest(id.0)) && !is_revoked(&joiner.grant));
+        let voters: BTreeSet<NodeId> = parent.voters().map(|voter| voter.id).collect();
+        let most = |by: &BTreeSet<NodeId>| 2 * by.intersection(&voters).count() > voters.len();
+        let suspects = accusers.into_iter().filter(|(_, by)| most(by)).map(|(id, _)| id).collect();
+        let contributions = contributions.iter().map(|c| (c.member, &c.ready)).collect();
+        Self { parent, digest, contributions, joiners, suspects, revoked }
+    }
+
+    /// The members of the next round by ascending id, and the uses of tickets so far.
+    pub fn seats(&self) -> (Vec<Seat>, Vec<GrantUse>) {
+        let mut seats: BTreeMap<NodeId, Seat> =
+            self.parent.next.members.iter().filter_map(|member| Some((member.id, self.stays(member)?))).collect();
+        self.promote(&mut seats);
+        let grants = self.admit(&mut seats);
+        self.keep_a_voter(&mut seats);
+        (seats.into_values().collect(), grants)
+    }
+
+    pub fn into_revoked(self) -> Vec<Digest> {
+        self.revoked
+    }
+
+    /// What becomes of a member; None if it is removed.
+    fn stays(&self, member: &Member) -> Option<Seat> {
+        let contribution = self.contributions.get(&member.id);
+        if contribution.is_some_and(|ready| ready.leave) || self.is_revoked(&member.id) {
+            return None;
+        }
+        let joiner = self.joiners.get(&member.id);
+        // Incarnations rise: a lower one is an echo from before the member's last restart.
+        if let Some(joiner) = joiner.filter(|joiner| joiner.incarnation > member.incarnation) {
+            return Some(learner(member.id, joiner.incarnation));
+        }
+        if contribution.is_some() {
+            let member = Member { absent: 0, expected: true, ..member.clone() };
+            return Some(Seat { member, fresh: true });
+        }
+        let absent = member.absent.saturating_add(1);
+        if absent >= ABSENT_MAX || self.suspects.contains(&member.id) {
+            return None;
+        }
+        let here = joiner.is_some_and(|joiner| joiner.incarnation == member.incarnation);
+        let member = Member { absent, expected: here, ..member.clone() };
+        Some(Seat { member, fresh: false })
+    }
+
+    /// Makes learners that have contributed voters, as far as there are seats. In the order of the ring, which is the
+    /// same for everybody and favours nobody for long.
+    fn promote(&self, seats: &mut BTreeMap<NodeId, Seat>) {
+        let voters = seats.values().filter(|seat| seat.member.role == Role::Voter).count();
+        let contributed = |seat: &&Seat| {
+            let before = self.parent.member(&seat.member.id);
+            let same = before.is_some_and(|before| before.incarnation == seat.member.incarnation);
+            same && seat.member.role == Role::Learner && self.contributions.contains_key(&seat.member.id)
+        };
+        let tried: Vec<NodeId> = seats.values().filter(contributed).map(|seat| seat.member.id).collect();
+        for id in ring::order(&self.digest, tried).into_iter().take(VOTERS_MAX.saturating_sub(voters)) {
+            if let Some(seat) = seats.get_mut(&id) {
+                seat.member.role = Role::Voter;
+            }
+        }
+    }
+
+    /// Lets newcomers in as learners, and counts the uses of their tickets. Who was just removed for its absence is
+    /// one of them when it is stated to be here again; who leaves is not.
+    fn admit(&self, seats: &mut BTreeMap<NodeId, Seat>) -> Vec<GrantUse> {
+        let leaves = |id: &NodeId| self.contributions.contains_key(id);
+        let new: Vec<NodeId> =
+            self.joiners.keys().filter(|id| !seats.contains_key(id) && !leaves(id)).copied().collect();
+        let mut grants = self.parent.grants.clone();
+        let mut shown: BTreeSet<Digest> = BTreeSet::new();
+        let mut room = admitted_max(self.parent.voters().count()).min(MEMBERS_MAX.saturating_sub(seats.len()));
+        for id in ring::order(&self.digest, new) {
+            let Some(joiner) = self.joiners.get(&id).filter(|_| room > 0) else { break };
+            // Uses are limited, and the limit was checked against the parent's count: one use a record.
+            let counted = joiner.grant == Digest::default()
+                || (!shown.contains(&joiner.grant) && count_use(&mut grants, joiner.grant));
+            if counted {
+                shown.insert(joiner.grant);
+                seats.insert(id, learner(id, joiner.incarnation));
+                room -= 1;
+            }
+        }
+        grants
+    }
+
+    /// Sees to it that somebody can decide. When no voter is left, those who are here vote; when everybody leaves,
+    /// the last ones stay named, so that the lineage can be taken up again.
+    fn keep_a_voter(&self, seats: &mut BTreeMap<NodeId, Seat>) {
+        if seats.values().any(|seat| seat.member.role == Role::Voter) {
+            return;
+        }
+        let here: Vec<NodeId> = seats.values().filter(|seat| seat.member.absent == 0).map(|s| s.member.id).collect();
+        let last = if here.is_empty() { self.last(seats) } else { here };
+        for id in ring::order(&self.digest, last).into_iter().take(VOTERS_MAX) {
+            let Some(member) = self.parent.member(&id).or(seats.get(&id).map(|seat| &seat.member)) else { continue };
+            let member = Member { absent: 0, expected: true, ..member.clone() };
+            let seat = seats.entry(id).or_insert(Seat { member, fresh: true });
+            seat.member.role = Role::Voter;
+        }
+    }
+
+    /// Who is named when nobody stays that is here: the contributors, all of which leave; those that are revoked only
+    /// when there is nobody else.
+    fn last(&self, seats: &BTreeMap<NodeId, Seat>) -> Vec<NodeId> {
+        let leaving: Vec<NodeId> = self.contributions.keys().filter(|id| !self.is_revoked(id)).copied().collect();
+        if !leaving.is_empty() {
+            return leaving;
+        }
+        if seats.is_empty() { self.contributions.keys().copied().collect() } else { seats.keys().copied().collect() }
+    }
+
+    fn is_revoked(&self, id: &NodeId) -> bool {
+        self.revoked.binary_search(&Digest(id.0)).is_ok()
+    }
+}
+
+fn learner(id: NodeId, incarnation: u64) -> Seat {
+    let lease = Span::default();
+    Seat { member: Member { id, incarnation, role: Role::Learner, absent: 0, expected: true, lease }, fresh: true }
+}
+
+/// Counts one more use of a ticket; false when that cannot be counted.
+fn count_use(grants: &mut Vec<GrantUse>, grant: Digest) -> bool {
+    match grants.binary_search_by(|entry| entry.grant.cmp(&grant)) {
+        Ok(at) => {
+            let next = grants.get(at).and_then(|entry| entry.uses.checked_add(1));
+            if let (Some(entry), Some(next)) = (grants.get_mut(at), next) {
+                entry.uses = next;
+            }
+            next.is_some()
+        }
+        Err(_) if grants.len() >= GRANTS_MAX => false,
+        Err(at) => {
+            grants.insert(at, GrantUse { grant, uses: 1 });
+            true
+        }
+    }
+}
