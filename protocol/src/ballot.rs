@@ -235,14 +235,7 @@ impl<V: Choice> Ballot<V> {
         self.next = Some(Next { said: Said { ballot: said.ballot, value, voted: Some(voted) }, forced: false });
     }
 
-    fn end_votes(
-        &mut self,
-        said: &Said<V>,
-        quorum: &Quorum,
-        usable: impl Fn(&V) -> bool,
-        fallback: &V,
-        patient: bool,
-    ) {
+    fn end_votes(&mut self, said: &Said<V>, quorum: &Quorum, usable: impl Fn(&V) -> bool, fallback: &V, patient: bool) {
         let here = |id: &NodeId| self.votes.get(id).filter(|other| other.ballot == said.ballot);
         if !quorum.met_by(|id| here(id).is_some()) {
             return;

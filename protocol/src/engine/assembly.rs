@@ -19,9 +19,11 @@ impl Engine {
     /// Begins the attempt that is due, or works on the set of the next one.
     pub(super) fn gather(&mut self) {
         let Some(round) = &self.round else { return };
-        let named = round.record_vote.ballot.as_ref().and_then(|b| {
-            b.heard().filter(|v| v.kind == ValueKind::Commit).max_by_key(|v| v.rank()).cloned()
-        });
+        let named = round
+            .record_vote
+            .ballot
+            .as_ref()
+            .and_then(|b| b.heard().filter(|v| v.kind == ValueKind::Commit).max_by_key(|v| v.rank()).cloned());
         if round.record_vote.entered() || round.running.is_some() || round.proof.is_some() {
             return;
         }
@@ -57,7 +59,7 @@ impl Engine {
 
     /// How long a quorum has waited, and how long it waits for voters and for learners at most. A voter that moves
     /// may take as long again as the quorum took; a learner gets a tenth of that.
-    fn waiting(&self, round: &Round) -> Option<(u64, u64, u64)> {
+    fn allowance(&self, round: &Round) -> Option<(u64, u64, u64)> {
         let since = round.quorum_ready_at?;
         let took = since.since(round.began);
         let voters = took.clamp(self.timing.patience_min, self.timing.patience_max);
@@ -71,7 +73,7 @@ impl Engine {
         let Some(round) = self.round.as_ref().filter(|r| r.training == Training::Running && !r.cut_short) else {
             return;
         };
-        let Some((waited, voters, learners)) = self.waiting(round) else { return };
+        let Some((waited, voters, learners)) = self.allowance(round) else { return };
         let number = round.number;
         if waited >= if votes { voters } else { learners } / 2 && self.beat.steps > 0 {
             self.out.push(Output::CutShort { round: number });
@@ -93,7 +95,7 @@ impl Engine {
             }
             return;
         }
-        let Some((waited, voters, learners)) = self.waiting(round) else { return };
+        let Some((waited, voters, learners)) = self.allowance(round) else { return };
         let votes = |id: &NodeId| self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some());
         let late = |id: &&NodeId| {
             let missing = self.ready_of(id, round).is_none() || !self.is_present(id);

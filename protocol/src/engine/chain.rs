@@ -218,8 +218,8 @@ impl Engine {
         let mine = self.place();
         let best = open.iter().map(|(_, place)| *place).reduce(|a, b| if b.beats(&a) { b } else { a });
         let Some(best) = best else { return };
-        let doubtful = self.catch_up.distrusted
-            && mine.is_some_and(|mine| mine.lineage == best.lineage && best.seq >= mine.seq);
+        let doubtful =
+            self.catch_up.distrusted && mine.is_some_and(|mine| mine.lineage == best.lineage && best.seq >= mine.seq);
         if !doubtful && mine.is_some_and(|mine| !best.beats(&mine)) {
             return;
         }
@@ -349,15 +349,14 @@ impl Engine {
     fn hand_to_learners(&mut self) {
         let Some(head) = self.head.as_ref().filter(|_| self.history.len() > 1) else { return };
         let Some(parent) = self.history.iter().rev().nth(1) else { return };
-        let Some(certificate) = head.certificate.clone().filter(|_| parent.quorum.incarnation(&self.me).is_some()) else {
+        let Some(certificate) = head.certificate.clone().filter(|_| parent.quorum.incarnation(&self.me).is_some())
+        else {
             return;
         };
         let voters: Vec<NodeId> = parent.quorum.voters().iter().map(|(id, _)| *id).collect();
         let Some(place) = voters.iter().position(|id| *id == self.me) else { return };
         let learners = parent.record.members().filter(|id| parent.quorum.incarnation(id).is_none());
-        let mine = |(index, _): &(usize, NodeId)| {
-            index % voters.len() == place || (index + 1) % voters.len() == place
-        };
+        let mine = |(index, _): &(usize, NodeId)| index % voters.len() == place || (index + 1) % voters.len() == place;
         let targets: Vec<NodeId> = learners.enumerate().filter(mine).map(|(_, id)| id).collect();
         let targets: Vec<NodeId> = targets.into_iter().filter(|id| self.is_present(id) && *id != self.me).collect();
         self.send_to(&targets, &Message::Certificate(certificate));

@@ -32,7 +32,6 @@ impl Moment {
 pub(super) struct Clock {
     last: Option<Time>,
     moment: Moment,
-    woke: Moment,
 }
 
 impl Clock {
@@ -41,16 +40,8 @@ impl Clock {
     pub fn advance(&mut self, now: Time, step_max: u64) -> Moment {
         let passed = self.last.map_or(0, |last| now.0.saturating_sub(last.0));
         self.moment = self.moment.plus(passed.min(step_max));
-        if passed > step_max {
-            self.woke = self.moment;
-        }
         self.last = Some(now.max(self.last.unwrap_or(now)));
         self.moment
-    }
-
-    /// When this process last found that it had been stopped for a while.
-    pub fn woke(&self) -> Moment {
-        self.woke
     }
 
     /// When the driver's clock will show `at`, if nothing stops in between.
@@ -68,9 +59,7 @@ mod tests {
         let mut clock = Clock::default();
         let start = clock.advance(Time(5_000), 1_000);
         assert_eq!(clock.advance(Time(5_400), 1_000).since(start), 400);
-        assert_eq!(clock.woke(), Moment::default());
         assert_eq!(clock.advance(Time(900_000), 1_000).since(start), 1_400);
-        assert_eq!(clock.woke().since(start), 1_400);
         assert_eq!(clock.advance(Time(800_000), 1_000).since(start), 1_400, "a clock that goes back stands still");
         assert_eq!(clock.advance(Time(900_100), 1_000).since(start), 1_500);
         let at = start.plus(2_000);

@@ -1,11 +1,11 @@
 //! The vote on the record: who holds a result enters with it, who lacks it fetches it, a quorum decides
 //! (`protocol.md` §7).
 
+use super::Engine;
 use super::clock::Moment;
 use super::config::{Candidate, Register};
 use super::io::{AttemptKey, Notice, Output, Refusal};
 use super::succession::{self, SignedReady};
-use super::Engine;
 use crate::ballot::{Ballot, Choice, Said};
 use crate::certificate;
 use crate::message::{Certificate, Estimate, Message, Question, Stamp, Value, ValueKind, Vote};
@@ -167,13 +167,8 @@ impl Engine {
         if (certificate.lineage, certificate.seq) != (head.record.lineage, round.seq) || round.proof.is_some() {
             return;
         }
-        let proof = certificate::verify_votes(
-            self.verifier.as_ref(),
-            &self.run,
-            &head.quorum,
-            &head.digest,
-            &certificate,
-        );
+        let proof =
+            certificate::verify_votes(self.verifier.as_ref(), &self.run, &head.quorum, &head.digest, &certificate);
         match proof {
             Ok(()) => round.proof = Some(certificate),
             Err(_) => self.refuse(from, Refusal::Malformed { what: "certificate that proves nothing" }),
@@ -208,7 +203,8 @@ impl Engine {
         };
         let held = round.holding.values().filter(|held| met(&held.candidate.record)).map(Holding::value);
         let best = held.max_by_key(Choice::rank);
-        let others_skip = round.record_vote.ballot.as_ref().is_some_and(|b| b.heard().any(|v| v.kind == ValueKind::Skip));
+        let others_skip =
+            round.record_vote.ballot.as_ref().is_some_and(|b| b.heard().any(|v| v.kind == ValueKind::Skip));
         let idle = round.running.is_none();
         let exhausted = idle && (round.attempt > ATTEMPTS_MAX || others_skip);
         let skip = round.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
@@ -342,10 +338,11 @@ impl Engine {
     /// Commits what the vote has decided, if its bytes are here.
     fn conclude_vote(&mut self) {
         let Some(round) = &self.round else { return };
-        let Some((ballot, value)) = round.record_vote.ballot.as_ref().and_then(|ballot| ballot.decided()) else { return };
-        let deciders = |(_, (vote, _)): &(&NodeId, &(Vote, Vec<u8>))| {
-            vote.ballot == ballot && vote.voted && vote.value == *value
+        let Some((ballot, value)) = round.record_vote.ballot.as_ref().and_then(|ballot| ballot.decided()) else {
+            return;
         };
+        let deciders =
+            |(_, (vote, _)): &(&NodeId, &(Vote, Vec<u8>))| vote.ballot == ballot && vote.voted && vote.value == *value;
         let value = value.clone();
         let signed: Vec<(&NodeId, &(Vote, Vec<u8>))> = round.record_vote.signed.iter().filter(deciders).collect();
         let Some(vote) = signed.first().map(|(_, (vote, _))| vote.clone()) else { return };
@@ -468,7 +465,9 @@ impl Engine {
     pub(super) fn rebuilt_fetched(&mut self, key: &AttemptKey, state_root: Digest) -> bool {
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
         let fetched = round.fetching.iter().find(|(_, f)| f.key == *key && f.candidate.is_some());
-        let Some((digest, candidate)) = fetched.and_then(|(d, f)| Some((*d, f.candidate.clone()?))) else { return false };
+        let Some((digest, candidate)) = fetched.and_then(|(d, f)| Some((*d, f.candidate.clone()?))) else {
+            return false;
+        };
         let readys = self.readys_of(&candidate);
         let rebuilt = readys.and_then(|readys| {
             succession::commit(&head.record, head.digest, &self.spec, &readys, candidate.record.update, state_root)
@@ -483,7 +482,8 @@ impl Engine {
         // Either the holder's state or this node's is damaged. If the others decide for it, it is this node's.
         self.out.push(Output::Abandon { key: *key });
         let decided = self.round.as_ref().is_some_and(|round| {
-            let by_vote = round.record_vote.ballot.as_ref().and_then(|b| b.decided()).is_some_and(|(_, v)| v.digest == digest);
+            let by_vote =
+                round.record_vote.ballot.as_ref().and_then(|b| b.decided()).is_some_and(|(_, v)| v.digest == digest);
             by_vote || round.proof.as_ref().is_some_and(|proof| proof.record == digest)
         });
         if let Some(fetching) = self.round.as_mut().and_then(|round| round.fetching.get_mut(&digest)) {

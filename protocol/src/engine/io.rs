@@ -50,7 +50,16 @@ pub enum Input {
     TrainProgress { round: u64, step: u32 },
     /// The inner steps of the round are done, or were cut short, and the pseudo-gradient is ready. Without any step
     /// done nothing is said and the round goes on.
-    Trained { round: u64, base: Digest, samples: u64, tokens: u64, steps: u32, loss_q16: u32, payload: Digest, measured: Measured },
+    Trained {
+        round: u64,
+        base: Digest,
+        samples: u64,
+        tokens: u64,
+        steps: u32,
+        loss_q16: u32,
+        payload: Digest,
+        measured: Measured,
+    },
     /// A measured round-trip time to a peer.
     Rtt { peer: NodeId, micros: u32 },
     /// Bytes moved in the attempt's reduction.
@@ -201,21 +210,42 @@ pub enum Notice {
         reason: &'static str,
     },
     /// Some round was given up without a result.
-    Skipped { record: Digest, seq: u64 },
+    Skipped {
+        record: Digest,
+        seq: u64,
+    },
     /// No quorum is in reach: what the run's policy makes of it after the grace, in microseconds.
-    CutOff { policy: Minority, missing: Vec<NodeId>, grace: u64 },
+    CutOff {
+        policy: Minority,
+        missing: Vec<NodeId>,
+        grace: u64,
+    },
     /// The quorum is in reach again.
     Rejoined,
     /// This node goes on in a new lineage.
-    Forked { lineage: Digest, members: Vec<NodeId> },
+    Forked {
+        lineage: Digest,
+        members: Vec<NodeId>,
+    },
     /// Another lineage of the run was met: whether this node's yields to it.
-    LineageMet { lineage: Digest, yields: bool },
+    LineageMet {
+        lineage: Digest,
+        yields: bool,
+    },
     /// Two certified records of one lineage at one place: the promise is broken, and here is the proof.
-    SplitBrain { ours: Certificate, theirs: Certificate },
+    SplitBrain {
+        ours: Certificate,
+        theirs: Certificate,
+    },
     /// This node's disk is older than what others have seen it sign, or it has none: it speaks anew, as a learner.
-    NewIncarnation { incarnation: u64, why: &'static str },
+    NewIncarnation {
+        incarnation: u64,
+        why: &'static str,
+    },
     /// This node's result differs from the decided one: its state is fetched anew.
-    OwnFault { detail: &'static str },
+    OwnFault {
+        detail: &'static str,
+    },
     /// This node was off the flock's head and fetches anew.
     RolledBack {
         from_seq: u64,

@@ -107,9 +107,10 @@ impl Engine {
         if stuck {
             return Some(fault::STUCK);
         }
-        let elsewhere = peer.head.as_ref().is_some_and(|head| {
-            self.head.as_ref().is_some_and(|mine| head.lineage != mine.record.lineage)
-        });
+        let elsewhere = peer
+            .head
+            .as_ref()
+            .is_some_and(|head| self.head.as_ref().is_some_and(|mine| head.lineage != mine.record.lineage));
         elsewhere.then_some(fault::BEHIND)
     }
 

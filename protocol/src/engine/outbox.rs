@@ -9,7 +9,7 @@ use super::io::{Output, PersistToken};
 use super::peer::Peer;
 use crate::limits::PROTOCOL_VERSION;
 use crate::limits::VOTERS_MAX;
-use crate::message::{Head, Hello, Join, Leave, Message, Phase};
+use crate::message::{Head, Hello, Join, Message, Phase};
 use crate::{Digest, NodeId, wire};
 
 /// When the recurring messages were last sent.
@@ -137,7 +137,9 @@ impl Engine {
     }
 
     pub(super) fn repeat_ready(&mut self, targets: &[NodeId]) {
-        if let Some(bytes) = self.round.as_ref().and_then(|round| round.own.as_ref()).map(|own| own.bytes.clone()) {
+        if let Some(bytes) =
+            self.round.as_ref().and_then(|round| round.own.as_ref()).map(|own| own.signed.bytes.clone())
+        {
             self.send_bytes(targets, &bytes, None);
         }
     }
@@ -148,13 +150,6 @@ impl Engine {
         let (incarnation, ticket) = (self.voice.incarnation, self.ticket.clone());
         let join = Join { lineage, seq, record: head.digest, state_root, incarnation, ticket };
         self.send_to(targets, &Message::Join(join));
-    }
-
-    pub(super) fn say_leave(&mut self) {
-        let head = self.head_message();
-        let leave = Leave { lineage: head.lineage, seq: head.seq };
-        let targets = self.reachable();
-        self.send_to(&targets, &Message::Leave(leave));
     }
 
     /// Sends what is due: heads on change and once a beat, and the slow repetitions.

@@ -141,8 +141,7 @@ impl Engine {
     fn fork(&mut self, members: &[NodeId], votes: Vec<Vec<u8>>) {
         let Some(head) = &self.head else { return };
         let Some(record) = succession::fork(&head.record, head.digest, &self.spec, members) else { return };
-        let certificate =
-            Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
+        let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
         self.stop_training();
         self.leave_attempt("this part of the flock goes on by itself", None);
         self.contribution = None;

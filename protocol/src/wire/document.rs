@@ -2,10 +2,10 @@
 
 use super::{WireError, binary};
 use crate::Digest;
+use crate::admission::Ticket;
 use crate::engine::{Candidate, Register, io::AttemptKey};
 use crate::limits::{CANDIDATE_BYTES_MAX, CONTROL_BYTES_MAX, MEMBERS_MAX, READY_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::limits::{RUN_SPEC_BYTES_MAX, TICKET_BYTES_MAX};
-use crate::admission::Ticket;
 use crate::message::Certificate;
 use crate::record::Record;
 use crate::run::RunSpec;

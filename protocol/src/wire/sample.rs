@@ -195,13 +195,7 @@ pub fn messages() -> Vec<Message> {
             incarnation: 7,
             stamp: Stamp { seq: 4, instance: Question::RECORD, ballot: 1, phase: 2 },
         }),
-        Message::Fork(Fork {
-            lineage: digest(2),
-            seq: 4,
-            parent: digest(4),
-            incarnation: 7,
-            members: vec![0b11],
-        }),
+        Message::Fork(Fork { lineage: digest(2), seq: 4, parent: digest(4), incarnation: 7, members: vec![0b11] }),
         Message::Start(Start { question: Question { instance: 1, ..question() }, value: set_value() }),
     ]
 }

@@ -54,7 +54,12 @@ impl Lineage {
                 let members: Vec<NodeId> = parent.members().filter(|_| choices.one_in(2)).collect();
                 let Some(record) = fork(&parent, digest, &sample::spec(), &members) else { return Ok(()) };
                 prop_assert!(record.next.members.iter().all(|m| m.lease.start >= parent.cursor));
-                *self = Self { record: parent.clone(), used: vec![], from: fork_cursor(parent.cursor, &record.lineage), full: false };
+                *self = Self {
+                    record: parent.clone(),
+                    used: vec![],
+                    from: fork_cursor(parent.cursor, &record.lineage),
+                    full: false,
+                };
                 record
             }
             _ => {

@@ -77,8 +77,13 @@ fn voters(n: u16) -> Record {
         }
         let present: Vec<u16> = record.members().map(|m| number(&m)).collect();
         let absent: Vec<u16> = (1..=n).filter(|m| !present.contains(m)).collect();
-        let says = |m: &u16| absent.iter().take(2).map(|a| joins(*a, 1)).collect::<Vec<_>>()[..].to_vec().into_iter()
-            .take(2 * usize::from(*m == 1)).collect::<Vec<_>>();
+        let says = |m: &u16| {
+            absent.iter().take(2).map(|a| joins(*a, 1)).collect::<Vec<_>>()[..]
+                .to_vec()
+                .into_iter()
+                .take(2 * usize::from(*m == 1))
+                .collect::<Vec<_>>()
+        };
         let contributions: Vec<_> = present.iter().map(|m| ready(&record, *m, &says(m))).collect();
         record = after(&record, &contributions);
     }
@@ -234,9 +239,8 @@ fn the_revoked_go_and_stay_out() {
 fn tickets_are_counted_once_a_record_and_revoked() {
     let mut parent = voters(4);
     let with = |joiner, fill| Statement { grant: digest(fill), ..joins(joiner, 1) };
-    let contributions = |parent: &Record, said: [Statement; 2]| {
-        [ready(parent, 1, &said), ready(parent, 2, &[]), ready(parent, 3, &[])]
-    };
+    let contributions =
+        |parent: &Record, said: [Statement; 2]| [ready(parent, 1, &said), ready(parent, 2, &[]), ready(parent, 3, &[])];
     let record = after(&parent, &contributions(&parent, [with(10, 0x61), with(11, 0x61)]));
     assert_eq!(record.grants, [GrantUse { grant: digest(0x61), uses: 1 }]);
     assert_eq!(record.next.members.len(), 5, "who checked the ticket knew of no other use in this record");
@@ -342,7 +346,8 @@ fn a_fork_reads_elsewhere_and_keeps_its_voters() {
     assert_eq!(fork(&parent, parent.digest(), &sample::spec(), &[id(99)]), None);
     let mut learners = parent.clone();
     learners.next.members[2].role = Role::Learner;
-    learners.next.members[3] = Member { role: Role::Learner, absent: 1, expected: false, ..parent.next.members[3].clone() };
+    learners.next.members[3] =
+        Member { role: Role::Learner, absent: 1, expected: false, ..parent.next.members[3].clone() };
     let record = fork(&learners, learners.digest(), &sample::spec(), &[id(3), id(4)]).unwrap();
     assert_eq!(flock(&record), [(3, true), (4, true)], "nobody voted, now all do");
     assert_eq!(expected(&record), [id(3), id(4)]);
