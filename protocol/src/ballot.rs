@@ -187,6 +187,11 @@ impl<V: Choice> Ballot<V> {
         }
     }
 
+    /// Notes a decision without taking part: for whoever may not speak.
+    pub fn observe(&mut self, quorum: &Quorum) {
+        self.decide(quorum);
+    }
+
     /// A quorum votes for one value in one ballot.
     fn decide(&mut self, quorum: &Quorum) {
         let votes: Vec<&Said<V>> = self.votes.values().filter(|said| said.voted == Some(true)).collect();

@@ -4,7 +4,6 @@
 use super::Engine;
 use super::attempt::set_digest;
 use super::decision::{ATTEMPTS_MAX, Instance};
-use super::io::Output;
 use super::round::{Round, Training};
 use super::succession::SignedReady;
 use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, member_indices};
@@ -13,7 +12,7 @@ use crate::{Digest, NodeId};
 /// Steps of a ballot after one input.
 const STEPS_MAX: usize = 8;
 /// Nobody waits for a learner longer than this beyond the voters, in microseconds.
-const LEARNER_GRACE: (u64, u64) = (1_000_000, 30_000_000);
+const LEARNER_GRACE: (u64, u64) = (2_000_000, 30_000_000);
 
 impl Engine {
     /// Begins the attempt that is due, or works on the set of the next one.
@@ -74,18 +73,21 @@ impl Engine {
             return;
         };
         let Some((waited, voters, learners)) = self.allowance(round) else { return };
-        let number = round.number;
-        if waited >= if votes { voters } else { learners } / 2 && self.beat.steps > 0 {
-            self.out.push(Output::CutShort { round: number });
-            if let Some(round) = &mut self.round {
-                round.cut_short = true;
-            }
+        if waited >= if votes { voters } else { learners } / 2 {
+            self.cut_short();
         }
     }
 
     /// Attempt 0: begins with the last READY of those expected, or fails with the first that is lost or too late.
     fn gather_expected(&mut self) {
-        let Some(round) = &self.round else { return };
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
+        if !head.quorum.met_by(|id| round.expected.binary_search(id).is_ok()) {
+            // Those who came last time are no quorum of this record's voters: who makes the attempt is voted on.
+            if round.quorum_ready_at.is_some() {
+                self.next_attempt();
+            }
+            return;
+        }
         let ready: Vec<SignedReady> =
             round.expected.iter().filter_map(|id| self.ready_of(id, round)).cloned().collect();
         let present = round.expected.iter().all(|id| self.is_present(id));
@@ -172,13 +174,20 @@ impl Engine {
     }
 
     fn vote_on_set(&mut self) {
-        if !self.may_speak() || self.round.as_ref().is_none_or(|round| round.attempt > ATTEMPTS_MAX) {
+        if self.round.as_ref().is_none_or(|round| round.attempt > ATTEMPTS_MAX) {
             return;
         }
-        for _ in 0..STEPS_MAX {
-            if !self.step_set_vote() {
-                break;
+        if self.may_speak() {
+            for _ in 0..STEPS_MAX {
+                if !self.step_set_vote() {
+                    break;
+                }
             }
+        }
+        if let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref())
+            && let Some(ballot) = &mut round.set_vote.ballot
+        {
+            ballot.observe(&head.quorum);
         }
         let Some(round) = &self.round else { return };
         let decided = round.set_vote.ballot.as_ref().and_then(|ballot| ballot.decided()).map(|(_, v)| v.clone());
@@ -216,20 +225,17 @@ impl Engine {
 
     /// The set is decided: begins the attempt when its READYs are here, and tells members that do not vote.
     fn begin_decided(&mut self, value: &Value, tell: bool) {
-        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
+        let Some(round) = &self.round else { return };
         let members: Vec<NodeId> =
             member_indices(&value.members).filter_map(|index| round.members.get(index)).copied().collect();
         if round.told.as_ref() != Some(value) {
-            let learners: Vec<NodeId> = members
-                .iter()
-                .filter(|id| head.quorum.incarnation(id).is_none() && self.is_present(id) && **id != self.me)
-                .copied()
-                .collect();
-            if let Some(question) = self.question(value.attempt).filter(|_| tell) {
-                self.send_to(&learners, &Message::Start(Start { question, value: value.clone() }));
-            }
+            let now = self.now;
             if let Some(round) = &mut self.round {
                 round.told = Some(value.clone());
+                round.told_at = now;
+            }
+            if tell {
+                self.tell_set();
             }
         }
         let Some(round) = &self.round else { return };
@@ -237,14 +243,28 @@ impl Engine {
             return;
         }
         if !members.contains(&self.me) {
+            self.cut_short();
             return self.check_without_me(&members);
         }
         if let Some(contributions) = self.contributions_of(round, value) {
             return self.start_attempt(value.attempt, &contributions);
         }
-        let gone = members.iter().any(|id| self.fault(id, round).is_some());
-        if gone {
-            self.fail_attempt("a member of the decided set is gone", None);
+        // A READY is said again and again; one that does not come was lost with the process that made it.
+        let lost = self.now.since(round.told_at) >= 3 * self.timing.repeat.max(self.slowest_rtt());
+        if lost || members.iter().any(|id| self.fault(id, round).is_some()) {
+            self.fail_attempt("a contribution of the decided set is gone", None);
+        }
+    }
+
+    /// Tells the decided set to those of its members that do not vote.
+    pub(super) fn tell_set(&mut self) {
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
+        let Some(value) = round.told.clone().filter(|_| self.votes()) else { return };
+        let votes = |id: &NodeId| self.peers.get(id).is_some_and(|peer| head.quorum.has(id, peer.incarnation));
+        let members = member_indices(&value.members).filter_map(|index| round.members.get(index)).copied();
+        let learners: Vec<NodeId> = members.filter(|id| !votes(id) && self.is_present(id) && *id != self.me).collect();
+        if let Some(question) = self.question(value.attempt) {
+            self.send_to(&learners, &Message::Start(Start { question, value }));
         }
     }
 

@@ -14,6 +14,8 @@ const SUSPICIONS_MAX: u32 = 3;
 /// First pause after a failure, in microseconds; it doubles so many times.
 const PAUSE: u64 = 250_000;
 const PAUSE_DOUBLINGS: u32 = 4;
+/// A reduction's deadline doubles so many times.
+const PATIENCE_DOUBLINGS: u32 = 2;
 
 /// The attempt that this node is in.
 #[derive(Debug)]
@@ -184,7 +186,7 @@ impl Engine {
                 bytes.insert(id, head.progress);
             }
         }
-        if self.now.since(moved) < patience << round.failures.min(PAUSE_DOUBLINGS) {
+        if self.now.since(moved) < patience << round.failures.min(PATIENCE_DOUBLINGS) {
             return;
         }
         let least = bytes.values().min().copied().unwrap_or(0);

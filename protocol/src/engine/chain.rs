@@ -127,6 +127,8 @@ impl Engine {
         let genesis = succession::genesis(self.run, &self.spec, founder, found.nonce, found.state_root);
         // A validated run always has room for one lease.
         let Some(record) = genesis else { return };
+        // First the register: who finds a head on its disk without one has lost its voice.
+        self.write_empty_register();
         let token = self.next_token();
         self.founding = Some((token, record.clone()));
         self.out.push(Output::Found { token, record });
@@ -135,7 +137,6 @@ impl Engine {
     pub(super) fn founded(&mut self, record: Record) {
         self.notice(Notice::Founded { lineage: record.lineage });
         self.stand_on(Standing::new(record, None));
-        self.write_empty_register();
         if !self.end_if_spent() {
             self.enter_round(false);
         }
@@ -231,10 +232,10 @@ impl Engine {
         self.begin_catch_up(best, sources);
     }
 
-    /// Whether the others are just one record ahead, whose bytes this node holds: its votes are on their way. Asks for
-    /// them.
+    /// Whether the others are just one record ahead, whose bytes this node holds or is about to: its votes are on their
+    /// way.
     fn may_decide_itself(&mut self, mine: &Place, best: &Place) -> bool {
-        let holds = self.round.as_ref().is_some_and(|round| round.holds(&best.record));
+        let holds = self.round.as_ref().is_some_and(|round| round.holds(&best.record) || round.running.is_some());
         let next = mine.lineage == best.lineage && mine.seq.checked_add(1) == Some(best.seq);
         if !holds || !next || self.catch_up.distrusted {
             return false;

@@ -5,6 +5,7 @@ use super::Engine;
 use super::clock::Moment;
 use super::config::{Candidate, Register};
 use super::io::{AttemptKey, Notice, Output, Refusal};
+use super::round::Training;
 use super::succession::{self, SignedReady};
 use crate::ballot::{Ballot, Choice, Said};
 use crate::certificate;
@@ -337,6 +338,11 @@ impl Engine {
 
     /// Commits what the vote has decided, if its bytes are here.
     fn conclude_vote(&mut self) {
+        if let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref())
+            && let Some(ballot) = &mut round.record_vote.ballot
+        {
+            ballot.observe(&head.quorum);
+        }
         let Some(round) = &self.round else { return };
         let Some((ballot, value)) = round.record_vote.ballot.as_ref().and_then(|ballot| ballot.decided()) else {
             return;
@@ -357,11 +363,21 @@ impl Engine {
         let skip = round.skip.as_ref().filter(|(skip, _)| *skip == digest).map(|(_, record)| (None, record.clone()));
         let Some((key, record)) = held.or(skip) else {
             let known = round.record_vote.ballot.as_ref().and_then(|b| b.heard().find(|v| v.digest == digest).cloned());
-            if let Some(value) = known {
+            let Some(value) = known else { return };
+            let other = |held: &Holding| {
+                let key = &held.candidate.key;
+                (key.attempt, key.set) == (value.attempt, value.set) && held.digest != digest
+            };
+            if round.holding.values().any(other) {
+                self.own_fault("its result of the decided attempt differs from the decided one");
+            } else {
                 self.fetch(&value);
             }
             return;
         };
+        if !self.may_apply() {
+            return;
+        }
         self.stop_training();
         if let Some(running) = self.round.as_mut().and_then(|round| round.running.take())
             && Some(running.key) != key
@@ -378,6 +394,16 @@ impl Engine {
         if let Some(round) = &mut self.round {
             round.committing = Some((token, record, certificate));
         }
+    }
+
+    /// Own inner steps that are not counted in this record are ended before the state changes under them, so that they
+    /// count in the next. Who hangs in a step does not hold up itself for long.
+    fn may_apply(&mut self) -> bool {
+        self.cut_short();
+        let (now, patience) = (self.now, self.timing.patience_min);
+        let Some(round) = self.round.as_mut().filter(|round| round.training == Training::Running) else { return true };
+        let since = *round.decided_at.get_or_insert(now);
+        now.since(since) >= patience
     }
 
     /// Asks for a result that others hold, from all who have named it.
@@ -492,10 +518,17 @@ impl Engine {
         }
         self.fetch_failed(key, &digest);
         if decided {
-            self.notice(Notice::OwnFault { detail: "its rebuilt result differs from the decided one" });
-            self.catch_up.distrust();
+            self.own_fault("its rebuilt result differs from the decided one");
         }
         true
+    }
+
+    /// This node's state or arithmetic is damaged: says so, and fetches the state anew.
+    fn own_fault(&mut self, detail: &'static str) {
+        if !self.catch_up.distrusts() {
+            self.notice(Notice::OwnFault { detail });
+            self.catch_up.distrust();
+        }
     }
 }
 

@@ -138,13 +138,21 @@ impl Engine {
         self.head.as_ref().is_some_and(|head| head.record.member(id).is_some())
     }
 
+    /// Whether this voter can be heard and speaks from the register under which it was admitted.
+    pub(super) fn voter_in_reach(&self, id: &NodeId) -> bool {
+        let Some(head) = &self.head else { return false };
+        if *id == self.me {
+            return self.votes();
+        }
+        self.peers.get(id).is_some_and(|peer| {
+            let heard = self.now.since(peer.heard_at.max(peer.switched_at)) < self.silence(peer);
+            peer.present() && heard && head.quorum.has(id, peer.incarnation)
+        })
+    }
+
     /// Whether voters that can be heard are a quorum.
     pub(super) fn quorum_in_reach(&self) -> bool {
-        let heard = |id: &NodeId| {
-            *id == self.me
-                || self.peers.get(id).is_some_and(|p| p.present() && self.now.since(p.heard_at) < self.silence(p))
-        };
-        self.head.as_ref().is_some_and(|head| head.quorum.met_by(heard))
+        self.head.as_ref().is_some_and(|head| head.quorum.met_by(|id| self.voter_in_reach(id)))
     }
 
     /// The longest measured round-trip time to a voter.

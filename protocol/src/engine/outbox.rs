@@ -113,6 +113,9 @@ impl Engine {
         if self.end.is_some() {
             return;
         }
+        if self.peers.get(&peer).is_some_and(|peer| peer.greeted) {
+            self.bear_witness(peer);
+        }
         if self.is_member(&peer) {
             self.repeat_ready(&[peer]);
             self.repeat_votes(&[peer]);
@@ -172,6 +175,7 @@ impl Engine {
             let voters = self.reachable_voters();
             self.repeat_votes(&voters);
             self.repeat_fork(&members);
+            self.tell_set();
         }
         self.ask_to_join();
     }

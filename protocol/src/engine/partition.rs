@@ -78,7 +78,7 @@ impl Engine {
     /// Voters that cannot be heard.
     pub(super) fn missing_voters(&self) -> Vec<NodeId> {
         let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| *id);
-        voters.filter(|id| !self.is_present(id)).collect()
+        voters.filter(|id| !self.voter_in_reach(id)).collect()
     }
 
     /// The members that this node would fork with: all that it can hear and that stand on the same record.

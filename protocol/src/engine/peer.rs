@@ -104,7 +104,8 @@ impl Peer {
     /// Takes a heartbeat, and measures the time since the last sign of progress if it is one.
     pub fn take_head(&mut self, head: Head, now: Moment) {
         if self.is_progress(&head) {
-            if let Some(before) = &self.head {
+            // From one sign of progress to the next in one phase: what ends a phase may be a deadline.
+            if let Some(before) = self.head.as_ref().filter(|before| before.phase == head.phase) {
                 self.pace.note(before.phase, now.since(self.moved_at));
             }
             self.moved_at = now;

@@ -38,6 +38,8 @@ pub(super) struct Round {
     /// Since when a quorum of voters is READY.
     pub quorum_ready_at: Option<Moment>,
     pub cut_short: bool,
+    /// Since when the record is decided while the own inner steps still run.
+    pub decided_at: Option<Moment>,
     /// Number of the attempt under way or being formed.
     pub attempt: u32,
     pub running: Option<Attempt>,
@@ -45,8 +47,9 @@ pub(super) struct Round {
     pub set_vote: Instance,
     /// The next attempt is not formed before this.
     pub not_before: Moment,
-    /// The set that a voter has said was decided, when this node does not vote.
+    /// The decided set of `attempt`, by the vote or as a voter has told.
     pub told: Option<crate::message::Value>,
+    pub told_at: Moment,
     /// The vote on the record.
     pub record_vote: Instance,
     /// Results that this node has rebuilt, by record.
@@ -97,6 +100,8 @@ pub(super) struct Work {
 pub(super) struct Contribution {
     pub start: u64,
     pub work: Work,
+    /// The READY that offered it last: one for each round, also over SKIPs.
+    pub ready: Option<SignedReady>,
 }
 
 impl Round {
@@ -114,11 +119,13 @@ impl Round {
             own: None,
             quorum_ready_at: None,
             cut_short: false,
+            decided_at: None,
             attempt: 0,
             running: None,
             set_vote: Instance::default(),
             not_before: began,
             told: None,
+            told_at: began,
             record_vote: Instance::default(),
             holding: BTreeMap::new(),
             fetching: BTreeMap::new(),
@@ -154,7 +161,8 @@ impl Engine {
     /// Lets the trainer begin if it is time.
     pub(super) fn begin_training(&mut self) {
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
-        if round.training != Training::Due || self.cut.holds_training() || self.leaving.is_some() {
+        let decided = round.committing.is_some() || round.decided_at.is_some();
+        if round.training != Training::Due || decided || self.cut.holds_training() || self.leaving.is_some() {
             return;
         }
         let alone = round.members.len() == 1;
@@ -197,7 +205,7 @@ impl Engine {
             return;
         }
         let Some(lease) = head.record.lease_of(&self.me) else { return };
-        self.contribution = Some(Contribution { start: lease.start, work });
+        self.contribution = Some(Contribution { start: lease.start, work, ready: None });
         self.offer();
     }
 
@@ -207,13 +215,19 @@ impl Engine {
         let statements = self.statements();
         let rtts = self.rtts();
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
-        let Some(Contribution { start, work }) = self.contribution.clone() else { return };
+        let Some(Contribution { start, work, ready: said }) = self.contribution.clone() else { return };
         let fits = head.record.lease_of(&self.me).is_some_and(|l| l.start == start && work.samples <= l.count);
         if !fits || work.steps > head.record.next.inner_steps {
             self.contribution = None;
             return;
         }
         if round.own.is_some() {
+            return;
+        }
+        let place = (head.record.lineage, round.number, round.base);
+        if let Some(signed) = said.filter(|s| (s.ready.lineage, s.ready.round, s.ready.base) == place) {
+            round.training = Training::Done;
+            round.own = Some(Own { signed });
             return;
         }
         let ready = Ready {
@@ -240,7 +254,11 @@ impl Engine {
             sealed.and_then(|bytes| Ok((wire::open(self.verifier.as_ref(), &self.run, &bytes)?.digest, bytes)));
         // Only a driver that reports impossible work fails here: it sits the round out rather than say nonsense.
         if let Ok((digest, bytes)) = opened {
-            round.own = Some(Own { signed: SignedReady { member: self.me, ready, digest, bytes } });
+            let signed = SignedReady { member: self.me, ready, digest, bytes };
+            if let Some(contribution) = &mut self.contribution {
+                contribution.ready = Some(signed.clone());
+            }
+            round.own = Some(Own { signed });
             self.beat.repeated(self.now);
             let members = self.reachable_members();
             self.repeat_ready(&members);
@@ -353,9 +371,14 @@ impl Engine {
             return;
         }
         self.leaving = Some(self.now);
-        let training = self.round.as_ref().filter(|r| r.training == Training::Running && self.beat.steps > 0);
-        if let Some(round) = training.map(|round| round.number) {
-            self.out.push(Output::CutShort { round });
+        self.cut_short();
+    }
+
+    /// Ends the own inner steps after the one under way.
+    pub(super) fn cut_short(&mut self) {
+        if let Some(round) = self.round.as_mut().filter(|r| r.training == Training::Running && !r.cut_short) {
+            round.cut_short = true;
+            self.out.push(Output::CutShort { round: round.number });
         }
     }
 

@@ -151,7 +151,7 @@ impl Engine {
         let voters = head.quorum.voters();
         QuorumView {
             voters: voters.len(),
-            here: voters.iter().filter(|(id, _)| self.is_present(id)).count(),
+            here: voters.iter().filter(|(id, _)| self.voter_in_reach(id)).count(),
             in_reach: self.quorum_in_reach(),
             distinguished: Some(head.quorum.distinguished()),
             cut_off: self.cut.since().map(|since| self.now.since(since)),

@@ -1,11 +1,12 @@
 //! The fake driver: does what an engine says, in virtual time.
 
-use crate::disk::{Link, Reported, Write};
+use crate::disk::{Link, Write};
 use crate::keys::{self, id};
 use crate::process::applied_root;
 use crate::world::{Event, MS, STEPS, World};
 use starling_protocol::engine::io::{AttemptKey, Contribution, Finish, Input, Notice, Output, PersistToken, Refusal};
-use starling_protocol::record::{Lease, Record};
+use starling_protocol::message::Certificate;
+use starling_protocol::record::{Measured, Record, Span};
 use starling_protocol::{Digest, NodeId};
 
 impl World {
@@ -15,17 +16,39 @@ impl World {
         }
         match output {
             Output::Send { to, bytes, after } => self.send(node, keys::node(&to), bytes, after),
-            Output::Train { round, parent, lease, inner_steps, tokens } => {
-                self.train(node, round, parent, &lease, inner_steps, tokens);
+            Output::CutShort { .. } => {
+                self.check.mark("training was cut short");
+                self.process(node).cut_short = true;
+            }
+            Output::Train { round, base, lease, inner_steps, tokens } => {
+                self.train(node, round, base, &lease, inner_steps, tokens);
             }
             Output::StopTraining { .. } => self.process(node).training = None,
             Output::Reduce { key, members, .. } => self.reduce(node, key, members),
             Output::Abandon { key } => self.abandon(node, key),
             Output::Speculate { key, outer_lr, momentum } => self.speculate(node, key, outer_lr, momentum),
-            Output::PersistReport { token, key, record } => self.persist_report(node, token, key, record),
-            Output::Commit { token, key, record } => self.commit(node, token, key, record),
+            Output::Persist { token, register, candidate } => {
+                if let Some(candidate) = &candidate {
+                    let process = self.process(node);
+                    assert_eq!(
+                        process.updates.get(&candidate.key),
+                        Some(&candidate.record.update),
+                        "its update is here"
+                    );
+                }
+                self.write(node, token, Write::Said(Box::new((register, candidate))));
+            }
+            Output::Commit { token, key, record, certificate, mine } => {
+                self.commit(node, token, key, record, certificate, mine);
+            }
+            Output::Fetch { key, record, sources } => {
+                self.check.mark("a result was fetched");
+                let sources = sources.iter().map(keys::node).collect();
+                let after = self.random.between(20, 900) * MS;
+                self.schedule_own(after, node, Event::Candidate { key, record, sources });
+            }
             Output::Found { token, record } => {
-                let link = Link::new(record);
+                let link = Link::new(record, None);
                 self.check.holds(node, &link.digest, link.record.state_root);
                 self.process(node).chain = vec![link.clone()];
                 self.write(node, token, Write::Found(link));
@@ -54,6 +77,13 @@ impl World {
             Notice::MemberJoined { .. } => self.check.mark("a member joined"),
             Notice::CatchUpFailed { .. } => self.check.mark("a catch-up failed"),
             Notice::Refused { refusal: Refusal::Stale, .. } => self.check.mark("a message was stale"),
+            Notice::Skipped { .. } => self.check.mark("a round was skipped"),
+            Notice::Forked { .. } => self.check.mark("a fork"),
+            Notice::LineageMet { .. } => self.check.mark("another lineage was met"),
+            Notice::CutOff { .. } => self.check.mark("cut off from the quorum"),
+            Notice::NewIncarnation { .. } => self.check.mark("a new incarnation"),
+            Notice::OwnFault { .. } => self.check.mark("an own fault"),
+            Notice::SplitBrain { .. } => panic!("two certified records contradict each other"),
             _ => {}
         }
     }
@@ -63,66 +93,49 @@ impl World {
         if let Some(token) = after.filter(|token| process.writes.iter().any(|(waiting, _)| waiting == token)) {
             return process.waiting.push((token, to, bytes));
         }
-        self.note_form(node, &bytes);
         self.post(node, to, bytes);
     }
 
     /// Remembers the attempts that a node has said it would make: it may not report in earlier ones any more.
-    fn note_form(&mut self, node: usize, bytes: &[u8]) {
-        use starling_protocol::message::Message;
-        // The kind's number follows the envelope's header.
-        if bytes.get(38..40) != Some(&5u16.to_le_bytes()) {
-            return;
-        }
-        let run = self.run;
-        let opened = starling_protocol::wire::open(&keys::PlainVerifier, &run, bytes).expect("own messages open");
-        if let Message::Form(form) = opened.message {
-            let highest = self.process(node).proposed.entry(form.parent).or_default();
-            assert!(form.attempt >= *highest, "a node takes back a proposal");
-            let news = form.attempt > *highest;
-            *highest = form.attempt;
-            if news {
-                let (members, live) = (crate::check::names(&form.members), crate::check::names(&form.live));
-                self.note(|| {
-                    format!("node {node} would make attempt {} with {members:?}, sees {live:?}", form.attempt)
-                });
-            }
-        }
-    }
-
-    fn train(&mut self, node: usize, round: u64, parent: Digest, lease: &Lease, steps: u32, tokens: u64) {
+    fn train(&mut self, node: usize, round: u64, base: Digest, lease: &Span, steps: u32, tokens: u64) {
         let process = self.process(node);
         let head = process.chain.last().expect("only a node with a head trains");
-        assert_eq!((head.digest, head.record.tokens), (parent, tokens), "training starts from the head");
+        assert_eq!(
+            (head.record.base_or(head.digest), head.record.tokens),
+            (base, tokens),
+            "training starts from the head"
+        );
         assert_eq!(head.record.lease_of(&id(node)), Some(lease));
         assert!(process.training.is_none(), "one training at a time");
-        assert_eq!(steps, STEPS);
+        assert!((1..=STEPS).contains(&steps));
         let job = process.job();
         process.training = Some(job);
+        process.cut_short = false;
         let step = self.nodes[node].step;
         let after = self.random.between(step / 2, step * 2);
-        self.schedule_own(after, node, Event::Step { job, round, step: 1, parent });
+        self.schedule_own(after, node, Event::Step { job, round, step: 1, of: steps, base });
     }
 
-    pub fn step(&mut self, node: usize, job: u64, round: u64, step: u32, parent: Digest) {
+    pub fn step(&mut self, node: usize, job: u64, round: u64, step: u32, of: u32, base: Digest) {
         let pace = self.nodes[node].step;
         let after = self.random.between(pace / 2, pace * 2);
         let process = self.process(node);
         if process.training != Some(job) {
             return;
         }
-        if step < STEPS {
-            self.schedule_own(after, node, Event::Step { job, round, step: step + 1, parent });
+        if step < of && !process.cut_short {
+            self.schedule_own(after, node, Event::Step { job, round, step: step + 1, of, base });
             return self.feed(node, Input::TrainProgress { round, step });
         }
         process.training = None;
         let start = self.nodes[node].starts;
-        let payload = Digest::of("sim gradient", &[&parent.0, &[node as u8], &start.to_le_bytes(), &job.to_le_bytes()]);
+        let payload = Digest::of("sim gradient", &[&base.0, &[node as u8], &start.to_le_bytes(), &job.to_le_bytes()]);
         let process = self.process(node);
-        process.contribution = Some((parent, payload));
-        let samples = process.chain.last().and_then(|h| h.record.lease_of(&id(node))).expect("a lease").count;
+        process.contribution = Some((base, payload));
+        let samples = u64::from(step) * self.spec.inner.samples(1);
         let tokens = samples * u64::from(self.spec.model.seq_len);
-        let done = Input::Trained { round, parent, samples, tokens, steps: STEPS, loss_q16: 7, payload, step_us: 9 };
+        let measured = Measured { step_us: pace as u32, ..Measured::default() };
+        let done = Input::Trained { round, base, samples, tokens, steps: step, loss_q16: 7, payload, measured };
         self.feed(node, done);
     }
 
@@ -175,14 +188,13 @@ impl World {
     fn abandon(&mut self, node: usize, key: AttemptKey) {
         let process = self.process(node);
         process.updates.remove(&key);
-        process.speculated.remove(&key);
         if process.reducing.take_if(|running| *running == key).is_some() {
             self.break_reductions(node, None, true, false);
         }
     }
 
     fn speculate(&mut self, node: usize, key: AttemptKey, outer_lr: f64, momentum: f64) {
-        let stored = self.nodes[node].disk.report.as_ref().filter(|report| report.key == key).map(|r| r.update);
+        let stored = self.nodes[node].disk.candidates.iter().find(|c| c.key == key).map(|c| c.record.update);
         let process = self.process(node);
         let update = process.updates.get(&key).copied().or(stored).expect("the update is in memory or on disk");
         let root = applied_root(&process.state, &update, outer_lr, momentum);
@@ -190,37 +202,73 @@ impl World {
         self.schedule_own(after, node, Event::Applied { key, root });
     }
 
-    fn persist_report(&mut self, node: usize, token: PersistToken, key: AttemptKey, record: Record) {
-        let process = self.process(node);
-        assert_eq!(process.speculated.get(&key), Some(&record.state_root));
-        let update = *process.updates.get(&key).expect("the update is in memory");
-        let proposed = process.proposed.get(&record.parent).copied().unwrap_or(0);
-        assert!(key.attempt >= proposed, "a node reports in an attempt it has left");
-        assert_eq!(record.update, update);
-        self.write(node, token, Write::Report(Box::new(Reported { key, record, update })));
-    }
-
-    fn commit(&mut self, node: usize, token: PersistToken, key: AttemptKey, record: Record) {
-        let durable = self.nodes[node].disk.report.as_ref().map(|report| report.record.digest());
-        assert_eq!(durable, Some(record.digest()), "a commit follows a report that is on disk");
-        self.check.commit(node, &record, self.now);
-        if key.attempt > 0 {
-            self.check.mark("a later attempt committed");
+    fn commit(
+        &mut self,
+        node: usize,
+        token: PersistToken,
+        key: Option<AttemptKey>,
+        record: Record,
+        certificate: Certificate,
+        mine: bool,
+    ) {
+        let parent = self.process(node).chain.last().expect("a record follows a head").clone();
+        starling_protocol::certificate::verify(
+            &keys::PlainVerifier,
+            &parent.record,
+            &parent.digest,
+            &record,
+            &certificate,
+        )
+        .expect("a commit comes with its proof");
+        match &key {
+            None => self.check.mark("a record without an update"),
+            Some(key) if key.attempt > 0 => self.check.mark("a later attempt committed"),
+            Some(_) => {}
         }
         self.reductions.prune(record.seq);
-        let link = Link::new(record);
+        let link = Link::new(record, Some(certificate));
+        let held = self.nodes[node].disk.candidates.iter().find(|c| Some(c.key) == key).map(|c| c.record.update);
         let process = self.process(node);
-        let state = *process.speculated.get(&key).expect("the state was computed");
-        assert_eq!(state, link.record.state_root, "the state adopted is the record's");
-        assert_eq!(process.chain.last().map(|head| head.digest), Some(link.record.parent), "a record follows the head");
+        assert_eq!(parent.digest, link.record.parent, "a record follows the head");
         assert!(process.training.is_none(), "nobody trains while a round is decided");
-        process.state = state;
+        if let Some(key) = key {
+            let update = process.updates.get(&key).copied().or(held).expect("the update is in memory or on disk");
+            assert_eq!(update, link.record.update);
+            let outer = self.spec.outer.clone();
+            let lr = outer.lr_for(link.record.contributors.len());
+            let root = applied_root(&self.process(node).state, &update, lr, outer.momentum);
+            self.process(node).state = root;
+        }
+        if self.options.damage && self.process(node).state != link.record.state_root {
+            // The driver notices and repairs; that is not the engine's.
+            self.process(node).state = link.record.state_root;
+        }
+        let process = self.process(node);
+        assert_eq!(process.state, link.record.state_root, "the state adopted is the record's");
         process.chain.push(link.clone());
-        process.speculated.clear();
         process.updates.clear();
-        process.contribution = None;
+        if mine {
+            process.contribution = None;
+        }
+        let state = process.state;
         self.check.holds(node, &link.digest, state);
         self.write(node, token, Write::Commit(link));
+    }
+
+    pub fn fetch_candidate(&mut self, node: usize, key: AttemptKey, record: Digest, sources: &[usize]) {
+        let holds = |source: &&usize| {
+            self.net.connected(node, **source)
+                && self.nodes[**source].alive()
+                && self.nodes[**source].disk.candidates.iter().any(|c| c.record.digest() == record)
+        };
+        let Some(source) = sources.iter().find(holds).copied() else {
+            self.check.mark("a fetch failed");
+            return self.feed(node, Input::FetchFailed { key, record });
+        };
+        let candidates = &self.nodes[source].disk.candidates;
+        let candidate = candidates.iter().find(|c| c.record.digest() == record).expect("just found").clone();
+        self.process(node).updates.insert(key, candidate.record.update);
+        self.feed(node, Input::Fetched { candidate });
     }
 
     fn write(&mut self, node: usize, token: PersistToken, write: Write) {
@@ -265,22 +313,25 @@ impl World {
         let head = chain.last().expect("at least the target").clone();
         let disk = &mut self.nodes[node].disk;
         disk.chain = chain.clone();
-        disk.report = None;
+        disk.candidates.clear();
         let process = self.process(node);
         process.chain = chain;
         process.state = head.record.state_root;
         process.contribution = None;
-        process.speculated.clear();
         process.updates.clear();
         self.check.holds(node, &head.digest, head.record.state_root);
         self.check.mark("caught up");
-        self.feed(node, Input::CaughtUp { record: (*head.record).clone() });
+        let certificate = head.certificate.as_ref().map(|c| (**c).clone());
+        self.feed(node, Input::CaughtUp { record: (*head.record).clone(), certificate });
     }
 }
 
 /// A run whose rounds are short.
 pub fn spec() -> starling_protocol::run::RunSpec {
-    use starling_protocol::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
+    use starling_protocol::run::{
+        AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, InnerSpec, Minority, ModelSpec,
+    };
+    use starling_protocol::run::{OuterSpec, PartitionSpec, RunSpec, SyncSpec};
     RunSpec {
         name: "sim".to_owned(),
         seed: 1,
@@ -313,6 +364,8 @@ pub fn spec() -> starling_protocol::run::RunSpec {
         },
         outer: OuterSpec { lr: vec![(1, 0.9), (2, 0.8), (4, 0.7)], momentum: 0.9 },
         sync: SyncSpec { codec: Codec::Int8 },
+        partition: PartitionSpec { minority: Minority::Fork, grace_ms: 20_000 },
+        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 0, tokens: 0 },
     }
 }

@@ -1,6 +1,5 @@
 //! What goes wrong in a history, drawn from its seed.
 
-use crate::check::Agreement;
 use crate::random::Random;
 
 /// Which kinds of faults a history has at all, and how wild it is.
@@ -82,16 +81,6 @@ impl Options {
             every: 1_000_000,
             duration: 0,
             delay: 20_000,
-        }
-    }
-
-    /// What may be expected of the records that are committed.
-    pub fn agreement(&self) -> Agreement {
-        let amnesia = self.wipes || self.damage;
-        match (self.strict, self.cuts || amnesia) {
-            (true, _) => Agreement::Always,
-            (false, false) => Agreement::Disjoint,
-            (false, true) => Agreement::Unchecked,
         }
     }
 

@@ -29,11 +29,11 @@ pub struct Process {
     pub state: Digest,
     pub chain: Vec<Link>,
     pub updates: BTreeMap<AttemptKey, Digest>,
-    pub speculated: BTreeMap<AttemptKey, Digest>,
-    /// Parent and payload of the own contribution.
+    /// Base and payload of the own contribution.
     pub contribution: Option<(Digest, Digest)>,
     /// Number of the current training or catch-up job; results of others are dropped.
     pub training: Option<u64>,
+    pub cut_short: bool,
     pub catching: Option<u64>,
     pub jobs: u64,
     pub reducing: Option<AttemptKey>,
@@ -41,8 +41,6 @@ pub struct Process {
     /// Sends that wait for a write.
     pub waiting: Vec<(PersistToken, usize, Vec<u8>)>,
     pub finished: bool,
-    /// Highest attempt of each parent that this process has proposed.
-    pub proposed: BTreeMap<Digest, u32>,
 }
 
 impl Node {
@@ -64,7 +62,9 @@ impl Node {
         self.starts += 1;
         let stored = self.disk.head().map(|head| Stored {
             head: (*head.record).clone(),
-            report: self.disk.report.as_ref().map(|report| (report.key, report.record.clone())),
+            certificate: head.certificate.as_ref().map(|c| (**c).clone()),
+            register: self.disk.register.clone(),
+            candidates: self.disk.candidates.clone(),
         });
         let root = initial_root();
         let found = found.then_some(Founding { nonce: self.starts, state_root: root });
@@ -76,6 +76,8 @@ impl Node {
             boot: self.starts << 20,
             found,
             stored,
+            ticket: Vec::new(),
+            force_fork: false,
             timing: Timing::default(),
         };
         self.process = Some(Process {
@@ -83,16 +85,15 @@ impl Node {
             state: self.disk.head().map_or(root, |head| head.record.state_root),
             chain: self.disk.chain.clone(),
             updates: BTreeMap::new(),
-            speculated: BTreeMap::new(),
             contribution: None,
             training: None,
+            cut_short: false,
             catching: None,
             jobs: 0,
             reducing: None,
             writes: Vec::new(),
             waiting: Vec::new(),
             finished: false,
-            proposed: BTreeMap::new(),
         });
     }
 

@@ -27,7 +27,8 @@ pub enum Event {
     Deliver { from: usize, conn: u64, bytes: Vec<u8> },
     Up { other: usize, conn: u64 },
     Down { other: usize, conn: u64 },
-    Step { job: u64, round: u64, step: u32, parent: Digest },
+    Step { job: u64, round: u64, step: u32, of: u32, base: Digest },
+    Candidate { key: AttemptKey, record: Digest, sources: Vec<usize> },
     Moved { key: AttemptKey, bytes: u64 },
     Reduced { key: AttemptKey },
     Failed { key: AttemptKey, suspect: Option<usize> },
@@ -74,7 +75,7 @@ impl World {
             queue: BTreeMap::new(),
             serial: 0,
             faults_until: options.duration,
-            check: Check { agreement: options.agreement(), ..Check::default() },
+            check: Check::default(),
             random,
             options,
             run: spec.digest(),
@@ -169,7 +170,8 @@ impl World {
                     self.feed(node, Input::PeerDown { peer: id(other) });
                 }
             }
-            Event::Step { job, round, step, parent } => self.step(node, job, round, step, parent),
+            Event::Step { job, round, step, of, base } => self.step(node, job, round, step, of, base),
+            Event::Candidate { key, record, sources } => self.fetch_candidate(node, key, record, &sources),
             Event::Moved { key, bytes } => self.feed(node, Input::ReduceProgress { key, bytes }),
             Event::Reduced { key } => self.reduced(node, key),
             Event::Failed { key, suspect } => {
@@ -177,7 +179,6 @@ impl World {
                 self.feed(node, Input::ReduceFailed { key, suspect, reason: "a stream ended".to_owned() });
             }
             Event::Applied { key, root } => {
-                process.speculated.insert(key, root);
                 self.feed(node, Input::Applied { key, state_root: root });
             }
             Event::Written { token } => self.written(node, token),
@@ -251,7 +252,7 @@ impl World {
             if !self.random.chance(50) {
                 break;
             }
-            self.nodes[node].disk.apply(write);
+            self.durable(node, write);
         }
         self.nodes[node].frozen_until = 0;
         self.net.forget(node);
@@ -296,12 +297,20 @@ impl World {
         let released: Vec<(usize, Vec<u8>)> =
             process.waiting.extract_if(.., |(after, _, _)| *after == token).map(|(_, to, bytes)| (to, bytes)).collect();
         for (_, write) in done {
-            self.nodes[node].disk.apply(write);
+            self.durable(node, write);
         }
         for (to, bytes) in released {
             self.post(node, to, bytes);
         }
         self.feed(node, Input::Durable { token });
+    }
+
+    /// A write has reached the disk; a commit counts from here on.
+    fn durable(&mut self, node: usize, write: Write) {
+        if let Write::Commit(link) = &write {
+            self.check.commit(node, &link.record, self.now);
+        }
+        self.nodes[node].disk.apply(write);
     }
 
     pub fn post(&mut self, from: usize, to: usize, bytes: Vec<u8>) {
@@ -344,6 +353,21 @@ fn format_digest(before: &Digest, now: u64, node: usize, output: &starling_proto
 
 /// The kind of a control message, for traces: its number follows the envelope's header.
 fn kind(bytes: &[u8]) -> &'static str {
-    let kinds = ["", "hello", "head", "join", "ready", "form", "report", "leave"];
+    let kinds = [
+        "",
+        "hello",
+        "head",
+        "join",
+        "ready",
+        "",
+        "",
+        "leave",
+        "estimate",
+        "vote",
+        "certificate",
+        "witness",
+        "fork",
+        "start",
+    ];
     bytes.get(38).and_then(|tag| kinds.get(usize::from(*tag))).copied().unwrap_or("nothing known")
 }
