@@ -1,7 +1,9 @@
 //! Where this node stands, where the others stand, and getting from one to the other.
 //!
 //! Within a lineage the longer chain is the newer: its records are certified and never taken back. Of two lineages of
-//! the run the one with more committed tokens wins, then the one with the smaller name (`protocol.md` §9).
+//! the run the one with more committed tokens wins, then the longer one, then the one with the smaller name
+//! (`protocol.md` §9). Length counts because a fork stands one record beyond the one that it leaves behind: who merely
+//! holds that record must not call it back.
 
 use super::clock::Moment;
 use super::io::{Finish, Notice, Output};
@@ -58,7 +60,7 @@ impl Place {
         if self.lineage == other.lineage {
             return self.seq > other.seq;
         }
-        (self.tokens, Reverse(self.lineage)) > (other.tokens, Reverse(other.lineage))
+        (self.tokens, self.seq, Reverse(self.lineage)) > (other.tokens, other.seq, Reverse(other.lineage))
     }
 }
 
