@@ -230,7 +230,8 @@ fn leases(
     let mut pool = Pool::new(parent.cursor, &parent.free);
     for member in &parent.next.members {
         let used = ready(&member.id).map_or(0, |ready| ready.samples);
-        let kept = seats.binary_search_by(|seat| seat.member.id.cmp(&member.id)).is_ok_and(|at| !seats[at].fresh);
+        let seat = seats.binary_search_by(|seat| seat.member.id.cmp(&member.id)).ok().and_then(|at| seats.get(at));
+        let kept = seat.is_some_and(|seat| !seat.fresh);
         if !kept {
             let Span { start, count } = member.lease;
             pool.give_back(Span { start: start.checked_add(used)?, count: count.checked_sub(used)? });

@@ -112,13 +112,20 @@ impl Lineage {
         }
         let new = record.members().filter(|id| parent.member(id).is_none()).count();
         prop_assert!(new <= admitted_max(parent.voters().count()));
-        let contributed = |id: &NodeId| record.contributors.iter().any(|c| c.member == *id);
+        let before = |member: &Member| parent.member(&member.id).filter(|m| m.incarnation == member.incarnation);
+        let tried =
+            |member: &Member| before(member).is_some() && record.contributors.iter().any(|c| c.member == member.id);
         for member in &record.next.members {
             prop_assert!(member.absent < 2);
-            prop_assert!(record.revoked.binary_search(&Digest(member.id.0)).is_err() || record.voters().count() > 0);
-            let before = parent.member(&member.id).filter(|before| before.incarnation == member.incarnation);
-            let kept = before.is_some_and(|before| before.lease == member.lease);
-            prop_assert_eq!(kept && !contributed(&member.id), member.absent > 0, "{:?}", member);
+            if member.absent > 0 {
+                let kept = before(member).is_some_and(|before| before.lease == member.lease);
+                prop_assert!(kept && !tried(member), "{member:?}");
+            } else if !tried(member) {
+                let untried = member.role == Role::Learner || !record.voters().any(tried);
+                prop_assert!(member.expected && untried, "let in: {member:?}");
+            }
+            let revoked = record.revoked.binary_search(&Digest(member.id.0)).is_ok();
+            prop_assert!(!revoked || record.next.members.len() <= record.contributors.len(), "{member:?}");
         }
         Ok(())
     }

@@ -1,9 +1,8 @@
 use super::*;
-use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, MEMBERS_MAX};
+use crate::limits::{GRANTS_MAX, MEMBERS_MAX};
 use crate::message::{Statement, StatementKind};
 use crate::record::GrantUse;
 use crate::wire::sample::{self, digest};
-use proptest::prelude::*;
 
 /// Positions of a whole round of the sample run: 30 steps of 8.
 const WHOLE: u64 = 240;
@@ -36,7 +35,6 @@ fn ready(parent: &Record, member: u16, statements: &[Statement]) -> SignedReady 
     let ready = Ready {
         lineage: parent.lineage,
         round: parent.round + 1,
-        base: parent.digest(),
         state_root: parent.state_root,
         start: lease.start,
         samples: lease.count,
@@ -77,14 +75,8 @@ fn voters(n: u16) -> Record {
         }
         let present: Vec<u16> = record.members().map(|m| number(&m)).collect();
         let absent: Vec<u16> = (1..=n).filter(|m| !present.contains(m)).collect();
-        let says = |m: &u16| {
-            absent.iter().take(2).map(|a| joins(*a, 1)).collect::<Vec<_>>()[..]
-                .to_vec()
-                .into_iter()
-                .take(2 * usize::from(*m == 1))
-                .collect::<Vec<_>>()
-        };
-        let contributions: Vec<_> = present.iter().map(|m| ready(&record, *m, &says(m))).collect();
+        let mut contributions: Vec<_> = present.iter().map(|m| ready(&record, *m, &[])).collect();
+        contributions[0].ready.statements = absent.iter().take(2).map(|joiner| joins(*joiner, 1)).collect();
         record = after(&record, &contributions);
     }
     panic!("{n} voters never came together");
@@ -370,11 +362,11 @@ fn a_large_flock_has_few_voters_and_a_limit() {
     let mut next = 100;
     while record.next.members.len() < MEMBERS_MAX {
         let members: Vec<u16> = record.members().map(|m| number(&m)).collect();
-        let mut says = |_: u16| {
+        let mut contributions: Vec<_> = members.iter().map(|m| ready(&record, *m, &[])).collect();
+        for contribution in &mut contributions[..8] {
+            contribution.ready.statements = vec![joins(next, 1), joins(next + 1, 1)];
             next += 2;
-            [joins(next, 1), joins(next + 1, 1)]
-        };
-        let contributions: Vec<_> = members.iter().map(|m| ready(&record, *m, &says(*m))).collect();
+        }
         record = after(&record, &contributions);
         assert_eq!(record.voters().count(), VOTERS_MAX);
     }
