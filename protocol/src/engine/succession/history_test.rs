@@ -120,6 +120,7 @@ impl Lineage {
         }
         let new = record.members().filter(|id| parent.member(id).is_none()).count();
         prop_assert!(new <= admitted_max(parent.voters().count()));
+        prop_assert!(!expected(record).is_empty());
         let before = |member: &Member| parent.member(&member.id).filter(|m| m.incarnation == member.incarnation);
         let tried =
             |member: &Member| before(member).is_some() && record.contributors.iter().any(|c| c.member == member.id);

@@ -207,11 +207,24 @@ fn suspicion_by_more_than_half_of_the_voters_removes_who_did_not_contribute() {
 }
 
 #[test]
-fn learners_do_not_decide_who_is_suspect() {
+fn learners_contribute_and_have_no_say() {
     let parent = voters(2);
     let parent = after(&parent, &[ready(&parent, 1, &[joins(5, 1)]), ready(&parent, 2, &[])]);
     let record = after(&parent, &[ready(&parent, 1, &[suspect(2)]), ready(&parent, 5, &[suspect(2)])]);
     assert!(record.member(&id(2)).is_some());
+    let all =
+        |said: &[Statement]| after(&parent, &[ready(&parent, 1, &[]), ready(&parent, 2, &[]), ready(&parent, 5, said)]);
+    assert_eq!(all(&[joins(1, 9), joins(6, 1)]).next, all(&[]).next);
+    assert_eq!(all(&[revoked(1)]), all(&[]));
+}
+
+#[test]
+fn somebody_is_always_waited_for() {
+    let parent = voters(3);
+    let mut leavers = [ready(&parent, 1, &[]), ready(&parent, 2, &[])];
+    leavers.iter_mut().for_each(|c| c.ready.leave = true);
+    let record = after(&parent, &leavers);
+    assert_eq!(record.member(&id(3)).map(|m| (m.absent, m.expected)), Some((1, true)));
 }
 
 #[test]
@@ -300,6 +313,9 @@ fn contributions_that_do_not_fit_make_no_record() {
     assert!(broken(|c| c.ready.samples += 1));
     assert!(broken(|c| c.ready.samples = 0));
     assert!(broken(|c| c.ready.tokens = u64::MAX));
+    assert!(broken(|c| c.ready.tokens = 0));
+    assert!(broken(|c| c.ready.steps = 0));
+    assert!(broken(|c| c.ready.steps = 31));
 }
 
 #[test]
