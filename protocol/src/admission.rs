@@ -1,8 +1,20 @@
 //! Who may become a member, and on what proof (`protocol.md` §1, §4).
+//!
+//! Admission is checked by the members that state in their READYs that a node joins; the record counts the uses of
+//! tickets and lists what is revoked. Whether a node may join thus depends on the head record, and all who have the
+//! same head give the same answer.
 
-use crate::identity::Verifier;
-use crate::{Digest, NodeId};
+use crate::identity::{Signature, Signer, Verifier};
+use crate::record::Record;
+use crate::run::{AdmissionMode, RunSpec};
+use crate::wire::number::numbered;
+use crate::{Digest, NodeId, wire};
 use serde::{Deserialize, Serialize};
+
+// Each also keeps the bytes signed under it from meaning anything as a control message.
+const TICKET_DOMAIN: &str = "starling ticket v1";
+const GRANT_DOMAIN: &str = "starling grant v1";
+const REVOCATION_DOMAIN: &str = "starling revocation v1";
 
 /// An invitation that the run's creator has signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,20 +30,199 @@ pub struct Ticket {
     /// By the run's creator, over domain, run and the fields above. Two halves, because serde knows arrays up to 32.
     pub signature: [[u8; 32]; 2],
 }
-// LOCAL STUB until merge
-pub struct NotAdmitted;
+
+/// "This identity, or this ticket, admits nobody any more": signed by the run's creator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    pub kind: SubjectKind,
+    /// The identity's bytes or the ticket's name ([`Ticket::grant`]): its entry in [`Record::revoked`].
+    pub subject: Digest,
+    /// By the run's creator, over domain, run and the fields above.
+    pub signature: [[u8; 32]; 2],
+}
+
+/// What is revoked. The numbers are on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SubjectKind {
+    Identity = 1,
+    /// A ticket. Whom it has admitted stays.
+    Ticket = 2,
+}
+
+numbered!(SubjectKind, "subject of a revocation", { Identity = "identity", Ticket = "ticket" });
+
+/// Why a node is not let in.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAdmitted {
+    #[error("{id} is not in admission.allow of the run file, which only its creator can change for a new run")]
+    NotListed { id: NodeId },
+    #[error("this run admits by ticket and {id} showed none: ask the run's creator for one (`starling invite`)")]
+    NoTicket { id: NodeId },
+    #[error("the ticket cannot be read ({detail}): was it copied whole?")]
+    Malformed { detail: String },
+    #[error("the ticket is not signed by this run's creator: it is for another run, or forged")]
+    BadSignature,
+    #[error("the ticket is made out to {holder}, and {id} showed it")]
+    OtherHolder { holder: NodeId, id: NodeId },
+    #[error("the ticket was good until round {expires}, and the next one is {round}: ask for a new one")]
+    Expired { expires: u64, round: u64 },
+    #[error("the ticket has admitted {uses} nodes, as many as it may: ask for a new one")]
+    UsedUp { uses: u32 },
+    #[error("the run's creator has revoked {id}")]
+    RevokedIdentity { id: NodeId },
+    #[error("the run's creator has revoked the ticket {grant}")]
+    RevokedTicket { grant: Digest },
+}
+
 impl NotAdmitted {
+    /// A short constant name of the reason: the label of a counter.
     pub fn reason(&self) -> &'static str {
-        "x"
+        match self {
+            Self::NotListed { .. } => "not_listed",
+            Self::NoTicket { .. } => "no_ticket",
+            Self::Malformed { .. } => "malformed_ticket",
+            Self::BadSignature => "bad_signature",
+            Self::OtherHolder { .. } => "other_holder",
+            Self::Expired { .. } => "expired",
+            Self::UsedUp { .. } => "used_up",
+            Self::RevokedIdentity { .. } => "revoked_identity",
+            Self::RevokedTicket { .. } => "revoked_ticket",
+        }
     }
 }
-pub fn admit(
-    _: &crate::run::RunSpec,
-    _: &dyn Verifier,
-    _: &Digest,
-    _: &crate::record::Record,
-    _: &NodeId,
-    _: &[u8],
-) -> Result<Digest, NotAdmitted> {
-    Ok(Digest::default())
+
+impl Ticket {
+    /// Makes a ticket for a run, as its creator.
+    pub fn sign(
+        signer: &dyn Signer,
+        run: &Digest,
+        nonce: u64,
+        holder: Option<NodeId>,
+        expires: u64,
+        uses: u32,
+    ) -> Self {
+        let mut ticket = Self { nonce, holder, expires, uses, signature: [[0; 32]; 2] };
+        ticket.signature = halves(signer.sign(&ticket.terms(TICKET_DOMAIN, run).0));
+        ticket
+    }
+
+    /// The ticket's name in records and statements: of its terms, so that a ticket signed twice is one ticket.
+    pub fn grant(&self, run: &Digest) -> Digest {
+        self.terms(GRANT_DOMAIN, run)
+    }
+
+    /// Whether the creator of the run signed these terms.
+    pub fn verify(&self, verifier: &dyn Verifier, run: &Digest, creator: &NodeId) -> bool {
+        verifier.verify(creator, &self.terms(TICKET_DOMAIN, run).0, &whole(&self.signature))
+    }
+
+    /// What the ticket says, under a domain.
+    fn terms(&self, domain: &str, run: &Digest) -> Digest {
+        let Self { nonce, holder, expires, uses, signature: _ } = self;
+        let holder: &[u8] = holder.as_ref().map_or(&[], |holder| &holder.0);
+        Digest::of(domain, &[&run.0, &nonce.to_le_bytes(), holder, &expires.to_le_bytes(), &uses.to_le_bytes()])
+    }
 }
+
+impl Revocation {
+    /// Revokes for a run, as its creator.
+    pub fn sign(signer: &dyn Signer, run: &Digest, kind: SubjectKind, subject: Digest) -> Self {
+        let mut revocation = Self { kind, subject, signature: [[0; 32]; 2] };
+        revocation.signature = halves(signer.sign(&revocation.terms(run).0));
+        revocation
+    }
+
+    /// Whether the creator of the run revoked this subject.
+    pub fn verify(&self, verifier: &dyn Verifier, run: &Digest, creator: &NodeId) -> bool {
+        verifier.verify(creator, &self.terms(run).0, &whole(&self.signature))
+    }
+
+    fn terms(&self, run: &Digest) -> Digest {
+        Digest::of(REVOCATION_DOMAIN, &[&run.0, &[self.kind.number()], &self.subject.0])
+    }
+}
+
+/// Whether a node may become a member in the record after `record`, on this ticket (empty: none).
+///
+/// Who is a member already needs none to come back under a new incarnation: it was admitted, and its ticket may have
+/// ended since. Returns the ticket whose use the admission costs, which goes into the statement that the node joins;
+/// zero if nothing needs to be counted, as with a ticket for any number of nodes.
+///
+/// # Errors
+/// Why it may not.
+pub fn admit(
+    spec: &RunSpec,
+    verifier: &dyn Verifier,
+    run: &Digest,
+    record: &Record,
+    id: &NodeId,
+    ticket_bytes: &[u8],
+) -> Result<Digest, NotAdmitted> {
+    let revoked = |digest: &Digest| record.revoked.binary_search(digest).is_ok();
+    if revoked(&Digest(id.0)) {
+        return Err(NotAdmitted::RevokedIdentity { id: *id });
+    }
+    if record.member(id).is_some() {
+        return Ok(Digest::default());
+    }
+    match spec.admission.mode {
+        AdmissionMode::Open => Ok(Digest::default()),
+        AdmissionMode::List if spec.admission.allow.binary_search(id).is_ok() => Ok(Digest::default()),
+        AdmissionMode::List => Err(NotAdmitted::NotListed { id: *id }),
+        AdmissionMode::Ticket => by_ticket(spec, verifier, run, record, id, ticket_bytes),
+    }
+}
+
+fn by_ticket(
+    spec: &RunSpec,
+    verifier: &dyn Verifier,
+    run: &Digest,
+    record: &Record,
+    id: &NodeId,
+    bytes: &[u8],
+) -> Result<Digest, NotAdmitted> {
+    if bytes.is_empty() {
+        return Err(NotAdmitted::NoTicket { id: *id });
+    }
+    let ticket = wire::decode_ticket(bytes).map_err(|error| NotAdmitted::Malformed { detail: error.to_string() })?;
+    let signed = spec.creator.is_some_and(|creator| ticket.verify(verifier, run, &creator));
+    if !signed {
+        return Err(NotAdmitted::BadSignature);
+    }
+    let grant = ticket.grant(run);
+    if record.revoked.binary_search(&grant).is_ok() {
+        return Err(NotAdmitted::RevokedTicket { grant });
+    }
+    if let Some(holder) = ticket.holder.filter(|holder| holder != id) {
+        return Err(NotAdmitted::OtherHolder { holder, id: *id });
+    }
+    let round = record.round.saturating_add(1);
+    if ticket.expires > 0 && round > ticket.expires {
+        return Err(NotAdmitted::Expired { expires: ticket.expires, round });
+    }
+    if ticket.uses == 0 {
+        return Ok(Digest::default());
+    }
+    let used = record.grants.binary_search_by(|entry| entry.grant.cmp(&grant)).ok();
+    let used = used.and_then(|at| record.grants.get(at)).map_or(0, |entry| entry.uses);
+    if used >= ticket.uses { Err(NotAdmitted::UsedUp { uses: used }) } else { Ok(grant) }
+}
+
+fn halves(signature: Signature) -> [[u8; 32]; 2] {
+    let (mut first, mut second) = ([0; 32], [0; 32]);
+    first.copy_from_slice(&signature.0[..32]);
+    second.copy_from_slice(&signature.0[32..]);
+    [first, second]
+}
+
+fn whole(halves: &[[u8; 32]; 2]) -> Signature {
+    let mut bytes = [0; 64];
+    bytes[..32].copy_from_slice(&halves[0]);
+    bytes[32..].copy_from_slice(&halves[1]);
+    Signature(bytes)
+}
+
+#[cfg(test)]
+#[path = "admission_test.rs"]
+mod tests;

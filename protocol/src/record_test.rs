@@ -1,30 +1,18 @@
 use super::*;
-use crate::wire::sample::{digest, node, record};
+use crate::limits::VOTERS_MAX;
+use crate::wire::sample::{digest, member, node, record};
 use crate::wire::{decode_record, encode_record, record_digest};
 use proptest::prelude::*;
 
-#[test]
-fn shapes_are_checked() {
-    let refused = |change: &dyn Fn(&mut Record)| {
-        let mut record = record();
+/// The sample is of the shape asked for, and each change breaks it.
+fn refuses(good: &Record, changes: &[(&str, &dyn Fn(&mut Record))]) {
+    assert_eq!(decode_record(&encode_record(good)).as_ref(), Ok(good));
+    for (what, change) in changes {
+        let mut record = good.clone();
         change(&mut record);
-        assert!(decode_record(&encode_record(&record)).is_err_and(|e| e.reason() == "invalid"), "{record:?}");
-    };
-    refused(&|r| r.kind = RecordKind::Genesis);
-    refused(&|r| r.seq = 0);
-    refused(&|r| r.round = 4);
-    refused(&|r| r.parent = Digest::default());
-    refused(&|r| r.contributors.clear());
-    refused(&|r| r.contributors.reverse());
-    refused(&|r| r.contributors[0].tokens = 0);
-    refused(&|r| r.contributors[0].tokens = u64::MAX);
-    refused(&|r| r.tokens = 61_439);
-    refused(&|r| r.cursor = 1_919);
-    refused(&|r| r.next.inner_steps = 0);
-    refused(&|r| r.next.members.reverse());
-    refused(&|r| r.next.members[1].start = 1_679);
-    refused(&|r| r.next.members[1].count = 0);
-    refused(&|r| r.next.members[1].start = u64::MAX);
+        assert!(record.validate_shape().is_err(), "{what}");
+        assert!(decode_record(&encode_record(&record)).is_err(), "{what}");
+    }
 }
 
 fn genesis() -> Record {
@@ -40,61 +28,244 @@ fn genesis() -> Record {
     }
 }
 
-#[test]
-fn a_genesis_record_is_bare() {
-    assert_eq!(genesis().validate_shape(), Ok(()));
-    let refused = |change: &dyn Fn(&mut Record)| {
-        let mut record = genesis();
-        change(&mut record);
-        assert!(matches!(record.validate_shape(), Err(ShapeError::Rule { .. })), "{record:?}");
-    };
-    refused(&|r| r.seq = 1);
-    refused(&|r| r.round = 1);
-    refused(&|r| r.parent = digest(1));
-    refused(&|r| r.update = digest(1));
-    refused(&|r| r.tokens = 1);
-    refused(&|r| r.contributors = record().contributors);
+/// A SKIP or FORK after the sample.
+fn unchanged(kind: RecordKind) -> Record {
+    let parent = record();
+    Record {
+        kind,
+        lineage: if kind == RecordKind::Fork { digest(0x22) } else { parent.lineage },
+        seq: 4,
+        parent: parent.digest(),
+        base: parent.digest(),
+        contributors: vec![],
+        update: Digest::default(),
+        ..parent
+    }
 }
 
 #[test]
-fn a_chain_is_checked_link_by_link() {
+fn a_commit_is_checked() {
+    refuses(
+        &record(),
+        &[
+            ("a genesis record has no parent", &|r| r.kind = RecordKind::Genesis),
+            ("a skip has no contributors", &|r| r.kind = RecordKind::Skip),
+            ("seq 0", &|r| (r.seq, r.round) = (0, 0)),
+            ("more rounds than records", &|r| r.round = 4),
+            ("round 0", &|r| r.round = 0),
+            ("no parent", &|r| r.parent = Digest::default()),
+            ("a base besides itself", &|r| r.base = digest(1)),
+            ("nobody contributed", &|r| r.contributors.clear()),
+            ("contributors out of order", &|r| r.contributors.reverse()),
+            ("a contributor twice", &|r| r.contributors[1].member = node(0x10)),
+            ("no tokens", &|r| r.contributors[0].tokens = 0),
+            ("tokens beyond the sum", &|r| r.contributors[0].tokens = u64::MAX),
+            ("no samples", &|r| r.contributors[0].samples = 0),
+            ("no steps", &|r| r.contributors[0].steps = 0),
+            ("endless steps", &|r| r.contributors[0].steps = INNER_STEPS_MAX + 1),
+            ("trained beyond the cursor", &|r| r.contributors[0].start = 1_681),
+            ("trained beyond 2^64", &|r| r.contributors[0].start = u64::MAX),
+            ("fewer tokens than contributed", &|r| r.tokens = 61_439),
+        ],
+    );
+}
+
+#[test]
+fn what_a_lineage_carries_along_is_checked() {
+    refuses(
+        &record(),
+        &[
+            ("merged twice", &|r| r.merged = vec![digest(1); 2]),
+            ("merged out of order", &|r| r.merged = vec![digest(2), digest(1)]),
+            ("too many merged", &|r| r.merged = (0..=MERGED_MAX as u8).map(digest).collect()),
+            ("a ticket twice", &|r| r.grants.push(r.grants[0].clone())),
+            ("too many tickets", &|r| {
+                r.grants = (0..=GRANTS_MAX as u8).map(|fill| GrantUse { grant: digest(fill), uses: 1 }).collect();
+            }),
+            ("revoked out of order", &|r| r.revoked = vec![digest(2), digest(1)]),
+            ("too many revoked", &|r| r.revoked = (0..=GRANTS_MAX as u8).map(digest).collect()),
+        ],
+    );
+}
+
+#[test]
+fn members_and_leases_are_checked() {
+    refuses(
+        &record(),
+        &[
+            ("no steps", &|r| r.next.inner_steps = 0),
+            ("endless steps", &|r| r.next.inner_steps = INNER_STEPS_MAX + 1),
+            ("no members", &|r| r.next.members.clear()),
+            ("members out of order", &|r| r.next.members.reverse()),
+            ("a member twice", &|r| r.next.members[1].id = node(0x10)),
+            ("no voter", &|r| r.next.members[0].role = Role::Learner),
+            ("leases overlap", &|r| r.next.members[1].lease.start = 1_679),
+            ("an empty lease", &|r| r.next.members[1].lease.count = 0),
+            ("a lease beyond the cursor", &|r| r.next.members[1].lease.count = 241),
+            ("a lease beyond 2^64", &|r| r.next.members[1].lease.start = u64::MAX),
+            ("the cursor below a lease", &|r| r.cursor = 1_919),
+            ("an empty free span", &|r| r.free[0].count = 0),
+            ("a free span in a lease", &|r| r.free[0].start = 1_440),
+            ("a free span beyond the cursor", &|r| r.free[0].start = 1_905),
+            ("free spans that touch", &|r| r.free.push(Span { start: 496, count: 4 })),
+            ("free spans out of order", &|r| r.free.push(Span { start: 0, count: 4 })),
+            ("too many free spans", &|r| {
+                r.free = (0..=FREE_SPANS_MAX as u64).map(|i| Span { start: 2 * i, count: 1 }).collect();
+            }),
+        ],
+    );
+    let mut crowd = record();
+    crowd.next.members = (0..=VOTERS_MAX as u8).map(|i| member(i, 1_440 + 240 * u64::from(i))).collect();
+    crowd.cursor = 1 << 20;
+    assert!(crowd.validate_shape().is_err(), "one voter too many");
+    crowd.next.members[5].role = Role::Learner;
+    assert_eq!(crowd.validate_shape(), Ok(()));
+}
+
+#[test]
+fn a_genesis_record_is_bare() {
+    refuses(
+        &genesis(),
+        &[
+            ("seq", &|r| r.seq = 1),
+            ("round", &|r| r.round = 1),
+            ("parent", &|r| r.parent = digest(1)),
+            ("base", &|r| r.base = digest(1)),
+            ("update", &|r| r.update = digest(1)),
+            ("tokens", &|r| r.tokens = 1),
+            ("contributors", &|r| r.contributors = record().contributors),
+        ],
+    );
+}
+
+#[test]
+fn records_that_change_no_state_are_checked() {
+    for kind in [RecordKind::Skip, RecordKind::Fork] {
+        refuses(
+            &unchanged(kind),
+            &[
+                ("seq 0", &|r| (r.seq, r.round) = (0, 0)),
+                ("more rounds than records", &|r| r.round = 5),
+                ("no parent", &|r| r.parent = Digest::default()),
+                ("no base", &|r| r.base = Digest::default()),
+                ("an update", &|r| r.update = digest(1)),
+                ("contributors", &|r| r.contributors = record().contributors),
+                ("members out of order", &|r| r.next.members.reverse()),
+            ],
+        );
+    }
+}
+
+/// `child` can stand after `parent`, and each change forbids it.
+fn cannot_follow(parent: &Record, child: &Record, changes: &[(&str, &dyn Fn(&mut Record))]) {
+    assert_eq!(child.validate_after(parent), Ok(()));
+    for (what, change) in changes {
+        let mut record = child.clone();
+        change(&mut record);
+        assert!(record.validate_after(parent).is_err(), "{what}");
+    }
+}
+
+#[test]
+fn a_commit_follows_its_parent() {
     let parent = record();
     let mut child = record();
     child.seq += 1;
     child.round += 1;
     child.parent = parent.digest();
     child.tokens = parent.tokens + 2 * 30_720;
-    assert_eq!(child.validate_after(&parent), Ok(()));
-    let refused = |change: &dyn Fn(&mut Record)| {
-        let mut record = child.clone();
-        change(&mut record);
-        assert!(record.validate_after(&parent).is_err(), "{record:?}");
-    };
-    refused(&|r| r.kind = RecordKind::Genesis);
-    refused(&|r| r.run = digest(9));
-    refused(&|r| r.lineage = digest(9));
-    refused(&|r| r.seq += 1);
-    refused(&|r| r.parent = digest(9));
-    refused(&|r| r.round += 1);
-    refused(&|r| r.cursor -= 1);
-    refused(&|r| r.contributors[0].member = node(0x11));
-    refused(&|r| r.contributors[0].steps = 31);
-    refused(&|r| r.tokens += 1);
+    for (contributor, member) in child.contributors.iter_mut().zip(&parent.next.members) {
+        contributor.start = member.lease.start;
+    }
+    child.contributors[1].samples = 200;
+    cannot_follow(
+        &parent,
+        &child,
+        &[
+            ("another kind", &|r| r.kind = RecordKind::Genesis),
+            ("another run", &|r| r.run = digest(9)),
+            ("another lineage", &|r| r.lineage = digest(9)),
+            ("a gap", &|r| r.seq += 1),
+            ("another parent", &|r| r.parent = digest(9)),
+            ("a round too many", &|r| r.round += 1),
+            ("the round before", &|r| r.round -= 1),
+            ("the cursor goes back", &|r| r.cursor -= 1),
+            ("a stranger contributed", &|r| r.contributors[0].member = node(0x11)),
+            ("from elsewhere in the lease", &|r| r.contributors[0].start += 1),
+            ("from another's lease", &|r| r.contributors[0].start = 1_680),
+            ("beyond the lease", &|r| r.contributors[0].samples += 1),
+            ("too many steps", &|r| r.contributors[0].steps = 31),
+            ("tokens from nowhere", &|r| r.tokens += 1),
+        ],
+    );
+}
+
+#[test]
+fn a_skip_follows_its_parent() {
+    cannot_follow(
+        &record(),
+        &unchanged(RecordKind::Skip),
+        &[
+            ("another lineage", &|r| r.lineage = digest(9)),
+            ("a gap", &|r| r.seq += 1),
+            ("another parent", &|r| r.parent = digest(9)),
+            ("a round more", &|r| r.round += 1),
+            ("tokens", &|r| r.tokens += 1),
+            ("another state", &|r| r.state_root = digest(9)),
+            ("another base", &|r| r.base = digest(9)),
+            ("a member less", &|r| r.next.members.truncate(1)),
+            ("other settings", &|r| r.next.rung += 1),
+            ("a free span less", &|r| r.free.clear()),
+        ],
+    );
+    let skip = unchanged(RecordKind::Skip);
+    let again = Record { seq: 5, parent: skip.digest(), ..skip.clone() };
+    cannot_follow(&skip, &again, &[("the skip as base", &|r| r.base = skip.digest())]);
+}
+
+#[test]
+fn a_fork_follows_its_parent() {
+    let mut fork = unchanged(RecordKind::Fork);
+    fork.next.members.truncate(1);
+    fork.free.clear();
+    cannot_follow(
+        &record(),
+        &fork,
+        &[
+            ("the same lineage", &|r| r.lineage = record().lineage),
+            ("a round more", &|r| r.round += 1),
+            ("tokens", &|r| r.tokens -= 1),
+            ("another state", &|r| r.state_root = digest(9)),
+            ("another base", &|r| r.base = digest(9)),
+            ("the cursor goes back", &|r| r.cursor -= 1),
+        ],
+    );
+}
+
+#[test]
+fn the_base_is_the_record_that_made_the_state() {
+    let (commit, skip) = (record(), unchanged(RecordKind::Skip));
+    assert_eq!(commit.base_or(commit.digest()), commit.digest());
+    assert_eq!(skip.base_or(skip.digest()), commit.digest());
+    let changes = [genesis(), commit, skip, unchanged(RecordKind::Fork)].map(|r| r.changes_state());
+    assert_eq!(changes, [true, true, false, false]);
 }
 
 #[test]
 fn members_and_leases_are_found() {
     let record = record();
     assert_eq!(record.members().collect::<Vec<_>>(), [node(0x10), node(0x20)]);
+    assert_eq!(record.voters().map(|voter| voter.id).collect::<Vec<_>>(), [node(0x10)]);
     assert_eq!(record.lease_of(&node(0x20)).map(|lease| lease.start), Some(1_680));
     assert_eq!(record.lease_of(&node(0x21)), None);
+    assert_eq!((record.member_index(&node(0x20)), record.member_index(&node(0))), (Some(1), None));
     assert_ne!(lineage(&digest(1), &node(2), 3), lineage(&digest(1), &node(2), 4));
 }
 
 proptest! {
     #[test]
     fn records_round_trip(
-        ids in prop::collection::btree_set(any::<[u8; 32]>(), 1..=MEMBERS_MAX),
+        ids in prop::collection::btree_set(any::<[u8; 32]>(), 1..=64),
         numbers: [u32; 4],
         bytes: [u8; 32],
         cut: prop::sample::Index,
@@ -104,15 +275,28 @@ proptest! {
         let contributor = |member: &NodeId| Contributor {
             member: *member,
             ready: Digest(bytes),
+            start: numbers[2].into(),
+            samples: 1 + u64::from(numbers[3]),
             tokens,
             steps: 1 + numbers[1] % INNER_STEPS_MAX,
             loss_q16: numbers[2],
+            measured: Measured { step_us: numbers[0], upload_kbps: numbers[1], reduce_us: numbers[2], norm_bits: 0 },
         };
-        let (members, cursor) = crate::lease::split(numbers[3].into(), ids.clone(), tokens).unwrap();
+        let mut pool = crate::lease::Pool::new(1 << 40, &record().free);
+        let member = |(at, id): (usize, &NodeId)| Member {
+            id: *id,
+            incarnation: u64::from_le_bytes(bytes[..8].try_into().unwrap()),
+            role: if at < VOTERS_MAX { Role::Voter } else { Role::Learner },
+            absent: bytes[8],
+            expected: bytes[9] > 99,
+            lease: pool.take(1 + numbers[1] % 99, 8).unwrap(),
+        };
+        let members = ids.iter().enumerate().map(member).collect();
+        let (cursor, free) = pool.into_parts();
         let contributors: Vec<_> = ids[..1 + cut.index(ids.len())].iter().map(contributor).collect();
         let tokens = tokens * contributors.len() as u64;
         let next = NextRound { members, ..record().next };
-        let record = Record { contributors, tokens, cursor, next, ..record() };
+        let record = Record { contributors, tokens, cursor, free, next, ..record() };
         let encoded = encode_record(&record);
         prop_assert_eq!(record_digest(&encoded), record.digest());
         prop_assert_eq!(decode_record(&encoded), Ok(record));

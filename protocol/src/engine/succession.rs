@@ -70,7 +70,7 @@ pub fn genesis(run: Digest, spec: &RunSpec, founder: (NodeId, u64), nonce: u64, 
 /// The record that ends the round after `parent` with these contributions, given by ascending member id.
 ///
 /// None when the run's positions or its counters are used up, and when the contributions cannot stand after `parent`:
-/// none at all, out of order, by others than its members, or from elsewhere than the beginning of their leases.
+/// none at all, out of order, by others than its members, empty, or more than their leases or the round allow.
 pub fn commit(
     parent: &Record,
     parent_digest: Digest,
@@ -181,11 +181,12 @@ fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
     NextRound { inner_steps: spec.inner.steps, codec: spec.sync.codec, rung: 0, dwell: 0, verdicts: 0, members }
 }
 
-/// Whether a contribution was trained on a beginning of its member's lease.
+/// Whether a contribution was trained on a beginning of its member's lease, in steps of the round.
 fn fits(parent: &Record, contribution: &SignedReady) -> bool {
     let ready = &contribution.ready;
     let inside = |lease: &Span| ready.start == lease.start && (1..=lease.count).contains(&ready.samples);
-    parent.lease_of(&contribution.member).is_some_and(inside)
+    let steps = (1..=parent.next.inner_steps).contains(&ready.steps);
+    steps && ready.tokens > 0 && parent.lease_of(&contribution.member).is_some_and(inside)
 }
 
 fn contributor(contribution: &SignedReady) -> Contributor {
@@ -230,7 +231,8 @@ fn leases(
     let mut pool = Pool::new(parent.cursor, &parent.free);
     for member in &parent.next.members {
         let used = ready(&member.id).map_or(0, |ready| ready.samples);
-        let kept = seats.binary_search_by(|seat| seat.member.id.cmp(&member.id)).is_ok_and(|at| !seats[at].fresh);
+        let seat = seats.binary_search_by(|seat| seat.member.id.cmp(&member.id)).ok().and_then(|at| seats.get(at));
+        let kept = seat.is_some_and(|seat| !seat.fresh);
         if !kept {
             let Span { start, count } = member.lease;
             pool.give_back(Span { start: start.checked_add(used)?, count: count.checked_sub(used)? });

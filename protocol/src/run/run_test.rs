@@ -43,9 +43,39 @@ fn each_bound_names_its_key() {
     assert_eq!(keys(|s| s.outer.lr.clear()), ["outer.lr"]);
     assert_eq!(keys(|s| s.outer.lr = vec![(2, 0.5)]), ["outer.lr"]);
     assert_eq!(keys(|s| s.outer.lr = vec![(1, 0.5), (1, 0.4)]), ["outer.lr"]);
-    assert_eq!(keys(|s| s.outer.lr = vec![(1, 0.5), (65, 0.4)]), ["outer.lr"]);
+    assert_eq!(keys(|s| s.outer.lr = vec![(1, 0.5), (1025, 0.4)]), ["outer.lr"]);
     assert_eq!(keys(|s| s.outer.lr = vec![(1, f64::NEG_INFINITY)]), ["outer.lr"]);
     assert_eq!(keys(|s| s.outer.momentum = 1.0), ["outer.momentum"]);
+}
+
+#[test]
+fn the_policy_of_a_minority_takes_effect_in_time() {
+    for (grace_ms, good) in [(999, false), (1_000, true), (86_400_000, true), (86_400_001, false)] {
+        let expect: &[&str] = if good { &[] } else { &["partition.grace_ms"] };
+        assert_eq!(keys(|s| s.partition.grace_ms = grace_ms), expect, "{grace_ms}");
+    }
+}
+
+#[test]
+fn admission_says_who_and_who_signs() {
+    let ids = |fills: &[u8]| -> Vec<NodeId> { fills.iter().map(|fill| NodeId([*fill; 32])).collect() };
+    let list =
+        |allow: Vec<NodeId>| keys(|s| s.admission = AdmissionSpec { mode: AdmissionMode::List, allow: allow.clone() });
+    assert_eq!(list(ids(&[1, 2])), [""; 0]);
+    assert_eq!(list(vec![]), ["admission.allow"], "nobody could train");
+    assert_eq!(list(ids(&[2, 1])), ["admission.allow"]);
+    assert_eq!(list(ids(&[1, 1])), ["admission.allow"], "one list has one form");
+    let all: Vec<u8> = (0..=ALLOWED_MAX as u8).collect();
+    assert_eq!(list(ids(&all[1..])), [""; 0]);
+    assert_eq!(list(ids(&all)), ["admission.allow"]);
+    for mode in [AdmissionMode::Open, AdmissionMode::Ticket] {
+        assert_eq!(keys(|s| s.admission = AdmissionSpec { mode, allow: vec![] }), [""; 0]);
+        let idle = keys(|s| s.admission = AdmissionSpec { mode, allow: ids(&[1]) });
+        assert_eq!(idle, ["admission.allow"], "a list that would not be read");
+        let unsigned = keys(|s| (s.admission.mode, s.creator) = (mode, None));
+        let expect: &[&str] = if mode == AdmissionMode::Ticket { &["creator"] } else { &[] };
+        assert_eq!(unsigned, expect);
+    }
 }
 
 #[test]
@@ -69,10 +99,15 @@ fn differences_name_keys_and_match_the_digest() {
     there.inner.lr = 2e-3;
     there.sync.codec = Codec::Bf16;
     there.outer.lr.pop();
+    there.partition = PartitionSpec { minority: Minority::Wait, grace_ms: 5_000 };
+    there.admission = AdmissionSpec { mode: AdmissionMode::List, allow: vec![NodeId([1; 32])] };
     let differences = here.differences(&there);
     let keys: Vec<_> = differences.iter().map(|d| d.split(':').next().unwrap()).collect();
-    assert_eq!(keys, ["creator", "inner.lr", "outer.lr", "sync.codec"]);
+    let partition = ["partition.minority", "partition.grace_ms"];
+    let admission = ["admission.mode", "admission.allow"];
+    assert_eq!(keys, [&["creator", "inner.lr", "outer.lr", "sync.codec"][..], &partition, &admission].concat());
     assert_eq!(differences[1], "inner.lr: 0.001 here, 0.002 there");
+    assert_eq!(differences[4], "partition.minority: fork here, wait there");
     assert_ne!(here.digest(), there.digest());
 }
 
@@ -95,9 +130,11 @@ fn outer_rates_step_with_contributors() {
 }
 
 #[test]
-fn codecs_have_names_and_numbers() {
+fn choices_have_names_and_numbers() {
     assert_eq!("int8".parse(), Ok(Codec::Int8));
     assert_eq!("int4".parse::<Codec>().unwrap_err(), "no such codec, use one of: bf16, int8");
     assert_eq!((Codec::Bf16.number(), Codec::Int8.number()), (1, 2));
     assert_eq!(Codec::from_number(0), None);
+    assert_eq!(Minority::ALL.iter().map(|policy| policy.name()).collect::<Vec<_>>(), ["fork", "wait", "halt"]);
+    assert_eq!(AdmissionMode::ALL.iter().map(|mode| mode.number()).collect::<Vec<_>>(), [1, 2, 3]);
 }

@@ -2,7 +2,7 @@
 
 use super::{WireError, binary};
 use crate::Digest;
-use crate::admission::Ticket;
+use crate::admission::{Revocation, Ticket};
 use crate::engine::{Candidate, Register, io::AttemptKey};
 use crate::limits::{CANDIDATE_BYTES_MAX, CONTROL_BYTES_MAX, MEMBERS_MAX, READY_BYTES_MAX, RECORD_BYTES_MAX};
 use crate::limits::{RUN_SPEC_BYTES_MAX, TICKET_BYTES_MAX};
@@ -88,6 +88,19 @@ pub fn encode_ticket(ticket: &Ticket) -> Vec<u8> {
 /// An admission ticket from outside bytes. Whether it admits anybody is for [`crate::admission`].
 pub fn decode_ticket(bytes: &[u8]) -> Result<Ticket, WireError> {
     binary::decode::<_, TICKET_BYTES_MAX>("ticket", bytes)
+}
+
+/// The one byte string of a revocation.
+pub fn encode_revocation(revocation: &Revocation) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    binary::append(revocation, &mut bytes);
+    bytes
+}
+
+/// A revocation from outside bytes, no longer than a ticket. Whether it is the creator's is for
+/// [`Revocation::verify`].
+pub fn decode_revocation(bytes: &[u8]) -> Result<Revocation, WireError> {
+    binary::decode::<_, TICKET_BYTES_MAX>("revocation", bytes)
 }
 
 #[derive(Serialize, Deserialize)]

@@ -1,10 +1,14 @@
 //! Random lineages: every record is valid, and no position is used twice.
 
 use super::*;
+use crate::audit::{Audit, Counts, Epoch};
 use crate::limits::FREE_SPANS_MAX;
 use crate::message::{Statement, StatementKind};
 use crate::wire::sample::{self, digest};
 use proptest::prelude::*;
+
+/// Sequences of an epoch: a few rounds of a small flock.
+const EPOCH: u64 = 1_000;
 
 /// Choices of a history; the same numbers make the same history.
 struct Choices(u64);
@@ -34,6 +38,10 @@ struct Lineage {
     used: Vec<Span>,
     /// Where its positions begin.
     from: u64,
+    /// Finds the same by other means; its chain goes on through forks.
+    audit: Audit,
+    /// Positions used in all of the chain.
+    committed: u64,
     /// Whether its pool was ever as full as it may be: then positions may have been given up.
     full: bool,
 }
@@ -42,7 +50,9 @@ impl Lineage {
     fn found() -> Self {
         let spec = sample::spec();
         let record = genesis(spec.digest(), &spec, (id(0), 1), 7, digest(9)).unwrap();
-        Self { record, used: vec![], from: 0, full: false }
+        let mut audit = Audit::new(EPOCH);
+        audit.push(&record).unwrap();
+        Self { record, used: vec![], from: 0, full: false, audit, committed: 0 }
     }
 
     fn step(&mut self, choices: &mut Choices) -> Result<(), TestCaseError> {
@@ -54,12 +64,8 @@ impl Lineage {
                 let members: Vec<NodeId> = parent.members().filter(|_| choices.one_in(2)).collect();
                 let Some(record) = fork(&parent, digest, &sample::spec(), &members) else { return Ok(()) };
                 prop_assert!(record.next.members.iter().all(|m| m.lease.start >= parent.cursor));
-                *self = Self {
-                    record: parent.clone(),
-                    used: vec![],
-                    from: fork_cursor(parent.cursor, &record.lineage),
-                    full: false,
-                };
+                (self.from, self.full) = (fork_cursor(parent.cursor, &record.lineage), false);
+                self.used.clear();
                 record
             }
             _ => {
@@ -71,8 +77,10 @@ impl Lineage {
         let checked = record.validate_shape().and_then(|()| record.validate_after(&parent));
         prop_assert_eq!(checked, Ok(()), "{:?}", record);
         self.check_members(&parent, &record)?;
+        prop_assert_eq!(self.audit.push(&record), Ok(()));
         self.record = record;
-        self.check_positions()
+        self.check_positions()?;
+        self.check_audit()
     }
 
     fn contributions(&self, choices: &mut Choices) -> Vec<SignedReady> {
@@ -112,13 +120,21 @@ impl Lineage {
         }
         let new = record.members().filter(|id| parent.member(id).is_none()).count();
         prop_assert!(new <= admitted_max(parent.voters().count()));
-        let contributed = |id: &NodeId| record.contributors.iter().any(|c| c.member == *id);
+        prop_assert!(!expected(record).is_empty());
+        let before = |member: &Member| parent.member(&member.id).filter(|m| m.incarnation == member.incarnation);
+        let tried =
+            |member: &Member| before(member).is_some() && record.contributors.iter().any(|c| c.member == member.id);
         for member in &record.next.members {
             prop_assert!(member.absent < 2);
-            prop_assert!(record.revoked.binary_search(&Digest(member.id.0)).is_err() || record.voters().count() > 0);
-            let before = parent.member(&member.id).filter(|before| before.incarnation == member.incarnation);
-            let kept = before.is_some_and(|before| before.lease == member.lease);
-            prop_assert_eq!(kept && !contributed(&member.id), member.absent > 0, "{:?}", member);
+            if member.absent > 0 {
+                let kept = before(member).is_some_and(|before| before.lease == member.lease);
+                prop_assert!(kept && !tried(member), "{member:?}");
+            } else if !tried(member) {
+                let untried = member.role == Role::Learner || !record.voters().any(tried);
+                prop_assert!(member.expected && untried, "let in: {member:?}");
+            }
+            let revoked = record.revoked.binary_search(&Digest(member.id.0)).is_ok();
+            prop_assert!(!revoked || record.next.members.len() <= record.contributors.len(), "{member:?}");
         }
         Ok(())
     }
@@ -141,6 +157,24 @@ impl Lineage {
         prop_assert!(if self.full { sum <= range } else { sum == range }, "{sum} of {range}: {record:?}");
         Ok(())
     }
+
+    /// The audit counts what the records say.
+    fn check_audit(&mut self) -> Result<(), TestCaseError> {
+        let record = &self.record;
+        self.committed += record.contributors.iter().map(|contributor| contributor.samples).sum::<u64>();
+        let summary = self.audit.summary();
+        let counts = || summary.epochs.iter().map(|epoch| epoch.counts).chain([summary.older]);
+        prop_assert_eq!(counts().map(|c| c.used).sum::<u64>(), self.committed);
+        let leased: u64 = record.next.members.iter().map(|member| member.lease.count).sum();
+        prop_assert_eq!(counts().map(|c| c.leased).sum::<u64>(), leased);
+        let free: u64 = record.free.iter().map(|span| span.count).sum();
+        prop_assert_eq!(counts().map(|c| c.free).sum::<u64>(), free);
+        for Epoch { epoch, counts: Counts { used, leased, free, given_up }, left, outside } in &summary.epochs {
+            prop_assert_eq!(used + leased + free + given_up + left + outside, EPOCH, "epoch {}", epoch);
+            prop_assert!(*outside == 0 || summary.forks > 0, "epoch {epoch}: {summary}");
+        }
+        Ok(())
+    }
 }
 
 fn statement(parent: &Record, choices: &mut Choices) -> Statement {
@@ -159,7 +193,7 @@ fn statement(parent: &Record, choices: &mut Choices) -> Statement {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
     fn every_record_is_valid_and_no_position_is_used_twice(seed: u64, steps in 1usize..120) {

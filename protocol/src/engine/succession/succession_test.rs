@@ -1,9 +1,8 @@
 use super::*;
-use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, MEMBERS_MAX};
+use crate::limits::{GRANTS_MAX, MEMBERS_MAX};
 use crate::message::{Statement, StatementKind};
 use crate::record::GrantUse;
 use crate::wire::sample::{self, digest};
-use proptest::prelude::*;
 
 /// Positions of a whole round of the sample run: 30 steps of 8.
 const WHOLE: u64 = 240;
@@ -36,7 +35,6 @@ fn ready(parent: &Record, member: u16, statements: &[Statement]) -> SignedReady 
     let ready = Ready {
         lineage: parent.lineage,
         round: parent.round + 1,
-        base: parent.digest(),
         state_root: parent.state_root,
         start: lease.start,
         samples: lease.count,
@@ -77,14 +75,8 @@ fn voters(n: u16) -> Record {
         }
         let present: Vec<u16> = record.members().map(|m| number(&m)).collect();
         let absent: Vec<u16> = (1..=n).filter(|m| !present.contains(m)).collect();
-        let says = |m: &u16| {
-            absent.iter().take(2).map(|a| joins(*a, 1)).collect::<Vec<_>>()[..]
-                .to_vec()
-                .into_iter()
-                .take(2 * usize::from(*m == 1))
-                .collect::<Vec<_>>()
-        };
-        let contributions: Vec<_> = present.iter().map(|m| ready(&record, *m, &says(m))).collect();
+        let mut contributions: Vec<_> = present.iter().map(|m| ready(&record, *m, &[])).collect();
+        contributions[0].ready.statements = absent.iter().take(2).map(|joiner| joins(*joiner, 1)).collect();
         record = after(&record, &contributions);
     }
     panic!("{n} voters never came together");
@@ -215,11 +207,24 @@ fn suspicion_by_more_than_half_of_the_voters_removes_who_did_not_contribute() {
 }
 
 #[test]
-fn learners_do_not_decide_who_is_suspect() {
+fn learners_contribute_and_have_no_say() {
     let parent = voters(2);
     let parent = after(&parent, &[ready(&parent, 1, &[joins(5, 1)]), ready(&parent, 2, &[])]);
     let record = after(&parent, &[ready(&parent, 1, &[suspect(2)]), ready(&parent, 5, &[suspect(2)])]);
     assert!(record.member(&id(2)).is_some());
+    let all =
+        |said: &[Statement]| after(&parent, &[ready(&parent, 1, &[]), ready(&parent, 2, &[]), ready(&parent, 5, said)]);
+    assert_eq!(all(&[joins(1, 9), joins(6, 1)]).next, all(&[]).next);
+    assert_eq!(all(&[revoked(1)]), all(&[]));
+}
+
+#[test]
+fn somebody_is_always_waited_for() {
+    let parent = voters(3);
+    let mut leavers = [ready(&parent, 1, &[]), ready(&parent, 2, &[])];
+    leavers.iter_mut().for_each(|c| c.ready.leave = true);
+    let record = after(&parent, &leavers);
+    assert_eq!(record.member(&id(3)).map(|m| (m.absent, m.expected)), Some((1, true)));
 }
 
 #[test]
@@ -308,6 +313,9 @@ fn contributions_that_do_not_fit_make_no_record() {
     assert!(broken(|c| c.ready.samples += 1));
     assert!(broken(|c| c.ready.samples = 0));
     assert!(broken(|c| c.ready.tokens = u64::MAX));
+    assert!(broken(|c| c.ready.tokens = 0));
+    assert!(broken(|c| c.ready.steps = 0));
+    assert!(broken(|c| c.ready.steps = 31));
 }
 
 #[test]
@@ -370,11 +378,11 @@ fn a_large_flock_has_few_voters_and_a_limit() {
     let mut next = 100;
     while record.next.members.len() < MEMBERS_MAX {
         let members: Vec<u16> = record.members().map(|m| number(&m)).collect();
-        let mut says = |_: u16| {
+        let mut contributions: Vec<_> = members.iter().map(|m| ready(&record, *m, &[])).collect();
+        for contribution in &mut contributions[..8] {
+            contribution.ready.statements = vec![joins(next, 1), joins(next + 1, 1)];
             next += 2;
-            [joins(next, 1), joins(next + 1, 1)]
-        };
-        let contributions: Vec<_> = members.iter().map(|m| ready(&record, *m, &says(*m))).collect();
+        }
         record = after(&record, &contributions);
         assert_eq!(record.voters().count(), VOTERS_MAX);
     }

@@ -1,4 +1,4 @@
-//! Who is a member of the next round: what the contributors' statements and their absences change
+//! Who is a member of the next round: what absences, and the statements of contributing voters, change
 //! (`protocol.md` §4, §6).
 
 use super::{SignedReady, admitted_max};
@@ -19,14 +19,15 @@ pub(super) struct Seat {
     pub fresh: bool,
 }
 
-/// "This node asks to be let in": the newest that any contributor says of it.
+/// "This node asks to be let in": the newest that any voter says of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Joiner {
     incarnation: u64,
     grant: Digest,
 }
 
-/// What the contributions of a round say about who takes part in the next.
+/// What the contributions of a round, and the statements of the voters among them, say about who takes part in the
+/// next.
 pub(super) struct Turnover<'a> {
     parent: &'a Record,
     digest: Digest,
@@ -43,7 +44,11 @@ impl<'a> Turnover<'a> {
         let mut joiners: BTreeMap<NodeId, Joiner> = BTreeMap::new();
         let mut accusers: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
         let mut revoked = parent.revoked.clone();
-        for (by, statement) in contributions.iter().flat_map(|c| c.ready.statements.iter().map(|s| (c.member, s))) {
+        // Voters do not lie, learners may (`protocol.md`, fault model): theirs are contributions only. A record has
+        // a quorum of voters among its contributors, so that somebody speaks in each.
+        let voters: BTreeSet<NodeId> = parent.voters().map(|voter| voter.id).collect();
+        let spoken = contributions.iter().filter(|c| voters.contains(&c.member));
+        for (by, statement) in spoken.flat_map(|c| c.ready.statements.iter().map(|s| (c.member, s))) {
             match statement.kind {
                 StatementKind::Joins => {
                     let said = Joiner { incarnation: statement.incarnation, grant: statement.grant };
@@ -66,8 +71,7 @@ impl<'a> Turnover<'a> {
         }
         let is_revoked = |digest: &Digest| revoked.binary_search(digest).is_ok();
         joiners.retain(|id, joiner| !is_revoked(&Digest(id.0)) && !is_revoked(&joiner.grant));
-        let voters: BTreeSet<NodeId> = parent.voters().map(|voter| voter.id).collect();
-        let most = |by: &BTreeSet<NodeId>| 2 * by.intersection(&voters).count() > voters.len();
+        let most = |by: &BTreeSet<NodeId>| 2 * by.len() > voters.len();
         let suspects = accusers.into_iter().filter(|(_, by)| most(by)).map(|(id, _)| id).collect();
         let contributions = contributions.iter().map(|c| (c.member, &c.ready)).collect();
         Self { parent, digest, contributions, joiners, suspects, revoked }
@@ -80,6 +84,10 @@ impl<'a> Turnover<'a> {
         self.promote(&mut seats);
         let grants = self.admit(&mut seats);
         self.keep_a_voter(&mut seats);
+        // Somebody has to be waited for, else nothing would ever be tried again.
+        if !seats.values().any(|seat| seat.member.expected) {
+            seats.values_mut().for_each(|seat| seat.member.expected = true);
+        }
         (seats.into_values().collect(), grants)
     }
 
