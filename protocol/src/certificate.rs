@@ -91,10 +91,11 @@ fn verify_fork(
     certificate: &Certificate,
 ) -> Result<(), CertificateError> {
     let mut signers: Vec<NodeId> = Vec::with_capacity(certificate.votes.len());
+    let mut incarnations: Vec<u64> = Vec::with_capacity(certificate.votes.len());
     let mut members: Option<Vec<u8>> = None;
     for bytes in &certificate.votes {
         let opened = open(verifier, &record.run, bytes)?;
-        let Message::Fork(Fork { lineage, seq, parent: after, members: said, .. }) = opened.message else {
+        let Message::Fork(Fork { lineage, seq, parent: after, incarnation, members: said }) = opened.message else {
             return Err(CertificateError::OtherVote);
         };
         let same = *members.get_or_insert_with(|| said.clone()) == said;
@@ -102,11 +103,13 @@ fn verify_fork(
             return Err(CertificateError::OtherVote);
         }
         ascend(&mut signers, opened.sender)?;
+        incarnations.push(incarnation);
     }
     let named: Option<Vec<NodeId>> = member_indices(members.as_deref().unwrap_or_default())
         .map(|index| parent.next.members.get(index).map(|member| member.id))
         .collect();
     let all = !signers.is_empty() && named.as_ref() == Some(&signers) && record.members().eq(signers.iter().copied());
+    let all = all && record.next.members.iter().map(|member| member.incarnation).eq(incarnations);
     if all { Ok(()) } else { Err(CertificateError::NoQuorum(signers.len())) }
 }
 

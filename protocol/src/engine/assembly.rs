@@ -208,8 +208,14 @@ impl Engine {
             return false;
         }
         let heard = round.set_vote.ballot.iter().flat_map(|ballot| ballot.heard());
-        let known: Vec<Digest> =
-            heard.filter(|value| self.contributions_of(round, value).is_some()).map(|value| value.digest).collect();
+        // A set that is no quorum of voters leads to no record.
+        let useful = |value: &&Value| {
+            let contributions = self.contributions_of(round, value);
+            contributions.is_some_and(|all| head.quorum.met_by(|id| all.iter().any(|c| c.member == *id)))
+        };
+        let known: Vec<Digest> = heard.filter(useful).map(|value| value.digest).collect();
+        let said = round.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map(|said| said.value.clone());
+        let Some(fallback) = (if met { Some(own.clone()) } else { said }) else { return false };
         let patience = 4 * self.slowest_rtt().max(75_000);
         let patient = self.now.since(round.set_vote.said_at) < patience;
         let attempt = round.attempt;
@@ -218,8 +224,8 @@ impl Engine {
         if !entered {
             ballot.propose(own.clone());
         }
-        let usable = |value: &Value| value.digest == own.digest || known.contains(&value.digest);
-        ballot.advance(&head.quorum, usable, &own, patient);
+        let usable = |value: &Value| value.digest == fallback.digest || known.contains(&value.digest);
+        ballot.advance(&head.quorum, usable, &fallback, patient);
         ballot.pending().is_some() && self.say(attempt)
     }
 

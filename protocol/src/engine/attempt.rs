@@ -118,6 +118,9 @@ impl Engine {
         let Some(record) = record else {
             return self.fail_attempt("the contributions changed or the run's samples are used up", None);
         };
+        if !head.quorum.met_by(|id| members.binary_search(id).is_ok()) {
+            return self.fail_attempt("its members are no quorum of the voters", None);
+        }
         let readys = contributions.into_iter().map(|c| c.bytes).collect();
         let holding = Holding::new(super::Candidate { key: *key, record, readys });
         if let Some(round) = &mut self.round {

@@ -7,6 +7,7 @@
 
 use super::clock::Moment;
 use super::io::{Finish, Notice, Output};
+use super::partition::Cut;
 use super::round::Training;
 use super::{Engine, Founding, HISTORY_MAX, Stored, succession};
 use crate::certificate;
@@ -193,6 +194,7 @@ impl Engine {
         self.history.push_back(standing.clone());
         self.head = Some(standing);
         self.round = None;
+        self.cut = Cut::default();
         self.catch_up.ahead_since = None;
     }
 

@@ -104,7 +104,17 @@ impl Engine {
         let ballot = register.stamp.ballot;
         let vote = register.vote.map(|(value, voted)| Said { ballot, value, voted: Some(voted) });
         let estimate = Said { ballot, value, voted: None };
-        let resumed = Instance { ballot: Some(Ballot::resume(me, estimate, vote)), ..Instance::default() };
+        let cast = vote.as_ref().map(|said| (said.value.clone(), said.voted == Some(true)));
+        let mut resumed = Instance { ballot: Some(Ballot::resume(me, estimate, vote)), ..Instance::default() };
+        let (seq, instance) = (round.seq, register.stamp.instance);
+        if let Some((value, voted)) = cast {
+            let question = Question { lineage: register.lineage, seq, parent: register.parent, instance };
+            let vote = Vote { question, incarnation: register.incarnation, ballot, value, voted };
+            if let Some(bytes) = self.seal(&Message::Vote(vote.clone())) {
+                resumed.signed.insert(me, (vote, bytes));
+            }
+        }
+        let Some(round) = &mut self.round else { return };
         if register.stamp.instance == Question::RECORD {
             round.record_vote = resumed;
         } else {

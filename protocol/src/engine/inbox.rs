@@ -178,14 +178,13 @@ impl Engine {
 
     /// The head moved: READYs that came before it are checked now.
     pub(super) fn recheck_readys(&mut self) {
-        let Some((round, base)) = self.head.as_ref().map(|h| (h.record.round.saturating_add(1), h.base)) else {
-            return;
-        };
-        let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(round, &base)?)));
+        let Some(head) = &self.head else { return };
+        let (lineage, round, base) = (head.record.lineage, head.record.round.saturating_add(1), head.base);
+        let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(&lineage, round, &base)?)));
         let bad: Vec<NodeId> = early.filter(|(_, signed)| !self.fits_round(signed)).map(|(id, _)| id).collect();
         for id in bad {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.drop_ready(&base);
+                peer.drop_ready(&lineage, &base);
             }
             self.refuse(id, Refusal::Malformed { what: "ready that does not fit its lease" });
         }

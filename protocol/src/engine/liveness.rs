@@ -98,7 +98,7 @@ impl Engine {
         if self.now.since(peer.heard_at.max(peer.switched_at)) >= self.silence(peer) {
             return Some(fault::SILENT);
         }
-        let ready = peer.ready(round.number, &round.base).is_some();
+        let ready = peer.ready(&round.lineage, round.number, &round.base).is_some();
         if !ready && peer.restarted_at.is_some_and(|at| at >= round.began) {
             return Some(fault::RESTARTED);
         }

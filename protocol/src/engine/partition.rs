@@ -140,7 +140,14 @@ impl Engine {
     /// Goes on in a new lineage with these members, whose statements are the proof.
     fn fork(&mut self, members: &[NodeId], votes: Vec<Vec<u8>>) {
         let Some(head) = &self.head else { return };
-        let Some(record) = succession::fork(&head.record, head.digest, &self.spec, members) else { return };
+        let incarnation = |id: &NodeId| {
+            if *id == self.me {
+                return Some((*id, self.voice.incarnation));
+            }
+            self.peers.get(id)?.fork.as_ref().map(|(fork, _)| (*id, fork.incarnation))
+        };
+        let Some(members) = members.iter().map(incarnation).collect::<Option<Vec<(NodeId, u64)>>>() else { return };
+        let Some(record) = succession::fork(&head.record, head.digest, &self.spec, &members) else { return };
         let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
         self.stop_training();
         self.leave_attempt("this part of the flock goes on by itself", None);

@@ -143,13 +143,14 @@ impl Peer {
         true
     }
 
-    pub fn ready(&self, round: u64, base: &Digest) -> Option<&SignedReady> {
-        self.readys.iter().find(|kept| kept.ready.round == round && kept.ready.base == *base)
+    pub fn ready(&self, lineage: &Digest, round: u64, base: &Digest) -> Option<&SignedReady> {
+        let place = (lineage, round, base);
+        self.readys.iter().find(|kept| (&kept.ready.lineage, kept.ready.round, &kept.ready.base) == place)
     }
 
     /// Forgets a READY that turned out not to fit the round.
-    pub fn drop_ready(&mut self, base: &Digest) {
-        self.readys.retain(|kept| kept.ready.base != *base);
+    pub fn drop_ready(&mut self, lineage: &Digest, base: &Digest) {
+        self.readys.retain(|kept| (&kept.ready.lineage, &kept.ready.base) != (lineage, base));
     }
 
     /// Takes note of a measured round-trip time.
@@ -179,7 +180,7 @@ pub(super) fn make_room(peers: &mut Peers, is_member: impl Fn(&NodeId) -> bool) 
 mod tests {
     use super::*;
     use crate::message::Ready;
-    use crate::wire::sample;
+    use crate::wire::sample::{self, digest};
 
     fn signed(round: u64, base: u8, payload: u8) -> SignedReady {
         let ready = Ready { round, base: Digest([base; 32]), payload: Digest([payload; 32]), ..sample::ready() };
@@ -192,11 +193,11 @@ mod tests {
         assert!(peer.take_ready(signed(4, 1, 1)));
         assert!(peer.take_ready(signed(4, 1, 1)));
         assert!(!peer.take_ready(signed(4, 1, 2)), "another payload for the same round");
-        assert_eq!(peer.ready(4, &Digest([1; 32])).unwrap().digest, Digest([1; 32]));
+        assert_eq!(peer.ready(&digest(2), 4, &Digest([1; 32])).unwrap().digest, Digest([1; 32]));
         assert!(peer.take_ready(signed(5, 2, 3)));
         assert!(peer.take_ready(signed(6, 3, 3)));
-        assert!(peer.ready(4, &Digest([1; 32])).is_none());
-        assert!(peer.ready(5, &Digest([2; 32])).is_some());
+        assert!(peer.ready(&digest(2), 4, &Digest([1; 32])).is_none());
+        assert!(peer.ready(&digest(2), 5, &Digest([2; 32])).is_some());
     }
 
     #[test]

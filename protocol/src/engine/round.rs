@@ -20,6 +20,7 @@ const LEAVE_MAX: u64 = 6_000_000;
 /// State of the work on the record after the head, while this node is a member.
 #[derive(Debug)]
 pub(super) struct Round {
+    pub lineage: Digest,
     /// The record that it is to end in.
     pub seq: u64,
     /// The COMMIT that it is to be.
@@ -107,6 +108,7 @@ pub(super) struct Contribution {
 impl Round {
     fn new(head: &Standing, began: Moment, resumed: bool) -> Self {
         Self {
+            lineage: head.record.lineage,
             seq: head.record.seq.saturating_add(1),
             number: head.record.round.saturating_add(1),
             parent: head.digest,
@@ -325,9 +327,7 @@ impl Engine {
         if *id == self.me {
             return round.own.as_ref().map(|own| &own.signed);
         }
-        let lineage = self.head.as_ref().map(|head| head.record.lineage);
-        let ready = self.peers.get(id)?.ready(round.number, &round.base)?;
-        (Some(ready.ready.lineage) == lineage).then_some(ready)
+        self.peers.get(id)?.ready(&round.lineage, round.number, &round.base)
     }
 
     /// Whether this node has to ask the others to be let into the next round: it is no member, or one that they do

@@ -132,8 +132,15 @@ pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
 /// epoch at hand can come again in the fork, as in any next epoch.
 ///
 /// None when no member of `parent` is among them, or positions or `seq` are used up.
-pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[NodeId]) -> Option<Record> {
-    let gone: Vec<&Member> = parent.next.members.iter().filter(|member| members.contains(&member.id)).collect();
+pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(NodeId, u64)]) -> Option<Record> {
+    // Who speaks from another register by now does not vote as who it was: it may as who it is.
+    let goes = |member: &Member| {
+        let (_, incarnation) = members.iter().find(|(id, _)| *id == member.id)?;
+        let same = member.incarnation == *incarnation;
+        let role = if same { member.role } else { Role::Learner };
+        Some(Member { incarnation: *incarnation, role, ..member.clone() })
+    };
+    let gone: Vec<Member> = parent.next.members.iter().filter_map(goes).collect();
     if gone.is_empty() {
         return None;
     }
@@ -152,7 +159,7 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[N
         // Its last lease tells how fast it is; the measurements behind it may be many records ago.
         let steps = member.lease.count.div_ceil(unit.max(1)).min(parent.next.inner_steps.into());
         let lease = pool.take(u32::try_from(steps).ok()?, unit)?;
-        seats.push(Member { role, absent: 0, expected: true, lease, ..member.clone() });
+        seats.push(Member { role, absent: 0, expected: true, lease, ..member });
     }
     let (cursor, free) = pool.into_parts();
     Some(Record {

@@ -18,9 +18,9 @@ pub(crate) mod number;
 pub(crate) mod sample;
 
 pub use document::{
-    decode_candidate, decode_certificate, decode_record, decode_register, decode_revocation, decode_spec, decode_ticket,
-    encode_candidate, encode_certificate, encode_record, encode_register, encode_revocation, encode_spec,
-    encode_ticket, record_digest, spec_digest,
+    decode_candidate, decode_certificate, decode_record, decode_register, decode_revocation, decode_spec,
+    decode_ticket, encode_candidate, encode_certificate, encode_record, encode_register, encode_revocation,
+    encode_spec, encode_ticket, record_digest, spec_digest,
 };
 pub use envelope::{Opened, open, seal};
 
