@@ -50,7 +50,7 @@ pub struct Ballot<V> {
     me: NodeId,
     /// What this voter said last; None before it has entered.
     said: Option<Said<V>>,
-    /// The value that it would say next, and whether that is forced on it.
+    /// The value that it would say next, and how far it is bound to it.
     next: Option<Next<V>>,
     /// Newest estimate and newest vote of each other voter.
     estimates: BTreeMap<NodeId, Said<V>>,
@@ -61,7 +61,18 @@ pub struct Ballot<V> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Next<V> {
     said: Said<V>,
-    forced: bool,
+    bound: Bound,
+}
+
+/// How far this voter is bound to what it says next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bound {
+    /// Another value may take its place.
+    Free,
+    /// The ballot was entered in another's steps: only a value of one that is there may take its place.
+    Entered,
+    /// A vote was seen: no other value may take its place, and a quorum held its bytes.
+    Voted,
 }
 
 impl<V: Choice> Ballot<V> {
@@ -108,21 +119,21 @@ impl<V: Choice> Ballot<V> {
 
     /// What is to be said next: the owner obtains the bytes of the value if it is an estimate, writes, and calls
     /// [`Ballot::say`]. The second part tells whether no other value may take its place.
-    pub fn pending(&self) -> Option<(&Said<V>, bool)> {
-        self.next.as_ref().map(|next| (&next.said, next.forced))
+    pub fn pending(&self) -> Option<(&Said<V>, Bound)> {
+        self.next.as_ref().map(|next| (&next.said, next.bound))
     }
 
     /// Enters the vote with an own value, unless it has entered.
     pub fn propose(&mut self, value: V) {
-        if self.said.is_none() && self.next.as_ref().is_none_or(|next| !next.forced) {
+        if self.said.is_none() && self.next.as_ref().is_none_or(|next| next.bound == Bound::Free) {
             let ballot = self.next.as_ref().map_or(0, |next| next.said.ballot);
-            self.next = Some(Next { said: Said { ballot, value, voted: None }, forced: false });
+            self.next = Some(Next { said: Said { ballot, value, voted: None }, bound: Bound::Free });
         }
     }
 
     /// Takes back what was not said: its bytes cannot be had. Only what is not forced can be taken back.
     pub fn withdraw(&mut self) {
-        self.next.take_if(|next| !next.forced);
+        self.next.take_if(|next| next.bound != Bound::Voted);
     }
 
     /// What was pending is on disk and about to be sent.
@@ -179,12 +190,13 @@ impl<V: Choice> Ballot<V> {
             self.next = None;
             return;
         }
-        self.jump(quorum);
-        let Some(said) = self.said.clone().filter(|_| self.next.is_none()) else { return };
-        match said.voted {
-            None => self.end_estimates(&said, quorum, usable, fallback, patient),
-            Some(_) => self.end_votes(&said, quorum, usable, fallback, patient),
+        if let Some(said) = self.said.clone().filter(|_| self.next.is_none()) {
+            match said.voted {
+                None => self.end_estimates(&said, quorum, &usable, fallback, patient),
+                Some(_) => self.end_votes(&said, quorum, &usable, fallback, patient),
+            }
         }
+        self.jump(quorum, &usable);
     }
 
     /// Notes a decision without taking part: for whoever may not speak.
@@ -202,16 +214,18 @@ impl<V: Choice> Ballot<V> {
         }
     }
 
-    /// Another voter is in a later ballot: enters it with that one's value.
-    fn jump(&mut self, quorum: &Quorum) {
+    /// Another voter is in a later ballot than this one can come to by itself: enters it with a value of one that is
+    /// there, one whose bytes can be had if there is any.
+    fn jump(&mut self, quorum: &Quorum, usable: impl Fn(&V) -> bool) {
         let own = self.next.as_ref().map(|next| next.said.ballot).or(self.said.as_ref().map(|said| said.ballot));
         let voters = |id: &NodeId| quorum.incarnation(id).is_some();
         let heard = self.estimates.iter().chain(&self.votes).filter(|(id, _)| **id != self.me && voters(id));
-        let Some(latest) = heard.map(|(_, said)| said).max_by_key(|said| (said.ballot, said.voted)) else { return };
-        if own.is_some_and(|own| latest.ballot > own) || (own.is_none() && latest.ballot > 0) {
-            let said = Said { ballot: latest.ballot, value: latest.value.clone(), voted: None };
-            self.next = Some(Next { said, forced: true });
-        }
+        let there = |said: &&Said<V>| said.ballot > own.unwrap_or(0);
+        let best = |said: &&Said<V>| (said.ballot, said.voted == Some(true), usable(&said.value));
+        let Some(latest) = heard.map(|(_, said)| said).filter(there).max_by_key(best) else { return };
+        let said = Said { ballot: latest.ballot, value: latest.value.clone(), voted: None };
+        let forced = latest.voted == Some(true);
+        self.next = Some(Next { said, bound: if forced { Bound::Voted } else { Bound::Entered } });
     }
 
     fn end_estimates(
@@ -237,7 +251,7 @@ impl<V: Choice> Ballot<V> {
             Some(agreed) => ((*agreed).clone(), true),
             None => (best(&heard, usable, fallback), false),
         };
-        self.next = Some(Next { said: Said { ballot: said.ballot, value, voted: Some(voted) }, forced: false });
+        self.next = Some(Next { said: Said { ballot: said.ballot, value, voted: Some(voted) }, bound: Bound::Free });
     }
 
     fn end_votes(&mut self, said: &Said<V>, quorum: &Quorum, usable: impl Fn(&V) -> bool, fallback: &V, patient: bool) {
@@ -251,11 +265,11 @@ impl<V: Choice> Ballot<V> {
         if voted.is_some() && patient && heard.len() < quorum.voters().len() {
             return;
         }
-        let (value, forced) = match voted {
-            Some(voted) => (voted.value.clone(), true),
-            None => (best(&heard.iter().map(|other| &other.value).collect::<Vec<_>>(), usable, fallback), false),
+        let (value, bound) = match voted {
+            Some(voted) => (voted.value.clone(), Bound::Voted),
+            None => (best(&heard.iter().map(|other| &other.value).collect::<Vec<_>>(), usable, fallback), Bound::Free),
         };
-        self.next = Some(Next { said: Said { ballot: said.ballot.saturating_add(1), value, voted: None }, forced });
+        self.next = Some(Next { said: Said { ballot: said.ballot.saturating_add(1), value, voted: None }, bound });
     }
 }
 

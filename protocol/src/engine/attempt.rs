@@ -173,6 +173,14 @@ impl Engine {
         if let Some((id, why)) = gone {
             return self.fail_attempt(why, Some(id));
         }
+        // Who holds another result, or would skip, has left this attempt.
+        let left = |id: &NodeId| {
+            let ballot = round.record_vote.ballot.as_ref();
+            ballot.is_some_and(|b| b.names(id).any(|v| (v.attempt, v.set) != (attempt.key.attempt, attempt.key.set)))
+        };
+        if let Some(id) = others.clone().copied().find(left) {
+            return self.fail_attempt("a member has left the attempt", Some(id));
+        }
         self.check_stall();
     }
 

@@ -301,6 +301,8 @@ impl Engine {
             self.renew();
         }
         self.enter_round(true);
+        // What this identity has signed about the next record stands, also when the head is the same as before.
+        self.resume_votes(Vec::new());
     }
 
     /// Tries again later, first with others; until then goes on from the old head.

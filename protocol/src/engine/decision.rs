@@ -7,7 +7,7 @@ use super::config::{Candidate, Register};
 use super::io::{AttemptKey, Notice, Output, Refusal};
 use super::round::Training;
 use super::succession::{self, SignedReady};
-use crate::ballot::{Ballot, Choice, Said};
+use crate::ballot::{Ballot, Bound, Choice, Said};
 use crate::certificate;
 use crate::message::{Certificate, Estimate, Message, Question, Stamp, Value, ValueKind, Vote};
 use crate::record::{Record, RecordKind};
@@ -217,7 +217,11 @@ impl Engine {
         let others_skip =
             round.record_vote.ballot.as_ref().is_some_and(|b| b.heard().any(|v| v.kind == ValueKind::Skip));
         let idle = round.running.is_none();
-        let exhausted = idle && (round.attempt > ATTEMPTS_MAX || others_skip);
+        // Who is in this vote does not return to those on sets: these may never end then.
+        let others = round.record_vote.ballot.as_ref().is_some_and(|ballot| ballot.heard().next().is_some());
+        let last = round.set_vote.said_at.max(round.told_at).max(round.began);
+        let left_behind = others && round.attempt > 0 && self.now.since(last) >= 2 * self.timing.patience_min;
+        let exhausted = idle && (round.attempt > ATTEMPTS_MAX || others_skip || left_behind);
         let skip = round.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
         // Somebody's result may be on its way here: better than none.
         let coming = round.fetching.values().any(|fetching| fetching.active);
@@ -237,26 +241,32 @@ impl Engine {
             ValueKind::Skip => value.digest == fallback.digest,
             ValueKind::Set => false,
             ValueKind::Commit => {
-                let failed = |f: &Fetching| f.failures > 0;
-                holding.contains_key(&value.digest) || !fetching.get(&value.digest).is_some_and(failed)
+                let failed = fetching.get(&value.digest).is_some_and(|f| f.failures > 0);
+                holding.contains_key(&value.digest) || !(failed || contradicts_own(holding, value))
             }
         };
         let patient = self.now.since(round.record_vote.said_at) < patience;
         let Some(ballot) = round.record_vote.ballot.as_mut() else { return false };
         ballot.advance(&head.quorum, usable, &fallback, patient);
-        let Some((said, forced)) = ballot.pending().map(|(said, forced)| (said.clone(), forced)) else { return false };
+        let Some((said, bound)) = ballot.pending().map(|(said, bound)| (said.clone(), bound)) else { return false };
         let lacking = said.voted.is_none()
             && said.value.kind == ValueKind::Commit
             && !round.holding.contains_key(&said.value.digest);
         if !lacking {
             return self.say(Question::RECORD);
         }
-        let failed = round.fetching.get(&said.value.digest).is_some_and(|fetching| fetching.failures > 0);
-        if failed && !forced {
+        let other = contradicts_own(&round.holding, &said.value);
+        let failed = other || round.fetching.get(&said.value.digest).is_some_and(|fetching| fetching.failures > 0);
+        if other && bound == Bound::Voted {
+            // A quorum has named it: it is this node's result that is wrong.
+            self.own_fault("its result of an attempt differs from that of a quorum");
+            return false;
+        }
+        if failed && bound == Bound::Free {
             if let Some(ballot) = round.record_vote.ballot.as_mut() {
                 ballot.withdraw();
             }
-            return ballot_moves(&said);
+            return true;
         }
         self.fetch(&said.value);
         false
@@ -374,11 +384,7 @@ impl Engine {
         let Some((key, record)) = held.or(skip) else {
             let known = round.record_vote.ballot.as_ref().and_then(|b| b.heard().find(|v| v.digest == digest).cloned());
             let Some(value) = known else { return };
-            let other = |held: &Holding| {
-                let key = &held.candidate.key;
-                (key.attempt, key.set) == (value.attempt, value.set) && held.digest != digest
-            };
-            if round.holding.values().any(other) {
+            if contradicts_own(&round.holding, &value) {
                 self.own_fault("its result of the decided attempt differs from the decided one");
             } else {
                 self.fetch(&value);
@@ -542,7 +548,10 @@ impl Engine {
     }
 }
 
-/// After a withdrawal the ballot chooses again.
-fn ballot_moves(said: &Said<Value>) -> bool {
-    said.voted.is_none()
+/// Whether another result of an attempt is named than this node's own: fetching it would lead nowhere.
+fn contradicts_own(holding: &BTreeMap<Digest, Holding>, value: &Value) -> bool {
+    holding.values().any(|held| {
+        let key = &held.candidate.key;
+        (key.attempt, key.set) == (value.attempt, value.set) && held.digest != value.digest
+    })
 }

@@ -189,7 +189,7 @@ impl World {
         let process = self.process(node);
         process.updates.remove(&key);
         if process.reducing.take_if(|running| *running == key).is_some() {
-            self.break_reductions(node, None, true, false);
+            self.break_reduction(node, key);
         }
     }
 

@@ -5,6 +5,7 @@ use crate::disk::Link;
 use crate::driver::spec;
 use crate::faults::{Fault, Options};
 use crate::keys::id;
+use crate::process::Node;
 use crate::random::Random;
 use crate::world::{Event, MS, SECOND, World};
 use starling_protocol::engine::io::Input;
@@ -143,6 +144,13 @@ impl World {
                 self.schedule(back, victim, 0, Event::Start);
             }
             Fault::Damage => {
+                // One at a time: of several damaged states nobody can tell which one is whole.
+                let whole = |n: &Node| {
+                    n.process.as_ref().is_none_or(|p| p.chain.last().is_none_or(|h| h.record.state_root == p.state))
+                };
+                if !self.nodes.iter().all(whole) {
+                    return;
+                }
                 if let Some(process) = self.nodes[victim].process.as_mut() {
                     process.state = Digest::of("sim damage", &[&process.state.0]);
                 }

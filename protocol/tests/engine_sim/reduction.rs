@@ -52,6 +52,15 @@ impl Reductions {
         hit
     }
 
+    /// One member leaves one reduction: the members left hanging.
+    pub fn leave(&mut self, key: &AttemptKey, node: usize) -> Vec<usize> {
+        let Some(group) = self.0.get_mut(key).filter(|group| !group.broken && !group.done.contains(&node)) else {
+            return Vec::new();
+        };
+        group.broken = true;
+        group.joined.difference(&group.done).copied().filter(|n| *n != node).collect()
+    }
+
     /// Forgets groups of rounds long over.
     pub fn prune(&mut self, seq: u64) {
         self.0.retain(|key, _| key.seq + 3 > seq);

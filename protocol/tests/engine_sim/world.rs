@@ -276,6 +276,14 @@ impl World {
         self.break_reductions(a, Some(b), true, false);
     }
 
+    /// One member leaves one reduction.
+    pub fn break_reduction(&mut self, node: usize, left: AttemptKey) {
+        for member in self.reductions.leave(&left, node) {
+            let after = self.random.between(10, 1_000) * MS;
+            self.schedule_own(after, member, Event::Failed { key: left, suspect: None });
+        }
+    }
+
     pub fn break_reductions(&mut self, node: usize, other: Option<usize>, spare_done: bool, silent: bool) {
         for (key, hanging) in self.reductions.hit(node, other, spare_done) {
             for member in hanging {
