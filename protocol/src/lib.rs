@@ -26,6 +26,7 @@ pub mod limits;
 pub mod message;
 pub mod outer;
 pub mod permutation;
+pub mod plant;
 pub mod quorum;
 pub mod record;
 pub mod ring;
