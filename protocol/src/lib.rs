@@ -31,6 +31,8 @@ pub mod quorum;
 pub mod record;
 pub mod ring;
 pub mod run;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod state;
 pub mod update;
 pub mod wire;
