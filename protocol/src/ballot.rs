@@ -10,12 +10,18 @@
 //! *Safety.* Two votes of one ballot are equal: each stands on a quorum of estimates, two quorums share a voter, and
 //! it said one. If v is decided in ballot b, whoever ends b has heard a quorum, so a vote for v and for nothing else,
 //! and enters b + 1 with v. A voter that missed messages may enter a later ballot by copying the value of one that is
-//! there: its value is that of a voter that entered properly.
+//! there: its value is that of a voter that entered properly. It may also copy a vote of its own ballot, which stands
+//! on a quorum of estimates whoever repeats it, and it may always abstain.
+//!
+//! *Liveness.* Only the newest that a voter said is repeated, and what it said before may be lost: so a vote shows that
+//! its sender was in phase A, too, and a voter whose copy cannot be had (its holders are gone) goes on in its own
+//! ballot with those that are there. Any quorum that can talk to each other decides, whoever else is gone for good.
 //!
 //! This module knows nothing of records, signatures or time: it is told what was said and says what to say next. Its
 //! owner holds bytes before it lets an estimate out, and writes before it sends.
 
 use crate::NodeId;
+use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
 use std::collections::BTreeMap;
 
@@ -50,7 +56,9 @@ pub struct Ballot<V> {
     me: NodeId,
     /// What this voter said last; None before it has entered.
     said: Option<Said<V>>,
-    /// The value that it would say next, and how far it is bound to it.
+    /// The value to enter with.
+    input: Option<V>,
+    /// What it would say next.
     next: Option<Next<V>>,
     /// Newest estimate and newest vote of each other voter.
     estimates: BTreeMap<NodeId, Said<V>>,
@@ -61,23 +69,24 @@ pub struct Ballot<V> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Next<V> {
     said: Said<V>,
-    bound: Bound,
+    why: Why,
 }
 
-/// How far this voter is bound to what it says next.
+/// Where the value of what is to be said next comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Bound {
-    /// Another value may take its place.
-    Free,
-    /// The ballot was entered in another's steps: only a value of one that is there may take its place.
-    Entered,
-    /// A vote was seen: no other value may take its place, and a quorum held its bytes.
-    Voted,
+enum Why {
+    /// The own input, or the best of what was heard.
+    Chosen,
+    /// Of a voter in a later ballot.
+    Copied,
+    /// A vote for it was seen: it may be decided.
+    Forced,
 }
 
 impl<V: Choice> Ballot<V> {
     pub fn new(me: NodeId) -> Self {
-        Self { me, said: None, next: None, estimates: BTreeMap::new(), votes: BTreeMap::new(), decided: None }
+        let (estimates, votes) = (BTreeMap::new(), BTreeMap::new());
+        Self { me, said: None, input: None, next: None, estimates, votes, decided: None }
     }
 
     /// Goes on from what was written before a restart: the estimate of a ballot, and the vote if it was cast.
@@ -119,26 +128,33 @@ impl<V: Choice> Ballot<V> {
 
     /// What is to be said next: the owner obtains the bytes of the value if it is an estimate, writes, and calls
     /// [`Ballot::say`]. The second part tells whether no other value may take its place.
-    pub fn pending(&self) -> Option<(&Said<V>, Bound)> {
-        self.next.as_ref().map(|next| (&next.said, next.bound))
+    pub fn pending(&self) -> Option<(&Said<V>, bool)> {
+        self.next.as_ref().map(|next| (&next.said, next.why == Why::Forced))
     }
 
     /// Enters the vote with an own value, unless it has entered.
     pub fn propose(&mut self, value: V) {
-        if self.said.is_none() && self.next.as_ref().is_none_or(|next| next.bound == Bound::Free) {
-            let ballot = self.next.as_ref().map_or(0, |next| next.said.ballot);
-            self.next = Some(Next { said: Said { ballot, value, voted: None }, bound: Bound::Free });
+        if self.said.is_some() {
+            return;
         }
+        if self.next.as_ref().is_none_or(|next| next.said.ballot == 0) {
+            let said = Said { ballot: 0, value: value.clone(), voted: None };
+            self.next = Some(Next { said, why: Why::Chosen });
+        }
+        self.input = Some(value);
     }
 
     /// Takes back what was not said: its bytes cannot be had. Only what is not forced can be taken back.
     pub fn withdraw(&mut self) {
-        self.next.take_if(|next| next.bound != Bound::Voted);
+        if let Some(next) = self.next.take_if(|next| next.why != Why::Forced) {
+            self.input.take_if(|input| *input == next.said.value);
+        }
     }
 
     /// What was pending is on disk and about to be sent.
     pub fn say(&mut self) -> Option<Said<V>> {
         let said = self.next.take()?.said;
+        self.input = None;
         self.said = Some(said.clone());
         self.record(self.me, said.clone());
         Some(said)
@@ -190,13 +206,24 @@ impl<V: Choice> Ballot<V> {
             self.next = None;
             return;
         }
-        if let Some(said) = self.said.clone().filter(|_| self.next.is_none()) {
-            match said.voted {
-                None => self.end_estimates(&said, quorum, &usable, fallback, patient),
-                Some(_) => self.end_votes(&said, quorum, &usable, fallback, patient),
+        self.next.take_if(|next| next.why == Why::Copied && !usable(&next.said.value));
+        let copy = self.later(quorum, &usable);
+        if self.next.as_ref().is_none_or(|next| next.why == Why::Copied) {
+            // Nobody is waited for in a ballot that others have left.
+            let patient = patient && copy.is_none();
+            let own = match &self.said {
+                None => self.input.clone().map(|value| (Said { ballot: 0, value, voted: None }, Why::Chosen)),
+                Some(said) if said.voted.is_none() => self.end_estimates(said, quorum, &usable, fallback, patient),
+                Some(said) => self.end_votes(said, quorum, &usable, fallback, patient),
+            };
+            if let Some((said, why)) = own {
+                self.next = Some(Next { said, why });
             }
         }
-        self.jump(quorum, &usable);
+        let own = self.next.as_ref().map(|next| &next.said).or(self.said.as_ref()).map_or(0, |said| said.ballot);
+        if let Some(said) = copy.filter(|copy| copy.ballot > own) {
+            self.next = Some(Next { said, why: Why::Copied });
+        }
     }
 
     /// Notes a decision without taking part: for whoever may not speak.
@@ -207,69 +234,82 @@ impl<V: Choice> Ballot<V> {
     /// A quorum votes for one value in one ballot.
     fn decide(&mut self, quorum: &Quorum) {
         let votes: Vec<&Said<V>> = self.votes.values().filter(|said| said.voted == Some(true)).collect();
-        let agrees = |a: &Said<V>, id: &NodeId| self.votes.get(id).is_some_and(|b| b == a);
+        let mixes = |a: &Said<V>, b: &Said<V>| planted!(Plant::MixBallots) && (a.voted, &a.value) == (b.voted, &b.value);
+        let agrees = |a: &Said<V>, id: &NodeId| self.votes.get(id).is_some_and(|b| b == a || mixes(a, b));
         let winner = votes.into_iter().find(|said| quorum.met_by(|id| agrees(said, id)));
         if let (None, Some(winner)) = (&self.decided, winner) {
             self.decided = Some((winner.ballot, winner.value.clone()));
         }
     }
 
-    /// Another voter is in a later ballot than this one can come to by itself: enters it with a value of one that is
-    /// there, one whose bytes can be had if there is any.
-    fn jump(&mut self, quorum: &Quorum, usable: impl Fn(&V) -> bool) {
-        let own = self.next.as_ref().map(|next| next.said.ballot).or(self.said.as_ref().map(|said| said.ballot));
-        let voters = |id: &NodeId| quorum.incarnation(id).is_some();
-        let heard = self.estimates.iter().chain(&self.votes).filter(|(id, _)| **id != self.me && voters(id));
-        let there = |said: &&Said<V>| said.ballot > own.unwrap_or(0);
-        let best = |said: &&Said<V>| (said.ballot, said.voted == Some(true), usable(&said.value));
-        let Some(latest) = heard.map(|(_, said)| said).filter(there).max_by_key(best) else { return };
-        let said = Said { ballot: latest.ballot, value: latest.value.clone(), voted: None };
-        let forced = latest.voted == Some(true);
-        self.next = Some(Next { said, bound: if forced { Bound::Voted } else { Bound::Entered } });
+    /// The entry into the latest ballot that another voter is in with a value that can be used.
+    fn later(&self, quorum: &Quorum, usable: impl Fn(&V) -> bool) -> Option<Said<V>> {
+        let own = self.said.as_ref().map_or(0, |said| said.ballot);
+        let heard = self.estimates.iter().chain(&self.votes);
+        let heard = heard.filter(|(id, said)| said.ballot > own && quorum.incarnation(id).is_some());
+        let latest = heard.map(|(_, said)| said).filter(|said| usable(&said.value));
+        let latest = latest.max_by_key(|said| (said.ballot, said.voted))?;
+        Some(Said { ballot: latest.ballot, value: latest.value.clone(), voted: None })
     }
 
+    /// The vote that follows from the estimates of this ballot.
     fn end_estimates(
-        &mut self,
+        &self,
         said: &Said<V>,
         quorum: &Quorum,
         usable: impl Fn(&V) -> bool,
         fallback: &V,
         patient: bool,
-    ) {
-        let here = |id: &NodeId| self.estimates.get(id).filter(|other| other.ballot == said.ballot);
-        if !quorum.met_by(|id| here(id).is_some()) {
-            return;
+    ) -> Option<(Said<V>, Why)> {
+        let ballot = said.ballot;
+        let here = |id: &NodeId| self.estimates.get(id).filter(|other| other.ballot == ballot);
+        let after = |id: &NodeId| self.votes.get(id).filter(|other| other.ballot == ballot);
+        let voters = quorum.voters().iter().map(|(id, _)| id);
+        if let Some(vote) = voters.clone().filter_map(after).find(|vote| vote.voted == Some(true)) {
+            return Some((vote.clone(), Why::Chosen));
         }
-        let heard: Vec<&V> = quorum.voters().iter().filter_map(|(id, _)| here(id)).map(|other| &other.value).collect();
-        let equal = heard.iter().all(|value| **value == said.value);
+        if !quorum.met_by(|id| here(id).or(after(id)).is_some()) {
+            return None;
+        }
+        let heard: Vec<&V> = voters.filter_map(|id| here(id).or(after(id))).map(|other| &other.value).collect();
+        let shared = |value: &V| quorum.met_by(|id| here(id).is_some_and(|other| other.value == *value));
+        let agreed = heard.iter().find(|value| shared(value));
         // Of unequal estimates one that a whole quorum shares may still be among those to come.
-        if !equal && patient && heard.len() < quorum.voters().len() {
-            return;
+        if agreed.is_none() && patient && heard.len() < quorum.voters().len() {
+            return None;
         }
-        let agreed = heard.iter().find(|value| quorum.met_by(|id| here(id).is_some_and(|o| o.value == ***value)));
         let (value, voted) = match agreed {
             Some(agreed) => ((*agreed).clone(), true),
             None => (best(&heard, usable, fallback), false),
         };
-        self.next = Some(Next { said: Said { ballot: said.ballot, value, voted: Some(voted) }, bound: Bound::Free });
+        Some((Said { ballot, value, voted: Some(voted) }, Why::Chosen))
     }
 
-    fn end_votes(&mut self, said: &Said<V>, quorum: &Quorum, usable: impl Fn(&V) -> bool, fallback: &V, patient: bool) {
+    /// The entry into the next ballot that follows from the votes of this one.
+    fn end_votes(
+        &self,
+        said: &Said<V>,
+        quorum: &Quorum,
+        usable: impl Fn(&V) -> bool,
+        fallback: &V,
+        patient: bool,
+    ) -> Option<(Said<V>, Why)> {
         let here = |id: &NodeId| self.votes.get(id).filter(|other| other.ballot == said.ballot);
         if !quorum.met_by(|id| here(id).is_some()) {
-            return;
+            return None;
         }
         let heard: Vec<&Said<V>> = quorum.voters().iter().filter_map(|(id, _)| here(id)).collect();
-        let voted = heard.iter().find(|other| other.voted == Some(true));
+        let seen = |other: &&&Said<V>| other.voted == Some(true) && !planted!(Plant::IgnoreSeenVote);
+        let voted = heard.iter().find(seen);
         // With all that are here the value may be decided in this very ballot.
         if voted.is_some() && patient && heard.len() < quorum.voters().len() {
-            return;
+            return None;
         }
-        let (value, bound) = match voted {
-            Some(voted) => (voted.value.clone(), Bound::Voted),
-            None => (best(&heard.iter().map(|other| &other.value).collect::<Vec<_>>(), usable, fallback), Bound::Free),
+        let (value, why) = match voted {
+            Some(voted) => (voted.value.clone(), Why::Forced),
+            None => (best(&heard.iter().map(|other| &other.value).collect::<Vec<_>>(), usable, fallback), Why::Chosen),
         };
-        self.next = Some(Next { said: Said { ballot: said.ballot.saturating_add(1), value, voted: None }, bound });
+        Some((Said { ballot: said.ballot.saturating_add(1), value, voted: None }, why))
     }
 }
 
@@ -278,3 +318,11 @@ fn best<V: Choice>(heard: &[&V], usable: impl Fn(&V) -> bool, fallback: &V) -> V
     let candidates = heard.iter().copied().filter(|value| usable(value));
     candidates.max_by_key(|value| value.rank()).unwrap_or(fallback).clone()
 }
+
+#[cfg(test)]
+#[path = "ballot_test.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "ballot_model_test.rs"]
+mod model;

@@ -3,6 +3,7 @@
 
 use crate::identity::Verifier;
 use crate::message::{Certificate, Fork, Message, Question, ValueKind, Vote, member_indices};
+use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
 use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId, wire};
@@ -80,7 +81,7 @@ pub fn verify_votes(
         ascend(&mut signers, opened.sender)?;
     }
     let signed: BTreeSet<NodeId> = signers.iter().copied().collect();
-    if quorum.met(&signed) { Ok(()) } else { Err(CertificateError::NoQuorum(signed.len())) }
+    if quorum.met(&signed) || planted!(Plant::AcceptThinCertificate) { Ok(()) } else { Err(CertificateError::NoQuorum(signed.len())) }
 }
 
 fn verify_fork(

@@ -26,10 +26,13 @@ pub mod limits;
 pub mod message;
 pub mod outer;
 pub mod permutation;
+pub mod plant;
 pub mod quorum;
 pub mod record;
 pub mod ring;
 pub mod run;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod state;
 pub mod update;
 pub mod wire;

@@ -1,6 +1,7 @@
 //! Who decides: dynamic-linear quorums of a record's voters (`protocol.md` §6, §7; Jajodia and Mutchler, "Dynamic
 //! voting algorithms for maintaining the consistency of a replicated database", TODS 15(2), 1990).
 
+use crate::plant::{Plant, planted};
 use crate::record::{Record, Role};
 use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
@@ -52,9 +53,10 @@ impl Quorum {
     /// Whether those for whom `present` holds are a quorum: more than half of the voters, or exactly half with the
     /// distinguished one. Any two quorums of one record share a voter.
     pub fn met_by(&self, present: impl Fn(&NodeId) -> bool) -> bool {
-        let count = self.voters.iter().filter(|(id, _)| present(id)).count();
+        let heard = self.voters.iter().filter(|(id, _)| present(id)).count();
+        let count = if planted!(Plant::CountTwice) && heard > 0 { heard + 1 } else { heard };
         let half = 2 * count == self.voters.len() && count > 0;
-        2 * count > self.voters.len() || (half && present(&self.distinguished))
+        2 * count > self.voters.len() || (half && (present(&self.distinguished) || planted!(Plant::HalfQuorum)))
     }
 
     /// The same for a set.

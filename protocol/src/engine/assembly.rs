@@ -205,6 +205,11 @@ impl Engine {
         let Some(own) = self.set_value(round.attempt, &ready).filter(|own| own.contributors > 0) else { return false };
         let entered = round.set_vote.entered();
         if !entered && (!met || self.now < round.not_before) {
+            if let Some(round) = self.round.as_mut().filter(|_| !met) {
+                // Better with somebody who has spoiled an attempt than not at all.
+                round.ruled_out.clear();
+                round.suspected.clear();
+            }
             return false;
         }
         let heard = round.set_vote.ballot.iter().flat_map(|ballot| ballot.heard());

@@ -7,7 +7,7 @@ use super::config::{Candidate, Register};
 use super::io::{AttemptKey, Notice, Output, Refusal};
 use super::round::Training;
 use super::succession::{self, SignedReady};
-use crate::ballot::{Ballot, Bound, Choice, Said};
+use crate::ballot::{Ballot, Choice, Said};
 use crate::certificate;
 use crate::message::{Certificate, Estimate, Message, Question, Stamp, Value, ValueKind, Vote};
 use crate::record::{Record, RecordKind};
@@ -248,7 +248,7 @@ impl Engine {
         let patient = self.now.since(round.record_vote.said_at) < patience;
         let Some(ballot) = round.record_vote.ballot.as_mut() else { return false };
         ballot.advance(&head.quorum, usable, &fallback, patient);
-        let Some((said, bound)) = ballot.pending().map(|(said, bound)| (said.clone(), bound)) else { return false };
+        let Some((said, forced)) = ballot.pending().map(|(said, forced)| (said.clone(), forced)) else { return false };
         let lacking = said.voted.is_none()
             && said.value.kind == ValueKind::Commit
             && !round.holding.contains_key(&said.value.digest);
@@ -257,12 +257,12 @@ impl Engine {
         }
         let other = contradicts_own(&round.holding, &said.value);
         let failed = other || round.fetching.get(&said.value.digest).is_some_and(|fetching| fetching.failures > 0);
-        if other && bound == Bound::Voted {
+        if other && forced {
             // A quorum has named it: it is this node's result that is wrong.
             self.own_fault("its result of an attempt differs from that of a quorum");
             return false;
         }
-        if failed && bound == Bound::Free {
+        if failed && !forced {
             if let Some(ballot) = round.record_vote.ballot.as_mut() {
                 ballot.withdraw();
             }

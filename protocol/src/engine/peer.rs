@@ -135,8 +135,8 @@ impl Peer {
         if let Some(kept) = self.readys.iter().find(|kept| key(kept) == key(&signed)) {
             return kept.ready == signed.ready;
         }
+        // Those said last are kept: a peer that comes from another lineage has said others before.
         self.readys.push(signed);
-        self.readys.sort_by_key(key);
         if self.readys.len() > READYS_MAX {
             self.readys.remove(0);
         }

@@ -1,0 +1,69 @@
+//! A node's disk: what is on it survives, what is on its way may not.
+
+use super::trainer::State;
+use crate::Digest;
+use crate::engine::{Candidate, Register};
+use crate::message::Certificate;
+use crate::record::Record;
+use std::rc::Rc;
+
+/// A record with its digest and the proof of it.
+#[derive(Clone, Debug)]
+pub struct Link {
+    pub record: Rc<Record>,
+    pub digest: Digest,
+    pub certificate: Option<Rc<Certificate>>,
+}
+
+/// A result that was written before it was spoken of.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub candidate: Rc<Candidate>,
+    pub update: Rc<Vec<u8>>,
+}
+
+/// What is on a disk.
+#[derive(Clone, Debug, Default)]
+pub struct Disk {
+    /// The chain up to the head.
+    pub chain: Vec<Link>,
+    /// The canonical state of the head.
+    pub state: Option<Rc<State>>,
+    pub register: Option<Register>,
+    pub candidates: Vec<Held>,
+}
+
+/// One batch: on the disk as a whole, or not at all.
+#[derive(Clone, Debug)]
+pub enum Write {
+    Found { link: Link, state: Rc<State> },
+    Vote { register: Box<Register>, candidate: Option<Held> },
+    Commit { link: Link, state: Rc<State> },
+}
+
+impl Link {
+    pub fn new(record: Record, certificate: Option<Certificate>) -> Self {
+        Self { digest: record.digest(), record: Rc::new(record), certificate: certificate.map(Rc::new) }
+    }
+}
+
+impl Disk {
+    pub fn apply(&mut self, write: Write) {
+        match write {
+            Write::Found { link, state } => (self.chain, self.state) = (vec![link], Some(state)),
+            Write::Vote { register, candidate } => {
+                self.register = Some(*register);
+                self.candidates.extend(candidate);
+            }
+            Write::Commit { link, state } => {
+                self.chain.push(link);
+                self.state = Some(state);
+                self.candidates.clear();
+            }
+        }
+    }
+
+    pub fn head(&self) -> Option<&Link> {
+        self.chain.last()
+    }
+}

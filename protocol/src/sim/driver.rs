@@ -1,0 +1,366 @@
+//! The driver of a simulated node: does what an engine says, in virtual time.
+
+use super::MS;
+use super::disk::{Held, Link, Write};
+use super::invariant::Observed;
+use super::process::{Offer, Training};
+use super::trainer::{self, State};
+use super::world::{Event, World};
+use crate::engine::io::{AttemptKey, Contribution, Finish, Input, Notice, Output, PersistToken, Refusal};
+use crate::engine::{Candidate, Register};
+use crate::message::Certificate;
+use crate::plant::{Plant, planted};
+use crate::record::{Measured, Record, Span};
+use crate::{Digest, NodeId, update};
+use std::rc::Rc;
+
+impl World {
+    pub(super) fn execute(&mut self, node: usize, output: Output) {
+        self.note(|| match &output {
+            Output::Send { .. } => None,
+            Output::Notice(Notice::Waiting { .. } | Notice::PhaseChanged { .. }) => None,
+            other => Some(format!("n{node} -> {other:?}")),
+        });
+        match output {
+            Output::Send { to, bytes, after } => self.send(node, &to, bytes, after),
+            Output::Train { round, base, lease, inner_steps, .. } => self.train(node, round, base, lease, inner_steps),
+            Output::CutShort { round } => self.cut_short(node, round),
+            Output::StopTraining { .. } => self.process(node, |process| process.training = None),
+            Output::Reduce { key, members, .. } => self.reduce(node, key, members),
+            Output::Abandon { key } => self.abandon(node, key),
+            Output::Speculate { key, outer_lr, momentum } => self.speculate(node, key, outer_lr, momentum),
+            Output::Persist { token, register, candidate } => self.persist(node, token, register, candidate),
+            Output::Commit { token, key, record, certificate, mine } => {
+                self.commit(node, token, key, (record, certificate), mine);
+            }
+            Output::Fetch { key, record, sources } => self.fetch(node, key, record, &sources),
+            Output::Found { token, record } => {
+                let (link, state) = (Link::new(record, None), State::initial());
+                let (head, held) = (link.clone(), Rc::clone(&state));
+                self.process(node, |process| (process.head, process.state) = (Some(head), held));
+                self.write(node, token, Write::Found { link, state });
+            }
+            Output::CatchUp { target, sources, afresh, .. } => self.catch_up(node, target, &sources, afresh),
+            Output::Refuse { peer, refusal } => self.refuse(node, &peer, &refusal),
+            Output::Notice(notice) => self.mark_notice(&notice),
+            Output::Finished { reason } => self.finish(node, &reason),
+        }
+    }
+
+    pub(super) fn process(&mut self, node: usize, change: impl FnOnce(&mut super::process::Process)) {
+        if let Some(process) = self.nodes[node].process.as_mut() {
+            change(process);
+        }
+    }
+
+    fn send(&mut self, node: usize, to: &NodeId, bytes: Vec<u8>, after: Option<PersistToken>) {
+        let Some(to) = self.keys.index(to) else {
+            return self.violate("S19 resources", format!("node {node} sends to somebody that does not exist"));
+        };
+        let bytes = Rc::new(bytes);
+        let pending = |token: &PersistToken| {
+            let writes = self.nodes[node].process.as_ref().map(|process| &process.writes);
+            writes.is_some_and(|writes| writes.iter().any(|(waiting, _)| waiting == token))
+        };
+        match after.filter(pending).filter(|_| !planted!(Plant::SendBeforeDurable)) {
+            Some(token) => self.process(node, |process| process.waiting.push((token, to, bytes))),
+            None => self.post(node, to, bytes),
+        }
+    }
+
+    /// The bytes leave the node.
+    pub(super) fn post(&mut self, from: usize, to: usize, bytes: Rc<Vec<u8>>) {
+        if !self.network.connected(from, to) {
+            return;
+        }
+        if self.nodes[from].liar.is_none() || self.calm {
+            self.observe(&Observed::Sent { node: from, to, bytes: &bytes });
+        }
+        for bytes in self.twist(from, to, bytes) {
+            if let Some((conn, at)) = self.network.post(from, to, &bytes, self.now, &mut self.random) {
+                self.schedule(at - self.now, to, 0, Event::Deliver { from, conn, bytes });
+            }
+        }
+    }
+
+    fn train(&mut self, node: usize, round: u64, base: Digest, lease: Span, steps: u32) {
+        let step = self.nodes[node].step;
+        let after = self.random.between(step / 2, step * 2);
+        self.observe(&Observed::Training { node, base, lease });
+        let mut started = None;
+        self.process(node, |process| {
+            let job = process.job();
+            let state = Rc::clone(&process.state);
+            process.training = Some(Training { job, round, base, lease, steps, done: 0, cut_short: false, state });
+            started = Some(job).filter(|_| !process.hung);
+        });
+        if let Some(job) = started {
+            self.schedule_own(after, node, Event::Step { job });
+        }
+    }
+
+    fn cut_short(&mut self, node: usize, round: u64) {
+        self.marks.hit("cut short");
+        self.process(node, |process| {
+            if let Some(training) = process.training.as_mut().filter(|training| training.round == round) {
+                training.cut_short = true;
+            }
+        });
+    }
+
+    pub(super) fn train_step(&mut self, node: usize, job: u64) {
+        let pace = self.nodes[node].step;
+        let after = self.random.between(pace / 2, pace * 2);
+        let unit = self.spec.inner.samples(1).max(1);
+        let Some(process) = self.nodes[node].process.as_mut() else { return };
+        let Some(training) = process.training.as_mut().filter(|t| t.job == job) else { return };
+        if process.hung {
+            return;
+        }
+        training.done += 1;
+        let (round, done) = (training.round, training.done);
+        if done < training.steps && !training.cut_short {
+            self.schedule_own(after, node, Event::Step { job });
+            return self.feed(node, Input::TrainProgress { round, step: done });
+        }
+        let Some(training) = process.training.take() else { return };
+        let span = Span { start: training.lease.start, count: (u64::from(done) * unit).min(training.lease.count) };
+        let vector = Rc::new(trainer::pseudo_gradient(&training.state, &self.nodes[node].id, span));
+        let payload = update::contribution_digest(&vector);
+        let tokens = span.count * u64::from(self.spec.model.seq_len);
+        let norm_bits = trainer::norm(&vector).to_bits();
+        let measured = Measured { step_us: pace as u32, upload_kbps: 0, reduce_us: 0, norm_bits };
+        let offer = Offer { payload, vector, span, tokens };
+        self.observe(&Observed::Trained { node, base: training.base, offer: &offer });
+        self.process(node, |process| process.offer = Some(offer));
+        let (samples, base, loss_q16) = (span.count, training.base, 3 << 16);
+        self.feed(node, Input::Trained { round, base, samples, tokens, steps: done, loss_q16, payload, measured });
+    }
+
+    fn reduce(&mut self, node: usize, key: AttemptKey, contributions: Vec<Contribution>) {
+        let offer = self.nodes[node].process.as_ref().and_then(|process| process.offer.clone());
+        let own = contributions.iter().find(|c| c.member == self.nodes[node].id).map(|c| c.payload);
+        let Some(offer) = offer.filter(|offer| Some(offer.payload) == own) else {
+            return self.violate("S7 mass conservation", format!("node {node} averages what it does not hold"));
+        };
+        let members: Vec<usize> = contributions.iter().filter_map(|c| self.keys.index(&c.member)).collect();
+        let codec = self.spec.sync.codec;
+        if key.attempt > 0 {
+            self.marks.hit("set decided by vote");
+        }
+        self.process(node, |process| process.reducing = Some(key));
+        match self.reductions.join(key, (node, &offer), (members.clone(), contributions), codec) {
+            Err(why) => self.violate("S10 attempt isolation", why),
+            Ok(true) => self.run_reduction(key, &members),
+            Ok(false) => {}
+        }
+    }
+
+    /// Everybody is there: bytes move, and it ends for each in its own time, if it does.
+    fn run_reduction(&mut self, key: AttemptKey, members: &[usize]) {
+        let fails = self.options.failing_reductions && !self.calm && self.random.chance(20);
+        let slowest = if self.random.chance(80) { 500 } else { 4_000 };
+        let culprit = self.random.pick(members);
+        let mut failed = 0;
+        for member in members.iter().copied() {
+            let after = self.random.between(5, slowest) * MS;
+            if fails && self.random.chance(60) {
+                failed += 1;
+                let suspect = culprit.filter(|suspect| *suspect != member);
+                self.schedule_own(after, member, Event::Failed { key, suspect });
+            } else {
+                self.schedule_own(after / 2, member, Event::Moved { key, bytes: 1 + after / 2 });
+                self.schedule_own(after, member, Event::Reduced { key });
+            }
+        }
+        if failed > 0 && failed < members.len() {
+            self.marks.hit("reduction failed for some only");
+        }
+    }
+
+    pub(super) fn reduced(&mut self, node: usize, key: AttemptKey) {
+        let now = self.now;
+        let Some(group) = self.reductions.0.get_mut(&key) else { return };
+        let runs = self.nodes[node].process.as_ref().is_some_and(|process| process.reducing == Some(key));
+        let Some((bytes, digest)) = group.result.clone().filter(|_| !group.broken && runs) else { return };
+        // A ring moves at the pace of its slowest member; one that is stopped holds all up.
+        let holds_up = |member: &usize| !group.done.contains(member) && self.nodes[*member].paused_until > now;
+        if group.members.iter().any(holds_up) {
+            return self.schedule_own(500 * MS, node, Event::Reduced { key });
+        }
+        group.done.insert(node);
+        self.process(node, |process| {
+            process.reducing = None;
+            process.updates.insert(key, bytes);
+        });
+        self.feed(node, Input::Reduced { key, update: digest });
+    }
+
+    pub(super) fn reduce_failed(&mut self, node: usize, key: AttemptKey, suspect: Option<usize>) {
+        let suspect = suspect.map(|suspect| self.keys.id(suspect));
+        self.process(node, |process| {
+            process.reducing.take_if(|running| *running == key);
+        });
+        self.feed(node, Input::ReduceFailed { key, suspect, reason: "a stream ended".to_owned() });
+    }
+
+    fn abandon(&mut self, node: usize, key: AttemptKey) {
+        let mut running = false;
+        self.process(node, |process| {
+            process.updates.remove(&key);
+            process.speculated.remove(&key);
+            running = process.reducing.take_if(|running| *running == key).is_some();
+        });
+        if running {
+            self.break_reductions(node, None, true, false);
+        }
+    }
+
+    /// The state after the outer step, on a copy.
+    fn stepped(&self, node: usize, key: &AttemptKey, outer_lr: f64, momentum: f64) -> Option<Rc<State>> {
+        let process = self.nodes[node].process.as_ref()?;
+        let bytes = process.update(&self.nodes[node].disk, key)?;
+        let group = self.reductions.0.get(key).filter(|group| group.contributions.len() > 1);
+        if let Some(group) = group.filter(|_| planted!(Plant::ApplyUnencoded)) {
+            return process.state.step_by(&group.unencoded, outer_lr, momentum);
+        }
+        process.state.step(self.spec.sync.codec, &bytes, outer_lr, momentum)
+    }
+
+    fn speculate(&mut self, node: usize, key: AttemptKey, outer_lr: f64, momentum: f64) {
+        let Some(state) = self.stepped(node, &key, outer_lr, momentum) else {
+            return self.violate("S10 attempt isolation", format!("node {node} has no update of {key:?} to apply"));
+        };
+        self.process(node, |process| drop(process.speculated.insert(key, state)));
+        let after = self.random.between(2, 100) * MS;
+        self.schedule_own(after, node, Event::Applied { key });
+    }
+
+    pub(super) fn applied(&mut self, node: usize, key: AttemptKey) {
+        let state = self.nodes[node].process.as_ref().and_then(|process| process.speculated.get(&key).cloned());
+        if let Some(state) = state {
+            self.feed(node, Input::Applied { key, state_root: state.root });
+        }
+    }
+
+    fn persist(&mut self, node: usize, token: PersistToken, register: Register, candidate: Option<Candidate>) {
+        let process = self.nodes[node].process.as_ref();
+        let held = candidate.map(|candidate| {
+            let update = process.and_then(|process| process.update(&self.nodes[node].disk, &candidate.key));
+            (candidate, update)
+        });
+        let candidate = match held {
+            Some((candidate, Some(update))) => Some(Held { candidate: Rc::new(candidate), update }),
+            Some((candidate, None)) => {
+                let why = format!("node {node} writes a result of {:?} whose update it does not have", candidate.key);
+                return self.violate("S10 attempt isolation", why);
+            }
+            None => None,
+        };
+        self.write(node, token, Write::Vote { register: Box::new(register), candidate });
+    }
+
+    fn commit(
+        &mut self,
+        node: usize,
+        token: PersistToken,
+        key: Option<AttemptKey>,
+        (record, certificate): (Record, Certificate),
+        mine: bool,
+    ) {
+        let link = Link::new(record, Some(certificate));
+        let known = self.nodes[node].process.as_ref().and_then(|p| p.speculated.get(&key?).cloned());
+        let (lr, momentum) = trainer::outer_of(&self.spec.outer, link.record.contributors.len());
+        // After a restart the step has not been computed by this process.
+        let state = match key {
+            None => self.nodes[node].process.as_ref().map(|process| Rc::clone(&process.state)),
+            Some(key) => known.or_else(|| self.stepped(node, &key, lr, momentum)),
+        };
+        let Some(mut state) = state else {
+            return self.violate("S8 exact result", format!("node {node} commits {:?} without its update", link.digest));
+        };
+        if let Some(twice) = key.filter(|_| planted!(Plant::ApplyTwice)) {
+            let process = self.nodes[node].process.as_ref();
+            let bytes = process.and_then(|process| process.update(&self.nodes[node].disk, &twice));
+            state = bytes.and_then(|b| state.step(self.spec.sync.codec, &b, lr, momentum)).unwrap_or(state);
+        }
+        self.observe(&Observed::Committing { node, key, link: &link, state: &state, mine });
+        let (head, held) = (link.clone(), Rc::clone(&state));
+        self.process(node, |process| {
+            (process.head, process.state) = (Some(head), held);
+            process.speculated.clear();
+            process.updates.clear();
+            process.reducing = None;
+            if mine {
+                process.offer = None;
+            }
+        });
+        self.reductions.prune(link.record.seq);
+        self.decided.entry(link.digest).or_insert((link.record.kind, self.now));
+        self.write(node, token, Write::Commit { link, state });
+    }
+
+    fn write(&mut self, node: usize, token: PersistToken, write: Write) {
+        self.process(node, |process| process.writes.push_back((token, write)));
+        let slow = self.nodes[node].slow_disk_until > self.now && self.random.chance(50);
+        let after = if slow { self.random.between(200, 4_000) * MS } else { self.random.between(1, 20) * MS };
+        if planted!(Plant::SyncLies) && self.random.chance(50) {
+            self.release(node, token);
+            return self.schedule_own(after * 20, node, Event::Written { token });
+        }
+        self.schedule_own(after, node, Event::Written { token });
+    }
+
+    /// Writes on their way reach the disk in order.
+    pub(super) fn written(&mut self, node: usize, token: PersistToken) {
+        let Some(process) = self.nodes[node].process.as_mut() else { return };
+        let Some(place) = process.writes.iter().position(|(waiting, _)| *waiting == token) else { return };
+        let done: Vec<(PersistToken, Write)> = process.writes.drain(..=place).collect();
+        for (token, write) in done {
+            self.store(node, write);
+            self.release(node, token);
+        }
+    }
+
+    pub(super) fn store(&mut self, node: usize, write: Write) {
+        self.observe(&Observed::Stored { node, write: &write });
+        self.nodes[node].disk.apply(write);
+    }
+
+    /// What waited for a write may go.
+    fn release(&mut self, node: usize, token: PersistToken) {
+        let mut released = Vec::new();
+        self.process(node, |process| {
+            released = process.waiting.extract_if(.., |(after, _, _)| *after == token).collect();
+        });
+        for (_, to, bytes) in released {
+            self.post(node, to, bytes);
+        }
+        self.feed(node, Input::Durable { token });
+    }
+
+    fn refuse(&mut self, node: usize, peer: &NodeId, refusal: &Refusal) {
+        let Some(peer) = self.keys.index(peer) else { return };
+        if matches!(refusal, Refusal::Equivocation { .. }) {
+            self.marks.hit("equivocation seen");
+        }
+        if self.nodes[peer].liar.is_some() {
+            self.marks.hit("liar refused");
+        }
+        self.disconnect(node, peer);
+    }
+
+    fn finish(&mut self, node: usize, reason: &Finish) {
+        self.process(node, |process| process.finished = true);
+        match reason {
+            Finish::BudgetSpent => self.marks.hit("budget spent"),
+            Finish::Left => {
+                self.nodes[node].left = true;
+                self.schedule_own(100 * MS, node, Event::Exit);
+            }
+            Finish::Fenced | Finish::RunMismatch { .. } => {
+                self.violate("S18 accuracy of blame", format!("node {node} ends: {reason:?}"));
+            }
+        }
+    }
+}

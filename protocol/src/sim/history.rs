@@ -1,0 +1,250 @@
+//! One history from one seed: faults for a while, then a quorum that is healed, in which the flock must fly on.
+
+use super::mark::Marks;
+use super::options::Options;
+use super::random::Random;
+use super::schedule::{self, Planned};
+use super::world::{Event, World};
+use super::{SECOND, specification};
+use crate::quorum::Quorum;
+use crate::record::RecordKind;
+use crate::run::Minority;
+use crate::{Digest, NodeId};
+use std::collections::BTreeSet;
+
+/// After healing all must stand on one head with new rounds within this time, and the graces of a fork.
+const HEALED_MAX: u64 = 300 * SECOND;
+/// And within as much again everybody who is there must contribute, and nobody else be a member.
+const COMPLETE_MAX: u64 = 200 * SECOND;
+/// Rounds that must be committed after healing.
+const ROUNDS: usize = 3;
+
+/// An invariant that did not hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Violation {
+    pub invariant: &'static str,
+    pub detail: String,
+    /// Microseconds since the beginning.
+    pub at: u64,
+}
+
+/// How to live through a seed, if not just as it is drawn.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// So many nodes at most.
+    pub nodes: Option<usize>,
+    /// Only these faults of the schedule.
+    pub keep: Option<BTreeSet<usize>>,
+    pub trace: bool,
+    pub story: Option<fn(&str)>,
+}
+
+/// What came of a history.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    pub options: Options,
+    pub faults: usize,
+    pub violation: Option<Violation>,
+    pub marks: Marks,
+    pub commits: u64,
+    pub skips: u64,
+    pub forks: u64,
+    pub merges: u64,
+    pub virtual_time: u64,
+    pub events: u64,
+    /// Of all inputs and outputs, if it was asked for.
+    pub trace: Digest,
+    /// No quorum could be healed, and the policy is to wait for one.
+    pub stuck: bool,
+}
+
+/// Options and faults of a seed under these settings.
+pub fn plan(seed: u64, settings: &Settings) -> (Options, Vec<Planned>) {
+    let drawn = Options::draw(seed);
+    let schedule = schedule::draw(seed, &drawn);
+    let kept = |(index, _): &(usize, Planned)| settings.keep.as_ref().is_none_or(|keep| keep.contains(index));
+    let schedule = schedule.into_iter().enumerate().filter(kept).map(|(_, planned)| planned).collect();
+    let nodes = settings.nodes.map_or(drawn.nodes, |nodes| nodes.min(drawn.nodes));
+    (drawn.shrink(nodes), schedule)
+}
+
+/// Lives through the history of a seed.
+pub fn live(seed: u64, settings: &Settings) -> Outcome {
+    let (options, schedule) = plan(seed, settings);
+    let faults = schedule.len();
+    let mut world = World::new(seed, options.clone(), specification(&options), schedule);
+    world.trace = settings.trace.then(blake3::Hasher::new);
+    world.story = settings.story;
+    world.note(|| Some(format!("{options}")));
+    if options.nodes == 1 {
+        world.marks.hit("n = 1 run");
+    }
+    if options.ed25519 {
+        world.marks.hit("run with real signatures");
+    }
+    world.populate();
+    world.run_until(options.duration, |_| false);
+    let core = world.heal(seed);
+    let stuck = core.is_none();
+    if let Some(core) = core.filter(|_| world.violation.is_none()) {
+        world.prove_alive(&core);
+    }
+    world.into_outcome(faults, stuck)
+}
+
+impl World {
+    fn into_outcome(self, faults: usize, stuck: bool) -> Outcome {
+        let count = |kind: RecordKind| self.decided.values().filter(|(decided, _)| *decided == kind).count() as u64;
+        Outcome {
+            faults,
+            stuck,
+            commits: count(RecordKind::Commit),
+            skips: count(RecordKind::Skip),
+            forks: count(RecordKind::Fork),
+            merges: self.marks.count("merge"),
+            virtual_time: self.now,
+            events: self.events,
+            trace: self.trace.as_ref().map_or(Digest::default(), |trace| Digest(*trace.finalize().as_bytes())),
+            violation: self.violation,
+            marks: self.marks,
+            options: self.options,
+        }
+    }
+
+    /// No more faults. A core that can go on is chosen and healed, all others are dead for good; None if there is no
+    /// such core, as when too many disks were lost.
+    fn heal(&mut self, seed: u64) -> Option<BTreeSet<usize>> {
+        let mut random = Random::new(seed, "core");
+        let mut core: BTreeSet<usize> = (0..self.nodes.len()).collect();
+        if !self.recoverable(&core) {
+            return None;
+        }
+        for node in 0..self.nodes.len() {
+            let without: BTreeSet<usize> = core.iter().copied().filter(|other| *other != node).collect();
+            if random.chance(25) && self.recoverable(&without) {
+                core = without;
+            }
+        }
+        self.note(|| Some(format!("healed: {core:?}")));
+        self.calm = true;
+        self.network.heal();
+        for node in 0..self.nodes.len() {
+            let hung = self.nodes[node].process.as_ref().is_some_and(|process| process.hung || process.finished);
+            if !core.contains(&node) {
+                self.crash(node, false);
+                self.nodes[node].gone = true;
+            } else if !self.nodes[node].alive() || (hung && self.options.rounds == 0) {
+                self.crash(node, false);
+                let after = random.between(0, 5 * SECOND);
+                self.schedule(after, node, 0, Event::Start);
+            }
+        }
+        Some(core)
+    }
+
+    /// Whether these nodes can go on by themselves: one of them knows a lineage, and either may fork or holds a quorum
+    /// of it that remembers what it has said.
+    fn recoverable(&self, core: &BTreeSet<usize>) -> bool {
+        let heads = core.iter().filter_map(|node| self.nodes[*node].disk.head());
+        let best = |tokens: u64, lineage: &Digest, seq: u64| (tokens, std::cmp::Reverse(*lineage), seq);
+        let head = heads.max_by_key(|head| best(head.record.tokens, &head.record.lineage, head.record.seq));
+        let Some(head) = head else { return self.nodes.iter().all(|n| n.disk.chain.is_empty()) && core.contains(&0) };
+        if self.spec.partition.minority == Minority::Fork {
+            return true;
+        }
+        let quorum = Quorum::after(&head.record, &head.digest);
+        let speaks = |id: &NodeId| {
+            let node = self.keys.index(id).filter(|node| core.contains(node)).map(|node| &self.nodes[node]);
+            node.filter(|node| !node.amnesic).and_then(|node| node.disk.register.as_ref()).is_some_and(|register| {
+                register.lineage == head.record.lineage && quorum.has(id, register.incarnation)
+            })
+        };
+        quorum.met_by(speaks)
+    }
+
+    fn prove_alive(&mut self, core: &BTreeSet<usize>) {
+        let began = self.now;
+        let bound = HEALED_MAX + 4 * self.options.grace;
+        let mut looked = 0;
+        let done = self.run_until(began + bound, |world| {
+            // Looking is dear.
+            let due = world.now >= looked + SECOND / 5;
+            looked = if due { world.now } else { looked };
+            due && world.flown(core, began)
+        });
+        if self.violation.is_some() {
+            return;
+        }
+        if !done {
+            let invariant = if self.one_head(core).is_some() { "L1 commits" } else { "L4 one head" };
+            let why = format!("no {ROUNDS} common rounds within {} s of healing: {}", bound / SECOND, self.report(core));
+            return self.violate(invariant, why);
+        }
+        let flown = self.now;
+        let bound = COMPLETE_MAX + 2 * self.options.grace;
+        let done = self.run_until(flown + bound, |world| {
+            let due = world.now >= looked + SECOND / 5;
+            looked = if due { world.now } else { looked };
+            due && world.complete(core)
+        });
+        if self.violation.is_none() && !done {
+            let why = format!("after {} s the members are not those who are there: {}", bound / SECOND, self.report(core));
+            self.violate("L3 roster", why);
+        }
+        let skips = self.decided.values().filter(|(kind, at)| *kind == RecordKind::Skip && *at > flown).count();
+        if self.violation.is_none() && skips > 3 {
+            self.violate("L5 few attempts", format!("{skips} rounds were skipped after healing"));
+        }
+    }
+
+    /// The digest at which all of these nodes stand, if they stand together.
+    fn one_head(&self, core: &BTreeSet<usize>) -> Option<Digest> {
+        let mut heads = core.iter().map(|node| self.nodes[*node].head().map(|head| head.digest));
+        let first = heads.next()??;
+        heads.all(|head| head == Some(first)).then_some(first)
+    }
+
+    /// One head, behind it enough rounds that were committed since.
+    fn flown(&self, core: &BTreeSet<usize>, since: u64) -> bool {
+        let Some(node) = self.one_head(core).and_then(|_| core.first()) else { return false };
+        let ended = |node: &usize| self.nodes[*node].process.as_ref().is_some_and(|process| process.finished);
+        if self.options.rounds > 0 && core.iter().all(ended) {
+            return true;
+        }
+        let chain = &self.nodes[*node].disk.chain;
+        let commits = chain.iter().rev().filter(|link| link.record.kind == RecordKind::Commit).take(ROUNDS);
+        let new = |digest: &Digest| self.decided.get(digest).is_some_and(|(_, at)| *at > since);
+        commits.filter(|link| new(&link.digest)).count() == ROUNDS
+    }
+
+    /// Everybody who is there has contributed, and nobody else is a member.
+    fn complete(&self, core: &BTreeSet<usize>) -> bool {
+        let ended = |node: &usize| self.nodes[*node].process.as_ref().is_some_and(|process| process.finished);
+        if core.iter().all(ended) {
+            return true;
+        }
+        let Some(head) = core.first().and_then(|node| self.nodes[*node].head()) else { return false };
+        let all: BTreeSet<NodeId> = core.iter().map(|node| self.nodes[*node].id).collect();
+        let contributors = head.record.contributors.iter().map(|c| c.member);
+        let members: BTreeSet<NodeId> = head.record.members().collect();
+        contributors.collect::<BTreeSet<NodeId>>() == all && members == all
+    }
+
+    /// Where everybody stands, for a person.
+    pub fn report(&self, core: &BTreeSet<usize>) -> String {
+        let line = |node: &usize| {
+            let n = &self.nodes[*node];
+            let Some(view) = n.process.as_ref().map(|process| process.engine.view()) else {
+                return format!("\n  n{node} {:?} is dead", n.id);
+            };
+            let members: Vec<String> =
+                view.members.iter().map(|m| format!("{:?}:{:?}:{:?}", m.id, m.role, m.state)).collect();
+            format!(
+                "\n  n{node} {:?} {} lineage {:?} seq {} head {:?} round {} attempt {:?} quorum {:?} waits {:?} {}",
+                n.id, view.phase, view.lineage, view.seq, view.head, view.round, view.attempt.map(|a| a.0),
+                (view.quorum.here, view.quorum.voters, view.quorum.in_reach), view.waiting, members.join(" ")
+            )
+        };
+        core.iter().map(line).collect()
+    }
+}

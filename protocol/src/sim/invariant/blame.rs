@@ -1,0 +1,31 @@
+//! S18: nobody who is honest is refused by somebody who is, and a contradiction is only said of who contradicted itself.
+
+use super::{Invariant, Observed, require};
+use crate::engine::io::{Output, Refusal};
+use crate::sim::world::World;
+
+#[derive(Default)]
+pub(super) struct Blame {
+    seen: u64,
+}
+
+impl Invariant for Blame {
+    fn name(&self) -> &'static str {
+        "S18 accuracy of blame"
+    }
+
+    fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
+        let Observed::Outputs { node, outputs } = event else { return Ok(()) };
+        if world.nodes[*node].liar.is_some() {
+            return Ok(());
+        }
+        for output in *outputs {
+            let Output::Refuse { peer, refusal } = output else { continue };
+            self.seen += 1;
+            let honest = world.keys.index(peer).is_some_and(|peer| world.nodes[peer].liar.is_none());
+            let blames = !matches!(refusal, Refusal::Stale | Refusal::Full);
+            require(!honest || !blames, || format!("node {node} refuses honest {peer:?}: {refusal:?}"))?;
+        }
+        Ok(())
+    }
+}

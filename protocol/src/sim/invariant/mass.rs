@@ -1,0 +1,59 @@
+//! S7: what a node has trained is taken in by one commit, or still held, or lost with the node's process or place.
+
+use super::{Invariant, Observed, require};
+use crate::message::Message;
+use crate::sim::process::Offer;
+use crate::sim::world::{World, kind};
+use crate::Digest;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Payloads by READY, and which a commit took in.
+#[derive(Default)]
+pub(super) struct Mass {
+    payloads: BTreeMap<Digest, Digest>,
+    taken: BTreeMap<Digest, BTreeSet<Digest>>,
+}
+
+impl Invariant for Mass {
+    fn name(&self) -> &'static str {
+        "S7 mass conservation"
+    }
+
+    fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
+        match event {
+            Observed::Sent { bytes, .. } if kind(bytes) == "ready" => {
+                if let Some(opened) = world.open(bytes)
+                    && let Message::Ready(ready) = opened.message
+                {
+                    self.payloads.insert(opened.digest, ready.payload);
+                }
+                Ok(())
+            }
+            Observed::Training { node, lease, .. } => {
+                let held = world.nodes[*node].process.as_ref().and_then(|process| process.offer.as_ref());
+                let kept = held.is_some_and(|offer: &Offer| offer.span.start == lease.start);
+                require(!kept, || format!("node {node} trains on a lease again whose contribution it holds"))
+            }
+            Observed::Committing { node, link, mine, .. } => {
+                let (id, record) = (world.nodes[*node].id, &link.record);
+                let own = record.contributors.iter().find(|contributor| contributor.member == id);
+                let forks = record.kind == crate::record::RecordKind::Fork;
+                require(*mine == own.is_some() || forks, || {
+                    let verb = if *mine { "drops" } else { "keeps" };
+                    format!("node {node} {verb} what the record at seq {} says otherwise of", record.seq)
+                })?;
+                let held = world.nodes[*node].process.as_ref().and_then(|process| process.offer.as_ref());
+                let Some((own, offer)) = own.zip(held) else { return Ok(()) };
+                let payload = self.payloads.get(&own.ready).copied().unwrap_or(offer.payload);
+                require(payload == offer.payload, || {
+                    format!("node {node} drops {:?}, the record takes {payload:?} in", offer.payload)
+                })?;
+                let others = self.taken.entry(payload).or_default();
+                let again = others.iter().any(|other| *other != link.digest);
+                others.insert(link.digest);
+                require(!again, || format!("{payload:?} of node {node} is taken in twice"))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What must hold at every step: one file for each invariant of the list that this project keeps.
+//!
+//! | | invariant | file |
+//! |---|---|---|
+//! | S1 | agreement: one record at each place of a lineage | `agreement` |
+//! | S2 | no fork: every certificate on any disk is a quorum's, and for one record | `certificates` |
+//! | S3 | parity: one state for one record | `parity` |
+//! | S4 | lineage: every chain is linked, from its genesis on | `lineage` |
+//! | S5 | registers rise, and are on the disk before they are heard | `registers` |
+//! | S6 | every sample is counted once, and none is lost | `samples` |
+//! | S7 | mass conservation: each contribution is taken in once, or still held | `mass` |
+//! | S8 | exact result: the reference reduction of what was contributed | `result` |
+//! | S9 | membership changes by the rules, at records only | `membership` |
+//! | S10 | attempts are isolated (also checked where reductions run) | `attempts` |
+//! | S11 | bounded influence, nothing that is not finite | `bounds` |
+//! | S14 | recovery goes on from the newest that was decided | `recovery` |
+//! | S15 | each outer step is applied once | `steps` |
+//! | S16 | lies and stale messages change nothing, and are counted | `refusals` |
+//! | S17 | settings of a round are agreed | `settings` |
+//! | S18 | nobody honest is blamed | `blame` |
+//! | S19 | what is held and said is bounded | `resources` |
+//!
+//! S20 (no panic) and S21 (determinism) are checked by whoever runs a history; L1 to L5 in [`super::history`]. S12, S13
+//! (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
+
+mod agreement;
+mod attempts;
+mod blame;
+mod bounds;
+mod certificates;
+mod lineage;
+mod mass;
+mod membership;
+mod parity;
+mod recovery;
+mod refusals;
+mod registers;
+mod resources;
+mod result;
+mod samples;
+mod settings;
+mod steps;
+
+use super::disk::{Link, Write};
+use super::process::Offer;
+use super::trainer::State;
+use super::world::World;
+use crate::Digest;
+use crate::engine::io::{AttemptKey, Input, Output};
+use crate::record::Span;
+use std::rc::Rc;
+
+/// Names of all that are checked, also those that are not in a file here.
+pub const NAMES: &[&str] = &[
+    "S1 agreement",
+    "S2 no fork",
+    "S3 parity",
+    "S4 lineage",
+    "S5 monotone registers",
+    "S6 sample accounting",
+    "S7 mass conservation",
+    "S8 exact result",
+    "S9 membership",
+    "S10 attempt isolation",
+    "S11 bounded influence",
+    "S14 recovery choice",
+    "S15 exactly-once apply",
+    "S16 stale rejection",
+    "S17 agreed knobs",
+    "S18 accuracy of blame",
+    "S19 resources",
+    "S20 no panic",
+    "S21 determinism",
+    "L1 commits",
+    "L3 roster",
+    "L4 one head",
+    "L5 few attempts",
+];
+
+/// Something that an invariant can be about.
+pub enum Observed<'a> {
+    /// A process starts on what its disk holds.
+    Started { node: usize },
+    Crashed { node: usize },
+    /// Its disk is empty, or as it was some time ago.
+    LostDisk { node: usize },
+    Input { node: usize, input: &'a Input },
+    Outputs { node: usize, outputs: &'a [Output] },
+    /// A step is over, and what it led to is done.
+    Step { node: usize },
+    /// An answer to bytes that are a lie.
+    Junk { node: usize, from: usize, outputs: &'a [Output] },
+    /// An honest node's bytes leave it.
+    Sent { node: usize, to: usize, bytes: &'a Rc<Vec<u8>> },
+    Training { node: usize, base: Digest, lease: Span },
+    Trained { node: usize, base: Digest, offer: &'a Offer },
+    /// A commit takes effect in memory; the process still holds what was before it.
+    Committing { node: usize, key: Option<AttemptKey>, link: &'a Link, state: &'a Rc<State>, mine: bool },
+    /// A write is about to be on the disk.
+    Stored { node: usize, write: &'a Write },
+    /// Chain and state of the disk were replaced by another node's.
+    Replaced { node: usize },
+}
+
+/// One rule, with what it remembers of the history.
+pub trait Invariant {
+    fn name(&self) -> &'static str;
+
+    /// Looks at an event.
+    ///
+    /// # Errors
+    /// In words, why the rule does not hold.
+    fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String>;
+}
+
+/// All of them, with nothing remembered.
+pub fn all() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(agreement::Agreement::default()),
+        Box::new(certificates::Certificates::default()),
+        Box::new(parity::Parity::default()),
+        Box::new(lineage::Lineage),
+        Box::new(registers::Registers::default()),
+        Box::new(samples::Samples::default()),
+        Box::new(mass::Mass::default()),
+        Box::new(result::Exact::default()),
+        Box::new(membership::Membership),
+        Box::new(attempts::Attempts),
+        Box::new(bounds::Bounds::default()),
+        Box::new(recovery::Recovery::default()),
+        Box::new(steps::Steps),
+        Box::new(refusals::Refusals),
+        Box::new(settings::Knobs::default()),
+        Box::new(blame::Blame::default()),
+        Box::new(resources::Resources),
+    ]
+}
+
+/// An error unless it holds.
+fn require(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(why()) }
+}

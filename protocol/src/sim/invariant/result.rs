@@ -1,0 +1,80 @@
+//! S8: the update of a commit is the reference reduction of its contributors' vectors, bit for bit, and its state is
+//! the outer step with the decoded update.
+
+use super::{Invariant, Observed, require};
+use crate::engine::io::Contribution;
+use crate::message::Message;
+use crate::record::{Record, RecordKind};
+use crate::sim::disk::Write;
+use crate::sim::trainer::{self, State};
+use crate::sim::world::{World, kind};
+use crate::{Digest, ring, update};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+#[derive(Default)]
+pub(super) struct Exact {
+    vectors: BTreeMap<Digest, Rc<Vec<f32>>>,
+    readys: BTreeMap<Digest, Digest>,
+    states: BTreeMap<Digest, Rc<State>>,
+    done: BTreeSet<Digest>,
+}
+
+impl Invariant for Exact {
+    fn name(&self) -> &'static str {
+        "S8 exact result"
+    }
+
+    fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
+        match event {
+            Observed::Trained { offer, .. } => drop(self.vectors.insert(offer.payload, Rc::clone(&offer.vector))),
+            Observed::Sent { bytes, .. } if kind(bytes) == "ready" => self.note(bytes, world),
+            Observed::Stored { write: Write::Vote { candidate: Some(held), .. }, .. } => {
+                // A node that is alone with a READY tells it to nobody.
+                held.candidate.readys.iter().for_each(|bytes| self.note(bytes, world));
+            }
+            Observed::Stored { write: Write::Found { link, state } | Write::Commit { link, state }, .. } => {
+                if link.record.kind == RecordKind::Commit && self.done.insert(link.digest) {
+                    self.check(&link.record, state, world)?;
+                }
+                self.states.entry(link.record.base_or(link.digest)).or_insert_with(|| Rc::clone(state));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Exact {
+    fn note(&mut self, bytes: &[u8], world: &World) {
+        let Some(opened) = world.open(bytes) else { return };
+        if let Message::Ready(ready) = opened.message {
+            self.readys.insert(opened.digest, ready.payload);
+        }
+    }
+
+    fn check(&self, record: &Record, state: &State, world: &World) -> Result<(), String> {
+        let seq = record.seq;
+        let by_id: BTreeMap<_, _> = record.contributors.iter().map(|c| (c.member, c)).collect();
+        let order = ring::order(&record.parent, by_id.keys().copied());
+        let contributors: Vec<_> = order.iter().filter_map(|id| by_id.get(id)).collect();
+        let payloads: Option<Vec<Digest>> = contributors.iter().map(|c| self.readys.get(&c.ready).copied()).collect();
+        let payloads = payloads.ok_or(format!("seq {seq}: a READY that nobody said"))?;
+        let vectors: Option<Vec<_>> = payloads.iter().map(|payload| self.vectors.get(payload).cloned()).collect();
+        let vectors = vectors.ok_or(format!("seq {seq}: a contribution that nobody trained"))?;
+        let members: Vec<Contribution> = contributors
+            .iter()
+            .zip(&payloads)
+            .map(|(c, payload)| Contribution { member: c.member, tokens: c.tokens, payload: *payload })
+            .collect();
+        let bytes = trainer::reduce(world.spec.sync.codec, &members, &vectors).ok_or("no reduction")?;
+        require(update::digest(&bytes) == record.update, || format!("seq {seq}: not the reference reduction"))?;
+        let base = world.nodes.iter().flat_map(|node| node.disk.chain.iter()).find(|link| link.digest == record.parent);
+        let before = base.and_then(|link| self.states.get(&link.record.base_or(link.digest)));
+        let Some(before) = before else { return Ok(()) };
+        let (lr, momentum) = trainer::outer_of(&world.spec.outer, members.len());
+        let after = before.step(world.spec.sync.codec, &bytes, lr, momentum);
+        let exact = after.is_some_and(|after| after.root == state.root && after.root == record.state_root);
+        require(exact, || format!("seq {seq}: the state is not that of the decoded update"))
+    }
+}

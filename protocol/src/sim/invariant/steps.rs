@@ -1,0 +1,27 @@
+//! S15: a commit moves a node's state by its own outer step once, wherever its process died before.
+
+use super::{Invariant, Observed, require};
+use crate::sim::trainer;
+use crate::sim::world::World;
+
+pub(super) struct Steps;
+
+impl Invariant for Steps {
+    fn name(&self) -> &'static str {
+        "S15 exactly-once apply"
+    }
+
+    fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
+        let Observed::Committing { node, key: Some(key), link, state, .. } = event else { return Ok(()) };
+        let machine = &world.nodes[*node];
+        let twice = machine.disk.chain.iter().any(|held| held.digest == link.digest);
+        require(!twice, || format!("node {node} applies seq {} again", link.record.seq))?;
+        let Some(process) = machine.process.as_ref().filter(|process| !process.damaged) else { return Ok(()) };
+        let Some(bytes) = process.update(&machine.disk, key) else { return Ok(()) };
+        let (lr, momentum) = trainer::outer_of(&world.spec.outer, link.record.contributors.len());
+        let once = process.state.step(world.spec.sync.codec, &bytes, lr, momentum);
+        require(once.is_some_and(|once| once.root == state.root), || {
+            format!("node {node}: seq {} is not one step from its state before", link.record.seq)
+        })
+    }
+}

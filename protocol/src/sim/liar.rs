@@ -1,0 +1,145 @@
+//! Members that lie about anything but their votes: a wrapper around a node that changes what it says, and says what
+//! its program never would. Each lie has to end in a counted, named refusal, and change nothing.
+
+use super::MS;
+use super::world::{Event, World, kind};
+use crate::message::{Certificate, Head, Message, Ready};
+use crate::record::Role;
+use crate::{Digest, wire};
+use std::rc::Rc;
+
+/// What a liar has at hand to lie with.
+#[derive(Debug, Default)]
+pub struct Liar {
+    /// Something of its own that was true.
+    said: Option<Rc<Vec<u8>>>,
+    ready: Option<Ready>,
+}
+
+/// Bytes of an envelope before its body, and behind it.
+const HEADER: usize = 38;
+const SIGNATURE: usize = 64;
+
+impl World {
+    /// What leaves a liar in place of what its program says.
+    pub(super) fn twist(&mut self, from: usize, to: usize, bytes: Rc<Vec<u8>>) -> Vec<Rc<Vec<u8>>> {
+        if self.calm || self.nodes[from].liar.is_none() {
+            return vec![bytes];
+        }
+        match kind(&bytes) {
+            "ready" => self.twist_ready(from, to, bytes),
+            "head" if self.random.chance(5) => self.false_head(from).map_or(vec![bytes], |lie| vec![lie]),
+            "leave" | "join" if self.random.chance(20) => Vec::new(),
+            _ => {
+                if let Some(liar) = &mut self.nodes[from].liar {
+                    liar.said = Some(Rc::clone(&bytes));
+                }
+                vec![bytes]
+            }
+        }
+    }
+
+    /// Withheld, as it is, or different for every other node.
+    fn twist_ready(&mut self, from: usize, to: usize, bytes: Rc<Vec<u8>>) -> Vec<Rc<Vec<u8>>> {
+        let Some(Message::Ready(ready)) = self.open(&bytes).map(|opened| opened.message) else { return vec![bytes] };
+        if let Some(liar) = &mut self.nodes[from].liar {
+            liar.ready = Some(ready.clone());
+        }
+        let other = Message::Ready(Ready { loss_q16: ready.loss_q16 ^ 1, ..ready });
+        match self.random.between(0, 9) {
+            0 => Vec::new(),
+            1 if to % 2 == 1 => self.sealed(from, &other).into_iter().collect(),
+            2 => [Some(bytes), self.sealed(from, &other)].into_iter().flatten().collect(),
+            _ => vec![bytes],
+        }
+    }
+
+    fn false_head(&mut self, from: usize) -> Option<Rc<Vec<u8>>> {
+        let head = self.nodes[from].head()?;
+        let (lineage, seq) = (head.record.lineage, head.record.seq + self.random.between(1, 5));
+        let record = Digest::of("starling sim lie v1", &[&seq.to_le_bytes()]);
+        let phase = crate::message::Phase::Training;
+        let head = Head { lineage, seq, record, tokens: head.record.tokens << 1, phase, progress: 0 };
+        self.sealed(from, &Message::Head(head))
+    }
+
+    fn sealed(&self, from: usize, message: &Message) -> Option<Rc<Vec<u8>>> {
+        wire::seal(self.keys.signer(from).as_ref(), &self.run, message).ok().map(Rc::new)
+    }
+
+    /// Says something that no program says, to somebody.
+    pub(super) fn lie(&mut self, from: usize) {
+        if self.calm {
+            return;
+        }
+        let again = self.random.between(500 * MS, 8_000 * MS);
+        self.schedule(again, from, 0, Event::Lie);
+        let near: Vec<usize> = self.network.neighbours(from).into_iter().collect();
+        let Some(to) = self.random.pick(&near).filter(|_| self.nodes[from].alive()) else { return };
+        if let Some(bytes) = self.fabricate(from) {
+            let after = self.random.between(MS, 50 * MS);
+            self.schedule(after, to, 0, Event::Junk { from, bytes });
+        }
+    }
+
+    fn fabricate(&mut self, from: usize) -> Option<Rc<Vec<u8>>> {
+        let liar = self.nodes[from].liar.as_ref()?;
+        let (said, ready) = (liar.said.clone()?, liar.ready.clone());
+        let mut bytes = said.to_vec();
+        match self.random.between(0, 8) {
+            0 => {
+                let at = self.random.next() as usize % bytes.len();
+                bytes[at] ^= 1 << self.random.between(0, 7);
+            }
+            1 => bytes.resize(bytes.len() + self.random.between(1, 20_000) as usize, 7),
+            2 => bytes.truncate(self.random.next() as usize % bytes.len()),
+            3 => bytes[0] ^= 1,
+            4 => {
+                // Another's words as if they were its own to pass on.
+                let near: Vec<usize> = self.network.neighbours(from).into_iter().collect();
+                let other = self.random.pick(&near)?;
+                bytes = self.network.old(other, from, &mut self.random)?.to_vec();
+            }
+            5 => {
+                let elsewhere = Digest::of("starling sim other run v1", &[]);
+                let message = Message::Ready(ready?);
+                bytes = wire::seal(self.keys.signer(from).as_ref(), &elsewhere, &message).ok()?;
+            }
+            6 => bytes = self.not_a_number(from, ready?)?,
+            7 => bytes = self.thin_certificate(from)?,
+            _ => {
+                let wide = Ready { samples: 1 << 40, ..ready? };
+                return self.sealed(from, &Message::Ready(wide));
+            }
+        }
+        Some(Rc::new(bytes))
+    }
+
+    /// A READY whose norm is not a number, well signed.
+    fn not_a_number(&self, from: usize, ready: Ready) -> Option<Vec<u8>> {
+        let norm = ready.measured.norm_bits.to_le_bytes();
+        let bytes = self.sealed(from, &Message::Ready(ready))?;
+        let body = bytes.get(HEADER..bytes.len().checked_sub(SIGNATURE)?)?;
+        let at = body.windows(4).rposition(|window| window == norm)?;
+        let mut body = body.to_vec();
+        body.get_mut(at..at + 4)?.copy_from_slice(&f32::NAN.to_bits().to_le_bytes());
+        let id = self.keys.id(from);
+        let signed = [b"starling control v1".as_slice(), &self.run.0, &id.0, &body].concat();
+        let signature = self.keys.signer(from).sign(&signed);
+        Some([bytes.get(..HEADER)?, &body, &signature.0].concat())
+    }
+
+    /// "This was decided", with less than a quorum of votes: those for the record before, for another.
+    fn thin_certificate(&mut self, from: usize) -> Option<Vec<u8>> {
+        let head = self.nodes[from].head()?;
+        let voters = head.record.next.members.iter().filter(|member| member.role == Role::Voter).count();
+        let certificate = Certificate {
+            lineage: head.record.lineage,
+            seq: head.record.seq + 1,
+            record: crate::engine::succession::skip(&head.record, head.digest)?.digest(),
+            votes: Vec::new(),
+        };
+        let bytes = self.sealed(from, &Message::Certificate(certificate)).filter(|_| voters > 1)?;
+        Some(bytes.to_vec())
+    }
+}

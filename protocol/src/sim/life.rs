@@ -1,0 +1,295 @@
+//! Processes and connections that come and go, and the faults of the schedule.
+
+use super::disk::Disk;
+use super::invariant::Observed;
+use super::schedule::{Fault, Planned};
+use super::world::{Event, World};
+use super::{MS, SECOND};
+use crate::engine::io::{Input, Notice, Refusal};
+use std::collections::BTreeSet;
+
+/// Snapshots of a disk that are kept, one a while.
+const SNAPSHOTS: usize = 12;
+
+impl World {
+    pub(super) fn start(&mut self, node: usize) {
+        if self.nodes[node].alive() || self.nodes[node].gone {
+            return;
+        }
+        // The first node founds, as long as there is nothing to join; further founders do not look.
+        let nothing = node > 0 || self.nodes.iter().all(|n| n.disk.chain.is_empty());
+        let found = node < self.options.founders && nothing && self.nodes[node].disk.chain.is_empty();
+        if self.nodes[node].disk.register.is_some() {
+            self.marks.hit("restart with a register");
+        }
+        let spec = self.spec.clone();
+        self.nodes[node].start(node, &self.keys, &spec, found);
+        self.note(|| Some(format!("n{node} starts")));
+        self.observe(&Observed::Started { node });
+        let phase = self.random.between(0, 100 * MS);
+        self.schedule_own(phase, node, Event::Tick);
+        self.feed(node, Input::Tick);
+    }
+
+    pub(super) fn dial(&mut self, a: usize, b: usize) {
+        let again = self.random.between(200, 700) * MS;
+        self.schedule(again, a, 0, Event::Dial { other: b });
+        if !self.nodes[a].alive() || !self.nodes[b].alive() {
+            return;
+        }
+        let Some(conn) = self.network.connect(a, b, self.now) else { return };
+        for (at, other) in [(a, b), (b, a)] {
+            let after = self.random.between(0, 50 * MS);
+            self.schedule(after, at, 0, Event::Up { other, conn });
+        }
+    }
+
+    pub(super) fn up(&mut self, node: usize, other: usize, conn: u64) {
+        if !self.network.is(node, other, conn) {
+            return;
+        }
+        let peer = self.keys.id(other);
+        if self.network.learn_up(node, other, conn) {
+            self.feed(node, Input::PeerDown { peer });
+        }
+        self.feed(node, Input::PeerUp { peer });
+        let micros = self.network.round_trip(node, other) as u32;
+        self.feed(node, Input::Rtt { peer, micros });
+        if self.options.replays && !self.calm && self.random.chance(40) {
+            self.replay(other, node);
+        }
+    }
+
+    /// A lying network brings up bytes of connections before. Greetings apart: a transport that is authenticated at all
+    /// is so for a connection's first bytes.
+    fn replay(&mut self, from: usize, to: usize) {
+        let count = self.random.between(1, 6);
+        for _ in 0..count {
+            let old = self.network.old(from, to, &mut self.random);
+            if let Some(bytes) = old.filter(|bytes| super::world::kind(bytes) != "hello") {
+                self.marks.hit("old bytes replayed");
+                let after = self.random.between(0, 500 * MS);
+                let conn = self.network.id(from, to);
+                self.schedule(after, to, 0, Event::Deliver { from, conn, bytes });
+            }
+        }
+    }
+
+    /// The process is gone at once; what was on its way to the disk may or may not have arrived.
+    pub(super) fn crash(&mut self, node: usize, silent: bool) {
+        let Some(process) = self.nodes[node].process.take() else { return };
+        self.note(|| Some(format!("n{node} dies, silently: {silent}")));
+        self.mark_lost(&process);
+        let mut whole = true;
+        for (_, write) in process.writes {
+            // In order; the first that is lost or torn is the end, as its checksum shows.
+            whole = whole && self.random.chance(50);
+            if whole {
+                self.store(node, write);
+            } else {
+                self.marks.hit("write torn at a crash");
+                break;
+            }
+        }
+        self.observe(&Observed::Crashed { node });
+        self.nodes[node].paused_until = 0;
+        self.network.forget(node);
+        for other in self.network.neighbours(node) {
+            if let Some(conn) = self.network.close(node, other) {
+                let after = if silent { self.random.between(5, 30) * SECOND } else { self.random.between(0, 200 * MS) };
+                self.schedule(after, other, 0, Event::Down { other: node, conn });
+            }
+        }
+        let spare = self.random.chance(50);
+        self.break_reductions(node, None, spare, silent);
+    }
+
+    fn mark_lost(&mut self, process: &super::process::Process) {
+        let commits = process.writes.iter().any(|(_, write)| matches!(write, super::disk::Write::Commit { .. }));
+        if commits {
+            self.marks.hit("crash between commit and persist");
+        } else if !process.writes.is_empty() {
+            self.marks.hit("crash between vote and persist");
+        }
+        if process.reducing.is_some() {
+            self.marks.hit("death in a reduction");
+        }
+    }
+
+    /// The connection between two nodes breaks.
+    pub(super) fn disconnect(&mut self, a: usize, b: usize) {
+        let Some(conn) = self.network.close(a, b) else { return };
+        for (at, other) in [(a, b), (b, a)] {
+            let after = self.random.between(0, 200 * MS);
+            self.schedule(after, at, 0, Event::Down { other, conn });
+        }
+        self.break_reductions(a, Some(b), true, false);
+    }
+
+    pub(super) fn break_reductions(&mut self, node: usize, other: Option<usize>, spare_done: bool, silent: bool) {
+        for (key, hanging) in self.reductions.hit(node, other, spare_done) {
+            for member in hanging {
+                // A stream that ends is noticed; one that just stops is not.
+                if !silent && self.random.chance(80) {
+                    let suspect = self.random.chance(60).then_some(node).filter(|suspect| *suspect != member);
+                    let after = self.random.between(10, 1_000) * MS;
+                    self.schedule_own(after, member, Event::Failed { key, suspect });
+                }
+            }
+        }
+    }
+
+    /// Nothing comes through from `a` to `b`: the connection ends after a while, whatever happens to the link.
+    fn block(&mut self, a: usize, b: usize, until: u64) {
+        if let Some(conn) = self.network.block(a, b, until) {
+            let after = self.random.between(SECOND, 15 * SECOND);
+            self.schedule(after, a, 0, Event::Sever { other: b, conn });
+        }
+    }
+
+    pub(super) fn sever(&mut self, a: usize, b: usize, conn: u64) {
+        if self.network.is(a, b, conn) {
+            self.disconnect(a, b);
+        }
+    }
+
+    /// One fault of the schedule, where it can happen.
+    pub(super) fn strike(&mut self, index: usize) {
+        self.take_snapshots();
+        let Some(Planned { fault, .. }) = self.schedule.get(index).copied().filter(|_| !self.calm) else { return };
+        self.note(|| Some(format!("fault {index}: {fault:?}")));
+        let count = self.nodes.len() as u64;
+        let place = |number: u64| (number % count) as usize;
+        let two = |a: u64, b: u64| (place(a), (place(a) + 1 + (b % (count - 1).max(1)) as usize) % count as usize);
+        let until = |lasts: u64| self.now + lasts;
+        match fault {
+            Fault::Crash { node, silent, back } => self.crash_and_return(place(node), silent, back),
+            Fault::Blackout { spread, back } => {
+                self.marks.hit("all crashed at once");
+                for node in 0..self.nodes.len() {
+                    let (after, back) = (self.random.between(0, spread), self.random.between(back / 2, back * 2));
+                    self.schedule_own(after, node, Event::Exit);
+                    self.schedule(after + back, node, 0, Event::Start);
+                }
+            }
+            Fault::Wipe { node, back } => self.lose_disk(place(node), None, back),
+            Fault::OldDisk { node, age, back } => self.lose_disk(place(node), Some(age), back),
+            Fault::SlowDisk { node, lasts } => self.nodes[place(node)].slow_disk_until = until(lasts),
+            Fault::Pause { node, lasts } => {
+                self.marks.hit("process paused");
+                self.nodes[place(node)].paused_until = until(lasts);
+            }
+            Fault::ClockJump { node, by } => {
+                self.marks.hit("clock jumped");
+                self.nodes[place(node)].offset += by;
+            }
+            Fault::Drop { a, b } => {
+                let (a, b) = two(a, b);
+                self.disconnect(a, b);
+            }
+            Fault::Partition { sides, lasts } => self.partition(sides, until(lasts)),
+            Fault::OneWay { a, b, lasts } => {
+                let (a, b) = two(a, b);
+                self.marks.hit("one-way partition");
+                self.block(a, b, until(lasts));
+            }
+            Fault::NonTransitive { a, b, lasts } => {
+                let (a, b) = two(a, b);
+                self.marks.hit("non-transitive partition");
+                let until = until(lasts);
+                self.block(a, b, until);
+                self.block(b, a, until);
+            }
+            Fault::Clog { a, b, lasts } => {
+                let ((a, b), until) = (two(a, b), until(lasts));
+                self.marks.hit("clogged link");
+                self.network.clog(a, b, until);
+            }
+            Fault::Hang { node } => self.process(place(node), |process| process.hung = true),
+            Fault::Damage { node } => self.process(place(node), |process| {
+                process.state = process.state.damaged();
+                process.damaged = true;
+            }),
+            Fault::Leave { node, back } => self.leave(place(node), back),
+        }
+    }
+
+    fn crash_and_return(&mut self, node: usize, silent: bool, back: u64) {
+        self.crash(node, silent);
+        self.schedule(back, node, 0, Event::Start);
+    }
+
+    /// Back with an empty disk, or with what was on it so long ago. The last disk with the flock's records is spared:
+    /// nothing that remembers it would be left.
+    fn lose_disk(&mut self, node: usize, age: Option<u64>, back: u64) {
+        let others = self.nodes.iter().enumerate().filter(|(other, n)| *other != node && !n.disk.chain.is_empty());
+        if others.count() == 0 {
+            return;
+        }
+        self.crash(node, false);
+        let then = self.now.saturating_sub(age.unwrap_or(0));
+        let old = self.nodes[node].snapshots.iter().rev().find(|(at, _)| age.is_some() && *at <= then);
+        let old = old.map_or_else(Disk::default, |(_, disk)| disk.clone());
+        self.marks.hit(if old.chain.is_empty() { "wiped disk" } else { "old disk" });
+        self.nodes[node].disk = old;
+        self.nodes[node].amnesic = true;
+        self.observe(&Observed::LostDisk { node });
+        self.schedule(back, node, 0, Event::Start);
+    }
+
+    fn take_snapshots(&mut self) {
+        if !self.options.old_disks {
+            return;
+        }
+        let now = self.now;
+        for node in &mut self.nodes {
+            node.snapshots.push_back((now, node.disk.clone()));
+            if node.snapshots.len() > SNAPSHOTS {
+                node.snapshots.pop_front();
+            }
+        }
+    }
+
+    fn partition(&mut self, sides: u64, until: u64) {
+        for a in 0..self.nodes.len() {
+            for b in 0..self.nodes.len() {
+                if (sides >> (a % 64) ^ sides >> (b % 64)) & 1 == 1 {
+                    self.block(a, b, until);
+                }
+            }
+        }
+    }
+
+    fn leave(&mut self, node: usize, back: u64) {
+        if self.nodes[node].working() {
+            self.feed(node, Input::Leave);
+            self.schedule(back + 8 * SECOND, node, 0, Event::Start);
+        }
+    }
+
+    pub(super) fn mark_notice(&mut self, notice: &Notice) {
+        let mark = match notice {
+            Notice::Committed { .. } => "round committed",
+            Notice::Skipped { .. } => "skip committed",
+            Notice::Forked { .. } => "fork",
+            Notice::MemberJoined { .. } => "member joined",
+            Notice::MemberLeft { .. } => "member left",
+            Notice::CutOff { .. } => "partition without a quorum",
+            Notice::Rejoined => "quorum back in reach",
+            Notice::NewIncarnation { .. } => "new incarnation",
+            Notice::OwnFault { .. } => "damaged state found",
+            Notice::Refused { refusal: Refusal::Stale, .. } => "stale message ignored",
+            Notice::SplitBrain { ours, theirs } => {
+                let why = format!("two certificates at seq {}: {:?} and {:?}", ours.seq, ours.record, theirs.record);
+                return self.violate("S2 no fork", why);
+            }
+            _ => return,
+        };
+        self.marks.hit(mark);
+    }
+
+    /// Nodes whose program runs and has not ended by itself.
+    pub fn running(&self) -> BTreeSet<usize> {
+        (0..self.nodes.len()).filter(|node| self.nodes[*node].working()).collect()
+    }
+}

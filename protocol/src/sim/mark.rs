@@ -1,0 +1,80 @@
+//! Coverage marks: things that must happen in some history of a batch. One in which they never do proves nothing
+//! about them.
+
+use std::collections::BTreeMap;
+
+/// Every mark, in the order in which tables show them.
+pub const MARKS: &[&str] = &[
+    "round committed",
+    "skip committed",
+    "fork",
+    "merge",
+    "set decided by vote",
+    "later attempt committed",
+    "two ballots",
+    "vote against",
+    "forced value fetched",
+    "decided value fetched",
+    "fetch failed",
+    "certificate by catch-up",
+    "reduction failed for some only",
+    "death in a reduction",
+    "crash between vote and persist",
+    "crash between commit and persist",
+    "write torn at a crash",
+    "all crashed at once",
+    "restart with a register",
+    "old disk",
+    "wiped disk",
+    "new incarnation",
+    "contribution left out and offered again",
+    "cut short",
+    "member joined",
+    "member left",
+    "member removed",
+    "learner became voter",
+    "partition without a quorum",
+    "quorum back in reach",
+    "distinguished half went on",
+    "one-way partition",
+    "non-transitive partition",
+    "clogged link",
+    "old bytes replayed",
+    "liar refused",
+    "equivocation seen",
+    "stale message ignored",
+    "damaged state found",
+    "catch-up failed",
+    "chain had diverged",
+    "n = 1 run",
+    "run with real signatures",
+    "clock jumped",
+    "process paused",
+    "budget spent",
+];
+
+/// How often each happened.
+#[derive(Clone, Debug, Default)]
+pub struct Marks(BTreeMap<&'static str, u64>);
+
+impl Marks {
+    pub fn hit(&mut self, mark: &'static str) {
+        debug_assert!(MARKS.contains(&mark), "{mark} is listed");
+        *self.0.entry(mark).or_default() += 1;
+    }
+
+    pub fn count(&self, mark: &str) -> u64 {
+        self.0.get(mark).copied().unwrap_or(0)
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        for (mark, count) in &other.0 {
+            *self.0.entry(mark).or_default() += count;
+        }
+    }
+
+    /// Every mark with its count.
+    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        MARKS.iter().map(|mark| (*mark, self.count(mark)))
+    }
+}

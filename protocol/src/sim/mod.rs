@@ -1,0 +1,81 @@
+//! The simulator: many engines, a network, disks and trainers in virtual time, with everything that goes wrong drawn
+//! from one seed.
+//!
+//! A history has two phases (after TigerBeetle's VOPR and openraft's turmoil tests). In the first, faults happen and
+//! every [`invariant`] is checked after every step. In the second a core that can go on is healed and everybody else
+//! is dead for good: it must commit new rounds on one head in bounded virtual time.
+//!
+//! Bytes cross between nodes, not structs; the arithmetic is the real one on a few numbers. Nothing here reads a clock,
+//! the environment or a file: whoever runs many seeds does that outside.
+
+pub mod disk;
+mod driver;
+pub mod history;
+pub mod invariant;
+pub mod keys;
+mod liar;
+mod life;
+pub mod mark;
+pub mod measure;
+pub mod minimise;
+pub mod network;
+pub mod options;
+pub mod process;
+pub mod random;
+pub mod reduction;
+pub mod schedule;
+pub mod trainer;
+mod transfer;
+pub mod world;
+
+use crate::Digest;
+use crate::run::{
+    AdmissionMode, AdmissionSpec, Budget, DataSpec, InnerSpec, ModelSpec, OuterSpec, PartitionSpec, RunSpec, SyncSpec,
+};
+use options::Options;
+
+/// Microseconds.
+pub const MS: u64 = 1_000;
+pub const SECOND: u64 = 1_000_000;
+/// Inner steps of a round in every simulated run.
+pub const STEPS: u32 = 4;
+
+/// A run whose rounds are short.
+pub fn specification(options: &Options) -> RunSpec {
+    RunSpec {
+        name: "sim".to_owned(),
+        seed: 1,
+        creator: None,
+        model: ModelSpec {
+            vocab: 256,
+            d_model: 8,
+            layers: 1,
+            heads: 2,
+            kv_heads: 1,
+            ffn: 8,
+            seq_len: 4,
+            tied: true,
+            rope_theta: 10_000.0,
+            norm_eps: 1e-5,
+        },
+        data: DataSpec { manifest: Digest([1; 32]), tokenizer: Digest([2; 32]) },
+        inner: InnerSpec {
+            steps: STEPS,
+            batch: 2,
+            accumulate: 1,
+            lr: 1e-3,
+            lr_final: 0.1,
+            warmup_steps: 0,
+            beta1: 0.9,
+            beta2: 0.95,
+            eps: 1e-8,
+            weight_decay: 0.1,
+            clip: 1.0,
+        },
+        outer: OuterSpec { lr: vec![(1, 0.9), (2, 0.8), (4, 0.7)], momentum: 0.9 },
+        sync: SyncSpec { codec: options.codec },
+        partition: PartitionSpec { minority: options.policy, grace_ms: (options.grace / MS) as u32 },
+        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
+        budget: Budget { rounds: options.rounds, tokens: 0 },
+    }
+}

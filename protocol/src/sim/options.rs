@@ -1,0 +1,182 @@
+//! Which kinds of faults a history has at all, and how wild it is: all drawn from its seed.
+
+use super::random::Random;
+use super::{MS, SECOND};
+use crate::run::{Codec, Minority};
+use std::fmt;
+
+/// Options of one history. Each kind of fault is on with a probability of one half.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub nodes: usize,
+    /// Nodes that exist at the start; the others join later.
+    pub first: usize,
+    /// Nodes that found a lineage of their own.
+    pub founders: usize,
+    pub policy: Minority,
+    pub grace: u64,
+    pub codec: Codec,
+    pub ed25519: bool,
+    /// Rounds of the run; 0 = unbounded.
+    pub rounds: u64,
+    pub crashes: bool,
+    /// A death that nobody is told of: no connection closes.
+    pub silent: bool,
+    /// Everybody dies at once.
+    pub blackouts: bool,
+    pub wipes: bool,
+    pub old_disks: bool,
+    pub slow_disks: bool,
+    pub pauses: bool,
+    pub clock_jumps: bool,
+    pub drops: bool,
+    pub partitions: bool,
+    pub one_way: bool,
+    pub non_transitive: bool,
+    pub clogs: bool,
+    pub replays: bool,
+    pub failing_reductions: bool,
+    pub failing_fetches: bool,
+    pub hangs: bool,
+    pub damage: bool,
+    pub leaves: bool,
+    /// Members that lie about anything but their votes: the last so many nodes.
+    pub liars: usize,
+    /// Microseconds between two faults, on average.
+    pub every: u64,
+    /// How long faults go on.
+    pub duration: u64,
+    /// Mean one-way delay of a link; each direction draws its own around it.
+    pub delay: u64,
+    /// Bytes a second of each direction of a link.
+    pub capacity: u64,
+    /// Percent of messages that a lossy link delays by a retransmission.
+    pub loss: u64,
+}
+
+impl Options {
+    pub fn draw(seed: u64) -> Self {
+        let mut random = Random::new(seed, "options");
+        let nodes = random.between(1, 12) as usize;
+        let mut on = || random.chance(50);
+        let mut options = Self {
+            crashes: on(),
+            silent: on(),
+            blackouts: on(),
+            wipes: on(),
+            old_disks: on(),
+            slow_disks: on(),
+            pauses: on(),
+            clock_jumps: on(),
+            drops: on(),
+            partitions: on(),
+            one_way: on(),
+            non_transitive: on(),
+            clogs: on(),
+            replays: on(),
+            failing_reductions: on(),
+            failing_fetches: on(),
+            hangs: on(),
+            damage: on(),
+            leaves: on(),
+            ..Self::calm(nodes)
+        };
+        options.policy = random.pick(&[Minority::Fork, Minority::Wait, Minority::Halt]).unwrap_or(Minority::Fork);
+        options.codec = random.pick(&[Codec::Int8, Codec::Bf16]).unwrap_or(Codec::Int8);
+        options.ed25519 = seed % 100 == 7;
+        options.first = random.between(1, nodes as u64) as usize;
+        options.founders = if random.chance(15) { random.between(1, nodes.min(3) as u64) as usize } else { 1 };
+        options.rounds = if random.chance(5) { random.between(3, 20) } else { 0 };
+        options.liars = if nodes >= 4 && random.chance(30) { random.between(1, (nodes / 4) as u64) as usize } else { 0 };
+        options.every = random.between(300, 6_000) * MS;
+        options.duration = random.between(15, 60) * SECOND;
+        options.grace = random.between(5, 20) * SECOND;
+        options.delay = if random.chance(70) { random.between(1, 50) } else { random.between(50, 300) } * MS;
+        options.capacity = if random.chance(80) { 100 << 20 } else { random.between(32, 1024) << 10 };
+        options.loss = if random.chance(50) { 0 } else { random.between(1, 10) };
+        options
+    }
+
+    /// Nothing goes wrong.
+    pub fn calm(nodes: usize) -> Self {
+        Self {
+            nodes,
+            first: nodes,
+            founders: 1,
+            policy: Minority::Fork,
+            grace: 10 * SECOND,
+            codec: Codec::Int8,
+            ed25519: false,
+            rounds: 0,
+            crashes: false,
+            silent: false,
+            blackouts: false,
+            wipes: false,
+            old_disks: false,
+            slow_disks: false,
+            pauses: false,
+            clock_jumps: false,
+            drops: false,
+            partitions: false,
+            one_way: false,
+            non_transitive: false,
+            clogs: false,
+            replays: false,
+            failing_reductions: false,
+            failing_fetches: false,
+            hangs: false,
+            damage: false,
+            leaves: false,
+            liars: 0,
+            every: SECOND,
+            duration: 0,
+            delay: 20 * MS,
+            capacity: 100 << 20,
+            loss: 0,
+        }
+    }
+
+    /// The same history with fewer nodes.
+    pub fn shrink(mut self, nodes: usize) -> Self {
+        self.nodes = nodes.max(1);
+        self.first = self.first.min(self.nodes);
+        self.founders = self.founders.min(self.nodes);
+        self.liars = if self.nodes >= 4 { self.liars.min(self.nodes / 4) } else { 0 };
+        self
+    }
+
+    fn switches(&self) -> [(&'static str, bool); 19] {
+        [
+            ("crashes", self.crashes),
+            ("silent", self.silent),
+            ("blackouts", self.blackouts),
+            ("wipes", self.wipes),
+            ("old-disks", self.old_disks),
+            ("slow-disks", self.slow_disks),
+            ("pauses", self.pauses),
+            ("clock-jumps", self.clock_jumps),
+            ("drops", self.drops),
+            ("partitions", self.partitions),
+            ("one-way", self.one_way),
+            ("non-transitive", self.non_transitive),
+            ("clogs", self.clogs),
+            ("replays", self.replays),
+            ("failing-reductions", self.failing_reductions),
+            ("failing-fetches", self.failing_fetches),
+            ("hangs", self.hangs),
+            ("damage", self.damage),
+            ("leaves", self.leaves),
+        ]
+    }
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let on: Vec<&str> = self.switches().iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+        let Self { nodes, first, founders, policy, codec, ed25519, rounds, liars, loss, .. } = self;
+        write!(f, "nodes {nodes} (first {first}, founders {founders}, liars {liars}), minority {policy} after ")?;
+        write!(f, "{} s, {codec}, ed25519 {ed25519}, rounds {rounds}, ", self.grace / SECOND)?;
+        write!(f, "a fault each {} ms for {} s, ", self.every / MS, self.duration / SECOND)?;
+        write!(f, "delay {} ms, {} KiB/s, loss {loss} %: {}", self.delay / MS, self.capacity >> 10, on.join(" "))
+    }
+}

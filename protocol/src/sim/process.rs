@@ -1,0 +1,172 @@
+//! A node, and one run of its program: the engine, and what its driver holds in memory.
+
+use super::disk::{Disk, Link, Write};
+use super::keys::Keys;
+use super::liar::Liar;
+use super::random::Random;
+use super::trainer::State;
+use crate::engine::io::{AttemptKey, PersistToken};
+use crate::engine::{Engine, EngineConfig, Founding, Stored, Timing};
+use crate::record::Span;
+use crate::run::RunSpec;
+use crate::{Digest, NodeId};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+/// A machine.
+pub struct Node {
+    pub id: NodeId,
+    pub disk: Disk,
+    /// The disk as it was at some moments before.
+    pub snapshots: VecDeque<(u64, Disk)>,
+    pub process: Option<Process>,
+    /// Counts starts; events of earlier ones mean nothing.
+    pub starts: u64,
+    pub paused_until: u64,
+    pub slow_disk_until: u64,
+    /// Does not come back.
+    pub gone: bool,
+    /// Went by itself.
+    pub left: bool,
+    /// Microseconds of one inner step.
+    pub step: u64,
+    /// The driver's clock starts anywhere.
+    pub offset: u64,
+    pub liar: Option<Liar>,
+    /// Its disk lost something that was on it.
+    pub amnesic: bool,
+}
+
+/// What a process has trained and no commit has taken in.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    pub payload: Digest,
+    pub vector: Rc<Vec<f32>>,
+    pub span: Span,
+    pub tokens: u64,
+}
+
+/// A training job.
+#[derive(Clone, Debug)]
+pub struct Training {
+    pub job: u64,
+    pub round: u64,
+    pub base: Digest,
+    pub lease: Span,
+    pub steps: u32,
+    pub done: u32,
+    pub cut_short: bool,
+    pub state: Rc<State>,
+}
+
+/// A started program.
+pub struct Process {
+    pub engine: Engine,
+    /// The canonical state: what the disk says, unless it was damaged.
+    pub state: Rc<State>,
+    pub head: Option<Link>,
+    pub updates: BTreeMap<AttemptKey, Rc<Vec<u8>>>,
+    pub speculated: BTreeMap<AttemptKey, Rc<State>>,
+    pub offer: Option<Offer>,
+    pub training: Option<Training>,
+    /// Numbers of the jobs under way; results of others are dropped.
+    pub catching: Option<u64>,
+    pub fetching: BTreeMap<AttemptKey, u64>,
+    pub jobs: u64,
+    pub reducing: Option<AttemptKey>,
+    pub writes: VecDeque<(PersistToken, Write)>,
+    /// Sends that wait for a write.
+    pub waiting: Vec<(PersistToken, usize, Rc<Vec<u8>>)>,
+    pub finished: bool,
+    pub damaged: bool,
+    pub hung: bool,
+}
+
+impl Node {
+    pub fn new(id: NodeId, random: &mut Random) -> Self {
+        Self {
+            id,
+            disk: Disk::default(),
+            snapshots: VecDeque::new(),
+            process: None,
+            starts: 0,
+            paused_until: 0,
+            slow_disk_until: 0,
+            gone: false,
+            left: false,
+            step: random.between(20, 600) * super::MS,
+            offset: random.between(0, 1 << 40),
+            liar: None,
+            amnesic: false,
+        }
+    }
+
+    /// Starts the program on what the disk holds.
+    pub fn start(&mut self, index: usize, keys: &Keys, spec: &RunSpec, found: bool) {
+        self.starts += 1;
+        let stored = self.disk.head().map(|head| Stored {
+            head: (*head.record).clone(),
+            certificate: head.certificate.as_deref().cloned(),
+            register: self.disk.register.clone(),
+            candidates: self.disk.candidates.iter().map(|held| (*held.candidate).clone()).collect(),
+        });
+        let initial = State::initial();
+        let found = found.then_some(Founding { nonce: self.starts, state_root: initial.root });
+        let config = EngineConfig {
+            signer: keys.signer(index),
+            verifier: keys.verifier(),
+            spec: spec.clone(),
+            run: spec.digest(),
+            boot: self.starts << 20,
+            found,
+            stored,
+            ticket: Vec::new(),
+            force_fork: false,
+            timing: Timing::default(),
+        };
+        self.process = Some(Process {
+            engine: Engine::new(config),
+            state: self.disk.state.clone().unwrap_or(initial),
+            head: self.disk.head().cloned(),
+            updates: BTreeMap::new(),
+            speculated: BTreeMap::new(),
+            offer: None,
+            training: None,
+            catching: None,
+            fetching: BTreeMap::new(),
+            jobs: 0,
+            reducing: None,
+            writes: VecDeque::new(),
+            waiting: Vec::new(),
+            finished: false,
+            damaged: false,
+            hung: false,
+        });
+    }
+
+    pub fn alive(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Its program runs and has not ended by itself.
+    pub fn working(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| !process.finished)
+    }
+
+    pub fn head(&self) -> Option<&Link> {
+        self.process.as_ref().and_then(|process| process.head.as_ref())
+    }
+}
+
+impl Process {
+    pub fn job(&mut self) -> u64 {
+        self.jobs += 1;
+        self.jobs
+    }
+
+    /// The update of an attempt, in memory or among the results on the disk.
+    pub fn update(&self, disk: &Disk, key: &AttemptKey) -> Option<Rc<Vec<u8>>> {
+        let stored = || disk.candidates.iter().find(|held| held.candidate.key == *key).map(|held| Rc::clone(&held.update));
+        self.updates.get(key).cloned().or_else(stored)
+    }
+}

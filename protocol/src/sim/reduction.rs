@@ -1,0 +1,89 @@
+//! All-reduces as the network sees them: complete for each member at a time of its own, broken by any death, and at
+//! any stage for some of the members only.
+
+use super::process::Offer;
+use super::trainer;
+use crate::Digest;
+use crate::engine::io::{AttemptKey, Contribution};
+use crate::run::Codec;
+use crate::update;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+/// The ring of one attempt.
+#[derive(Debug)]
+pub struct Group {
+    /// In ring order.
+    pub contributions: Vec<Contribution>,
+    pub members: Vec<usize>,
+    vectors: BTreeMap<usize, Rc<Vec<f32>>>,
+    pub joined: BTreeSet<usize>,
+    pub done: BTreeSet<usize>,
+    pub broken: bool,
+    /// What it gives: encoded, its digest, and the same sum unencoded.
+    pub result: Option<(Rc<Vec<u8>>, Digest)>,
+    pub unencoded: Vec<f32>,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub struct Reductions(pub BTreeMap<AttemptKey, Group>);
+
+impl Reductions {
+    /// A node takes part with what it has trained; true once everybody does, and the result is known.
+    ///
+    /// # Errors
+    /// When two members of one attempt do not agree what it is.
+    pub fn join(
+        &mut self,
+        key: AttemptKey,
+        (node, offer): (usize, &Offer),
+        (members, contributions): (Vec<usize>, Vec<Contribution>),
+        codec: Codec,
+    ) -> Result<bool, String> {
+        let fresh = || Group {
+            contributions: contributions.clone(),
+            members,
+            vectors: BTreeMap::new(),
+            joined: BTreeSet::new(),
+            done: BTreeSet::new(),
+            broken: false,
+            result: None,
+            unencoded: Vec::new(),
+        };
+        let group = self.0.entry(key).or_insert_with(fresh);
+        if group.contributions != contributions {
+            return Err(format!("one attempt {key:?}, two lists of contributions"));
+        }
+        group.joined.insert(node);
+        group.vectors.insert(node, Rc::clone(&offer.vector));
+        if group.broken || group.joined.len() < group.members.len() {
+            return Ok(false);
+        }
+        let vectors: Vec<Rc<Vec<f32>>> = group.members.iter().filter_map(|m| group.vectors.get(m)).cloned().collect();
+        let result = trainer::reduce(codec, &group.contributions, &vectors).map(Rc::new);
+        group.unencoded = trainer::sum(&group.contributions, &vectors);
+        group.result = result.map(|bytes| (Rc::clone(&bytes), update::digest(&bytes)));
+        Ok(true)
+    }
+
+    /// Breaks what depends on `node`, or on the link between it and `other`: `(key, members left hanging)`.
+    pub fn hit(&mut self, node: usize, other: Option<usize>, spare_done: bool) -> Vec<(AttemptKey, Vec<usize>)> {
+        let mut hit = Vec::new();
+        for (key, group) in &mut self.0 {
+            let concerns = group.members.contains(&node) && other.is_none_or(|other| group.members.contains(&other));
+            let over = group.done.len() == group.members.len() || (spare_done && group.done.contains(&node));
+            if concerns && !over && !group.broken {
+                group.broken = true;
+                let hanging = group.joined.difference(&group.done).copied().filter(|n| *n != node);
+                hit.push((*key, hanging.collect()));
+            }
+        }
+        hit
+    }
+
+    /// Forgets attempts of rounds long over.
+    pub fn prune(&mut self, seq: u64) {
+        self.0.retain(|key, _| key.seq + 6 > seq);
+    }
+}

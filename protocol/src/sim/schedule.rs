@@ -1,0 +1,129 @@
+//! What goes wrong in a history, and when: an explicit list, so that a failure can be told by the few that it needs.
+
+use super::options::Options;
+use super::random::Random;
+use super::{MS, SECOND};
+use std::fmt;
+
+/// Something that goes wrong. Nodes are named by any number and found modulo the count, so that a list keeps its
+/// meaning when there are fewer nodes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    /// The process dies and comes back after a while.
+    Crash { node: u64, silent: bool, back: u64 },
+    /// All processes die within `spread`.
+    Blackout { spread: u64, back: u64 },
+    /// Dies and comes back with an empty disk.
+    Wipe { node: u64, back: u64 },
+    /// Dies and comes back with the disk that it had some time ago.
+    OldDisk { node: u64, age: u64, back: u64 },
+    SlowDisk { node: u64, lasts: u64 },
+    Pause { node: u64, lasts: u64 },
+    /// The driver's clock goes on from a later time.
+    ClockJump { node: u64, by: u64 },
+    Drop { a: u64, b: u64 },
+    /// Two groups cannot reach each other; bit i: the side of node i.
+    Partition { sides: u64, lasts: u64 },
+    /// What `a` sends to `b` is lost.
+    OneWay { a: u64, b: u64, lasts: u64 },
+    /// Two nodes cannot reach each other, but both reach all others.
+    NonTransitive { a: u64, b: u64, lasts: u64 },
+    /// What `a` sends to `b` waits.
+    Clog { a: u64, b: u64, lasts: u64 },
+    /// The trainer hangs until the process is started again.
+    Hang { node: u64 },
+    /// The state in memory is not what it was.
+    Damage { node: u64 },
+    Leave { node: u64, back: u64 },
+}
+
+/// A fault at its time.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    pub at: u64,
+    pub fault: Fault,
+}
+
+/// The faults of a seed.
+pub fn draw(seed: u64, options: &Options) -> Vec<Planned> {
+    let mut random = Random::new(seed, "schedule");
+    let kinds = kinds(options);
+    let mut planned = Vec::new();
+    let mut at = random.between(options.every / 2, options.every * 2);
+    while at < options.duration && !kinds.is_empty() {
+        let choice = random.pick(&kinds).unwrap_or(Kind::Drop);
+        planned.push(Planned { at, fault: one(choice, &mut random, options) });
+        at += random.between(options.every / 2, options.every * 2);
+    }
+    planned
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Crash,
+    Blackout,
+    Wipe,
+    OldDisk,
+    SlowDisk,
+    Pause,
+    ClockJump,
+    Drop,
+    Partition,
+    OneWay,
+    NonTransitive,
+    Clog,
+    Hang,
+    Damage,
+    Leave,
+}
+
+/// The kinds that are on; those that happen more often in life are listed more often.
+fn kinds(options: &Options) -> Vec<Kind> {
+    let all = [
+        (options.crashes, 4, Kind::Crash),
+        (options.blackouts, 1, Kind::Blackout),
+        (options.wipes, 1, Kind::Wipe),
+        (options.old_disks, 1, Kind::OldDisk),
+        (options.slow_disks, 2, Kind::SlowDisk),
+        (options.pauses, 2, Kind::Pause),
+        (options.clock_jumps, 1, Kind::ClockJump),
+        (options.drops, 4, Kind::Drop),
+        (options.partitions, 2, Kind::Partition),
+        (options.one_way, 1, Kind::OneWay),
+        (options.non_transitive, 1, Kind::NonTransitive),
+        (options.clogs, 2, Kind::Clog),
+        (options.hangs, 1, Kind::Hang),
+        (options.damage, 1, Kind::Damage),
+        (options.leaves, 1, Kind::Leave),
+    ];
+    all.into_iter().filter(|(on, ..)| *on).flat_map(|(_, times, kind)| std::iter::repeat_n(kind, times)).collect()
+}
+
+fn one(kind: Kind, random: &mut Random, options: &Options) -> Fault {
+    let (node, a, b) = (random.next() >> 1, random.next() >> 1, random.next() >> 1);
+    let back = if random.chance(70) { random.between(200 * MS, 5 * SECOND) } else { random.between(5, 40) * SECOND };
+    let lasts = if random.chance(60) { random.between(100 * MS, 8 * SECOND) } else { random.between(8, 40) * SECOND };
+    match kind {
+        Kind::Crash => Fault::Crash { node, silent: options.silent && random.chance(40), back },
+        Kind::Blackout => Fault::Blackout { spread: random.between(0, 2 * SECOND), back },
+        Kind::Wipe => Fault::Wipe { node, back },
+        Kind::OldDisk => Fault::OldDisk { node, age: random.between(1, 20) * SECOND, back },
+        Kind::SlowDisk => Fault::SlowDisk { node, lasts },
+        Kind::Pause => Fault::Pause { node, lasts },
+        Kind::ClockJump => Fault::ClockJump { node, by: random.between(1, 3_600) * SECOND },
+        Kind::Drop => Fault::Drop { a, b },
+        Kind::Partition => Fault::Partition { sides: random.next(), lasts },
+        Kind::OneWay => Fault::OneWay { a, b, lasts },
+        Kind::NonTransitive => Fault::NonTransitive { a, b, lasts },
+        Kind::Clog => Fault::Clog { a, b, lasts: lasts / 4 },
+        Kind::Hang => Fault::Hang { node },
+        Kind::Damage => Fault::Damage { node },
+        Kind::Leave => Fault::Leave { node, back },
+    }
+}
+
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {:>8} ms: {:?}", self.at / MS, self.fault)
+    }
+}

@@ -1,0 +1,108 @@
+//! Training with the real arithmetic on a few numbers: pseudo-gradients that follow from what they are of, the real
+//! codecs, the real outer step and the real state root.
+
+use crate::engine::io::Contribution;
+use crate::record::Span;
+use crate::run::{Codec, OuterSpec};
+use crate::{Digest, NodeId, outer, state, update};
+use std::rc::Rc;
+
+/// Numbers of the model: more than one block of int8.
+pub const ELEMENTS: usize = 272;
+
+/// Parameters and outer momentum.
+#[derive(Debug)]
+pub struct State {
+    pub theta: Vec<f32>,
+    pub momentum: Vec<f32>,
+    pub root: Digest,
+}
+
+fn schema() -> Digest {
+    Digest::of("starling sim schema v1", &[])
+}
+
+impl State {
+    pub fn new(theta: Vec<f32>, momentum: Vec<f32>) -> Rc<Self> {
+        let manifest = state::manifest_of(schema(), &theta, &momentum);
+        let root = manifest.map_or(Digest::default(), |manifest| state::root(&manifest));
+        Rc::new(Self { theta, momentum, root })
+    }
+
+    /// What every founder begins with.
+    pub fn initial() -> Rc<Self> {
+        let theta = (0..ELEMENTS).map(|i| ((i * 37 % 101) as f32 - 50.0) / 100.0).collect();
+        Self::new(theta, vec![0.0; ELEMENTS])
+    }
+
+    /// The state after the outer step with an encoded update; None if the update is none or the state is lost.
+    pub fn step(&self, codec: Codec, update: &[u8], outer_lr: f64, momentum: f64) -> Option<Rc<Self>> {
+        let mut decoded = vec![0.0; ELEMENTS];
+        update::decode(codec, update, &mut decoded).ok()?;
+        self.step_by(&decoded, outer_lr, momentum)
+    }
+
+    /// The same with an update that was never encoded.
+    pub fn step_by(&self, update: &[f32], outer_lr: f64, momentum: f64) -> Option<Rc<Self>> {
+        let (mut theta, mut m) = (self.theta.clone(), self.momentum.clone());
+        let finite = outer::nesterov(&mut theta, &mut m, update, outer_lr as f32, momentum as f32);
+        finite.then(|| Self::new(theta, m))
+    }
+
+    /// One bit off.
+    pub fn damaged(&self) -> Rc<Self> {
+        let mut theta = self.theta.clone();
+        if let Some(first) = theta.first_mut() {
+            *first = f32::from_bits(first.to_bits() ^ 1);
+        }
+        Self::new(theta, self.momentum.clone())
+    }
+}
+
+/// The pseudo-gradient of some samples from a state: the same for whoever trains on the same.
+pub fn pseudo_gradient(base: &State, member: &NodeId, span: Span) -> Vec<f32> {
+    let mut hasher = blake3::Hasher::new_derive_key("starling sim gradient v1");
+    hasher.update(&base.root.0).update(&member.0).update(&span.start.to_le_bytes()).update(&span.count.to_le_bytes());
+    let mut bytes = [0; 2 * ELEMENTS];
+    hasher.finalize_xof().fill(&mut bytes);
+    let number = |pair: &[u8; 2]| f32::from(i16::from_le_bytes(*pair)) / 32_768.0;
+    let noise = bytes.as_chunks::<2>().0.iter().map(number);
+    noise.zip(&base.theta).map(|(noise, theta)| 0.05 * theta + 0.01 * noise).collect()
+}
+
+pub fn norm(delta: &[f32]) -> f32 {
+    delta.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt() as f32
+}
+
+/// What a ring over these contributions gives, by their vectors in ring order.
+pub fn reduce(codec: Codec, members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Option<Vec<u8>> {
+    let weighted = weighted(members, vectors);
+    let views: Vec<&[f32]> = weighted.iter().map(Vec::as_slice).collect();
+    update::reduce(codec, &views).ok()
+}
+
+/// The weighted sum without any encoding on the way.
+pub fn sum(members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Vec<f32> {
+    let mut sum = vec![0.0; ELEMENTS];
+    for part in weighted(members, vectors) {
+        for (sum, x) in sum.iter_mut().zip(part) {
+            *sum += x;
+        }
+    }
+    sum
+}
+
+fn weighted(members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Vec<Vec<f32>> {
+    let total = members.iter().map(|member| member.tokens).sum();
+    let part = |(member, vector): (&Contribution, &Rc<Vec<f32>>)| {
+        let mut part = vector.as_ref().clone();
+        update::apply_weight(update::weight(member.tokens, total), &mut part);
+        part
+    };
+    members.iter().zip(vectors).map(part).collect()
+}
+
+/// The outer step that a record of so many contributors takes.
+pub fn outer_of(outer: &OuterSpec, contributors: usize) -> (f64, f64) {
+    (outer.lr_for(contributors), outer.momentum)
+}

@@ -1,0 +1,341 @@
+//! The event loop: time, nodes, network; one thing happens after another.
+
+use super::history::Violation;
+use super::invariant::{self, Invariant, Observed};
+use super::keys::Keys;
+use super::mark::Marks;
+use super::network::Network;
+use super::options::Options;
+use super::process::Node;
+use super::random::Random;
+use super::reduction::Reductions;
+use super::schedule::Planned;
+use super::{MS, SECOND};
+use crate::engine::io::{AttemptKey, Input, Output, PersistToken, Time};
+use crate::record::RecordKind;
+use crate::run::RunSpec;
+use crate::wire;
+use crate::{Digest, Verifier};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+/// Something that happens at a node.
+#[derive(Debug)]
+pub enum Event {
+    Start,
+    Tick,
+    Deliver { from: usize, conn: u64, bytes: Rc<Vec<u8>> },
+    /// Bytes that no program sent on this connection.
+    Junk { from: usize, bytes: Rc<Vec<u8>> },
+    Up { other: usize, conn: u64 },
+    Down { other: usize, conn: u64 },
+    /// A connection over which nothing comes through ends.
+    Sever { other: usize, conn: u64 },
+    Step { job: u64 },
+    Moved { key: AttemptKey, bytes: u64 },
+    Reduced { key: AttemptKey },
+    Failed { key: AttemptKey, suspect: Option<usize> },
+    Applied { key: AttemptKey },
+    Written { token: PersistToken },
+    CaughtUp { job: u64, source: usize, target: Digest, afresh: bool },
+    Fetched { job: u64, key: AttemptKey, record: Digest, source: usize },
+    Dial { other: usize },
+    Exit,
+    Fault { index: usize },
+    Lie,
+}
+
+/// An event, and which start of the node's program it is for; 0 is for whatever runs.
+#[derive(Debug)]
+struct Due {
+    node: usize,
+    start: u64,
+    event: Event,
+}
+
+/// All there is in a history.
+pub struct World {
+    pub now: u64,
+    queue: BTreeMap<(u64, u64), Due>,
+    serial: u64,
+    pub random: Random,
+    pub options: Options,
+    pub spec: RunSpec,
+    pub run: Digest,
+    pub keys: Keys,
+    pub verifier: Box<dyn Verifier>,
+    pub nodes: Vec<Node>,
+    pub network: Network,
+    pub reductions: Reductions,
+    pub schedule: Vec<Planned>,
+    pub invariants: Vec<Box<dyn Invariant>>,
+    pub violation: Option<Violation>,
+    pub marks: Marks,
+    pub calm: bool,
+    pub events: u64,
+    /// Rolling digest of all inputs and outputs, when it is asked for.
+    pub trace: Option<blake3::Hasher>,
+    /// Told line by line, when it is asked for.
+    pub story: Option<fn(&str)>,
+    /// Every record that was committed: its kind, and when the first node did.
+    pub decided: BTreeMap<Digest, (RecordKind, u64)>,
+    pub traffic: super::measure::Traffic,
+}
+
+impl World {
+    pub fn new(seed: u64, options: Options, spec: RunSpec, schedule: Vec<Planned>) -> Self {
+        let mut random = Random::new(seed, "world");
+        let keys = Keys::new(seed, options.nodes, options.ed25519);
+        let network = Network::new(&options, &mut random);
+        let nodes = (0..options.nodes).map(|index| Node::new(keys.id(index), &mut random)).collect();
+        Self {
+            now: 0,
+            queue: BTreeMap::new(),
+            serial: 0,
+            random,
+            run: spec.digest(),
+            spec,
+            verifier: keys.verifier(),
+            keys,
+            nodes,
+            network,
+            reductions: Reductions::default(),
+            schedule,
+            invariants: invariant::all(),
+            violation: None,
+            marks: Marks::default(),
+            calm: false,
+            events: 0,
+            trace: None,
+            story: None,
+            decided: BTreeMap::new(),
+            traffic: super::measure::Traffic::default(),
+            options,
+        }
+    }
+
+    /// Puts the first events in: nodes that start, connections, faults.
+    pub fn populate(&mut self) {
+        for index in 0..self.nodes.len() {
+            let early = index < self.options.first;
+            let end = if early { 2 * SECOND } else { self.options.duration.max(SECOND) };
+            let at = self.random.between(0, end);
+            self.schedule(at, index, 0, Event::Start);
+            for other in index + 1..self.nodes.len() {
+                let at = self.random.between(0, 500 * MS);
+                self.schedule(at, index, 0, Event::Dial { other });
+            }
+        }
+        for index in 0..self.schedule.len() {
+            let at = self.schedule.get(index).map_or(0, |planned| planned.at);
+            self.schedule(at, 0, 0, Event::Fault { index });
+        }
+        let first_liar = self.nodes.len() - self.options.liars.min(self.nodes.len());
+        for node in first_liar..self.nodes.len() {
+            self.nodes[node].liar = Some(super::liar::Liar::default());
+            self.schedule(SECOND, node, 0, Event::Lie);
+        }
+    }
+
+    /// Puts an event `after` microseconds from now.
+    pub fn schedule(&mut self, after: u64, node: usize, start: u64, event: Event) {
+        self.serial += 1;
+        self.queue.insert((self.now + after, self.serial), Due { node, start, event });
+    }
+
+    /// Puts an event for the program that runs on the node now.
+    pub fn schedule_own(&mut self, after: u64, node: usize, event: Event) {
+        self.schedule(after, node, self.nodes[node].starts, event);
+    }
+
+    /// Runs until `end`, or until `done` says so after an event; whether it did.
+    pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
+        while let Some((&(at, serial), _)) = self.queue.first_key_value() {
+            if at > end || self.violation.is_some() {
+                break;
+            }
+            let Some(due) = self.queue.remove(&(at, serial)) else { break };
+            self.now = at;
+            let thaw = self.nodes[due.node].paused_until;
+            if thaw > at && !matches!(due.event, Event::Dial { .. } | Event::Fault { .. } | Event::Start) {
+                // What comes in while the process is stopped waits in order.
+                self.queue.insert((thaw, serial), due);
+                continue;
+            }
+            self.events += 1;
+            self.happen(due);
+            if self.violation.is_none() && done(self) {
+                return true;
+            }
+        }
+        self.now = self.now.max(end);
+        false
+    }
+
+    fn happen(&mut self, due: Due) {
+        let Due { node, start, event } = due;
+        match event {
+            Event::Start => return self.start(node),
+            Event::Dial { other } => return self.dial(node, other),
+            Event::Fault { index } => return self.strike(index),
+            Event::Sever { other, conn } => return self.sever(node, other, conn),
+            Event::Lie => return self.lie(node),
+            _ => {}
+        }
+        let of_another = start != 0 && start != self.nodes[node].starts;
+        if of_another || !self.nodes[node].alive() {
+            return;
+        }
+        match event {
+            Event::Tick => self.tick(node),
+            Event::Deliver { from, conn, bytes } => {
+                if self.network.is(from, node, conn) {
+                    let from = self.keys.id(from);
+                    self.feed(node, Input::Message { from, bytes: bytes.to_vec() });
+                }
+            }
+            Event::Junk { from, bytes } => self.feed_junk(node, from, &bytes),
+            Event::Up { other, conn } => self.up(node, other, conn),
+            Event::Down { other, conn } => {
+                if self.network.learn_down(node, other, conn) {
+                    self.feed(node, Input::PeerDown { peer: self.keys.id(other) });
+                }
+            }
+            Event::Step { job } => self.train_step(node, job),
+            Event::Moved { key, bytes } => self.feed(node, Input::ReduceProgress { key, bytes }),
+            Event::Reduced { key } => self.reduced(node, key),
+            Event::Failed { key, suspect } => self.reduce_failed(node, key, suspect),
+            Event::Applied { key } => self.applied(node, key),
+            Event::Written { token } => self.written(node, token),
+            Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),
+            Event::Fetched { job, key, record, source } => self.fetched(node, (job, source), key, record),
+            Event::Exit => self.crash(node, false),
+            Event::Start | Event::Dial { .. } | Event::Fault { .. } | Event::Sever { .. } | Event::Lie => {}
+        }
+    }
+
+    fn tick(&mut self, node: usize) {
+        self.feed(node, Input::Tick);
+        let clock = self.now + self.nodes[node].offset;
+        let wake = self.nodes[node].process.as_ref().and_then(|process| process.engine.wake_at());
+        if wake.is_some_and(|at| at.0 > clock + 3 * SECOND) {
+            self.violate("S20 no panic", format!("node {node} sleeps for longer than its heartbeat"));
+        }
+        // A driver sends one every 100 ms; most of these change nothing, and a simulator has no time for them.
+        let next = wake.map_or(SECOND, |at| at.0.saturating_sub(clock)).clamp(5 * MS, 250 * MS);
+        self.schedule_own(next, node, Event::Tick);
+    }
+
+    /// Gives an input to a node's engine and does what it says.
+    pub fn feed(&mut self, node: usize, input: Input) {
+        let Some(outputs) = self.handle(node, input) else { return };
+        for output in outputs {
+            self.execute(node, output);
+        }
+        self.observe(&Observed::Step { node });
+    }
+
+    fn handle(&mut self, node: usize, input: Input) -> Option<Vec<Output>> {
+        let now = Time(self.now + self.nodes[node].offset);
+        self.note(|| match &input {
+            Input::Tick => None,
+            Input::Message { from, bytes } => Some(format!("n{node} <- {} of {from:?}", kind(bytes))),
+            other => Some(format!("n{node} <- {other:?}")),
+        });
+        self.observe(&Observed::Input { node, input: &input });
+        self.trace_input(node, &input);
+        let process = self.nodes[node].process.as_mut()?;
+        let outputs = process.engine.handle(input, now);
+        self.trace_outputs(node, &outputs);
+        self.observe(&Observed::Outputs { node, outputs: &outputs });
+        Some(outputs)
+    }
+
+    /// Bytes that are a lie: the node may refuse them, and go on as if they had not come.
+    fn feed_junk(&mut self, node: usize, from: usize, bytes: &Rc<Vec<u8>>) {
+        if !self.network.believes(node, from) {
+            return;
+        }
+        self.feed(node, Input::Tick);
+        let id = self.keys.id(from);
+        let Some(outputs) = self.handle(node, Input::Message { from: id, bytes: bytes.to_vec() }) else { return };
+        self.observe(&Observed::Junk { node, from, outputs: &outputs });
+        for output in outputs {
+            self.execute(node, output);
+        }
+    }
+
+    /// Shows an event to all invariants; the first that objects ends the history.
+    pub fn observe(&mut self, event: &Observed<'_>) {
+        let mut invariants = std::mem::take(&mut self.invariants);
+        for invariant in &mut invariants {
+            if let Err(why) = invariant.observe(event, self) {
+                self.violate(invariant.name(), why);
+            }
+        }
+        self.invariants = invariants;
+    }
+
+    pub fn violate(&mut self, invariant: &'static str, detail: String) {
+        self.note(|| Some(format!("VIOLATION of {invariant}: {detail}")));
+        let at = self.now;
+        self.violation.get_or_insert(Violation { invariant, detail, at });
+    }
+
+    pub fn note(&self, text: impl FnOnce() -> Option<String>) {
+        if let Some(story) = self.story
+            && let Some(text) = text()
+        {
+            story(&format!("{:>12} {text}", self.now));
+        }
+    }
+
+    fn trace_input(&mut self, node: usize, input: &Input) {
+        let now = self.now;
+        let Some(trace) = &mut self.trace else { return };
+        trace.update(&now.to_le_bytes()).update(&node.to_le_bytes());
+        let mut text = String::new();
+        match input {
+            Input::Message { from, bytes } => drop(trace.update(&from.0).update(bytes)),
+            other => {
+                // Writing to a string cannot fail.
+                let _ = write!(text, "{other:?}");
+                trace.update(text.as_bytes());
+            }
+        }
+    }
+
+    fn trace_outputs(&mut self, node: usize, outputs: &[Output]) {
+        let Some(trace) = &mut self.trace else { return };
+        trace.update(&node.to_le_bytes());
+        let mut text = String::new();
+        for output in outputs {
+            match output {
+                Output::Send { to, bytes, .. } => drop(trace.update(&to.0).update(bytes)),
+                other => {
+                    text.clear();
+                    let _ = write!(text, "{other:?}");
+                    trace.update(text.as_bytes());
+                }
+            }
+        }
+    }
+
+    /// What a message says, for checks: opened as anybody could.
+    pub fn open(&self, bytes: &[u8]) -> Option<wire::Opened> {
+        wire::open(self.verifier.as_ref(), &self.run, bytes).ok()
+    }
+}
+
+/// Place of a message's kind in its bytes, behind the envelope's header.
+const TAG: usize = 38;
+
+/// The kind of a control message: for traces, and to look only into what matters.
+pub fn kind(bytes: &[u8]) -> &'static str {
+    const KINDS: [&str; 14] = [
+        "", "hello", "head", "join", "ready", "", "", "leave", "estimate", "vote", "certificate", "witness", "fork",
+        "start",
+    ];
+    bytes.get(TAG).and_then(|tag| KINDS.get(usize::from(*tag))).copied().unwrap_or("nothing known")
+}
