@@ -109,8 +109,8 @@ fn one_of_two_goes_on_alone() {
         fly_on(&mut world, 3, 40 * SECOND);
         assert_eq!(contributors(&world, 0).len(), 1);
         world.schedule(0, 1, 0, Event::Start);
-        fly_on(&mut world, 5, 60 * SECOND);
-        assert_eq!(contributors(&world, 0).len(), 2);
+        fly_on(&mut world, 10, 90 * SECOND);
+        assert_eq!(contributors(&world, 0).len(), 2, "seed {seed}");
     }
 }
 
@@ -189,8 +189,8 @@ fn a_hung_trainer_is_left_behind() {
     if let Some(process) = world.nodes[2].process.as_mut() {
         process.training = Some(u64::MAX);
     }
-    let (start, best) = (world.now, world.check.best_seq);
-    assert!(world.run_until(start + 60 * SECOND, |world| world.check.best_seq > best));
+    let start = world.now;
+    assert!(world.run_until(start + 60 * SECOND, |world| contributors(world, 0).len() == 2));
     assert!(world.now - start >= 4 * SECOND, "slow is not dead: {}", world.now - start);
     assert_eq!(contributors(&world, 0).len(), 2);
 }
