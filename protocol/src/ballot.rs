@@ -234,7 +234,8 @@ impl<V: Choice> Ballot<V> {
     /// A quorum votes for one value in one ballot.
     fn decide(&mut self, quorum: &Quorum) {
         let votes: Vec<&Said<V>> = self.votes.values().filter(|said| said.voted == Some(true)).collect();
-        let mixes = |a: &Said<V>, b: &Said<V>| planted!(Plant::MixBallots) && (a.voted, &a.value) == (b.voted, &b.value);
+        let mixes =
+            |a: &Said<V>, b: &Said<V>| planted!(Plant::MixBallots) && (a.voted, &a.value) == (b.voted, &b.value);
         let agrees = |a: &Said<V>, id: &NodeId| self.votes.get(id).is_some_and(|b| b == a || mixes(a, b));
         let winner = votes.into_iter().find(|said| quorum.met_by(|id| agrees(said, id)));
         if let (None, Some(winner)) = (&self.decided, winner) {

@@ -81,7 +81,11 @@ pub fn verify_votes(
         ascend(&mut signers, opened.sender)?;
     }
     let signed: BTreeSet<NodeId> = signers.iter().copied().collect();
-    if quorum.met(&signed) || planted!(Plant::AcceptThinCertificate) { Ok(()) } else { Err(CertificateError::NoQuorum(signed.len())) }
+    if quorum.met(&signed) || planted!(Plant::AcceptThinCertificate) {
+        Ok(())
+    } else {
+        Err(CertificateError::NoQuorum(signed.len()))
+    }
 }
 
 fn verify_fork(

@@ -30,6 +30,7 @@ mod chain;
 mod clock;
 mod config;
 mod decision;
+mod fetch;
 mod inbox;
 pub mod io;
 mod liveness;

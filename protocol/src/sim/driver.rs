@@ -277,7 +277,8 @@ impl World {
             Some(key) => known.or_else(|| self.stepped(node, &key, lr, momentum)),
         };
         let Some(mut state) = state else {
-            return self.violate("S8 exact result", format!("node {node} commits {:?} without its update", link.digest));
+            return self
+                .violate("S8 exact result", format!("node {node} commits {:?} without its update", link.digest));
         };
         if let Some(twice) = key.filter(|_| planted!(Plant::ApplyTwice)) {
             let process = self.nodes[node].process.as_ref();

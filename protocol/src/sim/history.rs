@@ -155,9 +155,9 @@ impl World {
         let quorum = Quorum::after(&head.record, &head.digest);
         let speaks = |id: &NodeId| {
             let node = self.keys.index(id).filter(|node| core.contains(node)).map(|node| &self.nodes[node]);
-            node.filter(|node| !node.amnesic).and_then(|node| node.disk.register.as_ref()).is_some_and(|register| {
-                register.lineage == head.record.lineage && quorum.has(id, register.incarnation)
-            })
+            node.filter(|node| !node.amnesic)
+                .and_then(|node| node.disk.register.as_ref())
+                .is_some_and(|register| register.lineage == head.record.lineage && quorum.has(id, register.incarnation))
         };
         quorum.met_by(speaks)
     }
@@ -177,7 +177,8 @@ impl World {
         }
         if !done {
             let invariant = if self.one_head(core).is_some() { "L1 commits" } else { "L4 one head" };
-            let why = format!("no {ROUNDS} common rounds within {} s of healing: {}", bound / SECOND, self.report(core));
+            let why =
+                format!("no {ROUNDS} common rounds within {} s of healing: {}", bound / SECOND, self.report(core));
             return self.violate(invariant, why);
         }
         let flown = self.now;
@@ -188,7 +189,8 @@ impl World {
             due && world.complete(core)
         });
         if self.violation.is_none() && !done {
-            let why = format!("after {} s the members are not those who are there: {}", bound / SECOND, self.report(core));
+            let why =
+                format!("after {} s the members are not those who are there: {}", bound / SECOND, self.report(core));
             self.violate("L3 roster", why);
         }
         let skips = self.decided.values().filter(|(kind, at)| *kind == RecordKind::Skip && *at > flown).count();
@@ -241,8 +243,16 @@ impl World {
                 view.members.iter().map(|m| format!("{:?}:{:?}:{:?}", m.id, m.role, m.state)).collect();
             format!(
                 "\n  n{node} {:?} {} lineage {:?} seq {} head {:?} round {} attempt {:?} quorum {:?} waits {:?} {}",
-                n.id, view.phase, view.lineage, view.seq, view.head, view.round, view.attempt.map(|a| a.0),
-                (view.quorum.here, view.quorum.voters, view.quorum.in_reach), view.waiting, members.join(" ")
+                n.id,
+                view.phase,
+                view.lineage,
+                view.seq,
+                view.head,
+                view.round,
+                view.attempt.map(|a| a.0),
+                (view.quorum.here, view.quorum.voters, view.quorum.in_reach),
+                view.waiting,
+                members.join(" ")
             )
         };
         core.iter().map(line).collect()

@@ -49,7 +49,8 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
 impl Network {
     pub fn new(options: &Options, random: &mut Random) -> Self {
         let nodes = options.nodes;
-        let link = |_| Link { mean: random.between(options.delay / 2, options.delay * 3 / 2).max(200), ..Link::default() };
+        let link =
+            |_| Link { mean: random.between(options.delay / 2, options.delay * 3 / 2).max(200), ..Link::default() };
         Self {
             nodes,
             links: (0..nodes * nodes).map(link).collect(),
@@ -121,7 +122,14 @@ impl Network {
     }
 
     /// When a message arrives, over which connection; None if it is lost, and the connection with it.
-    pub fn post(&mut self, from: usize, to: usize, bytes: &Rc<Vec<u8>>, now: u64, random: &mut Random) -> Option<(u64, u64)> {
+    pub fn post(
+        &mut self,
+        from: usize,
+        to: usize,
+        bytes: &Rc<Vec<u8>>,
+        now: u64,
+        random: &mut Random,
+    ) -> Option<(u64, u64)> {
         let believed = *self.believed.get(&(from, to))?;
         if self.blocked(from, to, now) {
             return None;

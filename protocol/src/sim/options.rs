@@ -87,7 +87,8 @@ impl Options {
         options.first = random.between(1, nodes as u64) as usize;
         options.founders = if random.chance(15) { random.between(1, nodes.min(3) as u64) as usize } else { 1 };
         options.rounds = if random.chance(5) { random.between(3, 20) } else { 0 };
-        options.liars = if nodes >= 4 && random.chance(30) { random.between(1, (nodes / 4) as u64) as usize } else { 0 };
+        options.liars =
+            if nodes >= 4 && random.chance(30) { random.between(1, (nodes / 4) as u64) as usize } else { 0 };
         options.every = random.between(300, 6_000) * MS;
         options.duration = random.between(15, 60) * SECOND;
         options.grace = random.between(5, 20) * SECOND;

@@ -166,7 +166,8 @@ impl Process {
 
     /// The update of an attempt, in memory or among the results on the disk.
     pub fn update(&self, disk: &Disk, key: &AttemptKey) -> Option<Rc<Vec<u8>>> {
-        let stored = || disk.candidates.iter().find(|held| held.candidate.key == *key).map(|held| Rc::clone(&held.update));
+        let stored =
+            || disk.candidates.iter().find(|held| held.candidate.key == *key).map(|held| Rc::clone(&held.update));
         self.updates.get(key).cloned().or_else(stored)
     }
 }

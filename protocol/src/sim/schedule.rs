@@ -10,31 +10,79 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// The process dies and comes back after a while.
-    Crash { node: u64, silent: bool, back: u64 },
+    Crash {
+        node: u64,
+        silent: bool,
+        back: u64,
+    },
     /// All processes die within `spread`.
-    Blackout { spread: u64, back: u64 },
+    Blackout {
+        spread: u64,
+        back: u64,
+    },
     /// Dies and comes back with an empty disk.
-    Wipe { node: u64, back: u64 },
+    Wipe {
+        node: u64,
+        back: u64,
+    },
     /// Dies and comes back with the disk that it had some time ago.
-    OldDisk { node: u64, age: u64, back: u64 },
-    SlowDisk { node: u64, lasts: u64 },
-    Pause { node: u64, lasts: u64 },
+    OldDisk {
+        node: u64,
+        age: u64,
+        back: u64,
+    },
+    SlowDisk {
+        node: u64,
+        lasts: u64,
+    },
+    Pause {
+        node: u64,
+        lasts: u64,
+    },
     /// The driver's clock goes on from a later time.
-    ClockJump { node: u64, by: u64 },
-    Drop { a: u64, b: u64 },
+    ClockJump {
+        node: u64,
+        by: u64,
+    },
+    Drop {
+        a: u64,
+        b: u64,
+    },
     /// Two groups cannot reach each other; bit i: the side of node i.
-    Partition { sides: u64, lasts: u64 },
+    Partition {
+        sides: u64,
+        lasts: u64,
+    },
     /// What `a` sends to `b` is lost.
-    OneWay { a: u64, b: u64, lasts: u64 },
+    OneWay {
+        a: u64,
+        b: u64,
+        lasts: u64,
+    },
     /// Two nodes cannot reach each other, but both reach all others.
-    NonTransitive { a: u64, b: u64, lasts: u64 },
+    NonTransitive {
+        a: u64,
+        b: u64,
+        lasts: u64,
+    },
     /// What `a` sends to `b` waits.
-    Clog { a: u64, b: u64, lasts: u64 },
+    Clog {
+        a: u64,
+        b: u64,
+        lasts: u64,
+    },
     /// The trainer hangs until the process is started again.
-    Hang { node: u64 },
+    Hang {
+        node: u64,
+    },
     /// The state in memory is not what it was.
-    Damage { node: u64 },
-    Leave { node: u64, back: u64 },
+    Damage {
+        node: u64,
+    },
+    Leave {
+        node: u64,
+        back: u64,
+    },
 }
 
 /// A fault at its time.

@@ -25,24 +25,68 @@ use std::rc::Rc;
 pub enum Event {
     Start,
     Tick,
-    Deliver { from: usize, conn: u64, bytes: Rc<Vec<u8>> },
+    Deliver {
+        from: usize,
+        conn: u64,
+        bytes: Rc<Vec<u8>>,
+    },
     /// Bytes that no program sent on this connection.
-    Junk { from: usize, bytes: Rc<Vec<u8>> },
-    Up { other: usize, conn: u64 },
-    Down { other: usize, conn: u64 },
+    Junk {
+        from: usize,
+        bytes: Rc<Vec<u8>>,
+    },
+    Up {
+        other: usize,
+        conn: u64,
+    },
+    Down {
+        other: usize,
+        conn: u64,
+    },
     /// A connection over which nothing comes through ends.
-    Sever { other: usize, conn: u64 },
-    Step { job: u64 },
-    Moved { key: AttemptKey, bytes: u64 },
-    Reduced { key: AttemptKey },
-    Failed { key: AttemptKey, suspect: Option<usize> },
-    Applied { key: AttemptKey },
-    Written { token: PersistToken },
-    CaughtUp { job: u64, source: usize, target: Digest, afresh: bool },
-    Fetched { job: u64, key: AttemptKey, record: Digest, source: usize },
-    Dial { other: usize },
+    Sever {
+        other: usize,
+        conn: u64,
+    },
+    Step {
+        job: u64,
+    },
+    Moved {
+        key: AttemptKey,
+        bytes: u64,
+    },
+    Reduced {
+        key: AttemptKey,
+    },
+    Failed {
+        key: AttemptKey,
+        suspect: Option<usize>,
+    },
+    Applied {
+        key: AttemptKey,
+    },
+    Written {
+        token: PersistToken,
+    },
+    CaughtUp {
+        job: u64,
+        source: usize,
+        target: Digest,
+        afresh: bool,
+    },
+    Fetched {
+        job: u64,
+        key: AttemptKey,
+        record: Digest,
+        source: usize,
+    },
+    Dial {
+        other: usize,
+    },
     Exit,
-    Fault { index: usize },
+    Fault {
+        index: usize,
+    },
     Lie,
 }
 
@@ -334,7 +378,19 @@ const TAG: usize = 38;
 /// The kind of a control message: for traces, and to look only into what matters.
 pub fn kind(bytes: &[u8]) -> &'static str {
     const KINDS: [&str; 14] = [
-        "", "hello", "head", "join", "ready", "", "", "leave", "estimate", "vote", "certificate", "witness", "fork",
+        "",
+        "hello",
+        "head",
+        "join",
+        "ready",
+        "",
+        "",
+        "leave",
+        "estimate",
+        "vote",
+        "certificate",
+        "witness",
+        "fork",
         "start",
     ];
     bytes.get(TAG).and_then(|tag| KINDS.get(usize::from(*tag))).copied().unwrap_or("nothing known")

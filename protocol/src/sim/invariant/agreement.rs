@@ -26,7 +26,10 @@ impl Invariant for Agreement {
         let (known, first) = *self.0.entry((lineage, seq)).or_insert((link.digest, node));
         require(known == link.digest, || {
             let kind = link.record.kind;
-            format!("at seq {seq} of {lineage:?} node {first} has {known:?}, node {node} has the {kind} {:?}", link.digest)
+            format!(
+                "at seq {seq} of {lineage:?} node {first} has {known:?}, node {node} has the {kind} {:?}",
+                link.digest
+            )
         })
     }
 }

@@ -16,7 +16,10 @@ impl Invariant for Lineage {
             Observed::Stored { node, write: Write::Commit { link, .. } } => {
                 let head = world.nodes[*node].disk.head().ok_or("a commit on an empty disk")?;
                 require(link.record.parent == head.digest, || {
-                    format!("node {node} writes seq {} after {:?}, which is not its parent", link.record.seq, head.digest)
+                    format!(
+                        "node {node} writes seq {} after {:?}, which is not its parent",
+                        link.record.seq, head.digest
+                    )
                 })?;
                 follows(*node, &link.record, &head.record)
             }

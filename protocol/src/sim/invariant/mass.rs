@@ -1,10 +1,10 @@
 //! S7: what a node has trained is taken in by one commit, or still held, or lost with the node's process or place.
 
 use super::{Invariant, Observed, require};
+use crate::Digest;
 use crate::message::Message;
 use crate::sim::process::Offer;
 use crate::sim::world::{World, kind};
-use crate::Digest;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Payloads by READY, and which a commit took in.

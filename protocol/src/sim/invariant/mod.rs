@@ -80,26 +80,67 @@ pub const NAMES: &[&str] = &[
 /// Something that an invariant can be about.
 pub enum Observed<'a> {
     /// A process starts on what its disk holds.
-    Started { node: usize },
-    Crashed { node: usize },
+    Started {
+        node: usize,
+    },
+    Crashed {
+        node: usize,
+    },
     /// Its disk is empty, or as it was some time ago.
-    LostDisk { node: usize },
-    Input { node: usize, input: &'a Input },
-    Outputs { node: usize, outputs: &'a [Output] },
+    LostDisk {
+        node: usize,
+    },
+    Input {
+        node: usize,
+        input: &'a Input,
+    },
+    Outputs {
+        node: usize,
+        outputs: &'a [Output],
+    },
     /// A step is over, and what it led to is done.
-    Step { node: usize },
+    Step {
+        node: usize,
+    },
     /// An answer to bytes that are a lie.
-    Junk { node: usize, from: usize, outputs: &'a [Output] },
+    Junk {
+        node: usize,
+        from: usize,
+        outputs: &'a [Output],
+    },
     /// An honest node's bytes leave it.
-    Sent { node: usize, to: usize, bytes: &'a Rc<Vec<u8>> },
-    Training { node: usize, base: Digest, lease: Span },
-    Trained { node: usize, base: Digest, offer: &'a Offer },
+    Sent {
+        node: usize,
+        to: usize,
+        bytes: &'a Rc<Vec<u8>>,
+    },
+    Training {
+        node: usize,
+        base: Digest,
+        lease: Span,
+    },
+    Trained {
+        node: usize,
+        base: Digest,
+        offer: &'a Offer,
+    },
     /// A commit takes effect in memory; the process still holds what was before it.
-    Committing { node: usize, key: Option<AttemptKey>, link: &'a Link, state: &'a Rc<State>, mine: bool },
+    Committing {
+        node: usize,
+        key: Option<AttemptKey>,
+        link: &'a Link,
+        state: &'a Rc<State>,
+        mine: bool,
+    },
     /// A write is about to be on the disk.
-    Stored { node: usize, write: &'a Write },
+    Stored {
+        node: usize,
+        write: &'a Write,
+    },
     /// Chain and state of the disk were replaced by another node's.
-    Replaced { node: usize },
+    Replaced {
+        node: usize,
+    },
 }
 
 /// One rule, with what it remembers of the history.

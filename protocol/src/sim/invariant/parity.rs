@@ -47,7 +47,9 @@ impl Invariant for Parity {
                 if !self.steps.is_multiple_of(STEPS) {
                     return Ok(());
                 }
-                for (node, process) in world.nodes.iter().enumerate().filter_map(|(i, n)| Some((i, n.process.as_ref()?))) {
+                for (node, process) in
+                    world.nodes.iter().enumerate().filter_map(|(i, n)| Some((i, n.process.as_ref()?)))
+                {
                     if let Some(head) = process.head.as_ref().filter(|_| !process.damaged) {
                         self.holds(node, head.digest, head.record.state_root, process.state.root)?;
                     }

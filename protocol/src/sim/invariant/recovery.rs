@@ -21,7 +21,10 @@ impl Invariant for Recovery {
                 let decided = before.copied().unwrap_or(record.parent);
                 self.0.insert((record.lineage, record.seq), link.digest);
                 require(decided == record.parent, || {
-                    format!("node {node} goes on at seq {} from {:?}, decided was {decided:?}", record.seq, record.parent)
+                    format!(
+                        "node {node} goes on at seq {} from {:?}, decided was {decided:?}",
+                        record.seq, record.parent
+                    )
                 })
             }
             Observed::Started { node } => {

@@ -40,7 +40,9 @@ impl Invariant for Registers {
             // A register moves on to the next place while the one before is said again.
             same && (r.stamp >= stamp || r.stamp.seq > seq)
         });
-        require(durable, || format!("node {node} says {stamp:?} before it is on its disk, which has {:?}", written.map(|r| r.stamp)))?;
+        require(durable, || {
+            format!("node {node} says {stamp:?} before it is on its disk, which has {:?}", written.map(|r| r.stamp))
+        })?;
         if let Some(known) = self.said.get(&(voice, parent, stamp)) {
             return require(*known == (value.clone(), voted), || {
                 format!("node {node} says {value:?} {voted} at {stamp:?}, and said {known:?} before")

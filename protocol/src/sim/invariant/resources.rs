@@ -26,7 +26,8 @@ impl Invariant for Resources {
             Observed::Outputs { node, outputs } => {
                 let most = OUTPUTS_MIN + OUTPUTS_PER_NODE * world.nodes.len();
                 require(outputs.len() <= most, || format!("node {node}: {} outputs of one input", outputs.len()))?;
-                let long = |output: &&Output| matches!(output, Output::Send { bytes, .. } if bytes.len() > CONTROL_BYTES_MAX);
+                let long =
+                    |output: &&Output| matches!(output, Output::Send { bytes, .. } if bytes.len() > CONTROL_BYTES_MAX);
                 require(outputs.iter().find(long).is_none(), || format!("node {node} sends more than a message holds"))
             }
             Observed::Step { node } => {
@@ -36,7 +37,9 @@ impl Invariant for Resources {
                 let few = held.history <= FEW && held.results <= FEW && held.fetches <= FEW;
                 require(peers && few && held.votes <= 2 * VOTERS_MAX, || format!("node {node} holds {held:?}"))?;
                 let waiting = process.waiting.len();
-                require(waiting <= WAITING_PER_NODE * world.nodes.len(), || format!("node {node}: {waiting} sends wait"))
+                require(waiting <= WAITING_PER_NODE * world.nodes.len(), || {
+                    format!("node {node}: {waiting} sends wait")
+                })
             }
             _ => Ok(()),
         }

@@ -2,11 +2,11 @@
 //! cursor is used, leased or free.
 
 use super::{Invariant, Observed, require};
+use crate::Digest;
 use crate::limits::FREE_SPANS_MAX;
 use crate::record::{Record, RecordKind};
 use crate::sim::disk::Write;
 use crate::sim::world::World;
-use crate::Digest;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a lineage has used up to a record.
@@ -46,7 +46,11 @@ impl Invariant for Samples {
         let full = link.record.free.len() >= FREE_SPANS_MAX;
         let lost = unaccounted(&link.record, account.total);
         require(full || lost == account.foreign, || {
-            format!("seq {}: {} positions are neither used, leased nor free", link.record.seq, lost.wrapping_sub(account.foreign))
+            format!(
+                "seq {}: {} positions are neither used, leased nor free",
+                link.record.seq,
+                lost.wrapping_sub(account.foreign)
+            )
         })?;
         self.0.insert(link.digest, account);
         Ok(())

@@ -1,0 +1,161 @@
+//! Fetching a result that others hold, and rebuilding it before it is believed (`protocol.md` §7).
+
+use super::Engine;
+use super::clock::Moment;
+use super::config::Candidate;
+use super::decision::Holding;
+use super::io::{AttemptKey, Notice, Output};
+use super::succession::{self, SignedReady};
+use crate::message::{Message, Question, Value};
+use crate::record::Record;
+use crate::{Digest, NodeId, wire};
+use std::collections::BTreeMap;
+
+/// Results of one round that are held or fetched at a time.
+pub(super) const RESULTS_MAX: usize = 8;
+
+/// A result that others hold.
+#[derive(Debug)]
+pub(super) struct Fetching {
+    pub key: AttemptKey,
+    /// While it is rebuilt from what was fetched.
+    pub candidate: Option<Candidate>,
+    pub failures: u32,
+    pub not_before: Moment,
+    pub active: bool,
+}
+
+impl Engine {
+    /// Asks for a result that others hold, from all who have named it.
+    pub(super) fn fetch(&mut self, value: &Value) {
+        let now = self.now;
+        let Some((question, round)) = self.question(Question::RECORD).zip(self.round.as_ref()) else { return };
+        let key = AttemptKey { lineage: question.lineage, seq: question.seq, attempt: value.attempt, set: value.set };
+        let names = |id: &&NodeId| {
+            round.record_vote.ballot.as_ref().is_some_and(|ballot| ballot.names(id).any(|named| named == value))
+        };
+        let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| id);
+        let sources: Vec<NodeId> =
+            voters.filter(names).filter(|id| **id != self.me && self.is_present(id)).copied().collect();
+        let Some(round) = &mut self.round else { return };
+        let waits = |f: &Fetching| f.active || f.candidate.is_some() || now < f.not_before;
+        if sources.is_empty()
+            || round.holding.contains_key(&value.digest)
+            || round.fetching.get(&value.digest).is_some_and(waits)
+            || round.fetching.len() >= RESULTS_MAX
+            || round.running.as_ref().is_some_and(|running| running.key == key)
+        {
+            return;
+        }
+        let fetching = round.fetching.entry(value.digest).or_insert_with(|| Fetching {
+            key,
+            candidate: None,
+            failures: 0,
+            not_before: now,
+            active: false,
+        });
+        fetching.active = true;
+        self.out.push(Output::Fetch { key, record: value.digest, sources });
+    }
+
+    pub(super) fn fetch_failed(&mut self, key: &AttemptKey, record: &Digest) {
+        let (now, retry) = (self.now, self.timing.retry);
+        let Some(round) = &mut self.round else { return };
+        let Some(fetching) = round.fetching.get_mut(record).filter(|f| f.active && f.key == *key) else { return };
+        fetching.active = false;
+        fetching.not_before = now.plus(retry << fetching.failures.min(5));
+        fetching.failures += 1;
+    }
+
+    /// A result that was asked for: believed when it follows from signed READYs and this node's own state.
+    pub(super) fn fetched(&mut self, candidate: Candidate) {
+        let digest = candidate.record.digest();
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
+        let asked = round.fetching.get(&digest).is_some_and(|f| f.active && f.key == candidate.key);
+        if !asked {
+            return;
+        }
+        let key = candidate.key;
+        let good = candidate.record.validate_after(&head.record).is_ok() && self.readys_of(&candidate).is_some();
+        if !good {
+            return self.fetch_failed(&key, &digest);
+        }
+        let contributors = candidate.record.contributors.len();
+        if let Some(fetching) = self.round.as_mut().and_then(|round| round.fetching.get_mut(&digest)) {
+            fetching.active = false;
+            fetching.candidate = Some(candidate);
+        }
+        self.speculate(key, contributors);
+    }
+
+    /// The contributions behind a fetched record, if they are signed and the ones that it lists.
+    fn readys_of(&self, candidate: &Candidate) -> Option<Vec<SignedReady>> {
+        let listed = &candidate.record.contributors;
+        if listed.len() != candidate.readys.len() {
+            return None;
+        }
+        let open = |(contributor, bytes): (&crate::record::Contributor, &Vec<u8>)| {
+            let opened = wire::open(self.verifier.as_ref(), &self.run, bytes).ok()?;
+            let Message::Ready(ready) = opened.message else { return None };
+            let same = (opened.sender, opened.digest) == (contributor.member, contributor.ready);
+            let signed = SignedReady { member: opened.sender, ready, digest: opened.digest, bytes: bytes.clone() };
+            let head = self.head.as_ref()?;
+            let here = signed.ready.base == head.base && signed.ready.lineage == head.record.lineage;
+            (same && here && self.fits_round(&signed)).then_some(signed)
+        };
+        let readys: Option<Vec<SignedReady>> = listed.iter().zip(&candidate.readys).map(open).collect();
+        readys.filter(|readys| super::attempt::set_digest(readys) == candidate.key.set)
+    }
+
+    /// `Applied` for a fetched result; whether it was one.
+    pub(super) fn rebuilt_fetched(&mut self, key: &AttemptKey, state_root: Digest) -> bool {
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
+        let fetched = round.fetching.iter().find(|(_, f)| f.key == *key && f.candidate.is_some());
+        let Some((digest, candidate)) = fetched.and_then(|(d, f)| Some((*d, f.candidate.clone()?))) else {
+            return false;
+        };
+        let readys = self.readys_of(&candidate);
+        let rebuilt = readys.and_then(|readys| {
+            succession::commit(&head.record, head.digest, &self.spec, &readys, candidate.record.update, state_root)
+        });
+        if rebuilt.as_ref().map(Record::digest) == Some(digest) {
+            if let Some(round) = &mut self.round {
+                round.fetching.remove(&digest);
+                round.holding.insert(digest, Holding::new(candidate));
+            }
+            return true;
+        }
+        // Either the holder's state or this node's is damaged. If the others decide for it, it is this node's.
+        self.out.push(Output::Abandon { key: *key });
+        let decided = self.round.as_ref().is_some_and(|round| {
+            let by_vote =
+                round.record_vote.ballot.as_ref().and_then(|b| b.decided()).is_some_and(|(_, v)| v.digest == digest);
+            by_vote || round.proof.as_ref().is_some_and(|proof| proof.record == digest)
+        });
+        if let Some(fetching) = self.round.as_mut().and_then(|round| round.fetching.get_mut(&digest)) {
+            fetching.candidate = None;
+            fetching.active = true;
+        }
+        self.fetch_failed(key, &digest);
+        if decided {
+            self.own_fault("its rebuilt result differs from the decided one");
+        }
+        true
+    }
+
+    /// This node's state or arithmetic is damaged: says so, and fetches the state anew.
+    pub(super) fn own_fault(&mut self, detail: &'static str) {
+        if !self.catch_up.distrusts() {
+            self.notice(Notice::OwnFault { detail });
+            self.catch_up.distrust();
+        }
+    }
+}
+
+/// Whether another result of an attempt is named than this node's own: fetching it would lead nowhere.
+pub(super) fn contradicts_own(holding: &BTreeMap<Digest, Holding>, value: &Value) -> bool {
+    holding.values().any(|held| {
+        let key = &held.candidate.key;
+        (key.attempt, key.set) == (value.attempt, value.set) && held.digest != value.digest
+    })
+}
