@@ -89,12 +89,14 @@ impl<V: Choice> Ballot<V> {
         Self { me, said: None, input: None, next: None, estimates, votes, decided: None }
     }
 
-    /// Goes on from what was written before a restart: the estimate of a ballot, and the vote if it was cast.
+    /// Goes on from what was written before a restart: the newest estimate and the newest vote.
     pub fn resume(me: NodeId, estimate: Said<V>, vote: Option<Said<V>>) -> Self {
         let mut ballot = Self::new(me);
         for said in [Some(estimate), vote].into_iter().flatten() {
             ballot.record(me, said.clone());
-            ballot.said = Some(said);
+            if ballot.said.as_ref().is_none_or(|before| before.place() < said.place()) {
+                ballot.said = Some(said);
+            }
         }
         ballot
     }
@@ -109,11 +111,13 @@ impl<V: Choice> Ballot<V> {
         self.estimates.get(id).into_iter().chain(self.votes.get(id)).map(|said| &said.value)
     }
 
-    /// What this voter has said in its ballot, estimate first: to be repeated to whoever may have missed it.
+    /// The newest estimate and the newest vote of this voter, in the order in which it said them: to be repeated to
+    /// whoever may have missed them. Who has not heard the vote that ended a ballot cannot leave that ballot.
     pub fn own(&self) -> impl Iterator<Item = &Said<V>> + '_ {
-        let now = self.said.as_ref().map(|said| said.ballot);
-        let own = [self.estimates.get(&self.me), self.votes.get(&self.me)];
-        own.into_iter().flatten().filter(move |said| Some(said.ballot) == now)
+        let (estimate, vote) = (self.estimates.get(&self.me), self.votes.get(&self.me));
+        let later = estimate.map(Said::place) > vote.map(Said::place);
+        let order = if later { [vote, estimate] } else { [estimate, vote] };
+        order.into_iter().flatten()
     }
 
     /// What this voter said last.

@@ -213,10 +213,13 @@ impl Engine {
             return false;
         }
         let heard = round.set_vote.ballot.iter().flat_map(|ballot| ballot.heard());
-        // A set that is no quorum of voters leads to no record.
+        // A set that is no quorum of voters leads to no record, nor does one with a member that is gone.
         let useful = |value: &&Value| {
             let contributions = self.contributions_of(round, value);
-            contributions.is_some_and(|all| head.quorum.met_by(|id| all.iter().any(|c| c.member == *id)))
+            contributions.is_some_and(|all| {
+                let live = all.iter().all(|c| ready.iter().any(|live| live.member == c.member));
+                live && head.quorum.met_by(|id| all.iter().any(|c| c.member == *id))
+            })
         };
         let known: Vec<Digest> = heard.filter(useful).map(|value| value.digest).collect();
         let said = round.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map(|said| said.value.clone());

@@ -60,10 +60,10 @@ pub struct Register {
     /// Follows this record.
     pub parent: Digest,
     pub stamp: Stamp,
-    /// The estimate of this ballot.
-    pub estimate: Option<Value>,
-    /// In phase 2: the value of the vote, and whether it voted for it.
-    pub vote: Option<(Value, bool)>,
+    /// The newest estimate on this question, and its ballot.
+    pub estimate: Option<(u32, Value)>,
+    /// The newest vote on it: its ballot, its value, and whether it voted for that.
+    pub vote: Option<(u32, Value, bool)>,
 }
 
 /// A result of an attempt that may be decided: its record, and the READYs that it follows from.

@@ -87,14 +87,13 @@ impl Engine {
             round.holding.insert(holding.digest, holding);
         }
         let Some(register) = self.voice.register.clone().filter(|r| r.parent == round.parent) else { return };
-        let Some(value) = register.estimate.filter(|_| register.stamp.seq == round.seq) else { return };
-        let ballot = register.stamp.ballot;
-        let vote = register.vote.map(|(value, voted)| Said { ballot, value, voted: Some(voted) });
+        let Some((ballot, value)) = register.estimate.filter(|_| register.stamp.seq == round.seq) else { return };
         let estimate = Said { ballot, value, voted: None };
-        let cast = vote.as_ref().map(|said| (said.value.clone(), said.voted == Some(true)));
+        let cast = |(ballot, value, voted)| Said { ballot, value, voted: Some(voted) };
+        let vote = register.vote.clone().map(cast);
         let mut resumed = Instance { ballot: Some(Ballot::resume(me, estimate, vote)), ..Instance::default() };
         let (seq, instance) = (round.seq, register.stamp.instance);
-        if let Some((value, voted)) = cast {
+        if let Some((ballot, value, voted)) = register.vote {
             let question = Question { lineage: register.lineage, seq, parent: register.parent, instance };
             let vote = Vote { question, incarnation: register.incarnation, ballot, value, voted };
             if let Some(bytes) = self.seal(&Message::Vote(vote.clone())) {
@@ -281,15 +280,15 @@ impl Engine {
         }
         let candidate = self.unwritten(&said.value);
         let (incarnation, value) = (self.voice.incarnation, said.value.clone());
-        let (estimate, vote) = match said.voted {
-            None => (Some(value.clone()), None),
-            Some(voted) => {
-                let round = self.round.as_ref();
-                let vote_on = round.map(|round| if record { &round.record_vote } else { &round.set_vote });
-                let own = vote_on.and_then(|v| v.ballot.as_ref()?.own().next()).map(|said| said.value.clone());
-                (own, Some((value.clone(), voted)))
+        let (mut estimate, mut vote) = (None, None);
+        let before = self.round.as_ref().map(|round| if record { &round.record_vote } else { &round.set_vote });
+        let before = before.and_then(|vote| vote.ballot.as_ref());
+        for Said { ballot, value, voted } in before.iter().flat_map(|ballot| ballot.own()).chain([&said]) {
+            match voted {
+                None => estimate = Some((*ballot, value.clone())),
+                Some(voted) => vote = Some((*ballot, value.clone(), *voted)),
             }
-        };
+        }
         let (lineage, parent) = (question.lineage, question.parent);
         let register = Register { incarnation, lineage, parent, stamp, estimate, vote };
         let token = self.persist(register, candidate);
