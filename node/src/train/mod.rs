@@ -1,9 +1,12 @@
 //! `starling train`: sets a node up, hands it to the driver, and ends with what the driver says.
 
+mod candidate;
 mod canonical;
 mod catch_up;
 mod driver;
 mod ledger;
+mod moments;
+mod notice;
 mod null;
 mod outputs;
 mod reduction;
