@@ -37,10 +37,6 @@ pub enum Job {
         lr: f64,
         momentum: f64,
     },
-    /// Forget an attempt's update.
-    Forget {
-        key: AttemptKey,
-    },
     /// Write what the node is about to sign, and the candidate that it speaks of. The update may be at hand with the
     /// driver; otherwise it is one that was speculated on, or on disk.
     Persist {
@@ -143,8 +139,8 @@ struct Worker {
     naming: Naming,
     state: Shared,
     done: mpsc::Sender<Done>,
-    /// Updates that were speculated on, the newest last.
-    speculated: Vec<(AttemptKey, Update)>,
+    /// Updates that were speculated on since the head moved, the newest last.
+    speculated: Vec<Update>,
     snapshot_every: u64,
 }
 
@@ -170,10 +166,6 @@ impl Worker {
                     return Ok(Some(Done::NotApplied { key, reason: "its update is not at hand any more".into() }));
                 };
                 Some(self.speculate(key, update, lr, momentum))
-            }
-            Job::Forget { key } => {
-                self.speculated.retain(|(held, _)| *held != key);
-                None
             }
             Job::Persist { token, register, candidate, update } => {
                 self.persist(&register, candidate.as_deref(), update)?;
@@ -219,7 +211,7 @@ impl Worker {
 
     /// The update that a record names: the one given, one that was speculated on, or one on disk.
     fn update_of(&self, record: &Record, given: Option<Update>) -> Result<Update, Failure> {
-        let speculated = self.speculated.iter().map(|(_, update)| update).cloned();
+        let speculated = self.speculated.iter().cloned();
         if let Some(update) = given.into_iter().chain(speculated).find(|update| update.digest == record.update) {
             return Ok(update);
         }
@@ -237,8 +229,8 @@ impl Worker {
         drop(state);
         match result {
             Ok(manifest) => {
-                self.speculated.retain(|(held, other)| *held != key || other.digest != update.digest);
-                self.speculated.push((key, update));
+                self.speculated.retain(|other| other.digest != update.digest);
+                self.speculated.push(update);
                 let surplus = self.speculated.len().saturating_sub(SPECULATED_MAX);
                 self.speculated.drain(..surplus);
                 Done::Applied { key, state_root: state::root(&manifest) }

@@ -3,6 +3,7 @@
 mod candidate;
 mod canonical;
 mod catch_up;
+mod chain;
 mod driver;
 mod ledger;
 mod moments;

@@ -51,19 +51,24 @@ impl Driver {
                 self.trainer.next_generation();
             }
             Output::Reduce { key, members, codec } => self.reduce(key, members, codec),
-            Output::Abandon { key } => self.abandon(key).await?,
+            Output::Abandon { key } => self.abandon(key),
             Output::Speculate { key, outer_lr, momentum } => {
                 let update = self.update_of_attempt(&key);
                 self.ledger(Job::Speculate { key, update, lr: outer_lr, momentum }).await?;
             }
             Output::Persist { token, register, candidate } => {
                 let update = candidate.as_ref().and_then(|held| self.update_at_hand(&held.record.update));
+                let update_digest = update.as_ref().map(|update| update.digest);
                 let candidate = candidate.map(Box::new);
                 self.ledger(Job::Persist { token, register, candidate, update }).await?;
+                // On disk from now on.
+                self.fetched.retain(|fetched| Some(fetched.update.digest) != update_digest);
             }
             Output::Commit { token, key, record, certificate, mine } => {
-                let event = self.committed(&record);
-                self.undurable.insert(token, event);
+                if record.changes_state() {
+                    let event = self.committed(&record);
+                    self.undurable.insert(token, event);
+                }
                 let update = self.update_at_hand(&record.update);
                 let (record, seq) = (Box::new(record), record.seq);
                 self.ledger(Job::Commit { token, record, certificate, update }).await?;
@@ -198,12 +203,12 @@ impl Driver {
         }
     }
 
-    async fn abandon(&mut self, key: AttemptKey) -> Result<(), Failure> {
+    /// What was speculated on stays with the ledger, which holds little of it, until the head moves.
+    fn abandon(&mut self, key: AttemptKey) {
         self.router.leave(key);
         self.reduction.take_if(|r| r.key == key);
         self.fetching.retain(|fetching| fetching.key != key);
         self.fetched.retain(|fetched| fetched.key != key);
-        self.ledger(Job::Forget { key }).await
     }
 
     /// A record of this number was decided: nothing that was to become it, or one before, is of use any more.
@@ -227,9 +232,9 @@ impl Driver {
         at_hand.find(|update| update.digest == *digest).cloned()
     }
 
-    /// Fetches a candidate. A second request for the same attempt takes the first one's place.
+    /// Fetches a candidate. A second request for the same one takes the first one's place.
     fn fetch(&mut self, key: AttemptKey, record: Digest, sources: Vec<NodeId>) {
-        self.fetching.retain(|fetching| fetching.key != key);
+        self.fetching.retain(|fetching| (fetching.key, fetching.record) != (key, record));
         if self.fetching.len() >= candidate::FETCHES_MAX {
             metrics::counter!("starling_refused_total", "reason" => "candidate_fetches_full").increment(1);
             self.later(Input::FetchFailed { key, record });

@@ -2,10 +2,10 @@
 
 use super::driver::Driver;
 use super::trainer::Trained;
-use crate::watch::status::{Answer, Member, Question, Status};
+use crate::watch::status::{Answer, Member, Question, QuorumStatus, Status};
 use starling_protocol::NodeId;
 use starling_protocol::engine::io::Finish;
-use starling_protocol::engine::{MemberState, MemberView};
+use starling_protocol::engine::{MemberState, MemberView, QuorumView};
 use starling_protocol::message::Phase;
 use std::time::{Duration, Instant};
 
@@ -124,6 +124,7 @@ impl Driver {
             node: peer.id.to_string(),
             me: peer.id == self.me,
             member: peer.state != MemberState::Outside,
+            role: peer.role.map(|role| role.to_string()),
             connected: peer.connected || peer.id == self.me,
             phase: peer.phase.map(|p| p.to_string()),
             seq: peer.heard.map(|_| peer.seq),
@@ -147,6 +148,7 @@ impl Driver {
             lineage: known.then(|| view.lineage.to_string()),
             device: self.settings.device.clone(),
             phase: view.phase.to_string(),
+            quorum: known.then(|| self.quorum_status(&view.quorum)),
             waiting,
             round: state.record.round,
             seq: state.record.seq,
@@ -159,6 +161,20 @@ impl Driver {
             validation_nats_per_byte: self.gauges.validation,
             addresses: self.net.addresses().iter().map(ToString::to_string).collect(),
             members,
+        }
+    }
+
+    fn quorum_status(&self, quorum: &QuorumView) -> QuorumStatus {
+        let partition = &self.spec.partition;
+        QuorumStatus {
+            voters: quorum.voters,
+            here: quorum.here,
+            in_reach: quorum.in_reach,
+            distinguished: quorum.distinguished.map(|id| id.to_string()),
+            cut_off_s: quorum.cut_off.map(|us| us as f64 / 1e6),
+            policy: partition.minority.to_string(),
+            grace_s: f64::from(partition.grace_ms) / 1e3,
+            frozen: quorum.frozen,
         }
     }
 
@@ -198,7 +214,7 @@ pub fn finish_reason(finish: &Finish) -> String {
     match finish {
         Finish::BudgetSpent => "the run's budget is spent".into(),
         Finish::Left => "asked to leave".into(),
-        Finish::Fenced => "a newer process runs under this identity".into(),
+        Finish::Fenced => "another process was running under this identity first".into(),
         Finish::RunMismatch { keys, .. } => format!("the flock runs something else: {}", keys.join("; ")),
     }
 }

@@ -78,13 +78,15 @@ impl Change<'_> {
     /// that the register speaks of: a voter that has said that it holds the bytes must be able to give them.
     fn hold(&mut self, held: Arc<Held>) -> bool {
         let (id, mine) = (held.id(), held.record);
-        let spoken = self.tip.register.as_ref().and_then(|register| register.value.as_ref()).map(|value| value.digest);
+        let register = self.tip.register.clone();
+        let values = register.iter().flat_map(|r| r.estimate.iter().chain(r.vote.as_ref().map(|(value, _)| value)));
+        let spoken: Vec<Digest> = values.map(|value| value.digest).collect();
         let held_before = self.tip.candidates.len();
         self.tip.candidates.retain(|other| other.id() != id);
         self.tip.candidates.push(held);
         self.tip.candidates.sort_by_key(|held| held.id());
         while self.tip.candidates.len() > CANDIDATES_KEPT {
-            let spare = |held: &Arc<Held>| held.record != mine && Some(held.record) != spoken;
+            let spare = |held: &Arc<Held>| held.record != mine && !spoken.contains(&held.record);
             let Some(at) = self.tip.candidates.iter().position(spare) else { break };
             let dropped = self.tip.candidates.remove(at);
             self.batch.delete(Table::Candidates, &dropped.id());

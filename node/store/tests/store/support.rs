@@ -213,8 +213,8 @@ impl History {
             lineage: record.lineage,
             parent: record.parent,
             stamp: Stamp { seq: record.seq, instance: 0, ballot, phase: 1 },
-            value: Some(value),
-            voted: false,
+            estimate: Some(value),
+            vote: None,
         }
     }
 
