@@ -127,12 +127,15 @@ impl Task {
 
     /// The records after `base` up to the target.
     async fn chain_of(&self, source: NodeId, base: &Link) -> Result<Vec<Link>, NoChain> {
-        let Errand { seq, target, .. } = &self.errand;
+        let Errand { lineage, seq, target, .. } = &self.errand;
         let chain = chain::after(base, *seq, target, |request, expected| self.ask(source, request, expected)).await;
-        chain.map_err(|no| match no {
+        let chain = chain.map_err(|no| match no {
             NoChain::Other(why) => NoChain::Other(format!("{}: {why}", source.short())),
             diverged => diverged,
-        })
+        })?;
+        // The digest says it all; a lineage that does not fit it is a mistake of whoever asked.
+        let last = chain.last().unwrap_or(base);
+        if last.record.lineage == *lineage { Ok(chain) } else { Err(NoChain::Diverged) }
     }
 
     async fn ask(&self, source: NodeId, request: FetchRequest, expected: Expect) -> Result<Vec<u8>, FetchError> {
@@ -219,8 +222,7 @@ impl Task {
         tokio::try_join!(download, writing)?;
         let (store, link) = (self.store.clone(), offer.link.clone());
         let before = offer.before.as_ref().map(|before| before.record.clone());
-        let adopt =
-            move || store.finish_adopt(&manifest, &link.record, link.certificate.as_ref(), before.as_ref());
+        let adopt = move || store.finish_adopt(&manifest, &link.record, link.certificate.as_ref(), before.as_ref());
         blocking(adopt).await?;
         let (reply, reloaded) = oneshot::channel();
         self.ledger(Job::Reload { reply }).await?;

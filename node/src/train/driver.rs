@@ -38,23 +38,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
-    Reduced {
-        key: AttemptKey,
-        outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError>,
-    },
-    ReduceProgress {
-        key: AttemptKey,
-        bytes: u64,
-    },
-    CatchUpProgress {
-        bytes: u64,
-    },
+    Reduced { key: AttemptKey, outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError> },
+    ReduceProgress { key: AttemptKey, bytes: u64 },
+    CatchUpProgress { bytes: u64 },
     CaughtUp(Result<catch_up::Arrived, catch_up::Failed>),
-    Fetched {
-        key: AttemptKey,
-        record: Digest,
-        outcome: Result<Box<candidate::Arrived>, String>,
-    },
+    Fetched { key: AttemptKey, record: Digest, outcome: Result<Box<candidate::Arrived>, String> },
     ShardsFetched(Result<(), String>),
 }
 

@@ -126,8 +126,15 @@ impl Ledger {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (done_queue, done) = mpsc::channel(JOBS_MAX);
         let state = Arc::new(RwLock::new(state));
-        let worker =
-            Worker { store, spec, naming, state: state.clone(), done: done_queue, speculated: Vec::new(), snapshot_every };
+        let worker = Worker {
+            store,
+            spec,
+            naming,
+            state: state.clone(),
+            done: done_queue,
+            speculated: Vec::new(),
+            snapshot_every,
+        };
         let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || worker.run(job_queue))?;
         Ok(Self { jobs, done, state, thread })
     }
@@ -290,7 +297,12 @@ impl Worker {
                 state::root(&state.speculate(&step).map_err(|e| e.to_string())?)
             }
             None if !record.changes_state() => state.record.state_root,
-            _ => return Err(format!("record {} came with an update that it does not have, or without its own", record.seq)),
+            _ => {
+                return Err(format!(
+                    "record {} came with an update that it does not have, or without its own",
+                    record.seq
+                ));
+            }
         };
         if root != record.state_root {
             return Err(format!("replaying record {} gave another state root", record.seq));

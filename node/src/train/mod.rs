@@ -11,6 +11,8 @@ mod notice;
 mod null;
 mod outputs;
 mod reduction;
+#[cfg(test)]
+mod sample_test;
 mod setup;
 mod shards;
 mod source;

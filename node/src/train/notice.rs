@@ -77,9 +77,7 @@ fn event(notice: Notice) -> Option<Event> {
         Notice::CatchUpFailed { reason } => Event::CatchUpFailed { reason },
         Notice::RolledBack { from_seq, to_seq } => Event::RolledBack { from_seq, to_seq },
         Notice::Refused { refusal: Refusal::Stale, .. } => return None,
-        Notice::Refused { peer, refusal } => {
-            Event::Refused { peer: peer.to_string(), reason: refusal_text(&refusal) }
-        }
+        Notice::Refused { peer, refusal } => Event::Refused { peer: peer.to_string(), reason: refusal_text(&refusal) },
         // A commit is shown with its timings when it is on disk; a wait when it lasts.
         _ => return None,
     })

@@ -70,7 +70,7 @@ impl Driver {
                     self.undurable.insert(token, event);
                 }
                 let update = self.update_at_hand(&record.update);
-                let (record, seq) = (Box::new(record), record.seq);
+                let (seq, record) = (record.seq, Box::new(record));
                 self.ledger(Job::Commit { token, record, certificate, update }).await?;
                 self.forget_attempts(seq);
                 if let Some(key) = key {

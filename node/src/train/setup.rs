@@ -53,9 +53,10 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
     runtime.shutdown_timeout(Duration::from_secs(2));
     match finish {
         Finish::BudgetSpent | Finish::Left => Ok(ExitCode::SUCCESS),
+        // Of two processes under one identity the later one gives way (`protocol.md` §8).
         Finish::Fenced => Err(Failure::message(
-            Code::Fenced,
-            "a newer process runs under this node's identity; give each node a --home of its own",
+            Code::IdentityInUse,
+            "another process was running under this node's identity first: stop it, or give this node a --home of its own",
         )),
         Finish::RunMismatch { keys, .. } => Err(Failure::message(
             Code::ConfigMismatch,
@@ -84,6 +85,14 @@ impl Origin {
         let path =
             args.run.as_deref().ok_or_else(|| Failure::message(Code::Usage, "give --run RUN.toml or --join TICKET"))?;
         Ok(Self::File(Box::new(RunFile::load(path)?)))
+    }
+
+    /// What the node shows when it asks to be let in; empty without a ticket that admits.
+    fn admission(&self) -> Vec<u8> {
+        match self {
+            Self::File(_) => Vec::new(),
+            Self::Ticket(ticket, _) => ticket.admission.clone(),
+        }
     }
 
     fn name(&self) -> &str {
@@ -217,7 +226,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     serving.set_data(data.clone());
 
     let tensors = model.schema().tensors;
-    let engine = engine(&identity, &spec, &store, &canonical, found, node.rejoin_alone_after_s)?;
+    let beginning = Beginning { found, force_fork: args.force_lineage, ticket: origin.admission() };
+    let engine = engine(&identity, &spec, &store, &canonical, beginning)?;
     let naming = Naming {
         spec: spec_bytes.clone(),
         tensors: tensors.iter().map(|t| TensorShape { name: t.name.clone(), shape: t.shape.clone() }).collect(),
@@ -362,6 +372,7 @@ async fn first_state(
         let mut state = Canonical {
             record: no_record(&spec),
             digest: Digest::default(),
+            base: Digest::default(),
             schema: Digest(model.schema().digest()),
             theta,
             momentum,
@@ -388,14 +399,36 @@ fn no_record(spec: &RunSpec) -> Record {
         seq: 0,
         parent: Digest::default(),
         kind: RecordKind::Genesis,
+        base: Digest::default(),
         round: 0,
         contributors: Vec::new(),
         update: Digest::default(),
         state_root: Digest::default(),
         tokens: 0,
         cursor: 0,
-        next: NextRound { inner_steps: spec.inner.steps, codec: spec.sync.codec, members: Vec::new() },
+        free: Vec::new(),
+        merged: Vec::new(),
+        grants: Vec::new(),
+        revoked: Vec::new(),
+        next: NextRound {
+            inner_steps: spec.inner.steps,
+            codec: spec.sync.codec,
+            rung: 0,
+            dwell: 0,
+            verdicts: 0,
+            members: Vec::new(),
+        },
     }
+}
+
+/// How an engine begins, beside what the store says.
+struct Beginning {
+    /// Found a lineage if the store holds none.
+    found: bool,
+    /// Go on alone from what the store holds.
+    force_fork: bool,
+    /// The encoded admission ticket; empty without one.
+    ticket: Vec<u8>,
 }
 
 fn engine(
@@ -403,18 +436,30 @@ fn engine(
     spec: &RunSpec,
     store: &Store,
     state: &Canonical,
-    found: bool,
-    rejoin_alone_after_s: u64,
+    beginning: Beginning,
 ) -> Result<Engine, Failure> {
-    let stored = store.head().map(|head| Stored { head, report: store.pending_report() });
+    let Beginning { found, force_fork, ticket } = beginning;
+    let register = store.register();
+    // Rises from one start to the next even if the clock went back: it names the process, and new vote registers.
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+    let boot = clock.max(register.as_ref().map_or(0, |register| register.incarnation.saturating_add(1)));
+    let stored = match store.head() {
+        Some(head) => {
+            let certificate = store.certificate(head.seq).map_err(store_failure)?;
+            Some(Stored { head, certificate, register, candidates: store.candidates() })
+        }
+        None => None,
+    };
     let founding = match (found && stored.is_none(), state.manifest()) {
         (true, Ok(manifest)) => Some(Founding { nonce: rand::random(), state_root: state::root(&manifest) }),
         (true, Err(e)) => return Err(Failure::new(Code::Refused, e)),
         (false, _) => None,
     };
-    let timing = Timing { rejoin_alone_after: rejoin_alone_after_s.saturating_mul(1_000_000), ..Timing::default() };
-    // Of two processes under one key, the one that started later gives way.
-    let boot = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+    if force_fork && stored.is_none() {
+        let why =
+            "--force-lineage goes on from the state on this disk, and there is none: leave it out, or use --found";
+        return Err(Failure::message(Code::Usage, why));
+    }
     Ok(Engine::new(EngineConfig {
         signer: Box::new(identity.signer()),
         verifier: Box::new(Ed25519Verifier),
@@ -423,7 +468,9 @@ fn engine(
         boot,
         found: founding,
         stored,
-        timing,
+        ticket,
+        force_fork,
+        timing: Timing::default(),
     }))
 }
 

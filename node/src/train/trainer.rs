@@ -287,8 +287,7 @@ impl Worker {
             let tokens_per_second = done.tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
             let (round, step) = (job.round, step + 1);
             // Progress is for watching and for liveness; a full queue drops one, never a step.
-            let _ =
-                self.events.try_send(Happened::Step { round, step, steps, loss: report.loss, tokens_per_second });
+            let _ = self.events.try_send(Happened::Step { round, step, steps, loss: report.loss, tokens_per_second });
         }
         if done.steps == 0 {
             return Err(format!("no step of round {} could be done with {} sequences", job.round, job.lease.count));

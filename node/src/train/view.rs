@@ -108,7 +108,7 @@ impl Driver {
     pub(super) fn answer(&self, question: Question) -> Answer {
         match question {
             Question::Status => Answer::Status(Box::new(self.status())),
-            Question::Invite => match self.settings.ticket.make(&self.spec, self.net.addresses()) {
+            Question::Invite(terms) => match self.settings.ticket.make(&self.spec, self.net.addresses(), &terms) {
                 Ok(ticket) => Answer::Invite { ticket },
                 Err(message) => Answer::Error { message },
             },

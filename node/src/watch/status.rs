@@ -20,11 +20,23 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const QUESTIONS_MAX: usize = 8;
 
 /// What can be asked.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Question {
     Status,
-    Invite,
+    Invite(Terms),
+}
+
+/// What a ticket is to admit.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Terms {
+    /// The last round in which it admits somebody; 0 = no end.
+    pub expires: u64,
+    /// How many nodes it admits; 0 = any number.
+    pub uses: u32,
+    /// The only node that it admits.
+    pub holder: Option<String>,
 }
 
 /// What comes back.

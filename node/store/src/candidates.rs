@@ -1,10 +1,10 @@
 //! What this node is about to sign, written before it is sent: the vote register, and the candidates it speaks of.
 
+use crate::StoreError;
 use crate::chain::not_next;
 use crate::rocks::Table;
 use crate::store::{Change, Store};
 use crate::tip::{CANDIDATES_KEPT, Held, REGISTER_KEY};
-use crate::StoreError;
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::{Digest, wire};
 use std::sync::Arc;
@@ -23,12 +23,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotNext`] when the candidate's record does not stand on the head, [`StoreError::UpdateMismatch`]
     /// when `update` is not the one that the record names.
-    pub fn put_candidate(
-        &self,
-        candidate: &Candidate,
-        update: &[u8],
-        register: &Register,
-    ) -> Result<(), StoreError> {
+    pub fn put_candidate(&self, candidate: &Candidate, update: &[u8], register: &Register) -> Result<(), StoreError> {
         let (key, record) = (&candidate.key, &candidate.record);
         self.check_run(record.run)?;
         let mut change = self.begin()?;

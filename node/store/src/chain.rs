@@ -41,12 +41,7 @@ impl Store {
     /// [`StoreError::AlreadyCommitted`] for a record that is on the chain, [`StoreError::NotNext`] for one that does
     /// not follow the head, [`StoreError::CertificateMismatch`] when the certificate is for another record,
     /// [`StoreError::UpdateMismatch`] when `update` is not the record's, [`StoreError::NoUpdate`] when there is none.
-    pub fn commit(
-        &self,
-        record: &Record,
-        update: Option<&[u8]>,
-        certificate: &Certificate,
-    ) -> Result<(), StoreError> {
+    pub fn commit(&self, record: &Record, update: Option<&[u8]>, certificate: &Certificate) -> Result<(), StoreError> {
         self.check_run(record.run)?;
         let digest = record.digest();
         let mut change = self.begin()?;
@@ -103,9 +98,8 @@ impl Store {
     pub fn records_from(&self, seq: u64, max: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
         let db = self.db()?;
         let pairs = db.scan(Table::Records, &seq_key(seq), max)?;
-        let with_votes = |(key, record): (Vec<u8>, Vec<u8>)| {
-            Ok((record, db.get(Table::Certificates, &key)?.unwrap_or_default()))
-        };
+        let with_votes =
+            |(key, record): (Vec<u8>, Vec<u8>)| Ok((record, db.get(Table::Certificates, &key)?.unwrap_or_default()));
         pairs.into_iter().map(with_votes).collect()
     }
 

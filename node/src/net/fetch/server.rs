@@ -163,7 +163,9 @@ impl FetchServer {
 
     async fn turn(&self, request: &FetchRequest) -> Option<Turn> {
         let large = match request {
-            FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_) => Some(Arc::clone(&self.large).acquire_owned().await.ok()?),
+            FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_) => {
+                Some(Arc::clone(&self.large).acquire_owned().await.ok()?)
+            }
             _ => None,
         };
         Some(Turn { _large: large, _serving: Arc::clone(&self.serving).acquire_owned().await.ok()? })

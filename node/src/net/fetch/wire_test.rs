@@ -50,7 +50,10 @@ fn golden_bytes() {
     assert_eq!(hex(&encode_answer(Ok(0x0506))), "465202000605000000000000");
     assert_eq!(hex(&encode_answer(Err(FetchRefusal::Busy))), "465202020000000000000000");
     assert_eq!(hex(&encode_snapshots(&[(7, vec![1, 2])]).unwrap()), "010700000000000000020000000102");
-    assert_eq!(hex(&encode_records(&[(vec![9], vec![7]), (vec![], vec![])]).unwrap()), "0200010000000901000000070000000000000000");
+    assert_eq!(
+        hex(&encode_records(&[(vec![9], vec![7]), (vec![], vec![])]).unwrap()),
+        "0200010000000901000000070000000000000000"
+    );
 }
 
 #[test]
