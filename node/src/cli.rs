@@ -125,9 +125,9 @@ pub struct AuditArgs {
     /// The node's folder, if it is not the default one of the run; the node must not be running
     #[arg(long, visible_alias = "data", value_name = "DIR", required_unless_present = "run")]
     pub home: Option<PathBuf>,
-    /// Print the summary as JSON
-    #[arg(long)]
-    pub json: bool,
+    /// Folder of tokenized text, from which the length of an epoch is known
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

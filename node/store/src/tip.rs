@@ -171,7 +171,7 @@ impl Tip {
     }
 }
 
-/// Follows all records: the number of the first, and the last.
+/// Follows all records, each with the votes that decided it: the number of the first, and the last.
 fn walk(db: &Db, path: &Path) -> Result<(Option<u64>, Option<Link>), StoreError> {
     let mut first = None;
     let mut last: Option<Link> = None;
@@ -186,8 +186,16 @@ fn walk(db: &Db, path: &Path) -> Result<(Option<u64>, Option<Link>), StoreError>
                 .validate_after(&before.record)
                 .map_err(|why| damaged(format!("record {} does not follow the one before: {why}", record.seq)))?;
         }
+        let digest = wire::record_digest(value);
+        let certified = db.get(Table::Certificates, key)?.map(|bytes| wire::decode_certificate(&bytes));
+        match certified {
+            Some(Ok(certificate)) if certificate.record == digest => {}
+            // A genesis, and the record before an adopted one. The head is looked at by itself.
+            None if last.is_none() => {}
+            _ => return Err(damaged(format!("the votes for record {} are missing, or are for another", record.seq))),
+        }
         first = first.or(Some(record.seq));
-        last = Some(Link { digest: wire::record_digest(value), record });
+        last = Some(Link { digest, record });
         Ok(true)
     })?;
     Ok((first, last))
