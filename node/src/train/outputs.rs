@@ -347,9 +347,11 @@ impl Driver {
             seq: record.seq,
             round: record.round,
             record: record.digest().to_string(),
+            lineage: record.lineage.to_string(),
             state_root: record.state_root.to_string(),
             contributors: record.contributors.iter().map(|c| c.member.to_string()).collect(),
             members: record.next.members.len(),
+            voters: record.voters().count(),
             tokens: record.tokens,
             loss: loss_sum / tokens.max(1) as f64,
             bytes_sent: self.net.counters().bytes_sent,
@@ -362,6 +364,8 @@ impl Driver {
         metrics::gauge!("starling_round").set(record.round as f64);
         metrics::gauge!("starling_tokens").set(record.tokens as f64);
         metrics::gauge!("starling_members").set(record.next.members.len() as f64);
+        metrics::gauge!("starling_voters").set(committed.voters as f64);
+        metrics::gauge!("starling_quorum").set(1.0);
         metrics::gauge!("starling_loss_nats_per_token").set(committed.loss);
         metrics::histogram!("starling_round_seconds").record(timing.seconds);
         metrics::histogram!("starling_reduce_seconds").record(timing.reduce_seconds);

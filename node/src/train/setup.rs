@@ -334,8 +334,9 @@ fn open_trainer(
 fn check_memory(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Failure> {
     let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
     let vector = 4 * model.parameters();
-    // Canonical parameters and momentum, the pseudo-gradient, and one buffer for updates under way.
-    let needed = estimate.total() + 4 * vector + MEMORY_SLACK;
+    // Canonical parameters and momentum, the pseudo-gradient, one that the last commit left out, and one buffer for
+    // updates under way: two encoded ones, each at most half of it.
+    let needed = estimate.total() + 5 * vector + MEMORY_SLACK;
     let mut system = sysinfo::System::new();
     system.refresh_memory();
     let available =
@@ -349,7 +350,7 @@ fn check_memory(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Fa
                 human_bytes(needed),
                 human_bytes(estimate.parameters + estimate.gradients + estimate.moments),
                 human_bytes(estimate.activations),
-                human_bytes(4 * vector),
+                human_bytes(5 * vector),
                 human_bytes(MEMORY_SLACK),
                 human_bytes(available),
             ),

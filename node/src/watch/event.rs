@@ -190,11 +190,13 @@ pub struct Committed {
     pub seq: u64,
     pub round: u64,
     pub record: String,
+    pub lineage: String,
     pub state_root: String,
     /// Whose contributions were averaged.
     pub contributors: Vec<String>,
-    /// Members of the next round.
+    /// Members of the next round, and how many of them vote.
     pub members: usize,
+    pub voters: usize,
     /// Committed tokens of the lineage.
     pub tokens: u64,
     /// Mean training loss of the contributors, in nats a token, weighted by tokens.
