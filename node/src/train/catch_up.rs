@@ -17,8 +17,8 @@ use starling_protocol::state::{self, Manifest};
 use starling_protocol::{Digest, NodeId, update};
 use starling_store::Store;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
@@ -72,6 +72,8 @@ pub struct Task {
     pub head: (Record, Digest),
     /// Bytes received so far.
     pub bytes: AtomicU64,
+    /// Where the state stands by now, if it has moved.
+    pub reached: Mutex<Option<Link>>,
 }
 
 /// Told how many bytes have come so far.
@@ -87,10 +89,21 @@ struct Offer {
 }
 
 impl Task {
-    /// Runs the errand.
+    /// Runs the errand. One that fails after the state has moved has arrived where it stands: the engine goes on from
+    /// there, and asks again for what is left.
     pub async fn run(self, progress: Progress<'_>) -> Result<Arrived, Failed> {
         let started = Instant::now();
-        let link = if self.errand.afresh { self.afresh(progress).await? } else { self.onward(progress).await? };
+        let outcome = if self.errand.afresh { self.afresh(progress).await } else { self.onward(progress).await };
+        let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let link = match (outcome, reached) {
+            (Ok(link), _) => link,
+            (Err(failed), Some(link)) => {
+                let (seq, target) = (link.record.seq, self.errand.seq);
+                tracing::info!("reached record {seq} on the way to {target}: {}", failed.reason);
+                link
+            }
+            (Err(failed), None) => return Err(failed),
+        };
         let bytes = self.bytes.load(Ordering::Relaxed);
         let Link { record, certificate, .. } = link;
         Ok(Arrived { record, certificate, bytes, seconds: started.elapsed().as_secs_f64() })
@@ -227,6 +240,7 @@ impl Task {
         let (reply, reloaded) = oneshot::channel();
         self.ledger(Job::Reload { reply }).await?;
         reloaded.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
+        self.reach(&offer.link);
         Ok(offer.link.clone())
     }
 
@@ -243,6 +257,7 @@ impl Task {
             let record = link.record.clone();
             self.ledger(Job::Replay { record, certificate, update, reply }).await?;
             replayed.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
+            self.reach(&link);
             last = Some(link);
         }
         last.ok_or_else(|| Failed::because("there is nothing to fetch"))
@@ -262,6 +277,10 @@ impl Task {
         }
         let reason = format!("no source has the update of record {}: {why}", record.seq);
         Err(Failed { reason, diverged: false, pruned: true })
+    }
+
+    fn reach(&self, link: &Link) {
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());
     }
 
     fn count(&self, bytes: usize, progress: Progress<'_>) {

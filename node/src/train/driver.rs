@@ -86,6 +86,8 @@ pub struct Settings {
     pub validate_every: u64,
     pub validate_sequences: usize,
     pub ticket: super::ticket::TicketMaker,
+    /// The encoded admission ticket that this node shows; empty without one.
+    pub admission: Vec<u8>,
 }
 
 /// The running node.
@@ -120,6 +122,8 @@ pub struct Driver {
     pub(super) catching_up: Option<tokio_util::task::AbortOnDropHandle<()>>,
     /// Sends that wait for a write, in the order of their writes.
     pub(super) held: BTreeMap<PersistToken, Vec<(NodeId, Vec<u8>)>>,
+    /// Why members would not let this node in, if they would not.
+    pub(super) barred: Option<String>,
     /// What the node waits for since when; shown when it lasts.
     pub(super) waiting: Option<(Event, Instant)>,
     /// Commits that are shown once they are on disk.
@@ -164,6 +168,7 @@ impl Driver {
             shards_under_way: false,
             catching_up: None,
             held: BTreeMap::new(),
+            barred: None,
             waiting: None,
             undurable: BTreeMap::new(),
             finish: None,

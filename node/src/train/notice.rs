@@ -122,9 +122,25 @@ pub fn refusal_text(refusal: &Refusal) -> String {
         Refusal::RunMismatch { keys } => format!("its run differs in {}", keys.join("; ")),
         Refusal::IdentityInUse => "its identity is in use by another process".into(),
         Refusal::Equivocation { what } => format!("it signed two contradicting statements ({what})"),
-        Refusal::NotAdmitted { why } => format!("it is not admitted: {why}"),
+        Refusal::NotAdmitted { why } => format!("it is not admitted: {}", not_admitted_text(why)),
         Refusal::Stale => "it sent something of another round".into(),
         Refusal::Full => "the flock is full".into(),
         other => format!("{other:?}"),
+    }
+}
+
+/// The labels of [`starling_protocol::admission::NotAdmitted`] in words.
+fn not_admitted_text(why: &str) -> &str {
+    match why {
+        "not_listed" => "admission.allow does not list it",
+        "no_ticket" => "it showed no ticket",
+        "malformed_ticket" => "its ticket cannot be read",
+        "bad_signature" => "its ticket is not signed by the run's creator",
+        "other_holder" => "its ticket is made out to another node",
+        "expired" => "its ticket has expired",
+        "used_up" => "its ticket has admitted as many nodes as it may",
+        "revoked_identity" => "the run's creator has revoked it",
+        "revoked_ticket" => "the run's creator has revoked its ticket",
+        other => other,
     }
 }

@@ -9,12 +9,14 @@ use super::{candidate, catch_up, shards};
 use crate::exit::{Code, Failure};
 use crate::reduce::{NetLinks, ReduceError, ReduceJob};
 use crate::watch::event::{Committed, Event};
+use starling_protocol::admission;
 use starling_protocol::engine::io::{AttemptKey, Contribution, Input, Output};
+use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::record::{Measured, Record, Span};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A round that the engine wants trained.
@@ -295,6 +297,7 @@ impl Driver {
                 (state.record.clone(), state.schema)
             },
             bytes: AtomicU64::new(0),
+            reached: Mutex::new(None),
         };
         let results = self.results.clone();
         let progress_results = self.results.clone();
@@ -317,11 +320,26 @@ impl Driver {
             Ok(arrived) => {
                 self.show(Event::CaughtUp { seq: arrived.record.seq, bytes: arrived.bytes, seconds: arrived.seconds });
                 self.forget_attempts(arrived.record.seq);
+                self.check_admission(&arrived.record);
                 self.feed(Input::CaughtUp { record: arrived.record, certificate: arrived.certificate }).await?;
                 self.start_wanted_round().await
             }
             Err(failed) => self.feed(Input::CatchUpFailed { reason: failed.reason, diverged: failed.diverged }).await,
         }
+    }
+
+    /// A node that stands where the flock does and is no member asks to be let in. Members refuse it without many words;
+    /// from the same record it can tell by itself why they would.
+    fn check_admission(&mut self, record: &Record) {
+        let ticket = &self.settings.admission;
+        let verdict = admission::admit(&self.spec, &Ed25519Verifier, &self.run, record, &self.me, ticket);
+        let barred = verdict.err().map(|why| why.to_string());
+        if barred != self.barred
+            && let Some(why) = barred.clone()
+        {
+            self.show(Event::Waiting { on: Vec::new(), why });
+        }
+        self.barred = barred;
     }
 
     pub(super) fn fetch_shards(&mut self, missing: Vec<Digest>) {

@@ -266,6 +266,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
             validate_every: node.validate_every,
             validate_sequences: node.validate_sequences,
             ticket,
+            admission: origin.admission(),
         },
     })
     .await

@@ -138,6 +138,8 @@ impl Driver {
             let on: Vec<_> = waiting.on.iter().map(NodeId::short).collect();
             if on.is_empty() { waiting.why.to_string() } else { format!("{}: {}", on.join(", "), waiting.why) }
         });
+        let barred = || self.barred.clone().filter(|_| view.phase == Phase::Joining);
+        let waiting = barred().or(waiting);
         let seeking = || (view.phase == Phase::Seeking).then(|| seeking_text(view.others.len()));
         let waiting = waiting.or_else(seeking);
         let members = view.members.iter().chain(&view.others).map(row).collect();
