@@ -1,5 +1,6 @@
 //! `starling train`: sets a node up, hands it to the driver, and ends with what the driver says.
 
+mod beginning;
 mod candidate;
 mod canonical;
 mod catch_up;
@@ -9,6 +10,7 @@ mod ledger;
 mod moments;
 mod notice;
 mod null;
+mod origin;
 mod outputs;
 mod reduction;
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! From the command line to a running driver.
 
+use super::beginning::{Beginning, engine};
 use super::canonical::Canonical;
 use super::driver::{Driver, Parts, Settings};
 use super::ledger::{self, Ledger, Naming, store_failure};
 use super::null::NullTrainer;
+use super::origin::Origin;
 use super::source::Source;
 use super::text;
 use super::ticket::TicketMaker;
@@ -20,20 +22,17 @@ use crate::watch::telemetry;
 use anyhow::Context;
 use libp2p::Multiaddr;
 use starling_bootstrap::addresses::BootstrapList;
-use starling_bootstrap::identity::{self, Identity};
-use starling_bootstrap::ticket::Ticket;
+use starling_bootstrap::identity;
 use starling_kernels::{DeviceChoice, MemoryEstimate, ModelConfig, Trainer, TrainerOptions};
 use starling_protocol::engine::io::Finish;
-use starling_protocol::engine::{Engine, EngineConfig, Founding, Stored, Timing};
-use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
-use starling_protocol::{Digest, state, wire};
+use starling_protocol::{Digest, wire};
 use starling_store::{Opened, Store, StoreError, StoreOptions, TensorShape};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Everything beside tensors that a node may take (`issue 2`, "A node's memory").
 const MEMORY_SLACK: u64 = 300 << 20;
@@ -66,54 +65,6 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
             ),
         )),
     }
-}
-
-/// Where the run's specification comes from.
-enum Origin {
-    File(Box<RunFile>),
-    Ticket(Box<Ticket>, Box<RunSpec>),
-}
-
-impl Origin {
-    fn from_args(args: &TrainArgs) -> Result<Self, Failure> {
-        if let Some(text) = &args.join {
-            let ticket = read_ticket(text)?;
-            let spec = wire::decode_spec(&ticket.spec)
-                .map_err(|e| Failure::message(Code::Usage, format!("the ticket's run does not decode: {e}")))?;
-            return Ok(Self::Ticket(Box::new(ticket), Box::new(spec)));
-        }
-        let path =
-            args.run.as_deref().ok_or_else(|| Failure::message(Code::Usage, "give --run RUN.toml or --join TICKET"))?;
-        Ok(Self::File(Box::new(RunFile::load(path)?)))
-    }
-
-    /// What the node shows when it asks to be let in; empty without a ticket that admits.
-    fn admission(&self) -> Vec<u8> {
-        match self {
-            Self::File(_) => Vec::new(),
-            Self::Ticket(ticket, _) => ticket.admission.clone(),
-        }
-    }
-
-    fn name(&self) -> &str {
-        match self {
-            Self::File(file) => &file.name,
-            Self::Ticket(_, spec) => &spec.name,
-        }
-    }
-}
-
-/// A ticket as text, or a file that holds one.
-fn read_ticket(text: &str) -> Result<Ticket, Failure> {
-    let usage = |e: String| Failure::message(Code::Usage, e);
-    let text = match text.parse::<Ticket>() {
-        Ok(ticket) => return Ok(ticket),
-        Err(_) if Path::new(text).is_file() => std::fs::read_to_string(text)
-            .with_context(|| format!("cannot read the ticket file {text}"))
-            .map_err(|e| Failure::new(Code::Usage, e))?,
-        Err(e) => return Err(usage(format!("--join: {e}"))),
-    };
-    text.trim().parse().map_err(|e| usage(format!("--join: the file's ticket does not parse: {e}")))
 }
 
 /// The node file, with the flags on top of it.
@@ -421,59 +372,6 @@ fn no_record(spec: &RunSpec) -> Record {
             members: Vec::new(),
         },
     }
-}
-
-/// How an engine begins, beside what the store says.
-struct Beginning {
-    /// Found a lineage if the store holds none.
-    found: bool,
-    /// Go on alone from what the store holds.
-    force_fork: bool,
-    /// The encoded admission ticket; empty without one.
-    ticket: Vec<u8>,
-}
-
-fn engine(
-    identity: &Identity,
-    spec: &RunSpec,
-    store: &Store,
-    state: &Canonical,
-    beginning: Beginning,
-) -> Result<Engine, Failure> {
-    let Beginning { found, force_fork, ticket } = beginning;
-    let register = store.register();
-    // Rises from one start to the next even if the clock went back: it names the process, and new vote registers.
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
-    let boot = clock.max(register.as_ref().map_or(0, |register| register.incarnation.saturating_add(1)));
-    let stored = match store.head() {
-        Some(head) => {
-            let certificate = store.certificate(head.seq).map_err(store_failure)?;
-            Some(Stored { head, certificate, register, candidates: store.candidates() })
-        }
-        None => None,
-    };
-    let founding = match (found && stored.is_none(), state.manifest()) {
-        (true, Ok(manifest)) => Some(Founding { nonce: rand::random(), state_root: state::root(&manifest) }),
-        (true, Err(e)) => return Err(Failure::new(Code::Refused, e)),
-        (false, _) => None,
-    };
-    if force_fork && stored.is_none() {
-        let why =
-            "--force-lineage goes on from the state on this disk, and there is none: leave it out, or use --found";
-        return Err(Failure::message(Code::Usage, why));
-    }
-    Ok(Engine::new(EngineConfig {
-        signer: Box::new(identity.signer()),
-        verifier: Box::new(Ed25519Verifier),
-        spec: spec.clone(),
-        run: spec.digest(),
-        boot,
-        found: founding,
-        stored,
-        ticket,
-        force_fork,
-        timing: Timing::default(),
-    }))
 }
 
 fn show_data(data: &starling_data::Dataset, spec: &RunSpec, screen: &mut Screen) {
