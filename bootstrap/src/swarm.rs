@@ -23,7 +23,7 @@ mod listen;
 pub use listen::{ListenFailed, listen};
 
 /// What `identify` announces; its number is the network version, and peers with another one are left alone.
-pub const IDENTIFY_PROTOCOL: &str = "starling/1";
+pub const IDENTIFY_PROTOCOL: &str = "starling/2";
 
 const PENDING_IN_MAX: u32 = 32;
 const PENDING_OUT_MAX: u32 = 64;

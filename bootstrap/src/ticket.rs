@@ -1,13 +1,15 @@
 //! Tickets: one line of text with which a second machine joins a run.
 //!
-//! A ticket holds the run's specification, its creator's key, where to knock, and an *admission token*: the
-//! creator's signature over the run and the round after which the ticket is void. Who holds a ticket may join, so it
-//! is to be handed on as a key is.
+//! A ticket holds the run's specification, its creator's key, where to knock, and the round after which it is void. In
+//! a run that admits by ticket it also carries the creator's *admission ticket* ([`starling_protocol::admission`]), which
+//! members check and count. All but the addresses is signed. Who holds a ticket may join, so it is to be handed on as a
+//! key is.
 //!
 //! Layout, little-endian, before base32 (lower case, no padding, behind the word `starling1`):
 //!
 //! ```text
-//! u8 version = 1 | u16 n | n bytes of encoded RunSpec | 32 creator | u64 expires (0 = never) | 64 signature
+//! u8 version = 2 | u16 n | n bytes of encoded RunSpec | 32 creator | u64 expires (0 = never)
+//! u16 n | n bytes of encoded admission ticket (none in a run that asks for none) | 64 signature
 //! u8 count <= 16 | count x (u16 n | n bytes of multiaddr ending in /p2p) | 4 checksum over all before
 //! ```
 //!
@@ -19,7 +21,8 @@ use crate::identity::Identity;
 use data_encoding::{BASE32_NOPAD, DecodeError};
 use libp2p::Multiaddr;
 use starling_protocol::identity::Ed25519Verifier;
-use starling_protocol::limits::RUN_SPEC_BYTES_MAX;
+use starling_protocol::limits::{RUN_SPEC_BYTES_MAX, TICKET_BYTES_MAX as ADMISSION_BYTES_MAX};
+use starling_protocol::run::AdmissionMode;
 use starling_protocol::wire::{self, WireError};
 use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier};
 use std::fmt;
@@ -30,14 +33,23 @@ pub const PREFIX: &str = "starling1";
 /// Addresses in one ticket.
 pub const ADDRESSES_MAX: usize = 16;
 /// Bytes of one ticket before base32.
-pub const TICKET_BYTES_MAX: usize =
-    1 + 2 + RUN_SPEC_BYTES_MAX + 32 + 8 + 64 + 1 + ADDRESSES_MAX * (2 + ADDRESS_BYTES_MAX) + CHECKSUM_BYTES;
+pub const TICKET_BYTES_MAX: usize = 1
+    + 2
+    + RUN_SPEC_BYTES_MAX
+    + 32
+    + 8
+    + 2
+    + ADMISSION_BYTES_MAX
+    + 64
+    + 1
+    + ADDRESSES_MAX * (2 + ADDRESS_BYTES_MAX)
+    + CHECKSUM_BYTES;
 /// Characters of one ticket, with room for the line breaks of a paste.
 pub const TICKET_CHARS_MAX: usize = 16 * 1024;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const CHECKSUM_BYTES: usize = 4;
-const ADMISSION_DOMAIN: &str = "starling admission v1";
+const ADMISSION_DOMAIN: &str = "starling admission v2";
 const CHECKSUM_DOMAIN: &str = "starling ticket checksum v1";
 
 /// A ticket whose signature, run and addresses have been checked.
@@ -49,6 +61,8 @@ pub struct Ticket {
     pub creator: NodeId,
     /// The round after which the ticket admits nobody; 0 = it never expires.
     pub expires: u64,
+    /// The encoded admission ticket; empty in a run that asks for none.
+    pub admission: Vec<u8>,
     /// The creator's signature over [`admission_digest`].
     pub signature: Signature,
     /// Nodes that are likely to answer.
@@ -76,6 +90,10 @@ pub enum TicketError {
     Address(#[from] AddressError),
     #[error("the ticket's signature is not its creator's: it was altered; ask for a new one")]
     Signature,
+    #[error(
+        "the run admits by ticket, and this one carries no admission that its creator has signed: ask for a new one"
+    )]
+    NoAdmission,
     #[error("only the run's creator ({creator}) can make tickets for it: run `starling invite` on that node")]
     NotTheCreator { creator: NodeId },
     #[error("a ticket needs at least one address and this node knows none of its own yet: give --advertise, or wait")]
@@ -84,9 +102,9 @@ pub enum TicketError {
     Expired { expires: u64, round: u64 },
 }
 
-/// What the creator signs: this run, until this round.
-pub fn admission_digest(run: &Digest, expires: u64) -> Digest {
-    Digest::of(ADMISSION_DOMAIN, &[&run.0, &expires.to_le_bytes()])
+/// What the creator signs: this run, until this round, with this admission ticket.
+pub fn admission_digest(run: &Digest, expires: u64, admission: &[u8]) -> Digest {
+    Digest::of(ADMISSION_DOMAIN, &[&run.0, &expires.to_le_bytes(), admission])
 }
 
 impl Ticket {
@@ -103,14 +121,25 @@ impl Ticket {
         addresses: Vec<Multiaddr>,
         expires: u64,
     ) -> Result<Self, TicketError> {
+        Self::admitting(identity, spec, addresses, expires, Vec::new())
+    }
+
+    /// The same for a run that admits by ticket, with its encoded admission ticket.
+    pub fn admitting(
+        identity: &Identity,
+        spec: Vec<u8>,
+        addresses: Vec<Multiaddr>,
+        expires: u64,
+        admission: Vec<u8>,
+    ) -> Result<Self, TicketError> {
         let addresses: Vec<PeerAddress> =
             addresses.iter().take(ADDRESSES_MAX).map(addresses::split).collect::<Result<_, _>>()?;
         if addresses.is_empty() {
             return Err(TicketError::NoAddress);
         }
-        let signed = admission_digest(&wire::spec_digest(&spec), expires);
+        let signed = admission_digest(&wire::spec_digest(&spec), expires, &admission);
         let signature = identity.signer().sign(&signed.0);
-        let ticket = Self { spec, creator: identity.node_id(), expires, signature, addresses };
+        let ticket = Self { spec, creator: identity.node_id(), expires, admission, signature, addresses };
         ticket.check()?;
         Ok(ticket)
     }
@@ -135,10 +164,17 @@ impl Ticket {
         if let Some(creator) = spec.creator.filter(|creator| *creator != self.creator) {
             return Err(TicketError::NotTheCreator { creator });
         }
-        let signed = admission_digest(&self.run(), self.expires);
-        match Ed25519Verifier.verify(&self.creator, &signed.0, &self.signature) {
+        let signed = admission_digest(&self.run(), self.expires, &self.admission);
+        if !Ed25519Verifier.verify(&self.creator, &signed.0, &self.signature) {
+            return Err(TicketError::Signature);
+        }
+        if spec.admission.mode != AdmissionMode::Ticket {
+            return if self.admission.is_empty() { Ok(()) } else { Err(TicketError::Malformed("it admits nobody")) };
+        }
+        let admission = wire::decode_ticket(&self.admission).map_err(|_| TicketError::NoAdmission)?;
+        match admission.verify(&Ed25519Verifier, &self.run(), &self.creator) {
             true => Ok(()),
-            false => Err(TicketError::Signature),
+            false => Err(TicketError::NoAdmission),
         }
     }
 
@@ -147,6 +183,7 @@ impl Ticket {
         put_sized(&mut bytes, &self.spec);
         bytes.extend_from_slice(&self.creator.0);
         bytes.extend_from_slice(&self.expires.to_le_bytes());
+        put_sized(&mut bytes, &self.admission);
         bytes.extend_from_slice(&self.signature.0);
         let count = self.addresses.len().min(ADDRESSES_MAX);
         bytes.push(count as u8);
@@ -174,6 +211,7 @@ impl Ticket {
         let spec = rest.sized(RUN_SPEC_BYTES_MAX)?.to_vec();
         let creator = NodeId(rest.array()?);
         let expires = u64::from_le_bytes(rest.array()?);
+        let admission = rest.sized(ADMISSION_BYTES_MAX)?.to_vec();
         let signature = Signature(rest.array()?);
         let [count] = rest.array::<1>()?;
         if count == 0 || usize::from(count) > ADDRESSES_MAX {
@@ -186,7 +224,7 @@ impl Ticket {
         if !rest.0.is_empty() {
             return Err(TicketError::Malformed("bytes follow its end"));
         }
-        let ticket = Self { spec, creator, expires, signature, addresses };
+        let ticket = Self { spec, creator, expires, admission, signature, addresses };
         ticket.check()?;
         Ok(ticket)
     }

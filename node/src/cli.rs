@@ -18,12 +18,14 @@ pub enum Command {
     /// Train, alone or with peers; founds a flock when started with neither --join nor --bootstrap
     Train(Box<TrainArgs>),
     /// Print a ticket that lets another machine join this run
-    Invite(HomeArgs),
+    Invite(InviteArgs),
     /// Ask the node running on this machine what it does and what it waits for
     Status(StatusArgs),
     /// List, verify or export checkpoints
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
+    /// Check the history on disk: every sample counted once, every record in its place
+    Audit(AuditArgs),
     /// Write text with a trained model
     Generate(GenerateArgs),
 }
@@ -45,6 +47,9 @@ pub struct TrainArgs {
     /// Found a new flock even though bootstrap peers are given
     #[arg(long, conflicts_with = "join")]
     pub found: bool,
+    /// Go on alone, as a new lineage, from the state on this disk, whoever else is there: when the quorum is lost for good
+    #[arg(long, conflicts_with_all = ["join", "found"])]
+    pub force_lineage: bool,
     /// Folder for this node's identity and state
     #[arg(long, value_name = "DIR")]
     pub home: Option<PathBuf>,
@@ -95,6 +100,34 @@ pub struct HomeArgs {
     /// The node's folder, if it is not the default one of the run
     #[arg(long, value_name = "DIR")]
     pub home: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct InviteArgs {
+    #[command(flatten)]
+    pub node: HomeArgs,
+    /// Last round in which the ticket admits somebody; 0 = no end
+    #[arg(long, value_name = "ROUND", default_value_t = 0)]
+    pub expires: u64,
+    /// How many nodes it admits; 0 = any number (runs with admission.mode = "ticket" count)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub uses: u32,
+    /// The only node that it admits (64 hex digits)
+    #[arg(long, value_name = "ID")]
+    pub holder: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct AuditArgs {
+    /// Run file of the node
+    #[arg(long, value_name = "RUN.toml")]
+    pub run: Option<PathBuf>,
+    /// The node's folder, if it is not the default one of the run; the node must not be running
+    #[arg(long, visible_alias = "data", value_name = "DIR", required_unless_present = "run")]
+    pub home: Option<PathBuf>,
+    /// Folder of tokenized text, from which the length of an epoch is known
+    #[arg(long, value_name = "DIR")]
+    pub cache: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

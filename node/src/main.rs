@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::train(&args),
         Command::Invite(args) => command::invite::run(&args),
         Command::Status(args) => command::status::run(&args),
+        Command::Audit(args) => command::audit::run(&args),
         Command::Checkpoint(args) => command::checkpoint::run(&args),
         Command::Generate(args) => command::generate::run(&args),
     };

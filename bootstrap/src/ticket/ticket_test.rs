@@ -1,6 +1,8 @@
 use super::*;
 use proptest::prelude::*;
-use starling_protocol::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
+use starling_protocol::admission;
+use starling_protocol::run::{AdmissionSpec, Budget, Codec, DataSpec, InnerSpec, Minority, ModelSpec, OuterSpec};
+use starling_protocol::run::{PartitionSpec, RunSpec, SyncSpec};
 use zeroize::Zeroizing;
 
 fn identity(fill: u8) -> Identity {
@@ -8,6 +10,10 @@ fn identity(fill: u8) -> Identity {
 }
 
 fn spec(creator: Option<NodeId>) -> Vec<u8> {
+    spec_with(creator, AdmissionMode::Open)
+}
+
+fn spec_with(creator: Option<NodeId>, mode: AdmissionMode) -> Vec<u8> {
     wire::encode_spec(&RunSpec {
         name: "tiny".into(),
         seed: 7,
@@ -40,6 +46,8 @@ fn spec(creator: Option<NodeId>) -> Vec<u8> {
         },
         outer: OuterSpec { lr: vec![(1, 0.7), (4, 0.8)], momentum: 0.9 },
         sync: SyncSpec { codec: Codec::Int8 },
+        partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
+        admission: AdmissionSpec { mode, allow: Vec::new() },
         budget: Budget { rounds: 100, tokens: 0 },
     })
 }
@@ -104,6 +112,28 @@ fn only_the_creator_invites_unless_the_run_names_none() {
     assert!(matches!(Ticket::new(&identity(2), vec![1, 2, 3], addresses(1)), Err(TicketError::Run(_))));
     let bare = vec!["/ip4/192.0.2.7/tcp/1".parse().unwrap()];
     assert!(matches!(Ticket::new(&identity(2), spec(None), bare), Err(TicketError::Address(_))));
+}
+
+#[test]
+fn a_run_that_admits_by_ticket_needs_its_creators_word() {
+    let (creator, stranger) = (identity(1), identity(2));
+    let spec = spec_with(Some(creator.node_id()), AdmissionMode::Ticket);
+    let run = wire::spec_digest(&spec);
+    let admitting = |admission| Ticket::admitting(&creator, spec.clone(), addresses(1), 9, admission);
+    let signed = |by: &Identity, run: &Digest| {
+        wire::encode_ticket(&admission::Ticket::sign(&by.signer(), run, 5, Some(stranger.node_id()), 9, 1))
+    };
+    let ticket = admitting(signed(&creator, &run)).unwrap();
+    let again: Ticket = ticket.to_string().parse().unwrap();
+    assert_eq!(again, ticket);
+    assert_eq!(wire::decode_ticket(&again.admission).unwrap().holder, Some(stranger.node_id()));
+    for bad in [Vec::new(), vec![1, 2, 3], signed(&stranger, &run), signed(&creator, &Digest([9; 32]))] {
+        assert!(matches!(admitting(bad), Err(TicketError::NoAdmission)));
+    }
+    // Where nobody asks for it, it would only be bytes to smuggle.
+    let open = spec_with(None, AdmissionMode::Open);
+    let idle = Ticket::admitting(&creator, open, addresses(1), 9, signed(&creator, &run));
+    assert!(matches!(idle, Err(TicketError::Malformed(_))));
 }
 
 #[test]

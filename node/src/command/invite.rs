@@ -1,15 +1,21 @@
 //! `starling invite`: a ticket from the running node, which knows its addresses best.
 
-use crate::cli::HomeArgs;
+use crate::cli::InviteArgs;
 use crate::exit::{Code, Failure};
 use crate::train::home_of;
-use crate::watch::status::{Answer, Question, ask};
+use crate::watch::status::{Answer, Question, Terms, ask};
+use starling_protocol::NodeId;
 use std::process::ExitCode;
 
 /// Prints the ticket on standard output and nothing else.
-pub fn run(args: &HomeArgs) -> Result<ExitCode, Failure> {
-    let home = home_of(args.run.as_deref(), args.home.as_deref())?;
-    match ask(&home, Question::Invite).map_err(|e| Failure::new(Code::Refused, e))? {
+pub fn run(args: &InviteArgs) -> Result<ExitCode, Failure> {
+    let home = home_of(args.node.run.as_deref(), args.node.home.as_deref())?;
+    if let Some(holder) = args.holder.as_deref().filter(|holder| NodeId::from_hex(holder).is_none()) {
+        let why = format!("--holder {holder}: not a node id; give 64 hex digits (`starling status --json` prints one)");
+        return Err(Failure::message(Code::Usage, why));
+    }
+    let terms = Terms { expires: args.expires, uses: args.uses, holder: args.holder.clone() };
+    match ask(&home, Question::Invite(terms)).map_err(|e| Failure::new(Code::Refused, e))? {
         Answer::Invite { ticket } => {
             println!("{ticket}");
             Ok(ExitCode::SUCCESS)

@@ -1,5 +1,6 @@
 //! The commands beside `train`.
 
+pub mod audit;
 pub mod checkpoint;
 pub mod generate;
 pub mod invite;

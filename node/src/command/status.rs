@@ -5,7 +5,7 @@ use crate::config::node_file;
 use crate::exit::{Code, Failure};
 use crate::train::home_of;
 use crate::watch::screen::bytes;
-use crate::watch::status::{Answer, Member, Question, Status, ask, running_homes};
+use crate::watch::status::{Answer, Member, Question, QuorumStatus, Status, ask, running_homes};
 use anyhow::Context;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -68,6 +68,7 @@ fn text(status: &Status) -> String {
         ),
         None => "no flock met yet\n".to_string(),
     };
+    out += &status.quorum.as_ref().map(quorum_text).unwrap_or_default();
     out += &format!(
         "loss {} nats/token · validation {} nats/byte · {} sent, {} received\n",
         or_none(status.loss),
@@ -79,7 +80,7 @@ fn text(status: &Status) -> String {
         Some(why) => format!("now: {}; waiting: {why}\n", status.phase),
         None => format!("now: {}\n", status.phase),
     };
-    out += "\n  node      role    link   phase        record  heard\n";
+    out += "\n  node      role     link   phase        record  heard\n";
     for member in &status.members {
         let link = if member.me {
             "me"
@@ -89,9 +90,9 @@ fn text(status: &Status) -> String {
             "down"
         };
         out += &format!(
-            "  {:8}  {:6}  {:5}  {:11}  {:>6}  {}\n",
+            "  {:8}  {:7}  {:5}  {:11}  {:>6}  {}\n",
             short(&member.node),
-            if member.member { "member" } else { "guest" },
+            member.role.as_deref().unwrap_or(if member.member { "member" } else { "guest" }),
             link,
             member.phase.as_deref().unwrap_or("-"),
             member.seq.map_or("-".into(), |s| s.to_string()),
@@ -99,6 +100,24 @@ fn text(status: &Status) -> String {
         );
     }
     out
+}
+
+/// Whether anything can be decided, and if not what happens next.
+fn quorum_text(quorum: &QuorumStatus) -> String {
+    let verdict = if quorum.in_reach { "quorum" } else { "no quorum" };
+    let mut out = format!("{} of {} voters here, {verdict}", quorum.here, quorum.voters);
+    if let Some(seconds) = quorum.cut_off_s {
+        let next = match quorum.policy.as_str() {
+            "fork" => format!("goes on as a lineage of its own after {:.0} s", quorum.grace_s),
+            "wait" => "waits for the others".to_string(),
+            _ => "has stopped until the others are back".to_string(),
+        };
+        out += &format!("; cut off for {seconds:.0} s, {next} (partition.minority = \"{}\")", quorum.policy);
+    }
+    if quorum.frozen {
+        out += "; STOPPED: two certified records contradict each other, see the log";
+    }
+    out + "\n"
 }
 
 fn heard(member: &Member) -> String {

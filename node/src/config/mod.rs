@@ -1,4 +1,5 @@
 //! Files that configure a node and a run. Both reject unknown keys and name the nearest right one.
 
+pub mod flock_tables;
 pub mod node_file;
 pub mod run_file;

@@ -39,8 +39,6 @@ pub struct NodeFile {
     pub validate_sequences: usize,
     /// Commits between two snapshots.
     pub snapshot_every: u64,
-    /// Seconds that a restarted member waits for its fellow members before it goes on without them.
-    pub rejoin_alone_after_s: u64,
 }
 
 impl Default for NodeFile {
@@ -60,7 +58,6 @@ impl Default for NodeFile {
             validate_every: 5,
             validate_sequences: 64,
             snapshot_every: 16,
-            rejoin_alone_after_s: 20,
         }
     }
 }

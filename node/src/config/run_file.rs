@@ -3,13 +3,14 @@
 //! A run file becomes a [`RunSpec`] once the data it names has been tokenized: the spec holds digests,
 //! never paths.
 
+use super::flock_tables::{AdmissionTable, PartitionTable, node_id};
 use crate::exit::{Code, Failure};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use starling_data::{CRATES_SOURCE, CorpusOptions, TokenizerChoice};
 use starling_kernels::{ModelConfig, TrainerOptions};
 use starling_protocol::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
-use starling_protocol::{Digest, NodeId};
+use starling_protocol::Digest;
 use std::path::{Path, PathBuf};
 
 /// The whole file. Every key has a default but `name`.
@@ -19,7 +20,7 @@ pub struct RunFile {
     pub name: String,
     #[serde(default = "defaults::seed")]
     pub seed: u64,
-    /// Node id (64 hex digits) of whoever may invite; without it, whoever knows the run may join.
+    /// Node id (64 hex digits) of whoever may invite; without it, every member may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creator: Option<String>,
     #[serde(default)]
@@ -32,6 +33,10 @@ pub struct RunFile {
     pub outer: OuterTable,
     #[serde(default)]
     pub sync: SyncTable,
+    #[serde(default)]
+    pub partition: PartitionTable,
+    #[serde(default)]
+    pub admission: AdmissionTable,
     #[serde(default)]
     pub budget: BudgetTable,
 }
@@ -238,10 +243,7 @@ impl RunFile {
     pub fn spec(&self, data: DataSpec, tokenizer_vocab: u32) -> Result<RunSpec, Failure> {
         let usage = |message: String| Failure::message(Code::Usage, message);
         let creator = match &self.creator {
-            Some(text) => Some(
-                NodeId::from_hex(text)
-                    .ok_or_else(|| usage(format!("creator = \"{text}\" is not a node id: give 64 hex digits")))?,
-            ),
+            Some(text) => Some(node_id("creator", text)?),
             None => None,
         };
         let spec = RunSpec {
@@ -270,6 +272,8 @@ impl RunFile {
                     CodecName::Int8 => Codec::Int8,
                 },
             },
+            partition: self.partition.spec()?,
+            admission: self.admission.spec()?,
             budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },
         };
         spec.validate().map_err(|e| usage(format!("the run file is not valid: {e}")))?;

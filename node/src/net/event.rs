@@ -4,6 +4,10 @@ use super::bulk::BulkStream;
 use super::session::DownReason;
 use libp2p::Multiaddr;
 use starling_protocol::NodeId;
+use std::time::Duration;
+
+/// A peer's round-trip time is told at most this often.
+pub const ROUND_TRIP_EVERY: Duration = Duration::from_secs(10);
 
 /// Something that happened on the network.
 #[derive(Debug)]
@@ -24,6 +28,8 @@ pub enum NetEvent {
     ExternalAddress { address: Multiaddr },
     /// Nobody answered there, or somebody else did. It is tried again.
     DialFailed { address: Option<Multiaddr>, why: String },
+    /// How long a peer took to answer a ping; at most one in [`ROUND_TRIP_EVERY`] from each.
+    RoundTrip { peer: NodeId, time: Duration },
     /// A peer runs a program that does not understand us.
     OtherVersion { peer: NodeId, theirs: String },
 }

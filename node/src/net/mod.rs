@@ -23,7 +23,7 @@ mod sessions;
 mod traffic;
 
 pub use bulk::BulkStream;
-pub use event::NetEvent;
+pub use event::{NetEvent, ROUND_TRIP_EVERY};
 pub use handle::{NetHandle, NetStatus};
 pub use network::Network;
 pub use options::{NetError, NetOptions};
@@ -33,9 +33,23 @@ pub use traffic::{ByteCounts, Bytes, Counters};
 
 use libp2p::StreamProtocol;
 
+// The names end in `limits::PROTOCOL_VERSION`: nodes of different versions have no stream in common.
 /// Control messages.
-pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/1");
+pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/2");
 /// Frames of one attempt's reduction.
-pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/1");
+pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/2");
 /// Requests by hash or number.
-pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/1");
+pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/2");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stream_protocols_name_the_protocol_version() {
+        let version = format!("/{}", starling_protocol::limits::PROTOCOL_VERSION);
+        for name in [CONTROL_PROTOCOL, BULK_PROTOCOL, FETCH_PROTOCOL] {
+            assert!(name.as_ref().ends_with(&version), "{name}");
+        }
+    }
+}

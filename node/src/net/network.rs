@@ -215,8 +215,9 @@ impl SwarmTask {
             }
             Some(Found::Identified { peer, agent }) => self.on_identified(peer, agent, speaks),
             Some(Found::RoundTrip { peer, time }) => {
-                if let Some(node) = identity::node_id(&peer) {
-                    self.table.round_trip(&node, time);
+                let node = identity::node_id(&peer);
+                if let Some(node) = node.filter(|node| self.table.round_trip(node, time, Instant::now())) {
+                    self.tell_user(NetEvent::RoundTrip { peer: node, time });
                 }
             }
             Some(Found::Gossip { id, from, author, data }) => self.on_gossip(&id, &from, author, &data),

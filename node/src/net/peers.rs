@@ -4,6 +4,7 @@
 //! while the connection stays, the opener tries again after a growing pause. A new stream from the opener replaces
 //! the old one, whose end the other side may not have noticed yet.
 
+use super::event::ROUND_TRIP_EVERY;
 use super::session::{DownReason, EndSwitch};
 use libp2p::Multiaddr;
 use starling_protocol::NodeId;
@@ -40,6 +41,8 @@ struct Peer<S> {
     address: Multiaddr,
     agent: String,
     round_trip: Option<Duration>,
+    /// When it was told last.
+    round_trip_told: Option<Instant>,
     connected: bool,
     /// It speaks the control protocol: a node, not a well-known peer.
     is_node: bool,
@@ -67,6 +70,7 @@ impl<S> PeerTable<S> {
             address: address.clone(),
             agent: String::new(),
             round_trip: None,
+            round_trip_told: None,
             connected: true,
             is_node: false,
             session: None,
@@ -95,10 +99,15 @@ impl<S> PeerTable<S> {
         (self.open(node), is_new)
     }
 
-    pub fn round_trip(&mut self, node: &NodeId, time: Duration) {
-        if let Some(peer) = self.peers.get_mut(node) {
-            peer.round_trip = Some(time);
+    /// A measured round-trip time; whether it is to be told: not each one, and only those of nodes.
+    pub fn round_trip(&mut self, node: &NodeId, time: Duration, now: Instant) -> bool {
+        let Some(peer) = self.peers.get_mut(node) else { return false };
+        peer.round_trip = Some(time);
+        let due = peer.is_node && peer.round_trip_told.is_none_or(|at| now.duration_since(at) >= ROUND_TRIP_EVERY);
+        if due {
+            peer.round_trip_told = Some(now);
         }
+        due
     }
 
     /// The peer opened a control stream.
@@ -246,6 +255,18 @@ mod tests {
         table.ended(&LARGE, current, true, now);
         assert_eq!(table.wake_at(), Some(now + PAUSE_MIN));
         assert!(table.ended(&LARGE, current, true, now).is_none(), "an end counts once");
+    }
+
+    #[test]
+    fn round_trip_times_of_nodes_are_told_now_and_then() {
+        let mut table = table(SMALL, LARGE);
+        let (now, time) = (Instant::now(), Duration::from_millis(3));
+        assert!(!table.round_trip(&LARGE, time, now), "not known to be a node yet");
+        let _ = table.identified(&LARGE, "node".into(), true);
+        assert!(table.round_trip(&LARGE, time, now));
+        assert!(!table.round_trip(&LARGE, time, now + ROUND_TRIP_EVERY / 2));
+        assert!(table.round_trip(&LARGE, time, now + ROUND_TRIP_EVERY));
+        assert!(!table.round_trip(&SMALL, time, now), "nobody");
     }
 
     #[test]

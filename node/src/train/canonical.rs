@@ -19,6 +19,8 @@ pub struct Canonical {
     pub record: Record,
     /// [`Record::digest`] of `record`.
     pub digest: Digest,
+    /// The record that made the state: `record`, or one before it if it changes no state (a skip, a fork).
+    pub base: Digest,
     /// Digest of the parameters' names and shapes.
     pub schema: Digest,
     pub theta: Vec<f32>,
@@ -84,9 +86,15 @@ impl Canonical {
     /// Applies a step that [`Self::speculate`] has accepted, and makes `record` the head.
     pub fn adopt(&mut self, step: &OuterStep, record: Record) -> Result<(), StepError> {
         step.apply(&mut self.theta, &mut self.momentum)?;
-        self.digest = record.digest();
-        self.record = record;
+        self.stand_on(record);
         Ok(())
+    }
+
+    /// Makes `record` the head; the state is its already.
+    pub fn stand_on(&mut self, record: Record) {
+        self.digest = record.digest();
+        self.base = record.base_or(self.digest);
+        self.record = record;
     }
 }
 

@@ -1,29 +1,27 @@
 //! Bringing this node's state to the flock's head: records and updates from peers, and a snapshot when what is
 //! held is not on their chain.
 //!
-//! Nothing of a peer is believed: records must form a chain from what is held (or from the snapshot) to the head
-//! that the engine asked for, chunks must have the digests of the snapshot's manifest, whose root must be that of its
-//! record, updates must have the digest in their record, and replaying them must give its state root. Until a new
-//! state is complete, the old one stays.
+//! Nothing of a peer is believed: records must form a chain from what is held (or from the snapshot) to the head that
+//! the engine asked for, each with the votes of a quorum of the one before, chunks must have the digests of the
+//! snapshot's manifest, whose root must be that of its record, updates must have the digest in their record, and
+//! replaying them must give its state root. Until a new state is complete, the old one stays.
 
+use super::chain::{self, Link, NoChain};
 use super::ledger::Job;
 use crate::net::NetHandle;
-use crate::net::fetch::{
-    Expect, FetchRequest, Item, RECORDS_MAX, SNAPSHOT_BYTES_MAX, decode_records, decode_snapshots,
-};
+use crate::net::fetch::{Expect, FetchError, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
+use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
-use starling_protocol::run::RunSpec;
+use starling_protocol::run::{Codec, RunSpec};
 use starling_protocol::state::{self, Manifest};
-use starling_protocol::{Digest, NodeId, update, wire};
+use starling_protocol::{Digest, NodeId, update};
 use starling_store::Store;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
-/// Longest gap that is closed record by record; beyond it a snapshot is fetched.
-const RECORDS_GAP_MAX: u64 = 4096;
 /// Chunks that are fetched and wait to be written.
 const CHUNKS_WAITING: usize = 8;
 
@@ -41,6 +39,7 @@ pub struct Errand {
 #[derive(Debug)]
 pub struct Arrived {
     pub record: Record,
+    pub certificate: Option<Certificate>,
     pub bytes: u64,
     pub seconds: f64,
 }
@@ -51,11 +50,13 @@ pub struct Failed {
     pub reason: String,
     /// The sources' chain does not contain the record held here.
     pub diverged: bool,
+    /// The sources have dropped an update in between: only a snapshot helps.
+    pruned: bool,
 }
 
 impl Failed {
     fn because(reason: impl ToString) -> Self {
-        Self { reason: reason.to_string(), diverged: false }
+        Self { reason: reason.to_string(), diverged: false, pruned: false }
     }
 }
 
@@ -71,6 +72,8 @@ pub struct Task {
     pub head: (Record, Digest),
     /// Bytes received so far.
     pub bytes: AtomicU64,
+    /// Where the state stands by now, if it has moved.
+    pub reached: Mutex<Option<Link>>,
 }
 
 /// Told how many bytes have come so far.
@@ -78,36 +81,44 @@ pub type Progress<'a> = &'a (dyn Fn(u64) + Send + Sync);
 
 /// A snapshot on the way to the target, and the records after it.
 struct Offer {
-    record: Record,
+    link: Link,
+    /// The record before it, if a source had it.
+    before: Option<Link>,
     manifest: Manifest,
-    chain: Vec<Record>,
-}
-
-/// Why one source's records were of no use.
-enum NoChain {
-    Diverged,
-    Other(String),
+    chain: Vec<Link>,
 }
 
 impl Task {
-    /// Runs the errand.
+    /// Runs the errand. One that fails after the state has moved has arrived where it stands: the engine goes on from
+    /// there, and asks again for what is left.
     pub async fn run(self, progress: Progress<'_>) -> Result<Arrived, Failed> {
         let started = Instant::now();
-        let record = if self.errand.afresh { self.afresh(progress).await? } else { self.onward(progress).await? };
+        let outcome = if self.errand.afresh { self.afresh(progress).await } else { self.onward(progress).await };
+        let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let link = match (outcome, reached) {
+            (Ok(link), _) => link,
+            (Err(failed), Some(link)) => {
+                let (seq, target) = (link.record.seq, self.errand.seq);
+                tracing::info!("reached record {seq} on the way to {target}: {}", failed.reason);
+                link
+            }
+            (Err(failed), None) => return Err(failed),
+        };
         let bytes = self.bytes.load(Ordering::Relaxed);
-        Ok(Arrived { record, bytes, seconds: started.elapsed().as_secs_f64() })
+        let Link { record, certificate, .. } = link;
+        Ok(Arrived { record, certificate, bytes, seconds: started.elapsed().as_secs_f64() })
     }
 
     /// From the head held here; by way of a snapshot if the sources have dropped the updates in between.
-    async fn onward(&self, progress: Progress<'_>) -> Result<Record, Failed> {
+    async fn onward(&self, progress: Progress<'_>) -> Result<Link, Failed> {
+        // What is held here was checked when it came.
+        let held = Link { record: self.head.0.clone(), digest: self.head.0.digest(), certificate: None };
         let mut why = "no peer to fetch from".to_string();
         let (mut diverged, mut asked) = (0, 0);
         for source in &self.errand.sources {
-            match self.chain_of(*source, &self.head.0).await {
+            match self.chain_of(*source, &held).await {
                 Ok(chain) => match self.replay(chain, progress).await {
-                    Err(failed) if failed.reason.contains("no source has the update") => {
-                        return self.afresh(progress).await;
-                    }
+                    Err(failed) if failed.pruned => return self.afresh(progress).await,
                     other => return other,
                 },
                 Err(NoChain::Diverged) => {
@@ -118,43 +129,30 @@ impl Task {
             }
             asked += 1;
         }
-        Err(Failed { reason: why, diverged: asked > 0 && diverged == asked })
+        Err(Failed { reason: why, diverged: asked > 0 && diverged == asked, pruned: false })
     }
 
-    async fn afresh(&self, progress: Progress<'_>) -> Result<Record, Failed> {
+    async fn afresh(&self, progress: Progress<'_>) -> Result<Link, Failed> {
         let offer = self.offer().await?;
         let base = self.adopt(&offer, progress).await?;
         if offer.chain.is_empty() { Ok(base) } else { self.replay(offer.chain, progress).await }
     }
 
     /// The records after `base` up to the target.
-    async fn chain_of(&self, source: NodeId, base: &Record) -> Result<Vec<Record>, NoChain> {
-        let other = |e: &dyn std::fmt::Display| NoChain::Other(format!("{}: {e}", source.short()));
-        let mut chain: Vec<Record> = Vec::new();
-        let gap = self.errand.seq.checked_sub(base.seq).ok_or(NoChain::Diverged)?;
-        if gap > RECORDS_GAP_MAX {
-            return Err(other(&"the gap is too long for records alone"));
-        }
-        while (chain.len() as u64) < gap {
-            let parent = chain.last().unwrap_or(base);
-            let max = (gap - chain.len() as u64).min(u64::from(RECORDS_MAX)) as u16;
-            let request = FetchRequest::Records { from_seq: parent.seq + 1, max };
-            let answer = self.net.fetch(source, request, Expect::of(&request)).await.map_err(|e| other(&e))?;
-            let records = decode_records(&answer).map_err(|e| other(&e))?;
-            if records.is_empty() || records.len() > usize::from(max) {
-                return Err(other(&"it does not have these records"));
-            }
-            for bytes in records {
-                let record = wire::decode_record(&bytes).map_err(|e| other(&e))?;
-                let parent = chain.last().unwrap_or(base);
-                if record.parent != parent.digest() && chain.is_empty() {
-                    return Err(NoChain::Diverged);
-                }
-                record.validate_after(parent).map_err(|e| other(&e))?;
-                chain.push(record);
-            }
-        }
-        if chain.last().unwrap_or(base).digest() == self.errand.target { Ok(chain) } else { Err(NoChain::Diverged) }
+    async fn chain_of(&self, source: NodeId, base: &Link) -> Result<Vec<Link>, NoChain> {
+        let Errand { lineage, seq, target, .. } = &self.errand;
+        let chain = chain::after(base, *seq, target, |request, expected| self.ask(source, request, expected)).await;
+        let chain = chain.map_err(|no| match no {
+            NoChain::Other(why) => NoChain::Other(format!("{}: {why}", source.short())),
+            diverged => diverged,
+        })?;
+        // The digest says it all; a lineage that does not fit it is a mistake of whoever asked.
+        let last = chain.last().unwrap_or(base);
+        if last.record.lineage == *lineage { Ok(chain) } else { Err(NoChain::Diverged) }
+    }
+
+    async fn ask(&self, source: NodeId, request: FetchRequest, expected: Expect) -> Result<Vec<u8>, FetchError> {
+        self.net.fetch(source, request, expected).await
     }
 
     /// The newest snapshot of any source that lies on the target's chain.
@@ -190,24 +188,21 @@ impl Task {
         if manifest.schema != self.head.1 || manifest.elements != self.elements as u64 {
             return Err("its snapshot is of another model".into());
         }
-        let request = FetchRequest::Records { from_seq: seq, max: 1 };
-        let answer = self.net.fetch(source, request, Expect::of(&request)).await.map_err(|e| e.to_string())?;
-        let records = decode_records(&answer).map_err(|e| e.to_string())?;
-        let record = wire::decode_record(records.first().ok_or("it does not have the snapshot's record")?)
-            .map_err(|e| e.to_string())?;
-        let ours = record.seq == seq && record.run == self.spec.digest() && record.lineage == self.errand.lineage;
-        if !ours || state::root(&manifest) != record.state_root {
+        let found = chain::at(seq, |request, expected| self.ask(source, request, expected)).await;
+        let (before, link) = found.map_err(|no| no.to_string())?;
+        // Its lineage may be one that the target's has forked from.
+        if link.record.run != self.spec.digest() || state::root(&manifest) != link.record.state_root {
             return Err("its snapshot is not of its record".into());
         }
-        match self.chain_of(source, &record).await {
-            Ok(chain) => Ok(Offer { record, manifest, chain }),
+        match self.chain_of(source, &link).await {
+            Ok(chain) => Ok(Offer { link, before, manifest, chain }),
             Err(NoChain::Diverged) => Err("its snapshot does not lead to the head".into()),
             Err(NoChain::Other(why)) => Err(why),
         }
     }
 
     /// Fetches a snapshot's chunks from all sources at once and makes it this node's head.
-    async fn adopt(&self, offer: &Offer, progress: Progress<'_>) -> Result<Record, Failed> {
+    async fn adopt(&self, offer: &Offer, progress: Progress<'_>) -> Result<Link, Failed> {
         let manifest = Arc::new(offer.manifest.clone());
         let missing = {
             let (store, manifest) = (self.store.clone(), manifest.clone());
@@ -238,23 +233,32 @@ impl Task {
             Ok(())
         };
         tokio::try_join!(download, writing)?;
-        let (store, record) = (self.store.clone(), offer.record.clone());
-        blocking(move || store.finish_adopt(&manifest, &record)).await?;
+        let (store, link) = (self.store.clone(), offer.link.clone());
+        let before = offer.before.as_ref().map(|before| before.record.clone());
+        let adopt = move || store.finish_adopt(&manifest, &link.record, link.certificate.as_ref(), before.as_ref());
+        blocking(adopt).await?;
         let (reply, reloaded) = oneshot::channel();
         self.ledger(Job::Reload { reply }).await?;
-        reloaded.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)
+        reloaded.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
+        self.reach(&offer.link);
+        Ok(offer.link.clone())
     }
 
-    /// Fetches the updates of a chain and replays them; returns the last record.
-    async fn replay(&self, chain: Vec<Record>, progress: Progress<'_>) -> Result<Record, Failed> {
+    /// Fetches the updates of a chain and replays them; returns the last link.
+    async fn replay(&self, chain: Vec<Link>, progress: Progress<'_>) -> Result<Link, Failed> {
         let mut last = None;
-        for record in chain {
-            let update = self.update_of(&record).await?;
-            self.count(update.len(), progress);
+        for link in chain {
+            let Some(certificate) = link.certificate.clone() else {
+                return Err(Failed::because(format!("record {} came without its votes", link.record.seq)));
+            };
+            let update = if link.record.changes_state() { Some(self.update_of(&link.record).await?) } else { None };
+            self.count(update.as_ref().map_or(0, Vec::len), progress);
             let (reply, replayed) = oneshot::channel();
-            self.ledger(Job::Replay { record: record.clone(), update, reply }).await?;
+            let record = link.record.clone();
+            self.ledger(Job::Replay { record, certificate, update, reply }).await?;
             replayed.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
-            last = Some(record);
+            self.reach(&link);
+            last = Some(link);
         }
         last.ok_or_else(|| Failed::because("there is nothing to fetch"))
     }
@@ -262,7 +266,7 @@ impl Task {
     async fn update_of(&self, record: &Record) -> Result<Vec<u8>, Failed> {
         let mut why = "no peer to fetch from".to_string();
         // The codec was fixed by the record before; what is longer than the longer codec's is no update.
-        let bytes_max = update::encoded_len(starling_protocol::run::Codec::Bf16, self.elements) as u64;
+        let bytes_max = update::encoded_len(Codec::Bf16, self.elements) as u64;
         for source in &self.errand.sources {
             let request = FetchRequest::Update { seq: record.seq };
             match self.net.fetch(*source, request, Expect::AtMost(bytes_max)).await {
@@ -271,7 +275,12 @@ impl Task {
                 Err(e) => why = e.to_string(),
             }
         }
-        Err(Failed::because(format!("no source has the update of record {}: {why}", record.seq)))
+        let reason = format!("no source has the update of record {}: {why}", record.seq);
+        Err(Failed { reason, diverged: false, pruned: true })
+    }
+
+    fn reach(&self, link: &Link) {
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());
     }
 
     fn count(&self, bytes: usize, progress: Progress<'_>) {

@@ -1,11 +1,11 @@
 //! The one task that owns the protocol engine: everything that happens becomes an input, and every output is
 //! carried out here or handed to whoever can.
 
-use super::catch_up;
-use super::ledger::{Done, Job, Ledger};
+use super::ledger::{Done, Job, Ledger, Update};
 use super::reduction::Reduction;
 use super::trainer::{self, Happened, TrainerHandle};
 use super::view::Gauges;
+use super::{candidate, catch_up};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
 use crate::watch::event::Event;
@@ -13,7 +13,7 @@ use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
 use starling_data::Dataset;
 use starling_protocol::engine::Engine;
-use starling_protocol::engine::io::{Finish, Input, PersistToken, Time};
+use starling_protocol::engine::io::{AttemptKey, Finish, Input, PersistToken, Time};
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId};
 use starling_store::Store;
@@ -38,19 +38,25 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
-    Reduced {
-        key: starling_protocol::engine::io::AttemptKey,
-        outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError>,
-    },
-    ReduceProgress {
-        key: starling_protocol::engine::io::AttemptKey,
-        bytes: u64,
-    },
-    CatchUpProgress {
-        bytes: u64,
-    },
+    Reduced { key: AttemptKey, outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError> },
+    ReduceProgress { key: AttemptKey, bytes: u64 },
+    CatchUpProgress { bytes: u64 },
     CaughtUp(Result<catch_up::Arrived, catch_up::Failed>),
+    Fetched { key: AttemptKey, record: Digest, outcome: Result<Box<candidate::Arrived>, String> },
     ShardsFetched(Result<(), String>),
+}
+
+/// A candidate on its way here. Dropping it gives it up.
+pub struct Fetching {
+    pub key: AttemptKey,
+    pub record: Digest,
+    pub _work: tokio_util::task::AbortOnDropHandle<()>,
+}
+
+/// The update of a candidate that was fetched, until it is on disk or given up.
+pub struct Fetched {
+    pub key: AttemptKey,
+    pub update: Update,
 }
 
 /// Everything the driver is made of.
@@ -80,6 +86,8 @@ pub struct Settings {
     pub validate_every: u64,
     pub validate_sequences: usize,
     pub ticket: super::ticket::TicketMaker,
+    /// The encoded admission ticket that this node shows; empty without one.
+    pub admission: Vec<u8>,
 }
 
 /// The running node.
@@ -102,9 +110,11 @@ pub struct Driver {
     pub(super) started: Instant,
     pub(super) reduction: Option<Reduction>,
     pub(super) router: crate::reduce::BulkRouter,
-    /// The pseudo-gradient of the round, for as many attempts as it takes.
+    /// The last pseudo-gradient and its digest, for as many attempts and rounds as it takes until a COMMIT has it.
     pub(super) delta: Option<(Digest, Arc<Vec<f32>>)>,
-    /// A round to train once the ledger holds its parent and the shards are here.
+    pub(super) fetching: Vec<Fetching>,
+    pub(super) fetched: Vec<Fetched>,
+    /// A round to train once the ledger holds its base and the shards are here.
     pub(super) wanted_round: Option<super::outputs::WantedRound>,
     /// A round was handed to the trainer and it has not answered yet.
     pub(super) device_busy: bool,
@@ -112,6 +122,8 @@ pub struct Driver {
     pub(super) catching_up: Option<tokio_util::task::AbortOnDropHandle<()>>,
     /// Sends that wait for a write, in the order of their writes.
     pub(super) held: BTreeMap<PersistToken, Vec<(NodeId, Vec<u8>)>>,
+    /// Why members would not let this node in, if they would not.
+    pub(super) barred: Option<String>,
     /// What the node waits for since when; shown when it lasts.
     pub(super) waiting: Option<(Event, Instant)>,
     /// Commits that are shown once they are on disk.
@@ -149,11 +161,14 @@ impl Driver {
             reduction: None,
             router: crate::reduce::BulkRouter::new(parts.run),
             delta: None,
+            fetching: Vec::new(),
+            fetched: Vec::new(),
             wanted_round: None,
             device_busy: false,
             shards_under_way: false,
             catching_up: None,
             held: BTreeMap::new(),
+            barred: None,
             waiting: None,
             undurable: BTreeMap::new(),
             finish: None,
@@ -256,6 +271,10 @@ impl Driver {
                 self.show(Event::Refused { peer: peer.to_string(), reason });
                 Ok(())
             }
+            NetEvent::RoundTrip { peer, time } => {
+                let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+                self.feed(Input::Rtt { peer, micros }).await
+            }
             NetEvent::ExternalAddress { .. } => Ok(()),
         }
     }
@@ -266,6 +285,7 @@ impl Driver {
             Outcome::Reduced { key, outcome } => self.reduced(key, outcome).await,
             Outcome::CatchUpProgress { bytes } => self.feed(Input::CatchUpProgress { bytes }).await,
             Outcome::CaughtUp(outcome) => self.caught_up(outcome).await,
+            Outcome::Fetched { key, record, outcome } => self.fetched(key, record, outcome).await,
             Outcome::ShardsFetched(outcome) => {
                 self.shards_under_way = false;
                 if let Err(why) = outcome {

@@ -4,6 +4,8 @@
 use super::canonical::{Canonical, OuterStep};
 use crate::exit::{Code, Failure};
 use starling_protocol::engine::io::{AttemptKey, PersistToken};
+use starling_protocol::engine::{Candidate, Register};
+use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, state};
@@ -15,38 +17,50 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Jobs that may wait; the engine never has more than a few under way.
 const JOBS_MAX: usize = 64;
+/// Updates of attempts that are held in memory: that of the running one, and one that was fetched.
+const SPECULATED_MAX: usize = 2;
+
+/// An encoded update and its digest.
+#[derive(Clone, Debug)]
+pub struct Update {
+    pub digest: Digest,
+    pub bytes: Arc<Vec<u8>>,
+}
 
 /// What the ledger is asked to do, in order.
 pub enum Job {
-    /// Compute the state root after an attempt's update; without one, after that of the persisted report.
+    /// Compute the state root after an attempt's update; without one, after that of the attempt's newest candidate on
+    /// disk.
     Speculate {
         key: AttemptKey,
-        update: Option<Arc<Vec<u8>>>,
+        update: Option<Update>,
         lr: f64,
         momentum: f64,
     },
-    /// Forget an attempt's update.
-    Forget {
-        key: AttemptKey,
-    },
-    PersistReport {
+    /// Write what the node is about to sign, and the candidate that it speaks of. The update may be at hand with the
+    /// driver; otherwise it is one that was speculated on, or on disk.
+    Persist {
         token: PersistToken,
-        key: AttemptKey,
-        record: Record,
+        register: Register,
+        candidate: Option<Box<Candidate>>,
+        update: Option<Update>,
     },
+    /// Make a decided record the head.
     Commit {
         token: PersistToken,
-        key: AttemptKey,
-        record: Record,
+        record: Box<Record>,
+        certificate: Certificate,
+        update: Option<Update>,
     },
     Found {
         token: PersistToken,
         record: Record,
     },
-    /// Replay a record that others have committed (catch-up).
+    /// Replay a record that others have committed (catch-up). One that changes no state has no update.
     Replay {
         record: Record,
-        update: Vec<u8>,
+        certificate: Certificate,
+        update: Option<Vec<u8>>,
         reply: oneshot::Sender<Result<(), String>>,
     },
     /// Load the state of a snapshot that was adopted into the store (catch-up).
@@ -112,8 +126,15 @@ impl Ledger {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (done_queue, done) = mpsc::channel(JOBS_MAX);
         let state = Arc::new(RwLock::new(state));
-        let worker =
-            Worker { store, spec, naming, state: state.clone(), done: done_queue, speculative: None, snapshot_every };
+        let worker = Worker {
+            store,
+            spec,
+            naming,
+            state: state.clone(),
+            done: done_queue,
+            speculated: Vec::new(),
+            snapshot_every,
+        };
         let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || worker.run(job_queue))?;
         Ok(Self { jobs, done, state, thread })
     }
@@ -125,7 +146,8 @@ struct Worker {
     naming: Naming,
     state: Shared,
     done: mpsc::Sender<Done>,
-    speculative: Option<(AttemptKey, Arc<Vec<u8>>)>,
+    /// Updates that were speculated on since the head moved, the newest last.
+    speculated: Vec<Update>,
     snapshot_every: u64,
 }
 
@@ -145,38 +167,30 @@ impl Worker {
             Job::Speculate { key, update, lr, momentum } => {
                 let update = match update {
                     Some(update) => Some(update),
-                    None => self.reported_update(&key)?,
+                    None => self.candidates_update(&key)?,
                 };
                 let Some(update) = update else {
                     return Ok(Some(Done::NotApplied { key, reason: "its update is not at hand any more".into() }));
                 };
                 Some(self.speculate(key, update, lr, momentum))
             }
-            Job::Forget { key } => {
-                self.speculative.take_if(|(held, _)| *held == key);
-                None
-            }
-            Job::PersistReport { token, key, record } => {
-                let Some((_, update)) = self.speculative.as_ref().filter(|(held, _)| *held == key) else {
-                    return Ok(None);
-                };
-                self.store.put_report(key, &record, update).map_err(store_failure)?;
+            Job::Persist { token, register, candidate, update } => {
+                self.persist(&register, candidate.as_deref(), update)?;
                 Some(Done::Durable { token })
             }
-            Job::Commit { token, key, record } => {
-                self.commit(key, record)?;
+            Job::Commit { token, record, certificate, update } => {
+                self.commit(*record, &certificate, update)?;
                 Some(Done::Durable { token })
             }
             Job::Found { token, record } => {
                 let mut state = self.write();
                 self.store.found(&record, &state.schema, &state.theta, &state.momentum).map_err(store_failure)?;
-                state.digest = record.digest();
-                state.record = record;
+                state.stand_on(record);
                 drop(state);
                 Some(Done::Durable { token })
             }
-            Job::Replay { record, update, reply } => {
-                let _ = reply.send(self.replay(record, &update)?);
+            Job::Replay { record, certificate, update, reply } => {
+                let _ = reply.send(self.replay(record, &certificate, update.as_deref())?);
                 None
             }
             Job::Reload { reply } => {
@@ -190,54 +204,79 @@ impl Worker {
         })
     }
 
-    fn reported_update(&self, key: &AttemptKey) -> Result<Option<Arc<Vec<u8>>>, Failure> {
-        let Some((_, record)) = self.store.pending_report().filter(|(held, _)| held == key) else { return Ok(None) };
-        Ok(self.store.update_by_digest(&record.update).map_err(store_failure)?.map(Arc::new))
+    /// The update of the attempt's newest candidate on disk.
+    fn candidates_update(&self, key: &AttemptKey) -> Result<Option<Update>, Failure> {
+        let candidates = self.store.candidates();
+        let Some(candidate) = candidates.iter().rev().find(|held| held.key == *key) else { return Ok(None) };
+        self.stored_update(&candidate.record.update)
     }
 
-    fn speculate(&mut self, key: AttemptKey, update: Arc<Vec<u8>>, lr: f64, momentum: f64) -> Done {
+    fn stored_update(&self, digest: &Digest) -> Result<Option<Update>, Failure> {
+        let bytes = self.store.update_by_digest(digest).map_err(store_failure)?;
+        Ok(bytes.map(|bytes| Update { digest: *digest, bytes: Arc::new(bytes) }))
+    }
+
+    /// The update that a record names: the one given, one that was speculated on, or one on disk.
+    fn update_of(&self, record: &Record, given: Option<Update>) -> Result<Update, Failure> {
+        let speculated = self.speculated.iter().cloned();
+        if let Some(update) = given.into_iter().chain(speculated).find(|update| update.digest == record.update) {
+            return Ok(update);
+        }
+        self.stored_update(&record.update)?.ok_or_else(|| {
+            let seq = record.seq;
+            Failure::message(Code::StoreDamaged, format!("the update of record {seq} is gone from memory and disk"))
+        })
+    }
+
+    fn speculate(&mut self, key: AttemptKey, update: Update, lr: f64, momentum: f64) -> Done {
         let state = self.read();
-        let step =
-            OuterStep { update: &update, codec: state.record.next.codec, lr: lr as f32, momentum: momentum as f32 };
+        let codec = state.record.next.codec;
+        let step = OuterStep { update: &update.bytes, codec, lr: lr as f32, momentum: momentum as f32 };
         let result = state.speculate(&step);
         drop(state);
         match result {
             Ok(manifest) => {
-                self.speculative = Some((key, update));
+                self.speculated.retain(|other| other.digest != update.digest);
+                self.speculated.push(update);
+                let surplus = self.speculated.len().saturating_sub(SPECULATED_MAX);
+                self.speculated.drain(..surplus);
                 Done::Applied { key, state_root: state::root(&manifest) }
             }
             Err(e) => Done::NotApplied { key, reason: e.to_string() },
         }
     }
 
-    fn commit(&mut self, key: AttemptKey, record: Record) -> Result<(), Failure> {
-        let update = match self.speculative.take() {
-            Some((held, update)) if held == key => update,
-            // A report from before a restart: its update is on disk.
-            _ => Arc::new(self.store.update_by_digest(&record.update).map_err(store_failure)?.ok_or_else(|| {
-                Failure::message(Code::StoreDamaged, "the update of a decided round is gone from the store")
-            })?),
-        };
-        self.store.commit(&record, &update).map_err(store_failure)?;
-        self.apply(record, &update).map_err(|e| Failure::message(Code::StoreDamaged, e))?;
+    fn persist(
+        &self,
+        register: &Register,
+        candidate: Option<&Candidate>,
+        update: Option<Update>,
+    ) -> Result<(), Failure> {
+        let Some(candidate) = candidate else { return self.store.put_register(register).map_err(store_failure) };
+        let update = self.update_of(&candidate.record, update)?;
+        self.store.put_candidate(candidate, &update.bytes, register).map_err(store_failure)
+    }
+
+    fn commit(&mut self, record: Record, certificate: &Certificate, update: Option<Update>) -> Result<(), Failure> {
+        let update = if record.changes_state() { Some(self.update_of(&record, update)?.bytes) } else { None };
+        let bytes = update.as_ref().map(|bytes| bytes.as_slice());
+        self.speculated.clear();
+        self.store.commit(&record, bytes, certificate).map_err(store_failure)?;
+        self.apply(record, bytes).map_err(|e| Failure::message(Code::StoreDamaged, e))?;
         self.snapshot_if_due()
     }
 
-    fn replay(&mut self, record: Record, update: &[u8]) -> Result<Result<(), String>, Failure> {
-        {
-            let state = self.read();
-            if record.parent != state.digest {
-                return Ok(Err(format!("record {} does not follow the state that this node holds", record.seq)));
-            }
-            let (lr, momentum) = outer_rates(&self.spec, &record);
-            let step = OuterStep { update, codec: state.record.next.codec, lr, momentum };
-            match state.speculate(&step) {
-                Ok(manifest) if state::root(&manifest) == record.state_root => {}
-                Ok(_) => return Ok(Err(format!("replaying record {} gave another state root", record.seq))),
-                Err(e) => return Ok(Err(e.to_string())),
-            }
+    fn replay(
+        &mut self,
+        record: Record,
+        certificate: &Certificate,
+        update: Option<&[u8]>,
+    ) -> Result<Result<(), String>, Failure> {
+        if let Err(why) = self.check_replay(&record, update) {
+            return Ok(Err(why));
         }
-        self.store.commit(&record, update).map_err(store_failure)?;
+        self.speculated.clear();
+        self.store.commit(&record, update, certificate).map_err(store_failure)?;
         if let Err(e) = self.apply(record, update) {
             return Ok(Err(e));
         }
@@ -245,16 +284,46 @@ impl Worker {
         Ok(Ok(()))
     }
 
+    /// Whether the record stands on what is held, and its update leads to its state root.
+    fn check_replay(&self, record: &Record, update: Option<&[u8]>) -> Result<(), String> {
+        let state = self.read();
+        if record.parent != state.digest {
+            return Err(format!("record {} does not follow the state that this node holds", record.seq));
+        }
+        let root = match update {
+            Some(update) if record.changes_state() => {
+                let (lr, momentum) = outer_rates(&self.spec, record);
+                let step = OuterStep { update, codec: state.record.next.codec, lr, momentum };
+                state::root(&state.speculate(&step).map_err(|e| e.to_string())?)
+            }
+            None if !record.changes_state() => state.record.state_root,
+            _ => {
+                return Err(format!(
+                    "record {} came with an update that it does not have, or without its own",
+                    record.seq
+                ));
+            }
+        };
+        if root != record.state_root {
+            return Err(format!("replaying record {} gave another state root", record.seq));
+        }
+        Ok(())
+    }
+
     /// `record` is on disk as head; brings the memory after it.
-    fn apply(&mut self, record: Record, update: &[u8]) -> Result<(), String> {
+    fn apply(&mut self, record: Record, update: Option<&[u8]>) -> Result<(), String> {
         let (lr, momentum) = outer_rates(&self.spec, &record);
         let mut state = self.write();
+        let Some(update) = update else {
+            state.stand_on(record);
+            return Ok(());
+        };
         let step = OuterStep { update, codec: state.record.next.codec, lr, momentum };
         state.adopt(&step, record).map_err(|e| e.to_string())
     }
 
     fn reload(&mut self) -> Result<Result<Record, String>, Failure> {
-        self.speculative = None;
+        self.speculated.clear();
         let mut state = self.write();
         match load(&self.store, &self.spec, &mut state) {
             Ok(()) => Ok(Ok(state.record.clone())),
@@ -318,8 +387,7 @@ pub fn load(store: &Store, spec: &RunSpec, state: &mut Canonical) -> Result<(), 
     })?;
     state.theta = loaded.theta;
     state.momentum = loaded.momentum;
-    state.digest = loaded.record.digest();
-    state.record = loaded.record;
+    state.stand_on(loaded.record);
     Ok(())
 }
 

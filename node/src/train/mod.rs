@@ -1,12 +1,20 @@
 //! `starling train`: sets a node up, hands it to the driver, and ends with what the driver says.
 
+mod beginning;
+mod candidate;
 mod canonical;
 mod catch_up;
+mod chain;
 mod driver;
 mod ledger;
+mod moments;
+mod notice;
 mod null;
+mod origin;
 mod outputs;
 mod reduction;
+#[cfg(test)]
+mod sample_test;
 mod setup;
 mod shards;
 mod source;

@@ -1,29 +1,35 @@
 //! Carrying out what the engine wants.
 
-use super::driver::{Driver, Outcome};
-use super::ledger::Job;
+use super::driver::{Driver, Fetched, Fetching, Outcome};
+use super::ledger::{Job, Update};
+use super::notice::{count_refusal, refusal_text};
 use super::reduction::Reduction;
 use super::trainer::{self, Trained};
-use super::{catch_up, shards};
+use super::{candidate, catch_up, shards};
 use crate::exit::{Code, Failure};
 use crate::reduce::{NetLinks, ReduceError, ReduceJob};
 use crate::watch::event::{Committed, Event};
-use starling_protocol::engine::io::{AttemptKey, Contribution, Input, Notice, Output, Refusal};
-use starling_protocol::record::{Lease, Record};
+use starling_protocol::admission;
+use starling_protocol::engine::io::{AttemptKey, Contribution, Input, Output};
+use starling_protocol::identity::Ed25519Verifier;
+use starling_protocol::record::{Measured, Record, Span};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A round that the engine wants trained.
 #[derive(Clone)]
 pub struct WantedRound {
     pub round: u64,
-    pub parent: Digest,
-    pub lease: Lease,
+    /// The record that made the state to start from.
+    pub base: Digest,
+    pub lease: Span,
     pub inner_steps: u32,
     pub tokens: u64,
+    /// The others are done: it is to end after its first step.
+    pub cut: bool,
 }
 
 impl Driver {
@@ -32,32 +38,51 @@ impl Driver {
         match output {
             Output::Send { to, bytes, after: None } => self.net.send_control(to, bytes),
             Output::Send { to, bytes, after: Some(token) } => self.hold(token, to, bytes),
-            Output::Train { round, parent, lease, inner_steps, tokens } => {
-                self.wanted_round = Some(WantedRound { round, parent, lease, inner_steps, tokens });
+            Output::Train { round, base, lease, inner_steps, tokens } => {
+                self.wanted_round = Some(WantedRound { round, base, lease, inner_steps, tokens, cut: false });
                 self.start_wanted_round().await?;
+            }
+            Output::CutShort { round } => {
+                if let Some(wanted) = self.wanted_round.as_mut().filter(|wanted| wanted.round == round) {
+                    wanted.cut = true;
+                    self.trainer.cut_short();
+                }
             }
             Output::StopTraining { round } => {
                 self.wanted_round.take_if(|wanted| wanted.round == round);
                 self.trainer.next_generation();
             }
             Output::Reduce { key, members, codec } => self.reduce(key, members, codec),
-            Output::Abandon { key } => self.abandon(key).await?,
+            Output::Abandon { key } => self.abandon(key),
             Output::Speculate { key, outer_lr, momentum } => {
-                // Without a reduction at hand it is the attempt of the persisted report, whose update is on disk.
-                let update = self.reduction.as_ref().filter(|r| r.key == key).and_then(|r| r.update.clone());
+                let update = self.update_of_attempt(&key);
                 self.ledger(Job::Speculate { key, update, lr: outer_lr, momentum }).await?;
             }
-            Output::PersistReport { token, key, record } => {
-                self.ledger(Job::PersistReport { token, key, record }).await?
+            Output::Persist { token, register, candidate } => {
+                let update = candidate.as_ref().and_then(|held| self.update_at_hand(&held.record.update));
+                let update_digest = update.as_ref().map(|update| update.digest);
+                let candidate = candidate.map(Box::new);
+                self.ledger(Job::Persist { token, register, candidate, update }).await?;
+                // On disk from now on.
+                self.fetched.retain(|fetched| Some(fetched.update.digest) != update_digest);
             }
-            Output::Commit { token, key, record } => {
-                let event = self.committed(&record);
-                self.undurable.insert(token, event);
-                self.ledger(Job::Commit { token, key, record }).await?;
-                self.reduction = None;
-                self.router.leave(key);
-                self.delta = None;
+            Output::Commit { token, key, record, certificate, mine } => {
+                if record.changes_state() {
+                    let event = self.committed(&record);
+                    self.undurable.insert(token, event);
+                }
+                let update = self.update_at_hand(&record.update);
+                let (seq, record) = (record.seq, Box::new(record));
+                self.ledger(Job::Commit { token, record, certificate, update }).await?;
+                self.forget_attempts(seq);
+                if let Some(key) = key {
+                    self.router.leave(key);
+                }
+                if mine {
+                    self.delta = None;
+                }
             }
+            Output::Fetch { key, record, sources } => self.fetch(key, record, sources),
             Output::Found { token, record } => self.ledger(Job::Found { token, record }).await?,
             Output::CatchUp { seq, target, sources, afresh, lineage } => {
                 self.catch_up(catch_up::Errand { lineage, seq, target, sources, afresh });
@@ -81,11 +106,11 @@ impl Driver {
             .map_err(|_| Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before"))
     }
 
-    /// Starts the wanted round if its parent is the state at hand and its shards are here.
+    /// Starts the wanted round if its base is the state at hand and its shards are here.
     pub(super) async fn start_wanted_round(&mut self) -> Result<(), Failure> {
         let Some(wanted) = &self.wanted_round else { return Ok(()) };
-        let at_parent = self.state.read().unwrap_or_else(|p| p.into_inner()).digest == wanted.parent;
-        if !at_parent || self.device_busy || self.shards_under_way || self.catching_up.is_some() {
+        let at_base = self.state.read().unwrap_or_else(|p| p.into_inner()).base == wanted.base;
+        if !at_base || self.device_busy || self.shards_under_way || self.catching_up.is_some() {
             return Ok(());
         }
         let missing =
@@ -100,7 +125,7 @@ impl Driver {
         self.gauges.training_started();
         let job = trainer::Job::Round(trainer::Round {
             round: wanted.round,
-            parent: wanted.parent,
+            base: wanted.base,
             lease: wanted.lease,
             inner_steps: wanted.inner_steps,
             tokens: wanted.tokens,
@@ -108,6 +133,9 @@ impl Driver {
             generation,
         });
         self.device_busy = true;
+        if wanted.cut {
+            self.trainer.cut_short();
+        }
         // Kept in `wanted_round` until it is trained, so that a missing shard or a stop can start it again.
         self.trainer_jobs
             .send(job)
@@ -116,7 +144,7 @@ impl Driver {
     }
 
     pub(super) async fn trained(&mut self, trained: Trained) -> Result<(), Failure> {
-        if self.wanted_round.as_ref().is_none_or(|w| w.parent != trained.parent) {
+        if self.wanted_round.as_ref().is_none_or(|w| (w.base, w.round) != (trained.base, trained.round)) {
             return self.start_wanted_round().await;
         }
         self.wanted_round = None;
@@ -127,27 +155,32 @@ impl Driver {
             tokens: trained.tokens,
             seconds: trained.seconds,
         });
-        self.delta = Some((trained.parent, trained.delta));
+        self.delta = Some((trained.payload, trained.delta));
+        let (upload_kbps, reduce_us) = self.gauges.last_reduction();
+        let norm_bits = trained.norm.to_bits();
+        let measured = Measured { step_us: trained.step_us, upload_kbps, reduce_us, norm_bits };
         self.feed(Input::Trained {
             round: trained.round,
-            parent: trained.parent,
+            base: trained.base,
             samples: trained.samples,
             tokens: trained.tokens,
             steps: trained.steps,
             loss_q16: (trained.loss.max(0.0) * 65536.0).min(f64::from(u32::MAX)) as u32,
             payload: trained.payload,
-            step_us: trained.step_us,
+            measured,
         })
         .await
     }
 
     fn reduce(&mut self, key: AttemptKey, members: Vec<Contribution>, codec: Codec) {
-        let Some((_, delta)) = self.delta.clone() else {
-            self.later(Input::ReduceFailed { key, suspect: None, reason: "this node has no contribution".into() });
+        let mine = members.iter().find(|member| member.member == self.me).map(|member| member.payload);
+        let Some((_, delta)) = self.delta.clone().filter(|(payload, _)| Some(*payload) == mine) else {
+            let reason = "this node no longer has the contribution that it announced".into();
+            self.later(Input::ReduceFailed { key, suspect: None, reason });
             return;
         };
         let job = ReduceJob { run: self.run, key, codec, members, me: self.me, delta };
-        self.gauges.reduce_started();
+        self.gauges.reduce_started(self.net.counters().total.bulk.sent);
         let links = NetLinks::new(self.net.clone(), self.router.clone());
         self.reduction = Some(Reduction::start(job, links, self.results.clone()));
     }
@@ -161,8 +194,8 @@ impl Driver {
         match outcome {
             Ok(bytes) => {
                 let digest = update::digest(&bytes);
-                reduction.update = Some(bytes);
-                self.gauges.reduced();
+                reduction.update = Some(Update { digest, bytes });
+                self.gauges.reduced(self.net.counters().total.bulk.sent);
                 self.feed(Input::Reduced { key, update: digest }).await
             }
             Err(error) => {
@@ -172,10 +205,81 @@ impl Driver {
         }
     }
 
-    async fn abandon(&mut self, key: AttemptKey) -> Result<(), Failure> {
+    /// What was speculated on stays with the ledger, which holds little of it, until the head moves.
+    fn abandon(&mut self, key: AttemptKey) {
         self.router.leave(key);
         self.reduction.take_if(|r| r.key == key);
-        self.ledger(Job::Forget { key }).await
+        self.fetching.retain(|fetching| fetching.key != key);
+        self.fetched.retain(|fetched| fetched.key != key);
+    }
+
+    /// A record of this number was decided: nothing that was to become it, or one before, is of use any more.
+    fn forget_attempts(&mut self, seq: u64) {
+        self.reduction.take_if(|reduction| reduction.key.seq <= seq);
+        self.fetching.retain(|fetching| fetching.key.seq > seq);
+        self.fetched.retain(|fetched| fetched.key.seq > seq);
+    }
+
+    /// The update of an attempt in memory: of a candidate that was fetched, or of the reduction.
+    fn update_of_attempt(&self, key: &AttemptKey) -> Option<Update> {
+        let fetched = self.fetched.iter().rev().find(|fetched| fetched.key == *key).map(|fetched| &fetched.update);
+        let reduced = self.reduction.as_ref().filter(|r| r.key == *key).and_then(|r| r.update.as_ref());
+        fetched.or(reduced).cloned()
+    }
+
+    /// The update of this digest, if it is in memory.
+    fn update_at_hand(&self, digest: &Digest) -> Option<Update> {
+        let reduced = self.reduction.as_ref().and_then(|reduction| reduction.update.as_ref());
+        let mut at_hand = self.fetched.iter().map(|fetched| &fetched.update).chain(reduced);
+        at_hand.find(|update| update.digest == *digest).cloned()
+    }
+
+    /// Fetches a candidate. A second request for the same one takes the first one's place.
+    fn fetch(&mut self, key: AttemptKey, record: Digest, sources: Vec<NodeId>) {
+        self.fetching.retain(|fetching| (fetching.key, fetching.record) != (key, record));
+        if self.fetching.len() >= candidate::FETCHES_MAX {
+            metrics::counter!("starling_refused_total", "reason" => "candidate_fetches_full").increment(1);
+            self.later(Input::FetchFailed { key, record });
+            return;
+        }
+        let codec = self.state.read().unwrap_or_else(|p| p.into_inner()).record.next.codec;
+        let update_bytes = update::encoded_len(codec, self.settings.elements) as u64;
+        let wanted = candidate::Wanted { key, record, update_bytes, sources };
+        let (net, results) = (self.net.clone(), self.results.clone());
+        let work = tokio::spawn(async move {
+            let ask = |source, request, expected| {
+                let net = net.clone();
+                async move { net.fetch(source, request, expected).await }
+            };
+            let outcome = wanted.fetch(ask).await.map(Box::new);
+            let _ = results.send(Outcome::Fetched { key, record, outcome }).await;
+        });
+        self.fetching.push(Fetching { key, record, _work: tokio_util::task::AbortOnDropHandle::new(work) });
+    }
+
+    pub(super) async fn fetched(
+        &mut self,
+        key: AttemptKey,
+        record: Digest,
+        outcome: Result<Box<candidate::Arrived>, String>,
+    ) -> Result<(), Failure> {
+        let asked = self.fetching.iter().position(|fetching| (fetching.key, fetching.record) == (key, record));
+        let Some(at) = asked else { return Ok(()) };
+        self.fetching.remove(at);
+        match outcome {
+            Ok(arrived) => {
+                let candidate::Arrived { candidate, update } = *arrived;
+                self.fetched.retain(|fetched| fetched.update.digest != update.digest);
+                self.fetched.push(Fetched { key, update });
+                let surplus = self.fetched.len().saturating_sub(candidate::FETCHES_MAX);
+                self.fetched.drain(..surplus);
+                self.feed(Input::Fetched { candidate }).await
+            }
+            Err(why) => {
+                tracing::info!("the result of attempt {} at record {} cannot be fetched: {why}", key.attempt, key.seq);
+                self.feed(Input::FetchFailed { key, record }).await
+            }
+        }
     }
 
     fn catch_up(&mut self, errand: catch_up::Errand) {
@@ -193,6 +297,7 @@ impl Driver {
                 (state.record.clone(), state.schema)
             },
             bytes: AtomicU64::new(0),
+            reached: Mutex::new(None),
         };
         let results = self.results.clone();
         let progress_results = self.results.clone();
@@ -213,13 +318,28 @@ impl Driver {
         self.catching_up = None;
         match outcome {
             Ok(arrived) => {
-                self.delta = None;
                 self.show(Event::CaughtUp { seq: arrived.record.seq, bytes: arrived.bytes, seconds: arrived.seconds });
-                self.feed(Input::CaughtUp { record: arrived.record }).await?;
+                self.forget_attempts(arrived.record.seq);
+                self.check_admission(&arrived.record);
+                self.feed(Input::CaughtUp { record: arrived.record, certificate: arrived.certificate }).await?;
                 self.start_wanted_round().await
             }
             Err(failed) => self.feed(Input::CatchUpFailed { reason: failed.reason, diverged: failed.diverged }).await,
         }
+    }
+
+    /// A node that stands where the flock does and is no member asks to be let in. Members refuse it without many words;
+    /// from the same record it can tell by itself why they would.
+    fn check_admission(&mut self, record: &Record) {
+        let ticket = &self.settings.admission;
+        let verdict = admission::admit(&self.spec, &Ed25519Verifier, &self.run, record, &self.me, ticket);
+        let barred = verdict.err().map(|why| why.to_string());
+        if barred != self.barred
+            && let Some(why) = barred.clone()
+        {
+            self.show(Event::Waiting { on: Vec::new(), why });
+        }
+        self.barred = barred;
     }
 
     pub(super) fn fetch_shards(&mut self, missing: Vec<Digest>) {
@@ -245,9 +365,11 @@ impl Driver {
             seq: record.seq,
             round: record.round,
             record: record.digest().to_string(),
+            lineage: record.lineage.to_string(),
             state_root: record.state_root.to_string(),
             contributors: record.contributors.iter().map(|c| c.member.to_string()).collect(),
             members: record.next.members.len(),
+            voters: record.voters().count(),
             tokens: record.tokens,
             loss: loss_sum / tokens.max(1) as f64,
             bytes_sent: self.net.counters().bytes_sent,
@@ -260,85 +382,11 @@ impl Driver {
         metrics::gauge!("starling_round").set(record.round as f64);
         metrics::gauge!("starling_tokens").set(record.tokens as f64);
         metrics::gauge!("starling_members").set(record.next.members.len() as f64);
+        metrics::gauge!("starling_voters").set(committed.voters as f64);
+        metrics::gauge!("starling_quorum").set(1.0);
         metrics::gauge!("starling_loss_nats_per_token").set(committed.loss);
         metrics::histogram!("starling_round_seconds").record(timing.seconds);
         metrics::histogram!("starling_reduce_seconds").record(timing.reduce_seconds);
         Event::Committed(committed)
-    }
-
-    fn notice(&mut self, notice: Notice) {
-        let ids = |ids: Vec<NodeId>| ids.iter().map(NodeId::to_string).collect::<Vec<_>>();
-        let event = match notice {
-            Notice::Founded { lineage } => Event::Founded { lineage: lineage.to_string() },
-            Notice::Seeking { peers } => Event::Waiting { on: Vec::new(), why: super::view::seeking_text(peers) },
-            Notice::PhaseChanged { phase, round } => {
-                self.waiting = None;
-                metrics::gauge!("starling_phase").set(f64::from(phase as u8));
-                Event::Phase { phase: format!("{phase:?}").to_lowercase(), round }
-            }
-            Notice::Waiting { on, why } => {
-                self.waiting = Some((Event::Waiting { on: ids(on), why: why.into() }, Instant::now()));
-                return;
-            }
-            Notice::AttemptStarted { round, attempt, members } => {
-                Event::AttemptStarted { round, attempt, members: ids(members) }
-            }
-            Notice::AttemptFailed { round, attempt, suspect, reason } => {
-                metrics::counter!("starling_attempts_failed_total").increment(1);
-                Event::AttemptFailed { round, attempt, suspect: suspect.map(|s| s.to_string()), reason }
-            }
-            // Shown with its timings when the commit is carried out.
-            Notice::Committed { .. } => return,
-            Notice::MemberJoined { member, round } => Event::MemberJoined { member: member.to_string(), round },
-            Notice::MemberLeft { member, round, reason } => {
-                Event::MemberLeft { member: member.to_string(), round, reason: reason.into() }
-            }
-            Notice::CatchUpFailed { reason } => Event::CatchUpFailed { reason },
-            Notice::RolledBack { from_seq, to_seq } => Event::RolledBack { from_seq, to_seq },
-            Notice::Refused { peer, refusal } => {
-                count_refusal(&refusal);
-                if refusal == Refusal::Stale {
-                    return;
-                }
-                Event::Refused { peer: peer.to_string(), reason: refusal_text(&refusal) }
-            }
-            _ => return,
-        };
-        self.show(event);
-    }
-}
-
-fn count_refusal(refusal: &Refusal) {
-    metrics::counter!("starling_refused_total", "reason" => refusal_label(refusal)).increment(1);
-}
-
-fn refusal_label(refusal: &Refusal) -> &'static str {
-    match refusal {
-        Refusal::Malformed { .. } => "malformed",
-        Refusal::BadSignature => "bad_signature",
-        Refusal::Version { .. } => "version",
-        Refusal::RunMismatch { .. } => "run_mismatch",
-        Refusal::IdentityInUse => "identity_in_use",
-        Refusal::Equivocation { .. } => "equivocation",
-        Refusal::Stale => "stale",
-        Refusal::Full => "full",
-        _ => "other",
-    }
-}
-
-/// Why a peer or its bytes were refused, as a person reads it.
-pub fn refusal_text(refusal: &Refusal) -> String {
-    match refusal {
-        Refusal::Malformed { what } => format!("it sent a message that does not decode ({what})"),
-        Refusal::BadSignature => "a signature of its does not hold".into(),
-        Refusal::Version { theirs, ours } => {
-            format!("it speaks protocol version {theirs}, this node {ours}: run the same release on both")
-        }
-        Refusal::RunMismatch { keys } => format!("its run differs in {}", keys.join("; ")),
-        Refusal::IdentityInUse => "its identity is in use by another process".into(),
-        Refusal::Equivocation { what } => format!("it signed two contradicting statements ({what})"),
-        Refusal::Stale => "it sent something of another round".into(),
-        Refusal::Full => "the flock is full".into(),
-        other => format!("{other:?}"),
     }
 }

@@ -1,6 +1,7 @@
 //! One attempt's reduction under way.
 
 use super::driver::Outcome;
+use super::ledger::Update;
 use crate::reduce::{NetLinks, ReduceEngine, ReduceJob, RingReducer};
 use starling_protocol::engine::io::AttemptKey;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 pub struct Reduction {
     pub key: AttemptKey,
     /// The attempt's encoded update, once it is complete.
-    pub update: Option<Arc<Vec<u8>>>,
+    pub update: Option<Update>,
     _work: AbortOnDropHandle<()>,
 }
 

@@ -1,9 +1,11 @@
 //! From the command line to a running driver.
 
+use super::beginning::{Beginning, engine};
 use super::canonical::Canonical;
 use super::driver::{Driver, Parts, Settings};
 use super::ledger::{self, Ledger, Naming, store_failure};
 use super::null::NullTrainer;
+use super::origin::Origin;
 use super::source::Source;
 use super::text;
 use super::ticket::TicketMaker;
@@ -20,20 +22,17 @@ use crate::watch::telemetry;
 use anyhow::Context;
 use libp2p::Multiaddr;
 use starling_bootstrap::addresses::BootstrapList;
-use starling_bootstrap::identity::{self, Identity};
-use starling_bootstrap::ticket::Ticket;
+use starling_bootstrap::identity;
 use starling_kernels::{DeviceChoice, MemoryEstimate, ModelConfig, Trainer, TrainerOptions};
 use starling_protocol::engine::io::Finish;
-use starling_protocol::engine::{Engine, EngineConfig, Founding, Stored, Timing};
-use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
-use starling_protocol::{Digest, state, wire};
+use starling_protocol::{Digest, wire};
 use starling_store::{Opened, Store, StoreError, StoreOptions, TensorShape};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Everything beside tensors that a node may take (`issue 2`, "A node's memory").
 const MEMORY_SLACK: u64 = 300 << 20;
@@ -53,9 +52,10 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
     runtime.shutdown_timeout(Duration::from_secs(2));
     match finish {
         Finish::BudgetSpent | Finish::Left => Ok(ExitCode::SUCCESS),
+        // Of two processes under one identity the later one gives way (`protocol.md` §8).
         Finish::Fenced => Err(Failure::message(
-            Code::Fenced,
-            "a newer process runs under this node's identity; give each node a --home of its own",
+            Code::IdentityInUse,
+            "another process was running under this node's identity first: stop it, or give this node a --home of its own",
         )),
         Finish::RunMismatch { keys, .. } => Err(Failure::message(
             Code::ConfigMismatch,
@@ -65,46 +65,6 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
             ),
         )),
     }
-}
-
-/// Where the run's specification comes from.
-enum Origin {
-    File(Box<RunFile>),
-    Ticket(Box<Ticket>, Box<RunSpec>),
-}
-
-impl Origin {
-    fn from_args(args: &TrainArgs) -> Result<Self, Failure> {
-        if let Some(text) = &args.join {
-            let ticket = read_ticket(text)?;
-            let spec = wire::decode_spec(&ticket.spec)
-                .map_err(|e| Failure::message(Code::Usage, format!("the ticket's run does not decode: {e}")))?;
-            return Ok(Self::Ticket(Box::new(ticket), Box::new(spec)));
-        }
-        let path =
-            args.run.as_deref().ok_or_else(|| Failure::message(Code::Usage, "give --run RUN.toml or --join TICKET"))?;
-        Ok(Self::File(Box::new(RunFile::load(path)?)))
-    }
-
-    fn name(&self) -> &str {
-        match self {
-            Self::File(file) => &file.name,
-            Self::Ticket(_, spec) => &spec.name,
-        }
-    }
-}
-
-/// A ticket as text, or a file that holds one.
-fn read_ticket(text: &str) -> Result<Ticket, Failure> {
-    let usage = |e: String| Failure::message(Code::Usage, e);
-    let text = match text.parse::<Ticket>() {
-        Ok(ticket) => return Ok(ticket),
-        Err(_) if Path::new(text).is_file() => std::fs::read_to_string(text)
-            .with_context(|| format!("cannot read the ticket file {text}"))
-            .map_err(|e| Failure::new(Code::Usage, e))?,
-        Err(e) => return Err(usage(format!("--join: {e}"))),
-    };
-    text.trim().parse().map_err(|e| usage(format!("--join: the file's ticket does not parse: {e}")))
 }
 
 /// The node file, with the flags on top of it.
@@ -217,7 +177,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     serving.set_data(data.clone());
 
     let tensors = model.schema().tensors;
-    let engine = engine(&identity, &spec, &store, &canonical, found, node.rejoin_alone_after_s)?;
+    let beginning = Beginning { found, force_fork: args.force_lineage, ticket: origin.admission() };
+    let engine = engine(&identity, &spec, &store, &canonical, beginning)?;
     let naming = Naming {
         spec: spec_bytes.clone(),
         tensors: tensors.iter().map(|t| TensorShape { name: t.name.clone(), shape: t.shape.clone() }).collect(),
@@ -256,6 +217,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
             validate_every: node.validate_every,
             validate_sequences: node.validate_sequences,
             ticket,
+            admission: origin.admission(),
         },
     })
     .await
@@ -324,8 +286,9 @@ fn open_trainer(
 fn check_memory(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Failure> {
     let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
     let vector = 4 * model.parameters();
-    // Canonical parameters and momentum, the pseudo-gradient, and one buffer for updates under way.
-    let needed = estimate.total() + 4 * vector + MEMORY_SLACK;
+    // Canonical parameters and momentum, the pseudo-gradient, one that the last commit left out, and one buffer for
+    // updates under way: two encoded ones, each at most half of it.
+    let needed = estimate.total() + 5 * vector + MEMORY_SLACK;
     let mut system = sysinfo::System::new();
     system.refresh_memory();
     let available =
@@ -339,7 +302,7 @@ fn check_memory(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Fa
                 human_bytes(needed),
                 human_bytes(estimate.parameters + estimate.gradients + estimate.moments),
                 human_bytes(estimate.activations),
-                human_bytes(4 * vector),
+                human_bytes(5 * vector),
                 human_bytes(MEMORY_SLACK),
                 human_bytes(available),
             ),
@@ -362,6 +325,7 @@ async fn first_state(
         let mut state = Canonical {
             record: no_record(&spec),
             digest: Digest::default(),
+            base: Digest::default(),
             schema: Digest(model.schema().digest()),
             theta,
             momentum,
@@ -388,43 +352,26 @@ fn no_record(spec: &RunSpec) -> Record {
         seq: 0,
         parent: Digest::default(),
         kind: RecordKind::Genesis,
+        base: Digest::default(),
         round: 0,
         contributors: Vec::new(),
         update: Digest::default(),
         state_root: Digest::default(),
         tokens: 0,
         cursor: 0,
-        next: NextRound { inner_steps: spec.inner.steps, codec: spec.sync.codec, members: Vec::new() },
+        free: Vec::new(),
+        merged: Vec::new(),
+        grants: Vec::new(),
+        revoked: Vec::new(),
+        next: NextRound {
+            inner_steps: spec.inner.steps,
+            codec: spec.sync.codec,
+            rung: 0,
+            dwell: 0,
+            verdicts: 0,
+            members: Vec::new(),
+        },
     }
-}
-
-fn engine(
-    identity: &Identity,
-    spec: &RunSpec,
-    store: &Store,
-    state: &Canonical,
-    found: bool,
-    rejoin_alone_after_s: u64,
-) -> Result<Engine, Failure> {
-    let stored = store.head().map(|head| Stored { head, report: store.pending_report() });
-    let founding = match (found && stored.is_none(), state.manifest()) {
-        (true, Ok(manifest)) => Some(Founding { nonce: rand::random(), state_root: state::root(&manifest) }),
-        (true, Err(e)) => return Err(Failure::new(Code::Refused, e)),
-        (false, _) => None,
-    };
-    let timing = Timing { rejoin_alone_after: rejoin_alone_after_s.saturating_mul(1_000_000), ..Timing::default() };
-    // Of two processes under one key, the one that started later gives way.
-    let boot = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
-    Ok(Engine::new(EngineConfig {
-        signer: Box::new(identity.signer()),
-        verifier: Box::new(Ed25519Verifier),
-        spec: spec.clone(),
-        run: spec.digest(),
-        boot,
-        found: founding,
-        stored,
-        timing,
-    }))
 }
 
 fn show_data(data: &starling_data::Dataset, spec: &RunSpec, screen: &mut Screen) {

@@ -4,7 +4,7 @@ use crate::net::NetHandle;
 use crate::net::fetch::{Expect, FetchRequest, Item};
 use starling_data::{Dataset, PIECE_BYTES, ShardInfo};
 use starling_protocol::permutation::SampleOrder;
-use starling_protocol::record::Lease;
+use starling_protocol::record::Span;
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId};
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 const SHARDS_WAITING: usize = 2;
 
 /// Shards that the lease or a validation reads and that are not here.
-pub fn missing_for(data: &Dataset, spec: &RunSpec, lease: &Lease, validation: u64) -> Vec<Digest> {
+pub fn missing_for(data: &Dataset, spec: &RunSpec, lease: &Span, validation: u64) -> Vec<Digest> {
     let absent: BTreeSet<Digest> = data.missing().iter().map(|s| s.digest).collect();
     let seq_len = spec.model.seq_len as usize;
     let sequences = data.train_sequences(seq_len);

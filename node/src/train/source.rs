@@ -1,4 +1,5 @@
-//! What this node hands to peers that fetch: records, updates, state and text, from disk.
+//! What this node hands to peers that fetch: records with their certificates, candidates, updates, state and text,
+//! from disk.
 
 use crate::net::fetch::{FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
 use starling_data::Dataset;
@@ -47,6 +48,12 @@ impl FetchSource for Source {
             FetchRequest::Records { from_seq, max } => {
                 let records = self.store.records_from(*from_seq, usize::from(*max)).map_err(internal)?;
                 encode_records(&records).map_err(|_| FetchRefusal::Internal)
+            }
+            FetchRequest::Candidate(record) => {
+                self.store.candidate(record).map_err(internal)?.ok_or(FetchRefusal::NotFound)
+            }
+            FetchRequest::UpdateByDigest(digest) => {
+                self.store.update_by_digest(digest).map_err(internal)?.ok_or(FetchRefusal::NotFound)
             }
             FetchRequest::Update { seq } => self.store.update(*seq).map_err(internal)?.ok_or(FetchRefusal::NotFound),
             FetchRequest::DataManifest(digest) => {

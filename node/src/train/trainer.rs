@@ -2,10 +2,11 @@
 
 use super::canonical::Canonical;
 use super::ledger::Shared;
+use super::moments;
 use starling_data::Dataset;
-use starling_kernels::{OptimizerState, TrainError, Trainer};
+use starling_kernels::{TrainError, Trainer};
 use starling_protocol::permutation::SampleOrder;
-use starling_protocol::record::Lease;
+use starling_protocol::record::Span;
 use starling_protocol::run::InnerSpec;
 use starling_protocol::{Digest, update};
 use starling_store::Store;
@@ -21,8 +22,6 @@ const JOBS_MAX: usize = 8;
 const EVENTS_MAX: usize = 256;
 /// Steps of a round that may be left out because their loss is not finite.
 const STEPS_LEFT_OUT_MAX: u32 = 4;
-/// Name under which the AdamW moments are kept in the store.
-pub const MOMENTS: &str = "moments";
 
 /// What the device thread is asked to do.
 pub enum Job {
@@ -36,9 +35,10 @@ pub enum Job {
 /// The inner steps of one round.
 pub struct Round {
     pub round: u64,
-    /// Digest of the head record whose parameters they start from.
-    pub parent: Digest,
-    pub lease: Lease,
+    /// Digest of the record that made the parameters they start from.
+    pub base: Digest,
+    pub lease: Span,
+    /// Steps for the whole lease.
     pub inner_steps: u32,
     /// Committed tokens of the lineage, for the schedule.
     pub tokens: u64,
@@ -74,10 +74,10 @@ pub enum Happened {
     },
 }
 
-/// A finished round.
+/// A finished round, or one that was cut short after some steps.
 pub struct Trained {
     pub round: u64,
-    pub parent: Digest,
+    pub base: Digest,
     pub samples: u64,
     pub tokens: u64,
     pub steps: u32,
@@ -86,6 +86,8 @@ pub struct Trained {
     /// Pseudo-gradient: head's parameters minus the trained ones.
     pub delta: Arc<Vec<f32>>,
     pub payload: Digest,
+    /// L2 norm of the pseudo-gradient.
+    pub norm: f32,
     pub step_us: u32,
     pub seconds: f64,
 }
@@ -104,6 +106,7 @@ pub struct TrainerHandle {
     pub jobs: mpsc::Sender<Job>,
     pub events: mpsc::Receiver<Happened>,
     generation: Arc<AtomicU64>,
+    cut: Arc<AtomicU64>,
     /// Ends when `jobs` is dropped, after the state at hand is saved.
     pub thread: Option<JoinHandle<()>>,
 }
@@ -120,6 +123,7 @@ impl TrainerHandle {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (event_queue, events) = mpsc::channel(EVENTS_MAX);
         let generation = Arc::new(AtomicU64::new(0));
+        let cut = Arc::new(AtomicU64::new(0));
         let mut worker = Worker {
             trainer,
             setting,
@@ -128,6 +132,7 @@ impl TrainerHandle {
             store,
             events: event_queue,
             generation: generation.clone(),
+            cut: cut.clone(),
             spare: None,
             validation: Vec::new(),
         };
@@ -135,12 +140,17 @@ impl TrainerHandle {
             worker.restore();
             worker.run(job_queue);
         })?;
-        Ok(Self { jobs, events, generation, thread: Some(thread) })
+        Ok(Self { jobs, events, generation, cut, thread: Some(thread) })
     }
 
     /// Stops whatever round runs, and names the next one.
     pub fn next_generation(&self) -> u64 {
         self.generation.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Ends the newest round after the step under way; without one done, after its first.
+    pub fn cut_short(&self) {
+        self.cut.store(self.generation.load(Ordering::Acquire), Ordering::Release);
     }
 }
 
@@ -152,6 +162,8 @@ struct Worker {
     store: Arc<Store>,
     events: mpsc::Sender<Happened>,
     generation: Arc<AtomicU64>,
+    /// The generation whose round is to end early.
+    cut: Arc<AtomicU64>,
     /// The last pseudo-gradient, whose memory the next one takes if nobody holds it any more.
     spare: Option<Arc<Vec<f32>>>,
     validation: Vec<u32>,
@@ -179,8 +191,8 @@ impl Worker {
 
     /// The moments are private and never required: without them the first steps are a little less well scaled.
     fn restore(&mut self) {
-        let state = match self.store.private(MOMENTS) {
-            Ok(Some(bytes)) => decode_moments(&bytes),
+        let state = match self.store.private(moments::MOMENTS) {
+            Ok(Some(bytes)) => moments::decode(&bytes),
             Ok(None) => return,
             Err(e) => {
                 tracing::warn!("the inner optimizer starts anew: {e}");
@@ -199,7 +211,7 @@ impl Worker {
             .trainer
             .moments()
             .map_err(|e| e.to_string())
-            .and_then(|moments| put_moments(&self.store, &moments).map_err(|e| e.to_string()));
+            .and_then(|moments| moments::put(&self.store, &moments).map_err(|e| e.to_string()));
         if let Err(e) = saved {
             tracing::warn!("the inner optimizer's moments were not saved: {e}");
         }
@@ -212,23 +224,53 @@ impl Worker {
         if let Some(sequences) = job.validate {
             self.validate(job.round, sequences)?;
         }
+        let started = Instant::now();
+        let done = match self.steps(job, started)? {
+            Ok(done) => done,
+            Err(said) => return Ok(said),
+        };
+        let seconds = started.elapsed().as_secs_f64();
+        let Some(made) = self.pseudo_gradient(job)? else { return Ok(Happened::Stopped) };
+        Ok(Happened::Trained(Trained {
+            round: job.round,
+            base: job.base,
+            samples: done.samples,
+            tokens: done.tokens,
+            steps: done.steps,
+            loss: done.loss_sum / f64::from(done.steps.max(1)),
+            delta: made.delta,
+            payload: made.payload,
+            norm: made.norm,
+            step_us: (seconds * 1e6 / f64::from(done.steps.max(1))) as u32,
+            seconds,
+        }))
+    }
+
+    /// The inner steps, until the lease is used up or the round is cut short; the inner error is what ended them without
+    /// a result.
+    fn steps(&mut self, job: &Round, started: Instant) -> Result<Result<Steps, Happened>, String> {
         let inner = self.setting.inner.clone();
-        let sequences = (inner.batch * inner.accumulate) as usize;
+        let sequences = u64::from(inner.batch) * u64::from(inner.accumulate);
         let schedule = Rate { setting: &self.setting, job };
         let mut order = SampleOrder::new(self.setting.seed, self.data.train_sequences(self.setting.seq_len));
-        let started = Instant::now();
-        let (mut tokens, mut steps, mut left_out, mut loss_sum, mut batch) = (0u64, 0u32, 0u32, 0f64, Vec::new());
-        for step in 0..job.inner_steps {
+        let (mut done, mut left_out, mut batch) = (Steps::default(), 0, Vec::new());
+        // Never a sequence of somebody else's lease.
+        let steps = u64::from(job.inner_steps).min(job.lease.count / sequences.max(1)) as u32;
+        for step in 0..steps {
             if self.generation.load(Ordering::Acquire) != job.generation {
-                return Ok(Happened::Stopped);
+                return Ok(Err(Happened::Stopped));
+            }
+            if done.steps > 0 && self.cut.load(Ordering::Acquire) == job.generation {
+                break;
             }
             batch.clear();
-            for n in 0..sequences as u64 {
-                let position = job.lease.start + u64::from(step) * sequences as u64 + n;
+            for n in 0..sequences {
+                let position = job.lease.start + u64::from(step) * sequences + n;
                 if let Err(shard) = self.read_sequence(&mut order, position, &mut batch)? {
-                    return Ok(Happened::MissingShard { round: job.round, shard });
+                    return Ok(Err(Happened::MissingShard { round: job.round, shard }));
                 }
             }
+            done.samples += sequences;
             let report = match self.trainer.step(&batch, schedule.lr(step)) {
                 Ok(report) => report,
                 // One bad batch must not end a run; many are a diverged one.
@@ -239,40 +281,24 @@ impl Worker {
                 }
                 Err(e) => return Err(e.to_string()),
             };
-            tokens += report.tokens;
-            steps += 1;
-            loss_sum += report.loss;
-            let tokens_per_second = tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
-            let said = Happened::Step {
-                round: job.round,
-                step: step + 1,
-                steps: job.inner_steps,
-                loss: report.loss,
-                tokens_per_second,
-            };
+            done.tokens += report.tokens;
+            done.steps += 1;
+            done.loss_sum += report.loss;
+            let tokens_per_second = done.tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
+            let (round, step) = (job.round, step + 1);
             // Progress is for watching and for liveness; a full queue drops one, never a step.
-            let _ = self.events.try_send(said);
+            let _ = self.events.try_send(Happened::Step { round, step, steps, loss: report.loss, tokens_per_second });
         }
-        let seconds = started.elapsed().as_secs_f64();
-        let Some((delta, payload)) = self.pseudo_gradient(job)? else { return Ok(Happened::Stopped) };
-        Ok(Happened::Trained(Trained {
-            round: job.round,
-            parent: job.parent,
-            samples: u64::from(job.inner_steps) * sequences as u64,
-            tokens,
-            steps,
-            loss: loss_sum / f64::from(steps.max(1)),
-            delta,
-            payload,
-            step_us: (seconds * 1e6 / f64::from(steps.max(1))) as u32,
-            seconds,
-        }))
+        if done.steps == 0 {
+            return Err(format!("no step of round {} could be done with {} sequences", job.round, job.lease.count));
+        }
+        Ok(Ok(done))
     }
 
     /// Puts the head's parameters on the device; false if the head is another one by now.
     fn load(&mut self, job: &Round) -> Result<bool, String> {
         let state = read(&self.state);
-        if state.digest != job.parent {
+        if state.base != job.base {
             return Ok(false);
         }
         self.trainer.load(&state.theta).map_err(|e| e.to_string())?;
@@ -315,37 +341,52 @@ impl Worker {
         }
     }
 
-    fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Contribution>, String> {
+    fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Made>, String> {
         let mut delta = self.spare.take().and_then(|spare| Arc::try_unwrap(spare).ok()).unwrap_or_default();
         let state = read(&self.state);
-        if state.digest != job.parent {
+        if state.base != job.base {
             return Ok(None);
         }
         delta.resize(state.elements(), 0.0);
         self.trainer.read(&mut delta).map_err(|e| e.to_string())?;
-        let finite = subtract_from(&state, &mut delta);
+        let norm = subtract_from(&state, &mut delta);
         drop(state);
-        if !finite {
+        if !norm.is_finite() {
             return Err(format!("parameters became infinite or not a number in round {}: lower inner.lr", job.round));
         }
         let payload = update::contribution_digest(&delta);
         let delta = Arc::new(delta);
         self.spare = Some(delta.clone());
-        Ok(Some((delta, payload)))
+        // A measurement: the largest f32 says enough of a norm beyond it.
+        Ok(Some(Made { delta, payload, norm: norm.min(f64::from(f32::MAX)) as f32 }))
     }
 }
 
-/// A pseudo-gradient and its digest.
-type Contribution = (Arc<Vec<f32>>, Digest);
+/// What the inner steps came to.
+#[derive(Default)]
+struct Steps {
+    steps: u32,
+    /// Positions of the lease that were used, those of steps that were left out among them.
+    samples: u64,
+    tokens: u64,
+    loss_sum: f64,
+}
 
-/// `trained <- theta - trained`; whether all of it is finite.
-fn subtract_from(state: &Canonical, trained: &mut [f32]) -> bool {
-    let mut finite = true;
+/// A pseudo-gradient, its digest and its L2 norm.
+struct Made {
+    delta: Arc<Vec<f32>>,
+    payload: Digest,
+    norm: f32,
+}
+
+/// `trained <- theta - trained`; its L2 norm, which is not finite exactly when an element is not.
+fn subtract_from(state: &Canonical, trained: &mut [f32]) -> f64 {
+    let mut squares = 0f64;
     for (value, theta) in trained.iter_mut().zip(&state.theta) {
         *value = theta - *value;
-        finite &= value.is_finite();
+        squares += f64::from(*value) * f64::from(*value);
     }
-    finite
+    squares.sqrt()
 }
 
 /// Warm-up by inner step, cosine decay by the share of the budget that is spent.
@@ -369,40 +410,4 @@ impl Rate<'_> {
 
 fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// `step u64 | elements u64 | m f32.. | v f32..`, little endian.
-fn put_moments(store: &Store, state: &OptimizerState) -> Result<(), starling_store::StoreError> {
-    let head = [state.step.to_le_bytes(), (state.m.len() as u64).to_le_bytes()].concat();
-    store.put_private(MOMENTS, &[&head, bytemuck::cast_slice(&state.m), bytemuck::cast_slice(&state.v)])
-}
-
-fn decode_moments(bytes: &[u8]) -> Option<OptimizerState> {
-    let (step, rest) = bytes.split_first_chunk::<8>()?;
-    let (elements, rest) = rest.split_first_chunk::<8>()?;
-    let elements = usize::try_from(u64::from_le_bytes(*elements)).ok()?;
-    if rest.len() != elements.checked_mul(8)? {
-        return None;
-    }
-    let values = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-    let (m, v) = rest.split_at(elements * 4);
-    Some(OptimizerState { step: u64::from_le_bytes(*step), m: values(m), v: values(v) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_are_read_back_whole_or_not_at_all() {
-        let mut bytes = [7u64.to_le_bytes(), 2u64.to_le_bytes()].concat();
-        for value in [1.0f32, -2.5, 0.25, f32::MIN_POSITIVE] {
-            bytes.extend(value.to_le_bytes());
-        }
-        let back = decode_moments(&bytes).expect("whole");
-        assert_eq!((back.step, back.m, back.v), (7, vec![1.0, -2.5], vec![0.25, f32::MIN_POSITIVE]));
-        for cut in 0..bytes.len() {
-            assert!(decode_moments(&bytes[..cut]).is_none(), "cut at {cut}");
-        }
-    }
 }

@@ -2,10 +2,10 @@
 
 use super::driver::Driver;
 use super::trainer::Trained;
-use crate::watch::status::{Answer, Member, Question, Status};
+use crate::watch::status::{Answer, Member, Question, QuorumStatus, Status};
 use starling_protocol::NodeId;
 use starling_protocol::engine::io::Finish;
-use starling_protocol::engine::{MemberState, MemberView};
+use starling_protocol::engine::{MemberState, MemberView, QuorumView};
 use starling_protocol::message::Phase;
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,10 @@ pub struct Gauges {
     last_commit: Instant,
     last_step_event: Option<Instant>,
     trained_at: Option<Instant>,
-    reduce_started: Option<Instant>,
+    /// When, and how many bytes of reductions had been sent by then.
+    reduce_started: Option<(Instant, u64)>,
     reduce_seconds: f64,
+    upload_kbps: u32,
     tokens_per_second: f64,
     pub loss: Option<f64>,
     pub validation: Option<f64>,
@@ -40,6 +42,7 @@ impl Gauges {
             trained_at: None,
             reduce_started: None,
             reduce_seconds: 0.0,
+            upload_kbps: 0,
             tokens_per_second: 0.0,
             loss: None,
             validation: None,
@@ -72,12 +75,20 @@ impl Gauges {
         metrics::gauge!("starling_validation_nats_per_byte").set(nats_per_byte);
     }
 
-    pub fn reduce_started(&mut self) {
-        self.reduce_started = Some(Instant::now());
+    pub fn reduce_started(&mut self, sent: u64) {
+        self.reduce_started = Some((Instant::now(), sent));
     }
 
-    pub fn reduced(&mut self) {
-        self.reduce_seconds = self.reduce_started.map(|at| at.elapsed().as_secs_f64()).unwrap_or_default();
+    pub fn reduced(&mut self, sent: u64) {
+        let Some((at, before)) = self.reduce_started.take() else { return };
+        self.reduce_seconds = at.elapsed().as_secs_f64();
+        let kbit = sent.saturating_sub(before) as f64 * 8.0 / 1000.0;
+        self.upload_kbps = (kbit / self.reduce_seconds.max(1e-6)).min(f64::from(u32::MAX)) as u32;
+    }
+
+    /// What the last reduction sent, in kbit/s, and the microseconds that it took; zeros before the first.
+    pub fn last_reduction(&self) -> (u32, u32) {
+        (self.upload_kbps, (self.reduce_seconds * 1e6).min(f64::from(u32::MAX)) as u32)
     }
 
     pub fn committed(&mut self, now: Instant) -> RoundTiming {
@@ -97,7 +108,7 @@ impl Driver {
     pub(super) fn answer(&self, question: Question) -> Answer {
         match question {
             Question::Status => Answer::Status(Box::new(self.status())),
-            Question::Invite => match self.settings.ticket.make(&self.spec, self.net.addresses()) {
+            Question::Invite(terms) => match self.settings.ticket.make(&self.spec, self.net.addresses(), &terms) {
                 Ok(ticket) => Answer::Invite { ticket },
                 Err(message) => Answer::Error { message },
             },
@@ -113,6 +124,7 @@ impl Driver {
             node: peer.id.to_string(),
             me: peer.id == self.me,
             member: peer.state != MemberState::Outside,
+            role: peer.role.map(|role| role.to_string()),
             connected: peer.connected || peer.id == self.me,
             phase: peer.phase.map(|p| p.to_string()),
             seq: peer.heard.map(|_| peer.seq),
@@ -126,6 +138,8 @@ impl Driver {
             let on: Vec<_> = waiting.on.iter().map(NodeId::short).collect();
             if on.is_empty() { waiting.why.to_string() } else { format!("{}: {}", on.join(", "), waiting.why) }
         });
+        let barred = || self.barred.clone().filter(|_| view.phase == Phase::Joining);
+        let waiting = barred().or(waiting);
         let seeking = || (view.phase == Phase::Seeking).then(|| seeking_text(view.others.len()));
         let waiting = waiting.or_else(seeking);
         let members = view.members.iter().chain(&view.others).map(row).collect();
@@ -136,6 +150,7 @@ impl Driver {
             lineage: known.then(|| view.lineage.to_string()),
             device: self.settings.device.clone(),
             phase: view.phase.to_string(),
+            quorum: known.then(|| self.quorum_status(&view.quorum)),
             waiting,
             round: state.record.round,
             seq: state.record.seq,
@@ -148,6 +163,20 @@ impl Driver {
             validation_nats_per_byte: self.gauges.validation,
             addresses: self.net.addresses().iter().map(ToString::to_string).collect(),
             members,
+        }
+    }
+
+    fn quorum_status(&self, quorum: &QuorumView) -> QuorumStatus {
+        let partition = &self.spec.partition;
+        QuorumStatus {
+            voters: quorum.voters,
+            here: quorum.here,
+            in_reach: quorum.in_reach,
+            distinguished: quorum.distinguished.map(|id| id.to_string()),
+            cut_off_s: quorum.cut_off.map(|us| us as f64 / 1e6),
+            policy: partition.minority.to_string(),
+            grace_s: f64::from(partition.grace_ms) / 1e3,
+            frozen: quorum.frozen,
         }
     }
 
@@ -187,7 +216,7 @@ pub fn finish_reason(finish: &Finish) -> String {
     match finish {
         Finish::BudgetSpent => "the run's budget is spent".into(),
         Finish::Left => "asked to leave".into(),
-        Finish::Fenced => "a newer process runs under this identity".into(),
+        Finish::Fenced => "another process was running under this identity first".into(),
         Finish::RunMismatch { keys, .. } => format!("the flock runs something else: {}", keys.join("; ")),
     }
 }

@@ -114,6 +114,45 @@ pub enum Event {
         round: u64,
         reason: String,
     },
+    /// The attempts at a round were given up: the head moves on, the state does not.
+    Skipped {
+        record: String,
+        seq: u64,
+    },
+    /// Too few voters are in reach to decide anything.
+    CutOff {
+        /// What the run's policy does about it after the grace: `fork`, `wait` or `halt`.
+        policy: String,
+        missing: Vec<String>,
+        grace_s: f64,
+    },
+    /// Enough voters are in reach again.
+    Rejoined,
+    /// This node goes on in a lineage of its own, with those who were cut off with it.
+    Forked {
+        lineage: String,
+        members: Vec<String>,
+    },
+    /// Another lineage of the run was met.
+    LineageMet {
+        lineage: String,
+        /// Whether this node's lineage gives way to it.
+        yields: bool,
+    },
+    /// Two certified records contradict each other, and here are both certificates.
+    SplitBrain {
+        ours: String,
+        theirs: String,
+    },
+    /// The node's vote register is gone or old: it speaks anew, and follows until it is a voter again.
+    NewIncarnation {
+        incarnation: u64,
+        why: String,
+    },
+    /// This node's result differs from the decided one.
+    OwnFault {
+        detail: String,
+    },
     /// The node was off the flock's head and fetches anew.
     RolledBack {
         from_seq: u64,
@@ -151,11 +190,13 @@ pub struct Committed {
     pub seq: u64,
     pub round: u64,
     pub record: String,
+    pub lineage: String,
     pub state_root: String,
     /// Whose contributions were averaged.
     pub contributors: Vec<String>,
-    /// Members of the next round.
+    /// Members of the next round, and how many of them vote.
     pub members: usize,
+    pub voters: usize,
     /// Committed tokens of the lineage.
     pub tokens: u64,
     /// Mean training loss of the contributors, in nats a token, weighted by tokens.

@@ -170,6 +170,25 @@ fn plain_line(event: &Event) -> Option<String> {
         }
         Event::MemberJoined { member, round } => format!("{} joins from round {round} on", short(member)),
         Event::MemberLeft { member, round, reason } => format!("{} left at round {round}: {reason}", short(member)),
+        Event::Skipped { seq, .. } => format!("record {seq}: the round's attempts failed; it is tried anew"),
+        Event::CutOff { policy, missing, grace_s } => cut_off_text(policy, &list(missing), *grace_s),
+        Event::Rejoined => "enough voters are in reach again".to_string(),
+        Event::Forked { lineage, members } => {
+            format!("goes on as lineage {} with {}", short(lineage), list(members))
+        }
+        Event::LineageMet { lineage, yields: true } => {
+            format!("met lineage {}, which has more tokens: this node takes its state", short(lineage))
+        }
+        Event::LineageMet { lineage, .. } => {
+            format!("met lineage {}, which has fewer tokens: its members come over", short(lineage))
+        }
+        Event::SplitBrain { .. } => "two records are certified at one place, which must never be: this node has \
+             stopped; keep its folder and log (--json shows both certificates), and report it"
+            .to_string(),
+        Event::NewIncarnation { why, .. } => format!("speaks anew, as a learner at first: {why}"),
+        Event::OwnFault { detail } => {
+            format!("this node is at fault ({detail}): it fetches the flock's state; check its memory and disk")
+        }
         Event::RolledBack { from_seq, to_seq } => format!(
             "this node was off the flock's head: dropped record {from_seq} and fetches the flock's state at {to_seq}"
         ),
@@ -186,6 +205,16 @@ fn plain_line(event: &Event) -> Option<String> {
         Event::Finished { reason } => format!("finished: {reason}"),
         Event::Phase { .. } | Event::Step { .. } | Event::Trained { .. } | Event::Committed(_) => return None,
     })
+}
+
+/// What a cut means, and what happens next.
+fn cut_off_text(policy: &str, missing: &str, grace_s: f64) -> String {
+    let next = match policy {
+        "fork" => format!("goes on as a lineage of its own in {grace_s:.0} s"),
+        "wait" => "ends its inner steps and waits for them".to_string(),
+        _ => "has stopped training until they are back".to_string(),
+    };
+    format!("cut off from the quorum ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
 }
 
 /// Bytes as a person reads them.

@@ -20,11 +20,23 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const QUESTIONS_MAX: usize = 8;
 
 /// What can be asked.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Question {
     Status,
-    Invite,
+    Invite(Terms),
+}
+
+/// What a ticket is to admit.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Terms {
+    /// The last round in which it admits somebody; 0 = no end.
+    pub expires: u64,
+    /// How many nodes it admits; 0 = any number.
+    pub uses: u32,
+    /// The only node that it admits.
+    pub holder: Option<String>,
 }
 
 /// What comes back.
@@ -45,6 +57,9 @@ pub struct Status {
     pub lineage: Option<String>,
     pub device: String,
     pub phase: String,
+    /// Who decides, and whether enough of them are here; none while no flock has been met.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quorum: Option<QuorumStatus>,
     /// In plain words: what the node waits for, if it does.
     pub waiting: Option<String>,
     pub round: u64,
@@ -60,12 +75,33 @@ pub struct Status {
     pub members: Vec<Member>,
 }
 
+/// The voters on the next record.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct QuorumStatus {
+    pub voters: usize,
+    /// How many of them can be heard.
+    pub here: usize,
+    pub in_reach: bool,
+    /// Whose presence makes a half a quorum.
+    pub distinguished: Option<String>,
+    /// Seconds since a quorum was last in reach, while none is.
+    pub cut_off_s: Option<f64>,
+    /// What the run does about that: `fork`, `wait` or `halt`, and after how many seconds.
+    pub policy: String,
+    pub grace_s: f64,
+    /// Two certified records contradict each other: the node has stopped until a person looks.
+    pub frozen: bool,
+}
+
 /// One member or peer as the node sees it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Member {
     pub node: String,
     pub me: bool,
     pub member: bool,
+    /// `voter` or `learner`; none for who is no member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
     pub connected: bool,
     pub phase: Option<String>,
     pub seq: Option<u64>,

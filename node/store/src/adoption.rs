@@ -3,10 +3,12 @@
 //! Nothing of the chain that is here changes before [`Store::finish_adopt`], which replaces it in one batch. A crash
 //! before leaves the old chain, and chunks that a later adoption of the same state finds.
 
+use crate::chain::{check_certificate, not_next};
 use crate::store::{Store, lock, read};
 use crate::{Part, StoreError};
 use starling_protocol::Digest;
 use starling_protocol::limits::STATE_CHUNK_BYTES;
+use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
 use starling_protocol::state::{self, Manifest};
 use std::collections::HashSet;
@@ -49,15 +51,29 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces whatever chain is here by `record` with the state of `manifest`; later records can then be committed
-    /// on top. After damage this is also what makes the store usable again.
+    /// Replaces whatever chain is here by `record` with the state of `manifest`, and the votes that decided it; later
+    /// records can then be committed on top. `parent` is the record before, if it could be had: with it others, to whom
+    /// this node hands the record on, can tell whether those votes are a quorum. The vote register stays. After damage
+    /// this is also what makes the store usable again.
     ///
     /// # Errors
+    /// [`StoreError::CertificateMismatch`] unless the certificate is the record's; a genesis record has none.
+    /// [`StoreError::NotNext`] when the record does not follow `parent`.
     /// [`StoreError::MissingChunks`] when chunks are not here or not whole: fetch those that
     /// [`Store::begin_adopt`] names, and finish again. [`StoreError::StateMismatch`] when the manifest is not of the
     /// record's state. The chain that was here is untouched then.
-    pub fn finish_adopt(&self, manifest: &Manifest, record: &Record) -> Result<(), StoreError> {
+    pub fn finish_adopt(
+        &self,
+        manifest: &Manifest,
+        record: &Record,
+        certificate: Option<&Certificate>,
+        parent: Option<&Record>,
+    ) -> Result<(), StoreError> {
         self.check_run(record.run)?;
+        check_certificate(record, certificate)?;
+        if let Some(parent) = parent {
+            record.validate_after(parent).map_err(|why| not_next(record, &why.to_string()))?;
+        }
         let got = state::root(manifest);
         if got != record.state_root {
             return Err(StoreError::StateMismatch { seq: record.seq, expected: record.state_root, got });
@@ -71,7 +87,10 @@ impl Store {
         self.note(self.reopen_if_damaged())?;
         let mut change = self.begin()?;
         change.clear();
-        change.push(record);
+        if let Some(parent) = parent {
+            change.push(parent, None);
+        }
+        change.push(record, certificate);
         change.keep_snapshot(record.seq, Arc::new(manifest.clone()));
         change.apply()?;
         self.abort_adopt();

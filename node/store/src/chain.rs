@@ -1,10 +1,10 @@
-//! Records, updates and reports: what a node promised and what the flock decided.
+//! Records, the votes that decided them, and their updates: what the flock decided.
 
 use crate::rocks::Table;
 use crate::store::{Change, Store, lock};
-use crate::tip::{REPORTS_KEPT, Report, seq_key};
+use crate::tip::seq_key;
 use crate::{Part, StoreError};
-use starling_protocol::engine::io::AttemptKey;
+use starling_protocol::message::Certificate;
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::{Digest, wire};
 use std::sync::Arc;
@@ -28,49 +28,20 @@ impl Store {
         }
         let manifest = self.write_state(record, schema, theta, momentum)?;
         let mut change = self.begin()?;
-        change.push(record);
+        change.push(record, None);
         change.keep_snapshot(record.seq, Arc::new(manifest));
         change.apply()
     }
 
-    /// Keeps the update and record that this node is about to report, durable when this returns.
-    ///
-    /// # Errors
-    /// [`StoreError::NotNext`] when the record does not stand on the head, [`StoreError::UpdateMismatch`] when
-    /// `update` is not the one that the record names.
-    pub fn put_report(&self, key: AttemptKey, record: &Record, update: &[u8]) -> Result<(), StoreError> {
-        self.check_run(record.run)?;
-        let mut change = self.begin()?;
-        change.check_next(record)?;
-        if (key.seq, key.lineage) != (record.seq, record.lineage) {
-            return Err(not_next(record, "the attempt is of another lineage or number"));
-        }
-        self.keep_update(record, update)?;
-        let report = Arc::new(Report::new(key, record));
-        let id = report.key();
-        change.batch.put(Table::Reports, &id, report.value());
-        let before = change.tip.reports.len();
-        change.tip.reports.retain(|other| other.key() != id);
-        change.tip.reports.push(report);
-        change.tip.reports.sort_by_key(|report| report.key());
-        while change.tip.reports.len() > REPORTS_KEPT {
-            let oldest = change.tip.reports.remove(0);
-            change.batch.delete(Table::Reports, &oldest.key());
-        }
-        change.apply()?;
-        if change.tip.reports.len() <= before {
-            self.prune_updates(&change);
-        }
-        Ok(())
-    }
-
-    /// Makes `record` the head, durable when this returns. With a report of the same record at hand, its bytes are
-    /// used and `update` is not looked at.
+    /// Makes `record` the head, with the votes that decided it, durable when this returns; drops all candidates and keeps
+    /// the register. A record that changes no state (a skip, a fork) has no update. With a candidate of the same record at
+    /// hand its bytes are used, and `update` may be left out.
     ///
     /// # Errors
     /// [`StoreError::AlreadyCommitted`] for a record that is on the chain, [`StoreError::NotNext`] for one that does
-    /// not follow the head, [`StoreError::UpdateMismatch`] when `update` is not the record's.
-    pub fn commit(&self, record: &Record, update: &[u8]) -> Result<(), StoreError> {
+    /// not follow the head, [`StoreError::CertificateMismatch`] when the certificate is for another record,
+    /// [`StoreError::UpdateMismatch`] when `update` is not the record's, [`StoreError::NoUpdate`] when there is none.
+    pub fn commit(&self, record: &Record, update: Option<&[u8]>, certificate: &Certificate) -> Result<(), StoreError> {
         self.check_run(record.run)?;
         let digest = record.digest();
         let mut change = self.begin()?;
@@ -82,17 +53,19 @@ impl Store {
             });
         }
         change.check_next(record)?;
-        let reported = change.tip.reports.iter().any(|report| report.link.digest == digest);
-        if !(reported && self.updates.contains(&record.update)) {
-            self.keep_update(record, update)?;
+        check_certificate(record, Some(certificate))?;
+        let held = change.tip.candidates.iter().any(|held| held.record == digest);
+        let at_hand = held && self.updates.contains(&record.update);
+        if record.changes_state() && !at_hand {
+            self.keep_update(record, update.ok_or(StoreError::NoUpdate { seq: record.seq })?)?;
         }
-        let dropped = std::mem::take(&mut change.tip.reports);
-        for report in &dropped {
-            change.batch.delete(Table::Reports, &report.key());
+        let dropped = std::mem::take(&mut change.tip.candidates);
+        for held in &dropped {
+            change.batch.delete(Table::Candidates, &held.id());
         }
-        change.push(record);
+        change.push(record, Some(certificate));
         change.apply()?;
-        if dropped.iter().any(|report| report.link.record.update != record.update) {
+        if dropped.iter().any(|held| held.candidate.record.update != record.update) {
             self.prune_updates(&change);
         }
         Ok(())
@@ -108,11 +81,6 @@ impl Store {
         self.tip().head.map(|head| head.digest)
     }
 
-    /// The newest report on top of the head that was neither committed nor replaced by another commit.
-    pub fn pending_report(&self) -> Option<(AttemptKey, Record)> {
-        self.tip().reports.last().map(|report| (report.key, report.link.record.clone()))
-    }
-
     /// The record of this number.
     pub fn record(&self, seq: u64) -> Result<Option<Record>, StoreError> {
         let Some(bytes) = self.record_bytes(seq)? else { return Ok(None) };
@@ -125,10 +93,21 @@ impl Store {
         self.db()?.get(Table::Records, &seq_key(seq))
     }
 
-    /// Encoded records from `seq` on, ascending, at most `max`.
-    pub fn records_from(&self, seq: u64, max: usize) -> Result<Vec<Vec<u8>>, StoreError> {
-        let pairs = self.db()?.scan(Table::Records, &seq_key(seq), max)?;
-        Ok(pairs.into_iter().map(|(_, record)| record).collect())
+    /// Encoded records from `seq` on, ascending, at most `max`, each with its encoded certificate. A genesis record has
+    /// none, nor has the record before an adopted one: theirs are empty.
+    pub fn records_from(&self, seq: u64, max: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+        let db = self.db()?;
+        let pairs = db.scan(Table::Records, &seq_key(seq), max)?;
+        let with_votes =
+            |(key, record): (Vec<u8>, Vec<u8>)| Ok((record, db.get(Table::Certificates, &key)?.unwrap_or_default()));
+        pairs.into_iter().map(with_votes).collect()
+    }
+
+    /// The votes that decided the record of this number; `None` for a genesis record, and where there is no record.
+    pub fn certificate(&self, seq: u64) -> Result<Option<Certificate>, StoreError> {
+        let Some(bytes) = self.db()?.get(Table::Certificates, &seq_key(seq))? else { return Ok(None) };
+        let malformed = |e: wire::WireError| StoreError::damaged(Part::Chain, &self.folder.db(), e.to_string());
+        wire::decode_certificate(&bytes).map(Some).map_err(malformed)
     }
 
     /// The encoded update that ended in record `seq`; `None` when it is older than the snapshots kept, or not there.
@@ -142,12 +121,13 @@ impl Store {
         }
     }
 
-    /// The encoded update of this digest, of a record or of a report.
+    /// The encoded update of this digest, of a record or of a candidate.
     pub fn update_by_digest(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         self.updates.get(digest)
     }
 
-    fn keep_update(&self, record: &Record, update: &[u8]) -> Result<(), StoreError> {
+    /// Writes the update of `record`, which must be that.
+    pub(crate) fn keep_update(&self, record: &Record, update: &[u8]) -> Result<(), StoreError> {
         let got = self.updates.digest_of(update);
         if got != record.update {
             return Err(StoreError::UpdateMismatch { expected: record.update, got });
@@ -158,16 +138,29 @@ impl Store {
 
 impl Change<'_> {
     /// `record` can follow the head, by all that the two say.
-    fn check_next(&self, record: &Record) -> Result<(), StoreError> {
+    pub fn check_next(&self, record: &Record) -> Result<(), StoreError> {
         let head = self.tip.head.as_ref().ok_or(StoreError::NoChain)?;
         record.validate_after(&head.record).map_err(|why| not_next(record, &why.to_string()))
     }
 
     /// Puts `record` on top.
-    pub fn push(&mut self, record: &Record) {
+    pub fn push(&mut self, record: &Record, certificate: Option<&Certificate>) {
         self.batch.put(Table::Records, &seq_key(record.seq), wire::encode_record(record));
+        if let Some(certificate) = certificate {
+            self.batch.put(Table::Certificates, &seq_key(record.seq), wire::encode_certificate(certificate));
+        }
         self.tip.push(record);
     }
+}
+
+/// Whether the certificate names the record. That its votes are a quorum's is for whoever brings them to check: it takes
+/// the record before and a verifier of signatures.
+pub(crate) fn check_certificate(record: &Record, certificate: Option<&Certificate>) -> Result<(), StoreError> {
+    let fits = match certificate {
+        None => record.kind == RecordKind::Genesis,
+        Some(c) => (c.lineage, c.seq, c.record) == (record.lineage, record.seq, record.digest()),
+    };
+    if fits { Ok(()) } else { Err(StoreError::CertificateMismatch { seq: record.seq }) }
 }
 
 pub(crate) fn not_next(record: &Record, why: &str) -> StoreError {

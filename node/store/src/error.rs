@@ -20,7 +20,7 @@ pub struct Damage {
 pub enum Part {
     /// The copy of the run's specification. Binding the run again writes it anew.
     RunSpec,
-    /// Head, records or reports. Nothing of the chain can be trusted; peers have it.
+    /// Head, register, records or candidates. Nothing of the chain can be trusted; peers have it.
     Chain,
     /// Chunks of a snapshot, or an update that leads on from one.
     State,
@@ -46,7 +46,7 @@ impl Damage {
         }
     }
 
-    /// Whether head, records and reports are lost, so that the store refuses to be used before
+    /// Whether head, register and records are lost, so that the store refuses to be used before
     /// [`crate::Store::reset_chain`] or an adoption.
     pub fn chain_lost(&self) -> bool {
         self.part == Part::Chain
@@ -79,7 +79,8 @@ pub enum StoreError {
     #[error("the data folder {path} is bound to no run yet; bind one first")]
     NoRun { path: PathBuf },
     #[error(
-        "{path} was written by another version of Starling (format {found}; this one reads {known}); use that version"
+        "{path} was written by another version of Starling (format {found}; this one reads {known}): use that version, or \
+         start this node with a new folder (--home)"
     )]
     Format { path: PathBuf, found: u32, known: u32 },
     #[error("record {seq} is committed here already")]
@@ -90,6 +91,10 @@ pub enum StoreError {
     NoChain,
     #[error("the update's digest is {got}, and the record names {expected}: these bytes are not its update")]
     UpdateMismatch { expected: Digest, got: Digest },
+    #[error("record {seq} has an update, which was not given and is not here; fetch it from a peer")]
+    NoUpdate { seq: u64 },
+    #[error("record {seq} comes without the votes that decided it, or with those for another record; fetch both again")]
+    CertificateMismatch { seq: u64 },
     #[error("the state has root {got}, and record {seq} names {expected}: this is not the record's state")]
     StateMismatch { seq: u64, expected: Digest, got: Digest },
     #[error("record {seq} is not on the chain of this store, so its snapshot is of no use here")]

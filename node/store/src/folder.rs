@@ -4,8 +4,8 @@
 //! lock        taken with flock for as long as the store is open; names the process
 //! run.spec    the encoded specification of the run, sealed
 //! head        mirror of what the database says, sealed; see `mirror`
-//! db/         RocksDB: records, reports, snapshot manifests, head
-//! updates/    encoded updates of records and reports, named by digest
+//! db/         RocksDB: records, certificates, candidates, snapshot manifests, head, vote register
+//! updates/    encoded updates of records and candidates, named by digest
 //! chunks/ab/  1 MiB chunks of the canonical state, named by digest
 //! private/    the node's own optimizer state, sealed
 //! tmp/        files being written; emptied at each start

@@ -1,4 +1,5 @@
-//! What a node keeps on disk: head, records, updates, reports, snapshots, its private state; and checkpoint folders.
+//! What a node keeps on disk: head, records and their certificates, updates, candidates, the vote register, snapshots,
+//! its private state; and checkpoint folders.
 //!
 //! Disks lie, processes die at any instruction, and RocksDB opens happily after losing data. Therefore: everything
 //! carries a checksum of ours; a change is acknowledged only after it is synced on two sides that are compared at the
@@ -11,6 +12,7 @@
 
 mod adoption;
 mod blobs;
+mod candidates;
 mod chain;
 mod checkpoint;
 mod error;

@@ -7,11 +7,13 @@
 
 use crate::folder::Folder;
 use crate::sealed::{Kind, read_sealed, write_sealed};
-use crate::tip::Tip;
+use crate::tip::{FORMAT, Tip};
 use crate::{Part, StoreError};
 use starling_protocol::Digest;
 
-const KIND: Kind = *b"SLHEAD-1";
+const KIND: Kind = *b"SLHEAD-2";
+/// What releases before certificates wrote.
+const KIND_OF_FORMAT_1: Kind = *b"SLHEAD-1";
 const BYTES: usize = 8 + 32;
 
 /// What the mirror says.
@@ -28,9 +30,23 @@ impl Mirror {
         Self { version: tip.version, fingerprint: tip.fingerprint() }
     }
 
+    /// What the file says; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Format`] for a folder of an older release, whose database is not even opened then;
+    /// [`StoreError::Damaged`] for anything else.
     pub fn read(folder: &Folder) -> Result<Option<Self>, StoreError> {
         let path = folder.mirror();
-        let Some(payload) = read_sealed(&path, &KIND, BYTES as u64, Part::Chain)? else { return Ok(None) };
+        let limit = BYTES as u64;
+        let payload = match read_sealed(&path, &KIND, limit, Part::Chain) {
+            Ok(Some(payload)) => payload,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                let older = read_sealed(&path, &KIND_OF_FORMAT_1, limit, Part::Chain);
+                let format = StoreError::Format { path: folder.root().to_path_buf(), found: 1, known: FORMAT };
+                return Err(if matches!(older, Ok(Some(_))) { format } else { error });
+            }
+        };
         let parse = || {
             let (version, fingerprint) = payload.split_at_checked(8)?;
             let fingerprint = Digest(fingerprint.try_into().ok()?);
@@ -86,6 +102,16 @@ mod tests {
         assert!(Mirror::compare(None, &tip(2), &folder).is_err());
         let other = Mirror { fingerprint: Digest([1; 32]), ..Mirror::of(&tip(5)) };
         assert!(Mirror::compare(Some(other), &tip(5), &folder).is_err());
+    }
+
+    #[test]
+    fn a_folder_of_an_older_release_is_refused_and_not_called_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::create(dir.path()).unwrap();
+        write_sealed(&folder.tmp(), &folder.mirror(), &KIND_OF_FORMAT_1, &[&[0; BYTES]]).unwrap();
+        assert!(matches!(Mirror::read(&folder), Err(StoreError::Format { found: 1, .. })));
+        std::fs::write(folder.mirror(), b"SLHEAD-1 but not sealed").unwrap();
+        assert!(matches!(Mirror::read(&folder), Err(StoreError::Damaged(_))));
     }
 
     #[test]

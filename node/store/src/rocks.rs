@@ -17,21 +17,24 @@ use std::path::{Path, PathBuf};
 pub(crate) enum Table {
     /// `seq` -> encoded record.
     Records,
-    /// `seq ‖ attempt ‖ set` -> `lineage ‖ encoded record`.
-    Reports,
+    /// `seq` -> encoded certificate of that record.
+    Certificates,
+    /// `seq ‖ attempt ‖ digest of the record` -> encoded candidate.
+    Candidates,
     /// `seq` -> encoded manifest of a snapshot.
     Snapshots,
-    /// Name -> value: version, head, format.
+    /// Name -> value: version, head, format, vote register.
     Meta,
 }
 
 impl Table {
-    const ALL: [Self; 4] = [Self::Records, Self::Reports, Self::Snapshots, Self::Meta];
+    const ALL: [Self; 5] = [Self::Records, Self::Certificates, Self::Candidates, Self::Snapshots, Self::Meta];
 
     fn name(self) -> &'static str {
         match self {
             Self::Records => "records",
-            Self::Reports => "reports",
+            Self::Certificates => "certificates",
+            Self::Candidates => "candidates",
             Self::Snapshots => "snapshots",
             Self::Meta => "meta",
         }
@@ -81,10 +84,10 @@ pub(crate) struct Db {
     path: PathBuf,
 }
 
-/// Longest key here: a report's.
+/// Longer than any key here; the longest is a candidate's.
 const KEY_BYTES_MAX: usize = 64;
 const SUM: usize = 32;
-/// Buffers of one table; the whole database holds a few kilobytes a round.
+/// Buffers of one table; the whole database holds some ten kilobytes a round.
 const WRITE_BUFFER: usize = 1 << 20;
 const CACHE_BYTES: usize = 1 << 20;
 

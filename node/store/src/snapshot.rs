@@ -91,7 +91,8 @@ impl Store {
         Ok(LoadedState { record, schema: manifest.schema, theta, momentum, replayed: 0 })
     }
 
-    /// The state of the head: the newest snapshot that holds, and every update since. `apply` performs the outer step
+    /// The state of the head: the newest snapshot that holds, and every update since; records that change no state (a
+    /// skip, a fork) are passed over. `apply` performs the outer step
     /// that ended in the record, on theta and momentum.
     ///
     /// The result is checked against the head's state root. A snapshot found damaged on the way is taken off the list.
@@ -130,12 +131,14 @@ impl Store {
         let damaged = |detail: String| StoreError::damaged(Part::State, &self.folder.updates(), detail);
         for seq in loaded.record.seq.saturating_add(1)..=head.seq {
             let record = self.record(seq)?.ok_or_else(|| damaged(format!("record {seq} is missing")))?;
-            let update = self.updates.get(&record.update)?;
-            let update = update.ok_or_else(|| damaged(format!("the update of record {seq} is missing")))?;
-            apply(&record, &update, &mut loaded.theta, &mut loaded.momentum)
-                .map_err(|why| damaged(format!("the update of record {seq} cannot be applied: {why}")))?;
+            if record.changes_state() {
+                let update = self.updates.get(&record.update)?;
+                let update = update.ok_or_else(|| damaged(format!("the update of record {seq} is missing")))?;
+                apply(&record, &update, &mut loaded.theta, &mut loaded.momentum)
+                    .map_err(|why| damaged(format!("the update of record {seq} cannot be applied: {why}")))?;
+                loaded.replayed += 1;
+            }
             loaded.record = record;
-            loaded.replayed += 1;
         }
         let manifest = manifest_of(&loaded.schema, &loaded.theta, &loaded.momentum)?;
         let got = state::root(&manifest);

@@ -6,7 +6,7 @@ use crate::mirror::Mirror;
 use crate::rocks::{Batch, Db, Table};
 use crate::sealed::{Kind, read_sealed, write_sealed};
 use crate::space::{self, Ballast, DiskSpace};
-use crate::tip::Tip;
+use crate::tip::{Tip, seq_key};
 use crate::{Damage, Part, StoreError};
 use starling_protocol::limits::{PARAMETERS_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES};
 use starling_protocol::{Digest, state, update, wire};
@@ -28,7 +28,7 @@ const UPDATE_BYTES_MAX: u64 = 2 * PARAMETERS_MAX;
 pub struct StoreOptions {
     /// Size of the file that is deleted when the disk is full, so that the node can end cleanly. 0 = none.
     pub ballast_bytes: u64,
-    /// Bytes that snapshots and adoptions leave free, for records and reports, which matter more.
+    /// Bytes that snapshots and adoptions leave free, for records and candidates, which matter more.
     pub reserve_bytes: u64,
 }
 
@@ -153,8 +153,9 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets the whole chain: records, updates, reports and snapshots. The run, the private state and whatever lies
-    /// beside the store stay. After damage the old database is set aside in `damaged/`, where a person may look at it.
+    /// Forgets the whole chain: records, certificates, updates, candidates and snapshots. The run, the vote register,
+    /// the private state and whatever lies beside the store stay: what this node has signed it has signed. After damage
+    /// the old database is set aside in `damaged/`, where a person may look at it; a register in it is not trusted.
     pub fn reset_chain(&self) -> Result<(), StoreError> {
         let _bulk = lock(&self.bulk);
         self.note(self.reopen_if_damaged())?;
@@ -245,7 +246,7 @@ impl Store {
         }
     }
 
-    /// Keeps the updates after the oldest snapshot and those of reports.
+    /// Keeps the updates after the oldest snapshot and those of candidates.
     pub(crate) fn prune_updates(&self, change: &Change<'_>) {
         let pruned = self.live_updates(change).and_then(|keep| self.updates.retain(&keep));
         if let Err(error) = pruned {
@@ -254,9 +255,9 @@ impl Store {
     }
 
     fn live_updates(&self, change: &Change<'_>) -> Result<HashSet<Digest>, StoreError> {
-        let mut keep: HashSet<Digest> = change.tip.reports.iter().map(|report| report.link.record.update).collect();
+        let mut keep: HashSet<Digest> = change.tip.candidates.iter().map(|held| held.candidate.record.update).collect();
         let after = change.tip.snapshots.keys().next().map_or(0, |oldest| oldest.saturating_add(1));
-        for bytes in self.records_from(after, usize::MAX)? {
+        for (_, bytes) in self.db()?.scan(Table::Records, &seq_key(after), usize::MAX)? {
             let malformed = |e: wire::WireError| StoreError::damaged(Part::Chain, &self.folder.db(), e.to_string());
             keep.insert(wire::decode_record(&bytes).map_err(malformed)?.update);
         }
@@ -274,10 +275,11 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Forgets everything that is there; what is put afterwards stays.
+    /// Forgets everything that is there but the vote register; what is put afterwards stays.
     pub fn clear(&mut self) {
-        [Table::Records, Table::Reports, Table::Snapshots].into_iter().for_each(|table| self.batch.clear(table));
-        self.tip = Tip { version: self.tip.version, ..Tip::default() };
+        let tables = [Table::Records, Table::Certificates, Table::Candidates, Table::Snapshots];
+        tables.into_iter().for_each(|table| self.batch.clear(table));
+        self.tip = Tip { version: self.tip.version, register: self.tip.register.clone(), ..Tip::default() };
     }
 
     /// Writes the batch, then the mirror, both synced; only then is the change visible to readers.

@@ -3,24 +3,25 @@
 use crate::rocks::{Batch, Db, Table};
 use crate::{Part, StoreError};
 use starling_protocol::Digest;
-use starling_protocol::engine::io::AttemptKey;
-use starling_protocol::record::Record;
+use starling_protocol::engine::{Candidate, Register};
+use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::state::{self, Manifest};
 use starling_protocol::wire;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Layout of the database. Raised with every incompatible change.
-const FORMAT: u32 = 1;
-/// Reports kept on top of one head. Only the newest is ever used; the others are history for a person who looks.
-pub(crate) const REPORTS_KEPT: usize = 4;
+/// Layout of the data folder. Raised with every incompatible change; 1 knew neither certificates nor vote registers.
+pub(crate) const FORMAT: u32 = 2;
+/// Candidates kept on top of one head: the newest, and in any case the one that the register speaks of.
+pub(crate) const CANDIDATES_KEPT: usize = 4;
 
 const FORMAT_KEY: &[u8] = b"format";
 const VERSION_KEY: &[u8] = b"version";
 const HEAD_KEY: &[u8] = b"head";
+pub(crate) const REGISTER_KEY: &[u8] = b"register";
 
-/// Head, reports and snapshots as of one version of the database.
+/// Head, register, candidates and snapshots as of one version of the database.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tip {
     /// Number of the last batch.
@@ -28,8 +29,10 @@ pub(crate) struct Tip {
     /// Number of the oldest record.
     pub first: Option<u64>,
     pub head: Option<Arc<Link>>,
-    /// Reports on top of the head, by ascending attempt.
-    pub reports: Vec<Arc<Report>>,
+    /// What this node has signed last. It belongs to the identity, not to the chain: a reset keeps it.
+    pub register: Option<Arc<Register>>,
+    /// Candidates on top of the head, oldest attempt first.
+    pub candidates: Vec<Arc<Held>>,
     /// Manifests of the snapshots kept, by sequence number.
     pub snapshots: BTreeMap<u64, Arc<Manifest>>,
 }
@@ -41,11 +44,14 @@ pub(crate) struct Link {
     pub digest: Digest,
 }
 
-/// A report as it was persisted.
+/// A candidate as it was persisted.
 #[derive(Debug)]
-pub(crate) struct Report {
-    pub key: AttemptKey,
-    pub link: Link,
+pub(crate) struct Held {
+    pub candidate: Candidate,
+    /// Digest of its record.
+    pub record: Digest,
+    /// Digest of its encoding, for the fingerprint.
+    sum: Digest,
 }
 
 impl Link {
@@ -73,10 +79,18 @@ impl Tip {
             (Some(named), Some(last)) if named == last.digest.0 => Some(Arc::new(last)),
             _ => return Err(damaged("the last record is not the head that is noted")),
         };
-        let (mut reports, mut snapshots) = (Vec::new(), BTreeMap::new());
-        db.each(Table::Reports, &[], |key, value| {
-            let report = Report::decode(key, value).ok_or_else(|| damaged("a report is malformed"))?;
-            reports.push(Arc::new(report));
+        let register = match db.get(Table::Meta, REGISTER_KEY)? {
+            Some(bytes) => Some(Arc::new(wire::decode_register(&bytes).map_err(|e| damaged(&e.to_string()))?)),
+            None => None,
+        };
+        let (mut candidates, mut snapshots) = (Vec::new(), BTreeMap::new());
+        db.each(Table::Candidates, &[], |key, value| {
+            let candidate = wire::decode_candidate(value).map_err(|e| damaged(&e.to_string()))?;
+            let held = Held::of(candidate, value);
+            if held.id() != key {
+                return Err(damaged("a candidate is kept under the key of another"));
+            }
+            candidates.push(Arc::new(held));
             Ok(true)
         })?;
         db.each(Table::Snapshots, &[], |key, value| {
@@ -85,17 +99,24 @@ impl Tip {
             snapshots.insert(seq, Arc::new(manifest));
             Ok(true)
         })?;
-        let tip = Self { version, first, head, reports, snapshots };
+        let tip = Self { version, first, head, register, candidates, snapshots };
         tip.check_references(db, path)?;
         Ok(tip)
     }
 
-    /// Reports stand on the head; snapshots are of records held here.
+    /// The head was decided, candidates stand on it, snapshots are of records held here.
     fn check_references(&self, db: &Db, path: &Path) -> Result<(), StoreError> {
         let damaged = |detail: String| StoreError::damaged(Part::Chain, path, detail);
-        for report in &self.reports {
-            if Some(report.link.record.parent) != self.head.as_ref().map(|head| head.digest) {
-                return Err(damaged("a report does not stand on the head".into()));
+        if let Some(head) = self.head.as_ref().filter(|head| head.record.kind != RecordKind::Genesis) {
+            let certificate = db.get(Table::Certificates, &seq_key(head.record.seq))?;
+            let named = certificate.and_then(|bytes| wire::decode_certificate(&bytes).ok()).map(|c| c.record);
+            if named != Some(head.digest) {
+                return Err(damaged("the votes that decided the last record are missing, or are for another".into()));
+            }
+        }
+        for held in &self.candidates {
+            if Some(held.candidate.record.parent) != self.head.as_ref().map(|head| head.digest) {
+                return Err(damaged("a candidate does not stand on the head".into()));
             }
         }
         for (seq, manifest) in &self.snapshots {
@@ -126,16 +147,17 @@ impl Tip {
             bytes.extend_from_slice(&first.to_le_bytes());
             bytes.extend_from_slice(&head.digest.0);
         }
-        for report in &self.reports {
-            bytes.extend_from_slice(&report.key());
-            bytes.extend_from_slice(&report.link.digest.0);
+        for held in &self.candidates {
+            bytes.extend_from_slice(&held.id());
+            bytes.extend_from_slice(&held.sum.0);
         }
+        let register = self.register.as_ref().map(|register| wire::encode_register(register)).unwrap_or_default();
         let mut snapshots = Vec::new();
         for (seq, manifest) in &self.snapshots {
             snapshots.extend_from_slice(&seq.to_le_bytes());
             snapshots.extend_from_slice(&state::root(manifest).0);
         }
-        Digest::of("starling store tip v1", &[&bytes, &snapshots])
+        Digest::of("starling store tip v2", &[&bytes, &register, &snapshots])
     }
 
     /// Puts a record on top.
@@ -149,7 +171,7 @@ impl Tip {
     }
 }
 
-/// Follows all records: the number of the first, and the last.
+/// Follows all records, each with the votes that decided it: the number of the first, and the last.
 fn walk(db: &Db, path: &Path) -> Result<(Option<u64>, Option<Link>), StoreError> {
     let mut first = None;
     let mut last: Option<Link> = None;
@@ -164,39 +186,38 @@ fn walk(db: &Db, path: &Path) -> Result<(Option<u64>, Option<Link>), StoreError>
                 .validate_after(&before.record)
                 .map_err(|why| damaged(format!("record {} does not follow the one before: {why}", record.seq)))?;
         }
+        let digest = wire::record_digest(value);
+        let certified = db.get(Table::Certificates, key)?.map(|bytes| wire::decode_certificate(&bytes));
+        match certified {
+            Some(Ok(certificate)) if certificate.record == digest => {}
+            // A genesis, and the record before an adopted one. The head is looked at by itself.
+            None if last.is_none() => {}
+            _ => return Err(damaged(format!("the votes for record {} are missing, or are for another", record.seq))),
+        }
         first = first.or(Some(record.seq));
-        last = Some(Link { digest: wire::record_digest(value), record });
+        last = Some(Link { digest, record });
         Ok(true)
     })?;
     Ok((first, last))
 }
 
-impl Report {
-    pub fn new(key: AttemptKey, record: &Record) -> Self {
-        Self { key, link: Link { digest: record.digest(), record: record.clone() } }
+impl Held {
+    /// The candidate, and the bytes to keep.
+    pub fn new(candidate: &Candidate) -> (Self, Vec<u8>) {
+        let bytes = wire::encode_candidate(candidate);
+        (Self::of(candidate.clone(), &bytes), bytes)
     }
 
-    /// `seq ‖ attempt ‖ set`, big-endian, so that attempts sort by age.
-    pub fn key(&self) -> Vec<u8> {
-        [&self.key.seq.to_be_bytes()[..], &self.key.attempt.to_be_bytes(), &self.key.set.0].concat()
+    fn of(candidate: Candidate, bytes: &[u8]) -> Self {
+        let sum = Digest::of("starling store candidate v1", &[bytes]);
+        Self { record: candidate.record.digest(), candidate, sum }
     }
 
-    pub fn value(&self) -> Vec<u8> {
-        [&self.key.lineage.0[..], &wire::encode_record(&self.link.record)].concat()
-    }
-
-    fn decode(key: &[u8], value: &[u8]) -> Option<Self> {
-        let (seq, rest) = key.split_at_checked(8)?;
-        let (attempt, set) = rest.split_at_checked(4)?;
-        let (lineage, record) = value.split_at_checked(32)?;
-        let key = AttemptKey {
-            lineage: Digest(lineage.try_into().ok()?),
-            seq: be_u64(seq)?,
-            attempt: u32::from_be_bytes(attempt.try_into().ok()?),
-            set: Digest(set.try_into().ok()?),
-        };
-        let link = Link { digest: wire::record_digest(record), record: wire::decode_record(record).ok()? };
-        Some(Self { key, link })
+    /// `seq ‖ attempt ‖ record`, big-endian, so that attempts sort by age. An attempt may have several: two nodes whose
+    /// results differ are a fault that the vote survives only if both can be fetched.
+    pub fn id(&self) -> Vec<u8> {
+        let key = &self.candidate.key;
+        [&key.seq.to_be_bytes()[..], &key.attempt.to_be_bytes(), &self.record.0].concat()
     }
 }
 

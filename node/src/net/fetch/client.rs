@@ -1,10 +1,10 @@
-//! Asks one peer for something over `/starling/fetch/1`, believing nothing about the answer but its hash.
+//! Asks one peer for something over `/starling/fetch/2`, believing nothing about the answer but its hash.
 
 use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, RECORDS_BYTES_MAX,
     SHARD_PIECE_BYTES, SNAPSHOTS_BYTES_MAX, decode_answer,
 };
-use starling_protocol::limits::{PARAMETERS_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES};
+use starling_protocol::limits::{CANDIDATE_BYTES_MAX, PARAMETERS_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -44,7 +44,8 @@ impl Expect {
             FetchRequest::SnapshotManifests => SNAPSHOTS_BYTES_MAX,
             FetchRequest::StateChunk(_) => STATE_CHUNK_BYTES as u64,
             FetchRequest::Records { .. } => RECORDS_BYTES_MAX,
-            FetchRequest::Update { .. } => 2 * PARAMETERS_MAX,
+            FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_) => 2 * PARAMETERS_MAX,
+            FetchRequest::Candidate(_) => CANDIDATE_BYTES_MAX as u64,
             FetchRequest::DataManifest(_) => DATA_MANIFEST_BYTES_MAX,
             FetchRequest::ShardPiece { .. } => SHARD_PIECE_BYTES,
         })

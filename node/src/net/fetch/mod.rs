@@ -11,7 +11,7 @@ pub use client::{Expect, FetchError, Patience, request};
 pub use downloader::{Check, DownloadError, DownloadReport, Downloader, Item, OpenFetch, SOURCES_MAX};
 pub use server::{FetchServer, FetchSource, NothingToFetch, ServeEnd, ServerPatience};
 pub use wire::{
-    DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, RECORDS_BYTES_MAX, RECORDS_MAX,
+    DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, Link, RECORDS_BYTES_MAX, RECORDS_MAX,
     SHARD_PIECE_BYTES, SNAPSHOT_BYTES_MAX, SNAPSHOTS_MAX, decode_records, decode_snapshots, encode_records,
     encode_snapshots,
 };

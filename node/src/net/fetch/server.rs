@@ -1,4 +1,4 @@
-//! Serves `/starling/fetch/1`: state chunks, records, updates and data by hash or number.
+//! Serves `/starling/fetch/2`: state chunks, records, updates and data by hash or number.
 //!
 //! What is served is decided by a [`FetchSource`]; here is what keeps a greedy or slow peer from hurting:
 //! so many streams a peer and in all, so many requests read from disk at once, few large answers at once, and a
@@ -163,7 +163,9 @@ impl FetchServer {
 
     async fn turn(&self, request: &FetchRequest) -> Option<Turn> {
         let large = match request {
-            FetchRequest::Update { .. } => Some(Arc::clone(&self.large).acquire_owned().await.ok()?),
+            FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_) => {
+                Some(Arc::clone(&self.large).acquire_owned().await.ok()?)
+            }
             _ => None,
         };
         Some(Turn { _large: large, _serving: Arc::clone(&self.serving).acquire_owned().await.ok()? })

@@ -1,20 +1,20 @@
-//! The layout of `/starling/fetch/1`: what is asked for, and the head of the answer.
+//! The layout of `/starling/fetch/2`: what is asked for, and the head of the answer.
 //!
 //! All numbers are little-endian. One stream carries any number of requests, each answered before the next is read:
 //!
 //! ```text
-//! request   magic u16 = 0x4653 ("SF") | version u8 = 1 | kind u8 | body, whose length the kind fixes
-//! answer    magic u16 = 0x5246 ("FR") | version u8 = 1 | status u8 | payload length u64 | payload
+//! request   magic u16 = 0x4653 ("SF") | version u8 = 2 | kind u8 | body, whose length the kind fixes
+//! answer    magic u16 = 0x5246 ("FR") | version u8 = 2 | status u8 | payload length u64 | payload
 //! ```
 //!
 //! Two kinds answer with lists; their layouts are here too. Everything else is bytes that the asker checks by hash.
 
 use starling_protocol::Digest;
-use starling_protocol::limits::RECORD_BYTES_MAX;
+use starling_protocol::limits::{CONTROL_BYTES_MAX, RECORD_BYTES_MAX};
 
 const REQUEST_MAGIC: u16 = 0x4653;
 const ANSWER_MAGIC: u16 = 0x5246;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Bytes in front of a request's body.
 pub const REQUEST_HEAD_BYTES: usize = 4;
@@ -25,7 +25,7 @@ pub const ANSWER_HEAD_BYTES: usize = 12;
 /// Records in one answer.
 pub const RECORDS_MAX: u16 = 256;
 /// Bytes of one answer with records.
-pub const RECORDS_BYTES_MAX: u64 = 2 + RECORDS_MAX as u64 * (4 + RECORD_BYTES_MAX as u64);
+pub const RECORDS_BYTES_MAX: u64 = 2 + RECORDS_MAX as u64 * (8 + RECORD_BYTES_MAX as u64 + CONTROL_BYTES_MAX as u64);
 /// Snapshots in one answer.
 pub const SNAPSHOTS_MAX: u8 = 4;
 /// Bytes of one encoded snapshot manifest: the largest model has 2^19 state chunks of 32-byte digests.
@@ -46,7 +46,7 @@ pub enum FetchRequest {
     SnapshotManifests,
     /// A chunk of the canonical state by its digest (3).
     StateChunk(Digest),
-    /// Records from this sequence number on, rising, at most so many: see [`encode_records`] (4).
+    /// Records from this sequence number on with their certificates, rising, at most so many: see [`encode_records`] (4).
     Records { from_seq: u64, max: u16 },
     /// The encoded update that ended in the record at this sequence number (5).
     Update { seq: u64 },
@@ -54,6 +54,10 @@ pub enum FetchRequest {
     DataManifest(Digest),
     /// Piece `piece` of a data shard: [`SHARD_PIECE_BYTES`] bytes, the last piece what is left (7).
     ShardPiece { shard: Digest, piece: u32 },
+    /// The encoded candidate whose record has this digest, while it is undecided (8).
+    Candidate(Digest),
+    /// The encoded update with this digest, of a candidate or of a record (9).
+    UpdateByDigest(Digest),
 }
 
 /// Why a request was not served.
@@ -118,6 +122,8 @@ impl FetchRequest {
             Self::Update { .. } => 5,
             Self::DataManifest(_) => 6,
             Self::ShardPiece { .. } => 7,
+            Self::Candidate(_) => 8,
+            Self::UpdateByDigest(_) => 9,
         }
     }
 
@@ -128,7 +134,10 @@ impl FetchRequest {
         out.extend_from_slice(&[VERSION, self.kind()]);
         match self {
             Self::Spec | Self::SnapshotManifests => {}
-            Self::StateChunk(digest) | Self::DataManifest(digest) => out.extend_from_slice(&digest.0),
+            Self::StateChunk(digest)
+            | Self::DataManifest(digest)
+            | Self::Candidate(digest)
+            | Self::UpdateByDigest(digest) => out.extend_from_slice(&digest.0),
             Self::Records { from_seq, max } => {
                 out.extend_from_slice(&from_seq.to_le_bytes());
                 out.extend_from_slice(&max.to_le_bytes());
@@ -151,7 +160,7 @@ impl FetchRequest {
         check_head(REQUEST_MAGIC, u16::from_le_bytes([m0, m1]), version)?;
         let len = match kind {
             1 | 2 => 0,
-            3 | 6 => 32,
+            3 | 6 | 8 | 9 => 32,
             4 => 10,
             5 => 8,
             7 => 36,
@@ -174,6 +183,8 @@ impl FetchRequest {
             5 => Self::Update { seq: reader.u64()? },
             6 => Self::DataManifest(Digest(reader.array()?)),
             7 => Self::ShardPiece { shard: Digest(reader.array()?), piece: reader.u32()? },
+            8 => Self::Candidate(Digest(reader.array()?)),
+            9 => Self::UpdateByDigest(Digest(reader.array()?)),
             other => return Err(FetchWireError::Kind(other)),
         };
         reader.finish()?;
@@ -267,17 +278,23 @@ pub fn decode_snapshots(bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>)>, FetchWireEr
     Ok(snapshots)
 }
 
-/// `count u16`, then for each record: `length u32 | encoded record`.
+/// An encoded record and the encoded certificate that decided it; the certificate is empty where there is none.
+pub type Link = (Vec<u8>, Vec<u8>);
+
+/// `count u16`, then for each: `length u32 | encoded record | length u32 | encoded certificate`.
 ///
 /// # Errors
-/// When there are more than [`RECORDS_MAX`], or one is longer than [`RECORD_BYTES_MAX`].
-pub fn encode_records(records: &[Vec<u8>]) -> Result<Vec<u8>, FetchWireError> {
-    let count = bounded("records", records.len(), usize::from(RECORDS_MAX))?;
+/// When there are more than [`RECORDS_MAX`], or a record or certificate is longer than its limit.
+pub fn encode_records(links: &[Link]) -> Result<Vec<u8>, FetchWireError> {
+    let count = bounded("records", links.len(), usize::from(RECORDS_MAX))?;
     let mut out = (count as u16).to_le_bytes().to_vec();
-    for record in records {
+    for (record, certificate) in links {
         let len = bounded("bytes of a record", record.len(), RECORD_BYTES_MAX)?;
         out.extend_from_slice(&(len as u32).to_le_bytes());
         out.extend_from_slice(record);
+        let len = bounded("bytes of a certificate", certificate.len(), CONTROL_BYTES_MAX)?;
+        out.extend_from_slice(&(len as u32).to_le_bytes());
+        out.extend_from_slice(certificate);
     }
     Ok(out)
 }
@@ -286,16 +303,18 @@ pub fn encode_records(records: &[Vec<u8>]) -> Result<Vec<u8>, FetchWireError> {
 ///
 /// # Errors
 /// [`FetchWireError`] for anything that `encode_records` would not have written.
-pub fn decode_records(bytes: &[u8]) -> Result<Vec<Vec<u8>>, FetchWireError> {
+pub fn decode_records(bytes: &[u8]) -> Result<Vec<Link>, FetchWireError> {
     let mut reader = Reader { bytes, what: "record list" };
     let count = bounded("records", usize::from(u16::from_le_bytes(reader.array()?)), usize::from(RECORDS_MAX))?;
-    let mut records = Vec::with_capacity(count);
+    let mut links = Vec::with_capacity(count);
     for _ in 0..count {
         let len = bounded("bytes of a record", reader.u32()? as usize, RECORD_BYTES_MAX)?;
-        records.push(reader.take(len)?.to_vec());
+        let record = reader.take(len)?.to_vec();
+        let len = bounded("bytes of a certificate", reader.u32()? as usize, CONTROL_BYTES_MAX)?;
+        links.push((record, reader.take(len)?.to_vec()));
     }
     reader.finish()?;
-    Ok(records)
+    Ok(links)
 }
 
 fn bounded(what: &'static str, got: usize, limit: usize) -> Result<usize, FetchWireError> {

@@ -15,6 +15,8 @@ fn requests() -> Vec<FetchRequest> {
         FetchRequest::Update { seq: 0x0304 },
         FetchRequest::DataManifest(digest),
         FetchRequest::ShardPiece { shard: digest, piece: 3 },
+        FetchRequest::Candidate(digest),
+        FetchRequest::UpdateByDigest(digest),
     ]
 }
 
@@ -31,22 +33,27 @@ fn decode(bytes: &[u8]) -> Result<FetchRequest, FetchWireError> {
 fn golden_bytes() {
     let ab = "ab".repeat(32);
     let golden = [
-        "53460101".to_owned(),
-        "53460102".to_owned(),
-        format!("53460103{ab}"),
-        "5346010402010000000000001000".to_owned(),
-        "534601050403000000000000".to_owned(),
-        format!("53460106{ab}"),
-        format!("53460107{ab}03000000"),
+        "53460201".to_owned(),
+        "53460202".to_owned(),
+        format!("53460203{ab}"),
+        "5346020402010000000000001000".to_owned(),
+        "534602050403000000000000".to_owned(),
+        format!("53460206{ab}"),
+        format!("53460207{ab}03000000"),
+        format!("53460208{ab}"),
+        format!("53460209{ab}"),
     ];
     for (request, golden) in requests().iter().zip(golden) {
         assert_eq!(hex(&request.encode()), golden);
         assert_eq!(decode(&request.encode()), Ok(*request));
     }
-    assert_eq!(hex(&encode_answer(Ok(0x0506))), "465201000605000000000000");
-    assert_eq!(hex(&encode_answer(Err(FetchRefusal::Busy))), "465201020000000000000000");
+    assert_eq!(hex(&encode_answer(Ok(0x0506))), "465202000605000000000000");
+    assert_eq!(hex(&encode_answer(Err(FetchRefusal::Busy))), "465202020000000000000000");
     assert_eq!(hex(&encode_snapshots(&[(7, vec![1, 2])]).unwrap()), "010700000000000000020000000102");
-    assert_eq!(hex(&encode_records(&[vec![9], vec![]]).unwrap()), "0200010000000900000000");
+    assert_eq!(
+        hex(&encode_records(&[(vec![9], vec![7]), (vec![], vec![])]).unwrap()),
+        "0200010000000901000000070000000000000000"
+    );
 }
 
 #[test]
@@ -59,16 +66,17 @@ fn every_status_round_trips_and_others_are_refused() {
     assert_eq!(decode_answer(&head), Err(FetchWireError::Status(9)));
     head[3] = 1;
     assert_eq!(decode_answer(&head), Err(FetchWireError::RefusalPayload(1)));
-    head[2] = 2;
-    assert_eq!(decode_answer(&head), Err(FetchWireError::Version(2)));
+    head[2] = 1;
+    assert_eq!(decode_answer(&head), Err(FetchWireError::Version(1)));
 }
 
 #[test]
 fn limits_hold_both_ways() {
     let request = FetchRequest::Records { from_seq: 0, max: RECORDS_MAX + 1 };
     assert_eq!(decode(&request.encode()), Err(FetchWireError::TooManyRecords(RECORDS_MAX + 1)));
-    assert!(encode_records(&vec![vec![]; usize::from(RECORDS_MAX) + 1]).is_err());
-    assert!(encode_records(&[vec![0; RECORD_BYTES_MAX + 1]]).is_err());
+    assert!(encode_records(&vec![(vec![], vec![]); usize::from(RECORDS_MAX) + 1]).is_err());
+    assert!(encode_records(&[(vec![0; RECORD_BYTES_MAX + 1], vec![])]).is_err());
+    assert!(encode_records(&[(vec![], vec![0; CONTROL_BYTES_MAX + 1])]).is_err());
     assert!(encode_snapshots(&vec![(0, vec![]); usize::from(SNAPSHOTS_MAX) + 1]).is_err());
     // A length far over what follows is refused before anything is allocated for it.
     let lying = [&[1u8][..], &7u64.to_le_bytes(), &u32::MAX.to_le_bytes()].concat();
@@ -99,7 +107,7 @@ proptest! {
     #[test]
     fn lists_round_trip(lists in proptest::collection::vec((any::<u64>(), proptest::collection::vec(any::<u8>(), 0..40)), 0..4)) {
         prop_assert_eq!(decode_snapshots(&encode_snapshots(&lists).unwrap()).unwrap(), lists.clone());
-        let records: Vec<_> = lists.into_iter().map(|(_, bytes)| bytes).collect();
+        let records: Vec<_> = lists.into_iter().map(|(n, bytes)| (bytes, n.to_le_bytes().to_vec())).collect();
         prop_assert_eq!(decode_records(&encode_records(&records).unwrap()).unwrap(), records);
     }
 }

@@ -1,7 +1,10 @@
 //! What a node promised and what the flock decided: order, exactly once, across restarts.
 
-use crate::support::{ELEMENTS, History, SCHEMA, create, files, flip, image, open, options, scratch, spec, spec_bytes};
-use starling_protocol::Digest;
+use crate::support::{
+    ELEMENTS, History, SCHEMA, create, files, flip, image, open, options, outer_step, scratch, spec, spec_bytes,
+};
+use starling_protocol::record::RecordKind;
+use starling_protocol::{Digest, wire};
 use starling_store::{Part, Store, StoreError};
 
 const SMALL: usize = 1000;
@@ -12,21 +15,24 @@ fn a_chain_survives_a_kill_after_each_step() {
     let (mut history, store) = History::founded(dir.path(), SMALL);
     for round in 0..5 {
         let update = history.advance(round);
-        let key = history.attempt(round);
-        store.put_report(key, &history.record, &update).unwrap();
+        let candidate = history.candidate(round);
+        store.put_candidate(&candidate, &update, &history.register(round)).unwrap();
         let killed = image(dir.path());
         let revived = open(killed.path());
-        assert_eq!(revived.pending_report(), Some((key, history.record.clone())));
+        assert_eq!(revived.candidates(), [candidate]);
+        assert_eq!(revived.register(), Some(history.register(round)));
         assert_eq!(revived.head().unwrap().digest(), history.record.parent);
         assert_eq!(revived.update_by_digest(&history.record.update).unwrap(), Some(update.clone()));
-        // What was reported before the kill can be committed after it.
-        revived.commit(&history.record, &update).unwrap();
+        // What was spoken of before the kill can be committed after it, with the update that is here.
+        revived.commit(&history.record, None, &history.certificate()).unwrap();
         history.assert_loaded_from(&revived);
 
-        store.commit(&history.record, &update).unwrap();
+        history.put(&store, &update);
         let killed = image(dir.path());
         let revived = open(killed.path());
-        assert_eq!(revived.pending_report(), None);
+        assert!(revived.candidates().is_empty());
+        assert_eq!(revived.register(), Some(history.register(round)), "a commit does not unsign anything");
+        assert_eq!(revived.certificate(history.record.seq).unwrap(), Some(history.certificate()));
         history.assert_loaded_from(&revived);
     }
 }
@@ -40,26 +46,31 @@ fn a_commit_happens_once_and_only_on_its_parent() {
     let record = history.record.clone();
     let mut ahead = history.clone();
     let second = ahead.advance(1);
-    assert!(matches!(store.commit(&ahead.record, &second), Err(StoreError::NotNext { seq: 2, .. })));
-    store.commit(&record, &first).unwrap();
-    assert!(matches!(store.commit(&record, &first), Err(StoreError::AlreadyCommitted { seq: 1 })));
+    let commit = |h: &History, update: &[u8]| store.commit(&h.record, Some(update), &h.certificate());
+    assert!(matches!(commit(&ahead, &second), Err(StoreError::NotNext { seq: 2, .. })));
+    let votes = ahead.certificate();
+    let other_votes = store.commit(&record, Some(&first), &votes);
+    assert!(matches!(other_votes, Err(StoreError::CertificateMismatch { seq: 1 })));
+    let no_update = store.commit(&record, None, &history.certificate());
+    assert!(matches!(no_update, Err(StoreError::NoUpdate { seq: 1 })));
+    commit(&history, &first).unwrap();
+    assert!(matches!(commit(&history, &first), Err(StoreError::AlreadyCommitted { seq: 1 })));
 
     // The same number on another branch, and the next number on another parent.
     let mut other = genesis;
     let update = other.advance(2);
-    assert!(matches!(store.commit(&other.record, &update), Err(StoreError::NotNext { seq: 1, .. })));
+    assert!(matches!(commit(&other, &update), Err(StoreError::NotNext { seq: 1, .. })));
     let update = other.advance(2);
-    assert!(matches!(store.commit(&other.record, &update), Err(StoreError::NotNext { seq: 2, .. })));
-    assert!(matches!(
-        store.put_report(other.attempt(0), &other.record, &update),
-        Err(StoreError::NotNext { seq: 2, .. })
-    ));
-    assert!(matches!(store.commit(&ahead.record, &first), Err(StoreError::UpdateMismatch { .. })));
-    let mut alien = ahead.record.clone();
-    alien.run = Digest([9; 32]);
-    assert!(matches!(store.commit(&alien, &second), Err(StoreError::OtherRun { .. })));
+    assert!(matches!(commit(&other, &update), Err(StoreError::NotNext { seq: 2, .. })));
+    let spoken = store.put_candidate(&other.candidate(0), &update, &other.register(0));
+    assert!(matches!(spoken, Err(StoreError::NotNext { seq: 2, .. })));
+    assert_eq!(store.register(), None, "a candidate that is refused leaves no trace");
+    assert!(matches!(commit(&ahead, &first), Err(StoreError::UpdateMismatch { .. })));
+    let mut alien = ahead.clone();
+    alien.record.run = Digest([9; 32]);
+    assert!(matches!(commit(&alien, &second), Err(StoreError::OtherRun { .. })));
     assert_eq!(store.head(), Some(record));
-    store.commit(&ahead.record, &second).unwrap();
+    commit(&ahead, &second).unwrap();
     ahead.assert_loaded_from(&store);
 }
 
@@ -101,7 +112,7 @@ fn a_store_belongs_to_one_run_and_one_process() {
     store.bind_run(&spec_bytes()).unwrap();
     let mut other = spec();
     other.seed += 1;
-    let other = starling_protocol::wire::encode_spec(&other);
+    let other = wire::encode_spec(&other);
     assert!(matches!(store.bind_run(&other), Err(StoreError::OtherRun { .. })));
     assert!(matches!(store.bind_run(b"nonsense"), Err(StoreError::Malformed { .. })));
     drop(store);
@@ -112,29 +123,120 @@ fn a_store_belongs_to_one_run_and_one_process() {
 }
 
 #[test]
-fn the_newest_report_counts_and_a_commit_ends_them_all() {
+fn the_newest_candidates_are_kept_and_a_commit_ends_them_all() {
     let dir = scratch();
     let (history, store) = History::founded(dir.path(), SMALL);
     let mut branches = Vec::new();
     for attempt in 0..6 {
         let mut branch = history.clone();
         let update = branch.advance(10 + attempt);
-        store.put_report(branch.attempt(attempt), &branch.record, &update).unwrap();
-        // Reporting the same attempt again changes nothing.
-        store.put_report(branch.attempt(attempt), &branch.record, &update).unwrap();
+        store.put_candidate(&branch.candidate(attempt), &update, &branch.register(attempt)).unwrap();
+        // Saying it again changes nothing.
+        store.put_candidate(&branch.candidate(attempt), &update, &branch.register(attempt)).unwrap();
         branches.push((branch, update));
     }
+    let kept = |store: &Store| store.candidates().iter().map(|c| c.key.attempt).collect::<Vec<_>>();
+    assert_eq!(kept(&store), [2, 3, 4, 5]);
     let (newest, _) = &branches[5];
-    assert_eq!(store.pending_report(), Some((newest.attempt(5), newest.record.clone())));
+    let bytes = store.candidate(&newest.record.digest()).unwrap().unwrap();
+    assert_eq!(wire::decode_candidate(&bytes).unwrap(), newest.candidate(5));
+    assert_eq!(store.candidate(&branches[0].0.record.digest()).unwrap(), None);
     // An older attempt may turn out to be what the flock committed.
     let (decided, update) = &branches[4];
-    store.commit(&decided.record, update).unwrap();
-    assert_eq!(store.pending_report(), None);
+    decided.put(&store, update);
+    assert!(store.candidates().is_empty());
     assert_eq!(store.update(1).unwrap().as_ref(), Some(update));
     for (other, _) in branches.iter().filter(|(branch, _)| branch.record != decided.record) {
-        assert_eq!(store.update_by_digest(&other.record.update).unwrap(), None, "dropped reports take no space");
+        assert_eq!(store.update_by_digest(&other.record.update).unwrap(), None, "dropped candidates take no space");
     }
     decided.assert_loaded_from(&store);
+}
+
+#[test]
+fn the_candidate_that_the_register_speaks_of_is_never_dropped() {
+    let dir = scratch();
+    let (history, store) = History::founded(dir.path(), SMALL);
+    let mut spoken = history.clone();
+    let update = spoken.advance(1);
+    store.put_candidate(&spoken.candidate(0), &update, &spoken.register(0)).unwrap();
+    for attempt in 1..7 {
+        let mut branch = history.clone();
+        let update = branch.advance(10 + attempt);
+        store.put_candidate(&branch.candidate(attempt), &update, &spoken.register(attempt)).unwrap();
+    }
+    let kept: Vec<_> = store.candidates().iter().map(|c| c.key.attempt).collect();
+    assert_eq!(kept, [0, 4, 5, 6]);
+    // Nor is one that has just been written, however old its attempt is.
+    let mut late = history.clone();
+    let late_update = late.advance(50);
+    store.put_candidate(&late.candidate(1), &late_update, &spoken.register(9)).unwrap();
+    let kept: Vec<_> = store.candidates().iter().map(|c| c.key.attempt).collect();
+    assert_eq!(kept, [0, 1, 5, 6]);
+    assert_eq!(store.update_by_digest(&spoken.record.update).unwrap().as_ref(), Some(&update));
+}
+
+#[test]
+fn two_results_of_one_attempt_are_both_kept() {
+    let dir = scratch();
+    let (history, store) = History::founded(dir.path(), SMALL);
+    for salt in [1, 2] {
+        let mut branch = history.clone();
+        let update = branch.advance(salt);
+        store.put_candidate(&branch.candidate(0), &update, &branch.register(salt)).unwrap();
+    }
+    assert_eq!(store.candidates().len(), 2);
+    assert_eq!(open(image(dir.path()).path()).candidates().len(), 2);
+}
+
+#[test]
+fn the_register_outlives_commits_resets_and_adoptions_but_not_the_disk() {
+    let dir = scratch();
+    let (mut history, store) = History::founded(dir.path(), SMALL);
+    assert_eq!(store.register(), None);
+    let mut next = history.clone();
+    next.advance(0);
+    let register = next.register(3);
+    store.put_register(&register).unwrap();
+    assert_eq!(open(image(dir.path()).path()).register(), Some(register.clone()));
+    history.commit(&store);
+    assert_eq!(store.register(), Some(register.clone()));
+    let manifest = history.manifest();
+    store.begin_adopt(&manifest).unwrap();
+    (0..manifest.chunks.len()).for_each(|n| store.put_chunk(&manifest.chunks[n], &history.chunk(n)).unwrap());
+    store.finish_adopt(&manifest, &history.record, Some(&history.certificate()), None).unwrap();
+    assert_eq!(store.register(), Some(register.clone()));
+    store.reset_chain().unwrap();
+    assert_eq!(store.register(), Some(register.clone()));
+    assert_eq!(open(image(dir.path()).path()).register(), Some(register));
+}
+
+#[test]
+fn records_without_an_update_move_the_head_and_not_the_state() {
+    let dir = scratch();
+    let (mut history, store) = History::founded(dir.path(), SMALL);
+    let kinds = [RecordKind::Skip, RecordKind::Skip, RecordKind::Commit, RecordKind::Fork, RecordKind::Skip];
+    for kind in kinds {
+        if kind == RecordKind::Commit {
+            history.commit(&store);
+        } else {
+            let mut dropped = history.clone();
+            let update = dropped.advance(77);
+            store.put_candidate(&dropped.candidate(0), &update, &dropped.register(0)).unwrap();
+            history.advance_unchanged(kind);
+            store.commit(&history.record, None, &history.certificate()).unwrap();
+            assert!(store.candidates().is_empty());
+            assert_eq!(store.update_by_digest(&dropped.record.update).unwrap(), None);
+            assert_eq!(store.update(history.record.seq).unwrap(), None);
+        }
+        history.assert_loaded_from(&store);
+        history.assert_loaded_from(&open(image(dir.path()).path()));
+    }
+    let loaded = store.load_state(|_, update, theta, m| outer_step(update, theta, m)).unwrap();
+    assert_eq!(loaded.replayed, 1, "one update in five records");
+    // A snapshot may be of such a record, too.
+    history.snapshot(&store);
+    history.commit(&store);
+    history.assert_loaded_from(&open(image(dir.path()).path()));
 }
 
 #[test]
@@ -144,7 +246,15 @@ fn records_are_handed_out_in_order_and_bounded() {
     (0..9).for_each(|_| history.commit(&store));
     let seqs = |from, max| -> Vec<u64> {
         let records = store.records_from(from, max).unwrap();
-        records.iter().map(|bytes| starling_protocol::wire::decode_record(bytes).unwrap().seq).collect()
+        for (record, certificate) in &records {
+            let record = wire::decode_record(record).unwrap();
+            if record.kind == RecordKind::Genesis {
+                assert!(certificate.is_empty(), "nobody decided a genesis");
+            } else {
+                assert_eq!(wire::decode_certificate(certificate).unwrap().record, record.digest());
+            }
+        }
+        records.iter().map(|(bytes, _)| wire::decode_record(bytes).unwrap().seq).collect()
     };
     assert_eq!(seqs(0, 4), [0, 1, 2, 3]);
     assert_eq!(seqs(7, 100), [7, 8, 9]);
@@ -152,6 +262,8 @@ fn records_are_handed_out_in_order_and_bounded() {
     assert_eq!(store.record(9).unwrap(), store.head());
     assert_eq!(store.head_digest(), Some(history.record.digest()));
     assert_eq!(store.update(0).unwrap(), None, "a genesis has no update");
+    assert_eq!(store.certificate(9).unwrap(), Some(history.certificate()));
+    assert_eq!((store.certificate(0).unwrap(), store.certificate(10).unwrap()), (None, None));
 }
 
 #[test]

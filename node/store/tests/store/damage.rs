@@ -6,7 +6,7 @@ use starling_store::{Opened, Part, Store, StoreError};
 use std::fs;
 use std::path::Path;
 
-/// A store with commits in the log and in table files, a pending report and two snapshots; closed.
+/// A store with commits in the log and in table files, a candidate, a register and two snapshots; closed.
 fn prepared() -> (tempfile::TempDir, History) {
     let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
@@ -16,9 +16,10 @@ fn prepared() -> (tempfile::TempDir, History) {
     // Opening moves what is in the log to a table file.
     let store = open(dir.path());
     (0..3).for_each(|_| history.commit(&store));
-    let mut reported = history.clone();
-    let update = reported.advance(0);
-    store.put_report(reported.attempt(0), &reported.record, &update).unwrap();
+    let mut spoken = history.clone();
+    let update = spoken.advance(0);
+    store.put_candidate(&spoken.candidate(0), &update, &spoken.register(0)).unwrap();
+    store.put_register(&spoken.register(1)).unwrap();
     (dir, history)
 }
 
@@ -33,11 +34,15 @@ fn noticed_or_harmless(dir: &Path, history: &History, what: &str) -> bool {
         assert!(damage.chain_lost(), "{what}: {damage}");
         assert!(store.head().is_none(), "{what}");
         assert!(matches!(store.records_from(0, 10), Err(StoreError::Damaged(_))), "{what}");
-        assert!(matches!(store.commit(&history.record, b""), Err(StoreError::Damaged(_))), "{what}");
+        let commit = store.commit(&history.record, None, &history.certificate());
+        assert!(matches!(commit, Err(StoreError::Damaged(_))), "{what}");
+        assert_eq!(store.register(), None, "{what}: what may be old is not shown");
         return true;
     }
     history.assert_loaded_from(&store);
-    assert_eq!(store.pending_report().unwrap().1.parent, history.record.digest(), "{what}");
+    assert_eq!(store.candidates()[0].record.parent, history.record.digest(), "{what}");
+    assert_eq!(store.register().unwrap().stamp.ballot, 1, "{what}");
+    assert_eq!(store.certificate(history.record.seq).unwrap(), Some(history.certificate()), "{what}");
     assert_eq!(store.records_from(0, 100).unwrap().len(), 9, "{what}");
     false
 }
@@ -149,11 +154,37 @@ fn a_database_of_another_branch_under_the_same_version_is_noticed() {
     for (dir, salt) in [(here.path(), 1), (there.path(), 2)] {
         let (mut history, store) = History::founded(dir, 1000);
         let update = history.advance(salt);
-        store.commit(&history.record, &update).unwrap();
+        history.put(&store, &update);
     }
     fs::remove_dir_all(here.path().join("db")).unwrap();
     copy_dir(&there.path().join("db"), &here.path().join("db"));
     let damage = Store::open(here.path(), options()).unwrap().damage.unwrap();
+    assert!(damage.to_string().contains("different things"), "{damage}");
+}
+
+#[test]
+fn an_old_register_is_noticed() {
+    let dir = scratch();
+    let (mut history, store) = History::founded(dir.path(), 1000);
+    history.advance(0);
+    store.put_register(&history.register(1)).unwrap();
+    let old = image(dir.path());
+    store.put_register(&history.register(2)).unwrap();
+    // The database of before under the mirror of now: the node would vote a second time.
+    let copy = image(dir.path());
+    fs::remove_dir_all(copy.path().join("db")).unwrap();
+    copy_dir(&old.path().join("db"), &copy.path().join("db"));
+    assert!(Store::open(copy.path(), options()).unwrap().damage.unwrap().chain_lost());
+    // Two that differ in nothing but the register.
+    let other = scratch();
+    let (mut history, there) = History::founded(other.path(), 1000);
+    history.advance(0);
+    there.put_register(&history.register(1)).unwrap();
+    there.put_register(&history.register(3)).unwrap();
+    let copy = image(dir.path());
+    fs::remove_dir_all(copy.path().join("db")).unwrap();
+    copy_dir(&other.path().join("db"), &copy.path().join("db"));
+    let damage = Store::open(copy.path(), options()).unwrap().damage.unwrap();
     assert!(damage.to_string().contains("different things"), "{damage}");
 }
 
@@ -193,8 +224,9 @@ fn a_damaged_chain_is_set_aside_and_the_node_begins_anew() {
     fs::write(dir.path().join("head"), b"not a head").unwrap();
     let Opened { store, damage } = Store::open(dir.path(), options()).unwrap();
     assert!(damage.unwrap().chain_lost());
-    assert!(store.pending_report().is_none());
+    assert!(store.candidates().is_empty() && store.register().is_none());
     store.reset_chain().unwrap();
+    assert_eq!(store.register(), None, "a register of a damaged disk may be an old one");
     assert!(dir.path().join("damaged/db/CURRENT").exists());
     assert_eq!(fs::read(dir.path().join("damaged/head")).unwrap(), b"not a head");
     let manifest = history.manifest();
@@ -202,7 +234,7 @@ fn a_damaged_chain_is_set_aside_and_the_node_begins_anew() {
         let index = manifest.chunks.iter().position(|d| *d == digest).unwrap();
         store.put_chunk(&digest, &history.chunk(index)).unwrap();
     }
-    store.finish_adopt(&manifest, &history.record).unwrap();
+    store.finish_adopt(&manifest, &history.record, Some(&history.certificate()), None).unwrap();
     history.commit(&store);
     drop(store);
     history.assert_loaded_from(&open(dir.path()));
@@ -219,7 +251,7 @@ fn adopting_repairs_a_damaged_chain_without_a_reset() {
         let index = manifest.chunks.iter().position(|d| *d == digest).unwrap();
         store.put_chunk(&digest, &history.chunk(index)).unwrap();
     }
-    store.finish_adopt(&manifest, &history.record).unwrap();
+    store.finish_adopt(&manifest, &history.record, Some(&history.certificate()), None).unwrap();
     drop(store);
     history.assert_loaded_from(&open(dir.path()));
 }

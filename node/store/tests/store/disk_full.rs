@@ -118,12 +118,12 @@ fn the_ballast_lets_work_end_on_a_full_disk() {
     history.assert_loaded_from(&store);
     disk.fill(0);
     let update = history.advance(0);
-    match store.commit(&history.record, &update) {
+    match store.commit(&history.record, Some(&update), &history.certificate()) {
         Err(StoreError::Full { .. }) => {}
         other => panic!("nothing is left to give back, and yet: {other:?}"),
     }
     disk.free_up();
-    store.commit(&history.record, &update).unwrap();
+    history.put(&store, &update);
     drop(store);
     history.assert_loaded_from(&open(&dir));
 }
@@ -138,7 +138,7 @@ fn commits_until_the_disk_is_full_lose_nothing() {
     let last = loop {
         let before = history.clone();
         let update = history.advance(0);
-        match store.commit(&history.record, &update) {
+        match store.commit(&history.record, Some(&update), &history.certificate()) {
             Ok(()) => assert!(history.record.seq < 200, "the disk does not fill"),
             Err(StoreError::Full { .. }) => break before,
             Err(e) => panic!("not said to be full: {e}"),

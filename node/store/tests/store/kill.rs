@@ -23,7 +23,7 @@ fn acknowledged_commits_survive_sigkill() {
     }
 }
 
-/// The child: goes on from whatever is there, a report, a commit, now and then a snapshot, and says so each time.
+/// The child: goes on from whatever is there, a candidate, a commit, now and then a snapshot, and says so each time.
 fn commit_until_killed(dir: &std::path::Path) {
     let store = create(dir);
     let mut history = match store.head() {
@@ -37,8 +37,8 @@ fn commit_until_killed(dir: &std::path::Path) {
     let mut out = std::io::stdout();
     loop {
         let update = history.advance(0);
-        store.put_report(history.attempt(0), &history.record, &update).unwrap();
-        store.commit(&history.record, &update).unwrap();
+        store.put_candidate(&history.candidate(0), &update, &history.register(0)).unwrap();
+        history.put(&store, &update);
         // The test harness may share the line.
         writeln!(out, "\ncommitted {}", history.record.seq).and_then(|()| out.flush()).unwrap();
         if history.record.seq.is_multiple_of(7) {

@@ -2,7 +2,8 @@
 
 use crate::support::{History, SCHEMA, image, open, options, scratch};
 use proptest::prelude::*;
-use starling_protocol::record::Record;
+use starling_protocol::engine::Register;
+use starling_protocol::record::{Record, RecordKind};
 use starling_store::{Opened, Store, StoreError};
 use std::fs;
 
@@ -10,13 +11,19 @@ const ELEMENTS: usize = 40;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Report {
+    Speak {
         attempt: u32,
         salt: u32,
+    },
+    /// The register alone.
+    Sign {
+        ballot: u32,
     },
     CommitNext {
         salt: u32,
     },
+    /// A record that changes no state.
+    Skip,
     CommitPending,
     CommitAgain,
     CommitAhead,
@@ -38,7 +45,9 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        3 => (0..4u32, 0..3u32).prop_map(|(attempt, salt)| Step::Report { attempt, salt }),
+        3 => (0..4u32, 0..3u32).prop_map(|(attempt, salt)| Step::Speak { attempt, salt }),
+        1 => (0..9u32).prop_map(|ballot| Step::Sign { ballot }),
+        2 => Just(Step::Skip),
         5 => (0..3u32).prop_map(|salt| Step::CommitNext { salt }),
         2 => Just(Step::CommitPending),
         1 => Just(Step::CommitAgain),
@@ -59,15 +68,17 @@ struct Model {
     head: Option<History>,
     /// Records from the first one held here.
     records: Vec<Record>,
-    /// The attempt, record and update reported last by the highest attempt.
+    /// The last result spoken of in each attempt, and its update.
     pending: Vec<(u32, History, Vec<u8>)>,
     snapshots: Vec<u64>,
+    register: Option<Register>,
 }
 
 impl Model {
     fn founded() -> Self {
         let head = History::genesis(ELEMENTS);
-        Self { records: vec![head.record.clone()], head: Some(head), pending: Vec::new(), snapshots: vec![0] }
+        let (records, pending, snapshots) = (vec![head.record.clone()], Vec::new(), vec![0]);
+        Self { records, head: Some(head), pending, snapshots, register: None }
     }
 
     fn committed(&mut self, history: History) {
@@ -80,10 +91,19 @@ impl Model {
         assert_eq!(store.head(), self.head.as_ref().map(|h| h.record.clone()));
         let records = store.records_from(0, 1000).unwrap();
         let expected: Vec<_> = self.records.iter().map(starling_protocol::wire::encode_record).collect();
-        assert_eq!(records, expected);
+        assert_eq!(records.iter().map(|(record, _)| record.clone()).collect::<Vec<_>>(), expected);
+        for (record, (_, certificate)) in self.records.iter().zip(&records) {
+            // A genesis was not decided, and the record before an adopted one comes without.
+            match starling_protocol::wire::decode_certificate(certificate) {
+                Ok(certificate) => assert_eq!(certificate.record, record.digest()),
+                Err(_) => assert!(certificate.is_empty() && record.seq == self.records[0].seq),
+            }
+        }
+        assert_eq!(store.register(), self.register);
         assert_eq!(store.snapshots().iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), self.snapshots);
-        let newest = self.pending.iter().max_by_key(|(attempt, ..)| *attempt);
-        assert_eq!(store.pending_report().map(|(_, record)| record), newest.map(|(_, h, _)| h.record.clone()));
+        let mut pending: Vec<_> = self.pending.iter().map(|(attempt, h, _)| h.candidate(*attempt)).collect();
+        pending.sort_by_key(|candidate| (candidate.key.attempt, candidate.record.digest()));
+        assert_eq!(store.candidates(), pending);
         for (_, history, update) in &self.pending {
             assert_eq!(store.update_by_digest(&history.record.update).unwrap().as_ref(), Some(update));
         }
@@ -119,31 +139,49 @@ impl Run {
 
     fn take(&mut self, step: &Step) {
         match step {
-            Step::Report { attempt, salt } => {
-                let Some((history, update)) = self.next(*salt) else { return };
-                self.store().put_report(history.attempt(*attempt), &history.record, &update).unwrap();
+            Step::Speak { attempt, salt } => {
+                // One result an attempt, so that there are never more than are kept.
+                let Some((history, update)) = self.next(*salt + 10 * attempt) else { return };
+                if self.model.pending.iter().any(|(other, held, _)| other == attempt && held.record != history.record) {
+                    return;
+                }
+                let register = history.register(*salt);
+                self.store().put_candidate(&history.candidate(*attempt), &update, &register).unwrap();
                 self.model.pending.retain(|(other, ..)| other != attempt);
                 self.model.pending.push((*attempt, history, update));
+                self.model.register = Some(register);
+            }
+            Step::Sign { ballot } => {
+                let Some((history, _)) = self.next(0) else { return };
+                let register = history.register(*ballot);
+                self.store().put_register(&register).unwrap();
+                self.model.register = Some(register);
             }
             Step::CommitNext { salt } => {
                 let Some((history, update)) = self.next(*salt) else { return };
-                self.store().commit(&history.record, &update).unwrap();
+                history.put(self.store(), &update);
+                self.model.committed(history);
+            }
+            Step::Skip => {
+                let Some(mut history) = self.model.head.clone() else { return };
+                history.advance_unchanged(RecordKind::Skip);
+                self.store().commit(&history.record, None, &history.certificate()).unwrap();
                 self.model.committed(history);
             }
             Step::CommitPending => {
-                let Some((_, history, update)) = self.model.pending.first().cloned() else { return };
-                self.store().commit(&history.record, &update).unwrap();
+                let Some((_, history, _)) = self.model.pending.first().cloned() else { return };
+                self.store().commit(&history.record, None, &history.certificate()).unwrap();
                 self.model.committed(history);
             }
             Step::CommitAgain => {
                 let Some(head) = &self.model.head else { return };
-                let again = self.store().commit(&head.record, b"");
+                let again = self.store().commit(&head.record, None, &head.certificate());
                 assert!(matches!(again, Err(StoreError::AlreadyCommitted { .. })), "{again:?}");
             }
             Step::CommitAhead => {
                 let Some((mut history, _)) = self.next(0) else { return };
                 let update = history.advance(0);
-                let ahead = self.store().commit(&history.record, &update);
+                let ahead = self.store().commit(&history.record, Some(&update), &history.certificate());
                 assert!(matches!(ahead, Err(StoreError::NotNext { .. })), "{ahead:?}");
             }
             Step::Snapshot => {
@@ -158,7 +196,9 @@ impl Run {
             Step::Adopt { rounds, salt } => self.adopt(*rounds, *salt),
             Step::Reset => {
                 self.store().reset_chain().unwrap();
-                self.model = Model { head: None, records: Vec::new(), pending: Vec::new(), snapshots: Vec::new() };
+                let register = self.model.register.take();
+                let (records, pending, snapshots) = (Vec::new(), Vec::new(), Vec::new());
+                self.model = Model { head: None, records, pending, snapshots, register };
             }
             Step::Restart => self.store = None,
             Step::Kill => self.kill(),
@@ -166,7 +206,7 @@ impl Run {
                 let Some((history, update)) = self.next(*salt) else { return };
                 let path = self.dir.path().join("head");
                 let mirror = fs::read(&path).unwrap();
-                self.store().commit(&history.record, &update).unwrap();
+                history.put(self.store(), &update);
                 self.kill();
                 fs::write(self.dir.path().join("head"), mirror).unwrap();
                 self.model.committed(history);
@@ -176,16 +216,23 @@ impl Run {
 
     fn adopt(&mut self, rounds: u32, salt: u32) {
         let mut history = self.model.head.clone().unwrap_or_else(|| History::genesis(ELEMENTS));
-        (0..rounds).for_each(|_| drop(history.advance(salt)));
+        let mut parent = history.record.clone();
+        for _ in 0..rounds {
+            parent = history.record.clone();
+            history.advance(salt);
+        }
         let manifest = history.manifest();
         let missing = self.store().begin_adopt(&manifest).unwrap();
         for (index, digest) in manifest.chunks.iter().enumerate().filter(|(_, digest)| missing.contains(digest)) {
             self.store().put_chunk(digest, &history.chunk(index)).unwrap();
         }
-        self.store().finish_adopt(&manifest, &history.record).unwrap();
         let seq = history.record.seq;
-        let records = vec![history.record.clone()];
-        self.model = Model { head: Some(history), records, pending: Vec::new(), snapshots: vec![seq] };
+        // Now and then the source has no record before the one that is adopted.
+        let parent = (salt > 0).then_some(parent);
+        self.store().finish_adopt(&manifest, &history.record, Some(&history.certificate()), parent.as_ref()).unwrap();
+        let records: Vec<_> = parent.into_iter().chain([history.record.clone()]).collect();
+        let register = self.model.register.take();
+        self.model = Model { head: Some(history), records, pending: Vec::new(), snapshots: vec![seq], register };
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::support::{ELEMENTS, History, SCHEMA, create, files, flip, image, open, outer_step, same_bits, scratch};
 use starling_protocol::Digest;
+use starling_protocol::message::Certificate;
 use starling_store::{Part, SNAPSHOT_EVERY, StoreError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, thread};
@@ -110,7 +111,8 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
     history.snapshot(&source);
     let record = history.record.clone();
     let manifest = history.manifest();
-    let tail: Vec<_> = (0..2).map(|_| (history.advance(5), history.record.clone())).collect();
+    let (votes, parent) = (history.certificate(), source.record(record.seq - 1).unwrap());
+    let tail: Vec<_> = (0..2).map(|_| (history.advance(5), history.clone())).collect();
 
     let joiner = create(here.path());
     let missing = joiner.begin_adopt(&manifest).unwrap();
@@ -120,7 +122,7 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
     assert!(matches!(joiner.put_chunk(&missing[0], b"lies"), Err(StoreError::BadChunk { .. })));
     let large = vec![0; (1 << 20) + 1];
     assert!(matches!(joiner.put_chunk(&missing[0], &large), Err(StoreError::TooLarge { .. })));
-    match joiner.finish_adopt(&manifest, &record) {
+    match joiner.finish_adopt(&manifest, &record, Some(&votes), None) {
         Err(StoreError::MissingChunks { count: 4, first }) => assert_eq!(first, missing[0]),
         other => panic!("{other:?}"),
     }
@@ -135,10 +137,21 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
     assert!(joiner.head().is_none());
     let mut other = record.clone();
     other.state_root = Digest([8; 32]);
-    assert!(matches!(joiner.finish_adopt(&manifest, &other), Err(StoreError::StateMismatch { .. })));
-    joiner.finish_adopt(&manifest, &record).unwrap();
-    for (update, record) in &tail {
-        joiner.commit(record, update).unwrap();
+    let names_other = Certificate { record: other.digest(), ..votes.clone() };
+    let mixed = joiner.finish_adopt(&manifest, &other, Some(&names_other), None);
+    assert!(matches!(mixed, Err(StoreError::StateMismatch { .. })));
+    for votes in [None, Some(&names_other)] {
+        let unproven = joiner.finish_adopt(&manifest, &record, votes, None);
+        assert!(matches!(unproven, Err(StoreError::CertificateMismatch { seq: 3 })));
+    }
+    let not_its_parent = joiner.finish_adopt(&manifest, &record, Some(&votes), Some(&record));
+    assert!(matches!(not_its_parent, Err(StoreError::NotNext { seq: 3, .. })));
+    assert!(joiner.head().is_none());
+    joiner.finish_adopt(&manifest, &record, Some(&votes), parent.as_ref()).unwrap();
+    assert_eq!(joiner.record(2).unwrap(), parent, "the next joiner can check the votes, too");
+    assert_eq!(joiner.certificate(3).unwrap(), Some(votes));
+    for (update, after) in &tail {
+        after.put(&joiner, update);
     }
     history.assert_loaded_from(&joiner);
     let killed = image(here.path());
@@ -152,7 +165,7 @@ fn adopting_replaces_a_dead_branch() {
     let (mut dead, mut live) = (history.clone(), history);
     for _ in 0..4 {
         let update = dead.advance(1);
-        store.commit(&dead.record, &update).unwrap();
+        dead.put(&store, &update);
     }
     (0..2).for_each(|_| drop(live.advance(2)));
     let manifest = live.manifest();
@@ -160,7 +173,7 @@ fn adopting_replaces_a_dead_branch() {
     for (index, digest) in manifest.chunks.iter().enumerate() {
         store.put_chunk(digest, &live.chunk(index)).unwrap();
     }
-    store.finish_adopt(&manifest, &live.record).unwrap();
+    store.finish_adopt(&manifest, &live.record, Some(&live.certificate()), None).unwrap();
     assert_eq!(store.record(4).unwrap(), None);
     assert_eq!(store.record(1).unwrap(), None, "the chain begins with what was adopted");
     assert!(files(&dir.path().join("updates")).is_empty());

@@ -1,8 +1,11 @@
 //! A small run that really happens: records that follow one another, updates that decode, states that add up.
 
 use starling_protocol::engine::io::AttemptKey;
-use starling_protocol::record::{Contributor, Lease, NextRound, Record, RecordKind};
-use starling_protocol::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
+use starling_protocol::engine::{Candidate, Register};
+use starling_protocol::message::{Certificate, Stamp, Value, ValueKind};
+use starling_protocol::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
+use starling_protocol::run::{AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, InnerSpec, Minority, ModelSpec};
+use starling_protocol::run::{OuterSpec, PartitionSpec, RunSpec, SyncSpec};
 use starling_protocol::state::{self, Manifest};
 use starling_protocol::{Digest, NodeId, outer, update, wire};
 use starling_store::{Opened, Store, StoreOptions};
@@ -46,6 +49,8 @@ pub fn spec() -> RunSpec {
         },
         outer: OuterSpec { lr: vec![(1, 0.9)], momentum: 0.9 },
         sync: SyncSpec { codec: Codec::Int8 },
+        partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
+        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 100, tokens: 0 },
     }
 }
@@ -90,12 +95,17 @@ impl History {
             seq: 0,
             parent: Digest::default(),
             kind: RecordKind::Genesis,
+            base: Digest::default(),
             round: 0,
             contributors: Vec::new(),
             update: Digest::default(),
             state_root: root(&theta, &momentum),
             tokens: 0,
             cursor: 240,
+            free: Vec::new(),
+            merged: Vec::new(),
+            grants: Vec::new(),
+            revoked: Vec::new(),
             next: next_round(0),
         };
         Self { record, theta, momentum }
@@ -124,13 +134,17 @@ impl History {
             seq: before.seq + 1,
             parent: before.digest(),
             kind: RecordKind::Commit,
+            base: Digest::default(),
             round,
             contributors: vec![Contributor {
                 member: NodeId([7; 32]),
                 ready: Digest([salt as u8; 32]),
+                start: 240 * (round - 1),
+                samples: 240,
                 tokens: 1000,
                 steps: 30,
                 loss_q16: 200_000,
+                measured: Measured::default(),
             }],
             update: update::digest(&encoded),
             state_root: root(&theta, &momentum),
@@ -146,7 +160,62 @@ impl History {
     /// Goes on by one record and commits it.
     pub fn commit(&mut self, store: &Store) {
         let update = self.advance(0);
-        store.commit(&self.record, &update).unwrap();
+        self.put(store, &update);
+    }
+
+    /// Commits the record that [`History::advance`] made.
+    pub fn put(&self, store: &Store, update: &[u8]) {
+        store.commit(&self.record, Some(update), &self.certificate()).unwrap();
+    }
+
+    /// Goes on by a record that changes no state: a skip, or a fork into a lineage of its own.
+    pub fn advance_unchanged(&mut self, kind: RecordKind) {
+        let before = &self.record;
+        let lineage = if kind == RecordKind::Fork { Digest([before.seq as u8 + 100; 32]) } else { before.lineage };
+        self.record = Record {
+            lineage,
+            seq: before.seq + 1,
+            parent: before.digest(),
+            kind,
+            base: before.base_or(before.digest()),
+            contributors: Vec::new(),
+            update: Digest::default(),
+            ..before.clone()
+        };
+    }
+
+    /// Votes for the record, as far as a store looks at them.
+    pub fn certificate(&self) -> Certificate {
+        let record = &self.record;
+        let votes = vec![record.seq.to_le_bytes().to_vec()];
+        Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes }
+    }
+
+    /// The record as a candidate of an attempt.
+    pub fn candidate(&self, attempt: u32) -> Candidate {
+        Candidate { key: self.attempt(attempt), record: self.record.clone(), readys: vec![vec![attempt as u8; 40]] }
+    }
+
+    /// What a node signs that speaks of the record in a ballot.
+    pub fn register(&self, ballot: u32) -> Register {
+        let record = &self.record;
+        let value = Value {
+            kind: ValueKind::Commit,
+            digest: record.digest(),
+            tokens: 1000,
+            contributors: 1,
+            attempt: 0,
+            set: Digest([1; 32]),
+            members: Vec::new(),
+        };
+        Register {
+            incarnation: 9,
+            lineage: record.lineage,
+            parent: record.parent,
+            stamp: Stamp { seq: record.seq, instance: 0, ballot, phase: 1 },
+            estimate: Some(value),
+            vote: None,
+        }
     }
 
     pub fn snapshot(&self, store: &Store) {
@@ -190,8 +259,10 @@ fn root(theta: &[f32], momentum: &[f32]) -> Digest {
 }
 
 fn next_round(round: u64) -> NextRound {
-    let lease = Lease { member: NodeId([7; 32]), start: 240 * round, count: 240 };
-    NextRound { inner_steps: 30, codec: Codec::Int8, members: vec![lease] }
+    let lease = Span { start: 240 * round, count: 240 };
+    let id = NodeId([7; 32]);
+    let member = Member { id, incarnation: 1, role: Role::Voter, absent: 0, expected: true, lease };
+    NextRound { inner_steps: 30, codec: Codec::Int8, rung: 0, dwell: 0, verdicts: 0, members: vec![member] }
 }
 
 /// A folder for one test: in memory where there is room, because these tests sync hundreds of times. `kill` and

@@ -1,0 +1,78 @@
+//! `starling audit`: proof from the records on disk that no sample was used twice, and where each position went.
+
+use crate::cli::AuditArgs;
+use crate::config::node_file::NodeFile;
+use crate::exit::{Code, Failure};
+use crate::train::{home_of, store_failure};
+use anyhow::Context;
+use starling_data::Dataset;
+use starling_protocol::audit::{Audit, Summary};
+use starling_protocol::permutation::LEN_MAX;
+use starling_protocol::run::RunSpec;
+use starling_protocol::wire;
+use starling_store::{Store, StoreOptions};
+use std::process::ExitCode;
+
+/// Records that are read at once.
+const BATCH: usize = 256;
+
+/// Reads every record of the node's store and prints what was counted. A violation is a refusal, exit 1.
+pub fn run(args: &AuditArgs) -> Result<ExitCode, Failure> {
+    let home = home_of(args.run.as_deref(), args.home.as_deref())?;
+    if !home.join("run.spec").exists() {
+        let why = format!("{} holds no run: name the folder that `starling train` was given", home.display());
+        return Err(Failure::message(Code::Usage, why));
+    }
+    let opened = Store::open(&home, StoreOptions::default()).map_err(store_failure)?;
+    if let Some(damage) = opened.damage {
+        return Err(Failure::message(Code::StoreDamaged, damage));
+    }
+    let run = opened.store.run().context("the folder is bound to no run yet: there is nothing to audit")?;
+    let spec = wire::decode_spec(&run.spec).context("the folder's run does not decode")?;
+    let length = epoch_length(args, &spec)?;
+    let (summary, violation) = audit(&opened.store, length)?;
+    if summary.records == 0 && violation.is_none() {
+        println!("no records yet: this node has neither founded a flock nor met one");
+        return Ok(ExitCode::SUCCESS);
+    }
+    print!("{summary}");
+    match violation {
+        None => Ok(ExitCode::SUCCESS),
+        Some(why) => Err(Failure::message(
+            Code::Refused,
+            format!("the chain is not in order after record {}: {why}; report it, with this folder", summary.last_seq),
+        )),
+    }
+}
+
+/// Takes the records in order; the summary is of those before the first that breaks a rule.
+fn audit(store: &Store, length: u64) -> Result<(Summary, Option<String>), Failure> {
+    let mut audit = Audit::new(length);
+    let mut next = 0;
+    loop {
+        let links = store.records_from(next, BATCH).map_err(store_failure)?;
+        if links.is_empty() {
+            return Ok((audit.summary(), None));
+        }
+        for (record, _) in &links {
+            let record = wire::decode_record(record).context("a record does not decode")?;
+            if let Err(why) = audit.push(&record) {
+                return Ok((audit.summary(), Some(why.to_string())));
+            }
+            next = record.seq.saturating_add(1);
+        }
+    }
+}
+
+/// Training sequences of an epoch: a matter of the text, which is in the cache where a node has trained.
+fn epoch_length(args: &AuditArgs, spec: &RunSpec) -> Result<u64, Failure> {
+    let node = NodeFile { cache: args.cache.clone(), ..NodeFile::default() };
+    let text = Dataset::open_cached(&node.cache_folder(), &spec.data.manifest)?;
+    Ok(match text {
+        Some(text) => text.train_sequences(spec.model.seq_len as usize).max(1),
+        None => {
+            println!("the run's text is not in the cache (--cache): epochs are not told apart");
+            LEN_MAX
+        }
+    })
+}

@@ -1,0 +1,86 @@
+//! Bringing a candidate here that a voter holds on its disk, so that this node may vote for it.
+//!
+//! Nothing of a source is believed: the candidate must decode and be the one asked for, and the update must have the
+//! digest that its record names. Whether the READYs lead to the record is for the engine, which builds it again.
+
+use super::ledger::Update;
+use crate::net::fetch::{Expect, FetchError, FetchRequest};
+use starling_protocol::engine::Candidate;
+use starling_protocol::engine::io::AttemptKey;
+use starling_protocol::{Digest, NodeId, update, wire};
+use std::sync::Arc;
+
+/// Candidates that are fetched, or fetched and not yet on disk, at once. The engine asks for one or two.
+pub const FETCHES_MAX: usize = 4;
+
+/// What is wanted, and from whom.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub key: AttemptKey,
+    /// Digest of its record.
+    pub record: Digest,
+    /// Bytes of its update, which the model's size and the round's codec fix.
+    pub update_bytes: u64,
+    pub sources: Vec<NodeId>,
+}
+
+/// A candidate and the update of its record.
+pub struct Arrived {
+    pub candidate: Candidate,
+    pub update: Update,
+}
+
+/// What one source did wrong; the label of `starling_refused_total` and a clause for the log.
+type Refused = (&'static str, String);
+
+impl Wanted {
+    /// Asks the sources in turn.
+    ///
+    /// # Errors
+    /// What the last of them said.
+    pub async fn fetch<F>(&self, ask: impl Fn(NodeId, FetchRequest, Expect) -> F) -> Result<Arrived, String>
+    where
+        F: Future<Output = Result<Vec<u8>, FetchError>>,
+    {
+        let mut why = "no member is connected that has it".to_string();
+        for source in &self.sources {
+            match self.fetch_from(*source, &ask).await {
+                Ok(arrived) => return Ok(arrived),
+                Err((reason, error)) => {
+                    metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
+                    why = format!("{}: {error}", source.short());
+                    tracing::debug!("a candidate was not fetched: {why}");
+                }
+            }
+        }
+        Err(why)
+    }
+
+    async fn fetch_from<F>(
+        &self,
+        source: NodeId,
+        ask: &impl Fn(NodeId, FetchRequest, Expect) -> F,
+    ) -> Result<Arrived, Refused>
+    where
+        F: Future<Output = Result<Vec<u8>, FetchError>>,
+    {
+        let failed = |e: FetchError| ("candidate_not_served", e.to_string());
+        let request = FetchRequest::Candidate(self.record);
+        let bytes = ask(source, request, Expect::of(&request)).await.map_err(failed)?;
+        let candidate = wire::decode_candidate(&bytes).map_err(|e| ("candidate_malformed", e.to_string()))?;
+        if candidate.record.digest() != self.record || candidate.key != self.key {
+            return Err(("candidate_other", "it sent another candidate than the one asked for".into()));
+        }
+        let digest = candidate.record.update;
+        let request = FetchRequest::UpdateByDigest(digest);
+        let bytes = ask(source, request, Expect::Exactly(self.update_bytes)).await.map_err(failed)?;
+        if update::digest(&bytes) != digest {
+            return Err(("candidate_update", "it sent another update than the record names".into()));
+        }
+        Ok(Arrived { candidate, update: Update { digest, bytes: Arc::new(bytes) } })
+    }
+}
+
+#[cfg(test)]
+#[path = "candidate_test.rs"]
+mod tests;

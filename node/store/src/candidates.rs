@@ -1,0 +1,91 @@
+//! What this node is about to sign, written before it is sent: the vote register, and the candidates it speaks of.
+
+use crate::StoreError;
+use crate::chain::not_next;
+use crate::rocks::Table;
+use crate::store::{Change, Store};
+use crate::tip::{CANDIDATES_KEPT, Held, REGISTER_KEY};
+use starling_protocol::engine::{Candidate, Register};
+use starling_protocol::{Digest, wire};
+use std::sync::Arc;
+
+impl Store {
+    /// Keeps what this node is about to sign, durable when this returns.
+    pub fn put_register(&self, register: &Register) -> Result<(), StoreError> {
+        let mut change = self.begin()?;
+        change.set_register(register);
+        change.apply()
+    }
+
+    /// Keeps what this node is about to sign and the candidate that it speaks of, with its update, as one: durable when
+    /// this returns. Of the candidates the newest few are kept, and in any case this one and that of the register.
+    ///
+    /// # Errors
+    /// [`StoreError::NotNext`] when the candidate's record does not stand on the head, [`StoreError::UpdateMismatch`]
+    /// when `update` is not the one that the record names.
+    pub fn put_candidate(&self, candidate: &Candidate, update: &[u8], register: &Register) -> Result<(), StoreError> {
+        let (key, record) = (&candidate.key, &candidate.record);
+        self.check_run(record.run)?;
+        let mut change = self.begin()?;
+        change.check_next(record)?;
+        if (key.seq, key.lineage) != (record.seq, record.lineage) {
+            return Err(not_next(record, "the attempt is of another lineage or number"));
+        }
+        self.keep_update(record, update)?;
+        let (held, bytes) = Held::new(candidate);
+        change.batch.put(Table::Candidates, &held.id(), bytes);
+        change.set_register(register);
+        let dropped = change.hold(Arc::new(held));
+        change.apply()?;
+        if dropped {
+            self.prune_updates(&change);
+        }
+        Ok(())
+    }
+
+    /// What this node has signed last; `None` on a new or wiped disk, and after damage.
+    pub fn register(&self) -> Option<Register> {
+        self.tip().register.map(|register| Register::clone(&register))
+    }
+
+    /// The candidates on top of the head, oldest attempt first.
+    pub fn candidates(&self) -> Vec<Candidate> {
+        self.tip().candidates.iter().map(|held| held.candidate.clone()).collect()
+    }
+
+    /// The encoded candidate whose record has this digest.
+    pub fn candidate(&self, record: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        let tip = self.tip();
+        let Some(held) = tip.candidates.iter().find(|held| held.record == *record) else { return Ok(None) };
+        // From the disk: its checksum is looked at, and a commit in between may have dropped it.
+        self.db()?.get(Table::Candidates, &held.id())
+    }
+}
+
+impl Change<'_> {
+    fn set_register(&mut self, register: &Register) {
+        let kept = wire::encode_register(register);
+        self.batch.put(Table::Meta, REGISTER_KEY, kept);
+        self.tip.register = Some(Arc::new(register.clone()));
+    }
+
+    /// Adds a candidate and takes surplus ones off the list; whether there were any, or it replaced one. Never the one
+    /// that the register speaks of: a voter that has said that it holds the bytes must be able to give them.
+    fn hold(&mut self, held: Arc<Held>) -> bool {
+        let (id, mine) = (held.id(), held.record);
+        let register = self.tip.register.clone();
+        let values = register.iter().flat_map(|r| r.estimate.iter().chain(r.vote.as_ref().map(|(value, _)| value)));
+        let spoken: Vec<Digest> = values.map(|value| value.digest).collect();
+        let held_before = self.tip.candidates.len();
+        self.tip.candidates.retain(|other| other.id() != id);
+        self.tip.candidates.push(held);
+        self.tip.candidates.sort_by_key(|held| held.id());
+        while self.tip.candidates.len() > CANDIDATES_KEPT {
+            let spare = |held: &Arc<Held>| held.record != mine && !spoken.contains(&held.record);
+            let Some(at) = self.tip.candidates.iter().position(spare) else { break };
+            let dropped = self.tip.candidates.remove(at);
+            self.batch.delete(Table::Candidates, &dropped.id());
+        }
+        self.tip.candidates.len() <= held_before
+    }
+}
