@@ -175,6 +175,10 @@ impl World {
         if self.violation.is_some() {
             return;
         }
+        if !done && !self.recoverable(core) {
+            // What was decided since has voters that are dead, and the policy is to wait for them.
+            return;
+        }
         if !done {
             let invariant = if self.one_head(core).is_some() { "L1 commits" } else { "L4 one head" };
             let why =

@@ -45,8 +45,6 @@ fn commit(record: &Record, parent: &Record) -> Result<(), String> {
                 require(!raised || contributed(&member.id), || {
                     format!("seq {seq}: {:?} votes without having contributed", member.id)
                 })?;
-                let late = !contributed(&member.id) && member.absent == 0 && before.absent > 0;
-                require(!late, || format!("seq {seq}: {:?} was absent, and it is forgotten", member.id))?;
             }
             other => {
                 new += usize::from(other.is_none());

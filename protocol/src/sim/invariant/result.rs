@@ -71,7 +71,7 @@ impl Exact {
         require(update::digest(&bytes) == record.update, || format!("seq {seq}: not the reference reduction"))?;
         let base = world.nodes.iter().flat_map(|node| node.disk.chain.iter()).find(|link| link.digest == record.parent);
         let before = base.and_then(|link| self.states.get(&link.record.base_or(link.digest)));
-        let Some(before) = before else { return Ok(()) };
+        let Some(before) = before.filter(|_| !world.tainted.contains(&record.digest())) else { return Ok(()) };
         let (lr, momentum) = trainer::outer_of(&world.spec.outer, members.len());
         let after = before.step(world.spec.sync.codec, &bytes, lr, momentum);
         let exact = after.is_some_and(|after| after.root == state.root && after.root == record.state_root);
