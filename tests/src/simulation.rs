@@ -20,6 +20,8 @@ use std::thread;
 const CANARY: (u64, Plant) = (5, Plant::ApplyTwice);
 /// Failures that are told in full.
 const TOLD: usize = 5;
+/// Seeds that are listed for each invariant that is broken.
+const SHOWN: usize = 12;
 /// A batch of at least so many seeds must hit every mark.
 const MARKS_FROM: u64 = 1_000;
 
@@ -55,6 +57,9 @@ pub struct Table {
     failed: Vec<(u64, Outcome)>,
     #[serde(skip)]
     hits: Marks,
+    /// Seeds by the invariant that they break.
+    #[serde(skip)]
+    broken: BTreeMap<&'static str, Vec<u64>>,
 }
 
 /// A planted bug, and the first how many seeds it took to catch it; none if it was not.
@@ -206,8 +211,9 @@ impl Table {
         self.stuck += u64::from(outcome.stuck);
         self.events += outcome.events;
         self.hits.add(&outcome.marks);
-        if outcome.violation.is_some() {
+        if let Some(violation) = &outcome.violation {
             self.violations += 1;
+            self.broken.entry(violation.invariant).or_default().push(seed);
             if self.failed.len() < TOLD {
                 self.failed.push((seed, outcome));
             }
@@ -240,6 +246,9 @@ impl Table {
         for planted in &self.planted {
             let caught = planted.caught_in_seeds.map_or("NOT CAUGHT".to_owned(), |seeds| format!("{seeds} seeds"));
             println!("  bug {:<28} {caught:>12} {}", planted.name, planted.by);
+        }
+        for (invariant, seeds) in &self.broken {
+            println!("VIOLATED {invariant}: {} seeds, {:?}", seeds.len(), &seeds[..seeds.len().min(SHOWN)]);
         }
         for mark in self.missing() {
             println!("never happened: {mark}");
