@@ -302,8 +302,7 @@ impl World {
             }
         });
         self.reductions.prune(link.record.seq);
-        self.decided.entry(link.digest).or_insert((link.record.kind, self.now));
-        self.write(node, token, Write::Commit { link, state });
+        self.write(node, token, Write::Commit { link, state: key.map(|_| state) });
     }
 
     /// Whether all votes for a record are by nodes whose state is damaged: one that goes on alone.
@@ -341,6 +340,9 @@ impl World {
 
     pub(super) fn store(&mut self, node: usize, write: Write) {
         self.observe(&Observed::Stored { node, write: &write });
+        if let Write::Commit { link, .. } = &write {
+            self.decided.entry(link.digest).or_insert((link.record.kind, self.now));
+        }
         self.nodes[node].disk.apply(write);
     }
 

@@ -3,15 +3,16 @@
 use super::{Invariant, Observed, require};
 use crate::Digest;
 use crate::message::Message;
+use crate::sim::disk::Write;
 use crate::sim::process::Offer;
 use crate::sim::world::{World, kind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Payloads by READY, and which a commit took in.
 #[derive(Default)]
 pub(super) struct Mass {
     payloads: BTreeMap<Digest, Digest>,
-    taken: BTreeMap<Digest, BTreeSet<Digest>>,
+    taken: BTreeMap<(Digest, Digest), Digest>,
 }
 
 impl Invariant for Mass {
@@ -50,13 +51,15 @@ impl Invariant for Mass {
                 require(payload == offer.payload || same_lease, || {
                     format!("node {node} drops {:?}, the record takes {payload:?} in", offer.payload)
                 })?;
-                if payload != offer.payload {
-                    return Ok(());
+                Ok(())
+            }
+            Observed::Stored { write: Write::Commit { link, .. }, .. } => {
+                for contributor in &link.record.contributors {
+                    let Some(payload) = self.payloads.get(&contributor.ready) else { continue };
+                    let taken = *self.taken.entry((link.record.lineage, *payload)).or_insert(link.digest);
+                    require(taken == link.digest, || format!("{payload:?} is taken in twice"))?;
                 }
-                let others = self.taken.entry(payload).or_default();
-                let again = others.iter().any(|other| *other != link.digest);
-                others.insert(link.digest);
-                require(!again, || format!("{payload:?} of node {node} is taken in twice"))
+                Ok(())
             }
             _ => Ok(()),
         }
