@@ -160,9 +160,9 @@ impl Engine {
     /// Proof that a record was decided.
     pub(super) fn hear_certificate(&mut self, from: NodeId, certificate: Certificate) {
         self.check_split(&certificate);
-        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
+        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return self.stale(from) };
         if (certificate.lineage, certificate.seq) != (head.record.lineage, round.seq) || round.proof.is_some() {
-            return;
+            return self.stale(from);
         }
         let proof =
             certificate::verify_votes(self.verifier.as_ref(), &self.run, &head.quorum, &head.digest, &certificate);

@@ -38,7 +38,8 @@ pub struct Disk {
 pub enum Write {
     Found { link: Link, state: Rc<State> },
     Vote { register: Box<Register>, candidate: Option<Held> },
-    Commit { link: Link, state: Rc<State> },
+    /// Without a state the one on the disk stays.
+    Commit { link: Link, state: Option<Rc<State>> },
 }
 
 impl Link {
@@ -57,7 +58,7 @@ impl Disk {
             }
             Write::Commit { link, state } => {
                 self.chain.push(link);
-                self.state = Some(state);
+                self.state = state.or(self.state.take());
                 self.candidates.clear();
             }
         }

@@ -129,7 +129,9 @@ impl World {
         self.calm = true;
         self.network.heal();
         for node in 0..self.nodes.len() {
-            let hung = self.nodes[node].process.as_ref().is_some_and(|process| process.hung || process.finished);
+            // A trainer that hangs, and a memory that is damaged, are a person's to mend.
+            let process = self.nodes[node].process.as_ref();
+            let hung = process.is_some_and(|process| process.hung || process.damaged || process.finished);
             if !core.contains(&node) {
                 self.crash(node, false);
                 self.nodes[node].gone = true;
@@ -173,6 +175,10 @@ impl World {
             due && world.flown(core, began)
         });
         if self.violation.is_some() {
+            return;
+        }
+        if !done && !self.recoverable(core) {
+            // What was decided since has voters that are dead, and the policy is to wait for them.
             return;
         }
         if !done {

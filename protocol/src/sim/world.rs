@@ -16,7 +16,7 @@ use crate::record::RecordKind;
 use crate::run::RunSpec;
 use crate::wire;
 use crate::{Digest, Verifier};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::rc::Rc;
 
@@ -116,7 +116,10 @@ pub struct World {
     pub invariants: Vec<Box<dyn Invariant>>,
     pub violation: Option<Violation>,
     pub marks: Marks,
+    /// Records that nodes with a damaged state have decided by themselves.
+    pub tainted: BTreeSet<Digest>,
     pub calm: bool,
+    pub quiet_until: u64,
     pub events: u64,
     /// Rolling digest of all inputs and outputs, when it is asked for.
     pub trace: Option<blake3::Hasher>,
@@ -149,7 +152,9 @@ impl World {
             invariants: invariant::all(),
             violation: None,
             marks: Marks::default(),
+            tainted: BTreeSet::new(),
             calm: false,
+            quiet_until: 0,
             events: 0,
             trace: None,
             story: None,
