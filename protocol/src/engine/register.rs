@@ -92,6 +92,7 @@ impl Engine {
         self.write_empty_register();
         let all = self.reachable();
         self.send_hello(&all);
+        self.offer_anew();
     }
 
     /// Writes that this incarnation has signed nothing yet in the lineage of the head.

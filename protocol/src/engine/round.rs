@@ -268,6 +268,17 @@ impl Engine {
         }
     }
 
+    /// Says READY once more, as a new start: what the one before said does not count any more.
+    pub(super) fn offer_anew(&mut self) {
+        if let Some(contribution) = &mut self.contribution {
+            contribution.ready = None;
+        }
+        if let Some(round) = &mut self.round {
+            round.own = None;
+        }
+        self.offer();
+    }
+
     /// What this node says about others in its READY: who asks to be let in, and who is dead. Members that see the
     /// same speak of different ones, so that many fit.
     fn statements(&self) -> Vec<Statement> {

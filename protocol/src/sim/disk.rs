@@ -36,10 +36,19 @@ pub struct Disk {
 /// One batch: on the disk as a whole, or not at all.
 #[derive(Clone, Debug)]
 pub enum Write {
-    Found { link: Link, state: Rc<State> },
-    Vote { register: Box<Register>, candidate: Option<Held> },
+    Found {
+        link: Link,
+        state: Rc<State>,
+    },
+    Vote {
+        register: Box<Register>,
+        candidate: Option<Held>,
+    },
     /// Without a state the one on the disk stays.
-    Commit { link: Link, state: Option<Rc<State>> },
+    Commit {
+        link: Link,
+        state: Option<Rc<State>>,
+    },
 }
 
 impl Link {

@@ -36,7 +36,8 @@ fn commit(record: &Record, parent: &Record) -> Result<(), String> {
     let contributed = |id: &crate::NodeId| record.contributors.iter().any(|c| c.member == *id);
     let voters = parent.voters().count();
     // Somebody has to vote when all who did have gone.
-    let orphaned = parent.voters().all(|voter| record.member(&voter.id).is_none_or(|m| m.incarnation != voter.incarnation));
+    let orphaned =
+        parent.voters().all(|voter| record.member(&voter.id).is_none_or(|m| m.incarnation != voter.incarnation));
     let mut new = 0;
     for member in &record.next.members {
         let revoked = record.revoked.binary_search(&crate::Digest(member.id.0)).is_ok();
@@ -50,7 +51,9 @@ fn commit(record: &Record, parent: &Record) -> Result<(), String> {
             }
             other => {
                 new += usize::from(other.is_none());
-                require(member.role == Role::Learner || orphaned, || format!("seq {seq}: {:?} comes as a voter", member.id))?;
+                require(member.role == Role::Learner || orphaned, || {
+                    format!("seq {seq}: {:?} comes as a voter", member.id)
+                })?;
             }
         }
     }

@@ -33,7 +33,10 @@ impl Invariant for Exact {
                 // A node that is alone with a READY tells it to nobody.
                 held.candidate.readys.iter().for_each(|bytes| self.note(bytes, world));
             }
-            Observed::Stored { write: Write::Found { link, state } | Write::Commit { link, state: Some(state) }, .. } => {
+            Observed::Stored {
+                write: Write::Found { link, state } | Write::Commit { link, state: Some(state) },
+                ..
+            } => {
                 if link.record.kind == RecordKind::Commit && self.done.insert(link.digest) {
                     self.check(&link.record, state, world)?;
                 }
