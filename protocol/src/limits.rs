@@ -24,7 +24,7 @@ pub const VOTE_BYTES_MAX: usize = 320;
 /// Ranges of positions that wait to be leased again; beyond it the shortest are given up.
 pub const FREE_SPANS_MAX: usize = 64;
 /// Tickets whose uses a lineage counts, and identities and tickets that it has revoked.
-pub const GRANTS_MAX: usize = 64;
+pub const GRANTS_MAX: usize = 512;
 /// Lineages whose difference a lineage has taken in.
 pub const MERGED_MAX: usize = 64;
 /// Bytes of an encoded admission ticket.
