@@ -29,6 +29,11 @@ impl Choice for Value {
         let kind = std::cmp::Reverse(self.kind);
         (kind, self.tokens, self.contributors, std::cmp::Reverse(self.digest))
     }
+
+    // Of a set the READYs are looked for when it is decided.
+    fn needs_bytes(&self) -> bool {
+        self.kind == ValueKind::Commit
+    }
 }
 
 /// A vote under way: on a set, or on the record.
@@ -222,13 +227,14 @@ impl Engine {
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return false };
         let Some((skip, _)) = &round.skip else { return false };
         let fallback = Value::skip(*skip);
-        let (holding, fetching) = (&round.holding, &round.fetching);
+        let (holding, fetching, now) = (&round.holding, &round.fetching, self.now);
+        // Nobody could give it just now. It may be needed all the same, and is asked for again after a while.
+        let failed = |digest: &Digest| fetching.get(digest).is_some_and(|f| f.failures > 0 && now < f.not_before);
         let usable = |value: &Value| match value.kind {
             ValueKind::Skip => value.digest == fallback.digest,
             ValueKind::Set => false,
             ValueKind::Commit => {
-                let failed = fetching.get(&value.digest).is_some_and(|f| f.failures > 0);
-                holding.contains_key(&value.digest) || !(failed || contradicts_own(holding, value))
+                holding.contains_key(&value.digest) || !(failed(&value.digest) || contradicts_own(holding, value))
             }
         };
         let patient = self.now.since(round.record_vote.said_at) < patience;
@@ -242,7 +248,7 @@ impl Engine {
             return self.say(Question::RECORD);
         }
         let other = contradicts_own(&round.holding, &said.value);
-        let failed = other || round.fetching.get(&said.value.digest).is_some_and(|fetching| fetching.failures > 0);
+        let failed = other || failed(&said.value.digest);
         if other && forced {
             // A quorum has named it: it is this node's result that is wrong.
             self.own_fault("its result of an attempt differs from that of a quorum");

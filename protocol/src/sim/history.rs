@@ -152,7 +152,8 @@ impl World {
         let head = heads.max_by_key(|head| best(head.record.tokens, &head.record.lineage, head.record.seq));
         let Some(head) = head else { return self.nodes.iter().all(|n| n.disk.chain.is_empty()) && core.contains(&0) };
         if self.spec.partition.minority == Minority::Fork {
-            return true;
+            let stands = |node: &&usize| self.nodes[**node].disk.head().is_some_and(|mine| mine.digest == head.digest);
+            return core.iter().filter(stands).any(|node| head.record.member(&self.nodes[*node].id).is_some());
         }
         let quorum = Quorum::after(&head.record, &head.digest);
         let speaks = |id: &NodeId| {

@@ -259,7 +259,13 @@ impl World {
             Event::Written { token } => self.written(node, token),
             Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),
             Event::Fetched { job, key, record, source } => self.fetched(node, (job, source), key, record),
-            Event::Exit => self.crash(node, false),
+            Event::Exit => {
+                self.crash(node, false);
+                if self.calm {
+                    // It was told to die before all was well.
+                    self.schedule(SECOND, node, 0, Event::Start);
+                }
+            }
             Event::Start | Event::Dial { .. } | Event::Fault { .. } | Event::Sever { .. } | Event::Lie => {}
         }
     }
