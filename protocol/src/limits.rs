@@ -2,7 +2,7 @@
 //!
 //! A decoder checks a length, count or index against one of these before it allocates anything.
 
-/// Version of the wire protocol. Part of every stream protocol's name, of `Hello` and of every signature.
+/// Version of the wire protocol. Part of every stream protocol's name, of every envelope and of `Hello`.
 pub const PROTOCOL_VERSION: u16 = 2;
 
 /// Members of one flock, voters and learners.

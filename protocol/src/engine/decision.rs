@@ -14,7 +14,7 @@ use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId};
 use std::collections::BTreeMap;
 
-/// Attempts at one round before voters enter with SKIP.
+/// Attempts after attempt 0 at one round before voters enter with SKIP.
 pub(super) const ATTEMPTS_MAX: u32 = 3;
 /// Steps of a ballot after one input: with a single voter all happen at once.
 const STEPS_MAX: usize = 8;

@@ -21,7 +21,9 @@ impl Engine {
             let (kind, grant) = (StatementKind::Suspect, Digest::default());
             Statement { kind, id: *id, incarnation: 0, grant }
         }));
-        let offset = head.record.member_index(&self.me).unwrap_or(0) * STATEMENTS_MAX;
+        // Turns with the round, so that what only one member knows is said in the end.
+        let place = head.record.member_index(&self.me).unwrap_or(0) as u64;
+        let offset = (place.wrapping_add(round.number) % (1 << 16)) as usize * STATEMENTS_MAX;
         let count = all.len();
         let mut said: Vec<Statement> =
             (0..count.min(STATEMENTS_MAX)).filter_map(|i| all.get((offset + i) % count).cloned()).collect();
@@ -34,7 +36,8 @@ impl Engine {
     pub(super) fn revoke(&mut self, revocation: Revocation) {
         let signed = |creator| revocation.verify(self.verifier.as_ref(), &self.run, creator);
         let known = self.revocations.iter().any(|known| known.subject == revocation.subject);
-        if self.spec.creator.as_ref().is_some_and(signed) && !known && self.revocations.len() < GRANTS_MAX {
+        let names = revocation.subject != Digest::default();
+        if self.spec.creator.as_ref().is_some_and(signed) && names && !known && self.revocations.len() < GRANTS_MAX {
             self.revocations.push(revocation);
         }
     }
