@@ -61,8 +61,8 @@ fn who_loses_the_quorum_forks_after_the_grace_and_is_one_flock_again_later() {
     assert_ne!(forked["lineage"], lineage);
     nodes[0].wait(LIMIT, "committed", |e| e["lineage"] == forked["lineage"]).expect("and trains");
 
-    for n in 1..3 {
-        nodes[n] = flock.node(&format!("node-{n}"), &options(false)).expect("a node");
+    for (n, node) in nodes.iter_mut().enumerate().skip(1) {
+        *node = flock.node(&format!("node-{n}"), &options(false)).expect("a node");
     }
     let mark = nodes[0].mark();
     let again = nodes[0].wait_since(mark, LIMIT, "committed", |e| voters(e) == 3).expect("one flock again");
@@ -114,4 +114,13 @@ fn a_ticket_admits_as_many_as_it_says() {
     let mark = first.mark();
     let event = first.wait_since(mark, LIMIT, "committed", |_| true).expect("a commit");
     assert_eq!(event["members"].as_u64(), Some(2));
+
+    // Until the creator thinks better of it.
+    let id = guest.events().first().and_then(|e| e["node"].as_str().map(str::to_owned)).expect("an id");
+    let theirs = starling(&flock, "revoke", "guest", &["--id", &id]);
+    assert_eq!(theirs.code, Some(1), "only the creator may: {}", theirs.stdout);
+    let revoked = starling(&flock, "revoke", "creator", &["--id", &id]);
+    assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
+    let alone = |e: &Value| e["members"].as_u64() == Some(1) && voters(e) == 1;
+    first.wait_since(mark, LIMIT, "committed", alone).expect("the guest is out");
 }

@@ -41,7 +41,7 @@ pub enum Outcome {
     Reduced { key: AttemptKey, outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError> },
     ReduceProgress { key: AttemptKey, bytes: u64 },
     CatchUpProgress { bytes: u64 },
-    CaughtUp(Result<catch_up::Arrived, catch_up::Failed>),
+    CaughtUp(Result<Box<catch_up::Arrived>, catch_up::Failed>),
     Fetched { key: AttemptKey, record: Digest, outcome: Result<Box<candidate::Arrived>, String> },
     ShardsFetched(Result<(), String>),
 }
@@ -225,6 +225,7 @@ impl Driver {
         match done {
             Done::Applied { key, state_root } => self.feed(Input::Applied { key, state_root }).await,
             Done::NotApplied { key, reason } => self.feed(Input::ReduceFailed { key, suspect: None, reason }).await,
+            Done::Verified { state_root } => self.feed(Input::StateVerified { state_root }).await,
             Done::Durable { token } => {
                 for (to, bytes) in self.held.remove(&token).unwrap_or_default() {
                     self.net.send_control(to, bytes);
