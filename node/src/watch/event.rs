@@ -36,6 +36,8 @@ pub enum Event {
         device: String,
         parameters: u64,
         memory_bytes: u64,
+        /// Where Prometheus finds the metrics; none if they are switched off.
+        metrics: Option<String>,
     },
     /// Tokenizing or fetching text.
     Data {

@@ -142,10 +142,11 @@ fn plain_line(event: &Event) -> Option<String> {
     let short = |id: &String| id.chars().take(8).collect::<String>();
     let list = |ids: &Vec<String>| ids.iter().map(short).collect::<Vec<_>>().join(", ");
     Some(match event {
-        Event::Started { run, home, device, parameters, memory_bytes, .. } => format!(
-            "run {run}: {parameters} parameters on {device}; memory budget {}; state in {home}",
-            bytes(*memory_bytes)
-        ),
+        Event::Started { run, home, device, parameters, memory_bytes, metrics, .. } => {
+            let metrics = metrics.as_ref().map(|url| format!("; metrics at {url}")).unwrap_or_default();
+            let budget = bytes(*memory_bytes);
+            format!("run {run}: {parameters} parameters on {device}; memory budget {budget}; state in {home}{metrics}")
+        }
         Event::Data { train_sequences, validation_bytes, order1_entropy, .. } => format!(
             "data: {train_sequences} training sequences, {} held out (order-1 entropy {order1_entropy:.3} nats/byte)",
             bytes(*validation_bytes)
