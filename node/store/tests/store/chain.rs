@@ -1,8 +1,8 @@
 //! What a node promised and what the flock decided: order, exactly once, across restarts.
 
-use crate::support::{ELEMENTS, History, SCHEMA, create, files, flip, image, open, options, spec, spec_bytes};
+use crate::support::{ELEMENTS, History, SCHEMA, create, files, image, open, options, spec, spec_bytes};
 use starling_protocol::Digest;
-use starling_store::{Part, Store, StoreError};
+use starling_store::{Store, StoreError};
 
 const SMALL: usize = 1000;
 
@@ -152,31 +152,6 @@ fn records_are_handed_out_in_order_and_bounded() {
     assert_eq!(store.record(9).unwrap(), store.head());
     assert_eq!(store.head_digest(), Some(history.record.digest()));
     assert_eq!(store.update(0).unwrap(), None, "a genesis has no update");
-}
-
-#[test]
-fn private_state_is_kept_over_a_reset_and_damage_to_it_is_no_disaster() {
-    let dir = tempfile::tempdir().unwrap();
-    let (mut history, store) = History::founded(dir.path(), SMALL);
-    history.commit(&store);
-    assert_eq!(store.private("adamw").unwrap(), None);
-    store.put_private("adamw", &[b"first "]).unwrap();
-    store.put_private("adamw", &[b"moments ", b"of two parts"]).unwrap();
-    assert!(matches!(store.put_private("../escape", &[b""]), Err(StoreError::Malformed { .. })));
-    store.reset_chain().unwrap();
-    assert!(store.head().is_none() && store.snapshots().is_empty());
-    assert_eq!(store.private("adamw").unwrap().unwrap(), b"moments of two parts");
-    assert!(store.run().is_some());
-    let file = dir.path().join("private/adamw");
-    for bit in [0, 70, 200, 300] {
-        store.put_private("adamw", &[b"moments"]).unwrap();
-        flip(&file, bit);
-        match store.private("adamw") {
-            Err(StoreError::Damaged(damage)) => assert_eq!(damage.part, Part::Private),
-            other => panic!("bit {bit}: {other:?}"),
-        }
-        assert_eq!(store.private("adamw").unwrap(), None, "a damaged file is not met twice");
-    }
 }
 
 #[test]
