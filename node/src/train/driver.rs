@@ -8,7 +8,7 @@ use super::trainer::{self, Happened, TrainerHandle};
 use super::view::Gauges;
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
-use crate::watch::event::Event;
+use crate::watch::event::{Committed, Event};
 use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
 use starling_data::Dataset;
@@ -115,7 +115,7 @@ pub struct Driver {
     /// What the node waits for since when; shown when it lasts.
     pub(super) waiting: Option<(Event, Instant)>,
     /// Commits that are shown once they are on disk.
-    pub(super) undurable: BTreeMap<PersistToken, Event>,
+    pub(super) undurable: BTreeMap<PersistToken, Committed>,
     pub(super) finish: Option<Finish>,
     pub(super) gauges: Gauges,
     inputs: VecDeque<Input>,
@@ -214,8 +214,8 @@ impl Driver {
                 for (to, bytes) in self.held.remove(&token).unwrap_or_default() {
                     self.net.send_control(to, bytes);
                 }
-                if let Some(event) = self.undurable.remove(&token) {
-                    self.show(event);
+                if let Some(committed) = self.undurable.remove(&token) {
+                    self.show_committed(committed);
                 }
                 self.feed(Input::Durable { token }).await?;
                 self.start_wanted_round().await

@@ -7,7 +7,7 @@ use super::trainer::{self, Trained};
 use super::{catch_up, shards};
 use crate::exit::{Code, Failure};
 use crate::reduce::{NetLinks, ReduceError, ReduceJob};
-use crate::watch::event::{Committed, Event};
+use crate::watch::event::{Committed, Event, RoundTiming};
 use starling_protocol::engine::io::{AttemptKey, Contribution, Input, Notice, Output, Refusal};
 use starling_protocol::record::{Lease, Record};
 use starling_protocol::run::Codec;
@@ -51,8 +51,8 @@ impl Driver {
                 self.ledger(Job::PersistReport { token, key, record }).await?
             }
             Output::Commit { token, key, record } => {
-                let event = self.committed(&record);
-                self.undurable.insert(token, event);
+                let committed = self.committed(&record);
+                self.undurable.insert(token, committed);
                 self.ledger(Job::Commit { token, key, record }).await?;
                 self.reduction = None;
                 self.router.leave(key);
@@ -237,11 +237,11 @@ impl Driver {
         });
     }
 
-    fn committed(&mut self, record: &Record) -> Event {
-        let timing = self.gauges.committed(Instant::now());
+    /// What a commit will be shown as once it is on disk.
+    fn committed(&self, record: &Record) -> Committed {
         let tokens: u64 = record.contributors.iter().map(|c| c.tokens).sum();
         let loss_sum: f64 = record.contributors.iter().map(|c| f64::from(c.loss_q16) / 65536.0 * c.tokens as f64).sum();
-        let committed = Committed {
+        Committed {
             seq: record.seq,
             round: record.round,
             record: record.digest().to_string(),
@@ -251,19 +251,23 @@ impl Driver {
             tokens: record.tokens,
             loss: loss_sum / tokens.max(1) as f64,
             bytes_sent: self.net.counters().bytes_sent,
-            seconds: timing.seconds,
-            reduce_seconds: timing.reduce_seconds,
-            settle_seconds: timing.settle_seconds,
-            tokens_per_second: timing.tokens_per_second,
-        };
+            timing: RoundTiming::default(),
+        }
+    }
+
+    /// The commit is on disk: this is what its times are taken to.
+    pub(super) fn show_committed(&mut self, mut committed: Committed) {
+        let timing = self.gauges.committed(Instant::now());
         self.gauges.loss = Some(committed.loss);
-        metrics::gauge!("starling_round").set(record.round as f64);
-        metrics::gauge!("starling_tokens").set(record.tokens as f64);
-        metrics::gauge!("starling_members").set(record.next.members.len() as f64);
+        metrics::gauge!("starling_round").set(committed.round as f64);
+        metrics::gauge!("starling_tokens").set(committed.tokens as f64);
+        metrics::gauge!("starling_members").set(committed.members as f64);
         metrics::gauge!("starling_loss_nats_per_token").set(committed.loss);
         metrics::histogram!("starling_round_seconds").record(timing.seconds);
         metrics::histogram!("starling_reduce_seconds").record(timing.reduce_seconds);
-        Event::Committed(committed)
+        metrics::histogram!("starling_settle_seconds").record(timing.settle_seconds);
+        committed.timing = timing;
+        self.show(Event::Committed(committed));
     }
 
     fn notice(&mut self, notice: Notice) {

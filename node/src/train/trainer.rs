@@ -87,6 +87,8 @@ pub struct Trained {
     pub payload: Digest,
     pub step_us: u32,
     pub seconds: f64,
+    /// When the last inner step was done.
+    pub ended: Instant,
 }
 
 /// What a round needs beside its job.
@@ -238,7 +240,8 @@ impl Worker {
             // Progress is for watching and for liveness; a full queue drops one, never a step.
             let _ = self.events.try_send(said);
         }
-        let seconds = started.elapsed().as_secs_f64();
+        let ended = Instant::now();
+        let seconds = ended.duration_since(started).as_secs_f64();
         let Some((delta, payload)) = self.pseudo_gradient(job)? else { return Ok(Happened::Stopped) };
         Ok(Happened::Trained(Trained {
             round: job.round,
@@ -251,6 +254,7 @@ impl Worker {
             payload,
             step_us: (seconds * 1e6 / f64::from(steps.max(1))) as u32,
             seconds,
+            ended,
         }))
     }
 
