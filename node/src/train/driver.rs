@@ -3,7 +3,7 @@
 
 use super::catch_up;
 use super::ledger::{Done, Job, Ledger};
-use super::reduction::Reduction;
+use super::reduction::{Named, Reduction};
 use super::trainer::{self, Happened, TrainerHandle};
 use super::view::Gauges;
 use crate::exit::{Code, Failure};
@@ -38,17 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
-    Reduced {
-        key: starling_protocol::engine::io::AttemptKey,
-        outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError>,
-    },
-    ReduceProgress {
-        key: starling_protocol::engine::io::AttemptKey,
-        bytes: u64,
-    },
-    CatchUpProgress {
-        bytes: u64,
-    },
+    Reduced { key: starling_protocol::engine::io::AttemptKey, outcome: Result<Named, crate::reduce::ReduceError> },
+    ReduceProgress { key: starling_protocol::engine::io::AttemptKey, bytes: u64 },
+    CatchUpProgress { bytes: u64 },
     CaughtUp(Result<catch_up::Arrived, catch_up::Failed>),
     ShardsFetched(Result<(), String>),
 }

@@ -2,7 +2,7 @@
 
 use super::driver::{Driver, Outcome};
 use super::ledger::Job;
-use super::reduction::Reduction;
+use super::reduction::{Named, Reduction};
 use super::trainer::{self, Trained};
 use super::{catch_up, shards};
 use crate::exit::{Code, Failure};
@@ -11,8 +11,7 @@ use crate::watch::event::{Committed, Event, RoundTiming};
 use starling_protocol::engine::io::{AttemptKey, Contribution, Input, Notice, Output, Refusal};
 use starling_protocol::record::{Lease, Record};
 use starling_protocol::run::Codec;
-use starling_protocol::{Digest, NodeId, update};
-use std::sync::Arc;
+use starling_protocol::{Digest, NodeId};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
@@ -84,7 +83,8 @@ impl Driver {
     /// Starts the wanted round if its parent is the state at hand and its shards are here.
     pub(super) async fn start_wanted_round(&mut self) -> Result<(), Failure> {
         let Some(wanted) = &self.wanted_round else { return Ok(()) };
-        let at_parent = self.state.read().unwrap_or_else(|p| p.into_inner()).digest == wanted.parent;
+        // The ledger may be changing the state: when it is done it says so, and this is tried again.
+        let at_parent = self.state.try_read().is_ok_and(|state| state.digest == wanted.parent);
         if !at_parent || self.device_busy || self.shards_under_way || self.catching_up.is_some() {
             return Ok(());
         }
@@ -155,13 +155,12 @@ impl Driver {
     pub(super) async fn reduced(
         &mut self,
         key: AttemptKey,
-        outcome: Result<Arc<Vec<u8>>, ReduceError>,
+        outcome: Result<Named, ReduceError>,
     ) -> Result<(), Failure> {
         let Some(reduction) = self.reduction.as_mut().filter(|r| r.key == key) else { return Ok(()) };
         match outcome {
-            Ok(bytes) => {
-                let digest = update::digest(&bytes);
-                reduction.update = Some(bytes);
+            Ok(Named { digest, update }) => {
+                reduction.update = Some(update);
                 self.gauges.reduced();
                 self.feed(Input::Reduced { key, update: digest }).await
             }

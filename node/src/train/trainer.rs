@@ -5,6 +5,7 @@ use super::ledger::Shared;
 use super::moments;
 use starling_data::Dataset;
 use starling_kernels::{TrainError, Trainer};
+use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::permutation::SampleOrder;
 use starling_protocol::record::Lease;
 use starling_protocol::run::InnerSpec;
@@ -312,12 +313,11 @@ impl Worker {
         }
         delta.resize(state.elements(), 0.0);
         self.trainer.read(&mut delta).map_err(|e| e.to_string())?;
-        let finite = subtract_from(&state, &mut delta);
+        let payload = subtract_from(&state, &mut delta);
         drop(state);
-        if !finite {
+        let Some(payload) = payload else {
             return Err(format!("parameters became infinite or not a number in round {}: lower inner.lr", job.round));
-        }
-        let payload = update::contribution_digest(&delta);
+        };
         let delta = Arc::new(delta);
         self.spare = Some(delta.clone());
         Ok(Some((delta, payload)))
@@ -327,14 +327,19 @@ impl Worker {
 /// A pseudo-gradient and its digest.
 type Contribution = (Arc<Vec<f32>>, Digest);
 
-/// `trained <- theta - trained`; whether all of it is finite.
-fn subtract_from(state: &Canonical, trained: &mut [f32]) -> bool {
+/// `trained <- theta - trained`, and its digest; none unless all of it is finite.
+fn subtract_from(state: &Canonical, trained: &mut [f32]) -> Option<Digest> {
+    let mut hasher = update::contribution_hasher(trained.len());
     let mut finite = true;
-    for (value, theta) in trained.iter_mut().zip(&state.theta) {
-        *value = theta - *value;
-        finite &= value.is_finite();
+    // Hashed while it is in the cache.
+    for (values, theta) in trained.chunks_mut(CHUNK_ELEMENTS).zip(state.theta.chunks(CHUNK_ELEMENTS)) {
+        for (value, theta) in values.iter_mut().zip(theta) {
+            *value = theta - *value;
+            finite &= value.is_finite();
+        }
+        hasher.put(values);
     }
-    finite
+    finite.then(|| hasher.finish())
 }
 
 /// Warm-up by inner step, cosine decay by the share of the budget that is spent.

@@ -1,7 +1,7 @@
 //! What a node promised and what the flock decided: order, exactly once, across restarts.
 
 use crate::support::{ELEMENTS, History, SCHEMA, create, files, image, open, options, spec, spec_bytes};
-use starling_protocol::Digest;
+use starling_protocol::{Digest, update};
 use starling_store::{Store, StoreError};
 
 const SMALL: usize = 1000;
@@ -152,6 +152,33 @@ fn records_are_handed_out_in_order_and_bounded() {
     assert_eq!(store.record(9).unwrap(), store.head());
     assert_eq!(store.head_digest(), Some(history.record.digest()));
     assert_eq!(store.update(0).unwrap(), None, "a genesis has no update");
+}
+
+#[test]
+fn an_update_may_be_staged_and_what_nothing_names_goes_in_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut history, store) = History::founded(dir.path(), SMALL);
+    let given_up = history.clone().advance(1);
+    let update = history.advance(0);
+    for staged in [&given_up, &update] {
+        store.stage_update(staged).unwrap();
+        let killed = image(dir.path());
+        assert_eq!(open(killed.path()).head().unwrap().seq, 0, "staged is not committed");
+    }
+    store.put_report(history.attempt(0), &history.record, &update).unwrap();
+    let killed = image(dir.path());
+    let reopened = open(killed.path());
+    assert_eq!(reopened.pending_report().unwrap().1, history.record);
+    assert_eq!(reopened.update_by_digest(&history.record.update).unwrap().unwrap(), update);
+    store.commit(&history.record, &update).unwrap();
+    // Staged while a snapshot is pruned.
+    let next = history.clone().advance(0);
+    store.stage_update(&next).unwrap();
+    history.snapshot(&store);
+    assert_eq!(store.update_by_digest(&update::digest(&given_up)).unwrap(), None);
+    history.commit(&store);
+    assert_eq!(store.update(2).unwrap().unwrap(), next);
+    history.assert_loaded_from(&store);
 }
 
 #[test]
