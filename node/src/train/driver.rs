@@ -3,12 +3,12 @@
 
 use super::catch_up;
 use super::ledger::{Done, Job, Ledger};
-use super::reduction::Reduction;
+use super::reduction::{Named, Reduction};
 use super::trainer::{self, Happened, TrainerHandle};
 use super::view::Gauges;
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
-use crate::watch::event::Event;
+use crate::watch::event::{Committed, Event};
 use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
 use starling_data::Dataset;
@@ -38,17 +38,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
-    Reduced {
-        key: starling_protocol::engine::io::AttemptKey,
-        outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError>,
-    },
-    ReduceProgress {
-        key: starling_protocol::engine::io::AttemptKey,
-        bytes: u64,
-    },
-    CatchUpProgress {
-        bytes: u64,
-    },
+    Reduced { key: starling_protocol::engine::io::AttemptKey, outcome: Result<Named, crate::reduce::ReduceError> },
+    ReduceProgress { key: starling_protocol::engine::io::AttemptKey, bytes: u64 },
+    CatchUpProgress { bytes: u64 },
     CaughtUp(Result<catch_up::Arrived, catch_up::Failed>),
     ShardsFetched(Result<(), String>),
 }
@@ -115,7 +107,7 @@ pub struct Driver {
     /// What the node waits for since when; shown when it lasts.
     pub(super) waiting: Option<(Event, Instant)>,
     /// Commits that are shown once they are on disk.
-    pub(super) undurable: BTreeMap<PersistToken, Event>,
+    pub(super) undurable: BTreeMap<PersistToken, Committed>,
     pub(super) finish: Option<Finish>,
     pub(super) gauges: Gauges,
     inputs: VecDeque<Input>,
@@ -214,8 +206,8 @@ impl Driver {
                 for (to, bytes) in self.held.remove(&token).unwrap_or_default() {
                     self.net.send_control(to, bytes);
                 }
-                if let Some(event) = self.undurable.remove(&token) {
-                    self.show(event);
+                if let Some(committed) = self.undurable.remove(&token) {
+                    self.show_committed(committed);
                 }
                 self.feed(Input::Durable { token }).await?;
                 self.start_wanted_round().await

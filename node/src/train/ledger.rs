@@ -112,8 +112,16 @@ impl Ledger {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (done_queue, done) = mpsc::channel(JOBS_MAX);
         let state = Arc::new(RwLock::new(state));
-        let worker =
-            Worker { store, spec, naming, state: state.clone(), done: done_queue, speculative: None, snapshot_every };
+        let worker = Worker {
+            store,
+            spec,
+            naming,
+            state: state.clone(),
+            done: done_queue,
+            speculative: None,
+            snapshot_every,
+            snapshot_wanted: false,
+        };
         let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || worker.run(job_queue))?;
         Ok(Self { jobs, done, state, thread })
     }
@@ -127,6 +135,8 @@ struct Worker {
     done: mpsc::Sender<Done>,
     speculative: Option<(AttemptKey, Arc<Vec<u8>>)>,
     snapshot_every: u64,
+    /// A commit was made after which a snapshot may be due.
+    snapshot_wanted: bool,
 }
 
 impl Worker {
@@ -135,6 +145,13 @@ impl Worker {
             let Some(answer) = self.handle(job).unwrap_or_else(|failure| Some(Done::Fatal(failure))) else { continue };
             let fatal = matches!(answer, Done::Fatal(_));
             if self.done.blocking_send(answer).is_err() || fatal {
+                return;
+            }
+            // A commit is told first: a snapshot takes as long as the disk takes for 8 bytes a parameter.
+            if std::mem::take(&mut self.snapshot_wanted)
+                && let Err(failure) = self.snapshot_if_due()
+            {
+                drop(self.done.blocking_send(Done::Fatal(failure)));
                 return;
             }
         }
@@ -165,6 +182,7 @@ impl Worker {
             }
             Job::Commit { token, key, record } => {
                 self.commit(key, record)?;
+                self.snapshot_wanted = true;
                 Some(Done::Durable { token })
             }
             Job::Found { token, record } => {
@@ -199,7 +217,15 @@ impl Worker {
         let state = self.read();
         let step =
             OuterStep { update: &update, codec: state.record.next.codec, lr: lr as f32, momentum: momentum as f32 };
-        let result = state.speculate(&step);
+        // The report must find the update on disk: that is written while the state root is computed.
+        let result = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if let Err(e) = self.store.stage_update(&update) {
+                    tracing::debug!("the update is written with its report: {e}");
+                }
+            });
+            state.speculate(&step)
+        });
         drop(state);
         match result {
             Ok(manifest) => {
@@ -218,9 +244,7 @@ impl Worker {
                 Failure::message(Code::StoreDamaged, "the update of a decided round is gone from the store")
             })?),
         };
-        self.store.commit(&record, &update).map_err(store_failure)?;
-        self.apply(record, &update).map_err(|e| Failure::message(Code::StoreDamaged, e))?;
-        self.snapshot_if_due()
+        self.advance(record, &update)
     }
 
     fn replay(&mut self, record: Record, update: &[u8]) -> Result<Result<(), String>, Failure> {
@@ -237,20 +261,29 @@ impl Worker {
                 Err(e) => return Ok(Err(e.to_string())),
             }
         }
-        self.store.commit(&record, update).map_err(store_failure)?;
-        if let Err(e) = self.apply(record, update) {
-            return Ok(Err(e));
-        }
+        self.advance(record, update)?;
         self.snapshot_if_due()?;
         Ok(Ok(()))
     }
 
-    /// `record` is on disk as head; brings the memory after it.
-    fn apply(&mut self, record: Record, update: &[u8]) -> Result<(), String> {
+    /// Makes `record`, whose update was speculated on, the head on disk and in memory, side by side. Whatever fails, the
+    /// two may differ then, and the process must end.
+    fn advance(&self, record: Record, update: &[u8]) -> Result<(), Failure> {
         let (lr, momentum) = outer_rates(&self.spec, &record);
         let mut state = self.write();
         let step = OuterStep { update, codec: state.record.next.codec, lr, momentum };
-        state.adopt(&step, record).map_err(|e| e.to_string())
+        let (applied, committed) = std::thread::scope(|scope| {
+            let committing = scope.spawn(|| self.store.commit(&record, update));
+            (state.apply(&step), committing.join())
+        });
+        // No head until both are done: nobody may train from what is neither the one nor the other.
+        state.digest = Digest::default();
+        let panicked =
+            |_| Failure::message(Code::StoreDamaged, "a write of the store panicked; see the message before");
+        committed.map_err(panicked)?.map_err(store_failure)?;
+        applied.map_err(|e| Failure::message(Code::StoreDamaged, e))?;
+        state.adopt(record);
+        Ok(())
     }
 
     fn reload(&mut self) -> Result<Result<Record, String>, Failure> {

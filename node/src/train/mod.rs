@@ -4,6 +4,7 @@ mod canonical;
 mod catch_up;
 mod driver;
 mod ledger;
+mod moments;
 mod null;
 mod outputs;
 mod reduction;

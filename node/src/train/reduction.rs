@@ -1,11 +1,26 @@
 //! One attempt's reduction under way.
 
 use super::driver::Outcome;
-use crate::reduce::{NetLinks, ReduceEngine, ReduceJob, RingReducer};
+use crate::reduce::{NetLinks, ReduceEngine, ReduceError, ReduceJob, RingReducer};
 use starling_protocol::engine::io::AttemptKey;
+use starling_protocol::{Digest, update};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
+
+/// An encoded update and its digest.
+pub struct Named {
+    pub digest: Digest,
+    pub update: Arc<Vec<u8>>,
+}
+
+impl Named {
+    /// Hashes away from the runtime's threads: it takes a while for large models.
+    async fn of(update: Vec<u8>) -> Result<Self, ReduceError> {
+        let hash = move || Self { digest: update::digest(&update), update: Arc::new(update) };
+        tokio::task::spawn_blocking(hash).await.map_err(|e| ReduceError::Task(e.to_string()))
+    }
+}
 
 /// Dropping it stops the work and closes its streams.
 pub struct Reduction {
@@ -25,7 +40,10 @@ impl Reduction {
             let _ = progress_results.try_send(Outcome::ReduceProgress { key, bytes });
         });
         let work = tokio::spawn(async move {
-            let outcome = RingReducer::new(links).run(job, progress).await.map(Arc::new);
+            let outcome = match RingReducer::new(links).run(job, progress).await {
+                Ok(update) => Named::of(update).await,
+                Err(error) => Err(error),
+            };
             let _ = results.send(Outcome::Reduced { key, outcome }).await;
         });
         Self { key, update: None, _work: AbortOnDropHandle::new(work) }

@@ -2,8 +2,10 @@
 
 use super::canonical::Canonical;
 use super::ledger::Shared;
+use super::moments;
 use starling_data::Dataset;
-use starling_kernels::{OptimizerState, TrainError, Trainer};
+use starling_kernels::{TrainError, Trainer};
+use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::permutation::SampleOrder;
 use starling_protocol::record::Lease;
 use starling_protocol::run::InnerSpec;
@@ -21,8 +23,6 @@ const JOBS_MAX: usize = 8;
 const EVENTS_MAX: usize = 256;
 /// Steps of a round that may be left out because their loss is not finite.
 const STEPS_LEFT_OUT_MAX: u32 = 4;
-/// Name under which the AdamW moments are kept in the store.
-pub const MOMENTS: &str = "moments";
 
 /// What the device thread is asked to do.
 pub enum Job {
@@ -88,6 +88,8 @@ pub struct Trained {
     pub payload: Digest,
     pub step_us: u32,
     pub seconds: f64,
+    /// When the last inner step was done.
+    pub ended: Instant,
 }
 
 /// What a round needs beside its job.
@@ -177,31 +179,17 @@ impl Worker {
         self.save();
     }
 
-    /// The moments are private and never required: without them the first steps are a little less well scaled.
     fn restore(&mut self) {
-        let state = match self.store.private(MOMENTS) {
-            Ok(Some(bytes)) => decode_moments(&bytes),
-            Ok(None) => return,
-            Err(e) => {
-                tracing::warn!("the inner optimizer starts anew: {e}");
-                return;
-            }
-        };
-        let restored = state.ok_or_else(|| "its file is not of this model".to_string());
-        match restored.and_then(|s| self.trainer.set_moments(&s).map_err(|e| e.to_string())) {
-            Ok(()) => tracing::debug!("restored the inner optimizer's moments"),
-            Err(e) => tracing::warn!("the inner optimizer starts anew: {e}"),
+        match moments::restore(&mut *self.trainer, &self.store) {
+            Ok(true) => tracing::debug!("restored the inner optimizer's moments"),
+            Ok(false) => {}
+            Err(e) => tracing::warn!("the inner optimizer starts anew: {e:#}"),
         }
     }
 
     fn save(&mut self) {
-        let saved = self
-            .trainer
-            .moments()
-            .map_err(|e| e.to_string())
-            .and_then(|moments| put_moments(&self.store, &moments).map_err(|e| e.to_string()));
-        if let Err(e) = saved {
-            tracing::warn!("the inner optimizer's moments were not saved: {e}");
+        if let Err(e) = moments::save(&mut *self.trainer, &self.store) {
+            tracing::warn!("the inner optimizer's moments were not saved: {e:#}");
         }
     }
 
@@ -253,7 +241,8 @@ impl Worker {
             // Progress is for watching and for liveness; a full queue drops one, never a step.
             let _ = self.events.try_send(said);
         }
-        let seconds = started.elapsed().as_secs_f64();
+        let ended = Instant::now();
+        let seconds = ended.duration_since(started).as_secs_f64();
         let Some((delta, payload)) = self.pseudo_gradient(job)? else { return Ok(Happened::Stopped) };
         Ok(Happened::Trained(Trained {
             round: job.round,
@@ -266,6 +255,7 @@ impl Worker {
             payload,
             step_us: (seconds * 1e6 / f64::from(steps.max(1))) as u32,
             seconds,
+            ended,
         }))
     }
 
@@ -323,12 +313,11 @@ impl Worker {
         }
         delta.resize(state.elements(), 0.0);
         self.trainer.read(&mut delta).map_err(|e| e.to_string())?;
-        let finite = subtract_from(&state, &mut delta);
+        let payload = subtract_from(&state, &mut delta);
         drop(state);
-        if !finite {
+        let Some(payload) = payload else {
             return Err(format!("parameters became infinite or not a number in round {}: lower inner.lr", job.round));
-        }
-        let payload = update::contribution_digest(&delta);
+        };
         let delta = Arc::new(delta);
         self.spare = Some(delta.clone());
         Ok(Some((delta, payload)))
@@ -338,14 +327,19 @@ impl Worker {
 /// A pseudo-gradient and its digest.
 type Contribution = (Arc<Vec<f32>>, Digest);
 
-/// `trained <- theta - trained`; whether all of it is finite.
-fn subtract_from(state: &Canonical, trained: &mut [f32]) -> bool {
+/// `trained <- theta - trained`, and its digest; none unless all of it is finite.
+fn subtract_from(state: &Canonical, trained: &mut [f32]) -> Option<Digest> {
+    let mut hasher = update::contribution_hasher(trained.len());
     let mut finite = true;
-    for (value, theta) in trained.iter_mut().zip(&state.theta) {
-        *value = theta - *value;
-        finite &= value.is_finite();
+    // Hashed while it is in the cache.
+    for (values, theta) in trained.chunks_mut(CHUNK_ELEMENTS).zip(state.theta.chunks(CHUNK_ELEMENTS)) {
+        for (value, theta) in values.iter_mut().zip(theta) {
+            *value = theta - *value;
+            finite &= value.is_finite();
+        }
+        hasher.put(values);
     }
-    finite
+    finite.then(|| hasher.finish())
 }
 
 /// Warm-up by inner step, cosine decay by the share of the budget that is spent.
@@ -369,40 +363,4 @@ impl Rate<'_> {
 
 fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// `step u64 | elements u64 | m f32.. | v f32..`, little endian.
-fn put_moments(store: &Store, state: &OptimizerState) -> Result<(), starling_store::StoreError> {
-    let head = [state.step.to_le_bytes(), (state.m.len() as u64).to_le_bytes()].concat();
-    store.put_private(MOMENTS, &[&head, bytemuck::cast_slice(&state.m), bytemuck::cast_slice(&state.v)])
-}
-
-fn decode_moments(bytes: &[u8]) -> Option<OptimizerState> {
-    let (step, rest) = bytes.split_first_chunk::<8>()?;
-    let (elements, rest) = rest.split_first_chunk::<8>()?;
-    let elements = usize::try_from(u64::from_le_bytes(*elements)).ok()?;
-    if rest.len() != elements.checked_mul(8)? {
-        return None;
-    }
-    let values = |bytes: &[u8]| bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-    let (m, v) = rest.split_at(elements * 4);
-    Some(OptimizerState { step: u64::from_le_bytes(*step), m: values(m), v: values(v) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn moments_are_read_back_whole_or_not_at_all() {
-        let mut bytes = [7u64.to_le_bytes(), 2u64.to_le_bytes()].concat();
-        for value in [1.0f32, -2.5, 0.25, f32::MIN_POSITIVE] {
-            bytes.extend(value.to_le_bytes());
-        }
-        let back = decode_moments(&bytes).expect("whole");
-        assert_eq!((back.step, back.m, back.v), (7, vec![1.0, -2.5], vec![0.25, f32::MIN_POSITIVE]));
-        for cut in 0..bytes.len() {
-            assert!(decode_moments(&bytes[..cut]).is_none(), "cut at {cut}");
-        }
-    }
 }

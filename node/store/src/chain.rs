@@ -33,7 +33,8 @@ impl Store {
         change.apply()
     }
 
-    /// Keeps the update and record that this node is about to report, durable when this returns.
+    /// Keeps the update and record that this node is about to report, durable when this returns. An update that was
+    /// staged is not looked at again.
     ///
     /// # Errors
     /// [`StoreError::NotNext`] when the record does not stand on the head, [`StoreError::UpdateMismatch`] when
@@ -147,7 +148,19 @@ impl Store {
         self.updates.get(digest)
     }
 
+    /// Writes an update ahead of the report or commit that will name it, durable when this returns, so that they need
+    /// not wait for it. Only the last one staged is kept for them; at most one that nothing names stays behind.
+    pub fn stage_update(&self, update: &[u8]) -> Result<(), StoreError> {
+        let digest = self.updates.digest_of(update);
+        self.note(self.updates.put(&digest, update).and_then(|_| self.updates.sync([&digest])))?;
+        *lock(&self.staged) = Some(digest);
+        Ok(())
+    }
+
     fn keep_update(&self, record: &Record, update: &[u8]) -> Result<(), StoreError> {
+        if *lock(&self.staged) == Some(record.update) && self.updates.contains(&record.update) {
+            return Ok(());
+        }
         let got = self.updates.digest_of(update);
         if got != record.update {
             return Err(StoreError::UpdateMismatch { expected: record.update, got });
