@@ -32,6 +32,8 @@ pub const BALLOTS_AHEAD_MAX: u32 = 1 << 16;
 pub trait Choice: Clone + Eq {
     type Rank: Ord;
     fn rank(&self) -> Self::Rank;
+    /// Whether a voter has to hold something before it may name this.
+    fn needs_bytes(&self) -> bool;
 }
 
 /// Something said in a ballot.
@@ -210,8 +212,9 @@ impl<V: Choice> Ballot<V> {
             self.next = None;
             return;
         }
-        self.next.take_if(|next| next.why == Why::Copied && !usable(&next.said.value));
-        let copy = self.later(quorum, &usable);
+        let copyable = |value: &V| !value.needs_bytes() || usable(value);
+        self.next.take_if(|next| next.why == Why::Copied && !copyable(&next.said.value));
+        let copy = self.later(quorum, copyable);
         if self.next.as_ref().is_none_or(|next| next.why == Why::Copied) {
             // Nobody is waited for in a ballot that others have left.
             let patient = patient && copy.is_none();
@@ -247,12 +250,12 @@ impl<V: Choice> Ballot<V> {
         }
     }
 
-    /// The entry into the latest ballot that another voter is in with a value that can be used.
-    fn later(&self, quorum: &Quorum, usable: impl Fn(&V) -> bool) -> Option<Said<V>> {
+    /// The entry into the latest ballot that another voter is in with a value that can be copied.
+    fn later(&self, quorum: &Quorum, copyable: impl Fn(&V) -> bool) -> Option<Said<V>> {
         let own = self.said.as_ref().map_or(0, |said| said.ballot);
         let heard = self.estimates.iter().chain(&self.votes);
         let heard = heard.filter(|(id, said)| said.ballot > own && quorum.incarnation(id).is_some());
-        let latest = heard.map(|(_, said)| said).filter(|said| usable(&said.value));
+        let latest = heard.map(|(_, said)| said).filter(|said| copyable(&said.value));
         let latest = latest.max_by_key(|said| (said.ballot, said.voted))?;
         Some(Said { ballot: latest.ballot, value: latest.value.clone(), voted: None })
     }

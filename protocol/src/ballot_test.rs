@@ -19,6 +19,10 @@ impl Choice for Value {
     fn rank(&self) -> Self {
         *self
     }
+
+    fn needs_bytes(&self) -> bool {
+        *self != Self::Skip
+    }
 }
 
 struct Random(u64);

@@ -2,7 +2,7 @@
 //!
 //! A decoder checks a length, count or index against one of these before it allocates anything.
 
-/// Version of the wire protocol. Part of every stream protocol's name, of `Hello` and of every signature.
+/// Version of the wire protocol. Part of every stream protocol's name, of every envelope and of `Hello`.
 pub const PROTOCOL_VERSION: u16 = 2;
 
 /// Members of one flock, voters and learners.
@@ -24,7 +24,7 @@ pub const VOTE_BYTES_MAX: usize = 320;
 /// Ranges of positions that wait to be leased again; beyond it the shortest are given up.
 pub const FREE_SPANS_MAX: usize = 64;
 /// Tickets whose uses a lineage counts, and identities and tickets that it has revoked.
-pub const GRANTS_MAX: usize = 64;
+pub const GRANTS_MAX: usize = 512;
 /// Lineages whose difference a lineage has taken in.
 pub const MERGED_MAX: usize = 64;
 /// Bytes of an encoded admission ticket.

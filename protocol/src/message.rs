@@ -111,7 +111,8 @@ pub struct Ready {
     pub lineage: Digest,
     /// The COMMIT that this contribution is to enter.
     pub round: u64,
-    /// The record that made the state from which it was trained. Not the head: it holds over SKIPs.
+    /// The record that made the state to which it is to be applied. Not the head: it holds over SKIPs. A contribution
+    /// that is offered again was trained from an earlier one.
     pub base: Digest,
     pub state_root: Digest,
     /// Start of the sender's process: a process that lost its contribution may make another one.
@@ -131,7 +132,7 @@ pub struct Ready {
     pub leave: bool,
     /// The payload holds the difference of this lineage as well (`protocol.md` §9).
     pub merges: Option<Digest>,
-    /// Round-trip times, by ascending place in the base record's list of members.
+    /// Round-trip times, by ascending place in the head record's list of members.
     #[serde(deserialize_with = "bounded::list::<_, _, RTTS_MAX>")]
     pub rtts: Vec<PeerRtt>,
 }

@@ -3,5 +3,6 @@
 pub mod demo;
 pub mod flock;
 pub mod kills;
+pub mod netns;
 pub mod process;
 pub mod report;

@@ -131,7 +131,9 @@ impl Driver {
             let on: Vec<_> = waiting.on.iter().map(NodeId::short).collect();
             if on.is_empty() { waiting.why.to_string() } else { format!("{}: {}", on.join(", "), waiting.why) }
         });
-        let barred = || self.barred.clone().filter(|_| view.phase == Phase::Joining);
+        // It follows the flock record by record, so it is either.
+        let outside = matches!(view.phase, Phase::Joining | Phase::CatchingUp);
+        let barred = || self.barred.clone().filter(|_| outside);
         let waiting = barred().or(waiting);
         let seeking = || (view.phase == Phase::Seeking).then(|| seeking_text(view.others.len()));
         let waiting = waiting.or_else(seeking);

@@ -176,11 +176,16 @@ fn a_record_that_is_refused_is_not_taken() {
     assert_eq!(audit.push(&chain[3]), Ok(()));
 }
 
+/// Nodes under the incarnations that a record knows of them.
+fn as_voted(parent: &Record, members: &[crate::NodeId]) -> Vec<(crate::NodeId, u64)> {
+    members.iter().map(|id| (*id, parent.member(id).map_or(1, |member| member.incarnation))).collect()
+}
+
 #[test]
 fn what_a_fork_leaves_is_outside_and_what_it_takes_is_its_own() {
     let mut chain = three();
     let skip = succession::skip(&chain[2], chain[2].digest()).unwrap();
-    let fork = succession::fork(&skip, skip.digest(), &sample::spec(), &[node(1), node(2)]).unwrap();
+    let fork = succession::fork(&skip, skip.digest(), &sample::spec(), &as_voted(&skip, &[node(1), node(2)])).unwrap();
     let next = commit(&fork, &[], |_| WHOLE);
     chain.extend([skip, fork, next]);
     let summary = audited(&chain).unwrap().summary();

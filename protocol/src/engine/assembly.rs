@@ -62,7 +62,8 @@ impl Engine {
         let since = round.quorum_ready_at?;
         let took = since.since(round.began);
         let voters = took.clamp(self.timing.patience_min, self.timing.patience_max);
-        let learners = (took / 10).clamp(LEARNER_GRACE.0.max(2 * self.slowest_rtt()), LEARNER_GRACE.1);
+        let least = LEARNER_GRACE.0.max(2 * self.slowest_rtt()).min(LEARNER_GRACE.1);
+        let learners = (took / 10).clamp(least, LEARNER_GRACE.1);
         Some((self.now.since(since), voters, learners.min(voters)))
     }
 

@@ -176,7 +176,12 @@ impl Engine {
             let reason = self.round.as_ref().and_then(|r| self.fault(member, r)).unwrap_or("it did not contribute");
             self.notice(Notice::MemberLeft { member: *member, round, reason });
         }
+        let fork = self.head.as_ref().is_some_and(|head| head.record.lineage != standing.record.lineage);
+        let (lineage, digest) = (standing.record.lineage, standing.digest);
         self.stand_on(standing);
+        if fork {
+            self.take_along(lineage, digest);
+        }
         self.hand_to_learners();
         if !self.end_if_spent() {
             self.enter_round(false);
@@ -229,6 +234,11 @@ impl Engine {
             return;
         }
         if mine.is_some_and(|mine| self.may_decide_itself(&mine, &best)) {
+            return;
+        }
+        // Length alone calls nobody away from a quorum: a fork that left it has not done more than it by that.
+        let length_alone = mine.is_some_and(|mine| mine.lineage != best.lineage && mine.tokens == best.tokens);
+        if length_alone && self.is_member(&self.me) && self.quorum_in_reach() {
             return;
         }
         let sources = open.iter().filter(|(_, p)| p.lineage == best.lineage && p.seq >= best.seq);

@@ -75,7 +75,7 @@ pub struct Candidate {
     pub readys: Vec<Vec<u8>>,
 }
 
-/// Bounds in microseconds within which deadlines tune themselves (see [`super::pace`]). All of them trigger messages;
+/// Bounds in microseconds within which deadlines tune themselves by what was measured. All of them trigger messages;
 /// none enters a record.
 #[derive(Clone, Debug)]
 pub struct Timing {

@@ -14,7 +14,7 @@ use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId};
 use std::collections::BTreeMap;
 
-/// Attempts at one round before voters enter with SKIP.
+/// Attempts after attempt 0 at one round before voters enter with SKIP.
 pub(super) const ATTEMPTS_MAX: u32 = 3;
 /// Steps of a ballot after one input: with a single voter all happen at once.
 const STEPS_MAX: usize = 8;
@@ -28,6 +28,11 @@ impl Choice for Value {
     fn rank(&self) -> Self::Rank {
         let kind = std::cmp::Reverse(self.kind);
         (kind, self.tokens, self.contributors, std::cmp::Reverse(self.digest))
+    }
+
+    // Of a set the READYs are looked for when it is decided.
+    fn needs_bytes(&self) -> bool {
+        self.kind == ValueKind::Commit
     }
 }
 
@@ -160,9 +165,9 @@ impl Engine {
     /// Proof that a record was decided.
     pub(super) fn hear_certificate(&mut self, from: NodeId, certificate: Certificate) {
         self.check_split(&certificate);
-        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
+        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return self.stale(from) };
         if (certificate.lineage, certificate.seq) != (head.record.lineage, round.seq) || round.proof.is_some() {
-            return;
+            return self.stale(from);
         }
         let proof =
             certificate::verify_votes(self.verifier.as_ref(), &self.run, &head.quorum, &head.digest, &certificate);
@@ -222,13 +227,14 @@ impl Engine {
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return false };
         let Some((skip, _)) = &round.skip else { return false };
         let fallback = Value::skip(*skip);
-        let (holding, fetching) = (&round.holding, &round.fetching);
+        let (holding, fetching, now) = (&round.holding, &round.fetching, self.now);
+        // Nobody could give it just now. It may be needed all the same, and is asked for again after a while.
+        let failed = |digest: &Digest| fetching.get(digest).is_some_and(|f| f.failures > 0 && now < f.not_before);
         let usable = |value: &Value| match value.kind {
             ValueKind::Skip => value.digest == fallback.digest,
             ValueKind::Set => false,
             ValueKind::Commit => {
-                let failed = fetching.get(&value.digest).is_some_and(|f| f.failures > 0);
-                holding.contains_key(&value.digest) || !(failed || contradicts_own(holding, value))
+                holding.contains_key(&value.digest) || !(failed(&value.digest) || contradicts_own(holding, value))
             }
         };
         let patient = self.now.since(round.record_vote.said_at) < patience;
@@ -242,7 +248,7 @@ impl Engine {
             return self.say(Question::RECORD);
         }
         let other = contradicts_own(&round.holding, &said.value);
-        let failed = other || round.fetching.get(&said.value.digest).is_some_and(|fetching| fetching.failures > 0);
+        let failed = other || failed(&said.value.digest);
         if other && forced {
             // A quorum has named it: it is this node's result that is wrong.
             self.own_fault("its result of an attempt differs from that of a quorum");

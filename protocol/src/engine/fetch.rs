@@ -42,6 +42,8 @@ impl Engine {
         if sources.is_empty()
             || round.holding.contains_key(&value.digest)
             || round.fetching.get(&value.digest).is_some_and(waits)
+            // Two results of one attempt, of which one is wrong, must not be taken for each other.
+            || round.fetching.values().any(|f| f.key == key && (f.active || f.candidate.is_some()))
             || round.fetching.len() >= RESULTS_MAX
             || round.running.as_ref().is_some_and(|running| running.key == key)
         {

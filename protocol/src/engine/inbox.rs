@@ -143,6 +143,10 @@ impl Engine {
         if self.head.as_ref().is_some_and(past) {
             return self.stale(from);
         }
+        // What a former process of this peer said does not hold any more, and comes up again on a new connection.
+        if self.peers.get(&from).is_some_and(|peer| peer.boot != Some(ready.boot)) {
+            return self.stale(from);
+        }
         if bytes.len() > READY_BYTES_MAX {
             return self.refuse(from, Refusal::Malformed { what: "ready beyond its size" });
         }

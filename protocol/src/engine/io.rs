@@ -1,6 +1,7 @@
 //! What goes into the engine and what comes out of it.
 
 use super::config::{Candidate, Register};
+use crate::admission::Revocation;
 use crate::message::{Certificate, Phase};
 use crate::record::{Measured, Record, Span};
 use crate::run::{Codec, Minority};
@@ -83,6 +84,8 @@ pub enum Input {
     Fetched { candidate: Candidate },
     /// Nobody could give the candidate of this attempt with this record.
     FetchFailed { key: AttemptKey, record: Digest },
+    /// The operator hands in a revocation by the run's creator; one that the creator did not sign is dropped.
+    Revoke { revocation: Revocation },
     /// The operator wants this node to go (SIGTERM, Ctrl-C).
     Leave,
 }

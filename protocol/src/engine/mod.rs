@@ -39,6 +39,7 @@ mod partition;
 mod peer;
 mod register;
 mod round;
+mod statement;
 pub mod succession;
 mod view;
 
@@ -46,6 +47,7 @@ pub use config::{Candidate, EngineConfig, Founding, Register, Stored, Timing};
 pub use peer::PEERS_MAX;
 pub use view::{Held, MemberState, MemberView, QuorumView, View, Waiting};
 
+use crate::admission::Revocation;
 use crate::identity::{NodeId, Signer, Verifier};
 use crate::run::RunSpec;
 use crate::{Digest, wire};
@@ -73,6 +75,8 @@ pub struct Engine {
     run: Digest,
     boot: u64,
     ticket: Vec<u8>,
+    /// What the run's creator has revoked, as far as this node was told: spread in its READYs.
+    revocations: Vec<Revocation>,
     timing: Timing,
     clock: Clock,
     now: Moment,
@@ -115,6 +119,7 @@ impl Engine {
             run,
             boot,
             ticket,
+            revocations: Vec::new(),
             timing,
             clock: Clock::default(),
             now: Moment::default(),
@@ -190,6 +195,7 @@ impl Engine {
             Input::CatchUpFailed { reason, diverged } => self.catch_up_failed(reason, diverged),
             Input::Fetched { candidate } => self.fetched(candidate),
             Input::FetchFailed { key, record } => self.fetch_failed(&key, &record),
+            Input::Revoke { revocation } => self.revoke(revocation),
             Input::Leave => self.leave(),
         }
     }

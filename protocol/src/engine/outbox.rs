@@ -121,7 +121,9 @@ impl Engine {
             self.repeat_votes(&[peer]);
             self.repeat_fork(&[peer]);
         }
-        if self.wants_in() {
+        // Voters let in; a ticket is nobody else's business.
+        let votes = self.head.as_ref().is_some_and(|head| head.quorum.incarnation(&peer).is_some());
+        if votes && self.wants_in() {
             self.send_join(&[peer]);
         }
     }
@@ -171,7 +173,10 @@ impl Engine {
         if self.now.since(self.beat.repeated_at) >= self.timing.repeat {
             self.beat.repeated_at = self.now;
             let members = self.reachable_members();
-            self.repeat_ready(&members);
+            // Whoever reduces or votes has all that it needs.
+            if self.round.as_ref().is_some_and(|round| round.running.is_none() && !round.record_vote.entered()) {
+                self.repeat_ready(&members);
+            }
             let voters = self.reachable_voters();
             self.repeat_votes(&voters);
             self.repeat_fork(&members);
@@ -186,8 +191,8 @@ impl Engine {
         if fresh || self.now.since(self.beat.join_at) >= self.timing.join_every {
             self.beat.joined = Some(digest);
             self.beat.join_at = self.now;
-            let all = self.reachable();
-            self.send_join(&all);
+            let voters = self.reachable_voters();
+            self.send_join(&voters);
         }
     }
 }

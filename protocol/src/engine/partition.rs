@@ -5,9 +5,10 @@ use super::clock::Moment;
 use super::io::{Notice, Output};
 use super::round::Training;
 use super::succession;
-use crate::NodeId;
+use crate::limits::VOTERS_MAX;
 use crate::message::{Certificate, Fork, Message, member_bits, member_indices};
 use crate::run::Minority;
+use crate::{NodeId, ring};
 
 /// Whether a quorum is in reach, and since when not.
 #[derive(Debug, Default)]
@@ -91,7 +92,14 @@ impl Engine {
                     peer.present() && stands && self.now.since(peer.heard_at) < self.silence(peer)
                 })
         };
-        round.members.iter().filter(here).copied().collect()
+        let here: Vec<NodeId> = round.members.iter().filter(here).copied().collect();
+        // A fork's proof has room for so many statements: voters first, then whoever comes first in the shared order.
+        // The others find a lineage that is longer than theirs, and join it.
+        let votes = |id: &NodeId| head.quorum.incarnation(id).is_some();
+        let (voters, others): (Vec<NodeId>, Vec<NodeId>) = ring::order(&head.digest, here).into_iter().partition(votes);
+        let mut members: Vec<NodeId> = voters.into_iter().chain(others).take(VOTERS_MAX).collect();
+        members.sort_unstable();
+        members
     }
 
     fn fork_statement(&self, members: &[NodeId]) -> Option<Fork> {
@@ -109,7 +117,7 @@ impl Engine {
     /// Says with whom this node would go on, and goes when all of them say the same.
     fn propose_fork(&mut self) {
         let members = self.fork_members();
-        let Some(fork) = self.fork_statement(&members) else { return };
+        let Some(fork) = self.fork_statement(&members).filter(|_| members.contains(&self.me)) else { return };
         let Some(bytes) = self.seal(&Message::Fork(fork.clone())) else { return };
         if self.cut_fork().is_none_or(|said| said.members != fork.members || said.parent != fork.parent) {
             let targets: Vec<NodeId> = members.iter().filter(|id| **id != self.me).copied().collect();
@@ -127,8 +135,7 @@ impl Engine {
                 == (fork.lineage, fork.seq, fork.parent, &fork.members);
             same.then(|| signed.clone())
         };
-        let votes: Option<Vec<Vec<u8>>> = members.iter().map(said).collect();
-        if let Some(votes) = votes.filter(|votes| votes.len() <= crate::limits::VOTERS_MAX) {
+        if let Some(votes) = members.iter().map(said).collect::<Option<Vec<Vec<u8>>>>() {
             self.fork(&members, votes);
         }
     }

@@ -65,7 +65,8 @@ impl Engine {
     /// Whether this node may speak in votes: a restarted one first asks a quorum of voters whether its register is
     /// the newest that they have seen.
     pub(super) fn may_speak(&self) -> bool {
-        let Some(head) = self.head.as_ref().filter(|_| self.votes()) else { return false };
+        let sound = self.votes() && !self.catch_up.distrusts();
+        let Some(head) = self.head.as_ref().filter(|_| sound) else { return false };
         !self.voice.resumed || head.quorum.met_by(|id| *id == self.me || self.voice.witnesses.contains(id))
     }
 
@@ -92,6 +93,7 @@ impl Engine {
         self.write_empty_register();
         let all = self.reachable();
         self.send_hello(&all);
+        self.offer_anew();
     }
 
     /// Writes that this incarnation has signed nothing yet in the lineage of the head.
@@ -124,13 +126,25 @@ impl Engine {
         if witness.incarnation != self.voice.incarnation {
             return;
         }
+        let voter = self.head.as_ref().is_some_and(|head| head.quorum.incarnation(&from).is_some());
         if witness.stamp > self.voice.stamp() && self.voice.resumed {
-            return self.new_incarnation("others have seen newer votes of this identity than its disk holds");
+            // Voters are asked: anybody else could silence them all by a lie.
+            if voter {
+                self.new_incarnation("others have seen newer votes of this identity than its disk holds");
+            }
+            return;
         }
-        // As many as there can be voters; who is none does no harm here.
+        // Also of who is no voter yet: it may be one of the next record's, and says this only once.
         if self.voice.witnesses.len() < super::PEERS_MAX {
             self.voice.witnesses.insert(from);
         }
+    }
+
+    /// Goes along into a fork: the register speaks of the new lineage from now on, and never again of the parent's.
+    pub(super) fn take_along(&mut self, lineage: Digest, parent: Digest) {
+        let stamp = self.voice.stamp();
+        let incarnation = self.voice.incarnation;
+        self.persist(Register { incarnation, lineage, parent, stamp, estimate: None, vote: None }, None);
     }
 
     /// Takes a lineage that is new to this node: votes of its incarnation in another lineage stay where they are.

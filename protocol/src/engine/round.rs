@@ -7,12 +7,10 @@ use super::clock::Moment;
 use super::decision::{Holding, Instance};
 use super::fetch::Fetching;
 use super::io::{AttemptKey, Finish, Output, PersistToken};
-use super::liveness::fault;
 use super::succession::{self, SignedReady};
-use crate::limits::{RTTS_MAX, STATEMENTS_MAX};
-use crate::message::{Certificate, Leave, Message, PeerRtt, Ready, Statement, StatementKind};
+use crate::message::{Certificate, Leave, Message, Ready};
 use crate::record::{Measured, Record};
-use crate::{Digest, NodeId, admission, wire};
+use crate::{Digest, NodeId, wire};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A leaving node stays for so long, in microseconds, so that the record under way takes its leave along.
@@ -268,51 +266,15 @@ impl Engine {
         }
     }
 
-    /// What this node says about others in its READY: who asks to be let in, and who is dead. Members that see the
-    /// same speak of different ones, so that many fit.
-    fn statements(&self) -> Vec<Statement> {
-        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return Vec::new() };
-        let mut all = self.joins(&head.record);
-        let dead = |id: &&NodeId| self.fault(id, round).is_some_and(|why| [fault::DOWN, fault::LEFT].contains(&why));
-        all.extend(round.members.iter().filter(dead).map(|id| {
-            let (kind, grant) = (StatementKind::Suspect, Digest::default());
-            Statement { kind, id: *id, incarnation: 0, grant }
-        }));
-        let offset = head.record.member_index(&self.me).unwrap_or(0) * STATEMENTS_MAX;
-        let count = all.len();
-        let mut said: Vec<Statement> =
-            (0..count.min(STATEMENTS_MAX)).filter_map(|i| all.get((offset + i) % count).cloned()).collect();
-        said.sort_unstable();
-        said.dedup();
-        said
-    }
-
-    /// Nodes that ask to be let in, stand on a recent record of this chain and are admitted, by ascending id.
-    fn joins(&self, record: &Record) -> Vec<Statement> {
-        let fresh = |at: Moment| self.now.since(at) <= self.timing.join_valid;
-        let asks = self.peers.iter().filter_map(|(id, peer)| {
-            let (join, at) = peer.join.as_ref().filter(|_| peer.present())?;
-            fresh(*at).then_some((id, join))
-        });
-        let statement = |(id, join): (&NodeId, &crate::message::Join)| {
-            let verifier = self.verifier.as_ref();
-            let grant = match record.member(id) {
-                Some(_) => Digest::default(),
-                None => admission::admit(&self.spec, verifier, &self.run, record, id, &join.ticket).ok()?,
-            };
-            let (kind, incarnation) = (StatementKind::Joins, join.incarnation);
-            Some(Statement { kind, id: *id, incarnation, grant })
-        };
-        asks.filter_map(statement).collect()
-    }
-
-    fn rtts(&self) -> Vec<PeerRtt> {
-        let Some(round) = &self.round else { return Vec::new() };
-        let rtt = |(place, id): (usize, &NodeId)| {
-            let micros = self.peers.get(id).map(|peer| peer.rtt).filter(|rtt| *rtt > 0)?;
-            Some(PeerRtt { peer: u16::try_from(place).ok()?, rtt: (micros / 100).min(u32::from(u16::MAX)) as u16 })
-        };
-        round.members.iter().enumerate().filter_map(rtt).take(RTTS_MAX).collect()
+    /// Says READY once more, as a new start: what the one before said does not count any more.
+    pub(super) fn offer_anew(&mut self) {
+        if let Some(contribution) = &mut self.contribution {
+            contribution.ready = None;
+        }
+        if let Some(round) = &mut self.round {
+            round.own = None;
+        }
+        self.offer();
     }
 
     /// Stops the trainer if it runs.

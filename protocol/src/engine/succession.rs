@@ -144,7 +144,8 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
     if gone.is_empty() {
         return None;
     }
-    let ids: Vec<u8> = gone.iter().flat_map(|member| member.id.0).collect();
+    let bytes = |member: &Member| [&member.id.0[..], &member.incarnation.to_le_bytes()].concat();
+    let ids: Vec<u8> = gone.iter().flat_map(bytes).collect();
     let lineage = Digest::of("starling fork v1", &[&parent.lineage.0, &parent_digest.0, &ids]);
     let voters: Vec<NodeId> = if gone.iter().any(|member| member.role == Role::Voter) {
         gone.iter().filter(|member| member.role == Role::Voter).map(|member| member.id).collect()
@@ -213,7 +214,8 @@ fn contributor(contribution: &SignedReady) -> Contributor {
 /// The lineages whose difference is in the state now.
 fn merged(parent: &Record, contributions: &[SignedReady]) -> Vec<Digest> {
     let mut merged = parent.merged.clone();
-    for lineage in contributions.iter().filter_map(|c| c.ready.merges) {
+    let votes = |c: &&SignedReady| parent.member(&c.member).is_some_and(|member| member.role == Role::Voter);
+    for lineage in contributions.iter().filter(votes).filter_map(|c| c.ready.merges) {
         if let Err(at) = merged.binary_search(&lineage)
             && merged.len() < MERGED_MAX
         {

@@ -36,9 +36,19 @@ pub struct Disk {
 /// One batch: on the disk as a whole, or not at all.
 #[derive(Clone, Debug)]
 pub enum Write {
-    Found { link: Link, state: Rc<State> },
-    Vote { register: Box<Register>, candidate: Option<Held> },
-    Commit { link: Link, state: Rc<State> },
+    Found {
+        link: Link,
+        state: Rc<State>,
+    },
+    Vote {
+        register: Box<Register>,
+        candidate: Option<Held>,
+    },
+    /// Without a state the one on the disk stays.
+    Commit {
+        link: Link,
+        state: Option<Rc<State>>,
+    },
 }
 
 impl Link {
@@ -57,7 +67,7 @@ impl Disk {
             }
             Write::Commit { link, state } => {
                 self.chain.push(link);
-                self.state = Some(state);
+                self.state = state.or(self.state.take());
                 self.candidates.clear();
             }
         }

@@ -212,7 +212,7 @@ impl World {
             running = process.reducing.take_if(|running| *running == key).is_some();
         });
         if running {
-            self.break_reductions(node, None, true, false);
+            self.break_reductions(node, |other, _| *other == key, true, false);
         }
     }
 
@@ -285,6 +285,11 @@ impl World {
             let bytes = process.and_then(|process| process.update(&self.nodes[node].disk, &twice));
             state = bytes.and_then(|b| state.step(self.spec.sync.codec, &b, lr, momentum)).unwrap_or(state);
         }
+        if key.is_some() && self.damaged_decided(&link) {
+            // Nobody else had a word in it: the damaged state is the flock's now.
+            self.process(node, |process| process.damaged = false);
+            self.tainted.insert(link.digest);
+        }
         self.observe(&Observed::Committing { node, key, link: &link, state: &state, mine });
         let (head, held) = (link.clone(), Rc::clone(&state));
         self.process(node, |process| {
@@ -297,8 +302,18 @@ impl World {
             }
         });
         self.reductions.prune(link.record.seq);
-        self.decided.entry(link.digest).or_insert((link.record.kind, self.now));
-        self.write(node, token, Write::Commit { link, state });
+        self.write(node, token, Write::Commit { link, state: key.map(|_| state) });
+    }
+
+    /// Whether all votes for a record are by nodes whose state is damaged: one that goes on alone.
+    fn damaged_decided(&self, link: &Link) -> bool {
+        let votes = link.certificate.as_deref().map_or(&[][..], |certificate| certificate.votes.as_slice());
+        let damaged = |bytes: &Vec<u8>| {
+            let sender = bytes.get(2..34).and_then(|id| id.try_into().ok()).map(NodeId);
+            let node = sender.and_then(|id| self.keys.index(&id)).and_then(|node| self.nodes[node].process.as_ref());
+            node.is_some_and(|process| process.damaged)
+        };
+        votes.iter().all(damaged) || self.tainted.contains(&link.digest)
     }
 
     fn write(&mut self, node: usize, token: PersistToken, write: Write) {
@@ -325,6 +340,9 @@ impl World {
 
     pub(super) fn store(&mut self, node: usize, write: Write) {
         self.observe(&Observed::Stored { node, write: &write });
+        if let Write::Commit { link, .. } = &write {
+            self.decided.entry(link.digest).or_insert((link.record.kind, self.now));
+        }
         self.nodes[node].disk.apply(write);
     }
 

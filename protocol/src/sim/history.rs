@@ -129,7 +129,9 @@ impl World {
         self.calm = true;
         self.network.heal();
         for node in 0..self.nodes.len() {
-            let hung = self.nodes[node].process.as_ref().is_some_and(|process| process.hung || process.finished);
+            // A trainer that hangs, and a memory that is damaged, are a person's to mend.
+            let process = self.nodes[node].process.as_ref();
+            let hung = process.is_some_and(|process| process.hung || process.damaged || process.finished);
             if !core.contains(&node) {
                 self.crash(node, false);
                 self.nodes[node].gone = true;
@@ -150,7 +152,8 @@ impl World {
         let head = heads.max_by_key(|head| best(head.record.tokens, &head.record.lineage, head.record.seq));
         let Some(head) = head else { return self.nodes.iter().all(|n| n.disk.chain.is_empty()) && core.contains(&0) };
         if self.spec.partition.minority == Minority::Fork {
-            return true;
+            let stands = |node: &&usize| self.nodes[**node].disk.head().is_some_and(|mine| mine.digest == head.digest);
+            return core.iter().filter(stands).any(|node| head.record.member(&self.nodes[*node].id).is_some());
         }
         let quorum = Quorum::after(&head.record, &head.digest);
         let speaks = |id: &NodeId| {
@@ -173,6 +176,10 @@ impl World {
             due && world.flown(core, began)
         });
         if self.violation.is_some() {
+            return;
+        }
+        if !done && !self.recoverable(core) {
+            // What was decided since has voters that are dead, and the policy is to wait for them.
             return;
         }
         if !done {

@@ -76,13 +76,13 @@ impl World {
         self.schedule(again, from, 0, Event::Lie);
         let near: Vec<usize> = self.network.neighbours(from).into_iter().collect();
         let Some(to) = self.random.pick(&near).filter(|_| self.nodes[from].alive()) else { return };
-        if let Some(bytes) = self.fabricate(from) {
+        if let Some(bytes) = self.fabricate(from, to) {
             let after = self.random.between(MS, 50 * MS);
             self.schedule(after, to, 0, Event::Junk { from, bytes });
         }
     }
 
-    fn fabricate(&mut self, from: usize) -> Option<Rc<Vec<u8>>> {
+    fn fabricate(&mut self, from: usize, to: usize) -> Option<Rc<Vec<u8>>> {
         let liar = self.nodes[from].liar.as_ref()?;
         let (said, ready) = (liar.said.clone()?, liar.ready.clone());
         let mut bytes = said.to_vec();
@@ -108,7 +108,11 @@ impl World {
             6 => bytes = self.not_a_number(from, ready?)?,
             7 => bytes = self.thin_certificate(from)?,
             _ => {
-                let wide = Ready { samples: 1 << 40, ..ready? };
+                // Of the very round that it is told in, and beyond any lease.
+                let head = &self.nodes[to].head()?.record;
+                let base = head.base_or(self.nodes[to].head()?.digest);
+                let (lineage, round) = (head.lineage, head.round + 1);
+                let wide = Ready { lineage, round, base, samples: 1 << 40, ..ready? };
                 return self.sealed(from, &Message::Ready(wide));
             }
         }

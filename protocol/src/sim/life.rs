@@ -5,11 +5,13 @@ use super::invariant::Observed;
 use super::schedule::{Fault, Planned};
 use super::world::{Event, World};
 use super::{MS, SECOND};
-use crate::engine::io::{Input, Notice, Refusal};
+use crate::engine::io::{AttemptKey, Input, Notice, Refusal};
 use std::collections::BTreeSet;
 
 /// Snapshots of a disk that are kept, one a while.
 const SNAPSHOTS: usize = 12;
+/// Nothing else goes wrong for so long after an old disk is back, so that its node can be told.
+const QUIET: u64 = 8 * SECOND;
 
 impl World {
     pub(super) fn start(&mut self, node: usize) {
@@ -24,6 +26,7 @@ impl World {
         }
         let spec = self.spec.clone();
         self.nodes[node].start(node, &self.keys, &spec, found);
+        self.nodes[node].started_at = self.now;
         self.note(|| Some(format!("n{node} starts")));
         self.observe(&Observed::Started { node });
         let phase = self.random.between(0, 100 * MS);
@@ -101,7 +104,7 @@ impl World {
             }
         }
         let spare = self.random.chance(50);
-        self.break_reductions(node, None, spare, silent);
+        self.break_reductions(node, |_, _| true, spare, silent);
     }
 
     fn mark_lost(&mut self, process: &super::process::Process) {
@@ -123,11 +126,17 @@ impl World {
             let after = self.random.between(0, 200 * MS);
             self.schedule(after, at, 0, Event::Down { other, conn });
         }
-        self.break_reductions(a, Some(b), true, false);
+        self.break_reductions(a, |_, members| members.contains(&b), true, false);
     }
 
-    pub(super) fn break_reductions(&mut self, node: usize, other: Option<usize>, spare_done: bool, silent: bool) {
-        for (key, hanging) in self.reductions.hit(node, other, spare_done) {
+    pub(super) fn break_reductions(
+        &mut self,
+        node: usize,
+        concerns: impl Fn(&AttemptKey, &[usize]) -> bool,
+        spare_done: bool,
+        silent: bool,
+    ) {
+        for (key, hanging) in self.reductions.hit(node, concerns, spare_done) {
             for member in hanging {
                 // A stream that ends is noticed; one that just stops is not.
                 if !silent && self.random.chance(80) {
@@ -156,7 +165,8 @@ impl World {
     /// One fault of the schedule, where it can happen.
     pub(super) fn strike(&mut self, index: usize) {
         self.take_snapshots();
-        let Some(Planned { fault, .. }) = self.schedule.get(index).copied().filter(|_| !self.calm) else { return };
+        let quiet = self.calm || self.now < self.quiet_until;
+        let Some(Planned { fault, .. }) = self.schedule.get(index).copied().filter(|_| !quiet) else { return };
         self.note(|| Some(format!("fault {index}: {fault:?}")));
         let count = self.nodes.len() as u64;
         let place = |number: u64| (number % count) as usize;
@@ -206,11 +216,19 @@ impl World {
                 self.network.clog(a, b, until);
             }
             Fault::Hang { node } => self.process(place(node), |process| process.hung = true),
-            Fault::Damage { node } => self.process(place(node), |process| {
+            Fault::Damage { node } => self.damage(place(node)),
+            Fault::Leave { node, back } => self.leave(place(node), back),
+        }
+    }
+
+    /// One at a time: two that are damaged alike could outvote the others.
+    fn damage(&mut self, node: usize) {
+        let damaged = |n: &super::process::Node| n.process.as_ref().is_some_and(|process| process.damaged);
+        if !self.nodes.iter().any(damaged) {
+            self.process(node, |process| {
                 process.state = process.state.damaged();
                 process.damaged = true;
-            }),
-            Fault::Leave { node, back } => self.leave(place(node), back),
+            });
         }
     }
 
@@ -223,18 +241,32 @@ impl World {
     /// nothing that remembers it would be left.
     fn lose_disk(&mut self, node: usize, age: Option<u64>, back: u64) {
         let others = self.nodes.iter().enumerate().filter(|(other, n)| *other != node && !n.disk.chain.is_empty());
-        if others.count() == 0 {
+        let then = self.now.saturating_sub(age.unwrap_or(0));
+        let old = self.nodes[node].snapshots.iter().rev().find(|(at, _)| age.is_some() && *at <= then).cloned();
+        if others.count() == 0 || old.as_ref().is_some_and(|(since, _)| !self.remembered(node, *since)) {
             return;
         }
         self.crash(node, false);
-        let then = self.now.saturating_sub(age.unwrap_or(0));
-        let old = self.nodes[node].snapshots.iter().rev().find(|(at, _)| age.is_some() && *at <= then);
+        if old.is_some() {
+            self.quiet_until = self.now + back + QUIET;
+        }
         let old = old.map_or_else(Disk::default, |(_, disk)| disk.clone());
         self.marks.hit(if old.chain.is_empty() { "wiped disk" } else { "old disk" });
         self.nodes[node].disk = old;
         self.nodes[node].amnesic = true;
         self.observe(&Observed::LostDisk { node });
         self.schedule(back, node, 0, Event::Start);
+    }
+
+    /// Whether all others have been there since then, and can tell: what they have seen a node sign is in their memory
+    /// only. An old disk that nobody can tell from a new one breaks the promise, and is beyond what is promised.
+    fn remembered(&self, node: usize, since: u64) -> bool {
+        let there = |other: usize| {
+            let machine = &self.nodes[other];
+            machine.working() && machine.started_at <= since && machine.paused_until <= self.now
+        };
+        let others = (0..self.nodes.len()).filter(|other| *other != node);
+        others.clone().all(there) && others.clone().all(|other| self.network.open(node, other, self.now))
     }
 
     fn take_snapshots(&mut self) {

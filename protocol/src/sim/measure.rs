@@ -24,3 +24,28 @@ impl Traffic {
         VOTING.iter().filter_map(|kind| self.bytes.get(kind)).sum()
     }
 }
+
+/// What was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    lines: Vec<String>,
+    good: bool,
+}
+
+impl Report {
+    /// Whether all is within its bounds.
+    pub fn good(&self) -> bool {
+        self.good
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.lines.join("\n"))
+    }
+}
+
+/// Measures.
+pub fn report() -> Report {
+    Report { lines: Vec::new(), good: true }
+}

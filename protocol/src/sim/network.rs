@@ -112,6 +112,11 @@ impl Network {
         self.conns.get(&pair(a, b)).is_some_and(|conn| conn.id == id)
     }
 
+    /// Whether both directions work.
+    pub fn open(&self, a: usize, b: usize, now: u64) -> bool {
+        !self.blocked(a, b, now) && !self.blocked(b, a, now)
+    }
+
     /// The connection between two nodes; 0 for none.
     pub fn id(&self, a: usize, b: usize) -> u64 {
         self.conns.get(&pair(a, b)).map_or(0, |conn| conn.id)

@@ -22,6 +22,7 @@ pub struct Node {
     pub process: Option<Process>,
     /// Counts starts; events of earlier ones mean nothing.
     pub starts: u64,
+    pub started_at: u64,
     pub paused_until: u64,
     pub slow_disk_until: u64,
     /// Does not come back.
@@ -90,6 +91,7 @@ impl Node {
             snapshots: VecDeque::new(),
             process: None,
             starts: 0,
+            started_at: 0,
             paused_until: 0,
             slow_disk_until: 0,
             gone: false,

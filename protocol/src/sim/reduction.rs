@@ -67,11 +67,16 @@ impl Reductions {
         Ok(true)
     }
 
-    /// Breaks what depends on `node`, or on the link between it and `other`: `(key, members left hanging)`.
-    pub fn hit(&mut self, node: usize, other: Option<usize>, spare_done: bool) -> Vec<(AttemptKey, Vec<usize>)> {
+    /// Breaks those of `node` that are concerned: `(key, members left hanging)`.
+    pub fn hit(
+        &mut self,
+        node: usize,
+        concerns: impl Fn(&AttemptKey, &[usize]) -> bool,
+        spare_done: bool,
+    ) -> Vec<(AttemptKey, Vec<usize>)> {
         let mut hit = Vec::new();
         for (key, group) in &mut self.0 {
-            let concerns = group.members.contains(&node) && other.is_none_or(|other| group.members.contains(&other));
+            let concerns = group.members.contains(&node) && concerns(key, &group.members);
             let over = group.done.len() == group.members.len() || (spare_done && group.done.contains(&node));
             if concerns && !over && !group.broken {
                 group.broken = true;

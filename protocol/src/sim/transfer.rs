@@ -48,6 +48,12 @@ impl World {
             let reason = "the chain does not contain this node's head".to_owned();
             return self.feed(node, Input::CatchUpFailed { reason, diverged: true });
         }
+        let named = chain.last().map(|head| head.record.state_root);
+        let state = self.nodes[source].disk.state.as_ref().map(|state| state.root);
+        if state != named {
+            let reason = "the source's state is not what its head names".to_owned();
+            return self.feed(node, Input::CatchUpFailed { reason, diverged: false });
+        }
         if let Err(why) = self.verify(node, &chain) {
             return self.violate("S2 no fork", format!("node {node} is given a chain that does not hold: {why}"));
         }

@@ -16,7 +16,7 @@ use crate::record::RecordKind;
 use crate::run::RunSpec;
 use crate::wire;
 use crate::{Digest, Verifier};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::rc::Rc;
 
@@ -116,7 +116,10 @@ pub struct World {
     pub invariants: Vec<Box<dyn Invariant>>,
     pub violation: Option<Violation>,
     pub marks: Marks,
+    /// Records that nodes with a damaged state have decided by themselves.
+    pub tainted: BTreeSet<Digest>,
     pub calm: bool,
+    pub quiet_until: u64,
     pub events: u64,
     /// Rolling digest of all inputs and outputs, when it is asked for.
     pub trace: Option<blake3::Hasher>,
@@ -149,7 +152,9 @@ impl World {
             invariants: invariant::all(),
             violation: None,
             marks: Marks::default(),
+            tainted: BTreeSet::new(),
             calm: false,
+            quiet_until: 0,
             events: 0,
             trace: None,
             story: None,
@@ -254,7 +259,13 @@ impl World {
             Event::Written { token } => self.written(node, token),
             Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),
             Event::Fetched { job, key, record, source } => self.fetched(node, (job, source), key, record),
-            Event::Exit => self.crash(node, false),
+            Event::Exit => {
+                self.crash(node, false);
+                if self.calm {
+                    // It was told to die before all was well.
+                    self.schedule(SECOND, node, 0, Event::Start);
+                }
+            }
             Event::Start | Event::Dial { .. } | Event::Fault { .. } | Event::Sever { .. } | Event::Lie => {}
         }
     }

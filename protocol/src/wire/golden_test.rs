@@ -16,6 +16,12 @@ fn samples() -> Vec<(String, Vec<u8>)> {
         ("spec-digest".to_owned(), run.0.to_vec()),
         ("record".to_owned(), encode_record(&sample::record())),
         ("record-digest".to_owned(), sample::record().digest().0.to_vec()),
+        ("certificate".to_owned(), encode_certificate(&sample::certificate())),
+        ("register".to_owned(), encode_register(&sample::register())),
+        ("candidate".to_owned(), encode_candidate(&sample::candidate())),
+        ("ticket".to_owned(), encode_ticket(&sample::ticket())),
+        ("ticket-grant".to_owned(), sample::ticket().grant(&sample::digest(1)).0.to_vec()),
+        ("revocation".to_owned(), encode_revocation(&sample::revocation())),
     ];
     for message in sample::messages() {
         let envelope = seal(&sample::signer(), &run, &message).unwrap();
@@ -47,6 +53,11 @@ fn the_files_bytes_decode_to_the_samples() {
     };
     assert_eq!(decode_spec(&bytes("spec")), Ok(sample::spec()));
     assert_eq!(decode_record(&bytes("record")), Ok(sample::record()));
+    assert_eq!(decode_certificate(&bytes("certificate")), Ok(sample::certificate()));
+    assert_eq!(decode_register(&bytes("register")), Ok(sample::register()));
+    assert_eq!(decode_candidate(&bytes("candidate")), Ok(sample::candidate()));
+    assert_eq!(decode_ticket(&bytes("ticket")), Ok(sample::ticket()));
+    assert_eq!(decode_revocation(&bytes("revocation")), Ok(sample::revocation()));
     let run = sample::spec().digest();
     for message in sample::messages() {
         let opened = open(&Ed25519Verifier, &run, &bytes(&format!("envelope-{}", message.kind()))).unwrap();

@@ -1,15 +1,16 @@
-//! Bytes that a hostile or broken peer may send, and round trips by property.
+//! Bytes that a hostile or broken peer may send.
 
 use super::*;
 use crate::identity::{Ed25519Signer, Ed25519Verifier, Signature, Signer, Verifier};
-use crate::limits::{CONTROL_BYTES_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RECORD_BYTES_MAX, RUN_SPEC_BYTES_MAX};
-use crate::message::{Form, Head, Hello, Message, Phase, Ready};
+use crate::limits::{CANDIDATE_BYTES_MAX, CONTROL_BYTES_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RECORD_BYTES_MAX};
+use crate::limits::{RTTS_MAX, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, SET_BYTES_MAX, TICKET_BYTES_MAX};
+use crate::message::{Hello, Message, PeerRtt, Phase, Question, Ready, Statement, StatementKind, Value, ValueKind};
+use crate::record::Measured;
 use crate::{Digest, NodeId};
-use proptest::prelude::*;
 use sample::{digest, node};
 
 /// Accepts every signature: decoding behind it is what is tested.
-struct Trusting;
+pub(super) struct Trusting;
 
 impl Verifier for Trusting {
     fn verify(&self, _: &NodeId, _: &[u8], _: &Signature) -> bool {
@@ -17,30 +18,40 @@ impl Verifier for Trusting {
     }
 }
 
-/// Bytes of the list that ends the sample `Form`: a count and three ids.
-const LIVE: usize = 8 + 3 * 32;
+/// Where the fields begin in a body: behind the tag. A question is three digests or numbers of 76 bytes in all.
+const FIELDS: usize = 2;
+const QUESTION: usize = 32 + 8 + 32 + 4;
+/// Where the value begins in an estimate and in a vote, and where its set's length is in it.
+const SAID_VALUE: usize = FIELDS + QUESTION + 8 + 4;
+const VALUE_MEMBERS: usize = 1 + 32 + 8 + 4 + 4 + 32;
 
-fn run() -> Digest {
+pub(super) fn run() -> Digest {
     sample::spec().digest()
 }
 
 /// An envelope with this body and no valid signature.
-fn envelope(body: &[u8]) -> Vec<u8> {
+pub(super) fn envelope(body: &[u8]) -> Vec<u8> {
     let length = (body.len() as u32).to_le_bytes();
     [&PROTOCOL_VERSION.to_le_bytes()[..], &[7; 32], &length, body, &[0; 64]].concat()
 }
 
-fn body_of(message: &Message) -> Vec<u8> {
+pub(super) fn body_of(message: &Message) -> Vec<u8> {
     let sealed = seal(&sample::signer(), &run(), message).unwrap();
     sealed[38..sealed.len() - 64].to_vec()
 }
 
-fn refused(body: &[u8]) -> WireError {
+pub(super) fn refused(body: &[u8]) -> WireError {
     open(&Trusting, &run(), &envelope(body)).unwrap_err()
 }
 
-fn message(kind: &str) -> Message {
+pub(super) fn message(kind: &str) -> Message {
     sample::messages().into_iter().find(|m| m.kind() == kind).unwrap()
+}
+
+fn with(bytes: &[u8], at: usize, new: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[at..at + new.len()].copy_from_slice(new);
+    bytes
 }
 
 #[test]
@@ -51,12 +62,8 @@ fn signatures_bind_run_sender_and_kind() {
     assert!(open(&Ed25519Verifier, &run(), &leave).is_ok());
     let bad = |bytes: &[u8]| open(&Ed25519Verifier, &run(), bytes).unwrap_err().reason();
     assert_eq!(open(&Ed25519Verifier, &digest(9), &leave).unwrap_err().reason(), "bad_signature");
-    let mut by_other = leave.clone();
-    by_other[2..34].copy_from_slice(&other.id().0);
-    assert_eq!(bad(&by_other), "bad_signature");
-    let mut other_kind = leave.clone();
-    other_kind[38] = 3;
-    assert_eq!(bad(&other_kind), "bad_signature");
+    assert_eq!(bad(&with(&leave, 2, &other.id().0)), "bad_signature");
+    assert_eq!(bad(&with(&leave, 38, &[3])), "bad_signature");
     for at in 38..leave.len() {
         let mut changed = leave.clone();
         changed[at] ^= 1;
@@ -68,7 +75,8 @@ fn signatures_bind_run_sender_and_kind() {
 fn a_hello_of_another_run_tells_its_specification() {
     let mut theirs = sample::spec();
     theirs.model.layers = 6;
-    let hello = Message::Hello(Hello { version: PROTOCOL_VERSION, spec: encode_spec(&theirs), boot: 1 });
+    let spec = encode_spec(&theirs);
+    let hello = Message::Hello(Hello { version: PROTOCOL_VERSION, spec, boot: 1, incarnation: 1 });
     let bytes = seal(&sample::signer(), &theirs.digest(), &hello).unwrap();
     let WireError::OtherRun { sender, spec } = open(&Ed25519Verifier, &run(), &bytes).unwrap_err() else {
         panic!("expected OtherRun");
@@ -90,17 +98,17 @@ fn framing_is_exact() {
     }
     assert_eq!(open(&[&good[..], &[0]].concat()).unwrap_err().reason(), "trailing");
     assert_eq!(open(&vec![0; CONTROL_BYTES_MAX + 1]).unwrap_err().reason(), "too_long");
-    let mut version = good.clone();
-    version[0] = 2;
-    assert_eq!(open(&version), Err(WireError::Version { theirs: 2, ours: 1 }));
+    for theirs in [0u16, 1, PROTOCOL_VERSION + 1, u16::MAX] {
+        let version = with(&good, 0, &theirs.to_le_bytes());
+        assert_eq!(open(&version), Err(WireError::Version { theirs, ours: PROTOCOL_VERSION }));
+    }
     for length in [u32::MAX, CONTROL_BYTES_MAX as u32 + 1] {
-        let mut bytes = good.clone();
-        bytes[34..38].copy_from_slice(&length.to_le_bytes());
-        assert_eq!(open(&bytes).unwrap_err().reason(), "too_long");
+        assert_eq!(open(&with(&good, 34, &length.to_le_bytes())).unwrap_err().reason(), "too_long");
     }
     assert_eq!(refused(&[]).reason(), "truncated");
     assert_eq!(refused(&[1]).reason(), "truncated");
-    for tag in [0u16, 8, u16::MAX] {
+    // 5 and 6 were kinds of version 1 and mean nothing any more.
+    for tag in [0u16, 5, 6, 14, u16::MAX] {
         assert_eq!(refused(&tag.to_le_bytes()), WireError::UnknownTag { tag });
     }
 }
@@ -116,167 +124,242 @@ fn bodies_are_exact() {
     }
 }
 
+/// Where each kind of message has a count or a length, and the limit on it.
+fn counts_of_messages() -> Vec<(&'static str, usize, usize)> {
+    let ready_statements = FIELDS + 32 + 8 + 32 + 32 + 4 * 8 + 4 + 4 + 32 + 16;
+    let statement = 1 + 32 + 8 + 32;
+    let ready_rtts = ready_statements + 8 + 2 * statement + 1 + 33;
+    let certificate = FIELDS + 32 + 8 + 32;
+    vec![
+        ("hello", FIELDS + 2, RUN_SPEC_BYTES_MAX),
+        ("join", FIELDS + 32 + 8 + 32 + 32 + 8, TICKET_BYTES_MAX),
+        ("ready", ready_statements, 2),
+        ("ready", ready_rtts, RTTS_MAX),
+        ("estimate", SAID_VALUE + VALUE_MEMBERS, SET_BYTES_MAX),
+        ("vote", SAID_VALUE + VALUE_MEMBERS, SET_BYTES_MAX),
+        ("certificate", certificate, crate::limits::VOTERS_MAX),
+        ("certificate", certificate + 8, crate::limits::VOTE_BYTES_MAX),
+        ("fork", FIELDS + 32 + 8 + 32 + 8, SET_BYTES_MAX),
+        ("start", FIELDS + QUESTION + VALUE_MEMBERS, SET_BYTES_MAX),
+    ]
+}
+
+/// Where each document has a count or a length, from its beginning.
+fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
+    let record = encode_record(&sample::record());
+    let contributors = 32 + 32 + 8 + 32 + 1 + 32 + 8;
+    let free = contributors + 8 + 2 * 112 + 32 + 32 + 8 + 8;
+    let merged = free + 8 + 16;
+    let grants = merged + 8 + 32;
+    let revoked = grants + 8 + 36;
+    let members = revoked + 8 + 32 + 8;
+    assert_eq!(record.len(), members + 8 + 2 * 59, "the places follow the record's layout");
+    let lists = vec![contributors, free, merged, grants, revoked, members];
+    let spec = encode_spec(&sample::spec());
+    let (allow, table) = (spec.len() - 16 - 8, spec.len() - 16 - 8 - 15 - 2 * 12 - 8);
+    let (candidate, key) = (encode_candidate(&sample::candidate()), 32 + 8 + 4 + 32);
+    let in_candidate = lists.iter().map(|at| key + at).chain([key + record.len(), key + record.len() + 8]);
+    let in_candidate = in_candidate.collect();
+    let (register, estimate) = (encode_register(&sample::register()), 8 + 32 + 32 + 17 + 1);
+    let value = VALUE_MEMBERS + 8;
+    vec![
+        ("record", record, lists),
+        ("spec", spec, vec![0, table, allow]),
+        ("candidate", candidate, in_candidate),
+        ("register", register, vec![estimate + VALUE_MEMBERS, estimate + value + 1 + VALUE_MEMBERS]),
+        ("certificate", encode_certificate(&sample::certificate()), vec![72, 80]),
+    ]
+}
+
+fn decode_document(kind: &str, bytes: &[u8]) -> Result<(), WireError> {
+    match kind {
+        "record" => decode_record(bytes).map(drop),
+        "spec" => decode_spec(bytes).map(drop),
+        "candidate" => decode_candidate(bytes).map(drop),
+        "register" => decode_register(bytes).map(drop),
+        "certificate" => decode_certificate(bytes).map(drop),
+        "ticket" => decode_ticket(bytes).map(drop),
+        _ => decode_revocation(bytes).map(drop),
+    }
+}
+
 /// Counts that promise more than is there, up to those that kill a decoder that believes them.
 #[test]
 fn hostile_counts_are_refused_before_allocation() {
-    const COUNTS: [u64; 7] = [65, 1 << 16, 1 << 33, 1 << 40, 1 << 50, 1 << 63, u64::MAX];
-    let (ready, form) = (body_of(&message("ready")), body_of(&message("form")));
-    let hello = body_of(&message("hello"));
-    let record = encode_record(&sample::record());
-    let spec = encode_spec(&sample::spec());
-    let with = |bytes: &[u8], at: usize, count: u64| {
-        let mut bytes = bytes.to_vec();
-        bytes[at..at + 8].copy_from_slice(&count.to_le_bytes());
-        bytes
-    };
-    for count in COUNTS {
-        // Counts lie before two ids and `leave`; before three ids; before two ids and that.
-        assert_eq!(refused(&with(&ready, ready.len() - 1 - 64 - 8, count)).reason(), "malformed");
-        assert_eq!(refused(&with(&form, form.len() - LIVE, count)).reason(), "malformed");
-        assert_eq!(refused(&with(&form, form.len() - LIVE - 64 - 8, count)).reason(), "malformed");
-        // 64 entries of 48 bytes and a count end the record; contributors' count follows kind and round.
-        let contributors = 3 * 32 + 8 + 1 + 8;
-        assert_eq!(decode_record(&with(&record, contributors, count)).unwrap_err().reason(), "malformed");
-        let members = record.len() - 2 * 48 - 8;
-        assert_eq!(decode_record(&with(&record, members, count)).unwrap_err().reason(), "malformed");
-        assert!(decode_spec(&with(&spec, 0, count)).is_err(), "name of {count} bytes");
-        assert!(decode_spec(&with(&spec, spec.len() - 25 - 24 - 8, count)).is_err(), "table of {count} entries");
-        if count > RUN_SPEC_BYTES_MAX as u64 {
-            assert!(open(&Trusting, &run(), &envelope(&with(&hello, 4, count))).is_err(), "spec of {count} bytes");
+    const COUNTS: [u64; 6] = [1 << 16, 1 << 33, 1 << 40, 1 << 50, 1 << 63, u64::MAX];
+    for (kind, at, limit) in counts_of_messages() {
+        let body = body_of(&message(kind));
+        let now = u64::from_le_bytes(body[at..at + 8].try_into().unwrap());
+        assert!(now <= limit as u64, "{kind} has a count at {at}, not {now}");
+        for count in COUNTS.into_iter().chain([limit as u64 + 1]) {
+            let reason = refused(&with(&body, at, &count.to_le_bytes())).reason();
+            assert!(["malformed", "truncated"].contains(&reason), "{kind} with {count} at {at}: {reason}");
+        }
+        // A list that is one too long is refused for its length, not because it ends early.
+        let long = [&with(&body, at, &(limit as u64 + 1).to_le_bytes())[..], &vec![1; 12_000]].concat();
+        assert_eq!(refused(&long).reason(), "malformed", "{kind} at {at}");
+    }
+    for (kind, document, places) in counts_of_documents() {
+        assert_eq!(decode_document(kind, &document), Ok(()));
+        for at in places {
+            let now = u64::from_le_bytes(document[at..at + 8].try_into().unwrap());
+            assert!(now < 1 << 10, "{kind} has a count at {at}, not {now}");
+            for count in COUNTS {
+                let reason = decode_document(kind, &with(&document, at, &count.to_le_bytes())).unwrap_err().reason();
+                assert!(["malformed", "truncated"].contains(&reason), "{kind} with {count} at {at}: {reason}");
+            }
         }
     }
 }
 
 #[test]
-fn lists_are_ascending_and_bounded() {
-    let form = |members: Vec<NodeId>| {
-        Message::Form(Form {
-            lineage: digest(2),
-            seq: 4,
-            parent: digest(4),
-            attempt: 1,
-            live: members.clone(),
-            members,
-        })
+fn lists_in_messages_ascend_and_are_bounded() {
+    let seal = |m: Message| seal(&sample::signer(), &run(), &m).map(drop).map_err(|error| error.reason());
+    let statement = |fill| {
+        let grant = Digest::default();
+        Statement { kind: StatementKind::Suspect, id: node(fill), incarnation: 0, grant }
     };
-    let seal = |m: &Message| seal(&sample::signer(), &run(), m);
-    assert!(seal(&form((0..MEMBERS_MAX as u8).map(node).collect())).is_ok());
-    for members in [vec![node(2), node(1)], vec![node(1), node(1)], vec![], (0..65).map(node).collect()] {
-        assert_eq!(seal(&form(members)).unwrap_err().reason(), "invalid");
+    let said = |statements: &[u8]| {
+        let statements = statements.iter().map(|fill| statement(*fill)).collect();
+        seal(Message::Ready(Ready { statements, ..sample::ready() }))
+    };
+    assert_eq!(said(&[1, 2]), Ok(()));
+    for bad in [&[2, 1][..], &[1, 1], &[1, 2, 3]] {
+        assert_eq!(said(bad), Err("invalid"), "{bad:?}");
     }
-    let body = body_of(&message("form"));
-    let (head, rest) = body.split_at(body.len() - LIVE - 64);
-    let (first, rest) = rest.split_at(32);
-    let (second, live) = rest.split_at(32);
-    assert_eq!(refused(&[head, second, first, live].concat()).reason(), "invalid");
-    assert_eq!(refused(&[head, first, first, live].concat()).reason(), "invalid");
+    let measured = |peers: Vec<u16>| {
+        let rtts = peers.into_iter().map(|peer| PeerRtt { peer, rtt: 1 }).collect();
+        seal(Message::Ready(Ready { rtts, ..sample::ready() }))
+    };
+    assert_eq!(measured((0..RTTS_MAX as u16).collect()), Ok(()));
+    for bad in [vec![2, 1], vec![1, 1], vec![MEMBERS_MAX as u16], (0..RTTS_MAX as u16 + 1).collect()] {
+        assert_eq!(measured(bad), Err("invalid"));
+    }
+    let Message::Fork(fork) = message("fork") else { unreachable!() };
+    let forks = |members: Vec<u8>| seal(Message::Fork(crate::message::Fork { members, ..fork.clone() }));
+    assert_eq!(forks(vec![1; SET_BYTES_MAX]), Ok(()));
+    for bad in [vec![], vec![1, 0], vec![1; SET_BYTES_MAX + 1]] {
+        assert_eq!(forks(bad), Err("invalid"));
+    }
+}
+
+/// What a READY may not say, each on its own.
+#[test]
+fn each_field_of_a_ready_has_its_range() {
+    let norm = |norm: f32| Measured { norm_bits: norm.to_bits(), ..sample::measured() };
+    let revoked = |id, grant| Statement { kind: StatementKind::Revoked, id, incarnation: 0, grant };
+    let one = |statement| Ready { statements: vec![statement], ..sample::ready() };
+    let suspect = Statement { kind: StatementKind::Suspect, ..sample::ready().statements[1].clone() };
+    let bad = [
+        Ready { round: 0, ..sample::ready() },
+        Ready { samples: 0, ..sample::ready() },
+        Ready { samples: SAMPLES_MAX + 1, ..sample::ready() },
+        Ready { tokens: 0, ..sample::ready() },
+        Ready { tokens: u64::MAX, ..sample::ready() },
+        Ready { steps: 0, ..sample::ready() },
+        Ready { steps: u32::MAX, ..sample::ready() },
+        Ready { start: u64::MAX, ..sample::ready() },
+        Ready { measured: norm(f32::NAN), ..sample::ready() },
+        Ready { measured: norm(-f32::NAN), ..sample::ready() },
+        Ready { measured: norm(f32::INFINITY), ..sample::ready() },
+        Ready { measured: norm(-1.0), ..sample::ready() },
+        Ready { measured: norm(-0.0), ..sample::ready() },
+        one(Statement { incarnation: 1, ..suspect.clone() }),
+        one(Statement { grant: digest(1), ..suspect }),
+        one(revoked(node(0), Digest::default())),
+        one(revoked(node(1), digest(1))),
+    ];
+    for ready in bad {
+        let told = format!("{ready:?}");
+        let error = seal(&sample::signer(), &run(), &Message::Ready(ready)).unwrap_err();
+        assert_eq!(error.reason(), "invalid", "{told}");
+    }
+}
+
+/// A vote's value fits what is voted on.
+#[test]
+fn values_fit_their_question() {
+    let Message::Estimate(estimate) = message("estimate") else { unreachable!() };
+    let asked = |instance, value: Value| {
+        let question = Question { instance, ..sample::question() };
+        let estimate = crate::message::Estimate { question, value, ..estimate.clone() };
+        seal(&sample::signer(), &run(), &Message::Estimate(estimate)).map(drop).map_err(|error| error.reason())
+    };
+    let set = sample::set_value;
+    assert_eq!(asked(Question::RECORD, sample::value()), Ok(()));
+    assert_eq!(asked(Question::RECORD, Value::skip(digest(3))), Ok(()));
+    assert_eq!(asked(1, set()), Ok(()));
+    let bad = [
+        (Question::RECORD, set()),
+        (Question::RECORD, Value { members: vec![1], ..sample::value() }),
+        (Question::RECORD, Value { tokens: 0, ..sample::value() }),
+        (Question::RECORD, Value { contributors: 0, ..sample::value() }),
+        (Question::RECORD, Value { set: Digest::default(), ..sample::value() }),
+        (Question::RECORD, Value { kind: ValueKind::Skip, ..sample::value() }),
+        (1, sample::value()),
+        (0, Value { attempt: 0, ..set() }),
+        (2, set()),
+        (1, Value { set: digest(9), ..set() }),
+        (1, Value { contributors: 3, ..set() }),
+        (1, Value { members: vec![], ..set() }),
+        (1, Value { members: vec![0b101, 0], ..set() }),
+    ];
+    for (instance, value) in bad {
+        assert_eq!(asked(instance, value.clone()), Err("invalid"), "{instance} {value:?}");
+    }
 }
 
 #[test]
 fn numbers_of_enums_are_fixed() {
-    let head = |phase| {
-        let (lineage, record) = (digest(2), digest(4));
-        Message::Head(Head { lineage, seq: 3, record, tokens: 1, phase, progress: 0, report: None })
-    };
-    let at = 2 + 32 + 8 + 32 + 8;
+    // Each enum by a message, its place in the body, and one above its greatest number.
+    let places = [
+        ("head", FIELDS + 32 + 8 + 32 + 8, 11),
+        ("ready", FIELDS + 192 + 8, 4),
+        ("estimate", SAID_VALUE, 4),
+        ("vote", SAID_VALUE, 4),
+        ("start", FIELDS + QUESTION, 4),
+    ];
+    for (kind, at, beyond) in places {
+        let body = body_of(&message(kind));
+        assert!((1..beyond).contains(&body[at]), "{kind} has an enum at {at}, not {}", body[at]);
+        for unknown in [0, beyond, 255] {
+            assert_eq!(refused(&with(&body, at, &[unknown])).reason(), "malformed", "{kind} {unknown}");
+        }
+    }
+    let head = body_of(&message("head"));
     for (number, phase) in (1..).zip(Phase::ALL) {
-        let body = body_of(&head(*phase));
-        assert_eq!((body[at], body.len()), (number, at + 1 + 8 + 1));
+        let opened = open(&Trusting, &run(), &envelope(&with(&head, places[0].1, &[number]))).unwrap();
+        assert!(matches!(opened.message, Message::Head(head) if head.phase == *phase));
     }
-    let mut body = body_of(&head(Phase::Ready));
-    for unknown in [0, 9, 255] {
-        body[at] = unknown;
-        assert_eq!(refused(&body).reason(), "malformed");
-    }
-    body[at] = 1;
     // A bool or option is 0 or 1 and nothing else.
-    let option = body.len() - 1;
-    body[option] = 2;
-    assert_eq!(refused(&body).reason(), "malformed");
+    let vote = body_of(&message("vote"));
+    assert_eq!(refused(&with(&vote, vote.len() - 1, &[2])).reason(), "malformed");
+    let ready = body_of(&message("ready"));
+    let leave = FIELDS + 192 + 8 + 2 * 73;
+    for at in [leave, leave + 1] {
+        assert_eq!(refused(&with(&ready, at, &[2])).reason(), "malformed");
+    }
 }
 
 #[test]
 fn documents_are_bounded_and_exact() {
-    let record = encode_record(&sample::record());
-    assert_eq!(decode_record(&record), Ok(sample::record()));
-    assert_eq!(decode_record(&[&record[..], &[0]].concat()).unwrap_err().reason(), "trailing");
-    assert_eq!(decode_record(&vec![0; RECORD_BYTES_MAX + 1]).unwrap_err().reason(), "too_long");
-    assert!((0..record.len()).all(|cut| decode_record(&record[..cut]).is_err()));
-    let spec = encode_spec(&sample::spec());
-    assert_eq!(decode_spec(&[&spec[..], &[0]].concat()).unwrap_err().reason(), "trailing");
-    assert_eq!(decode_spec(&vec![0; RUN_SPEC_BYTES_MAX + 1]).unwrap_err().reason(), "too_long");
-    assert!((0..spec.len()).all(|cut| decode_spec(&spec[..cut]).is_err()));
-}
-
-fn ids() -> impl Strategy<Value = Vec<NodeId>> {
-    prop::collection::btree_set(any::<[u8; 32]>(), 0..MEMBERS_MAX).prop_map(|ids| ids.into_iter().map(NodeId).collect())
-}
-
-proptest! {
-    #[test]
-    fn readies_round_trip(joins in ids(), numbers: [u32; 5], bytes: [u8; 32], leave: bool) {
-        let Message::Ready(base) = message("ready") else { unreachable!() };
-        let ready = Message::Ready(Ready {
-            seq: 1 + u64::from(numbers[0]),
-            round: 1,
-            parent: Digest(bytes),
-            lease_start: numbers[1].into(),
-            samples: 1 + u64::from(numbers[2]),
-            loss_q16: numbers[3],
-            step_us: numbers[4],
-            joins,
-            leave,
-            ..base
-        });
-        let sealed = seal(&sample::signer(), &run(), &ready).unwrap();
-        let opened = open(&Ed25519Verifier, &run(), &sealed).unwrap();
-        prop_assert_eq!(opened.message, ready);
-    }
-
-    #[test]
-    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..600), tag in 0u16..9) {
-        let _ = open(&Trusting, &run(), &bytes);
-        let _ = decode_record(&bytes);
-        let _ = decode_spec(&bytes);
-        let body = [&tag.to_le_bytes(), &bytes[..]].concat();
-        if let Ok(opened) = open(&Trusting, &run(), &envelope(&body)) {
-            prop_assert_eq!(body_of(&opened.message), body);
-        }
-    }
-
-    /// A changed byte gives another value or a refusal, never a second encoding of the same value.
-    #[test]
-    fn mutations_are_refused_or_canonical(
-        which in 0usize..9,
-        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
-    ) {
-        let mutate = |bytes: &[u8]| {
-            let mut bytes = bytes.to_vec();
-            for (at, with) in &changes {
-                let at = at.index(bytes.len());
-                bytes[at] = *with;
-            }
-            bytes
+    let small =
+        [("ticket", encode_ticket(&sample::ticket())), ("revocation", encode_revocation(&sample::revocation()))];
+    let lists = counts_of_documents().into_iter().map(|(kind, document, _)| (kind, document));
+    for (kind, document) in lists.chain(small) {
+        let reason = |bytes: &[u8]| decode_document(kind, bytes).unwrap_err().reason();
+        let limit = match kind {
+            "record" => RECORD_BYTES_MAX,
+            "spec" => RUN_SPEC_BYTES_MAX,
+            "candidate" => CANDIDATE_BYTES_MAX,
+            "ticket" | "revocation" => TICKET_BYTES_MAX,
+            _ => CONTROL_BYTES_MAX,
         };
-        match sample::messages().get(which) {
-            Some(message) => {
-                let body = mutate(&body_of(message));
-                if let Ok(opened) = open(&Trusting, &run(), &envelope(&body)) {
-                    prop_assert_eq!(body_of(&opened.message), body);
-                }
-            }
-            None if which == 7 => {
-                let bytes = mutate(&encode_record(&sample::record()));
-                if let Ok(record) = decode_record(&bytes) {
-                    prop_assert_eq!(encode_record(&record), bytes);
-                }
-            }
-            None => {
-                let bytes = mutate(&encode_spec(&sample::spec()));
-                if let Ok(spec) = decode_spec(&bytes) {
-                    prop_assert_eq!(encode_spec(&spec), bytes);
-                }
-            }
+        assert_eq!(decode_document(kind, &document), Ok(()));
+        assert_eq!(reason(&[&document[..], &[0]].concat()), "trailing", "{kind}");
+        assert_eq!(reason(&vec![0; limit + 1]), "too_long", "{kind}");
+        for cut in 0..document.len() {
+            assert!(decode_document(kind, &document[..cut]).is_err(), "{kind} cut at {cut}");
         }
     }
 }

@@ -15,6 +15,8 @@ mod golden_test;
 mod hostile_test;
 pub(crate) mod number;
 #[cfg(test)]
+mod property_test;
+#[cfg(test)]
 pub(crate) mod sample;
 
 pub use document::{

@@ -1,5 +1,8 @@
 //! One example of each thing that travels, for tests.
 
+use crate::admission::{Revocation, SubjectKind, Ticket};
+use crate::engine::io::AttemptKey;
+use crate::engine::{Candidate, Register};
 use crate::identity::{Ed25519Signer, Signer};
 use crate::limits::PROTOCOL_VERSION;
 use crate::message::{
@@ -161,13 +164,35 @@ pub fn ready() -> Ready {
     }
 }
 
+pub fn certificate() -> Certificate {
+    let vote = super::seal(&signer(), &digest(1), &Message::Vote(vote())).expect("the sample is well-formed");
+    Certificate { lineage: digest(2), seq: 4, record: digest(9), votes: vec![vote] }
+}
+
+/// In phase 2: it has named a value and voted for it.
+pub fn register() -> Register {
+    let stamp = Stamp { seq: 4, instance: Question::RECORD, ballot: 1, phase: 2 };
+    let (estimate, vote) = (Some(value()), Some((value(), true)));
+    Register { incarnation: 7, lineage: digest(2), parent: digest(4), stamp, estimate, vote }
+}
+
+pub fn candidate() -> Candidate {
+    let key = AttemptKey { lineage: digest(2), seq: 3, attempt: 1, set: digest(8) };
+    let ready = super::seal(&signer(), &digest(1), &Message::Ready(ready())).expect("the sample is well-formed");
+    Candidate { key, record: record(), readys: vec![ready.clone(), ready] }
+}
+
+pub fn ticket() -> Ticket {
+    Ticket::sign(&signer(), &digest(1), 5, Some(node(0x30)), 9, 2)
+}
+
+pub fn revocation() -> Revocation {
+    Revocation::sign(&signer(), &digest(1), SubjectKind::Identity, Digest(node(0x30).0))
+}
+
 /// One of each kind, in order of tag.
 pub fn messages() -> Vec<Message> {
     let spec = super::encode_spec(&spec());
-    let certificate = || {
-        let vote = super::seal(&signer(), &digest(1), &Message::Vote(vote())).expect("the sample is well-formed");
-        Certificate { lineage: digest(2), seq: 4, record: digest(9), votes: vec![vote] }
-    };
     vec![
         Message::Hello(Hello { version: PROTOCOL_VERSION, spec, boot: 0x0102_0304, incarnation: 7 }),
         Message::Head(Head {

@@ -61,7 +61,8 @@ impl Lineage {
         let record = match choices.below(24) {
             0 | 1 => skip(&parent, digest).unwrap(),
             2 => {
-                let members: Vec<NodeId> = parent.members().filter(|_| choices.one_in(2)).collect();
+                let members = parent.next.members.iter().filter(|_| choices.one_in(2));
+                let members: Vec<(NodeId, u64)> = members.map(|m| (m.id, m.incarnation)).collect();
                 let Some(record) = fork(&parent, digest, &sample::spec(), &members) else { return Ok(()) };
                 prop_assert!(record.next.members.iter().all(|m| m.lease.start >= parent.cursor));
                 (self.from, self.full) = (fork_cursor(parent.cursor, &record.lineage), false);

@@ -332,12 +332,17 @@ fn a_skip_keeps_everything_for_the_next_try() {
     assert_eq!(skip(&last, digest(1)), None);
 }
 
+/// Nodes under the incarnations that a record knows of them.
+fn as_admitted(parent: &Record, members: &[NodeId]) -> Vec<(NodeId, u64)> {
+    members.iter().map(|id| (*id, parent.member(id).map_or(1, |member| member.incarnation))).collect()
+}
+
 #[test]
 fn a_fork_reads_elsewhere_and_keeps_its_voters() {
     let parent = voters(4);
     let forked = |members: &[u16]| {
         let members: Vec<NodeId> = members.iter().copied().map(id).collect();
-        let record = fork(&parent, parent.digest(), &sample::spec(), &members).unwrap();
+        let record = fork(&parent, parent.digest(), &sample::spec(), &as_admitted(&parent, &members)).unwrap();
         record.validate_shape().unwrap();
         record.validate_after(&parent).unwrap();
         record
@@ -351,21 +356,25 @@ fn a_fork_reads_elsewhere_and_keeps_its_voters() {
         assert!(record.free.is_empty());
     }
     assert_ne!(one.next.members[0].lease, other.next.members[0].lease);
-    assert_eq!(fork(&parent, parent.digest(), &sample::spec(), &[id(99)]), None);
+    assert_eq!(fork(&parent, parent.digest(), &sample::spec(), &[(id(99), 1)]), None);
     let mut learners = parent.clone();
     learners.next.members[2].role = Role::Learner;
     learners.next.members[3] =
         Member { role: Role::Learner, absent: 1, expected: false, ..parent.next.members[3].clone() };
-    let record = fork(&learners, learners.digest(), &sample::spec(), &[id(3), id(4)]).unwrap();
+    let record = fork(&learners, learners.digest(), &sample::spec(), &as_admitted(&learners, &[id(3), id(4)])).unwrap();
     assert_eq!(flock(&record), [(3, true), (4, true)], "nobody voted, now all do");
     assert_eq!(expected(&record), [id(3), id(4)]);
+    let anew =
+        fork(&parent, parent.digest(), &sample::spec(), &[(id(2), 99), as_admitted(&parent, &[id(3)])[0]]).unwrap();
+    assert_eq!(flock(&anew), [(2, false), (3, true)], "who speaks from a new register does not vote");
+    assert_eq!(anew.next.members[0].incarnation, 99);
 }
 
 #[test]
 fn forks_of_forks_never_run_out_of_places() {
     let mut record = genesis_of(1);
     for _ in 0..1_500 {
-        let next = fork(&record, record.digest(), &sample::spec(), &[id(1)]).unwrap();
+        let next = fork(&record, record.digest(), &sample::spec(), &as_admitted(&record, &[id(1)])).unwrap();
         next.validate_after(&record).unwrap();
         record = next;
     }

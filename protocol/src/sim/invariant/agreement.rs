@@ -2,6 +2,7 @@
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
+use crate::sim::disk::Write;
 use crate::sim::world::World;
 use std::collections::BTreeMap;
 
@@ -15,7 +16,8 @@ impl Invariant for Agreement {
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
         let (node, link) = match event {
-            Observed::Committing { node, link, .. } => (*node, *link),
+            // What one has decided and not written binds nobody: its votes are not written either.
+            Observed::Stored { node, write: Write::Commit { link, .. } } => (*node, link),
             Observed::Replaced { node } => match world.nodes[*node].disk.head() {
                 Some(link) => (*node, link),
                 None => return Ok(()),

@@ -3,15 +3,16 @@
 use super::{Invariant, Observed, require};
 use crate::Digest;
 use crate::message::Message;
+use crate::sim::disk::Write;
 use crate::sim::process::Offer;
 use crate::sim::world::{World, kind};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Payloads by READY, and which a commit took in.
 #[derive(Default)]
 pub(super) struct Mass {
     payloads: BTreeMap<Digest, Digest>,
-    taken: BTreeMap<Digest, BTreeSet<Digest>>,
+    taken: BTreeMap<(Digest, Digest), Digest>,
 }
 
 impl Invariant for Mass {
@@ -45,13 +46,20 @@ impl Invariant for Mass {
                 let held = world.nodes[*node].process.as_ref().and_then(|process| process.offer.as_ref());
                 let Some((own, offer)) = own.zip(held) else { return Ok(()) };
                 let payload = self.payloads.get(&own.ready).copied().unwrap_or(offer.payload);
-                require(payload == offer.payload, || {
+                // What a former process trained on the same lease may be taken in after its restart: then this is not needed.
+                let same_lease = own.start == offer.span.start;
+                require(payload == offer.payload || same_lease, || {
                     format!("node {node} drops {:?}, the record takes {payload:?} in", offer.payload)
                 })?;
-                let others = self.taken.entry(payload).or_default();
-                let again = others.iter().any(|other| *other != link.digest);
-                others.insert(link.digest);
-                require(!again, || format!("{payload:?} of node {node} is taken in twice"))
+                Ok(())
+            }
+            Observed::Stored { write: Write::Commit { link, .. }, .. } => {
+                for contributor in &link.record.contributors {
+                    let Some(payload) = self.payloads.get(&contributor.ready) else { continue };
+                    let taken = *self.taken.entry((link.record.lineage, *payload)).or_insert(link.digest);
+                    require(taken == link.digest, || format!("{payload:?} is taken in twice"))?;
+                }
+                Ok(())
             }
             _ => Ok(()),
         }

@@ -35,6 +35,9 @@ fn commit(record: &Record, parent: &Record) -> Result<(), String> {
     let seq = record.seq;
     let contributed = |id: &crate::NodeId| record.contributors.iter().any(|c| c.member == *id);
     let voters = parent.voters().count();
+    // Somebody has to vote when all who did have gone.
+    let orphaned =
+        parent.voters().all(|voter| record.member(&voter.id).is_none_or(|m| m.incarnation != voter.incarnation));
     let mut new = 0;
     for member in &record.next.members {
         let revoked = record.revoked.binary_search(&crate::Digest(member.id.0)).is_ok();
@@ -42,15 +45,15 @@ fn commit(record: &Record, parent: &Record) -> Result<(), String> {
         match parent.member(&member.id) {
             Some(before) if before.incarnation == member.incarnation => {
                 let raised = before.role == Role::Learner && member.role == Role::Voter;
-                require(!raised || contributed(&member.id), || {
+                require(!raised || contributed(&member.id) || orphaned, || {
                     format!("seq {seq}: {:?} votes without having contributed", member.id)
                 })?;
-                let late = !contributed(&member.id) && member.absent == 0 && before.absent > 0;
-                require(!late, || format!("seq {seq}: {:?} was absent, and it is forgotten", member.id))?;
             }
             other => {
                 new += usize::from(other.is_none());
-                require(member.role == Role::Learner, || format!("seq {seq}: {:?} comes as a voter", member.id))?;
+                require(member.role == Role::Learner || orphaned, || {
+                    format!("seq {seq}: {:?} comes as a voter", member.id)
+                })?;
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
+use crate::sim::disk::Write;
 use crate::sim::world::World;
 use std::collections::BTreeMap;
 
@@ -15,7 +16,7 @@ impl Invariant for Recovery {
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
         match event {
-            Observed::Committing { node, link, .. } => {
+            Observed::Stored { node, write: Write::Commit { link, .. } } => {
                 let record = &link.record;
                 let before = record.seq.checked_sub(1).and_then(|seq| self.0.get(&(record.lineage, seq)));
                 let decided = before.copied().unwrap_or(record.parent);

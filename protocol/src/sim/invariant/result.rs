@@ -33,11 +33,14 @@ impl Invariant for Exact {
                 // A node that is alone with a READY tells it to nobody.
                 held.candidate.readys.iter().for_each(|bytes| self.note(bytes, world));
             }
-            Observed::Stored { write: Write::Found { link, state } | Write::Commit { link, state }, .. } => {
+            Observed::Stored {
+                write: Write::Found { link, state } | Write::Commit { link, state: Some(state) },
+                ..
+            } => {
                 if link.record.kind == RecordKind::Commit && self.done.insert(link.digest) {
                     self.check(&link.record, state, world)?;
                 }
-                self.states.entry(link.record.base_or(link.digest)).or_insert_with(|| Rc::clone(state));
+                self.states.entry(link.digest).or_insert_with(|| Rc::clone(state));
             }
             _ => {}
         }
@@ -71,7 +74,7 @@ impl Exact {
         require(update::digest(&bytes) == record.update, || format!("seq {seq}: not the reference reduction"))?;
         let base = world.nodes.iter().flat_map(|node| node.disk.chain.iter()).find(|link| link.digest == record.parent);
         let before = base.and_then(|link| self.states.get(&link.record.base_or(link.digest)));
-        let Some(before) = before else { return Ok(()) };
+        let Some(before) = before.filter(|_| !world.tainted.contains(&record.digest())) else { return Ok(()) };
         let (lr, momentum) = trainer::outer_of(&world.spec.outer, members.len());
         let after = before.step(world.spec.sync.codec, &bytes, lr, momentum);
         let exact = after.is_some_and(|after| after.root == state.root && after.root == record.state_root);

@@ -1,0 +1,69 @@
+//! Runs the simulator over many seeds, and tells what came of it.
+
+use clap::Parser;
+use starling_tests::simulation::{self, Batch};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Simulates flocks in virtual time: each seed is one history with its own faults, and every invariant of the protocol
+/// is checked at every step.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Number of seeds.
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Only this seed, with all that happens in it if --verbose.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// With --seed: so many nodes at most.
+    #[arg(long)]
+    nodes: Option<usize>,
+    /// With --seed: only these faults of its schedule, as `3,7`, or `none`.
+    #[arg(long)]
+    faults: Option<String>,
+    /// With --seed: with this bug.
+    #[arg(long)]
+    plant: Option<String>,
+    #[arg(long)]
+    verbose: bool,
+    /// Threads; 0: one for each core.
+    #[arg(long, default_value_t = 0)]
+    jobs: usize,
+    /// Each so many-th seed runs twice, and must run the same.
+    #[arg(long, default_value_t = 50)]
+    twice_every: u64,
+    /// Runs every planted bug until it is caught, for at most so many seeds each.
+    #[arg(long, value_name = "SEEDS")]
+    plants: Option<u64>,
+    /// Only tells whether a history with a bug is reported as one.
+    #[arg(long)]
+    canary: bool,
+    /// Measures what agreement costs.
+    #[arg(long)]
+    measure: bool,
+    /// A file for the table, as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn main() -> anyhow::Result<ExitCode> {
+    let arguments = Arguments::parse();
+    simulation::hush();
+    let good = if let Some(seed) = arguments.seed {
+        let faults = arguments.faults.as_deref().map(simulation::parse_faults).transpose()?;
+        let plant = arguments.plant.as_deref().map(simulation::parse_plant).transpose()?;
+        simulation::one(seed, arguments.nodes, faults, plant, arguments.verbose)
+    } else if arguments.canary {
+        simulation::canary()
+    } else if arguments.measure {
+        simulation::measure()
+    } else {
+        let Arguments { seeds, from, jobs, twice_every, plants, json, .. } = arguments;
+        Batch { seeds, from, jobs, twice_every, plants }.run(json.as_deref())?
+    };
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,112 @@
+//! Machines of one network on one machine: a network namespace each, joined by bridges between which they can be moved,
+//! so that a network can be cut and healed without a word to the programs in it.
+
+use anyhow::{Context, bail};
+use std::process::Command;
+
+/// Some namespaces and bridges; gone when dropped.
+pub struct Network {
+    prefix: String,
+    machines: usize,
+    bridges: usize,
+}
+
+impl Network {
+    /// Why this system cannot do it, if it cannot.
+    pub fn missing() -> Option<&'static str> {
+        if !rustix::process::geteuid().is_root() {
+            return Some("network namespaces need root");
+        }
+        let there = Command::new("ip").arg("-V").output().is_ok_and(|said| said.status.success());
+        if !there { Some("there is no `ip` (package iproute2)") } else { None }
+    }
+
+    /// `machines` on the first of `bridges`.
+    ///
+    /// # Errors
+    /// The system refuses a namespace, a bridge or a link; what was made is taken down again.
+    pub fn new(machines: usize, bridges: usize) -> anyhow::Result<Self> {
+        // Short: the name of a link has at most 15 bytes.
+        let network = Self { prefix: format!("sl{:x}", std::process::id() & 0xffff), machines, bridges };
+        network.take_down();
+        for bridge in 0..bridges {
+            let name = network.bridge(bridge);
+            ip(&["link", "add", &name, "type", "bridge"])?;
+            ip(&["link", "set", &name, "up"])?;
+        }
+        for machine in 0..machines {
+            network.join(machine)?;
+        }
+        Ok(network)
+    }
+
+    fn join(&self, machine: usize) -> anyhow::Result<()> {
+        let (space, link, inner) = (self.namespace(machine), self.link(machine), format!("{}i{machine}", self.prefix));
+        ip(&["netns", "add", &space])?;
+        ip(&["link", "add", &link, "type", "veth", "peer", "name", &inner])?;
+        ip(&["link", "set", &inner, "netns", &space])?;
+        let address = format!("{}/24", self.address(machine));
+        ip(&["-n", &space, "addr", "add", &address, "dev", &inner])?;
+        for device in ["lo", &inner] {
+            ip(&["-n", &space, "link", "set", device, "up"])?;
+        }
+        self.plug(machine, 0)?;
+        ip(&["link", "set", &link, "up"])
+    }
+
+    /// Moves a machine to another bridge: it reaches those there, and nobody else.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn plug(&self, machine: usize, bridge: usize) -> anyhow::Result<()> {
+        ip(&["link", "set", &self.link(machine), "master", &self.bridge(bridge)])
+    }
+
+    /// The machine's IPv4 address.
+    pub fn address(&self, machine: usize) -> String {
+        format!("10.77.0.{}", machine + 1)
+    }
+
+    /// The program and first arguments that run another program on the machine.
+    pub fn on(&self, machine: usize) -> [String; 4] {
+        ["ip".into(), "netns".into(), "exec".into(), self.namespace(machine)]
+    }
+
+    fn namespace(&self, machine: usize) -> String {
+        format!("{}n{machine}", self.prefix)
+    }
+
+    fn link(&self, machine: usize) -> String {
+        format!("{}l{machine}", self.prefix)
+    }
+
+    fn bridge(&self, bridge: usize) -> String {
+        format!("{}b{bridge}", self.prefix)
+    }
+
+    /// Takes down what there is; what is not there is no error.
+    fn take_down(&self) {
+        for machine in 0..self.machines {
+            // The links go with their namespaces.
+            let _ = ip(&["netns", "del", &self.namespace(machine)]);
+            let _ = ip(&["link", "del", &self.link(machine)]);
+        }
+        for bridge in 0..self.bridges {
+            let _ = ip(&["link", "del", &self.bridge(bridge)]);
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.take_down();
+    }
+}
+
+fn ip(arguments: &[&str]) -> anyhow::Result<()> {
+    let said = Command::new("ip").args(arguments).output().context("cannot run `ip`")?;
+    if !said.status.success() {
+        bail!("`ip {}` failed: {}", arguments.join(" "), String::from_utf8_lossy(&said.stderr).trim());
+    }
+    Ok(())
+}

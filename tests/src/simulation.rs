@@ -1,0 +1,341 @@
+//! Many seeds of the simulator: on all cores, with a table at the end.
+
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use starling_protocol::Digest;
+use starling_protocol::plant::{self, Plant};
+use starling_protocol::sim::history::{self, Outcome, Settings, Violation};
+use starling_protocol::sim::mark::Marks;
+use starling_protocol::sim::measure;
+use starling_protocol::sim::minimise::minimise;
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+/// A seed whose history breaks with the canary's bug.
+const CANARY: (u64, Plant) = (5, Plant::ApplyTwice);
+/// Failures that are told in full.
+const TOLD: usize = 5;
+/// Seeds that are listed for each invariant that is broken.
+const SHOWN: usize = 12;
+/// A batch of at least so many seeds must hit every mark.
+const MARKS_FROM: u64 = 1_000;
+
+/// Seeds to run.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    pub seeds: u64,
+    pub from: u64,
+    /// 0: one for each core.
+    pub jobs: usize,
+    pub twice_every: u64,
+    /// Seeds for each planted bug at most.
+    pub plants: Option<u64>,
+}
+
+/// What came of a batch. The keys are what `--json` writes.
+#[derive(Debug, Default, Serialize)]
+pub struct Table {
+    pub seeds: u64,
+    pub violations: u64,
+    pub virtual_hours: f64,
+    pub commits: u64,
+    pub skips: u64,
+    pub forks: u64,
+    pub merges: u64,
+    pub marks: BTreeMap<&'static str, u64>,
+    pub planted: Vec<Planted>,
+    #[serde(skip)]
+    stuck: u64,
+    #[serde(skip)]
+    events: u64,
+    #[serde(skip)]
+    failed: Vec<(u64, Outcome)>,
+    #[serde(skip)]
+    hits: Marks,
+    /// Seeds by the invariant that they break.
+    #[serde(skip)]
+    broken: BTreeMap<&'static str, Vec<u64>>,
+}
+
+/// A planted bug, and the first how many seeds it took to catch it; none if it was not.
+#[derive(Debug, Serialize)]
+pub struct Planted {
+    pub name: String,
+    pub caught_in_seeds: Option<u64>,
+    #[serde(skip)]
+    pub by: String,
+}
+
+/// Panics of histories are violations: they are told with the others, not where they happen.
+pub fn hush() {
+    std::panic::set_hook(Box::new(|_| {}));
+}
+
+/// Lives through a seed; a panic counts as a violation.
+pub fn live(seed: u64, settings: &Settings) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| history::live(seed, settings))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let detail = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default();
+        let (options, schedule) = history::plan(seed, settings);
+        Outcome {
+            options,
+            faults: schedule.len(),
+            violation: Some(Violation { invariant: "S20 no panic", detail, at: 0 }),
+            marks: Marks::default(),
+            commits: 0,
+            skips: 0,
+            forks: 0,
+            merges: 0,
+            virtual_time: 0,
+            events: 0,
+            trace: Digest::default(),
+            stuck: false,
+        }
+    })
+}
+
+/// Lives through a seed twice; that both were the same is one more invariant.
+fn live_twice(seed: u64, settings: &Settings) -> Outcome {
+    let settings = Settings { trace: true, ..settings.clone() };
+    let (mut first, second) = (live(seed, &settings), live(seed, &settings));
+    if first.trace != second.trace && first.violation.is_none() {
+        let detail = format!("two runs differ: {:?} and {:?}", first.trace, second.trace);
+        first.violation = Some(Violation { invariant: "S21 determinism", detail, at: first.virtual_time });
+    }
+    first
+}
+
+impl Batch {
+    /// Runs it and tells; whether all was well.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn run(&self, json: Option<&Path>) -> anyhow::Result<bool> {
+        let mut table = self.histories();
+        if let Some(most) = self.plants {
+            table.planted = self.planted(most);
+        }
+        table.marks = table.hits.all().collect();
+        table.print();
+        table.tell_failures();
+        if let Some(path) = json {
+            let text = serde_json::to_string_pretty(&table)?;
+            std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))?;
+        }
+        Ok(table.good())
+    }
+
+    fn jobs(&self) -> usize {
+        if self.jobs > 0 { self.jobs } else { thread::available_parallelism().map_or(1, usize::from) }
+    }
+
+    fn histories(&self) -> Table {
+        let bar = ProgressBar::new(self.seeds);
+        if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left {msg}") {
+            bar.set_style(style);
+        }
+        let (next, table) = (AtomicU64::new(0), Mutex::new(Table::default()));
+        thread::scope(|scope| {
+            for _ in 0..self.jobs() {
+                scope.spawn(|| {
+                    loop {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        if index >= self.seeds {
+                            break;
+                        }
+                        let (seed, settings) = (self.from + index, Settings::default());
+                        let twice = self.twice_every > 0 && index.is_multiple_of(self.twice_every);
+                        let outcome = if twice { live_twice(seed, &settings) } else { live(seed, &settings) };
+                        if let Ok(mut table) = table.lock() {
+                            table.add(seed, outcome);
+                            bar.set_message(format!("{} violations", table.violations));
+                        }
+                        bar.inc(1);
+                    }
+                });
+            }
+        });
+        bar.finish_and_clear();
+        table.into_inner().unwrap_or_default()
+    }
+
+    /// Every bug, until a seed catches it.
+    fn planted(&self, most: u64) -> Vec<Planted> {
+        let bar = ProgressBar::new(Plant::ALL.len() as u64);
+        let (next, found) = (AtomicU64::new(0), Mutex::new(BTreeMap::new()));
+        thread::scope(|scope| {
+            for _ in 0..self.jobs() {
+                scope.spawn(|| {
+                    while let Some(plant) = Plant::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
+                        let caught = (0..most).find_map(|index| Some((index + 1, catches(self.from + index, plant)?)));
+                        bar.println(format!("{:24} {caught:?}", plant.name()));
+                        if let Ok(mut found) = found.lock() {
+                            found.insert(plant, caught);
+                        }
+                        bar.inc(1);
+                    }
+                });
+            }
+        });
+        bar.finish_and_clear();
+        let found = found.into_inner().unwrap_or_default();
+        let row = |(plant, caught): (Plant, Option<(u64, &'static str)>)| Planted {
+            name: plant.name(),
+            caught_in_seeds: caught.map(|(seeds, _)| seeds),
+            by: caught.map_or("nothing", |(_, by)| by).to_owned(),
+        };
+        found.into_iter().map(row).collect()
+    }
+}
+
+/// What catches a bug in a seed, if anything does. A bug that shows in repetition only is looked for in double runs.
+fn catches(seed: u64, plant: Plant) -> Option<&'static str> {
+    let twice = plant == Plant::ClockInAttempt;
+    let run = || if twice { live_twice(seed, &Settings::default()) } else { live(seed, &Settings::default()) };
+    plant::with(Some(plant), run).violation.map(|violation| violation.invariant)
+}
+
+impl Table {
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        self.seeds += 1;
+        self.virtual_hours += outcome.virtual_time as f64 / 3.6e9;
+        self.commits += outcome.commits;
+        self.skips += outcome.skips;
+        self.forks += outcome.forks;
+        self.merges += outcome.merges;
+        self.stuck += u64::from(outcome.stuck);
+        self.events += outcome.events;
+        self.hits.add(&outcome.marks);
+        if let Some(violation) = &outcome.violation {
+            self.violations += 1;
+            self.broken.entry(violation.invariant).or_default().push(seed);
+            if self.failed.len() < TOLD {
+                self.failed.push((seed, outcome));
+            }
+        }
+    }
+
+    fn missing(&self) -> Vec<&'static str> {
+        let dead = self.hits.all().filter(|(_, hits)| *hits == 0).map(|(mark, _)| mark);
+        if self.seeds >= MARKS_FROM { dead.collect() } else { Vec::new() }
+    }
+
+    fn good(&self) -> bool {
+        let caught = self.planted.iter().filter(|planted| planted.caught_in_seeds.is_some()).count();
+        self.violations == 0 && self.missing().is_empty() && 20 * caught >= 19 * self.planted.len()
+    }
+
+    fn print(&self) {
+        println!("seeds           {:>12}", self.seeds);
+        println!("violations      {:>12}", self.violations);
+        println!("virtual hours   {:>12.1}", self.virtual_hours);
+        println!("events          {:>12}", self.events);
+        println!("commits         {:>12}", self.commits);
+        println!("skips           {:>12}", self.skips);
+        println!("forks           {:>12}", self.forks);
+        println!("merges          {:>12}", self.merges);
+        println!("left waiting    {:>12}   (too many disks lost, and the policy is to wait)", self.stuck);
+        for (mark, hits) in &self.marks {
+            println!("  {mark:<44} {hits:>10}");
+        }
+        for planted in &self.planted {
+            let caught = planted.caught_in_seeds.map_or("NOT CAUGHT".to_owned(), |seeds| format!("{seeds} seeds"));
+            println!("  bug {:<28} {caught:>12} {}", planted.name, planted.by);
+        }
+        for (invariant, seeds) in &self.broken {
+            println!("VIOLATED {invariant}: {} seeds, {:?}", seeds.len(), &seeds[..seeds.len().min(SHOWN)]);
+        }
+        for mark in self.missing() {
+            println!("never happened: {mark}");
+        }
+    }
+
+    fn tell_failures(&self) {
+        for (seed, outcome) in &self.failed {
+            tell(*seed, outcome);
+            let minimal = minimise(*seed, outcome, &|settings| live(*seed, settings));
+            println!("smallest: {}", minimal.command(*seed));
+            let schedule = history::plan(*seed, &Settings::default()).1;
+            for index in &minimal.keep {
+                if let Some(planned) = schedule.get(*index) {
+                    println!("  {index:>3} {planned}");
+                }
+            }
+        }
+    }
+}
+
+fn tell(seed: u64, outcome: &Outcome) {
+    println!("seed {seed}: {}", outcome.options);
+    match &outcome.violation {
+        Some(Violation { invariant, detail, at }) => {
+            println!("VIOLATION at {} ms of {invariant}: {detail}", at / 1_000);
+            println!("reproduce: starling-sim --seed {seed} --verbose");
+        }
+        None => println!(
+            "no violation: {} commits, {} skips, {} forks in {} virtual seconds, {} events, {} faults{}",
+            outcome.commits,
+            outcome.skips,
+            outcome.forks,
+            outcome.virtual_time / 1_000_000,
+            outcome.events,
+            outcome.faults,
+            if outcome.stuck { ", left waiting for a quorum" } else { "" },
+        ),
+    }
+}
+
+/// One seed, told.
+pub fn one(seed: u64, nodes: Option<usize>, keep: Option<BTreeSet<usize>>, plant: Option<Plant>, verbose: bool) -> bool {
+    let story: Option<fn(&str)> = verbose.then_some(|line: &str| println!("{line}"));
+    let outcome = plant::with(plant, || live(seed, &Settings { nodes, keep, trace: false, story }));
+    tell(seed, &outcome);
+    outcome.violation.is_none()
+}
+
+/// Whether a history that is broken on purpose is reported so.
+pub fn canary() -> bool {
+    let (seed, plant) = CANARY;
+    let caught = catches(seed, plant);
+    match caught {
+        Some(by) => println!("the canary (seed {seed}, bug {}) is red, by {by}", plant.name()),
+        None => println!("the canary (seed {seed}, bug {}) is GREEN: nothing would be noticed", plant.name()),
+    }
+    caught.is_some()
+}
+
+/// Prints what agreement costs; whether it is within its bounds.
+pub fn measure() -> bool {
+    let report = measure::report();
+    println!("{report}");
+    report.good()
+}
+
+/// Reads `3,7` or `none`.
+///
+/// # Errors
+/// When it is neither.
+pub fn parse_faults(text: &str) -> anyhow::Result<BTreeSet<usize>> {
+    if text == "none" {
+        return Ok(BTreeSet::new());
+    }
+    text.split(',').map(|part| part.parse().with_context(|| format!("{part:?} is no place in a schedule"))).collect()
+}
+
+/// Reads the name of a planted bug.
+///
+/// # Errors
+/// When there is none of this name.
+pub fn parse_plant(text: &str) -> anyhow::Result<Plant> {
+    let found = Plant::ALL.iter().find(|plant| plant.name() == text).copied();
+    let Some(plant) = found else {
+        let names: Vec<String> = Plant::ALL.iter().map(|plant| plant.name()).collect();
+        bail!("no bug is called {text:?}; there are {}", names.join(", "));
+    };
+    Ok(plant)
+}

@@ -1,0 +1,203 @@
+//! Five real nodes on a network that is cut and healed under them (`protocol.md` §7, §9).
+
+use serde_json::Value;
+use starling_tests::flock::built_binaries;
+use starling_tests::netns::Network;
+use starling_tests::process::Process;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const NODES: usize = 5;
+/// For whatever a busy machine may take its time for.
+const LIMIT: Duration = Duration::from_secs(150);
+/// From healing to one hash on all.
+const HEAL_LIMIT: Duration = Duration::from_secs(30);
+const GRACE_S: u64 = 6;
+
+struct Flock {
+    folder: TempDir,
+    network: Network,
+    nodes: Vec<Process>,
+    /// The first node's address.
+    bootstrap: String,
+}
+
+impl Flock {
+    fn start(network: Network, minority: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let text: String = (0..4000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
+        std::fs::write(folder.path().join("text.txt"), text).expect("write");
+        let run = format!(
+            "name = \"partition\"\n[model]\npreset = \"0.1m\"\nseq_len = 32\n[data]\nsources = [\"text.txt\"]\n\
+             holdout = 0.1\n[inner]\nsteps = 4\nbatch = 2\n[partition]\nminority = \"{minority}\"\ngrace_s = {GRACE_S}\n"
+        );
+        std::fs::write(folder.path().join("run.toml"), run).expect("write");
+        let mut flock = Self { folder, network, nodes: Vec::new(), bootstrap: String::new() };
+        for n in 0..NODES {
+            let mut node = flock.node(n);
+            if n == 0 {
+                let listening = node.wait(LIMIT, "listening", |e| address(e).contains("10.77.")).expect("an address");
+                flock.bootstrap = address(&listening).to_owned();
+                node.wait(LIMIT, "founded", |_| true).expect("it founds");
+            }
+            flock.nodes.push(node);
+        }
+        for node in &mut flock.nodes {
+            node.wait(LIMIT, "committed", |e| e["voters"] == NODES).expect("all five vote");
+        }
+        flock
+    }
+
+    fn node(&self, n: usize) -> Process {
+        let [ip, before @ ..] = self.network.on(n);
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let home = self.folder.path().join("nodes").join(n.to_string());
+        let listen = format!("/ip4/{}/tcp/7000", self.network.address(n));
+        let starling = built_binaries().expect("the folder of this test").join("starling");
+        let mut arguments: Vec<String> = before.into_iter().chain([text(&starling)]).collect();
+        let plain = ["train", "--json", "--no-mdns", "--metrics", "off", "--device", "cpu", "--threads", "1", "--log", "info"];
+        arguments.extend(plain.map(String::from));
+        arguments.extend(["--home".into(), text(&home), "--listen".into(), listen]);
+        arguments.extend(["--run".into(), text(&self.folder.path().join("run.toml"))]);
+        arguments.extend(["--cache".into(), text(&self.folder.path().join("cache"))]);
+        match self.bootstrap.as_str() {
+            "" => arguments.push("--found".into()),
+            address => arguments.extend(["--bootstrap".into(), address.into()]),
+        }
+        Process::start(&format!("node-{n}"), Path::new(&ip), &arguments, &self.folder.path().join("logs"))
+            .expect("`ip netns exec`")
+    }
+
+    /// Puts each group on a network of its own.
+    fn cut(&self, groups: &[&[usize]]) {
+        for (bridge, group) in groups.iter().enumerate() {
+            for node in *group {
+                self.network.plug(*node, bridge).expect("the link is moved");
+            }
+        }
+    }
+
+    fn marks(&self) -> Vec<usize> {
+        self.nodes.iter().map(Process::mark).collect()
+    }
+
+    /// Heals the network; all of `here` must soon have committed one record that they all hold.
+    fn heal(&mut self, here: &[usize]) {
+        self.cut(&[&[0, 1, 2, 3, 4]]);
+        let (marks, began) = (self.marks(), Instant::now());
+        loop {
+            // Records that each of them has as its own since the network is whole.
+            let heads = |n: &usize| -> BTreeMap<String, Value> {
+                let events = self.nodes[*n].events();
+                let committed = events[marks[*n]..].iter().filter(|e| e["event"] == "committed");
+                committed.map(|e| (e["record"].to_string(), e["state_root"].clone())).collect()
+            };
+            let mut all = here.iter().map(heads);
+            let first = all.next().unwrap_or_default();
+            let rest: Vec<_> = all.collect();
+            let common = first.iter().find(|(record, root)| rest.iter().all(|heads| heads.get(*record) == Some(root)));
+            if common.is_some() {
+                println!("one hash on all {} after {:.1} s", here.len(), began.elapsed().as_secs_f64());
+                return self.assert_one_history();
+            }
+            assert!(began.elapsed() < HEAL_LIMIT, "no common record {HEAL_LIMIT:?} after healing: {}", self.words());
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+    }
+
+    fn words(&self) -> String {
+        self.nodes.iter().map(|node| format!("{}\n", node.last_words())).collect()
+    }
+
+    /// Never two records at one place of one lineage, never two states of one record.
+    fn assert_one_history(&self) {
+        let (mut records, mut roots) = (BTreeMap::new(), BTreeMap::new());
+        let events = self.nodes.iter().flat_map(|node| node.events());
+        for event in events.filter(|e| e["event"] == "committed") {
+            let place = (event["lineage"].to_string(), event["seq"].as_u64());
+            let record = event["record"].to_string();
+            let known = records.entry(place).or_insert_with(|| record.clone());
+            assert_eq!(*known, record, "two records at one place: {event}");
+            let root = roots.entry(record).or_insert_with(|| event["state_root"].clone());
+            assert_eq!(*root, event["state_root"], "one record, two states: {event}");
+        }
+        assert!(!records.is_empty(), "something was committed");
+    }
+
+    fn commits_since(&mut self, node: usize, mark: usize, count: usize) {
+        let mut from = mark;
+        for _ in 0..count {
+            self.nodes[node].wait_since(from, LIMIT, "committed", |_| true).expect("it goes on");
+            let events = self.nodes[node].events();
+            let at = events[from..].iter().position(|e| e["event"] == "committed").unwrap_or_default();
+            from += at + 1;
+        }
+    }
+}
+
+fn address(event: &Value) -> &str {
+    event["address"].as_str().unwrap_or_default()
+}
+
+fn network() -> Option<Network> {
+    if let Some(why) = Network::missing() {
+        println!("SKIPPED: {why}");
+        return None;
+    }
+    match Network::new(NODES, 3) {
+        Ok(network) => Some(network),
+        Err(error) => {
+            println!("SKIPPED: {error:#}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_cut_flock_goes_on_where_the_quorum_is_and_is_one_again_when_healed() {
+    let Some(network) = network() else { return };
+    let mut flock = Flock::start(network, "fork");
+
+    // Three and two: the three go on at once, the two fork after the grace.
+    let marks = flock.marks();
+    flock.cut(&[&[0, 1, 2], &[3, 4]]);
+    flock.commits_since(0, marks[0], 3);
+    for node in [3, 4] {
+        flock.nodes[node].wait_since(marks[node], LIMIT, "cut_off", |_| true).expect("the two are told");
+        let forked = flock.nodes[node].wait_since(marks[node], LIMIT, "forked", |_| true).expect("the two fork");
+        assert_eq!(forked["members"].as_array().map(Vec::len), Some(2), "together: {forked}");
+    }
+    flock.commits_since(3, marks[3], 3);
+    flock.heal(&[0, 1, 2, 3, 4]);
+
+    // All five vote again, then two, two and one: nobody has the quorum.
+    for node in 0..NODES {
+        let mark = flock.nodes[node].mark();
+        flock.nodes[node].wait_since(mark, LIMIT, "committed", |e| e["voters"] == NODES).expect("all five vote again");
+    }
+    let marks = flock.marks();
+    flock.cut(&[&[0, 1], &[2, 3], &[4]]);
+    for node in 0..NODES {
+        flock.nodes[node].wait_since(marks[node], LIMIT, "forked", |_| true).expect("each part forks");
+    }
+    flock.heal(&[0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn the_last_survivor_trains_on_alone_and_the_others_come_back_to_it() {
+    let Some(network) = network() else { return };
+    let mut flock = Flock::start(network, "fork");
+    let marks = flock.marks();
+    for node in 1..NODES {
+        flock.nodes[node].kill();
+    }
+    let alone = |e: &Value| e["contributors"].as_array().map(Vec::len) == Some(1);
+    flock.nodes[0].wait_since(marks[0], LIMIT, "committed", alone).expect("it goes on alone");
+    for node in 1..NODES {
+        flock.nodes[node] = flock.node(node);
+    }
+    flock.nodes[0].wait_since(marks[0], LIMIT, "committed", |e| e["voters"] == NODES).expect("all five vote again");
+    flock.heal(&[0, 1, 2, 3, 4]);
+}
