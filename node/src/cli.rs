@@ -19,6 +19,8 @@ pub enum Command {
     Train(Box<TrainArgs>),
     /// Print a ticket that lets another machine join this run
     Invite(InviteArgs),
+    /// Shut a node, or a ticket, out of this run for good; for the run's creator
+    Revoke(RevokeArgs),
     /// Ask the node running on this machine what it does and what it waits for
     Status(StatusArgs),
     /// List, verify or export checkpoints
@@ -115,6 +117,19 @@ pub struct InviteArgs {
     /// The only node that it admits (64 hex digits)
     #[arg(long, value_name = "ID")]
     pub holder: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("subject").required(true).args(["id", "ticket"])))]
+pub struct RevokeArgs {
+    #[command(flatten)]
+    pub node: HomeArgs,
+    /// The node that is to be shut out (64 hex digits)
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// The ticket that is to admit nobody any more, as `starling invite` printed it; whom it has admitted stays
+    #[arg(long, value_name = "TICKET")]
+    pub ticket: Option<String>,
 }
 
 #[derive(Debug, Args)]

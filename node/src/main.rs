@@ -18,6 +18,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Train(args) => train::train(&args),
         Command::Invite(args) => command::invite::run(&args),
+        Command::Revoke(args) => command::revoke::run(&args),
         Command::Status(args) => command::status::run(&args),
         Command::Audit(args) => command::audit::run(&args),
         Command::Checkpoint(args) => command::checkpoint::run(&args),

@@ -61,8 +61,8 @@ fn who_loses_the_quorum_forks_after_the_grace_and_is_one_flock_again_later() {
     assert_ne!(forked["lineage"], lineage);
     nodes[0].wait(LIMIT, "committed", |e| e["lineage"] == forked["lineage"]).expect("and trains");
 
-    for n in 1..3 {
-        nodes[n] = flock.node(&format!("node-{n}"), &options(false)).expect("a node");
+    for (n, node) in nodes.iter_mut().enumerate().skip(1) {
+        *node = flock.node(&format!("node-{n}"), &options(false)).expect("a node");
     }
     let mark = nodes[0].mark();
     let again = nodes[0].wait_since(mark, LIMIT, "committed", |e| voters(e) == 3).expect("one flock again");

@@ -21,6 +21,8 @@ pub fn run(args: &InviteArgs) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         Answer::Error { message } => Err(Failure::message(Code::Refused, message)),
-        Answer::Status(_) => Err(Failure::message(Code::Refused, "the node answered another question: update it")),
+        Answer::Status(_) | Answer::Revoked { .. } => {
+            Err(Failure::message(Code::Refused, "the node answered another question: update it"))
+        }
     }
 }

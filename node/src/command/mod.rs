@@ -4,4 +4,5 @@ pub mod audit;
 pub mod checkpoint;
 pub mod generate;
 pub mod invite;
+pub mod revoke;
 pub mod status;

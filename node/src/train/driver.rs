@@ -41,7 +41,7 @@ pub enum Outcome {
     Reduced { key: AttemptKey, outcome: Result<Update, crate::reduce::ReduceError> },
     ReduceProgress { key: AttemptKey, bytes: u64 },
     CatchUpProgress { bytes: u64 },
-    CaughtUp(Result<catch_up::Arrived, catch_up::Failed>),
+    CaughtUp(Result<Box<catch_up::Arrived>, catch_up::Failed>),
     Fetched { key: AttemptKey, record: Digest, outcome: Result<Box<candidate::Arrived>, String> },
     ShardsFetched(Result<(), String>),
 }

@@ -306,7 +306,7 @@ impl Driver {
             let progress = move |bytes| {
                 let _ = progress_results.try_send(Outcome::CatchUpProgress { bytes });
             };
-            let outcome = task.run(&progress).await;
+            let outcome = task.run(&progress).await.map(Box::new);
             let _ = results.send(Outcome::CaughtUp(outcome)).await;
         });
         self.catching_up = Some(tokio_util::task::AbortOnDropHandle::new(handle));
@@ -314,7 +314,7 @@ impl Driver {
 
     pub(super) async fn caught_up(
         &mut self,
-        outcome: Result<catch_up::Arrived, catch_up::Failed>,
+        outcome: Result<Box<catch_up::Arrived>, catch_up::Failed>,
     ) -> Result<(), Failure> {
         self.catching_up = None;
         match outcome {

@@ -1,12 +1,12 @@
-//! Making tickets for `starling invite`.
+//! Making tickets for `starling invite`, and taking them back.
 
-use crate::watch::status::Terms;
+use crate::watch::status::{Subject, Terms};
 use libp2p::Multiaddr;
 use starling_bootstrap::identity::Identity;
 use starling_bootstrap::ticket::Ticket;
-use starling_protocol::admission;
+use starling_protocol::admission::{self, Revocation, SubjectKind};
 use starling_protocol::run::{AdmissionMode, RunSpec};
-use starling_protocol::{NodeId, wire};
+use starling_protocol::{Digest, NodeId, wire};
 
 /// Signs tickets with this node's key.
 pub struct TicketMaker {
@@ -38,6 +38,22 @@ impl TicketMaker {
         Ticket::admitting(&self.identity, self.spec.clone(), addresses, terms.expires, admission)
             .map(|t| t.to_string())
             .map_err(|e| e.to_string())
+    }
+
+    /// Shuts a node or a ticket out of the run.
+    ///
+    /// # Errors
+    /// In plain words, if this node is not the run's creator.
+    pub fn revoke(&self, spec: &RunSpec, subject: &Subject) -> Result<Revocation, String> {
+        if spec.creator != Some(self.identity.node_id()) {
+            return Err("only the run's creator (`creator` in the run file) may revoke: do it on its node".into());
+        }
+        let malformed = || "the subject is not 64 hex digits".to_string();
+        let (kind, digest) = match subject {
+            Subject::Node { id } => (SubjectKind::Identity, Digest(NodeId::from_hex(id).ok_or_else(malformed)?.0)),
+            Subject::Ticket { grant } => (SubjectKind::Ticket, Digest::from_hex(grant).ok_or_else(malformed)?),
+        };
+        Ok(Revocation::sign(&self.identity.signer(), &spec.digest(), kind, digest))
     }
 
     /// The admission ticket of a run that asks for one; empty otherwise.

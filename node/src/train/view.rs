@@ -5,7 +5,7 @@ use super::trainer::Trained;
 use crate::watch::event::RoundTiming;
 use crate::watch::status::{Answer, Member, Question, QuorumStatus, Status};
 use starling_protocol::NodeId;
-use starling_protocol::engine::io::Finish;
+use starling_protocol::engine::io::{Finish, Input};
 use starling_protocol::engine::{MemberState, MemberView, QuorumView};
 use starling_protocol::message::Phase;
 use std::time::{Duration, Instant};
@@ -98,11 +98,19 @@ impl Gauges {
 
 impl Driver {
     /// Answers a question of the status socket.
-    pub(super) fn answer(&self, question: Question) -> Answer {
+    pub(super) fn answer(&mut self, question: Question) -> Answer {
         match question {
             Question::Status => Answer::Status(Box::new(self.status())),
             Question::Invite(terms) => match self.settings.ticket.make(&self.spec, self.net.addresses(), &terms) {
                 Ok(ticket) => Answer::Invite { ticket },
+                Err(message) => Answer::Error { message },
+            },
+            Question::Revoke(subject) => match self.settings.ticket.revoke(&self.spec, &subject) {
+                Ok(revocation) => {
+                    let subject = revocation.subject.to_string();
+                    self.later(Input::Revoke { revocation });
+                    Answer::Revoked { subject }
+                }
                 Err(message) => Answer::Error { message },
             },
         }

@@ -25,6 +25,20 @@ const QUESTIONS_MAX: usize = 8;
 pub enum Question {
     Status,
     Invite(Terms),
+    Revoke(Subject),
+}
+
+/// What is to be revoked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Subject {
+    Node {
+        id: String,
+    },
+    /// A ticket by its name in records.
+    Ticket {
+        grant: String,
+    },
 }
 
 /// What a ticket is to admit.
@@ -45,6 +59,7 @@ pub struct Terms {
 pub enum Answer {
     Status(Box<Status>),
     Invite { ticket: String },
+    Revoked { subject: String },
     Error { message: String },
 }
 

@@ -74,8 +74,9 @@ impl Change<'_> {
     fn hold(&mut self, held: Arc<Held>) -> bool {
         let (id, mine) = (held.id(), held.record);
         let register = self.tip.register.clone();
-        let values = register.iter().flat_map(|r| r.estimate.iter().chain(r.vote.as_ref().map(|(value, _)| value)));
-        let spoken: Vec<Digest> = values.map(|value| value.digest).collect();
+        let estimates = register.iter().filter_map(|r| r.estimate.as_ref()).map(|(_, value)| value.digest);
+        let votes = register.iter().filter_map(|r| r.vote.as_ref()).map(|(_, value, _)| value.digest);
+        let spoken: Vec<Digest> = estimates.chain(votes).collect();
         let held_before = self.tip.candidates.len();
         self.tip.candidates.retain(|other| other.id() != id);
         self.tip.candidates.push(held);

@@ -9,6 +9,9 @@ use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::{Digest, wire};
 use std::sync::Arc;
 
+/// An encoded record, and the encoded certificate that decided it; that is empty where there is none.
+pub type EncodedLink = (Vec<u8>, Vec<u8>);
+
 impl Store {
     /// Begins a chain: `record` is its first, `theta` and `momentum` (flat, `elements` each) are its state. State,
     /// record and head are durable when this returns.
@@ -95,7 +98,7 @@ impl Store {
 
     /// Encoded records from `seq` on, ascending, at most `max`, each with its encoded certificate. A genesis record has
     /// none, nor has the record before an adopted one: theirs are empty.
-    pub fn records_from(&self, seq: u64, max: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, StoreError> {
+    pub fn records_from(&self, seq: u64, max: usize) -> Result<Vec<EncodedLink>, StoreError> {
         let db = self.db()?;
         let pairs = db.scan(Table::Records, &seq_key(seq), max)?;
         let with_votes =

@@ -28,6 +28,7 @@ mod store;
 mod tip;
 mod weights;
 
+pub use chain::EncodedLink;
 pub use checkpoint::{
     Checkpoint, CheckpointFile, CheckpointManifest, CheckpointSource, describe_checkpoint, export_checkpoint,
     open_checkpoint,

@@ -213,7 +213,7 @@ impl History {
             lineage: record.lineage,
             parent: record.parent,
             stamp: Stamp { seq: record.seq, instance: 0, ballot, phase: 1 },
-            estimate: Some(value),
+            estimate: Some((ballot, value)),
             vote: None,
         }
     }
