@@ -16,7 +16,7 @@ use starling_protocol::record::{Measured, Record, Span};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// A round that the engine wants trained.
