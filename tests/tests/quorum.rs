@@ -114,4 +114,13 @@ fn a_ticket_admits_as_many_as_it_says() {
     let mark = first.mark();
     let event = first.wait_since(mark, LIMIT, "committed", |_| true).expect("a commit");
     assert_eq!(event["members"].as_u64(), Some(2));
+
+    // Until the creator thinks better of it.
+    let id = guest.events().first().and_then(|e| e["node"].as_str().map(str::to_owned)).expect("an id");
+    let theirs = starling(&flock, "revoke", "guest", &["--id", &id]);
+    assert_eq!(theirs.code, Some(1), "only the creator may: {}", theirs.stdout);
+    let revoked = starling(&flock, "revoke", "creator", &["--id", &id]);
+    assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
+    let alone = |e: &Value| e["members"].as_u64() == Some(1) && voters(e) == 1;
+    first.wait_since(mark, LIMIT, "committed", alone).expect("the guest is out");
 }

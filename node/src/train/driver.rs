@@ -225,6 +225,7 @@ impl Driver {
         match done {
             Done::Applied { key, state_root } => self.feed(Input::Applied { key, state_root }).await,
             Done::NotApplied { key, reason } => self.feed(Input::ReduceFailed { key, suspect: None, reason }).await,
+            Done::Verified { state_root } => self.feed(Input::StateVerified { state_root }).await,
             Done::Durable { token } => {
                 for (to, bytes) in self.held.remove(&token).unwrap_or_default() {
                     self.net.send_control(to, bytes);

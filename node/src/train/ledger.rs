@@ -52,6 +52,8 @@ pub enum Job {
         certificate: Certificate,
         update: Option<Update>,
     },
+    /// Compute the root of the state in memory anew.
+    Verify,
     Found {
         token: PersistToken,
         record: Record,
@@ -84,6 +86,10 @@ pub enum Done {
     NotApplied {
         key: AttemptKey,
         reason: String,
+    },
+    /// The root of the state in memory.
+    Verified {
+        state_root: Digest,
     },
     Durable {
         token: PersistToken,
@@ -192,6 +198,10 @@ impl Worker {
                 self.commit(*record, &certificate, update)?;
                 self.snapshot_wanted = true;
                 Some(Done::Durable { token })
+            }
+            Job::Verify => {
+                let manifest = self.read().manifest().map_err(|e| Failure::new(Code::Refused, e))?;
+                Some(Done::Verified { state_root: state::root(&manifest) })
             }
             Job::Found { token, record } => {
                 let mut state = self.write();

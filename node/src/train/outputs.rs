@@ -82,6 +82,7 @@ impl Driver {
                     self.delta = None;
                 }
             }
+            Output::VerifyState => self.ledger(Job::Verify).await?,
             Output::Fetch { key, record, sources } => self.fetch(key, record, sources),
             Output::Found { token, record } => self.ledger(Job::Found { token, record }).await?,
             Output::CatchUp { seq, target, sources, afresh, lineage } => {

@@ -182,6 +182,7 @@ impl Engine {
         if let Some(proof) = self.round.as_ref().and_then(|round| round.proof.clone()) {
             return self.conclude(proof.record, proof);
         }
+        self.check_dispute();
         if self.may_speak() {
             self.enter_vote();
             for _ in 0..STEPS_MAX {

@@ -145,6 +145,24 @@ impl Engine {
         true
     }
 
+    /// Somebody names another result of an attempt than this node's own: one of the two has a damaged state. Looks once
+    /// whether it is this one.
+    pub(super) fn check_dispute(&mut self) {
+        let Some(round) = self.round.as_mut().filter(|round| !round.verifying) else { return };
+        let heard = round.record_vote.ballot.iter().flat_map(|ballot| ballot.heard());
+        if heard.into_iter().any(|value| contradicts_own(&round.holding, value)) {
+            round.verifying = true;
+            self.out.push(Output::VerifyState);
+        }
+    }
+
+    pub(super) fn state_verified(&mut self, state_root: Digest) {
+        let asked = self.round.as_ref().is_some_and(|round| round.verifying && round.committing.is_none());
+        if asked && self.head.as_ref().is_some_and(|head| head.record.state_root != state_root) {
+            self.own_fault("its state is not that of its head record");
+        }
+    }
+
     /// This node's state or arithmetic is damaged: says so, and fetches the state anew.
     pub(super) fn own_fault(&mut self, detail: &'static str) {
         if !self.catch_up.distrusts() {

@@ -82,6 +82,8 @@ pub enum Input {
     CatchUpFailed { reason: String, diverged: bool },
     /// A candidate that was asked for by [`Output::Fetch`] is here, with an update that has the digest of its record.
     Fetched { candidate: Candidate },
+    /// The root of the state that the node holds, computed anew.
+    StateVerified { state_root: Digest },
     /// Nobody could give the candidate of this attempt with this record.
     FetchFailed { key: AttemptKey, record: Digest },
     /// The operator hands in a revocation by the run's creator; one that the creator did not sign is dropped.
@@ -125,6 +127,8 @@ pub enum Output {
     /// contribution only if `mine` is false. Without one the state stays. Write record and certificate as head and
     /// drop all candidates, synced; answer with `Durable`.
     Commit { token: PersistToken, key: Option<AttemptKey>, record: Record, certificate: Certificate, mine: bool },
+    /// Members disagree about a result: compute the root of the state at hand anew and answer with `StateVerified`.
+    VerifyState,
     /// Bring this candidate here from any of `sources`, which hold it on disk; answer with `Fetched` or
     /// `FetchFailed`. One for each key at a time.
     Fetch { key: AttemptKey, record: Digest, sources: Vec<NodeId> },

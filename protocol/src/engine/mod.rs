@@ -194,6 +194,7 @@ impl Engine {
             Input::CaughtUp { record, certificate } => self.caught_up(record, certificate),
             Input::CatchUpFailed { reason, diverged } => self.catch_up_failed(reason, diverged),
             Input::Fetched { candidate } => self.fetched(candidate),
+            Input::StateVerified { state_root } => self.state_verified(state_root),
             Input::FetchFailed { key, record } => self.fetch_failed(&key, &record),
             Input::Revoke { revocation } => self.revoke(revocation),
             Input::Leave => self.leave(),

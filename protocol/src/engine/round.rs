@@ -58,6 +58,8 @@ pub(super) struct Round {
     pub fetching: BTreeMap<Digest, Fetching>,
     /// A certificate that arrived before this node decided by itself.
     pub proof: Option<Certificate>,
+    /// Another result of an attempt than this node's own was named, and the own state is looked at.
+    pub verifying: bool,
     pub committing: Option<(PersistToken, Record, Certificate)>,
     /// With whom this node would go on as a fork.
     pub fork: Option<crate::message::Fork>,
@@ -131,6 +133,7 @@ impl Round {
             holding: BTreeMap::new(),
             fetching: BTreeMap::new(),
             proof: None,
+            verifying: false,
             committing: None,
             fork: None,
             skip: succession::skip(&head.record, head.digest).map(|record| (record.digest(), record)),

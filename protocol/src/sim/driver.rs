@@ -33,6 +33,7 @@ impl World {
             Output::Commit { token, key, record, certificate, mine } => {
                 self.commit(node, token, key, (record, certificate), mine);
             }
+            Output::VerifyState => self.schedule_own(20_000, node, Event::Verified),
             Output::Fetch { key, record, sources } => self.fetch(node, key, record, &sources),
             Output::Found { token, record } => {
                 let (link, state) = (Link::new(record, None), State::initial());
@@ -225,6 +226,13 @@ impl World {
             return process.state.step_by(&group.unencoded, outer_lr, momentum);
         }
         process.state.step(self.spec.sync.codec, &bytes, outer_lr, momentum)
+    }
+
+    /// The root of the state at hand.
+    pub fn verified(&mut self, node: usize) {
+        if let Some(state_root) = self.nodes[node].process.as_ref().map(|process| process.state.root) {
+            self.feed(node, Input::StateVerified { state_root });
+        }
     }
 
     fn speculate(&mut self, node: usize, key: AttemptKey, outer_lr: f64, momentum: f64) {

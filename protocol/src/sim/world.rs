@@ -62,6 +62,7 @@ pub enum Event {
         key: AttemptKey,
         suspect: Option<usize>,
     },
+    Verified,
     Applied {
         key: AttemptKey,
     },
@@ -255,6 +256,7 @@ impl World {
             Event::Moved { key, bytes } => self.feed(node, Input::ReduceProgress { key, bytes }),
             Event::Reduced { key } => self.reduced(node, key),
             Event::Failed { key, suspect } => self.reduce_failed(node, key, suspect),
+            Event::Verified => self.verified(node),
             Event::Applied { key } => self.applied(node, key),
             Event::Written { token } => self.written(node, token),
             Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),

@@ -41,6 +41,11 @@ impl World {
             Output::Commit { token, key, record, certificate, mine } => {
                 self.commit(node, token, key, record, certificate, mine);
             }
+            Output::VerifyState => {
+                self.check.mark("an own state was looked at");
+                let after = self.random.between(5, 300) * MS;
+                self.schedule_own(after, node, Event::Verified);
+            }
             Output::Fetch { key, record, sources } => {
                 self.check.mark("a result was fetched");
                 let sources = sources.iter().map(keys::node).collect();

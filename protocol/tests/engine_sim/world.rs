@@ -36,6 +36,7 @@ pub enum Event {
     Written { token: PersistToken },
     Fetched { job: u64, source: Option<usize>, target: Digest, afresh: bool },
     Dial { other: usize },
+    Verified,
     Exit,
     Fault,
 }
@@ -183,6 +184,10 @@ impl World {
             }
             Event::Written { token } => self.written(node, token),
             Event::Fetched { job, source, target, afresh } => self.fetched(node, job, source, target, afresh),
+            Event::Verified => {
+                let state_root = process.state;
+                self.feed(node, Input::StateVerified { state_root });
+            }
             Event::Exit => self.kill(node, false),
             Event::Start | Event::Dial { .. } | Event::Fault => {}
         }
