@@ -28,6 +28,9 @@ use std::collections::BTreeMap;
 /// Ballots beyond the own one of which anything is believed: far more than ever happens.
 pub const BALLOTS_AHEAD_MAX: u32 = 1 << 16;
 
+/// From this ballot on voters that do not agree take turns.
+const LATE: u32 = 4;
+
 /// What a voter decides between. Compared by `rank` when nothing is forced: the greatest wins.
 pub trait Choice: Clone + Eq {
     type Rank: Ord;
@@ -279,16 +282,16 @@ impl<V: Choice> Ballot<V> {
         if !quorum.met_by(|id| here(id).or(after(id)).is_some()) {
             return None;
         }
-        let heard: Vec<&V> = voters.filter_map(|id| here(id).or(after(id))).map(|other| &other.value).collect();
+        let heard: Vec<(NodeId, &V)> = voters.filter_map(|id| Some((*id, &here(id).or(after(id))?.value))).collect();
         let shared = |value: &V| quorum.met_by(|id| here(id).is_some_and(|other| other.value == *value));
-        let agreed = heard.iter().find(|value| shared(value));
+        let agreed = heard.iter().map(|(_, value)| value).find(|value| shared(value));
         // Of unequal estimates one that a whole quorum shares may still be among those to come.
         if agreed.is_none() && patient && heard.len() < quorum.voters().len() {
             return None;
         }
         let (value, voted) = match agreed {
             Some(agreed) => ((*agreed).clone(), true),
-            None => (best(&heard, usable, fallback), false),
+            None => (choose(quorum, ballot, &heard, usable, fallback), false),
         };
         Some((Said { ballot, value, voted: Some(voted) }, Why::Chosen))
     }
@@ -306,25 +309,40 @@ impl<V: Choice> Ballot<V> {
         if !quorum.met_by(|id| here(id).is_some()) {
             return None;
         }
-        let heard: Vec<&Said<V>> = quorum.voters().iter().filter_map(|(id, _)| here(id)).collect();
-        let seen = |other: &&&Said<V>| other.voted == Some(true) && !planted!(Plant::IgnoreSeenVote);
-        let voted = heard.iter().find(seen);
+        let heard: Vec<(NodeId, &Said<V>)> =
+            quorum.voters().iter().filter_map(|(id, _)| Some((*id, here(id)?))).collect();
+        let seen = |(_, other): &&(NodeId, &Said<V>)| other.voted == Some(true) && !planted!(Plant::IgnoreSeenVote);
+        let voted = heard.iter().find(seen).map(|(_, other)| other);
         // With all that are here the value may be decided in this very ballot.
         if voted.is_some() && patient && heard.len() < quorum.voters().len() {
             return None;
         }
         let (value, why) = match voted {
             Some(voted) => (voted.value.clone(), Why::Forced),
-            None => (best(&heard.iter().map(|other| &other.value).collect::<Vec<_>>(), usable, fallback), Why::Chosen),
+            None => {
+                let heard: Vec<(NodeId, &V)> = heard.iter().map(|(id, other)| (*id, &other.value)).collect();
+                (choose(quorum, said.ballot, &heard, usable, fallback), Why::Chosen)
+            }
         };
         Some((Said { ballot: said.ballot.saturating_add(1), value, voted: None }, why))
     }
 }
 
-/// The best value that was heard, the own one among them, and can be used.
-fn best<V: Choice>(heard: &[&V], usable: impl Fn(&V) -> bool, fallback: &V) -> V {
-    let candidates = heard.iter().copied().filter(|value| usable(value));
-    candidates.max_by_key(|value| value.rank()).unwrap_or(fallback).clone()
+/// The best value that was heard, the own one among them, and can be used. Voters that can use different values would
+/// differ for ever: in late ballots they follow one after the other of them, or else the fallback.
+fn choose<V: Choice>(
+    quorum: &Quorum,
+    ballot: u32,
+    heard: &[(NodeId, &V)],
+    usable: impl Fn(&V) -> bool,
+    fallback: &V,
+) -> V {
+    let voters = quorum.voters();
+    let turn = (ballot as usize).checked_rem(voters.len()).and_then(|place| voters.get(place)).map(|(id, _)| *id);
+    let followed = heard.iter().find(|(id, _)| ballot >= LATE && Some(*id) == turn).map(|(_, value)| *value);
+    let candidates = heard.iter().map(|(_, value)| *value).filter(|value| usable(value));
+    let best = candidates.max_by_key(|value| value.rank());
+    followed.map_or(best, |value| Some(value).filter(|value| usable(value))).unwrap_or(fallback).clone()
 }
 
 #[cfg(test)]

@@ -52,6 +52,8 @@ struct Voter {
     /// Commits whose bytes are on the disk, and those that nobody gave.
     holds: BTreeSet<Value>,
     out_of_reach: BTreeSet<Value>,
+    /// Commits that it cannot rebuild: it will not name them unless it must.
+    cannot: BTreeSet<Value>,
     patient: bool,
 }
 
@@ -90,7 +92,11 @@ impl Schedule {
             }
             let ballot = Ballot::new(id(index));
             let patient = random.chance(30);
-            Voter { alive: true, ballot, register: None, holds, out_of_reach: BTreeSet::new(), patient }
+            let mut cannot = BTreeSet::new();
+            if random.chance(10) {
+                cannot.extend([Value::Commit(0), Value::Commit(1)].into_iter().filter(|commit| !holds.contains(commit)));
+            }
+            Voter { alive: true, ballot, register: None, holds, out_of_reach: BTreeSet::new(), cannot, patient }
         };
         let voters = (0..n).map(&mut voter).collect();
         Self { random, quorum, voters, wire: Vec::new(), decided: BTreeSet::new(), ballots: 0 }
@@ -105,7 +111,7 @@ impl Schedule {
     /// One voter thinks, and may say something; `give`: whether bytes that it needs reach it.
     fn think(&mut self, at: usize, give: bool) {
         let voter = &mut self.voters[at];
-        let (holds, gone) = (voter.holds.clone(), voter.out_of_reach.clone());
+        let (holds, gone) = (voter.holds.clone(), &voter.out_of_reach | &voter.cannot);
         let usable = |value: &Value| *value == Value::Skip || holds.contains(value) || !gone.contains(value);
         voter.ballot.advance(&self.quorum, usable, &Value::Skip, voter.patient);
         if let Some((_, value)) = voter.ballot.decided() {
@@ -117,7 +123,7 @@ impl Schedule {
         if needs {
             let held = self.voters.iter().any(|other| other.alive && other.holds.contains(&said.value));
             let voter = &mut self.voters[at];
-            if !held || !give {
+            if !held || !give || (!forced && voter.cannot.contains(&said.value)) {
                 voter.out_of_reach.insert(said.value);
                 if !forced {
                     voter.ballot.withdraw();
@@ -205,7 +211,7 @@ impl Schedule {
         }
         self.wire.clear();
         let here: Vec<usize> = (0..self.voters.len()).filter(|at| self.voters[*at].alive).collect();
-        for round in 0..60 {
+        for round in 0..120 {
             for at in &here {
                 self.voters[*at].patient = round % 4 < 2;
                 if round % 4 == 0 {
@@ -265,7 +271,7 @@ fn any_schedule_decides_one_value_that_a_quorum_holds() {
     let ballots: Vec<u32> = (0..10_000).map(|seed| live(seed).unwrap_or_else(|why| panic!("{why}"))).collect();
     let most = ballots.iter().max();
     println!("at most {most:?} ballots more after healing");
-    assert!(most.is_some_and(|most| *most <= 6), "{most:?}");
+    assert!(most.is_some_and(|most| *most <= 12), "{most:?}");
 }
 
 #[test]

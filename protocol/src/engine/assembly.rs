@@ -9,6 +9,8 @@ use super::succession::SignedReady;
 use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, member_indices};
 use crate::{Digest, NodeId};
 
+/// From this attempt on sets are made of voters only.
+const VOTERS_ONLY: u32 = 3;
 /// Steps of a ballot after one input.
 const STEPS_MAX: usize = 8;
 /// Nobody waits for a learner longer than this beyond the voters, in microseconds.
@@ -145,9 +147,12 @@ impl Engine {
         true
     }
 
-    /// The contributions that this node could average now, by ascending member.
+    /// The contributions that this node could average now, by ascending member. Late attempts do without those who do
+    /// not vote: one that says different READYs to different voters would keep them apart for ever.
     fn live_ready(&self, round: &Round) -> Vec<SignedReady> {
-        let live = |id: &&NodeId| self.is_present(id) && self.fault(id, round).is_none();
+        let votes = |id: &NodeId| self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some());
+        let counts = |id: &NodeId| round.attempt < VOTERS_ONLY || votes(id);
+        let live = |id: &&NodeId| counts(id) && self.is_present(id) && self.fault(id, round).is_none();
         round.members.iter().filter(live).filter_map(|id| self.ready_of(id, round)).cloned().collect()
     }
 

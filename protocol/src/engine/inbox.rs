@@ -66,6 +66,8 @@ impl Engine {
         let now = self.now;
         let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.greeted) else { return self.stale(from) };
         peer.heard_at = now;
+        // Who has left is silent: whoever speaks is here, and its leave was an old one.
+        peer.left &= matches!(opened.message, Message::Leave(_));
         match opened.message {
             Message::Hello(_) => {}
             Message::Head(head) => self.hear_head(from, head),

@@ -115,7 +115,9 @@ impl World {
     /// such core, as when too many disks were lost.
     fn heal(&mut self, seed: u64) -> Option<BTreeSet<usize>> {
         let mut random = Random::new(seed, "core");
-        let mut core: BTreeSet<usize> = (0..self.nodes.len()).collect();
+        // What a liar has said is not forgotten: it is among the dead, if the others can do without it.
+        let honest = |node: &usize| self.nodes[*node].liar.is_none();
+        let mut core: BTreeSet<usize> = (0..self.nodes.len()).filter(honest).collect();
         if !self.recoverable(&core) {
             return None;
         }
