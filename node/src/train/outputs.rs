@@ -15,8 +15,8 @@ use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::record::{Measured, Record, Span};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
-use std::sync::atomic::AtomicU64;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 /// A round that the engine wants trained.

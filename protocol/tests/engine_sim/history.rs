@@ -68,10 +68,7 @@ impl World {
                 let waits = v.waiting.map(|w| (w.why, who(&w.on)));
                 format!(
                     "{} seq {} head {:?} {members:?} attempt {:?} waits {waits:?}",
-                    v.phase,
-                    v.seq,
-                    v.head,
-                    v.attempt
+                    v.phase, v.seq, v.head, v.attempt
                 )
             });
             format!("\n  node {node}, disk at {:?}: {said:?}", n.disk.head().map(|h| h.record.seq))
