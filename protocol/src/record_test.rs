@@ -5,7 +5,10 @@ use crate::wire::{decode_record, encode_record, record_digest};
 use proptest::prelude::*;
 
 /// The sample is of the shape asked for, and each change breaks it.
-fn refuses(good: &Record, changes: &[(&str, &dyn Fn(&mut Record))]) {
+/// What is done to a record, in words and in deed.
+type Change<'a> = (&'a str, &'a dyn Fn(&mut Record));
+
+fn refuses(good: &Record, changes: &[Change]) {
     assert_eq!(decode_record(&encode_record(good)).as_ref(), Ok(good));
     for (what, change) in changes {
         let mut record = good.clone();
@@ -157,7 +160,7 @@ fn records_that_change_no_state_are_checked() {
 }
 
 /// `child` can stand after `parent`, and each change forbids it.
-fn cannot_follow(parent: &Record, child: &Record, changes: &[(&str, &dyn Fn(&mut Record))]) {
+fn cannot_follow(parent: &Record, child: &Record, changes: &[Change]) {
     assert_eq!(child.validate_after(parent), Ok(()));
     for (what, change) in changes {
         let mut record = child.clone();
