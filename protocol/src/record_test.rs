@@ -5,6 +5,13 @@ use crate::wire::{decode_record, encode_record, record_digest};
 use proptest::prelude::*;
 
 /// The sample is of the shape asked for, and each change breaks it.
+/// Digests in ascending order, more than there are bytes.
+fn numbered(n: usize) -> Digest {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&(n as u64).to_be_bytes());
+    Digest(bytes)
+}
+
 /// What is done to a record, in words and in deed.
 type Change<'a> = (&'a str, &'a dyn Fn(&mut Record));
 
@@ -83,10 +90,10 @@ fn what_a_lineage_carries_along_is_checked() {
             ("too many merged", &|r| r.merged = (0..=MERGED_MAX as u8).map(digest).collect()),
             ("a ticket twice", &|r| r.grants.push(r.grants[0].clone())),
             ("too many tickets", &|r| {
-                r.grants = (0..=GRANTS_MAX as u8).map(|fill| GrantUse { grant: digest(fill), uses: 1 }).collect();
+                r.grants = (0..=GRANTS_MAX).map(|n| GrantUse { grant: numbered(n), uses: 1 }).collect();
             }),
             ("revoked out of order", &|r| r.revoked = vec![digest(2), digest(1)]),
-            ("too many revoked", &|r| r.revoked = (0..=GRANTS_MAX as u8).map(digest).collect()),
+            ("too many revoked", &|r| r.revoked = (0..=GRANTS_MAX).map(numbered).collect()),
         ],
     );
 }

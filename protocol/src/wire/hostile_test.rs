@@ -166,7 +166,7 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
         ("record", record, lists),
         ("spec", spec, vec![0, table, allow]),
         ("candidate", candidate, in_candidate),
-        ("register", register, vec![estimate + VALUE_MEMBERS, estimate + value + 1 + VALUE_MEMBERS]),
+        ("register", register, vec![estimate + VALUE_MEMBERS, estimate + value + 1 + 4 + VALUE_MEMBERS]),
         ("certificate", encode_certificate(&sample::certificate()), vec![72, 80]),
     ]
 }
