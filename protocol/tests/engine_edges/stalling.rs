@@ -1,10 +1,10 @@
 //! T20, T21: withholding, stalling and griefing cost whoever does it its place in the round, and nobody else.
 
 use crate::bench::{BOOT, Bench, INCARNATION, digest, id, refusals};
-use starling_protocol::{Digest, NodeId};
 use starling_protocol::engine::MemberState;
 use starling_protocol::engine::io::{Input, Notice, Output, Refusal};
 use starling_protocol::message::{Estimate, Message, Phase, Ready, Statement, StatementKind, Value, ValueKind, Vote};
+use starling_protocol::{Digest, NodeId};
 
 const SECOND: u64 = 1_000_000;
 const STALLER: u8 = 4;

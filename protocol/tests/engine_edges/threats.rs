@@ -6,11 +6,10 @@ use starling_protocol::codec;
 use starling_protocol::engine::io::{Finish, Input, Notice, Output, Refusal};
 use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{
-    Certificate, Estimate, Fork, Head, Hello, Leave, Message, Phase, Question, Ready, Start, Statement, StatementKind,
-    Value, ValueKind, Vote,
+    Certificate, Estimate, Fork, Head, Hello, Leave, Message, Phase, Question, Ready, Start, Value, ValueKind, Vote,
 };
 use starling_protocol::run::Codec;
-use starling_protocol::{Digest, NodeId, Signature, Signer, update, wire};
+use starling_protocol::{NodeId, Signature, Signer, update, wire};
 
 fn kind(bench: &Bench, bytes: &[u8]) -> &'static str {
     wire::open(&crate::bench::Keys, &bench.spec.digest(), bytes).unwrap().message.kind()
