@@ -27,7 +27,11 @@ pub struct Bench {
     pub heard: Vec<(u8, Vec<u8>)>,
     /// Writes are answered at once.
     pub writes: bool,
+    /// All inputs so far with their times, where somebody wants to feed them again.
+    pub script: Option<Vec<(u64, Input)>>,
     reducing: Option<AttemptKey>,
+    /// Its last estimate or vote.
+    said: Option<Message>,
     watch: Watch,
 }
 
@@ -60,7 +64,9 @@ impl Bench {
             candidates,
             heard: Vec::new(),
             writes: true,
+            script: None,
             reducing: None,
+            said: None,
             watch,
         }
     }
@@ -80,9 +86,17 @@ impl Bench {
 
     /// A member of a flock with these members, all of them here; it trains.
     pub fn flock_of(spec: RunSpec, members: &[(u8, Role)]) -> Self {
+        let mut bench = Self::recorded(spec, members);
+        bench.script = None;
+        bench
+    }
+
+    /// The same, with all inputs from its start.
+    pub fn recorded(spec: RunSpec, members: &[(u8, Role)]) -> Self {
         let head = genesis(&spec, members);
         let stored = Stored { register: Some(register(&head)), head, certificate: None, candidates: Vec::new() };
         let mut bench = Self::start(spec, false, Some(stored), BOOT);
+        bench.script = Some(Vec::new());
         bench.feed(Input::Tick);
         for (n, _) in members.iter().filter(|(n, _)| *n != ME) {
             bench.meet(*n);
@@ -116,9 +130,7 @@ impl Bench {
         let mut all = self.watched(input);
         let mut at = 0;
         while let Some(output) = all.get(at).filter(|_| self.writes) {
-            if let Output::Reduce { key, .. } = output {
-                self.reducing = Some(*key);
-            }
+            self.note(output);
             let token = match output {
                 Output::Persist { token, register, candidate } => {
                     self.register = Some(register.clone());
@@ -145,11 +157,27 @@ impl Bench {
         all
     }
 
+    fn note(&mut self, output: &Output) {
+        match output {
+            Output::Reduce { key, .. } => self.reducing = Some(*key),
+            Output::Send { bytes, .. } => {
+                let opened = wire::open(&Keys, &self.spec.digest(), bytes).expect("well-formed");
+                if matches!(opened.message, Message::Estimate(_) | Message::Vote(_)) {
+                    self.said = Some(opened.message);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn watched(&mut self, input: Input) -> Vec<Output> {
         let answered = match &input {
             Input::Durable { token } => Some(*token),
             _ => None,
         };
+        if let Some(script) = &mut self.script {
+            script.push((self.now, input.clone()));
+        }
         let outputs = self.engine.handle(input, Time(self.now));
         self.watch.check(&self.engine, answered, &outputs);
         outputs
@@ -270,6 +298,21 @@ impl Bench {
             self.say(member, &Message::Ready(ready));
         }
         self.running()
+    }
+
+    /// The attempt that the engine was last told to make, if there was any.
+    #[allow(dead_code)]
+    pub fn attempt(&self) -> Option<AttemptKey> {
+        self.reducing
+    }
+
+    /// A voter says what the engine itself has said last, if it has said anything.
+    #[allow(dead_code)]
+    pub fn echo(&mut self, from: u8) -> Vec<Output> {
+        match self.said.clone() {
+            Some(message) => self.say(from, &message),
+            None => Vec::new(),
+        }
     }
 
     /// The attempt that the engine was last told to make.

@@ -5,6 +5,7 @@ mod bench;
 mod certificates;
 mod fixture;
 mod garbage;
+mod nonsense;
 mod restart;
 mod stalling;
 mod strangers;
