@@ -17,6 +17,7 @@ pub struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
+    #[allow(dead_code)]
     pub fn new(seed: u64) -> Self {
         Self { state: seed, bytes: None }
     }
