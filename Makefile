@@ -11,8 +11,10 @@ BIN := $(CARGO_TARGET_DIR)/release
 OUT ?= out/demo
 # Kills in `make kills`.
 KILLS ?= 20
+# Seconds for each target in `make fuzz`.
+SECONDS ?= 60
 
-.PHONY: help demo test verify fix bench kills build system
+.PHONY: help demo test verify fix bench kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -21,6 +23,7 @@ help:
 	@echo "make fix     format and apply lint suggestions"
 	@echo "make bench   benches, beside PyTorch where Python has it"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
+	@echo "make fuzz    fuzz every decoder and the engine for SECONDS=$(SECONDS) each with libFuzzer"
 
 system:
 	@tests/scripts/system-packages.sh build
@@ -42,6 +45,7 @@ test: system-test
 	else \
 		$(CARGO) test $(BUILD) --no-fail-fast; \
 	fi
+	@$(MAKE) --no-print-directory fuzz SECONDS=3
 
 verify: system-test
 	$(CARGO) fmt --all --check
@@ -59,3 +63,7 @@ bench: system
 
 kills: build
 	@tests/scripts/kills.sh $(BIN) $(KILLS)
+
+# A crash leaves its input beside the corpora, in the folder for builds.
+fuzz: system
+	@tests/scripts/fuzz.sh $(SECONDS)

@@ -201,6 +201,7 @@ impl Engine {
         self.round = None;
         self.cut = Cut::default();
         self.catch_up.ahead_since = None;
+        self.heed_witnesses();
     }
 
     fn end_if_spent(&mut self) -> bool {
