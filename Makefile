@@ -12,7 +12,11 @@ OUT ?= out/demo
 # Kills in `make kills`.
 KILLS ?= 20
 
-.PHONY: help demo test verify fix bench kills build system
+# Seeds of `make sim`, and a file for its table.
+SEEDS ?= 1000
+JSON ?=
+
+.PHONY: sim help demo test verify fix bench kills build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -20,6 +24,7 @@ help:
 	@echo "make verify  read-only gate: format, lints, tests, docs"
 	@echo "make fix     format and apply lint suggestions"
 	@echo "make bench   benches, beside PyTorch where Python has it"
+	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, planted bugs and all; JSON=FILE for the table"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
 
 system:
@@ -59,3 +64,8 @@ bench: system
 
 kills: build
 	@tests/scripts/kills.sh $(BIN) $(KILLS)
+
+sim:
+	$(CARGO) build --release --locked -p starling-tests --bin starling-sim
+	@$(BIN)/starling-sim --canary
+	@$(BIN)/starling-sim --seeds $(SEEDS) --plants 2000 $(if $(JSON),--json $(JSON))

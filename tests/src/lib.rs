@@ -6,3 +6,4 @@ pub mod kills;
 pub mod netns;
 pub mod process;
 pub mod report;
+pub mod simulation;

@@ -131,7 +131,7 @@ impl World {
         let tokens = span.count * u64::from(self.spec.model.seq_len);
         let norm_bits = trainer::norm(&vector).to_bits();
         let measured = Measured { step_us: pace as u32, upload_kbps: 0, reduce_us: 0, norm_bits };
-        let offer = Offer { payload, vector, span, tokens };
+        let offer = Offer { payload, vector, span, tokens, left_out: false };
         self.observe(&Observed::Trained { node, base: training.base, offer: &offer });
         self.process(node, |process| process.offer = Some(offer));
         let (samples, base, loss_q16) = (span.count, training.base, 3 << 16);
@@ -144,6 +144,9 @@ impl World {
         let Some(offer) = offer.filter(|offer| Some(offer.payload) == own) else {
             return self.violate("S7 mass conservation", format!("node {node} averages what it does not hold"));
         };
+        if offer.left_out {
+            self.marks.hit("contribution left out and offered again");
+        }
         let members: Vec<usize> = contributions.iter().filter_map(|c| self.keys.index(&c.member)).collect();
         let codec = self.spec.sync.codec;
         if key.attempt > 0 {
@@ -299,14 +302,19 @@ impl World {
             self.tainted.insert(link.digest);
         }
         self.observe(&Observed::Committing { node, key, link: &link, state: &state, mine });
-        let (head, held) = (link.clone(), Rc::clone(&state));
+        if key.is_some_and(|key| key.attempt > 0) {
+            self.marks.hit("later attempt committed");
+        }
+        let (head, held, sound) = (link.clone(), Rc::clone(&state), state.root == link.record.state_root);
         self.process(node, |process| {
             (process.head, process.state) = (Some(head), held);
+            process.damaged &= !sound;
             process.speculated.clear();
             process.updates.clear();
             process.reducing = None;
-            if mine {
-                process.offer = None;
+            process.offer.take_if(|_| mine);
+            if let Some(offer) = process.offer.as_mut().filter(|_| key.is_some()) {
+                offer.left_out = true;
             }
         });
         self.reductions.prune(link.record.seq);
@@ -348,8 +356,20 @@ impl World {
 
     pub(super) fn store(&mut self, node: usize, write: Write) {
         self.observe(&Observed::Stored { node, write: &write });
-        if let Write::Commit { link, .. } = &write {
-            self.decided.entry(link.digest).or_insert((link.record.kind, self.now));
+        match &write {
+            Write::Commit { link, .. } if !self.decided.contains_key(&link.digest) => {
+                self.decided.insert(link.digest, (link.record.kind, self.now));
+                self.mark_decision(node, link);
+            }
+            Write::Vote { register, .. } => {
+                if register.stamp.ballot > 0 {
+                    self.marks.hit("two ballots");
+                }
+                if register.vote.as_ref().is_some_and(|(.., voted)| !voted) {
+                    self.marks.hit("vote against");
+                }
+            }
+            _ => {}
         }
         self.nodes[node].disk.apply(write);
     }
