@@ -1,6 +1,6 @@
 //! The driver of a simulated node: does what an engine says, in virtual time.
 
-use super::MS;
+use super::{MS, SECOND};
 use super::disk::{Held, Link, Write};
 use super::invariant::Observed;
 use super::process::{Offer, Training};
@@ -281,12 +281,20 @@ impl World {
     ) {
         let link = Link::new(record, Some(certificate));
         let known = self.nodes[node].process.as_ref().and_then(|p| p.speculated.get(&key?).cloned());
+        let computed = key.is_none() || known.is_some();
         let (lr, momentum) = trainer::outer_of(&self.spec.outer, link.record.contributors.len());
         // After a restart the step has not been computed by this process.
         let state = match key {
             None => self.nodes[node].process.as_ref().map(|process| Rc::clone(&process.state)),
             Some(key) => known.or_else(|| self.stepped(node, &key, lr, momentum)),
         };
+        let damaged = self.nodes[node].process.as_ref().is_some_and(|process| process.damaged);
+        let sound = state.as_ref().is_some_and(|state| state.root == link.record.state_root);
+        if damaged && !computed && !sound {
+            // The engine compared nothing: a driver whose memory turns out damaged starts again from its disk.
+            self.crash(node, false);
+            return self.schedule(SECOND, node, 0, Event::Start);
+        }
         let Some(mut state) = state else {
             return self
                 .violate("S8 exact result", format!("node {node} commits {:?} without its update", link.digest));
