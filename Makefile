@@ -14,7 +14,12 @@ KILLS ?= 20
 # Seconds for each target in `make fuzz`.
 SECONDS ?= 60
 
-.PHONY: help demo test verify fix bench kills fuzz build system
+# Seeds of `make sim`, the most for each planted bug, and a file for its table.
+SEEDS ?= 1000
+PLANTS ?= 2000
+JSON ?=
+
+.PHONY: help demo test verify fix bench sim kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -22,6 +27,7 @@ help:
 	@echo "make verify  read-only gate: format, lints, tests, docs"
 	@echo "make fix     format and apply lint suggestions"
 	@echo "make bench   benches, beside PyTorch where Python has it"
+	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, planted bugs and all; JSON=FILE for the table"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
 	@echo "make fuzz    fuzz every decoder and the engine for SECONDS=$(SECONDS) each with libFuzzer"
 
@@ -67,3 +73,9 @@ kills: build
 # A crash leaves its input beside the corpora, in the folder for builds.
 fuzz: system
 	@tests/scripts/fuzz.sh $(SECONDS)
+
+# The simulator switches on what the programs must not have, so it is built by itself.
+SIM := CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/sim $(CARGO) run --release --locked --quiet --manifest-path tests/sim/Cargo.toml --
+sim:
+	@$(SIM) --canary
+	@$(SIM) --seeds $(SEEDS) --plants $(PLANTS) $(if $(JSON),--json $(JSON))

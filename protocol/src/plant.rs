@@ -27,7 +27,7 @@ pub enum Plant {
     ForgetRegister,
     /// Engine: a node whose disk is known to be old keeps its incarnation. S5.
     KeepOldIncarnation,
-    /// Engine: estimates and votes count whatever incarnation they are from. S9.
+    /// Quorum: who votes may do so under any incarnation. S2.
     AnyIncarnation,
     /// Simulated driver: the outer step of a commit is applied twice. S15.
     ApplyTwice,
@@ -37,8 +37,8 @@ pub enum Plant {
     FlipCaughtUp,
     /// Engine: a rebuilt record's `state_root` is not compared with the decided one. S3.
     SkipRootCheck,
-    /// Engine: the weight of a contribution is taken from its steps, not its tokens. S6.
-    WeightBySteps,
+    /// Engine: all contributions weigh the same, whatever they were trained on. S8.
+    EqualWeights,
     /// Engine: `Commit` says `mine: true` although the record leaves the own contribution out. S7.
     ForgetLeftOut,
     /// Engine: `Commit` says `mine: false` although the record takes it in. S7.
@@ -61,10 +61,8 @@ pub enum Plant {
     JoinAsVoter,
     /// Succession: the settings of the next round depend on the node that builds the record. S17.
     OwnKnobs,
-    /// Admission: what was revoked may be admitted again. S9.
-    AdmitRevoked,
-    /// Engine: what is held of peers that have gone is never dropped. S19.
-    HoardPeers,
+    /// Engine: records behind the head are never dropped. S19.
+    HoardHistory,
     /// Engine: an honest peer is refused as an equivocator when it repeats itself. S18.
     BlameRepeats,
     /// Engine: deadlines never come. L1.
@@ -73,9 +71,9 @@ pub enum Plant {
     NoRetry,
     /// Engine: panics at the first SKIP. S20.
     PanicAtSkip,
-    /// Engine: the first attempt is numbered by the clock. S21.
-    ClockInAttempt,
-    /// Fork: what the parent's V decided is not asked for, and members stay in V of both. S2.
+    /// Engine: something that differs between two runs enters a deadline. S21.
+    Disturbed,
+    /// Engine: who comes back from a fork votes under its old incarnation. S5.
     ForkAndVote,
 }
 
@@ -96,7 +94,7 @@ impl Plant {
         Self::ApplyUnencoded,
         Self::FlipCaughtUp,
         Self::SkipRootCheck,
-        Self::WeightBySteps,
+        Self::EqualWeights,
         Self::ForgetLeftOut,
         Self::KeepTakenIn,
         Self::KeepDeadLease,
@@ -108,13 +106,12 @@ impl Plant {
         Self::AcceptAnyNorm,
         Self::JoinAsVoter,
         Self::OwnKnobs,
-        Self::AdmitRevoked,
-        Self::HoardPeers,
+        Self::HoardHistory,
         Self::BlameRepeats,
         Self::NoDeadline,
         Self::NoRetry,
         Self::PanicAtSkip,
-        Self::ClockInAttempt,
+        Self::Disturbed,
         Self::ForkAndVote,
     ];
 
@@ -150,10 +147,17 @@ macro_rules! planted {
 
 pub(crate) use planted;
 
+/// Nothing, in this build.
+#[cfg(not(any(test, feature = "plants")))]
+pub fn disturbance() -> u64 {
+    0
+}
+
 #[cfg(any(test, feature = "plants"))]
 mod choice {
     use super::Plant;
     use std::cell::Cell;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     thread_local! {
         // One for each thread, so that a batch can run several bugs side by side.
@@ -163,6 +167,12 @@ mod choice {
     /// The bug that this thread runs.
     pub fn chosen() -> Option<Plant> {
         CHOSEN.get()
+    }
+
+    /// Something that is never the same twice.
+    pub fn disturbance() -> u64 {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        COUNT.fetch_add(1, Ordering::Relaxed) % 100_000
     }
 
     /// Runs `body` with a bug, and without it again afterwards, also if it panics.
@@ -179,7 +189,7 @@ mod choice {
 }
 
 #[cfg(any(test, feature = "plants"))]
-pub use choice::{chosen, with};
+pub use choice::{chosen, disturbance, with};
 
 #[cfg(test)]
 mod tests {

@@ -41,7 +41,7 @@ impl Quorum {
 
     /// Whether this node votes, speaking from the register of this incarnation.
     pub fn has(&self, id: &NodeId, incarnation: u64) -> bool {
-        self.incarnation(id) == Some(incarnation)
+        self.incarnation(id).is_some_and(|admitted| admitted == incarnation || planted!(Plant::AnyIncarnation))
     }
 
     /// The incarnation under which a voter was admitted.

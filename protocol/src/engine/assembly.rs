@@ -7,6 +7,7 @@ use super::decision::{ATTEMPTS_MAX, Instance};
 use super::round::{Round, Training};
 use super::succession::SignedReady;
 use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, member_indices};
+use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId};
 
 /// From this attempt on sets are made of voters only.
@@ -110,7 +111,7 @@ impl Engine {
         let missing: Vec<&NodeId> =
             round.expected.iter().filter(|id| self.ready_of(id, round).is_none() || !self.is_present(id)).collect();
         // The next attempt leaves out all that are missing: worth it when none of them is about to come.
-        if missing.iter().all(late) {
+        if missing.iter().all(late) && !planted!(Plant::NoDeadline) {
             self.next_attempt();
         }
     }

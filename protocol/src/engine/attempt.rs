@@ -7,6 +7,7 @@ use super::io::{AttemptKey, Contribution, Notice, Output};
 use super::round::Round;
 use super::succession::{self, SignedReady};
 use crate::message::Phase;
+use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId, ring};
 use std::collections::BTreeMap;
 
@@ -60,7 +61,10 @@ impl Engine {
         let by_id: BTreeMap<NodeId, &SignedReady> = contributions.iter().map(|c| (c.member, c)).collect();
         let in_ring = ring::order(&round.parent, members.iter().copied());
         let contribution =
-            |c: &&SignedReady| Contribution { member: c.member, tokens: c.ready.tokens, payload: c.ready.payload };
+            |c: &&SignedReady| {
+            let tokens = if planted!(Plant::EqualWeights) { 1 } else { c.ready.tokens };
+            Contribution { member: c.member, tokens, payload: c.ready.payload }
+        };
         let reduce = Output::Reduce {
             key,
             members: in_ring.iter().filter_map(|id| by_id.get(id)).map(contribution).collect(),
@@ -78,7 +82,7 @@ impl Engine {
 
     fn running(&mut self, key: &AttemptKey, stage: Stage) -> Option<&mut Attempt> {
         let running = self.round.as_mut()?.running.as_mut()?;
-        (running.key == *key && running.stage == stage).then_some(running)
+        ((running.key == *key || planted!(Plant::AnyAttempt)) && running.stage == stage).then_some(running)
     }
 
     pub(super) fn reduce_progress(&mut self, key: &AttemptKey, bytes: u64) {
@@ -120,11 +124,14 @@ impl Engine {
         } else {
             None
         };
-        let Some(record) = record else {
+        let Some(mut record) = record else {
             return self.fail_attempt("the contributions changed or the run's samples are used up", None);
         };
         if !head.quorum.met_by(|id| members.binary_search(id).is_ok()) {
             return self.fail_attempt("its members are no quorum of the voters", None);
+        }
+        if planted!(Plant::OwnKnobs) {
+            record.next.dwell = self.me.0[0];
         }
         let readys = contributions.into_iter().map(|c| c.bytes).collect();
         let holding = Holding::new(super::Candidate { key: *key, record, readys });

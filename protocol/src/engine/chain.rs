@@ -12,6 +12,7 @@ use super::round::Training;
 use super::{Engine, Founding, HISTORY_MAX, Stored, succession};
 use crate::certificate;
 use crate::message::{Certificate, Head, Message, Phase};
+use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
 use crate::record::Record;
 use crate::{Digest, NodeId};
@@ -193,7 +194,7 @@ impl Engine {
         if !follows {
             self.history.clear();
         }
-        if self.history.len() == HISTORY_MAX {
+        if self.history.len() >= HISTORY_MAX && !planted!(Plant::HoardHistory) {
             self.history.pop_front();
         }
         self.history.push_back(standing.clone());
@@ -330,6 +331,9 @@ impl Engine {
         }
         self.catch_up.failures += 1;
         self.catch_up.not_before = if diverged { now } else { again };
+        if planted!(Plant::NoRetry) {
+            self.catch_up.not_before = now.plus(u64::MAX >> 1);
+        }
         self.catch_up.diverged |= diverged;
         self.notice(Notice::CatchUpFailed { reason });
         if let Some(round) = self.round.as_mut().filter(|round| round.training == Training::Due) {

@@ -10,6 +10,7 @@ use super::round::Training;
 use crate::ballot::{Ballot, Choice, Said};
 use crate::certificate;
 use crate::message::{Certificate, Estimate, Message, Question, Stamp, Value, ValueKind, Vote};
+use crate::plant::{Plant, planted};
 use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId};
 use std::collections::BTreeMap;
@@ -143,7 +144,8 @@ impl Engine {
         self.note_signed(from, incarnation, Stamp { seq: question.seq, instance: question.instance, ballot, phase });
         let asked = self.question(question.instance);
         let votes = self.head.as_ref().is_some_and(|head| head.quorum.has(&from, incarnation));
-        if asked.as_ref() != Some(question) || !votes {
+        let answers = asked.as_ref() == Some(question) || planted!(Plant::AcceptStale);
+        if !answers || !votes {
             return self.stale(from);
         }
         if question.instance != Question::RECORD && !self.turn_to_attempt(question.instance) {
@@ -274,7 +276,8 @@ impl Engine {
     fn vote_patience(&self) -> u64 {
         let ballot = self.round.as_ref().and_then(|round| round.record_vote.ballot.as_ref()?.said().map(|s| s.ballot));
         let once = PATIENCE_MIN.max(4 * self.slowest_rtt());
-        (once << ballot.unwrap_or(0).min(PATIENCE_DOUBLINGS)).min(self.timing.patience_max)
+        let disturbed = if planted!(Plant::Disturbed) { crate::plant::disturbance() } else { 0 };
+        (once << ballot.unwrap_or(0).min(PATIENCE_DOUBLINGS)).min(self.timing.patience_max) + disturbed
     }
 
     /// Writes and says what is pending in a vote; whether it did.
@@ -398,7 +401,9 @@ impl Engine {
         {
             self.out.push(Output::Abandon { key: running.key });
         }
-        let mine = record.contributors.binary_search_by(|c| c.member.cmp(&self.me)).is_ok();
+        let taken = record.contributors.binary_search_by(|c| c.member.cmp(&self.me)).is_ok();
+        let mine = (taken || planted!(Plant::ForgetLeftOut)) && !planted!(Plant::KeepTakenIn);
+        assert!(key.is_some() || !planted!(Plant::PanicAtSkip), "planted");
         if mine {
             self.contribution = None;
         }

@@ -7,6 +7,7 @@ use super::decision::Holding;
 use super::io::{AttemptKey, Notice, Output};
 use super::succession::{self, SignedReady};
 use crate::message::{Message, Question, Value};
+use crate::plant::{Plant, planted};
 use crate::record::Record;
 use crate::{Digest, NodeId, wire};
 use std::collections::BTreeMap;
@@ -121,7 +122,7 @@ impl Engine {
         let rebuilt = readys.and_then(|readys| {
             succession::commit(&head.record, head.digest, &self.spec, &readys, candidate.record.update, state_root)
         });
-        if rebuilt.as_ref().map(Record::digest) == Some(digest) {
+        if rebuilt.as_ref().map(Record::digest) == Some(digest) || planted!(Plant::SkipRootCheck) {
             if let Some(round) = &mut self.round {
                 round.fetching.remove(&digest);
                 round.holding.insert(digest, Holding::new(candidate));

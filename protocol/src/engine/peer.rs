@@ -5,6 +5,7 @@ use super::liveness::Pace;
 use super::succession::SignedReady;
 use crate::limits::MEMBERS_MAX;
 use crate::message::{Fork, Head, Join, Phase, Stamp};
+use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId};
 use std::collections::BTreeMap;
 
@@ -138,7 +139,8 @@ impl Peer {
     pub fn take_ready(&mut self, signed: SignedReady) -> bool {
         let key = |s: &SignedReady| (s.ready.round, s.ready.base, s.ready.lineage);
         if let Some(kept) = self.readys.iter().find(|kept| key(kept) == key(&signed)) {
-            return kept.ready == signed.ready;
+            let same = kept.ready == signed.ready && !planted!(Plant::BlameRepeats);
+            return same || planted!(Plant::AcceptSecondReady);
         }
         // Those said last are kept: a peer that comes from another lineage has said others before.
         self.readys.push(signed);

@@ -5,6 +5,7 @@ use super::Engine;
 use super::config::Register;
 use super::io::{Notice, Output, PersistToken};
 use crate::message::{Message, Stamp, Witness};
+use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId};
 use std::collections::BTreeMap;
 
@@ -53,8 +54,10 @@ impl Engine {
             });
         };
         self.voice.incarnation = register.incarnation;
-        self.voice.register = Some(register);
-        self.voice.resumed = true;
+        if !planted!(Plant::ForgetRegister) {
+            self.voice.register = Some(register);
+            self.voice.resumed = true;
+        }
     }
 
     /// Whether this node votes on the record after its head.
@@ -79,8 +82,10 @@ impl Engine {
     pub(super) fn persist(&mut self, register: Register, candidate: Option<super::Candidate>) -> PersistToken {
         let token = self.next_token();
         self.voice.register = Some(register.clone());
-        self.voice.writing = Some(token);
-        self.out.push(Output::Persist { token, register, candidate });
+        if !planted!(Plant::SkipPersist) {
+            self.voice.writing = Some(token);
+            self.out.push(Output::Persist { token, register, candidate });
+        }
         token
     }
 
@@ -141,7 +146,8 @@ impl Engine {
         let Some(head) = self.head.as_ref().filter(|_| self.voice.resumed) else { return };
         let voters = head.quorum.voters().iter();
         let newest = voters.filter_map(|(id, _)| self.voice.witnesses.get(id)).max();
-        if newest.is_some_and(|newest| *newest > self.voice.stamp()) {
+        let old = newest.is_some_and(|newest| *newest > self.voice.stamp());
+        if old && !planted!(Plant::KeepOldIncarnation) {
             self.new_incarnation("others have seen newer votes of this identity than its disk holds");
         }
     }
@@ -158,6 +164,7 @@ impl Engine {
         match &self.voice.register {
             None => self.write_empty_register(),
             Some(register) if register.lineage == *lineage || register.lineage == Digest::default() => {}
+            Some(_) if planted!(Plant::ForkAndVote) => {}
             Some(_) => self.new_incarnation("this node has come from another lineage"),
         }
     }

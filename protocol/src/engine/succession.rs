@@ -4,6 +4,7 @@
 use crate::lease::{self, Pool};
 use crate::limits::{MERGED_MAX, VOTERS_MAX};
 use crate::message::Ready;
+use crate::plant::{Plant, planted};
 use crate::record::{Contributor, Member, NextRound, Record, RecordKind, Role, Span, lineage};
 use crate::run::RunSpec;
 use crate::{Digest, NodeId, ring};
@@ -262,7 +263,7 @@ fn leases(
         let used = ready(&member.id).map_or(0, |ready| ready.samples);
         let seat = seats.binary_search_by(|seat| seat.member.id.cmp(&member.id)).ok().and_then(|at| seats.get(at));
         let kept = seat.is_some_and(|seat| !seat.fresh);
-        if !kept {
+        if !kept && !planted!(Plant::KeepDeadLease) {
             let Span { start, count } = member.lease;
             pool.give_back(Span { start: start.checked_add(used)?, count: count.checked_sub(used)? });
         }

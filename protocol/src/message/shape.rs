@@ -4,6 +4,7 @@
 use super::{Estimate, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote, Witness};
 use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, STATEMENTS_MAX};
 use crate::limits::{RTTS_MAX, SET_BYTES_MAX};
+use crate::plant::{Plant, planted};
 use crate::wire::ShapeError;
 use crate::{Digest, NodeId};
 
@@ -67,7 +68,8 @@ fn ready(ready: &Ready) -> Result<(), ShapeError> {
     bounded("steps", ready.steps.into(), INNER_STEPS_MAX.into(), "between 1 and INNER_STEPS_MAX")?;
     rule(ready.start.checked_add(ready.samples).is_some(), "start", "leave room for the samples below 2^64")?;
     let norm = f32::from_bits(ready.measured.norm_bits);
-    rule(norm.is_finite() && !norm.is_sign_negative(), "norm", "be finite and not negative")?;
+    let good = norm.is_finite() && !norm.is_sign_negative();
+    rule(good || planted!(Plant::AcceptAnyNorm), "norm", "be finite and not negative")?;
     if ready.statements.len() > STATEMENTS_MAX {
         let count = ready.statements.len();
         return Err(ShapeError::TooMany { what: "statements", count, limit: STATEMENTS_MAX });

@@ -1,6 +1,6 @@
 //! The driver of a simulated node: does what an engine says, in virtual time.
 
-use super::MS;
+use super::{MS, SECOND};
 use super::disk::{Held, Link, Write};
 use super::invariant::Observed;
 use super::process::{Offer, Training};
@@ -131,7 +131,7 @@ impl World {
         let tokens = span.count * u64::from(self.spec.model.seq_len);
         let norm_bits = trainer::norm(&vector).to_bits();
         let measured = Measured { step_us: pace as u32, upload_kbps: 0, reduce_us: 0, norm_bits };
-        let offer = Offer { payload, vector, span, tokens };
+        let offer = Offer { payload, vector, span, tokens, left_out: false };
         self.observe(&Observed::Trained { node, base: training.base, offer: &offer });
         self.process(node, |process| process.offer = Some(offer));
         let (samples, base, loss_q16) = (span.count, training.base, 3 << 16);
@@ -144,6 +144,9 @@ impl World {
         let Some(offer) = offer.filter(|offer| Some(offer.payload) == own) else {
             return self.violate("S7 mass conservation", format!("node {node} averages what it does not hold"));
         };
+        if offer.left_out {
+            self.marks.hit("contribution left out and offered again");
+        }
         let members: Vec<usize> = contributions.iter().filter_map(|c| self.keys.index(&c.member)).collect();
         let codec = self.spec.sync.codec;
         if key.attempt > 0 {
@@ -278,12 +281,20 @@ impl World {
     ) {
         let link = Link::new(record, Some(certificate));
         let known = self.nodes[node].process.as_ref().and_then(|p| p.speculated.get(&key?).cloned());
+        let computed = key.is_none() || known.is_some();
         let (lr, momentum) = trainer::outer_of(&self.spec.outer, link.record.contributors.len());
         // After a restart the step has not been computed by this process.
         let state = match key {
             None => self.nodes[node].process.as_ref().map(|process| Rc::clone(&process.state)),
             Some(key) => known.or_else(|| self.stepped(node, &key, lr, momentum)),
         };
+        let damaged = self.nodes[node].process.as_ref().is_some_and(|process| process.damaged);
+        let sound = state.as_ref().is_some_and(|state| state.root == link.record.state_root);
+        if damaged && !computed && !sound {
+            // The engine compared nothing: a driver whose memory turns out damaged starts again from its disk.
+            self.crash(node, false);
+            return self.schedule(SECOND, node, 0, Event::Start);
+        }
         let Some(mut state) = state else {
             return self
                 .violate("S8 exact result", format!("node {node} commits {:?} without its update", link.digest));
@@ -299,14 +310,19 @@ impl World {
             self.tainted.insert(link.digest);
         }
         self.observe(&Observed::Committing { node, key, link: &link, state: &state, mine });
-        let (head, held) = (link.clone(), Rc::clone(&state));
+        if key.is_some_and(|key| key.attempt > 0) {
+            self.marks.hit("later attempt committed");
+        }
+        let (head, held, sound) = (link.clone(), Rc::clone(&state), state.root == link.record.state_root);
         self.process(node, |process| {
             (process.head, process.state) = (Some(head), held);
+            process.damaged &= !sound;
             process.speculated.clear();
             process.updates.clear();
             process.reducing = None;
-            if mine {
-                process.offer = None;
+            process.offer.take_if(|_| mine);
+            if let Some(offer) = process.offer.as_mut().filter(|_| key.is_some()) {
+                offer.left_out = true;
             }
         });
         self.reductions.prune(link.record.seq);
@@ -348,8 +364,20 @@ impl World {
 
     pub(super) fn store(&mut self, node: usize, write: Write) {
         self.observe(&Observed::Stored { node, write: &write });
-        if let Write::Commit { link, .. } = &write {
-            self.decided.entry(link.digest).or_insert((link.record.kind, self.now));
+        match &write {
+            Write::Commit { link, .. } if !self.decided.contains_key(&link.digest) => {
+                self.decided.insert(link.digest, (link.record.kind, self.now));
+                self.mark_decision(node, link);
+            }
+            Write::Vote { register, .. } => {
+                if register.stamp.ballot > 0 {
+                    self.marks.hit("two ballots");
+                }
+                if register.vote.as_ref().is_some_and(|(.., voted)| !voted) {
+                    self.marks.hit("vote against");
+                }
+            }
+            _ => {}
         }
         self.nodes[node].disk.apply(write);
     }

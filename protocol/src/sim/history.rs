@@ -133,11 +133,12 @@ impl World {
         for node in 0..self.nodes.len() {
             // A trainer that hangs, and a memory that is damaged, are a person's to mend.
             let process = self.nodes[node].process.as_ref();
-            let hung = process.is_some_and(|process| process.hung || process.damaged || process.finished);
+            let ended = process.is_some_and(|process| process.finished) && self.options.rounds == 0;
+            let hung = ended || process.is_some_and(|process| process.hung || process.damaged);
             if !core.contains(&node) {
                 self.crash(node, false);
                 self.nodes[node].gone = true;
-            } else if !self.nodes[node].alive() || (hung && self.options.rounds == 0) {
+            } else if !self.nodes[node].alive() || hung {
                 self.crash(node, false);
                 let after = random.between(0, 5 * SECOND);
                 self.schedule(after, node, 0, Event::Start);

@@ -1,12 +1,14 @@
 //! Processes and connections that come and go, and the faults of the schedule.
 
-use super::disk::Disk;
+use super::disk::{Disk, Link};
 use super::invariant::Observed;
 use super::schedule::{Fault, Planned};
 use super::world::{Event, World};
 use super::{MS, SECOND};
 use crate::engine::io::{AttemptKey, Input, Notice, Refusal};
+use crate::record::{RecordKind, Role};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// Snapshots of a disk that are kept, one a while.
 const SNAPSHOTS: usize = 12;
@@ -318,6 +320,25 @@ impl World {
             _ => return,
         };
         self.marks.hit(mark);
+    }
+
+    /// A record is decided for the first time.
+    pub(super) fn mark_decision(&mut self, node: usize, link: &Link) {
+        let Some(parent) = self.nodes[node].disk.head().map(|head| Rc::clone(&head.record)) else { return };
+        let (record, voters) = (&link.record, parent.voters().count());
+        let votes = link.certificate.as_deref().map_or(0, |certificate| certificate.votes.len());
+        if 2 * votes == voters && record.kind != RecordKind::Fork {
+            self.marks.hit("distinguished half went on");
+        }
+        for member in &parent.next.members {
+            match record.member(&member.id) {
+                None if record.kind == RecordKind::Commit => self.marks.hit("member removed"),
+                Some(now) if now.role == Role::Voter && member.role == Role::Learner => {
+                    self.marks.hit("learner became voter");
+                }
+                _ => {}
+            }
+        }
     }
 
     /// Nodes whose program runs and has not ended by itself.

@@ -45,7 +45,6 @@ pub const MARKS: &[&str] = &[
     "stale message ignored",
     "damaged state found",
     "catch-up failed",
-    "chain had diverged",
     "n = 1 run",
     "run with real signatures",
     "clock jumped",

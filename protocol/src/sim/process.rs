@@ -45,6 +45,8 @@ pub struct Offer {
     pub vector: Rc<Vec<f32>>,
     pub span: Span,
     pub tokens: u64,
+    /// By a commit: it is to be offered again.
+    pub left_out: bool,
 }
 
 /// A training job.

@@ -44,7 +44,6 @@ impl World {
             return self.feed(node, Input::CatchUpFailed { reason, diverged: false });
         }
         if !afresh && !chain.iter().any(|link| Some(link.digest) == mine) {
-            self.marks.hit("chain had diverged");
             let reason = "the chain does not contain this node's head".to_owned();
             return self.feed(node, Input::CatchUpFailed { reason, diverged: true });
         }
@@ -135,6 +134,16 @@ impl World {
             self.marks.hit("fetch failed");
             return self.feed(node, Input::FetchFailed { key, record });
         };
+        let forced = |n: &super::process::Node| {
+            let vote = n.disk.register.as_ref().and_then(|register| register.vote.as_ref());
+            vote.is_some_and(|(_, value, voted)| *voted && value.digest == record)
+        };
+        if self.nodes.iter().any(forced) {
+            self.marks.hit("forced value fetched");
+        }
+        if self.decided.contains_key(&record) {
+            self.marks.hit("decided value fetched");
+        }
         self.process(node, |process| drop(process.updates.insert(key, held.update)));
         self.feed(node, Input::Fetched { candidate: (*held.candidate).clone() });
     }

@@ -13,6 +13,7 @@ use crate::Digest;
 use crate::identity::{NodeId, Signature, Signer, Verifier};
 use crate::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
 use crate::message::{Certificate, Estimate, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Witness};
+use crate::plant::{Plant, planted};
 
 const SIGNATURE_DOMAIN: &[u8] = b"starling control v1";
 const ENVELOPE_DOMAIN: &str = "starling envelope v1";
@@ -73,7 +74,8 @@ pub fn seal(signer: &dyn Signer, run: &Digest, message: &Message) -> Result<Vec<
 /// that the user learns which keys differ.
 pub fn open(verifier: &dyn Verifier, run: &Digest, bytes: &[u8]) -> Result<Opened, WireError> {
     let parts = Parts::split(bytes)?;
-    if !verifier.verify(&parts.sender, &signed_bytes(run, &parts.sender, parts.body), &parts.signature) {
+    let signed = verifier.verify(&parts.sender, &signed_bytes(run, &parts.sender, parts.body), &parts.signature);
+    if !signed && !planted!(Plant::AcceptUnsigned) {
         return Err(foreign(verifier, &parts));
     }
     let message = decode_body(parts.body)?;

@@ -4,6 +4,7 @@
 use super::{SignedReady, admitted_max};
 use crate::limits::{GRANTS_MAX, MEMBERS_MAX, VOTERS_MAX};
 use crate::message::{Ready, StatementKind};
+use crate::plant::{Plant, planted};
 use crate::record::{GrantUse, Member, Record, Role, Span};
 use crate::{Digest, NodeId, ring};
 use std::collections::{BTreeMap, BTreeSet};
@@ -192,7 +193,8 @@ impl<'a> Turnover<'a> {
 
 fn learner(id: NodeId, incarnation: u64) -> Seat {
     let lease = Span::default();
-    Seat { member: Member { id, incarnation, role: Role::Learner, absent: 0, expected: true, lease }, fresh: true }
+    let role = if planted!(Plant::JoinAsVoter) { Role::Voter } else { Role::Learner };
+    Seat { member: Member { id, incarnation, role, absent: 0, expected: true, lease }, fresh: true }
 }
 
 /// Counts one more use of a ticket; false when that cannot be counted.

@@ -170,7 +170,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(bounds::Bounds::default()),
         Box::new(recovery::Recovery::default()),
         Box::new(steps::Steps),
-        Box::new(refusals::Refusals),
+        Box::new(refusals::Refusals::default()),
         Box::new(settings::Knobs::default()),
         Box::new(blame::Blame::default()),
         Box::new(resources::Resources),

@@ -1,10 +1,19 @@
 //! S16: what is a lie, or stale, ends in a counted refusal and in nothing else.
 
 use super::{Invariant, Observed, require};
-use crate::engine::io::{Notice, Output, Refusal};
-use crate::sim::world::World;
+use crate::NodeId;
+use crate::engine::io::{Input, Notice, Output, Refusal};
+use crate::message::{Message, Ready};
+use crate::sim::world::{World, kind};
+use std::collections::BTreeMap;
 
-pub(super) struct Refusals;
+/// What each process has heard from each peer as its READY of this round.
+#[derive(Default)]
+pub(super) struct Refusals {
+    heard: BTreeMap<(usize, u64, NodeId), Ready>,
+    /// The one that is being answered.
+    just: Option<(NodeId, Ready)>,
+}
 
 impl Invariant for Refusals {
     fn name(&self) -> &'static str {
@@ -12,7 +21,15 @@ impl Invariant for Refusals {
     }
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
-        let Observed::Junk { node, from, outputs } = event else { return Ok(()) };
+        let (node, from, outputs) = match event {
+            Observed::Junk { node, from, outputs } => (node, from, outputs),
+            Observed::Input { node, input: Input::Message { from, bytes } } => {
+                self.hear(*node, from, bytes, world);
+                return Ok(());
+            }
+            Observed::Outputs { node, outputs } => return self.answered(*node, outputs, world),
+            _ => return Ok(()),
+        };
         if world.nodes[*node].process.as_ref().is_none_or(|process| process.finished) {
             return Ok(());
         }
@@ -28,5 +45,34 @@ impl Invariant for Refusals {
         };
         let harm = outputs.iter().find(|output| !harmless(output));
         require(harm.is_none(), || format!("a stale message of node {from} makes node {node} do {harm:?}"))
+    }
+}
+
+impl Refusals {
+    fn hear(&mut self, node: usize, from: &NodeId, bytes: &[u8], world: &World) {
+        self.just = None;
+        if kind(bytes) != "ready" || world.nodes[node].process.as_ref().is_none_or(|process| process.finished) {
+            return;
+        }
+        if let Some(Message::Ready(ready)) = world.open(bytes).map(|opened| opened.message) {
+            self.just = Some((*from, ready));
+        }
+    }
+
+    fn answered(&mut self, node: usize, outputs: &[Output], world: &World) -> Result<(), String> {
+        let start = world.nodes[node].starts;
+        let mut counted = false;
+        for output in outputs {
+            counted |= matches!(output, Output::Refuse { .. } | Output::Notice(Notice::Refused { .. }));
+            // What is refused is not kept.
+            if let Output::Refuse { peer, .. } = output {
+                self.heard.remove(&(node, start, *peer));
+            }
+        }
+        let Some((from, ready)) = self.just.take().filter(|_| !counted) else { return Ok(()) };
+        let place = |r: &Ready| (r.lineage, r.round, r.base, r.boot);
+        let before = self.heard.insert((node, start, from), ready.clone());
+        let contradicts = before.is_some_and(|before| place(&before) == place(&ready) && before != ready);
+        require(!contradicts, || format!("node {node} takes a second READY of {from:?}"))
     }
 }

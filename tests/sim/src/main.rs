@@ -1,7 +1,9 @@
 //! Runs the simulator over many seeds, and tells what came of it.
 
+mod simulation;
+
 use clap::Parser;
-use starling_tests::simulation::{self, Batch};
+use simulation::Batch;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

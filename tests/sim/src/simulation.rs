@@ -195,7 +195,7 @@ impl Batch {
 
 /// What catches a bug in a seed, if anything does. A bug that shows in repetition only is looked for in double runs.
 fn catches(seed: u64, plant: Plant) -> Option<&'static str> {
-    let twice = plant == Plant::ClockInAttempt;
+    let twice = plant == Plant::Disturbed;
     let run = || if twice { live_twice(seed, &Settings::default()) } else { live(seed, &Settings::default()) };
     plant::with(Some(plant), run).violation.map(|violation| violation.invariant)
 }
