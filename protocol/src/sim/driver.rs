@@ -1,11 +1,11 @@
 //! The driver of a simulated node: does what an engine says, in virtual time.
 
-use super::{MS, SECOND};
 use super::disk::{Held, Link, Write};
 use super::invariant::Observed;
 use super::process::{Offer, Training};
 use super::trainer::{self, State};
 use super::world::{Event, World};
+use super::{MS, SECOND};
 use crate::engine::io::{AttemptKey, Contribution, Finish, Input, Notice, Output, PersistToken, Refusal};
 use crate::engine::{Candidate, Register};
 use crate::message::Certificate;

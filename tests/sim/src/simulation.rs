@@ -291,7 +291,13 @@ fn tell(seed: u64, outcome: &Outcome) {
 }
 
 /// One seed, told.
-pub fn one(seed: u64, nodes: Option<usize>, keep: Option<BTreeSet<usize>>, plant: Option<Plant>, verbose: bool) -> bool {
+pub fn one(
+    seed: u64,
+    nodes: Option<usize>,
+    keep: Option<BTreeSet<usize>>,
+    plant: Option<Plant>,
+    verbose: bool,
+) -> bool {
     let story: Option<fn(&str)> = verbose.then_some(|line: &str| println!("{line}"));
     let outcome = plant::with(plant, || live(seed, &Settings { nodes, keep, trace: false, story }));
     tell(seed, &outcome);
