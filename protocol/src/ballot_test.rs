@@ -94,7 +94,8 @@ impl Schedule {
             let patient = random.chance(30);
             let mut cannot = BTreeSet::new();
             if random.chance(10) {
-                cannot.extend([Value::Commit(0), Value::Commit(1)].into_iter().filter(|commit| !holds.contains(commit)));
+                cannot
+                    .extend([Value::Commit(0), Value::Commit(1)].into_iter().filter(|commit| !holds.contains(commit)));
             }
             Voter { alive: true, ballot, register: None, holds, out_of_reach: BTreeSet::new(), cannot, patient }
         };

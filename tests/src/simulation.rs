@@ -291,7 +291,13 @@ fn tell(seed: u64, outcome: &Outcome) {
 }
 
 /// One seed, told.
-pub fn one(seed: u64, nodes: Option<usize>, keep: Option<BTreeSet<usize>>, plant: Option<Plant>, verbose: bool) -> bool {
+pub fn one(
+    seed: u64,
+    nodes: Option<usize>,
+    keep: Option<BTreeSet<usize>>,
+    plant: Option<Plant>,
+    verbose: bool,
+) -> bool {
     let story: Option<fn(&str)> = verbose.then_some(|line: &str| println!("{line}"));
     let outcome = plant::with(plant, || live(seed, &Settings { nodes, keep, trace: false, story }));
     tell(seed, &outcome);
@@ -311,7 +317,7 @@ pub fn canary() -> bool {
 
 /// Prints what agreement costs; whether it is within its bounds.
 pub fn measure() -> bool {
-    let report = measure::report();
+    let report = measure::report(&[1, 2, 4, 8, 16, 32]);
     println!("{report}");
     report.good()
 }

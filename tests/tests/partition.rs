@@ -57,7 +57,8 @@ impl Flock {
         let listen = format!("/ip4/{}/tcp/7000", self.network.address(n));
         let starling = built_binaries().expect("the folder of this test").join("starling");
         let mut arguments: Vec<String> = before.into_iter().chain([text(&starling)]).collect();
-        let plain = ["train", "--json", "--no-mdns", "--metrics", "off", "--device", "cpu", "--threads", "1", "--log", "info"];
+        let plain =
+            ["train", "--json", "--no-mdns", "--metrics", "off", "--device", "cpu", "--threads", "1", "--log", "info"];
         arguments.extend(plain.map(String::from));
         arguments.extend(["--home".into(), text(&home), "--listen".into(), listen]);
         arguments.extend(["--run".into(), text(&self.folder.path().join("run.toml"))]);

@@ -56,8 +56,7 @@ impl Engine {
         let members: Vec<NodeId> = contributions.iter().map(|c| c.member).collect();
         let by_id: BTreeMap<NodeId, &SignedReady> = contributions.iter().map(|c| (c.member, c)).collect();
         let in_ring = ring::order(&round.parent, members.iter().copied());
-        let contribution =
-            |c: &&SignedReady| {
+        let contribution = |c: &&SignedReady| {
             let tokens = if planted!(Plant::EqualWeights) { 1 } else { c.ready.tokens };
             Contribution { member: c.member, tokens, payload: c.ready.payload }
         };

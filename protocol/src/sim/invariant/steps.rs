@@ -16,7 +16,11 @@ impl Invariant for Steps {
         let machine = &world.nodes[*node];
         let twice = machine.disk.chain.iter().any(|held| held.digest == link.digest);
         require(!twice, || format!("node {node} applies seq {} again", link.record.seq))?;
-        let Some(process) = machine.process.as_ref().filter(|process| !process.damaged && !world.tainted.contains(&link.digest)) else { return Ok(()) };
+        let Some(process) =
+            machine.process.as_ref().filter(|process| !process.damaged && !world.tainted.contains(&link.digest))
+        else {
+            return Ok(());
+        };
         let Some(bytes) = process.update(&machine.disk, key) else { return Ok(()) };
         let (lr, momentum) = trainer::outer_of(&world.spec.outer, link.record.contributors.len());
         let once = process.state.step(world.spec.sync.codec, &bytes, lr, momentum);
