@@ -11,12 +11,14 @@ BIN := $(CARGO_TARGET_DIR)/release
 OUT ?= out/demo
 # Kills in `make kills`.
 KILLS ?= 20
+# Seconds for each target in `make fuzz`.
+SECONDS ?= 60
 
 # Seeds of `make sim`, and a file for its table.
 SEEDS ?= 1000
 JSON ?=
 
-.PHONY: sim help demo test verify fix bench kills build system
+.PHONY: help demo test verify fix bench sim kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -26,6 +28,7 @@ help:
 	@echo "make bench   benches, beside PyTorch where Python has it"
 	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, planted bugs and all; JSON=FILE for the table"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
+	@echo "make fuzz    fuzz every decoder and the engine for SECONDS=$(SECONDS) each with libFuzzer"
 
 system:
 	@tests/scripts/system-packages.sh build
@@ -47,6 +50,7 @@ test: system-test
 	else \
 		$(CARGO) test $(BUILD) --no-fail-fast; \
 	fi
+	@$(MAKE) --no-print-directory fuzz SECONDS=3
 
 verify: system-test
 	$(CARGO) fmt --all --check
@@ -65,7 +69,11 @@ bench: system
 kills: build
 	@tests/scripts/kills.sh $(BIN) $(KILLS)
 
-sim:
+sim: system
 	$(CARGO) build --release --locked -p starling-tests --bin starling-sim
 	@$(BIN)/starling-sim --canary
 	@$(BIN)/starling-sim --seeds $(SEEDS) --plants 2000 $(if $(JSON),--json $(JSON))
+
+# A crash leaves its input beside the corpora, in the folder for builds.
+fuzz: system
+	@tests/scripts/fuzz.sh $(SECONDS)

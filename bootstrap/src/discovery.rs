@@ -15,6 +15,7 @@ use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::swarm::{ConnectionId, SwarmEvent};
 use libp2p::{Multiaddr, PeerId, Swarm};
 use observed::Observed;
+use places::Places;
 use relays::Relays;
 use rendezvous::{Rendezvous, Step};
 use starling_protocol::Digest;
@@ -28,6 +29,7 @@ pub mod dialer;
 mod event;
 mod intake;
 mod observed;
+mod places;
 pub mod reason;
 mod relays;
 mod rendezvous;
@@ -62,6 +64,7 @@ pub struct Discovery {
     rendezvous: Rendezvous,
     observed: Observed,
     relays: Relays,
+    places: Places,
     topic: Option<IdentTopic>,
     /// Pings in a row that each connection did not answer.
     lost_pings: BTreeMap<ConnectionId, u32>,
@@ -81,6 +84,7 @@ impl Discovery {
             rendezvous: Rendezvous::new(options.run.as_ref().map(dht::run_key)),
             observed: Observed::default(),
             relays: Relays::default(),
+            places: Places::default(),
             topic: options.gossip.map(IdentTopic::new),
             lost_pings: BTreeMap::new(),
             companions: BTreeSet::new(),

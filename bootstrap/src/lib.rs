@@ -8,7 +8,7 @@
 //! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`streams`], [`reach`] are parts of it.
 //! - [`discovery`]: whom to dial and when, and what the owner of a swarm is told.
 //! - [`framing`]: length-prefixed frames over a stream; [`config_file`]: TOML with helpful errors.
-//! - [`service`]: the well-known peer.
+//! - [`telemetry`]: logs and metrics of a process; [`service`]: the well-known peer.
 
 pub mod addresses;
 pub mod config_file;
@@ -23,6 +23,7 @@ pub mod reach;
 pub mod service;
 pub mod streams;
 pub mod swarm;
+pub mod telemetry;
 pub mod ticket;
 pub mod transport;
 pub mod untrusted;

@@ -18,6 +18,9 @@ use std::task::{Context, Poll, Waker, ready};
 pub const STREAMS_MAX: usize = 64;
 /// Bytes that a peer may have in flight to us on one connection, all streams together.
 pub const RECEIVE_WINDOW_BYTES: usize = 64 << 20;
+/// Bytes of a stream that travel as one piece: more than the largest bulk frame. yamux's own 16 KiB would cut each frame
+/// into several, every one encrypted and handed to the system by itself.
+const SEND_BYTES: usize = 80 << 10;
 
 /// Makes muxers of connections.
 #[derive(Clone, Debug)]
@@ -29,6 +32,7 @@ impl Default for Upgrade {
         // In this order: the window has to hold yamux's 256 KiB for each stream at all times.
         config.set_max_num_streams(STREAMS_MAX);
         config.set_max_connection_receive_window(Some(RECEIVE_WINDOW_BYTES));
+        config.set_split_send_size(SEND_BYTES);
         Self(config)
     }
 }

@@ -5,6 +5,7 @@ use crate::addresses::{self, AddressError, BootstrapList, ListError};
 use crate::discovery::{Discovery, DiscoveryOptions, NetEvent, Origin};
 use crate::identity::{self, IdentityError};
 use crate::swarm::{self, StartError, SwarmOptions};
+use crate::telemetry::{self, TelemetryError};
 use futures::StreamExt;
 use libp2p::{Multiaddr, PeerId};
 use report::Report;
@@ -33,6 +34,8 @@ pub enum ServiceError {
     #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    #[error(transparent)]
     Start(#[from] StartError),
     #[error("there is no home folder to keep the key in: give --key FILE")]
     NoHome,
@@ -45,6 +48,7 @@ impl ServiceError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Address { .. } | Self::NotOurId { .. } | Self::List(_) => 2,
+            Self::Telemetry(error) if error.is_usage() => 2,
             _ => 1,
         }
     }
@@ -75,9 +79,16 @@ pub async fn run(
         idle_timeout: IDLE_TIMEOUT,
         ..SwarmOptions::default()
     };
+    let metrics = telemetry::serve_metrics(&config.metrics)?;
+    for gauge in ["starling_connected_peers", "starling_relay_reservations", "starling_relay_circuits"] {
+        metrics::gauge!(gauge).set(0.0);
+    }
     let mut swarm = swarm::build(&identity, &options)?;
     let mut report = Report::new(out, config.json);
     report.started(&identity.node_id(), &identity.peer_id());
+    if let Some(address) = metrics {
+        report.metrics(address);
+    }
     for address in &advertise {
         report.listening(&addresses::with_peer(address, &identity.peer_id()), "advertised");
     }

@@ -97,14 +97,6 @@ impl From<noise::Error> for StartError {
     }
 }
 
-/// A log filter for a bare level: libp2p's own chatter only from warnings on. Longer filters are left as they are.
-pub fn log_filter(level: &str) -> String {
-    match level.trim() {
-        quiet @ ("info" | "warn" | "INFO" | "WARN") => format!("{quiet},libp2p=warn,libp2p_kad=error"),
-        other => other.to_owned(),
-    }
-}
-
 /// Everything a node speaks. The first three deny connections, so they are asked first.
 #[derive(NetworkBehaviour)]
 pub struct Behaviour {

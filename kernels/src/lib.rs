@@ -27,5 +27,6 @@ pub use memory::{MemoryEstimate, memory_estimate};
 pub use schedule::Schedule;
 pub use schema::{Schema, TensorSpec};
 pub use train::{
-    OpenError, OptimizerState, OptionsError, StepReport, TrainError, Trainer, TrainerOptions, open_trainer,
+    GivePiece, Moments, OpenError, OptionsError, StepReport, TakePiece, TrainError, Trainer, TrainerOptions,
+    open_trainer,
 };

@@ -1,7 +1,7 @@
 //! Trainers as the node uses them.
 
 use starling_kernels::{
-    DeviceChoice, DeviceError, DeviceKind, ModelConfig, OpenError, TrainError, Trainer, TrainerOptions,
+    DeviceChoice, DeviceError, DeviceKind, ModelConfig, Moments, OpenError, TrainError, Trainer, TrainerOptions,
     initial_parameters, open_trainer,
 };
 
@@ -120,17 +120,53 @@ fn moments_come_back_to_the_bit() {
     for step in 0..5 {
         first.step(&tokens(&model, 8, step), 3e-3).unwrap();
     }
-    let (theta, state) = (read(&mut *first, &model), first.moments().unwrap());
-    assert_eq!(state.step, 5);
+    let theta = read(&mut *first, &model);
+    let (state, numbers) = moments(&mut *first);
+    assert_eq!((state.step, numbers.len()), (5, 2 * state.elements));
     let mut second = open(DeviceChoice::Cpu, &model, &options(2));
     second.load(&theta).unwrap();
-    second.set_moments(&state).unwrap();
-    assert_eq!(second.moments().unwrap(), state);
+    set_moments(&mut *second, state, &numbers).unwrap();
+    assert_eq!(moments(&mut *second), (state, numbers));
     for trainer in [&mut first, &mut second] {
         trainer.step(&tokens(&model, 8, 9), 3e-3).unwrap();
     }
     assert_eq!(read(&mut *first, &model), read(&mut *second, &model));
-    assert_eq!(first.moments().unwrap(), second.moments().unwrap());
+    assert_eq!(moments(&mut *first), moments(&mut *second));
+}
+
+#[test]
+fn moments_that_end_early_leave_a_new_optimizer() {
+    let model = model();
+    let mut trainer = open(DeviceChoice::Cpu, &model, &options(1));
+    trainer.step(&tokens(&model, 8, 0), 3e-3).unwrap();
+    let (state, numbers) = moments(&mut *trainer);
+    let other = Moments { elements: state.elements - 1, ..state };
+    assert!(matches!(set_moments(&mut *trainer, other, &numbers), Err(TrainError::Length { .. })));
+    assert_eq!(moments(&mut *trainer), (state, numbers.clone()), "nothing has changed");
+    let cut = &numbers[..state.elements];
+    assert_eq!(set_moments(&mut *trainer, state, cut), Err(TrainError::Moments("no more".into())));
+    assert_eq!(moments(&mut *trainer), (Moments { step: 0, ..state }, vec![0.0; numbers.len()]));
+}
+
+/// All that AdamW keeps, in one vector.
+fn moments(trainer: &mut dyn Trainer) -> (Moments, Vec<f32>) {
+    let mut numbers = Vec::new();
+    let mut take = |piece: &[f32]| {
+        numbers.extend_from_slice(piece);
+        Ok(())
+    };
+    trainer.read_moments(&mut take).unwrap();
+    (trainer.moments(), numbers)
+}
+
+fn set_moments(trainer: &mut dyn Trainer, moments: Moments, mut numbers: &[f32]) -> Result<(), TrainError> {
+    let mut give = |piece: &mut [f32]| -> Result<(), String> {
+        let (next, rest) = numbers.split_at_checked(piece.len()).ok_or("no more")?;
+        piece.copy_from_slice(next);
+        numbers = rest;
+        Ok(())
+    };
+    trainer.write_moments(moments, &mut give)
 }
 
 #[test]
@@ -169,7 +205,7 @@ fn bad_input_is_refused_and_changes_nothing() {
     assert_eq!(read(&mut *trainer, &model), before);
     trainer.load(&vec![f32::NAN; before.len()]).unwrap();
     assert!(matches!(trainer.step(&good, 1e-3), Err(TrainError::NotFinite { step: 1, .. })));
-    assert_eq!(trainer.moments().unwrap().step, 0);
+    assert_eq!(trainer.moments().step, 0);
 }
 
 #[test]
@@ -236,7 +272,7 @@ fn graphics_cards_learn_the_same() {
     assert!((remote.evaluate(&batch).unwrap().0 - host.evaluate(&batch).unwrap().0).abs() < 0.1);
     let (a, b) = (remote.logits(&batch[..3]).unwrap(), host.logits(&batch[..3]).unwrap());
     assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-2), "{a:?} {b:?}");
-    let state = remote.moments().unwrap();
-    remote.set_moments(&state).unwrap();
-    assert_eq!(remote.moments().unwrap(), state);
+    let (state, numbers) = moments(&mut *remote);
+    set_moments(&mut *remote, state, &numbers).unwrap();
+    assert_eq!(moments(&mut *remote), (state, numbers));
 }

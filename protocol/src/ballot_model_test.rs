@@ -13,10 +13,13 @@ const VOTERS: usize = 3;
 /// No voter goes beyond this ballot: two are enough for a decision to be overturned.
 const BALLOTS: u32 = 2;
 
+/// The estimate and the vote that a register holds.
+type Written = (Said<Value>, Option<Said<Value>>);
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     voters: Vec<Option<Ballot<Value>>>,
-    registers: Vec<Option<(Said<Value>, Option<Said<Value>>)>>,
+    registers: Vec<Option<Written>>,
     /// Everything ever said: a message may arrive late, twice, in any order, or never.
     said: BTreeSet<(usize, Said<Value>)>,
     decided: BTreeSet<Value>,

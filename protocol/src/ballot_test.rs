@@ -222,7 +222,7 @@ impl Schedule {
                     self.propose(*at);
                 }
                 self.think(*at, true);
-                if let Some(said) = self.voters[*at].ballot.said().cloned() {
+                for said in self.voters[*at].ballot.own().cloned().collect::<Vec<_>>() {
                     for to in here.iter().filter(|to| *to != at) {
                         self.voters[*to].ballot.hear(id(*at), said.clone());
                     }

@@ -1,6 +1,7 @@
 //! Proof that a record was decided: the quorum of signed votes for it (`protocol.md` §7), or for a fork the signed
 //! statements of all who went (§9).
 
+use crate::engine::succession;
 use crate::identity::Verifier;
 use crate::message::{Certificate, Fork, Message, Question, ValueKind, Vote, member_indices};
 use crate::plant::{Plant, planted};
@@ -113,9 +114,16 @@ fn verify_fork(
     let named: Option<Vec<NodeId>> = member_indices(members.as_deref().unwrap_or_default())
         .map(|index| parent.next.members.get(index).map(|member| member.id))
         .collect();
-    let all = !signers.is_empty() && named.as_ref() == Some(&signers) && record.members().eq(signers.iter().copied());
-    let all = all && record.next.members.iter().map(|member| member.incarnation).eq(incarnations);
-    if all { Ok(()) } else { Err(CertificateError::NoQuorum(signers.len())) }
+    if signers.is_empty() || named.as_ref() != Some(&signers) {
+        return Err(CertificateError::NoQuorum(signers.len()));
+    }
+    // Nobody signs the record itself: it has to be the one that follows from who goes.
+    let members: Vec<(NodeId, u64)> = signers.into_iter().zip(incarnations).collect();
+    if succession::is_fork(parent, *parent_digest, record, &members) {
+        Ok(())
+    } else {
+        Err(CertificateError::DoesNotFollow("a fork follows from its members alone".to_owned()))
+    }
 }
 
 fn open(verifier: &dyn Verifier, run: &Digest, bytes: &[u8]) -> Result<wire::Opened, CertificateError> {

@@ -5,7 +5,17 @@ use crate::wire::{decode_record, encode_record, record_digest};
 use proptest::prelude::*;
 
 /// The sample is of the shape asked for, and each change breaks it.
-fn refuses(good: &Record, changes: &[(&str, &dyn Fn(&mut Record))]) {
+/// Digests in ascending order, more than there are bytes.
+fn numbered(n: usize) -> Digest {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&(n as u64).to_be_bytes());
+    Digest(bytes)
+}
+
+/// What is done to a record, in words and in deed.
+type Change<'a> = (&'a str, &'a dyn Fn(&mut Record));
+
+fn refuses(good: &Record, changes: &[Change]) {
     assert_eq!(decode_record(&encode_record(good)).as_ref(), Ok(good));
     for (what, change) in changes {
         let mut record = good.clone();
@@ -80,10 +90,10 @@ fn what_a_lineage_carries_along_is_checked() {
             ("too many merged", &|r| r.merged = (0..=MERGED_MAX as u8).map(digest).collect()),
             ("a ticket twice", &|r| r.grants.push(r.grants[0].clone())),
             ("too many tickets", &|r| {
-                r.grants = (0..=GRANTS_MAX as u8).map(|fill| GrantUse { grant: digest(fill), uses: 1 }).collect();
+                r.grants = (0..=GRANTS_MAX).map(|n| GrantUse { grant: numbered(n), uses: 1 }).collect();
             }),
             ("revoked out of order", &|r| r.revoked = vec![digest(2), digest(1)]),
-            ("too many revoked", &|r| r.revoked = (0..=GRANTS_MAX as u8).map(digest).collect()),
+            ("too many revoked", &|r| r.revoked = (0..=GRANTS_MAX).map(numbered).collect()),
         ],
     );
 }
@@ -157,7 +167,7 @@ fn records_that_change_no_state_are_checked() {
 }
 
 /// `child` can stand after `parent`, and each change forbids it.
-fn cannot_follow(parent: &Record, child: &Record, changes: &[(&str, &dyn Fn(&mut Record))]) {
+fn cannot_follow(parent: &Record, child: &Record, changes: &[Change]) {
     assert_eq!(child.validate_after(parent), Ok(()));
     for (what, change) in changes {
         let mut record = child.clone();

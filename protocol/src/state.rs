@@ -6,6 +6,7 @@
 //! the digest of its two children; a last child without sibling moves up as it is.
 
 use crate::Digest;
+use crate::digest::FloatHasher;
 use crate::limits::{PARAMETERS_MAX, STATE_CHUNK_BYTES};
 use std::ops::Range;
 
@@ -80,6 +81,11 @@ pub fn chunk_digest(bytes: &[u8]) -> Digest {
 /// caller may hash them on several threads and put the manifest together with [`Manifest::of_chunks`].
 pub fn floats_digest(floats: &[f32]) -> Digest {
     Digest::of_floats(CHUNK_DOMAIN, floats)
+}
+
+/// [`floats_digest`] of a chunk of `elements` floats that come piece by piece.
+pub fn chunk_hasher(elements: usize) -> FloatHasher {
+    FloatHasher::new(CHUNK_DOMAIN, elements)
 }
 
 /// The floats of chunk `index` in a state; none beyond the last chunk or if the halves differ in length.

@@ -7,11 +7,14 @@
 //! its bytes.
 
 use crate::codec::{self, CodecError};
+use crate::digest::FloatHasher;
 use crate::limits::CHUNK_ELEMENTS;
 use crate::ring::{Half, Ring};
 use crate::run::Codec;
 use crate::{Digest, codec::encoded_len as payload_len};
 use std::ops::Range;
+
+const CONTRIBUTION_DOMAIN: &str = "starling pseudo-gradient v1";
 
 const _: () = assert!(CHUNK_ELEMENTS.is_multiple_of(codec::INT8_BLOCK), "a block never spans two chunks");
 
@@ -51,7 +54,12 @@ pub fn digest(update: &[u8]) -> Digest {
 /// Name of a contribution: what a READY's `payload` field holds. Over the unweighted pseudo-gradient as
 /// little-endian f32.
 pub fn contribution_digest(delta: &[f32]) -> Digest {
-    Digest::of_floats("starling pseudo-gradient v1", delta)
+    Digest::of_floats(CONTRIBUTION_DOMAIN, delta)
+}
+
+/// [`contribution_digest`] of a pseudo-gradient of `elements` that comes piece by piece.
+pub fn contribution_hasher(elements: usize) -> FloatHasher {
+    FloatHasher::new(CONTRIBUTION_DOMAIN, elements)
 }
 
 /// Encodes a whole vector chunk by chunk: D of a group of one.

@@ -62,6 +62,7 @@ fn check_payload(codec: Codec, kind: CodecKind, bytes: &[u8], elements: usize) -
     let (mut a, mut b) = (before.clone(), before.clone());
     let verdict = said(scalar::decode(codec, bytes, &mut a));
     assert_eq!(said(fast::decode(kind, bytes, &mut b)), verdict, "{kind:?}");
+    assert_eq!(said(fast::check(kind, bytes, elements)), verdict, "{kind:?}");
     assert_eq!(bits(&a), bits(&b), "{kind:?} decoded");
     if verdict.is_err() {
         assert_eq!(bits(&b), bits(&before), "{kind:?}: a refused payload leaves no trace");

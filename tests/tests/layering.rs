@@ -181,9 +181,9 @@ fn planted_foreign_crates_are_found() {
         ["starling-node names rocksdb, which only starling-store may"]
     );
     for name in ["starling-protocol", "starling-kernels", "starling-data", "starling-store"] {
-        let found = planted(name, "libp2p-stream", "serde");
+        let found = planted(name, "libp2p-swarm", "serde");
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with(&format!("{name} names libp2p-stream")));
+        assert!(found[0].starts_with(&format!("{name} names libp2p-swarm")));
     }
 }
 

@@ -180,8 +180,8 @@ fn a_cut_flock_goes_on_where_the_quorum_is_and_is_one_again_when_healed() {
     }
     let marks = flock.marks();
     flock.cut(&[&[0, 1], &[2, 3], &[4]]);
-    for node in 0..NODES {
-        flock.nodes[node].wait_since(marks[node], LIMIT, "forked", |_| true).expect("each part forks");
+    for (node, mark) in flock.nodes.iter_mut().zip(&marks) {
+        node.wait_since(*mark, LIMIT, "forked", |_| true).expect("each part forks");
     }
     flock.heal(&[0, 1, 2, 3, 4]);
 }

@@ -2,11 +2,9 @@
 
 use clap::Parser;
 use starling_bootstrap::service::{self, BootstrapConfig, Flags};
-use starling_bootstrap::swarm;
-use std::io::IsTerminal;
+use starling_bootstrap::telemetry;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let flags = Flags::parse();
@@ -23,13 +21,8 @@ fn main() -> ExitCode {
             Err(error) => fail(&error, 1),
         };
     }
-    match EnvFilter::try_new(swarm::log_filter(&config.log)) {
-        Ok(filter) => tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(std::io::stderr().is_terminal())
-            .init(),
-        Err(error) => return fail(&format!("--log {}: {error}", config.log), 2),
+    if let Err(error) = telemetry::init_logs(&config.log, "") {
+        return fail(&error, 2);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,

@@ -18,9 +18,11 @@ impl Discovery {
         match event {
             SwarmEvent::Behaviour(event) => self.take_in_behaviour(swarm, event),
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, num_established, .. } => {
+                count_peers(swarm);
                 Some(self.connected(peer_id, connection_id, &endpoint, num_established.get() == 1))
             }
             SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+                count_peers(swarm);
                 Some(self.disconnected(peer_id, connection_id, num_established == 0, cause))
             }
             SwarmEvent::OutgoingConnectionError { peer_id, error, .. } => {
@@ -96,6 +98,7 @@ impl Discovery {
             self.dialer.disconnected(&peer, idle, now);
             self.rendezvous.server_down(&peer);
             self.relays.lost(&peer);
+            self.places.left(&peer);
             self.companions.remove(&peer);
         }
         let why = match cause {
@@ -136,6 +139,7 @@ impl Discovery {
             }
             BehaviourEvent::RelayServer(event) => {
                 tracing::debug!(?event, "relaying");
+                self.places.note(&event);
                 None
             }
             BehaviourEvent::ReachClient(event) => {
@@ -241,4 +245,8 @@ impl Discovery {
             }
         }
     }
+}
+
+fn count_peers(swarm: &Swarm<Behaviour>) {
+    metrics::gauge!("starling_connected_peers").set(swarm.network_info().num_peers() as f64);
 }

@@ -38,6 +38,9 @@ pub struct Flags {
     /// Do not relay
     #[arg(long, overrides_with = "relay")]
     pub no_relay: bool,
+    /// Address for Prometheus metrics; port 0 picks one, `off` serves none
+    #[arg(long, value_name = "IP:PORT")]
+    pub metrics: Option<String>,
     /// What to log, to standard error: error, warn, info, debug, trace, or a filter such as `info,libp2p_kad=debug`
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -60,6 +63,7 @@ pub struct BootstrapConfig {
     pub bootstrap: Vec<String>,
     pub mdns: bool,
     pub relay: bool,
+    pub metrics: String,
     pub log: String,
     pub json: bool,
 }
@@ -73,6 +77,7 @@ impl Default for BootstrapConfig {
             bootstrap: Vec::new(),
             mdns: true,
             relay: true,
+            metrics: "127.0.0.1:0".into(),
             log: "info".into(),
             json: false,
         }
@@ -108,8 +113,10 @@ impl BootstrapConfig {
         config.mdns &= !flags.no_mdns;
         config.relay = (config.relay || flags.relay) && !flags.no_relay;
         config.json |= flags.json;
-        if let Some(log) = &flags.log {
-            config.log.clone_from(log);
+        for (target, given) in [(&mut config.metrics, &flags.metrics), (&mut config.log, &flags.log)] {
+            if let Some(given) = given {
+                target.clone_from(given);
+            }
         }
         Ok(config)
     }

@@ -4,12 +4,14 @@ use libp2p::{Multiaddr, PeerId};
 use serde::Serialize;
 use starling_protocol::NodeId;
 use std::io::Write;
+use std::net::SocketAddr;
 
 /// One event. The field `event` of the JSON form is the variant's name.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 enum Line<'a> {
     Started { version: &'a str, node: String, peer: String },
+    Metrics { url: String },
     Listening { address: String },
     Advertised { address: String },
     Reachable { address: String },
@@ -32,6 +34,13 @@ impl<'a> Report<'a> {
     pub fn started(&mut self, node: &NodeId, peer: &PeerId) {
         let line = Line::Started { version: env!("CARGO_PKG_VERSION"), node: node.to_string(), peer: peer.to_string() };
         self.write(&line, None);
+    }
+
+    /// Where Prometheus finds the metrics.
+    pub fn metrics(&mut self, address: SocketAddr) {
+        let url = format!("http://{address}/metrics");
+        let text = format!("metrics {url}");
+        self.write(&Line::Metrics { url }, Some(text));
     }
 
     /// `how`: listening, advertised or reachable.

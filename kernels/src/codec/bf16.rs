@@ -66,7 +66,7 @@ fn widen(bytes: [u8; 2]) -> f32 {
     f32::from_bits(u32::from(u16::from_le_bytes(bytes)) << 16)
 }
 
-fn check(bytes: &[u8], elements: usize) -> Result<(), CodecError> {
+pub(super) fn check(bytes: &[u8], elements: usize) -> Result<(), CodecError> {
     check_length(CodecKind::Bf16, elements, bytes.len())?;
     let values = bytes.as_chunks::<2>().0;
     let largest = pulp::Arch::new().dispatch(

@@ -109,7 +109,7 @@ fn widen(bits: u16) -> f32 {
 }
 
 /// Splits a payload into scales and values after checking all of it.
-fn check(bytes: &[u8], elements: usize) -> Result<(&[[u8; 2]], &[u8]), CodecError> {
+pub(super) fn check(bytes: &[u8], elements: usize) -> Result<(&[[u8; 2]], &[u8]), CodecError> {
     check_length(CodecKind::Int8, elements, bytes.len())?;
     let (scales, values) = bytes.split_at(2 * elements.div_ceil(INT8_BLOCK));
     let scales = scales.as_chunks::<2>().0;

@@ -51,6 +51,14 @@ pub fn decode(kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), Code
     }
 }
 
+/// Whether a payload is one that an encoder of `elements` values could have written: what [`decode`] accepts.
+pub fn check(kind: CodecKind, bytes: &[u8], elements: usize) -> Result<(), CodecError> {
+    match kind {
+        CodecKind::Bf16 => bf16::check(bytes, elements),
+        CodecKind::Int8 => int8::check(bytes, elements).map(drop),
+    }
+}
+
 /// Adds a payload's values to `dst`: one f32 addition an element, of exactly what [`decode`] yields.
 pub fn decode_add(kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
     match kind {

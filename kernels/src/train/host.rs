@@ -4,7 +4,7 @@
 //! for every pass, so that loading and reading are copies and the optimizer runs over whole vectors.
 
 use super::batch::{Batch, check_length, check_prompt, check_rate, check_sequences, clip_scale};
-use super::{OptimizerState, StepReport, TrainError, Trainer, TrainerOptions};
+use super::{GivePiece, Moments, PIECE, StepReport, TakePiece, TrainError, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::DeviceInfo;
 use crate::host::adamw::{self, Update};
@@ -28,7 +28,15 @@ pub struct HostTrainer {
     context: Context,
     /// f32, flat. Shared with the tensors of a pass, ours alone between passes.
     parameters: Arc<Bytes>,
-    moments: OptimizerState,
+    moments: HostMoments,
+}
+
+/// AdamW's state, each moment flat, in the order of the schema.
+#[derive(Default)]
+struct HostMoments {
+    step: u64,
+    m: Vec<f32>,
+    v: Vec<f32>,
 }
 
 impl HostTrainer {
@@ -44,7 +52,7 @@ impl HostTrainer {
             model: Model::of(config),
             context: Context::new(Team::new(options.threads)?, rope, len),
             parameters: Arc::new(Bytes::from_elems(vec![0.0f32; len])),
-            moments: OptimizerState { step: 0, m: vec![0.0; len], v: vec![0.0; len] },
+            moments: HostMoments { step: 0, m: vec![0.0; len], v: vec![0.0; len] },
             schema,
             config: config.clone(),
             options: options.clone(),
@@ -107,7 +115,7 @@ impl HostTrainer {
             gradient_scale: clip_scale(options.clip, grad_norm),
             step: self.moments.step + 1,
         };
-        let mut moments = std::mem::replace(&mut self.moments, OptimizerState { step: 0, m: vec![], v: vec![] });
+        let mut moments = std::mem::take(&mut self.moments);
         let done = self.parameters_mut().map(|theta| {
             let gradient = context.gradients.lock().unwrap_or_else(PoisonError::into_inner);
             let pair = [&mut moments.m[..], &mut moments.v[..]];
@@ -196,16 +204,24 @@ impl Trainer for HostTrainer {
         Ok(out)
     }
 
-    fn moments(&mut self) -> Result<OptimizerState, TrainError> {
-        Ok(self.moments.clone())
+    fn moments(&self) -> Moments {
+        Moments { step: self.moments.step, elements: self.len() }
     }
 
-    fn set_moments(&mut self, state: &OptimizerState) -> Result<(), TrainError> {
-        check_length("a first moment", state.m.len(), self.len())?;
-        check_length("a second moment", state.v.len(), self.len())?;
-        self.moments.step = state.step;
-        self.moments.m.copy_from_slice(&state.m);
-        self.moments.v.copy_from_slice(&state.v);
-        Ok(())
+    fn read_moments(&mut self, take: &mut TakePiece) -> Result<(), TrainError> {
+        let mut pieces = [&self.moments.m, &self.moments.v].into_iter().flat_map(|values| values.chunks(PIECE));
+        pieces.try_for_each(take).map_err(TrainError::Moments)
+    }
+
+    fn write_moments(&mut self, moments: Moments, give: &mut GivePiece) -> Result<(), TrainError> {
+        check_length("a moment", moments.elements, self.len())?;
+        let HostMoments { step, m, v } = &mut self.moments;
+        let given = [&mut *m, &mut *v].into_iter().flat_map(|values| values.chunks_mut(PIECE)).try_for_each(give);
+        if given.is_err() {
+            m.fill(0.0);
+            v.fill(0.0);
+        }
+        *step = if given.is_ok() { moments.step } else { 0 };
+        given.map_err(TrainError::Moments)
     }
 }

@@ -85,17 +85,23 @@ pub struct StepReport {
     pub tokens: u64,
 }
 
-/// AdamW's state, for a private checkpoint.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OptimizerState {
+/// What AdamW keeps, without the numbers themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moments {
     /// Steps done; corrects the bias of young moments.
     pub step: u64,
-    /// First and second moments, in the order of the schema.
-    pub m: Vec<f32>,
-    pub v: Vec<f32>,
+    /// Numbers of the first moment, and as many of the second.
+    pub elements: usize,
 }
 
-/// Why a trainer did not do what it was told. Parameters and moments are as before, but after `Device`.
+/// Numbers of the moments that change hands at a time: 1 MiB.
+const PIECE: usize = 1 << 18;
+
+/// Takes or gives the next numbers of the moments; an error, in plain words, ends it.
+pub type TakePiece<'a> = dyn FnMut(&[f32]) -> Result<(), String> + 'a;
+pub type GivePiece<'a> = dyn FnMut(&mut [f32]) -> Result<(), String> + 'a;
+
+/// Why a trainer did not do what it was told. Parameters and moments are as before, but after `Device` and `Moments`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TrainError {
     #[error("{what} has {got} numbers; this model needs {want}: it belongs to another model")]
@@ -110,6 +116,8 @@ pub enum TrainError {
         "step {step} was left out: its loss is {loss} and its gradient's norm {grad_norm}; lower the learning rate, or load an earlier checkpoint if this goes on"
     )]
     NotFinite { step: u64, loss: f64, grad_norm: f64 },
+    #[error("the optimizer's moments did not change hands: {0}")]
+    Moments(String),
     #[error("the device {device} failed: {reason}; restart this node, with --device cpu if it fails again")]
     Device { device: String, reason: String },
 }
@@ -134,11 +142,18 @@ pub trait Trainer: Send {
     /// Logits of the token that follows `tokens`, of which there are 1 to `seq_len`.
     fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, TrainError>;
 
-    /// A copy of AdamW's state.
-    fn moments(&mut self) -> Result<OptimizerState, TrainError>;
+    /// How far AdamW is.
+    fn moments(&self) -> Moments;
 
-    /// Replace AdamW's state.
-    fn set_moments(&mut self, state: &OptimizerState) -> Result<(), TrainError>;
+    /// Hands AdamW's numbers out: all of the first moment, then all of the second, in the order of the schema, in pieces
+    /// of at most 1 MiB, so that there is never a second copy of them.
+    fn read_moments(&mut self, take: &mut TakePiece) -> Result<(), TrainError>;
+
+    /// Replace AdamW's state by numbers in the order of [`Trainer::read_moments`], asked for in pieces of at most 1 MiB.
+    ///
+    /// # Errors
+    /// `Length`: nothing has changed. After any other error AdamW begins anew: no steps, moments of zero.
+    fn write_moments(&mut self, moments: Moments, give: &mut GivePiece) -> Result<(), TrainError>;
 }
 
 /// Why there is no trainer.

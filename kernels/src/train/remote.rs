@@ -1,7 +1,7 @@
 //! Training on an accelerator: parameters, gradients and moments are tensors on the device.
 
 use super::batch::{Batch, check_length, check_prompt, check_rate, check_sequences, clip_scale};
-use super::{OptimizerState, StepReport, TrainError, Trainer, TrainerOptions};
+use super::{GivePiece, Moments, PIECE, StepReport, TakePiece, TrainError, Trainer, TrainerOptions};
 use crate::config::ModelConfig;
 use crate::device::DeviceInfo;
 use crate::model::{Model, Weights};
@@ -19,6 +19,13 @@ struct Slot<B: Backend> {
     value: Tensor<B, 1>,
     m: Tensor<B, 1>,
     v: Tensor<B, 1>,
+}
+
+impl<B: Backend> Slot<B> {
+    /// The first (0) or second (1) moment.
+    fn moment(&mut self, which: usize) -> &mut Tensor<B, 1> {
+        if which == 0 { &mut self.m } else { &mut self.v }
+    }
 }
 
 /// A backend without autodiff.
@@ -158,6 +165,33 @@ where
         }
     }
 
+    /// Fills the moments on the device, piece by piece.
+    fn fill_moments(&mut self, give: &mut GivePiece) -> Result<(), String> {
+        let mut piece = Vec::new();
+        for which in [0, 1] {
+            for slot in &mut self.slots {
+                let len = slot.place.len();
+                let mut parts = Vec::with_capacity(len.div_ceil(PIECE));
+                for start in (0..len).step_by(PIECE) {
+                    piece.clear();
+                    piece.resize(PIECE.min(len - start), 0.0);
+                    give(&mut piece)?;
+                    parts.push(Tensor::from_data(TensorData::new(piece.clone(), [piece.len()]), &self.device));
+                }
+                *slot.moment(which) = Tensor::cat(parts, 0);
+            }
+        }
+        Ok(())
+    }
+
+    fn clear_moments(&mut self) {
+        self.step = 0;
+        for slot in &mut self.slots {
+            let zeros = || Tensor::zeros([slot.place.len()], &self.device);
+            (slot.m, slot.v) = (zeros(), zeros());
+        }
+    }
+
     fn upload(&self, values: &[f32], place: &Place) -> Tensor<B, 1> {
         Tensor::from_data(TensorData::new(values[place.range()].to_vec(), [place.len()]), &self.device)
     }
@@ -261,28 +295,38 @@ where
         })
     }
 
-    fn moments(&mut self) -> Result<OptimizerState, TrainError> {
-        self.on_device(|this| {
-            let mut state = OptimizerState { step: this.step, m: Vec::new(), v: Vec::new() };
-            for slot in &this.slots {
-                state.m.extend(download(slot.m.clone())?);
-                state.v.extend(download(slot.v.clone())?);
-            }
-            Ok(state)
-        })
+    fn moments(&self) -> Moments {
+        Moments { step: self.step, elements: self.len() }
     }
 
-    fn set_moments(&mut self, state: &OptimizerState) -> Result<(), TrainError> {
-        check_length("a first moment", state.m.len(), self.len())?;
-        check_length("a second moment", state.v.len(), self.len())?;
-        self.on_device(|this| {
-            for i in 0..this.slots.len() {
-                let place = &this.slots[i].place;
-                let (m, v) = (this.upload(&state.m, place), this.upload(&state.v, place));
-                (this.slots[i].m, this.slots[i].v) = (m, v);
+    fn read_moments(&mut self, take: &mut TakePiece) -> Result<(), TrainError> {
+        let taken = self.on_device(|this| {
+            for which in [0, 1] {
+                for slot in &mut this.slots {
+                    let len = slot.place.len();
+                    for start in (0..len).step_by(PIECE) {
+                        let piece = slot.moment(which).clone().slice(start..len.min(start + PIECE));
+                        if let Err(reason) = take(&download(piece)?) {
+                            return Ok(Err(reason));
+                        }
+                    }
+                }
             }
-            this.step = state.step;
-            Ok(())
-        })
+            Ok(Ok(()))
+        })?;
+        taken.map_err(TrainError::Moments)
+    }
+
+    fn write_moments(&mut self, moments: Moments, give: &mut GivePiece) -> Result<(), TrainError> {
+        check_length("a moment", moments.elements, self.len())?;
+        let given = self.on_device(|this| {
+            let given = this.fill_moments(give);
+            match given {
+                Ok(()) => this.step = moments.step,
+                Err(_) => this.clear_moments(),
+            }
+            Ok(given)
+        })?;
+        given.map_err(TrainError::Moments)
     }
 }

@@ -29,7 +29,7 @@ pub struct NodeFile {
     pub mdns: bool,
     /// Relay for peers that cannot be reached directly.
     pub relay: bool,
-    /// Where Prometheus metrics are served; empty = nowhere. Port 0 picks one and logs it.
+    /// Where Prometheus metrics are served; empty = nowhere. Port 0 picks one and says which.
     pub metrics: String,
     /// Log filter, as `tracing` reads it.
     pub log: String,

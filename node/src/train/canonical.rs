@@ -4,6 +4,7 @@
 //! without ever holding a decoded update or a second copy of the state.
 
 use rayon::prelude::*;
+use starling_protocol::digest::FloatHasher;
 use starling_protocol::limits::{CHUNK_ELEMENTS, STATE_CHUNK_BYTES};
 use starling_protocol::record::Record;
 use starling_protocol::run::Codec;
@@ -12,6 +13,8 @@ use starling_protocol::{Digest, outer, update};
 
 /// Elements of one chunk of the state.
 const STATE_CHUNK_ELEMENTS: usize = STATE_CHUNK_BYTES / 4;
+/// Chunks of the update that step one chunk of the state.
+const UPDATE_CHUNKS: usize = STATE_CHUNK_ELEMENTS / CHUNK_ELEMENTS;
 const _: () = assert!(STATE_CHUNK_ELEMENTS.is_multiple_of(CHUNK_ELEMENTS), "a state chunk holds whole update chunks");
 
 /// Parameters and outer momentum after `record`.
@@ -72,10 +75,8 @@ impl Canonical {
             .par_chunks(STATE_CHUNK_ELEMENTS)
             .zip(self.momentum.par_chunks(STATE_CHUNK_ELEMENTS))
             .enumerate()
-            .map(|(index, (theta, momentum))| {
-                let (mut theta, mut momentum) = (theta.to_vec(), momentum.to_vec());
-                step.apply_to_chunk(index, &mut theta, &mut momentum)?;
-                Ok((state::floats_digest(&theta), state::floats_digest(&momentum)))
+            .map_init(Scratch::default, |scratch, (index, (theta, momentum))| {
+                scratch.digests_after(step, index, theta, momentum)
             })
             .collect::<Result<_, StepError>>()?;
         let (mut chunks, momentum): (Vec<_>, Vec<_>) = stepped.into_iter().unzip();
@@ -83,11 +84,12 @@ impl Canonical {
         Ok(Manifest::of_chunks(self.schema, self.theta.len() as u64, chunks)?)
     }
 
-    /// Applies a step that [`Self::speculate`] has accepted, and makes `record` the head.
-    pub fn adopt(&mut self, step: &OuterStep, record: Record) -> Result<(), StepError> {
-        step.apply(&mut self.theta, &mut self.momentum)?;
-        self.stand_on(record);
-        Ok(())
+    /// Applies a step that [`Self::speculate`] has accepted. The record stays the one before until [`Self::stand_on`].
+    ///
+    /// # Errors
+    /// The state is lost then.
+    pub fn apply(&mut self, step: &OuterStep) -> Result<(), StepError> {
+        step.apply(&mut self.theta, &mut self.momentum)
     }
 
     /// Makes `record` the head; the state is its already.
@@ -95,6 +97,41 @@ impl Canonical {
         self.digest = record.digest();
         self.base = record.base_or(self.digest);
         self.record = record;
+    }
+}
+
+/// Room for one chunk of an update and what it steps, small enough for a core's cache: the state is read once and
+/// nothing but digests is written.
+#[derive(Default)]
+struct Scratch {
+    decoded: Vec<f32>,
+    theta: Vec<f32>,
+    momentum: Vec<f32>,
+}
+
+impl Scratch {
+    /// Digests of state chunk `index` of parameters and momentum after `step`.
+    fn digests_after(
+        &mut self,
+        step: &OuterStep,
+        index: usize,
+        theta: &[f32],
+        momentum: &[f32],
+    ) -> Result<(Digest, Digest), StepError> {
+        let mut hashers = [theta, momentum].map(|chunk| state::chunk_hasher(chunk.len()));
+        let parts = theta.chunks(CHUNK_ELEMENTS).zip(momentum.chunks(CHUNK_ELEMENTS));
+        for (n, (theta, momentum)) in parts.enumerate() {
+            for (own, part) in [(&mut self.theta, theta), (&mut self.momentum, momentum)] {
+                own.clear();
+                own.extend_from_slice(part);
+            }
+            let chunk = index * UPDATE_CHUNKS + n;
+            step.apply_to_chunk(chunk, &mut self.theta, &mut self.momentum, &mut self.decoded)?;
+            hashers[0].put(&self.theta);
+            hashers[1].put(&self.momentum);
+        }
+        let [theta, momentum] = hashers.map(FloatHasher::finish);
+        Ok((theta, momentum))
     }
 }
 
@@ -106,7 +143,12 @@ impl OuterStep<'_> {
             .par_chunks_mut(STATE_CHUNK_ELEMENTS)
             .zip(momentum.par_chunks_mut(STATE_CHUNK_ELEMENTS))
             .enumerate()
-            .try_for_each(|(index, (theta, momentum))| self.apply_to_chunk(index, theta, momentum))
+            .try_for_each_init(Vec::new, |decoded, (index, (theta, momentum))| {
+                let mut parts = theta.chunks_mut(CHUNK_ELEMENTS).zip(momentum.chunks_mut(CHUNK_ELEMENTS)).enumerate();
+                parts.try_for_each(|(n, (theta, momentum))| {
+                    self.apply_to_chunk(index * UPDATE_CHUNKS + n, theta, momentum, decoded)
+                })
+            })
     }
 
     fn check_length(&self, elements: usize) -> Result<(), StepError> {
@@ -117,22 +159,20 @@ impl OuterStep<'_> {
         Ok(())
     }
 
-    /// `index` counts state chunks; `theta` and `momentum` are that chunk.
-    fn apply_to_chunk(&self, index: usize, theta: &mut [f32], momentum: &mut [f32]) -> Result<(), StepError> {
-        let mut decoded = vec![0f32; theta.len().min(CHUNK_ELEMENTS)];
-        let first = index * (STATE_CHUNK_ELEMENTS / CHUNK_ELEMENTS);
-        let elements = index * STATE_CHUNK_ELEMENTS + theta.len();
-        for (n, (theta, momentum)) in
-            theta.chunks_mut(CHUNK_ELEMENTS).zip(momentum.chunks_mut(CHUNK_ELEMENTS)).enumerate()
-        {
-            let chunk = first + n;
-            let decoded = &mut decoded[..theta.len()];
-            // Every chunk before this one is whole, so its place does not depend on the model's size.
-            let range = update::chunk_range(self.codec, elements, chunk);
-            decode(self.codec, &self.update[range], decoded).map_err(|reason| StepError::Chunk { chunk, reason })?;
-            if !outer::nesterov(theta, momentum, decoded, self.lr, self.momentum) {
-                return Err(StepError::NonFinite { chunk });
-            }
+    /// `chunk` counts chunks of the update; `theta` and `momentum` are what it steps, `decoded` is room.
+    fn apply_to_chunk(
+        &self,
+        chunk: usize,
+        theta: &mut [f32],
+        momentum: &mut [f32],
+        decoded: &mut Vec<f32>,
+    ) -> Result<(), StepError> {
+        decoded.resize(theta.len(), 0.0);
+        // Every chunk before this one is whole, so its place does not depend on the model's size.
+        let range = update::chunk_range(self.codec, chunk * CHUNK_ELEMENTS + theta.len(), chunk);
+        decode(self.codec, &self.update[range], decoded).map_err(|reason| StepError::Chunk { chunk, reason })?;
+        if !outer::nesterov(theta, momentum, decoded, self.lr, self.momentum) {
+            return Err(StepError::NonFinite { chunk });
         }
         Ok(())
     }
@@ -144,5 +184,62 @@ fn decode(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Result<(), String> {
     match codec {
         Codec::Bf16 => codec::bf16_decode(bytes, out).map_err(|e| e.to_string()),
         Codec::Int8 => codec::int8_decode(bytes, out).map_err(|e| e.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::sample_test::genesis;
+
+    /// Two whole chunks of the state and a part, which ends in a part of an update's chunk.
+    const ELEMENTS: usize = 2 * STATE_CHUNK_ELEMENTS + CHUNK_ELEMENTS + 77;
+
+    fn canonical() -> Canonical {
+        let vector = |salt: usize| (0..ELEMENTS).map(|i| ((i * 7 + salt) % 1009) as f32 * 1e-3 - 0.5).collect();
+        let record = genesis().record;
+        let digest = record.digest();
+        let (theta, momentum) = (vector(1), vector(500));
+        Canonical { record, digest, base: digest, schema: Digest([3; 32]), theta, momentum }
+    }
+
+    fn delta() -> Vec<f32> {
+        (0..ELEMENTS).map(|i| ((i * 31) % 2001) as f32 * 1e-6 - 1e-3).collect()
+    }
+
+    #[test]
+    fn what_is_speculated_is_what_is_applied_and_what_is_specified() {
+        for codec in [Codec::Int8, Codec::Bf16] {
+            let update = update::encode(codec, &delta()).expect("finite");
+            let step = OuterStep { update: &update, codec, lr: 0.7, momentum: 0.9 };
+            let mut state = canonical();
+            let before = state.manifest().expect("of a sound size");
+            let speculated = state.speculate(&step).expect("it applies");
+            assert_eq!(state.manifest().expect("of a sound size"), before, "nothing has changed");
+            let (mut theta, mut momentum, mut decoded) = (state.theta.clone(), state.momentum.clone(), delta());
+            update::decode(codec, &update, &mut decoded).expect("it decodes");
+            assert!(outer::nesterov(&mut theta, &mut momentum, &decoded, 0.7, 0.9));
+            state.apply(&step).expect("it was speculated on");
+            assert_eq!(state.manifest().expect("of a sound size"), speculated);
+            assert_eq!(state::manifest_of(state.schema, &theta, &momentum).expect("of a sound size"), speculated);
+        }
+    }
+
+    #[test]
+    fn updates_that_do_not_apply_are_refused() {
+        let mut state = canonical();
+        let good = update::encode(Codec::Int8, &delta()).expect("finite");
+        let said = |state: &Canonical, update: &[u8]| {
+            state.speculate(&OuterStep { update, codec: Codec::Int8, lr: 0.7, momentum: 0.9 }).map(drop)
+        };
+        assert!(matches!(said(&state, &good[1..]), Err(StepError::Length { .. })));
+        let mut bad = good.clone();
+        // A scale that no encoder writes, in the second chunk of the second chunk of the state.
+        let chunk = UPDATE_CHUNKS + 1;
+        bad[update::chunk_range(Codec::Int8, ELEMENTS, chunk)][..2].copy_from_slice(&[0xff, 0xff]);
+        assert!(matches!(said(&state, &bad), Err(StepError::Chunk { chunk: found, .. }) if found == chunk));
+        state.momentum[3 * CHUNK_ELEMENTS] = f32::MAX;
+        state.theta[3 * CHUNK_ELEMENTS] = f32::NAN;
+        assert!(matches!(said(&state, &good), Err(StepError::NonFinite { chunk: 3 })));
     }
 }

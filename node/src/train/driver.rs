@@ -8,7 +8,7 @@ use super::view::Gauges;
 use super::{candidate, catch_up};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
-use crate::watch::event::Event;
+use crate::watch::event::{Committed, Event};
 use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
 use starling_data::Dataset;
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
-    Reduced { key: AttemptKey, outcome: Result<Arc<Vec<u8>>, crate::reduce::ReduceError> },
+    Reduced { key: AttemptKey, outcome: Result<Update, crate::reduce::ReduceError> },
     ReduceProgress { key: AttemptKey, bytes: u64 },
     CatchUpProgress { bytes: u64 },
     CaughtUp(Result<Box<catch_up::Arrived>, catch_up::Failed>),
@@ -127,7 +127,7 @@ pub struct Driver {
     /// What the node waits for since when; shown when it lasts.
     pub(super) waiting: Option<(Event, Instant)>,
     /// Commits that are shown once they are on disk.
-    pub(super) undurable: BTreeMap<PersistToken, Event>,
+    pub(super) undurable: BTreeMap<PersistToken, Committed>,
     pub(super) finish: Option<Finish>,
     pub(super) gauges: Gauges,
     inputs: VecDeque<Input>,
@@ -230,8 +230,8 @@ impl Driver {
                 for (to, bytes) in self.held.remove(&token).unwrap_or_default() {
                     self.net.send_control(to, bytes);
                 }
-                if let Some(event) = self.undurable.remove(&token) {
-                    self.show(event);
+                if let Some(committed) = self.undurable.remove(&token) {
+                    self.show_committed(committed);
                 }
                 self.feed(Input::Durable { token }).await?;
                 self.start_wanted_round().await

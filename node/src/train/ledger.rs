@@ -140,6 +140,7 @@ impl Ledger {
             done: done_queue,
             speculated: Vec::new(),
             snapshot_every,
+            snapshot_wanted: false,
         };
         let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || worker.run(job_queue))?;
         Ok(Self { jobs, done, state, thread })
@@ -155,6 +156,8 @@ struct Worker {
     /// Updates that were speculated on since the head moved, the newest last.
     speculated: Vec<Update>,
     snapshot_every: u64,
+    /// A commit was made after which a snapshot may be due.
+    snapshot_wanted: bool,
 }
 
 impl Worker {
@@ -163,6 +166,13 @@ impl Worker {
             let Some(answer) = self.handle(job).unwrap_or_else(|failure| Some(Done::Fatal(failure))) else { continue };
             let fatal = matches!(answer, Done::Fatal(_));
             if self.done.blocking_send(answer).is_err() || fatal {
+                return;
+            }
+            // A commit is told first: a snapshot takes as long as the disk takes for 8 bytes a parameter.
+            if std::mem::take(&mut self.snapshot_wanted)
+                && let Err(failure) = self.snapshot_if_due()
+            {
+                drop(self.done.blocking_send(Done::Fatal(failure)));
                 return;
             }
         }
@@ -186,6 +196,7 @@ impl Worker {
             }
             Job::Commit { token, record, certificate, update } => {
                 self.commit(*record, &certificate, update)?;
+                self.snapshot_wanted = true;
                 Some(Done::Durable { token })
             }
             Job::Verify => {
@@ -242,7 +253,15 @@ impl Worker {
         let state = self.read();
         let codec = state.record.next.codec;
         let step = OuterStep { update: &update.bytes, codec, lr: lr as f32, momentum: momentum as f32 };
-        let result = state.speculate(&step);
+        // The candidate must find the update on disk: that is written while the state root is computed.
+        let result = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if let Err(e) = self.store.stage_update(&update.bytes) {
+                    tracing::debug!("the update is written with its candidate: {e}");
+                }
+            });
+            state.speculate(&step)
+        });
         drop(state);
         match result {
             Ok(manifest) => {
@@ -269,11 +288,7 @@ impl Worker {
 
     fn commit(&mut self, record: Record, certificate: &Certificate, update: Option<Update>) -> Result<(), Failure> {
         let update = if record.changes_state() { Some(self.update_of(&record, update)?.bytes) } else { None };
-        let bytes = update.as_ref().map(|bytes| bytes.as_slice());
-        self.speculated.clear();
-        self.store.commit(&record, bytes, certificate).map_err(store_failure)?;
-        self.apply(record, bytes).map_err(|e| Failure::message(Code::StoreDamaged, e))?;
-        self.snapshot_if_due()
+        self.advance(record, certificate, update.as_ref().map(|bytes| bytes.as_slice()))
     }
 
     fn replay(
@@ -285,11 +300,7 @@ impl Worker {
         if let Err(why) = self.check_replay(&record, update) {
             return Ok(Err(why));
         }
-        self.speculated.clear();
-        self.store.commit(&record, update, certificate).map_err(store_failure)?;
-        if let Err(e) = self.apply(record, update) {
-            return Ok(Err(e));
-        }
+        self.advance(record, certificate, update)?;
         self.snapshot_if_due()?;
         Ok(Ok(()))
     }
@@ -320,16 +331,31 @@ impl Worker {
         Ok(())
     }
 
-    /// `record` is on disk as head; brings the memory after it.
-    fn apply(&mut self, record: Record, update: Option<&[u8]>) -> Result<(), String> {
-        let (lr, momentum) = outer_rates(&self.spec, &record);
-        let mut state = self.write();
+    /// Makes `record` the head on disk and in memory, side by side; its update, if it has one, was speculated on.
+    /// Whatever fails, the two may differ then, and the process must end.
+    fn advance(&mut self, record: Record, certificate: &Certificate, update: Option<&[u8]>) -> Result<(), Failure> {
+        self.speculated.clear();
         let Some(update) = update else {
-            state.stand_on(record);
+            // Whoever reads the state meanwhile need not wait for the disk: it stays as it is.
+            self.store.commit(&record, None, certificate).map_err(store_failure)?;
+            self.write().stand_on(record);
             return Ok(());
         };
+        let (lr, momentum) = outer_rates(&self.spec, &record);
+        let mut state = self.write();
         let step = OuterStep { update, codec: state.record.next.codec, lr, momentum };
-        state.adopt(&step, record).map_err(|e| e.to_string())
+        let (applied, committed) = std::thread::scope(|scope| {
+            let committing = scope.spawn(|| self.store.commit(&record, Some(update), certificate));
+            (state.apply(&step), committing.join())
+        });
+        // No head until both are done: nobody may train from what is neither the one nor the other.
+        (state.digest, state.base) = (Digest::default(), Digest::default());
+        let panicked =
+            |_| Failure::message(Code::StoreDamaged, "a write of the store panicked; see the message before");
+        committed.map_err(panicked)?.map_err(store_failure)?;
+        applied.map_err(|e| Failure::message(Code::StoreDamaged, e))?;
+        state.stand_on(record);
+        Ok(())
     }
 
     fn reload(&mut self) -> Result<Result<Record, String>, Failure> {

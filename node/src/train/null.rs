@@ -1,6 +1,6 @@
 //! A trainer that computes nothing, to measure what a round costs beside training (`--null-trainer`).
 
-use starling_kernels::{DeviceInfo, OptimizerState, StepReport, TrainError, Trainer};
+use starling_kernels::{DeviceInfo, GivePiece, Moments, StepReport, TakePiece, TrainError, Trainer};
 use std::time::Duration;
 
 /// Each step takes a fixed time and moves every parameter a little.
@@ -53,11 +53,18 @@ impl Trainer for NullTrainer {
         Ok(vec![0.0])
     }
 
-    fn moments(&mut self) -> Result<OptimizerState, TrainError> {
-        Ok(OptimizerState { step: 0, m: Vec::new(), v: Vec::new() })
+    fn moments(&self) -> Moments {
+        Moments { step: 0, elements: 0 }
     }
 
-    fn set_moments(&mut self, _state: &OptimizerState) -> Result<(), TrainError> {
+    fn read_moments(&mut self, _take: &mut TakePiece) -> Result<(), TrainError> {
         Ok(())
+    }
+
+    fn write_moments(&mut self, moments: Moments, _give: &mut GivePiece) -> Result<(), TrainError> {
+        match moments.elements {
+            0 => Ok(()),
+            got => Err(TrainError::Length { what: "a moment", got, want: 0 }),
+        }
     }
 }

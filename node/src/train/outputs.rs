@@ -8,15 +8,15 @@ use super::trainer::{self, Trained};
 use super::{candidate, catch_up, shards};
 use crate::exit::{Code, Failure};
 use crate::reduce::{NetLinks, ReduceError, ReduceJob};
-use crate::watch::event::{Committed, Event};
+use crate::watch::event::{Committed, Event, RoundTiming};
 use starling_protocol::admission;
 use starling_protocol::engine::io::{AttemptKey, Contribution, Input, Output};
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::record::{Measured, Record, Span};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// A round that the engine wants trained.
@@ -68,8 +68,8 @@ impl Driver {
             }
             Output::Commit { token, key, record, certificate, mine } => {
                 if record.changes_state() {
-                    let event = self.committed(&record);
-                    self.undurable.insert(token, event);
+                    let committed = self.committed(&record);
+                    self.undurable.insert(token, committed);
                 }
                 let update = self.update_at_hand(&record.update);
                 let (seq, record) = (record.seq, Box::new(record));
@@ -110,7 +110,8 @@ impl Driver {
     /// Starts the wanted round if its base is the state at hand and its shards are here.
     pub(super) async fn start_wanted_round(&mut self) -> Result<(), Failure> {
         let Some(wanted) = &self.wanted_round else { return Ok(()) };
-        let at_base = self.state.read().unwrap_or_else(|p| p.into_inner()).base == wanted.base;
+        // The ledger may be changing the state: when it is done it says so, and this is tried again.
+        let at_base = self.state.try_read().is_ok_and(|state| state.base == wanted.base);
         if !at_base || self.device_busy || self.shards_under_way || self.catching_up.is_some() {
             return Ok(());
         }
@@ -189,13 +190,13 @@ impl Driver {
     pub(super) async fn reduced(
         &mut self,
         key: AttemptKey,
-        outcome: Result<Arc<Vec<u8>>, ReduceError>,
+        outcome: Result<Update, ReduceError>,
     ) -> Result<(), Failure> {
         let Some(reduction) = self.reduction.as_mut().filter(|r| r.key == key) else { return Ok(()) };
         match outcome {
-            Ok(bytes) => {
-                let digest = update::digest(&bytes);
-                reduction.update = Some(Update { digest, bytes });
+            Ok(update) => {
+                let digest = update.digest;
+                reduction.update = Some(update);
                 self.gauges.reduced(self.net.counters().total.bulk.sent);
                 self.feed(Input::Reduced { key, update: digest }).await
             }
@@ -358,11 +359,11 @@ impl Driver {
         });
     }
 
-    fn committed(&mut self, record: &Record) -> Event {
-        let timing = self.gauges.committed(Instant::now());
+    /// What a commit will be shown as once it is on disk.
+    fn committed(&self, record: &Record) -> Committed {
         let tokens: u64 = record.contributors.iter().map(|c| c.tokens).sum();
         let loss_sum: f64 = record.contributors.iter().map(|c| f64::from(c.loss_q16) / 65536.0 * c.tokens as f64).sum();
-        let committed = Committed {
+        Committed {
             seq: record.seq,
             round: record.round,
             record: record.digest().to_string(),
@@ -374,20 +375,24 @@ impl Driver {
             tokens: record.tokens,
             loss: loss_sum / tokens.max(1) as f64,
             bytes_sent: self.net.counters().bytes_sent,
-            seconds: timing.seconds,
-            reduce_seconds: timing.reduce_seconds,
-            settle_seconds: timing.settle_seconds,
-            tokens_per_second: timing.tokens_per_second,
-        };
+            timing: RoundTiming::default(),
+        }
+    }
+
+    /// The commit is on disk: this is what its times are taken to.
+    pub(super) fn show_committed(&mut self, mut committed: Committed) {
+        let timing = self.gauges.committed(Instant::now());
         self.gauges.loss = Some(committed.loss);
-        metrics::gauge!("starling_round").set(record.round as f64);
-        metrics::gauge!("starling_tokens").set(record.tokens as f64);
-        metrics::gauge!("starling_members").set(record.next.members.len() as f64);
+        metrics::gauge!("starling_round").set(committed.round as f64);
+        metrics::gauge!("starling_tokens").set(committed.tokens as f64);
+        metrics::gauge!("starling_members").set(committed.members as f64);
         metrics::gauge!("starling_voters").set(committed.voters as f64);
         metrics::gauge!("starling_quorum").set(1.0);
         metrics::gauge!("starling_loss_nats_per_token").set(committed.loss);
         metrics::histogram!("starling_round_seconds").record(timing.seconds);
         metrics::histogram!("starling_reduce_seconds").record(timing.reduce_seconds);
-        Event::Committed(committed)
+        metrics::histogram!("starling_settle_seconds").record(timing.settle_seconds);
+        committed.timing = timing;
+        self.show(Event::Committed(committed));
     }
 }

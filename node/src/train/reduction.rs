@@ -2,8 +2,9 @@
 
 use super::driver::Outcome;
 use super::ledger::Update;
-use crate::reduce::{NetLinks, ReduceEngine, ReduceJob, RingReducer};
+use crate::reduce::{NetLinks, ReduceEngine, ReduceError, ReduceJob, RingReducer};
 use starling_protocol::engine::io::AttemptKey;
+use starling_protocol::update;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
@@ -26,9 +27,18 @@ impl Reduction {
             let _ = progress_results.try_send(Outcome::ReduceProgress { key, bytes });
         });
         let work = tokio::spawn(async move {
-            let outcome = RingReducer::new(links).run(job, progress).await.map(Arc::new);
+            let outcome = match RingReducer::new(links).run(job, progress).await {
+                Ok(update) => named(update).await,
+                Err(error) => Err(error),
+            };
             let _ = results.send(Outcome::Reduced { key, outcome }).await;
         });
         Self { key, update: None, _work: AbortOnDropHandle::new(work) }
     }
+}
+
+/// Hashes away from the runtime's threads: it takes a while for large models.
+async fn named(update: Vec<u8>) -> Result<Update, ReduceError> {
+    let hash = move || Update { digest: update::digest(&update), bytes: Arc::new(update) };
+    tokio::task::spawn_blocking(hash).await.map_err(|e| ReduceError::Task(e.to_string()))
 }

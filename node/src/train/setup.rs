@@ -18,11 +18,11 @@ use crate::net::{NetOptions, Network};
 use crate::watch::event::Event;
 use crate::watch::screen::{Screen, bytes as human_bytes};
 use crate::watch::status::StatusServer;
-use crate::watch::telemetry;
 use anyhow::Context;
 use libp2p::Multiaddr;
 use starling_bootstrap::addresses::BootstrapList;
 use starling_bootstrap::identity;
+use starling_bootstrap::telemetry::{self, TelemetryError};
 use starling_kernels::{DeviceChoice, MemoryEstimate, ModelConfig, Trainer, TrainerOptions};
 use starling_protocol::engine::io::Finish;
 use starling_protocol::record::{NextRound, Record, RecordKind};
@@ -37,6 +37,9 @@ use std::time::Duration;
 /// Everything beside tensors that a node may take (`issue 2`, "A node's memory").
 const MEMORY_SLACK: u64 = 300 << 20;
 
+/// Vulkan drivers' complaints, which concern nobody who has a device.
+const QUIET_LOGS: &str = "wgpu_hal=off";
+
 /// Runs `starling train`.
 pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
     let node = node_file(args)?;
@@ -45,7 +48,7 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
         print!("{}", effective_config(&node, &origin)?);
         return Ok(ExitCode::SUCCESS);
     }
-    telemetry::init_logs(&node.log)?;
+    telemetry::init_logs(&node.log, QUIET_LOGS).map_err(telemetry_failure)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let finish = runtime.block_on(run(args, node, origin))?;
     // Blocking threads that still read a file must not hold the exit.
@@ -65,6 +68,11 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
             ),
         )),
     }
+}
+
+fn telemetry_failure(error: TelemetryError) -> Failure {
+    let code = if error.is_usage() { Code::Usage } else { Code::Refused };
+    Failure::new(code, error)
 }
 
 /// The node file, with the flags on top of it.
@@ -129,7 +137,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     let home = node.home_for(origin.name());
     let store = Arc::new(open_store(&home, bootstrap.is_empty() && args.join.is_none())?);
     let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
-    telemetry::serve_metrics(&node.metrics)?;
+    let metrics = telemetry::serve_metrics(&node.metrics).map_err(telemetry_failure)?;
     let mut screen = Screen::new(identity.node_id().to_string(), args.json, 0, 0);
 
     let (spec, text) = match &origin {
@@ -156,6 +164,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         device: trainer.device().to_string(),
         parameters: model.parameters(),
         memory_bytes: memory,
+        metrics: metrics.map(|address| format!("http://{address}/metrics")),
     });
 
     let serving = Arc::new(Source::new(store.clone(), spec_bytes.clone()));

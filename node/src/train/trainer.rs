@@ -5,6 +5,7 @@ use super::ledger::Shared;
 use super::moments;
 use starling_data::Dataset;
 use starling_kernels::{TrainError, Trainer};
+use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::permutation::SampleOrder;
 use starling_protocol::record::Span;
 use starling_protocol::run::InnerSpec;
@@ -90,6 +91,8 @@ pub struct Trained {
     pub norm: f32,
     pub step_us: u32,
     pub seconds: f64,
+    /// When the last inner step was done.
+    pub ended: Instant,
 }
 
 /// What a round needs beside its job.
@@ -189,31 +192,17 @@ impl Worker {
         self.save();
     }
 
-    /// The moments are private and never required: without them the first steps are a little less well scaled.
     fn restore(&mut self) {
-        let state = match self.store.private(moments::MOMENTS) {
-            Ok(Some(bytes)) => moments::decode(&bytes),
-            Ok(None) => return,
-            Err(e) => {
-                tracing::warn!("the inner optimizer starts anew: {e}");
-                return;
-            }
-        };
-        let restored = state.ok_or_else(|| "its file is not of this model".to_string());
-        match restored.and_then(|s| self.trainer.set_moments(&s).map_err(|e| e.to_string())) {
-            Ok(()) => tracing::debug!("restored the inner optimizer's moments"),
-            Err(e) => tracing::warn!("the inner optimizer starts anew: {e}"),
+        match moments::restore(&mut *self.trainer, &self.store) {
+            Ok(true) => tracing::debug!("restored the inner optimizer's moments"),
+            Ok(false) => {}
+            Err(e) => tracing::warn!("the inner optimizer starts anew: {e:#}"),
         }
     }
 
     fn save(&mut self) {
-        let saved = self
-            .trainer
-            .moments()
-            .map_err(|e| e.to_string())
-            .and_then(|moments| moments::put(&self.store, &moments).map_err(|e| e.to_string()));
-        if let Err(e) = saved {
-            tracing::warn!("the inner optimizer's moments were not saved: {e}");
+        if let Err(e) = moments::save(&mut *self.trainer, &self.store) {
+            tracing::warn!("the inner optimizer's moments were not saved: {e:#}");
         }
     }
 
@@ -229,7 +218,8 @@ impl Worker {
             Ok(done) => done,
             Err(said) => return Ok(said),
         };
-        let seconds = started.elapsed().as_secs_f64();
+        let ended = Instant::now();
+        let seconds = ended.duration_since(started).as_secs_f64();
         let Some(made) = self.pseudo_gradient(job)? else { return Ok(Happened::Stopped) };
         Ok(Happened::Trained(Trained {
             round: job.round,
@@ -243,6 +233,7 @@ impl Worker {
             norm: made.norm,
             step_us: (seconds * 1e6 / f64::from(done.steps.max(1))) as u32,
             seconds,
+            ended,
         }))
     }
 
@@ -349,12 +340,11 @@ impl Worker {
         }
         delta.resize(state.elements(), 0.0);
         self.trainer.read(&mut delta).map_err(|e| e.to_string())?;
-        let norm = subtract_from(&state, &mut delta);
+        let made = subtract_from(&state, &mut delta);
         drop(state);
-        if !norm.is_finite() {
+        let Some((payload, norm)) = made else {
             return Err(format!("parameters became infinite or not a number in round {}: lower inner.lr", job.round));
-        }
-        let payload = update::contribution_digest(&delta);
+        };
         let delta = Arc::new(delta);
         self.spare = Some(delta.clone());
         // A measurement: the largest f32 says enough of a norm beyond it.
@@ -379,14 +369,20 @@ struct Made {
     norm: f32,
 }
 
-/// `trained <- theta - trained`; its L2 norm, which is not finite exactly when an element is not.
-fn subtract_from(state: &Canonical, trained: &mut [f32]) -> f64 {
+/// `trained <- theta - trained`, its digest and its L2 norm; none unless all of it is finite.
+fn subtract_from(state: &Canonical, trained: &mut [f32]) -> Option<(Digest, f64)> {
+    let mut hasher = update::contribution_hasher(trained.len());
     let mut squares = 0f64;
-    for (value, theta) in trained.iter_mut().zip(&state.theta) {
-        *value = theta - *value;
-        squares += f64::from(*value) * f64::from(*value);
+    // Measured and hashed while it is in the cache.
+    for (values, theta) in trained.chunks_mut(CHUNK_ELEMENTS).zip(state.theta.chunks(CHUNK_ELEMENTS)) {
+        for (value, theta) in values.iter_mut().zip(theta) {
+            *value = theta - *value;
+            squares += f64::from(*value) * f64::from(*value);
+        }
+        hasher.put(values);
     }
-    squares.sqrt()
+    // Squares of f32 do not overflow a sum of f64: it is finite exactly when every element is.
+    squares.is_finite().then(|| (hasher.finish(), squares.sqrt()))
 }
 
 /// Warm-up by inner step, cosine decay by the share of the budget that is spent.

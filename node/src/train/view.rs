@@ -2,6 +2,7 @@
 
 use super::driver::Driver;
 use super::trainer::Trained;
+use crate::watch::event::RoundTiming;
 use crate::watch::status::{Answer, Member, Question, QuorumStatus, Status};
 use starling_protocol::NodeId;
 use starling_protocol::engine::io::{Finish, Input};
@@ -24,14 +25,6 @@ pub struct Gauges {
     tokens_per_second: f64,
     pub loss: Option<f64>,
     pub validation: Option<f64>,
-}
-
-/// Timings of one round.
-pub struct RoundTiming {
-    pub seconds: f64,
-    pub reduce_seconds: f64,
-    pub settle_seconds: f64,
-    pub tokens_per_second: f64,
 }
 
 impl Gauges {
@@ -66,7 +59,7 @@ impl Gauges {
     }
 
     pub fn trained(&mut self, trained: &Trained) {
-        self.trained_at = Some(Instant::now());
+        self.trained_at = Some(trained.ended);
         self.tokens_per_second = trained.tokens as f64 / trained.seconds.max(1e-9);
     }
 

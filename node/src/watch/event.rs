@@ -36,6 +36,8 @@ pub enum Event {
         device: String,
         parameters: u64,
         memory_bytes: u64,
+        /// Where Prometheus finds the metrics; none if they are switched off.
+        metrics: Option<String>,
     },
     /// Tokenizing or fetching text.
     Data {
@@ -203,11 +205,18 @@ pub struct Committed {
     pub loss: f64,
     /// Bytes that this node has sent since its start, all protocols.
     pub bytes_sent: u64,
+    #[serde(flatten)]
+    pub timing: RoundTiming,
+}
+
+/// How long a round took on this node.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct RoundTiming {
     /// From the last commit to this one.
     pub seconds: f64,
     /// From the start of the attempt to the complete update.
     pub reduce_seconds: f64,
-    /// From this node's last inner step to the commit: what the round cost beyond training.
+    /// From this node's last inner step to the commit on disk: what the round cost beyond training.
     pub settle_seconds: f64,
     /// Tokens a second of this node in the round's inner steps.
     pub tokens_per_second: f64,

@@ -1,6 +1,5 @@
-//! Watching a node: events, the terminal, metrics, and the status socket.
+//! Watching a node: events, the terminal, and the status socket.
 
 pub mod event;
 pub mod screen;
 pub mod status;
-pub mod telemetry;

@@ -112,7 +112,7 @@ impl Screen {
         format!(
             "round {rounds} · loss {:.3}{validation} · {:.0} tok/s · {} contributed · {} sent · {}{}",
             c.loss,
-            c.tokens_per_second,
+            c.timing.tokens_per_second,
             c.contributors.len(),
             bytes(c.bytes_sent),
             seconds(self.started.elapsed().as_secs_f64()),
@@ -124,7 +124,7 @@ impl Screen {
     fn time_left(&self, c: &Committed, first_tokens: u64) -> String {
         let elapsed = self.started.elapsed().as_secs_f64();
         let left_rounds = self.budget_rounds.checked_sub(c.round).filter(|_| self.budget_rounds > 0);
-        let by_rounds = left_rounds.map(|left| left as f64 * c.seconds);
+        let by_rounds = left_rounds.map(|left| left as f64 * c.timing.seconds);
         let pace = (c.tokens - first_tokens) as f64 / elapsed.max(1e-3);
         let left_tokens = self.budget_tokens.checked_sub(c.tokens).filter(|_| self.budget_tokens > 0);
         let by_tokens = left_tokens.filter(|_| pace > 0.0).map(|left| left as f64 / pace);
@@ -142,10 +142,11 @@ fn plain_line(event: &Event) -> Option<String> {
     let short = |id: &String| id.chars().take(8).collect::<String>();
     let list = |ids: &Vec<String>| ids.iter().map(short).collect::<Vec<_>>().join(", ");
     Some(match event {
-        Event::Started { run, home, device, parameters, memory_bytes, .. } => format!(
-            "run {run}: {parameters} parameters on {device}; memory budget {}; state in {home}",
-            bytes(*memory_bytes)
-        ),
+        Event::Started { run, home, device, parameters, memory_bytes, metrics, .. } => {
+            let metrics = metrics.as_ref().map(|url| format!("; metrics at {url}")).unwrap_or_default();
+            let budget = bytes(*memory_bytes);
+            format!("run {run}: {parameters} parameters on {device}; memory budget {budget}; state in {home}{metrics}")
+        }
         Event::Data { train_sequences, validation_bytes, order1_entropy, .. } => format!(
             "data: {train_sequences} training sequences, {} held out (order-1 entropy {order1_entropy:.3} nats/byte)",
             bytes(*validation_bytes)

@@ -129,8 +129,20 @@ impl Store {
         self.updates.get(digest)
     }
 
-    /// Writes the update of `record`, which must be that.
+    /// Writes an update ahead of the candidate or commit that will name it, durable when this returns, so that they need
+    /// not wait for it. Only the last one staged is kept for them; at most one that nothing names stays behind.
+    pub fn stage_update(&self, update: &[u8]) -> Result<(), StoreError> {
+        let digest = self.updates.digest_of(update);
+        self.note(self.updates.put(&digest, update).and_then(|_| self.updates.sync([&digest])))?;
+        *lock(&self.staged) = Some(digest);
+        Ok(())
+    }
+
+    /// Writes the update of `record`, which must be that. One that was staged is not looked at again.
     pub(crate) fn keep_update(&self, record: &Record, update: &[u8]) -> Result<(), StoreError> {
+        if *lock(&self.staged) == Some(record.update) && self.updates.contains(&record.update) {
+            return Ok(());
+        }
         let got = self.updates.digest_of(update);
         if got != record.update {
             return Err(StoreError::UpdateMismatch { expected: record.update, got });

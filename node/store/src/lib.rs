@@ -34,6 +34,7 @@ pub use checkpoint::{
     open_checkpoint,
 };
 pub use error::{Damage, Part, StoreError};
+pub use private::{PrivateReader, PrivateWriter};
 pub use snapshot::{LoadedState, SNAPSHOT_EVERY};
 pub use space::DiskSpace;
 pub use store::{Opened, Run, Store, StoreOptions};

@@ -1,8 +1,9 @@
 //! The node's own state: AdamW moments and whatever else only this node needs.
 //!
-//! It survives [`Store::reset_chain`]; losing it is no reason to stop.
+//! It survives [`Store::reset_chain`]; losing it is no reason to stop. It is two f32 a parameter, so it is written and
+//! read piece by piece, and never in memory beside the vectors that it comes from.
 
-use crate::sealed::{Kind, read_sealed, write_sealed};
+use crate::sealed::{AtomicFile, Kind, SealedReader, SealedWriter};
 use crate::store::Store;
 use crate::{Part, StoreError, space};
 use starling_protocol::limits::PARAMETERS_MAX;
@@ -14,32 +15,44 @@ const KIND: Kind = *b"SLPRIV-1";
 const BYTES_MAX: u64 = 8 * PARAMETERS_MAX + 4096;
 const NAME_CHARS_MAX: usize = 32;
 
+/// Private state on its way to the disk. Until [`PrivateWriter::commit`] returns, and if it is dropped before, the state
+/// that was there stays.
+pub struct PrivateWriter<'a> {
+    store: &'a Store,
+    file: SealedWriter,
+}
+
+/// Private state on its way from the disk. What was read holds only once [`PrivateReader::finish`] has agreed.
+pub struct PrivateReader {
+    file: SealedReader,
+    path: PathBuf,
+}
+
 impl Store {
-    /// Writes `parts`, one after another, under `name` (`[a-z0-9-]{1,32}`), in place of what was there.
-    pub fn put_private(&self, name: &str, parts: &[&[u8]]) -> Result<(), StoreError> {
+    /// Begins to write `bytes` bytes under `name` (`[a-z0-9-]{1,32}`), in place of what is there.
+    ///
+    /// # Errors
+    /// [`StoreError::Malformed`] for another name, [`StoreError::TooLarge`] beyond two f32 a parameter of the largest
+    /// model, [`StoreError::Full`] before the disk is.
+    pub fn write_private(&self, name: &str, bytes: u64) -> Result<PrivateWriter<'_>, StoreError> {
         let path = self.private_path(name)?;
-        let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         if bytes > BYTES_MAX {
             return Err(StoreError::TooLarge { what: "private state", bytes, limit: BYTES_MAX });
         }
         space::require(&path, bytes, self.options.reserve_bytes)?;
-        self.note(write_sealed(&self.folder.tmp(), &path, &KIND, parts))
+        let file = AtomicFile::create(&self.folder.tmp(), &path)?;
+        Ok(PrivateWriter { store: self, file: SealedWriter::begin(file, &KIND, bytes)? })
     }
 
-    /// What was written under `name`; `None` when nothing was.
+    /// Begins to read what was written under `name`; `None` when nothing was.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when it is not what was written. It is removed then, so that the next start is clean.
-    pub fn private(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+    /// [`StoreError::Damaged`] when its length or kind is not what was written. It is removed then, as it is when the
+    /// reader finds damage: the next start is clean.
+    pub fn read_private(&self, name: &str) -> Result<Option<PrivateReader>, StoreError> {
         let path = self.private_path(name)?;
-        let found = read_sealed(&path, &KIND, BYTES_MAX, Part::Private);
-        if let Err(StoreError::Damaged(damage)) = &found {
-            tracing::warn!(%damage, "private state is damaged");
-            if let Err(e) = fs::remove_file(&path) {
-                tracing::warn!(path = %path.display(), error = %e, "could not remove damaged private state");
-            }
-        }
-        found
+        let opened = SealedReader::open(&path, &KIND, BYTES_MAX, Part::Private);
+        Ok(note(&path, opened)?.map(|file| PrivateReader { file, path }))
     }
 
     fn private_path(&self, name: &str) -> Result<PathBuf, StoreError> {
@@ -50,4 +63,65 @@ impl Store {
         }
         Ok(self.folder.private().join(name))
     }
+}
+
+impl PrivateWriter<'_> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        self.file.write(bytes)
+    }
+
+    /// Writes values as little-endian f32.
+    pub fn write_f32s(&mut self, values: &[f32]) -> Result<(), StoreError> {
+        self.file.write_f32s(values)
+    }
+
+    /// Puts the new state in the place of the old one, durable when this returns.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] also when not exactly the announced number of bytes was written; the old state stays then.
+    pub fn commit(self) -> Result<(), StoreError> {
+        self.store.note(self.file.commit())
+    }
+}
+
+impl PrivateReader {
+    /// Bytes not yet read.
+    pub fn remaining(&self) -> u64 {
+        self.file.remaining()
+    }
+
+    /// Fills `bytes` with what comes next.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when there is not so much left.
+    pub fn read(&mut self, bytes: &mut [u8]) -> Result<(), StoreError> {
+        note(&self.path, self.file.read(bytes))
+    }
+
+    /// Fills `values` from the little-endian f32 that come next.
+    ///
+    /// # Errors
+    /// As [`PrivateReader::read`].
+    pub fn read_f32s(&mut self, values: &mut [f32]) -> Result<(), StoreError> {
+        note(&self.path, self.file.fill_f32s(values))
+    }
+
+    /// Says whether all that was read is what was written.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] when it is not, or when something is left to read.
+    pub fn finish(self) -> Result<(), StoreError> {
+        note(&self.path, self.file.finish())
+    }
+}
+
+/// Removes a file that was found damaged, and passes the finding on.
+fn note<T>(path: &std::path::Path, found: Result<T, StoreError>) -> Result<T, StoreError> {
+    if let Err(StoreError::Damaged(damage)) = &found {
+        tracing::warn!(%damage, "private state is damaged");
+        if let Err(e) = fs::remove_file(path) {
+            tracing::warn!(path = %path.display(), error = %e, "could not remove damaged private state");
+        }
+    }
+    found
 }

@@ -207,14 +207,18 @@ impl SealedReader {
         if (count as u64).checked_mul(4).is_none_or(|bytes| bytes > self.left) {
             return Err(self.damage("it ends too early"));
         }
-        let mut values = Vec::with_capacity(count);
-        let mut block = vec![0u8; BLOCK.min(count * 4)];
-        while values.len() < count {
-            let n = (count - values.len()).min(BLOCK / 4);
-            self.read(&mut block[..n * 4])?;
-            extend_f32(&mut values, &block[..n * 4]);
-        }
+        let mut values = vec![0.0; count];
+        self.fill_f32s(&mut values)?;
         Ok(values)
+    }
+
+    /// Fills `values` with little-endian f32 values.
+    pub fn fill_f32s(&mut self, values: &mut [f32]) -> Result<(), StoreError> {
+        for part in values.chunks_mut(BLOCK / 4) {
+            self.read(bytemuck::cast_slice_mut(part))?;
+            part.iter_mut().for_each(|value| *value = f32::from_bits(u32::from_le(value.to_bits())));
+        }
+        Ok(())
     }
 
     /// Checks that all was read and that the seal holds.

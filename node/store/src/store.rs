@@ -63,6 +63,8 @@ pub struct Store {
     pub(crate) chunks: Blobs,
     /// Digests of the state being adopted: only these may be put, and pruning leaves them alone.
     pub(crate) adopting: RwLock<Option<HashSet<Digest>>>,
+    /// The update that was written last ahead of its candidate.
+    pub(crate) staged: Mutex<Option<Digest>>,
     /// Held while chunks are written or pruned. Taken before `order`.
     pub(crate) bulk: Mutex<()>,
     /// Held while the chain changes.
@@ -104,6 +106,7 @@ impl Store {
             updates,
             chunks,
             adopting: RwLock::new(None),
+            staged: Mutex::new(None),
             bulk: Mutex::new(()),
             order: Mutex::new(()),
             tip: RwLock::new(tip),
@@ -246,7 +249,7 @@ impl Store {
         }
     }
 
-    /// Keeps the updates after the oldest snapshot and those of candidates.
+    /// Keeps the updates after the oldest snapshot, those of candidates, and the one staged.
     pub(crate) fn prune_updates(&self, change: &Change<'_>) {
         let pruned = self.live_updates(change).and_then(|keep| self.updates.retain(&keep));
         if let Err(error) = pruned {
@@ -256,6 +259,7 @@ impl Store {
 
     fn live_updates(&self, change: &Change<'_>) -> Result<HashSet<Digest>, StoreError> {
         let mut keep: HashSet<Digest> = change.tip.candidates.iter().map(|held| held.candidate.record.update).collect();
+        keep.extend(*lock(&self.staged));
         let after = change.tip.snapshots.keys().next().map_or(0, |oldest| oldest.saturating_add(1));
         for (_, bytes) in self.db()?.scan(Table::Records, &seq_key(after), usize::MAX)? {
             let malformed = |e: wire::WireError| StoreError::damaged(Part::Chain, &self.folder.db(), e.to_string());

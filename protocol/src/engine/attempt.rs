@@ -4,6 +4,7 @@ use super::Engine;
 use super::clock::Moment;
 use super::decision::Holding;
 use super::io::{AttemptKey, Contribution, Notice, Output};
+use super::round::Round;
 use super::succession::{self, SignedReady};
 use crate::message::Phase;
 use crate::plant::{Plant, planted};
@@ -15,6 +16,8 @@ const SUSPICIONS_MAX: u32 = 3;
 /// First pause after a failure, in microseconds; it doubles so many times.
 const PAUSE: u64 = 250_000;
 const PAUSE_DOUBLINGS: u32 = 4;
+/// A reduction that moves is given up after so many times what reductions took.
+const REDUCTION_FACTOR: u64 = 16;
 /// A reduction's deadline doubles so many times.
 const PATIENCE_DOUBLINGS: u32 = 2;
 
@@ -25,6 +28,7 @@ pub(super) struct Attempt {
     /// By ascending id.
     pub members: Vec<NodeId>,
     pub stage: Stage,
+    pub began: Moment,
     /// Bytes moved here, and when they last moved.
     pub progress: u64,
     pub moved_at: Moment,
@@ -68,9 +72,10 @@ impl Engine {
         let notice = Notice::AttemptStarted { round: round.number, attempt: number, members: members.clone() };
         self.notice(notice);
         self.out.push(reduce);
-        let moved_at = self.now;
+        let now = self.now;
         if let Some(round) = &mut self.round {
-            round.running = Some(Attempt { key, members, stage: Stage::Reducing, progress: 0, moved_at });
+            let stage = Stage::Reducing;
+            round.running = Some(Attempt { key, members, stage, began: now, progress: 0, moved_at: now });
         }
     }
 
@@ -185,9 +190,23 @@ impl Engine {
             ballot.is_some_and(|b| b.names(id).any(|v| (v.attempt, v.set) != (attempt.key.attempt, attempt.key.set)))
         };
         if let Some(id) = others.clone().copied().find(left) {
+            // Who is in the vote on the record does not come back to attempts.
+            if let Some(round) = &mut self.round {
+                round.ruled_out.insert(id);
+            }
             return self.fail_attempt("a member has left the attempt", Some(id));
         }
         self.check_stall();
+    }
+
+    /// How long a reduction may take that moves: far longer than those took that its members have measured. Who sends a
+    /// byte now and then is never still, and must not hold everybody up for good.
+    fn longest_reduction(&self, round: &Round, attempt: &Attempt) -> u64 {
+        let took = attempt.members.iter().filter_map(|id| Some(self.ready_of(id, round)?.ready.measured.reduce_us));
+        let mut took: Vec<u64> = took.filter(|micros| *micros > 0).map(u64::from).collect();
+        took.sort_unstable();
+        let median = took.get(took.len() / 2);
+        median.map_or(self.timing.patience_max, |micros| (REDUCTION_FACTOR * micros).max(self.timing.unmeasured))
     }
 
     /// A reduction in which nothing moves anywhere: leaves it, and rules out the member that has moved least.
@@ -203,7 +222,9 @@ impl Engine {
                 bytes.insert(id, head.progress);
             }
         }
-        if self.now.since(moved) < patience << round.failures.min(PATIENCE_DOUBLINGS) {
+        let doublings = round.failures.min(PATIENCE_DOUBLINGS);
+        let creeps = self.now.since(attempt.began) >= self.longest_reduction(round, attempt) << doublings;
+        if self.now.since(moved) < patience << doublings && !creeps {
             return;
         }
         let least = bytes.values().min().copied().unwrap_or(0);

@@ -202,6 +202,7 @@ impl Engine {
         self.round = None;
         self.cut = Cut::default();
         self.catch_up.ahead_since = None;
+        self.heed_witnesses();
     }
 
     fn end_if_spent(&mut self) -> bool {

@@ -158,8 +158,10 @@ impl Engine {
         if instance.ballot(me).contradicts(&from, &said) {
             return self.refuse(from, Refusal::Equivocation { what: "two different votes in one ballot" });
         }
-        let heard = instance.ballot(me).hear(from, said);
-        if let Some(signed) = signed.filter(|_| heard) {
+        if !instance.ballot(me).hear(from, said) {
+            return self.stale(from);
+        }
+        if let Some(signed) = signed {
             instance.signed.insert(from, signed);
         }
     }
@@ -208,8 +210,11 @@ impl Engine {
         };
         let held = round.holding.values().filter(|held| met(&held.candidate.record)).map(Holding::value);
         let best = held.max_by_key(Choice::rank);
-        let others_skip =
-            round.record_vote.ballot.as_ref().is_some_and(|b| b.heard().any(|v| v.kind == ValueKind::Skip));
+        // One that gives up is no reason to, as long as the others are a quorum: they go on without it.
+        let skips = |id: &NodeId| {
+            round.record_vote.ballot.as_ref().is_some_and(|b| b.names(id).any(|v| v.kind == ValueKind::Skip))
+        };
+        let others_skip = !head.quorum.met_by(|id| !skips(id));
         let idle = round.running.is_none();
         // Who is in this vote does not return to those on sets: these may never end then.
         let others = round.record_vote.ballot.as_ref().is_some_and(|ballot| ballot.heard().next().is_some());

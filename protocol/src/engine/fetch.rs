@@ -46,6 +46,7 @@ impl Engine {
             // Two results of one attempt, of which one is wrong, must not be taken for each other.
             || round.fetching.values().any(|f| f.key == key && (f.active || f.candidate.is_some()))
             || round.fetching.len() >= RESULTS_MAX
+            || round.holding.len() >= RESULTS_MAX
             || round.running.as_ref().is_some_and(|running| running.key == key)
         {
             return;

@@ -79,7 +79,10 @@ impl Engine {
             Message::Witness(witness) => self.hear_witness(from, &witness),
             Message::Fork(fork) => self.hear_fork(from, fork, bytes),
             Message::Start(start) => self.hear_start(from, start),
-            Message::Leave(_) => {
+            Message::Leave(leave) => {
+                if peer.was_beyond(&leave.lineage, leave.seq) {
+                    return self.stale(from);
+                }
                 peer.left = true;
                 peer.join = None;
             }
@@ -114,9 +117,11 @@ impl Engine {
     fn hear_head(&mut self, from: NodeId, head: Head) {
         let now = self.now;
         let heard = head.clone();
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.take_head(head, now);
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        if peer.was_beyond(&head.lineage, head.seq) {
+            return self.stale(from);
         }
+        peer.take_head(head, now);
         self.help_along(from, &heard);
     }
 

@@ -94,6 +94,7 @@ pub enum Input {
 
 /// What the driver is to do, in this order.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "large ones are rare, and none is kept")]
 pub enum Output {
     /// Send a control message, after the named write is on disk if there is one.
     Send { to: NodeId, bytes: Vec<u8>, after: Option<PersistToken> },

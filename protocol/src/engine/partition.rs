@@ -182,7 +182,7 @@ impl Engine {
             let known = member_indices(&fork.members).all(|index| index < round.members.len());
             fork.parent == round.parent && fork.seq == round.seq && known
         });
-        if !here {
+        if !here || !self.is_member(&from) {
             return self.stale(from);
         }
         if let Some(peer) = self.peers.get_mut(&from) {

@@ -102,6 +102,11 @@ impl Peer {
         }
     }
 
+    /// Whether its process has said before that it stands beyond this place: within a lineage nobody goes back.
+    pub fn was_beyond(&self, lineage: &Digest, seq: u64) -> bool {
+        self.head.as_ref().is_some_and(|head| head.lineage == *lineage && head.seq > seq)
+    }
+
     /// Takes a heartbeat, and measures the time since the last sign of progress if it is one.
     pub fn take_head(&mut self, head: Head, now: Moment) {
         if self.is_progress(&head) {

@@ -7,7 +7,7 @@ use super::io::{Notice, Output, PersistToken};
 use crate::message::{Message, Stamp, Witness};
 use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// What this identity may say in votes.
 #[derive(Debug)]
@@ -21,12 +21,12 @@ pub(super) struct Voice {
     /// The newest write that was asked for, until it is on disk.
     writing: Option<PersistToken>,
     /// Who has said, since this process started, what it has seen this identity sign.
-    witnesses: BTreeSet<NodeId>,
+    witnesses: BTreeMap<NodeId, Stamp>,
 }
 
 impl Voice {
     pub fn new(boot: u64) -> Self {
-        Self { incarnation: boot, register: None, resumed: false, writing: None, witnesses: BTreeSet::new() }
+        Self { incarnation: boot, register: None, resumed: false, writing: None, witnesses: BTreeMap::new() }
     }
 
     /// Whether what the register says is on the disk.
@@ -70,7 +70,7 @@ impl Engine {
     pub(super) fn may_speak(&self) -> bool {
         let sound = self.votes() && !self.catch_up.distrusts();
         let Some(head) = self.head.as_ref().filter(|_| sound) else { return false };
-        !self.voice.resumed || head.quorum.met_by(|id| *id == self.me || self.voice.witnesses.contains(id))
+        !self.voice.resumed || head.quorum.met_by(|id| *id == self.me || self.voice.witnesses.contains_key(id))
     }
 
     /// Whether a statement of this place may still be signed: none is signed twice, none taken back.
@@ -94,6 +94,7 @@ impl Engine {
         self.boot = self.boot.saturating_add(1);
         self.voice.incarnation = self.boot;
         self.voice.resumed = false;
+        self.beat.forget_join();
         self.notice(Notice::NewIncarnation { incarnation: self.voice.incarnation, why });
         self.write_empty_register();
         let all = self.reachable();
@@ -129,19 +130,24 @@ impl Engine {
 
     pub(super) fn hear_witness(&mut self, from: NodeId, witness: &Witness) {
         if witness.incarnation != self.voice.incarnation {
-            return;
+            return self.stale(from);
         }
-        let voter = self.head.as_ref().is_some_and(|head| head.quorum.incarnation(&from).is_some());
-        if witness.stamp > self.voice.stamp() && self.voice.resumed && !planted!(Plant::KeepOldIncarnation) {
-            // Voters are asked: anybody else could silence them all by a lie.
-            if voter {
-                self.new_incarnation("others have seen newer votes of this identity than its disk holds");
-            }
-            return;
+        // As many as there can be voters; who is none is not heeded as long as it is none.
+        if self.voice.witnesses.len() < super::PEERS_MAX || self.voice.witnesses.contains_key(&from) {
+            let newest = self.voice.witnesses.entry(from).or_default();
+            *newest = witness.stamp.max(*newest);
         }
-        // Also of who is no voter yet: it may be one of the next record's, and says this only once.
-        if self.voice.witnesses.len() < super::PEERS_MAX {
-            self.voice.witnesses.insert(from);
+        self.heed_witnesses();
+    }
+
+    /// Whether a voter has seen this identity sign what its disk does not know of. Only voters are believed: votes are
+    /// for them alone, and no stranger may talk a restarted voter out of its vote.
+    pub(super) fn heed_witnesses(&mut self) {
+        let Some(head) = self.head.as_ref().filter(|_| self.voice.resumed) else { return };
+        let voters = head.quorum.voters().iter();
+        let newest = voters.filter_map(|(id, _)| self.voice.witnesses.get(id)).max();
+        if newest.is_some_and(|newest| *newest > self.voice.stamp()) && !planted!(Plant::KeepOldIncarnation) {
+            self.new_incarnation("others have seen newer votes of this identity than its disk holds");
         }
     }
 

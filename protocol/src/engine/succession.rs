@@ -134,6 +134,27 @@ pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
 ///
 /// None when no member of `parent` is among them, or positions or `seq` are used up.
 pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(NodeId, u64)]) -> Option<Record> {
+    fork_by(parent, parent_digest, unit(spec), members)
+}
+
+/// Whether `record` is the fork of these members after `parent` in all that can be told without the run's
+/// specification: all but how large the leases are.
+pub fn is_fork(parent: &Record, parent_digest: Digest, record: &Record, members: &[(NodeId, u64)]) -> bool {
+    let Some(mut built) = fork_by(parent, parent_digest, 1, members) else { return false };
+    if built.next.members.len() != record.next.members.len() {
+        return false;
+    }
+    let mut cursor = fork_cursor(parent.cursor, &built.lineage);
+    for (member, theirs) in built.next.members.iter_mut().zip(&record.next.members) {
+        member.lease = Span { start: cursor, count: theirs.lease.count };
+        let Some(end) = member.lease.end() else { return false };
+        cursor = end;
+    }
+    built.cursor = cursor;
+    built == *record
+}
+
+fn fork_by(parent: &Record, parent_digest: Digest, unit: u64, members: &[(NodeId, u64)]) -> Option<Record> {
     // Who speaks from another register by now does not vote as who it was: it may as who it is.
     let goes = |member: &Member| {
         let (_, incarnation) = members.iter().find(|(id, _)| *id == member.id)?;
@@ -153,7 +174,6 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
     } else {
         ring::order(&parent_digest, gone.iter().map(|member| member.id)).into_iter().take(VOTERS_MAX).collect()
     };
-    let unit = unit(spec);
     let mut pool = Pool::new(fork_cursor(parent.cursor, &lineage), &[]);
     let mut seats = Vec::with_capacity(gone.len());
     for member in gone {

@@ -325,17 +325,3 @@ impl Engine {
         graces.chain(others).chain(settle).filter(|at| !at.passed(self.now)).fold(next, Moment::min)
     }
 }
-impl Engine {
-    pub fn explain(&self) -> String {
-        let head = self.head.as_ref();
-        format!(
-            "quorum {:?} may_speak {} attempt {:?} set {:?} record {:?} told {:?}",
-            head.map(|h| (h.quorum.voters().to_vec(), h.quorum.distinguished())),
-            self.may_speak(),
-            self.round.as_ref().map(|r| r.attempt),
-            self.round.as_ref().map(|r| &r.set_vote.ballot),
-            self.round.as_ref().map(|r| &r.record_vote.ballot),
-            self.round.as_ref().map(|r| &r.told)
-        )
-    }
-}

@@ -1,7 +1,7 @@
 //! What can be checked of a message by itself: counts, order and ranges. Whether it fits the flock's state is the
 //! engine's question.
 
-use super::{Estimate, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote};
+use super::{Estimate, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote, Witness};
 use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, STATEMENTS_MAX};
 use crate::limits::{RTTS_MAX, SET_BYTES_MAX};
 use crate::plant::{Plant, planted};
@@ -30,7 +30,8 @@ impl Message {
                 above_zero("seq", *seq)?;
                 set(members)
             }
-            Self::Head(_) | Self::Join(_) | Self::Leave(_) | Self::Certificate(_) | Self::Witness(_) => Ok(()),
+            Self::Witness(Witness { stamp, .. }) => rule(stamp.phase <= 2, "phase", "be that of an estimate or a vote"),
+            Self::Head(_) | Self::Join(_) | Self::Leave(_) | Self::Certificate(_) => Ok(()),
         }
     }
 }

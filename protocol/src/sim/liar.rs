@@ -88,11 +88,11 @@ impl World {
         let mut bytes = said.to_vec();
         match self.random.between(0, 8) {
             0 => {
-                let at = self.random.next() as usize % bytes.len();
+                let at = self.random.draw() as usize % bytes.len();
                 bytes[at] ^= 1 << self.random.between(0, 7);
             }
             1 => bytes.resize(bytes.len() + self.random.between(1, 20_000) as usize, 7),
-            2 => bytes.truncate(self.random.next() as usize % bytes.len()),
+            2 => bytes.truncate(self.random.draw() as usize % bytes.len()),
             3 => bytes[0] ^= 1,
             4 => {
                 // Another's words as if they were its own to pass on.

@@ -171,7 +171,7 @@ impl Network {
     /// Something that `from` once sent to `to`.
     pub fn old(&self, from: usize, to: usize, random: &mut Random) -> Option<Rc<Vec<u8>>> {
         let old = &self.links.get(from * self.nodes + to)?.old;
-        old.get((random.next() as usize).checked_rem(old.len())?).cloned()
+        old.get((random.draw() as usize).checked_rem(old.len())?).cloned()
     }
 
     pub fn round_trip(&self, a: usize, b: usize) -> u64 {

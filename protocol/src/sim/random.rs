@@ -13,7 +13,7 @@ impl Random {
         Self(u64::from_le_bytes(word))
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,21 +23,21 @@ impl Random {
 
     /// From `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high.max(low) - low + 1)
+        low + self.draw() % (high.max(low) - low + 1)
     }
 
     pub fn chance(&mut self, percent: u64) -> bool {
-        self.next() % 100 < percent
+        self.draw() % 100 < percent
     }
 
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> Option<T> {
-        let index = self.next() as usize;
+        let index = self.draw() as usize;
         items.get(index.checked_rem(items.len())?).copied()
     }
 
     /// Most often near `mean`, now and then several times as long.
     pub fn delay(&mut self, mean: u64) -> u64 {
-        let doublings = (self.next() | 1 << 4).trailing_zeros();
-        self.between(mean / 4, mean) << doublings / 2
+        let doublings = (self.draw() | 1 << 4).trailing_zeros();
+        self.between(mean / 4, mean) << (doublings / 2)
     }
 }

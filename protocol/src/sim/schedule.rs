@@ -148,7 +148,7 @@ fn kinds(options: &Options) -> Vec<Kind> {
 }
 
 fn one(kind: Kind, random: &mut Random, options: &Options) -> Fault {
-    let (node, a, b) = (random.next() >> 1, random.next() >> 1, random.next() >> 1);
+    let (node, a, b) = (random.draw() >> 1, random.draw() >> 1, random.draw() >> 1);
     let back = if random.chance(70) { random.between(200 * MS, 5 * SECOND) } else { random.between(5, 40) * SECOND };
     let lasts = if random.chance(60) { random.between(100 * MS, 8 * SECOND) } else { random.between(8, 40) * SECOND };
     match kind {
@@ -163,7 +163,7 @@ fn one(kind: Kind, random: &mut Random, options: &Options) -> Fault {
         Kind::Pause => Fault::Pause { node, lasts },
         Kind::ClockJump => Fault::ClockJump { node, by: random.between(1, 3_600) * SECOND },
         Kind::Drop => Fault::Drop { a, b },
-        Kind::Partition => Fault::Partition { sides: random.next(), lasts },
+        Kind::Partition => Fault::Partition { sides: random.draw(), lasts },
         Kind::OneWay => Fault::OneWay { a, b, lasts },
         Kind::NonTransitive => Fault::NonTransitive { a, b, lasts },
         Kind::Clog => Fault::Clog { a, b, lasts: lasts / 4 },

@@ -9,7 +9,10 @@ use crate::{Digest, NodeId};
 use proptest::prelude::*;
 
 /// Decodes bytes as a document of this place in the list and encodes what came out; None if they are refused.
-const DOCUMENTS: [fn(&[u8]) -> Option<Vec<u8>>; 7] = [
+/// Decodes and encodes again.
+type There = fn(&[u8]) -> Option<Vec<u8>>;
+
+const DOCUMENTS: [There; 7] = [
     |bytes| decode_record(bytes).ok().map(|record| encode_record(&record)),
     |bytes| decode_spec(bytes).ok().map(|spec| encode_spec(&spec)),
     |bytes| decode_certificate(bytes).ok().map(|certificate| encode_certificate(&certificate)),

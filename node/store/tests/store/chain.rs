@@ -1,11 +1,11 @@
 //! What a node promised and what the flock decided: order, exactly once, across restarts.
 
 use crate::support::{
-    ELEMENTS, History, SCHEMA, create, files, flip, image, open, options, outer_step, scratch, spec, spec_bytes,
+    ELEMENTS, History, SCHEMA, create, files, image, open, options, outer_step, scratch, spec, spec_bytes,
 };
 use starling_protocol::record::RecordKind;
-use starling_protocol::{Digest, wire};
-use starling_store::{Part, Store, StoreError};
+use starling_protocol::{Digest, update, wire};
+use starling_store::{Store, StoreError};
 
 const SMALL: usize = 1000;
 
@@ -267,28 +267,30 @@ fn records_are_handed_out_in_order_and_bounded() {
 }
 
 #[test]
-fn private_state_is_kept_over_a_reset_and_damage_to_it_is_no_disaster() {
+fn an_update_may_be_staged_and_what_nothing_names_goes_in_time() {
     let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), SMALL);
-    history.commit(&store);
-    assert_eq!(store.private("adamw").unwrap(), None);
-    store.put_private("adamw", &[b"first "]).unwrap();
-    store.put_private("adamw", &[b"moments ", b"of two parts"]).unwrap();
-    assert!(matches!(store.put_private("../escape", &[b""]), Err(StoreError::Malformed { .. })));
-    store.reset_chain().unwrap();
-    assert!(store.head().is_none() && store.snapshots().is_empty());
-    assert_eq!(store.private("adamw").unwrap().unwrap(), b"moments of two parts");
-    assert!(store.run().is_some());
-    let file = dir.path().join("private/adamw");
-    for bit in [0, 70, 200, 300] {
-        store.put_private("adamw", &[b"moments"]).unwrap();
-        flip(&file, bit);
-        match store.private("adamw") {
-            Err(StoreError::Damaged(damage)) => assert_eq!(damage.part, Part::Private),
-            other => panic!("bit {bit}: {other:?}"),
-        }
-        assert_eq!(store.private("adamw").unwrap(), None, "a damaged file is not met twice");
+    let given_up = history.clone().advance(1);
+    let update = history.advance(0);
+    for staged in [&given_up, &update] {
+        store.stage_update(staged).unwrap();
+        let killed = image(dir.path());
+        assert_eq!(open(killed.path()).head().unwrap().seq, 0, "staged is not committed");
     }
+    store.put_candidate(&history.candidate(0), &update, &history.register(0)).unwrap();
+    let killed = image(dir.path());
+    let reopened = open(killed.path());
+    assert_eq!(reopened.candidates(), [history.candidate(0)]);
+    assert_eq!(reopened.update_by_digest(&history.record.update).unwrap().unwrap(), update);
+    history.put(&store, &update);
+    // Staged while a snapshot is pruned.
+    let next = history.clone().advance(0);
+    store.stage_update(&next).unwrap();
+    history.snapshot(&store);
+    assert_eq!(store.update_by_digest(&update::digest(&given_up)).unwrap(), None);
+    history.commit(&store);
+    assert_eq!(store.update(2).unwrap().unwrap(), next);
+    history.assert_loaded_from(&store);
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn bulk_is_refused_before_the_disk_is_full_and_goes_on_when_there_is_room() {
     disk.fill(2 << 10);
     let snapshot = || store.write_snapshot(&history.record, &SCHEMA, &history.theta, &history.momentum);
     assert!(matches!(snapshot(), Err(StoreError::Full { .. })));
-    assert!(matches!(store.put_private("adamw", &[&vec![1; 2 << 20]]), Err(StoreError::Full { .. })));
+    assert!(matches!(store.write_private("adamw", 2 << 20), Err(StoreError::Full { .. })));
     let mut other = history.clone();
     other.advance(1);
     assert!(matches!(store.begin_adopt(&other.manifest()), Err(StoreError::Full { .. })));

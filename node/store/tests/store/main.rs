@@ -5,6 +5,7 @@ mod checkpoint;
 mod damage;
 mod disk_full;
 mod kill;
+mod private;
 mod sequences;
 mod snapshots;
 mod support;

@@ -1,0 +1,99 @@
+//! Logs and metrics of a process: the same for the node and for the well-known peer.
+
+use metrics_exporter_prometheus::PrometheusBuilder;
+use std::io::IsTerminal;
+use std::net::{SocketAddr, TcpListener};
+use tracing_subscriber::EnvFilter;
+
+/// What libraries may say, as long as the user's filter does not ask for more of them.
+const QUIET: &str = "libp2p=warn,libp2p_kad=error,libp2p_mdns=error,libp2p_gossipsub=error,netlink_proto=error";
+
+/// Why logs or metrics cannot be had as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    #[error("--log {filter}: {source}; try `info` or `info,libp2p_kad=debug`")]
+    Filter { filter: String, source: tracing_subscriber::filter::ParseError },
+    #[error("--metrics {address} is not IP:PORT; try 127.0.0.1:9100, or `off`")]
+    Address { address: String },
+    #[error("cannot serve metrics on {address}: {reason}; choose another --metrics, or `off`")]
+    Serve { address: SocketAddr, reason: String },
+}
+
+impl TelemetryError {
+    /// Whether what was asked for cannot be meant, as opposed to cannot be had.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, Self::Serve { .. })
+    }
+}
+
+/// The user's filter on top of what keeps libraries quiet; `quiet` adds to the latter.
+fn log_filter(filter: &str, quiet: &str) -> Result<EnvFilter, TelemetryError> {
+    // Of two directives for one target the later one counts.
+    let all: Vec<&str> = [QUIET, quiet, filter].into_iter().filter(|part| !part.is_empty()).collect();
+    EnvFilter::try_new(all.join(",")).map_err(|source| TelemetryError::Filter { filter: filter.to_owned(), source })
+}
+
+/// Sends logs to standard error, in colour only if that is a terminal. `quiet` holds further directives for noisy
+/// libraries, or nothing.
+///
+/// # Errors
+/// [`TelemetryError::Filter`] when `filter` does not parse.
+pub fn init_logs(filter: &str, quiet: &str) -> Result<(), TelemetryError> {
+    tracing_subscriber::fmt()
+        .with_env_filter(log_filter(filter, quiet)?)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(std::io::stderr().is_terminal())
+        .compact()
+        .init();
+    Ok(())
+}
+
+/// Serves Prometheus metrics at `address` over HTTP; `off` or empty serves none. Must be called inside a tokio runtime,
+/// at most once a process. Returns the address really used.
+///
+/// # Errors
+/// The address is malformed, or something else listens on it.
+pub fn serve_metrics(address: &str) -> Result<Option<SocketAddr>, TelemetryError> {
+    if address.is_empty() || address == "off" {
+        return Ok(None);
+    }
+    let wanted: SocketAddr = address.parse().map_err(|_| TelemetryError::Address { address: address.to_owned() })?;
+    // The exporter cannot tell which port it got: pick one first.
+    let bound = TcpListener::bind(wanted)
+        .and_then(|listener| listener.local_addr())
+        .map_err(|e| TelemetryError::Serve { address: wanted, reason: e.to_string() })?;
+    PrometheusBuilder::new()
+        .with_http_listener(bound)
+        .install()
+        .map_err(|e| TelemetryError::Serve { address: bound, reason: e.to_string() })?;
+    Ok(Some(bound))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_quiet_unless_the_user_asks() {
+        let shown = |filter: &str| log_filter(filter, "wgpu_hal=off").unwrap().to_string();
+        for filter in ["info", "debug", "trace"] {
+            let shown = shown(filter);
+            assert!(shown.contains("libp2p=warn") && shown.contains("wgpu_hal=off"), "{shown}");
+            assert!(shown.split(',').any(|directive| directive == filter), "{shown}");
+        }
+        let asked = shown("info,libp2p_kad=debug");
+        assert!(asked.contains("libp2p_kad=debug") && !asked.contains("libp2p_kad=error"), "{asked}");
+        assert!(matches!(log_filter("==", ""), Err(TelemetryError::Filter { .. })));
+    }
+
+    #[test]
+    fn no_metrics_are_served_when_switched_off_or_mistyped() {
+        for off in ["", "off"] {
+            assert_eq!(serve_metrics(off).unwrap(), None);
+        }
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(serve_metrics("9100").unwrap_err().is_usage());
+        assert!(!serve_metrics(&taken.local_addr().unwrap().to_string()).unwrap_err().is_usage());
+    }
+}

@@ -1,0 +1,121 @@
+//! What each fuzz target asks of its bytes: no panic, one byte string for one value, little memory, little time.
+//!
+//! A target is a function of bytes, so that libFuzzer, a corpus and a debugger run the same thing.
+
+mod engine;
+mod memory;
+
+#[path = "../../protocol/tests/engine_edges/bench.rs"]
+#[allow(dead_code)]
+mod bench;
+#[path = "../../protocol/tests/engine_edges/fixture.rs"]
+#[allow(dead_code)]
+mod fixture;
+#[path = "../../protocol/tests/engine_edges/nonsense.rs"]
+mod nonsense;
+#[path = "../../protocol/tests/engine_edges/watch.rs"]
+mod watch;
+
+pub use engine::engine;
+
+use starling_protocol::run::Codec;
+use starling_protocol::wire::{self, WireError};
+use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier, codec, frame};
+
+/// Accepts every signature: what is behind it is fuzzed.
+struct Trusting;
+/// Signs nothing.
+struct Nobody;
+
+impl Verifier for Trusting {
+    fn verify(&self, _: &NodeId, _: &[u8], _: &Signature) -> bool {
+        true
+    }
+}
+
+impl Signer for Nobody {
+    fn id(&self) -> NodeId {
+        NodeId([0; 32])
+    }
+
+    fn sign(&self, _: &[u8]) -> Signature {
+        Signature([0; 64])
+    }
+}
+
+/// Whatever is accepted has exactly these bytes, and neither answer costs much.
+fn canonical<T>(data: &[u8], decode: fn(&[u8]) -> Result<T, WireError>, encode: fn(&T) -> Vec<u8>) {
+    let decoded = memory::within_limits(data.len(), || decode(data));
+    if let Ok(value) = decoded {
+        assert!(encode(&value) == data, "a second byte string of one value");
+    }
+}
+
+pub fn envelope(data: &[u8]) {
+    let run = Digest([1; 32]);
+    let opened = memory::within_limits(data.len(), || wire::open(&Trusting, &run, data));
+    if let Ok(opened) = opened {
+        let again = wire::seal(&Nobody, &run, &opened.message).expect("what was opened can be sealed");
+        let body = |bytes: &[u8]| bytes[38..bytes.len() - 64].to_vec();
+        assert!(body(&again) == body(data), "a second byte string of one message");
+    }
+}
+
+pub fn record(data: &[u8]) {
+    canonical(data, wire::decode_record, wire::encode_record);
+}
+
+pub fn run_spec(data: &[u8]) {
+    canonical(data, wire::decode_spec, wire::encode_spec);
+}
+
+pub fn certificate(data: &[u8]) {
+    canonical(data, wire::decode_certificate, wire::encode_certificate);
+}
+
+pub fn register(data: &[u8]) {
+    canonical(data, wire::decode_register, wire::encode_register);
+}
+
+pub fn candidate(data: &[u8]) {
+    canonical(data, wire::decode_candidate, wire::encode_candidate);
+}
+
+pub fn ticket(data: &[u8]) {
+    canonical(data, wire::decode_ticket, wire::encode_ticket);
+}
+
+pub fn revocation(data: &[u8]) {
+    canonical(data, wire::decode_revocation, wire::encode_revocation);
+}
+
+/// Header of a tensor frame, and the payload behind it.
+pub fn frame(data: &[u8]) {
+    let Ok(header) = frame::FrameHeader::decode(data.get(..80).unwrap_or(data)) else { return };
+    assert!(header.encode() == data[..80], "a second byte string of one header");
+    assert!(header.payload_len() <= 1 << 20, "a frame holds one chunk");
+    let _ = header.check_payload(&data[80..]);
+}
+
+/// A coded vector: what is accepted is finite, is added exactly as it is decoded, and a refusal leaves no trace.
+pub fn payload(data: &[u8]) {
+    let Some((first, rest)) = data.split_first() else { return };
+    let codec = if first % 2 == 0 { Codec::Bf16 } else { Codec::Int8 };
+    let elements = match codec {
+        Codec::Bf16 => rest.len() / 2,
+        // The block's scales take two bytes of every 258.
+        Codec::Int8 => rest.len() - 2 * rest.len().div_ceil(258).min(rest.len() / 2),
+    };
+    let (mut values, mut sum) = (vec![7.0; elements], vec![1.0; elements]);
+    match codec::decode(codec, rest, &mut values) {
+        Ok(()) => {
+            codec::decode_add(codec, rest, &mut sum).expect("what is decoded can be added");
+            assert!(values.iter().all(|value| value.is_finite()));
+            assert!(values.iter().zip(&sum).all(|(v, s)| (1.0 + v).to_bits() == s.to_bits()));
+        }
+        Err(_) => {
+            assert!(values.iter().all(|value| *value == 7.0));
+            assert!(codec::decode_add(codec, rest, &mut sum).is_err() && sum.iter().all(|value| *value == 1.0));
+        }
+    }
+}

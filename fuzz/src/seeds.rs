@@ -1,0 +1,62 @@
+//! Writes the seed corpora: one example of everything on the wire, from the golden vectors, and some histories.
+//!
+//! `CORPUS=FOLDER seeds` makes `FOLDER/TARGET/NAME` for each. It is linked like the targets, whose flags need libFuzzer's
+//! symbols, and ends before anything is fuzzed.
+
+#![no_main]
+// What the macro writes after `init` is not reached.
+#![allow(unreachable_code)]
+
+use data_encoding::HEXLOWER;
+use std::fs;
+use std::path::Path;
+
+const VECTORS: &str = include_str!("../../protocol/vectors/wire.txt");
+const CODEC: &str = include_str!("../../protocol/vectors/codec.txt");
+
+fn write(folder: &Path, target: &str, name: &str, bytes: &[u8]) {
+    let folder = folder.join(target);
+    fs::create_dir_all(&folder).expect("the corpus folder can be made");
+    fs::write(folder.join(name), bytes).expect("a seed can be written");
+}
+
+fn seeds() {
+    let folder = std::env::var_os("CORPUS").expect("usage: CORPUS=FOLDER seeds");
+    let folder = Path::new(&folder);
+    for line in VECTORS.lines().filter(|line| !line.starts_with('#')) {
+        let (name, hex) = line.split_once(' ').expect("name and bytes");
+        let target = match name {
+            "spec" => "run_spec",
+            "record" | "certificate" | "register" | "candidate" | "ticket" | "revocation" => name,
+            name if name.starts_with("envelope-") => "envelope",
+            _ => continue,
+        };
+        write(folder, target, name, &HEXLOWER.decode(hex.as_bytes()).expect("hex"));
+    }
+    for (number, line) in CODEC.lines().filter(|line| line.starts_with("encode ")).enumerate() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let codec = u8::from(words[1] != "bf16");
+        let payload = if words[3] == "-" { Vec::new() } else { HEXLOWER.decode(words[3].as_bytes()).expect("hex") };
+        write(folder, "payload", &format!("vector-{number}"), &[&[codec], &payload[..]].concat());
+    }
+    let header = "57530102020050000101010101010101020202020202020204000000000000000808080808080808010000000300000000\
+                  80010000000000030000000500000011c5fd5f329716a0257fc319a00a0512";
+    write(folder, "frame", "last", &HEXLOWER.decode(header.as_bytes()).expect("hex"));
+    // Histories: any choices will do to begin with.
+    for seed in 0..16u64 {
+        let mut state = seed;
+        let bytes = (0..64 << (seed % 4)).map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u8
+        });
+        write(folder, "engine", &format!("history-{seed}"), &bytes.collect::<Vec<u8>>());
+    }
+}
+
+libfuzzer_sys::fuzz_target!(
+    init: {
+        seeds();
+        std::process::exit(0);
+    },
+    |_data: &[u8]| {}
+);

@@ -1,0 +1,145 @@
+//! Inputs a second that the engine handles on one core, in a flock of 64 members of whom 31 vote.
+//!
+//! The inputs of some rounds are recorded once, with everybody's heartbeats, READYs, votes and their repetitions, and
+//! then fed to a new engine again and again. Signatures are not checked: they cost what ed25519 costs (about 30 us).
+
+#[path = "../tests/engine_edges/bench.rs"]
+#[allow(dead_code)]
+mod bench;
+#[path = "../tests/engine_edges/fixture.rs"]
+#[allow(dead_code)]
+mod fixture;
+#[path = "../tests/engine_edges/watch.rs"]
+#[allow(dead_code)]
+mod watch;
+
+use bench::{Bench, ME, id};
+use criterion::{Criterion, Throughput};
+use fixture::{BOOT, genesis, register, spec};
+use starling_protocol::engine::io::{Input, Time};
+use starling_protocol::engine::{Engine, EngineConfig, Stored, Timing};
+use starling_protocol::limits::VOTERS_MAX;
+use starling_protocol::message::{Message, Phase};
+use starling_protocol::record::Role;
+use starling_protocol::{NodeId, Signature, Signer, Verifier};
+use std::hint::black_box;
+use std::time::Duration;
+
+const MEMBERS: u8 = 64;
+const ROUNDS: usize = 4;
+/// Heartbeats of every peer in one round.
+const BEATS: u64 = 20;
+
+struct Free(NodeId);
+struct Trusting;
+
+impl Signer for Free {
+    fn id(&self) -> NodeId {
+        self.0
+    }
+
+    fn sign(&self, _: &[u8]) -> Signature {
+        Signature([0; 64])
+    }
+}
+
+impl Verifier for Trusting {
+    fn verify(&self, _: &NodeId, _: &[u8], _: &Signature) -> bool {
+        true
+    }
+}
+
+fn members() -> Vec<(u8, Role)> {
+    (1..=MEMBERS).map(|n| (n, if usize::from(n) <= VOTERS_MAX { Role::Voter } else { Role::Learner })).collect()
+}
+
+fn engine() -> Engine {
+    let head = genesis(&spec(), &members());
+    let stored = Stored { register: Some(register(&head)), head, certificate: None, candidates: Vec::new() };
+    Engine::new(EngineConfig {
+        signer: Box::new(Free(id(ME))),
+        verifier: Box::new(Trusting),
+        run: spec().digest(),
+        spec: spec(),
+        boot: BOOT,
+        found: None,
+        stored: Some(stored),
+        ticket: Vec::new(),
+        force_fork: false,
+        timing: Timing::default(),
+    })
+}
+
+/// Everybody says that it moves, and so does the own trainer or reduction.
+fn beats(bench: &mut Bench, phase: Phase) {
+    for beat in 0..BEATS / 2 {
+        for peer in 2..=MEMBERS {
+            let head = bench.standing(phase, beat);
+            bench.say(peer, &Message::Head(head));
+        }
+        let round = bench.record().round + 1;
+        bench.feed(Input::TrainProgress { round, step: beat as u32 });
+        bench.feed(Input::Rtt { peer: id(2 + beat as u8), micros: 20_000 });
+        bench.feed(Input::Tick);
+    }
+}
+
+/// All that a member hears in some rounds.
+fn rounds() -> Vec<(u64, Input)> {
+    let mut bench = Bench::recorded(spec(), &members());
+    for _ in 0..ROUNDS {
+        beats(&mut bench, Phase::Training);
+        let key = bench.all_ready();
+        beats(&mut bench, Phase::Reducing);
+        let said = bench.rebuild(key);
+        for _ in 0..3 {
+            // Each word is said, and then repeated twice.
+            for peer in 2..=MEMBERS {
+                let ready = bench.ready(peer);
+                bench.say(peer, &Message::Ready(ready));
+            }
+            for peer in 17..=VOTERS_MAX as u8 {
+                bench.say(peer, &Message::Estimate(said.clone()));
+                let vote = bench.vote(peer, said.value.clone(), 0);
+                bench.hear(peer, vote);
+            }
+        }
+        for peer in 2..17 {
+            bench.say(peer, &Message::Estimate(said.clone()));
+            let vote = bench.vote(peer, said.value.clone(), 0);
+            bench.hear(peer, vote);
+        }
+        for peer in 2..=MEMBERS {
+            let head = bench.standing(Phase::Training, 0);
+            bench.say(peer, &Message::Head(head));
+        }
+    }
+    assert_eq!(bench.record().round, ROUNDS as u64, "every round commits");
+    bench.script.take().unwrap_or_default()
+}
+
+fn main() {
+    let script = rounds();
+    let mut criterion = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(3))
+        .configure_from_args();
+    let mut group = criterion.benchmark_group("engine");
+    group.throughput(Throughput::Elements(script.len() as u64));
+    group.bench_function("rounds/64 members", |b| {
+        b.iter_batched(
+            || (engine(), script.clone()),
+            |(mut engine, script)| {
+                for (now, input) in script {
+                    black_box(engine.handle(input, Time(now)));
+                }
+                assert_eq!(engine.view().round, ROUNDS as u64, "the same inputs, the same records");
+                engine
+            },
+            criterion::BatchSize::LargeInput,
+        );
+    });
+    group.finish();
+    criterion.final_summary();
+}

@@ -1,0 +1,166 @@
+//! Who is let in: open, by list, by ticket; and that nobody else changes who decides.
+
+use crate::bench::{BOOT, Bench, INCARNATION, Key, commits, digest, id, refusals, spec, voters};
+use starling_protocol::admission::Ticket;
+use starling_protocol::engine::io::{Output, Refusal};
+use starling_protocol::message::{Join, Message, Statement, StatementKind};
+use starling_protocol::record::{GrantUse, Record};
+use starling_protocol::run::{AdmissionMode, AdmissionSpec, RunSpec};
+use starling_protocol::{Digest, wire};
+
+const CREATOR: u8 = 99;
+
+fn run(mode: AdmissionMode) -> RunSpec {
+    let allow = if mode == AdmissionMode::List { vec![id(7), id(8)] } else { Vec::new() };
+    RunSpec { admission: AdmissionSpec { mode, allow }, ..spec() }
+}
+
+fn flock(mode: AdmissionMode) -> Bench {
+    Bench::flock_of(run(mode), &voters(3))
+}
+
+fn join(bench: &Bench, ticket: &[u8]) -> Message {
+    let record = bench.record();
+    Message::Join(Join {
+        lineage: record.lineage,
+        seq: record.seq,
+        record: record.digest(),
+        state_root: record.state_root,
+        incarnation: INCARNATION,
+        ticket: ticket.to_vec(),
+    })
+}
+
+/// What the engine answers to a stranger that asks to be let in.
+fn ask(bench: &mut Bench, stranger: u8, ticket: &[u8]) -> Vec<Output> {
+    bench.reconnect(stranger);
+    let join = join(bench, ticket);
+    bench.say(stranger, &join)
+}
+
+fn refused(why: &'static str) -> Refusal {
+    Refusal::NotAdmitted { why }
+}
+
+/// What the record after a round lists for who asked in it.
+fn after_a_round(bench: &mut Bench) -> Record {
+    commits(&bench.commit())[0].clone()
+}
+
+#[test]
+fn open_lets_in_whoever_knows_the_run_and_one_at_a_time() {
+    let mut bench = flock(AdmissionMode::Open);
+    for stranger in [7, 8] {
+        assert!(refusals(&ask(&mut bench, stranger, &[])).is_empty());
+    }
+    let record = after_a_round(&mut bench);
+    let new = record.members().filter(|m| *m == id(7) || *m == id(8)).count();
+    assert_eq!((new, record.voters().count()), (1, 3), "as learners, at most half as many as there are voters");
+}
+
+#[test]
+fn a_list_lets_in_who_is_on_it() {
+    let mut bench = flock(AdmissionMode::List);
+    assert_eq!(refusals(&ask(&mut bench, 9, &[])), [&refused("not_listed")]);
+    assert!(refusals(&ask(&mut bench, 7, &[])).is_empty());
+    let record = after_a_round(&mut bench);
+    assert!(record.member(&id(7)).is_some() && record.member(&id(9)).is_none());
+}
+
+#[test]
+fn a_ticket_lets_in_its_holder_in_time_and_so_often() {
+    let mut bench = flock(AdmissionMode::Ticket);
+    let digest = bench.spec.digest();
+    let sign = |by: u8, run: &Digest, holder: Option<u8>, expires, uses| {
+        wire::encode_ticket(&Ticket::sign(&Key(id(by)), run, 1, holder.map(id), expires, uses))
+    };
+    let answers = [
+        (Vec::new(), "no_ticket"),
+        (vec![1, 2, 3], "malformed_ticket"),
+        (sign(2, &digest, None, 0, 0), "bad_signature"),
+        (sign(CREATOR, &Digest([1; 32]), None, 0, 0), "bad_signature"),
+        (sign(CREATOR, &digest, Some(8), 0, 0), "other_holder"),
+    ];
+    for (ticket, why) in answers {
+        assert_eq!(refusals(&ask(&mut bench, 7, &ticket)), [&refused(why)]);
+    }
+    // Good for the first round only, and for one node.
+    let (soon, once) = (sign(CREATOR, &digest, Some(8), 1, 0), sign(CREATOR, &digest, None, 0, 1));
+    let grant = wire::decode_ticket(&once).unwrap().grant(&digest);
+    assert!(refusals(&ask(&mut bench, 7, &once)).is_empty());
+    assert!(refusals(&ask(&mut bench, 8, &soon)).is_empty(), "nothing of it is used up yet");
+    bench.reconnect(8);
+    let record = after_a_round(&mut bench);
+    assert!(record.member(&id(7)).is_some() && record.member(&id(8)).is_none());
+    assert_eq!(record.grants, [GrantUse { grant, uses: 1 }]);
+    assert_eq!(refusals(&ask(&mut bench, 8, &once)), [&refused("used_up")]);
+    assert_eq!(refusals(&ask(&mut bench, 8, &soon)), [&refused("expired")]);
+    assert!(refusals(&ask(&mut bench, 7, &[])).is_empty(), "who is a member needs none");
+}
+
+/// More than half of the voters pass on that the creator has revoked a ticket, and an identity.
+#[test]
+fn what_is_revoked_lets_nobody_in_any_more() {
+    let mut bench = flock(AdmissionMode::Ticket);
+    let run = bench.spec.digest();
+    let ticket = Ticket::sign(&Key(id(CREATOR)), &run, 1, None, 0, 0);
+    let grant = ticket.grant(&run);
+    let said = |id, grant| Statement { kind: StatementKind::Revoked, id, incarnation: 0, grant };
+    let statements = vec![said(id(0), grant), said(id(8), Digest::default())];
+    bench.trained();
+    for member in [2, 3] {
+        let ready = bench.ready(member);
+        let ready = starling_protocol::message::Ready { statements: statements.clone(), ..ready };
+        let outputs = bench.say(member, &Message::Ready(ready));
+        if let Some(key) = outputs.iter().find_map(|o| match o {
+            Output::Reduce { key, .. } => Some(*key),
+            _ => None,
+        }) {
+            let said = bench.rebuild(key);
+            for peer in [2, 3] {
+                bench.say(peer, &Message::Estimate(said.clone()));
+            }
+            for peer in [2, 3] {
+                let vote = bench.vote(peer, said.value.clone(), 0);
+                bench.hear(peer, vote);
+            }
+        }
+    }
+    let record = bench.record();
+    assert_eq!(record.seq, 1);
+    let mut revoked = vec![grant, Digest(id(8).0)];
+    revoked.sort_unstable();
+    assert_eq!(record.revoked, revoked);
+    let ticket = wire::encode_ticket(&ticket);
+    assert_eq!(refusals(&ask(&mut bench, 7, &ticket)), [&refused("revoked_ticket")]);
+    let other = wire::encode_ticket(&Ticket::sign(&Key(id(CREATOR)), &run, 2, None, 0, 0));
+    assert_eq!(refusals(&ask(&mut bench, 8, &other)), [&refused("revoked_identity")]);
+    assert!(refusals(&ask(&mut bench, 7, &other)).is_empty());
+}
+
+#[test]
+fn t8_a_hundred_identities_change_neither_members_nor_quorum() {
+    let mut bench = flock(AdmissionMode::Ticket);
+    let before = bench.engine.view();
+    for stranger in 10..110 {
+        bench.greet(stranger, BOOT);
+        let join = join(&bench, &[]);
+        // The creator is one of them, and needs a ticket like everybody else.
+        assert_eq!(refusals(&bench.say(stranger, &join)), [&refused("no_ticket")]);
+    }
+    let after = bench.engine.view();
+    assert_eq!((after.head, after.quorum), (before.head, before.quorum.clone()));
+    let record = after_a_round(&mut bench);
+    assert_eq!((record.members().len(), record.voters().count()), (3, 3));
+    assert_eq!(bench.engine.view().quorum.voters, before.quorum.voters);
+    // Nor do they where everybody is let in: newcomers contribute before they vote.
+    let mut open = flock(AdmissionMode::Open);
+    for stranger in 10..110 {
+        open.greet(stranger, BOOT);
+        let join = join(&open, &[]);
+        assert!(refusals(&open.say(stranger, &join)).is_empty());
+    }
+    let record = after_a_round(&mut open);
+    assert_eq!((record.members().len(), record.voters().count()), (4, 3));
+    assert_ne!(record.state_root, digest(0));
+}

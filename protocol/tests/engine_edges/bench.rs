@@ -1,0 +1,418 @@
+//! One engine on a bench: a clock, a disk that writes at once, the voices of its peers, and a watch over what it says.
+
+pub use crate::fixture::{BOOT, INCARNATION, Key, Keys, ME, digest, genesis, id, register, spec, voters};
+
+use crate::fixture::mac;
+use crate::watch::Watch;
+use starling_protocol::engine::io::{AttemptKey, Input, Notice, Output, Refusal, Time};
+use starling_protocol::engine::{Candidate, Engine, EngineConfig, Founding, Register, Stored, Timing, View};
+use starling_protocol::limits::PROTOCOL_VERSION;
+use starling_protocol::message::{
+    Certificate, Estimate, Head, Hello, Message, Phase, Question, Ready, Stamp, Value, Vote, Witness,
+};
+use starling_protocol::record::{Measured, Record, Role, Span};
+use starling_protocol::run::RunSpec;
+use starling_protocol::{NodeId, certificate, wire};
+use std::collections::BTreeMap;
+
+pub struct Bench {
+    pub engine: Engine,
+    pub now: u64,
+    pub spec: RunSpec,
+    /// The head as the disk holds it, with its proof, and what this identity has signed last.
+    pub head: Option<(Record, Option<Certificate>)>,
+    pub register: Option<Register>,
+    pub candidates: Vec<Candidate>,
+    /// What peers have said, by sender, since the last [`Bench::forget`].
+    pub heard: Vec<(u8, Vec<u8>)>,
+    /// Writes are answered at once.
+    pub writes: bool,
+    /// All inputs so far with their times, where somebody wants to feed them again.
+    pub script: Option<Vec<(u64, Input)>>,
+    reducing: Option<AttemptKey>,
+    /// Its last estimate or vote.
+    said: Option<Message>,
+    watch: Watch,
+}
+
+impl Bench {
+    pub fn start(spec: RunSpec, found: bool, stored: Option<Stored>, boot: u64) -> Self {
+        let (head, register, candidates) = match &stored {
+            Some(s) => (Some((s.head.clone(), s.certificate.clone())), s.register.clone(), s.candidates.clone()),
+            None => (None, None, Vec::new()),
+        };
+        let config = EngineConfig {
+            signer: Box::new(Key(id(ME))),
+            verifier: Box::new(Keys),
+            spec: spec.clone(),
+            run: spec.digest(),
+            boot,
+            found: found.then_some(Founding { nonce: 1, state_root: digest(5) }),
+            stored,
+            ticket: Vec::new(),
+            force_fork: false,
+            timing: Timing::default(),
+        };
+        let watch = Watch::new(spec.digest());
+        let engine = Engine::new(config);
+        Self {
+            engine,
+            now: 77,
+            spec,
+            head,
+            register,
+            candidates,
+            heard: Vec::new(),
+            writes: true,
+            script: None,
+            reducing: None,
+            said: None,
+            watch,
+        }
+    }
+
+    /// One that waits for a flock.
+    pub fn seeker() -> Self {
+        Self::start(spec(), false, None, BOOT)
+    }
+
+    /// One that has founded a lineage and trains alone in its first round.
+    pub fn founder() -> Self {
+        let mut bench = Self::start(spec(), true, None, BOOT);
+        let outputs = bench.feed(Input::Tick);
+        assert!(outputs.iter().any(|output| matches!(output, Output::Train { round: 1, .. })), "{outputs:?}");
+        bench
+    }
+
+    /// A member of a flock with these members, all of them here; it trains.
+    pub fn flock_of(spec: RunSpec, members: &[(u8, Role)]) -> Self {
+        let mut bench = Self::recorded(spec, members);
+        bench.script = None;
+        bench
+    }
+
+    /// The same, with all inputs from its start.
+    pub fn recorded(spec: RunSpec, members: &[(u8, Role)]) -> Self {
+        let head = genesis(&spec, members);
+        let stored = Stored { register: Some(register(&head)), head, certificate: None, candidates: Vec::new() };
+        let mut bench = Self::start(spec, false, Some(stored), BOOT);
+        bench.script = Some(Vec::new());
+        bench.feed(Input::Tick);
+        for (n, _) in members.iter().filter(|(n, _)| *n != ME) {
+            bench.meet(*n);
+        }
+        assert_eq!(bench.engine.view().phase, Phase::Training, "{:?}", bench.engine.view());
+        bench
+    }
+
+    pub fn flock(count: u8) -> Self {
+        Self::flock_of(spec(), &voters(count))
+    }
+
+    /// The process ends and starts again on what the disk holds; nobody is connected.
+    pub fn restart(&mut self, boot: u64) {
+        let (head, certificate) = self.head.clone().expect("a head is on the disk");
+        let (register, candidates) = (self.register.clone(), self.candidates.clone());
+        let (now, heard) = (self.now, std::mem::take(&mut self.heard));
+        let watch = std::mem::replace(&mut self.watch, Watch::new(self.spec.digest())).restarted();
+        let stored = Stored { head, certificate, register, candidates };
+        *self = Self { now, heard, watch, ..Self::start(self.spec.clone(), false, Some(stored), boot) };
+        self.feed(Input::Tick);
+    }
+
+    pub fn record(&self) -> Record {
+        self.head.as_ref().expect("a head is on the disk").0.clone()
+    }
+
+    /// Takes an input a millisecond later, and writes what is asked for.
+    pub fn feed(&mut self, input: Input) -> Vec<Output> {
+        self.now += 1_000;
+        let mut all = self.watched(input);
+        let mut at = 0;
+        while let Some(output) = all.get(at).filter(|_| self.writes) {
+            self.note(output);
+            let token = match output {
+                Output::Persist { token, register, candidate } => {
+                    self.register = Some(register.clone());
+                    self.candidates.extend(candidate.clone());
+                    Some(*token)
+                }
+                Output::Commit { token, record, certificate, .. } => {
+                    self.head = Some((record.clone(), Some(certificate.clone())));
+                    self.candidates.clear();
+                    Some(*token)
+                }
+                Output::Found { token, record } => {
+                    self.head = Some((record.clone(), None));
+                    Some(*token)
+                }
+                _ => None,
+            };
+            if let Some(token) = token {
+                let more = self.watched(Input::Durable { token });
+                all.extend(more);
+            }
+            at += 1;
+        }
+        all
+    }
+
+    fn note(&mut self, output: &Output) {
+        match output {
+            Output::Reduce { key, .. } => self.reducing = Some(*key),
+            Output::Send { bytes, .. } => {
+                let opened = wire::open(&Keys, &self.spec.digest(), bytes).expect("well-formed");
+                if matches!(opened.message, Message::Estimate(_) | Message::Vote(_)) {
+                    self.said = Some(opened.message);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn watched(&mut self, input: Input) -> Vec<Output> {
+        let answered = match &input {
+            Input::Durable { token } => Some(*token),
+            _ => None,
+        };
+        if let Some(script) = &mut self.script {
+            script.push((self.now, input.clone()));
+        }
+        let outputs = self.engine.handle(input, Time(self.now));
+        self.watch.check(&self.engine, answered, &outputs);
+        outputs
+    }
+
+    /// Lets time pass, in steps that the engine believes.
+    pub fn wait(&mut self, micros: u64) -> Vec<Output> {
+        let end = self.now + micros;
+        let mut outputs = Vec::new();
+        while self.now < end {
+            self.now = (self.now + 99_000).min(end);
+            outputs.extend(self.feed(Input::Tick));
+        }
+        outputs
+    }
+
+    pub fn seal(&self, from: u8, message: &Message) -> Vec<u8> {
+        wire::seal(&Key(id(from)), &self.spec.digest(), message).expect("a message of good shape")
+    }
+
+    /// An envelope around any body, well signed.
+    pub fn seal_body(&self, from: u8, body: &[u8]) -> Vec<u8> {
+        let signature =
+            mac(&id(from), &[b"starling control v1".as_slice(), &self.spec.digest().0, &id(from).0, body].concat());
+        let (version, length) = (PROTOCOL_VERSION.to_le_bytes(), (body.len() as u32).to_le_bytes());
+        [&version[..], &id(from).0, &length, body, &signature.0].concat()
+    }
+
+    pub fn hear(&mut self, from: u8, bytes: Vec<u8>) -> Vec<Output> {
+        self.heard.push((from, bytes.clone()));
+        self.feed(Input::Message { from: id(from), bytes })
+    }
+
+    pub fn say(&mut self, from: u8, message: &Message) -> Vec<Output> {
+        let bytes = self.seal(from, message);
+        self.hear(from, bytes)
+    }
+
+    pub fn hello(&self, boot: u64) -> Message {
+        let spec = wire::encode_spec(&self.spec);
+        Message::Hello(Hello { version: PROTOCOL_VERSION, spec, boot, incarnation: INCARNATION })
+    }
+
+    /// A peer connects and greets, and tells that it stands where the engine stands.
+    pub fn meet(&mut self, peer: u8) -> Vec<Output> {
+        let mut outputs = self.greet(peer, BOOT);
+        outputs
+            .extend(self.say(peer, &Message::Witness(Witness { incarnation: INCARNATION, stamp: Stamp::default() })));
+        let head = self.standing(Phase::Training, 0);
+        outputs.extend(self.say(peer, &Message::Head(head)));
+        outputs
+    }
+
+    pub fn greet(&mut self, peer: u8, boot: u64) -> Vec<Output> {
+        let mut outputs = self.feed(Input::PeerUp { peer: id(peer) });
+        let hello = self.hello(boot);
+        outputs.extend(self.say(peer, &hello));
+        outputs
+    }
+
+    /// A refused peer comes back on a new connection.
+    pub fn reconnect(&mut self, peer: u8) {
+        self.feed(Input::PeerDown { peer: id(peer) });
+        self.greet(peer, BOOT);
+    }
+
+    /// The same, and it tells again where it stands.
+    pub fn meet_again(&mut self, peer: u8) {
+        self.reconnect(peer);
+        let head = self.standing(Phase::Training, 0);
+        self.say(peer, &Message::Head(head));
+    }
+
+    /// The heartbeat of whoever stands where the engine stands.
+    pub fn standing(&self, phase: Phase, progress: u64) -> Head {
+        let view = self.engine.view();
+        let (lineage, seq, record, tokens) = (view.lineage, view.seq, view.head, view.tokens);
+        Head { lineage, seq, record, tokens, phase, progress }
+    }
+
+    /// The READY of a member of the round under way.
+    pub fn ready(&self, member: u8) -> Ready {
+        let record = self.record();
+        let lease = *record.lease_of(&id(member)).unwrap_or(&Span { start: 0, count: 1 });
+        Ready {
+            lineage: record.lineage,
+            round: record.round + 1,
+            base: record.base_or(record.digest()),
+            state_root: record.state_root,
+            boot: BOOT,
+            start: lease.start,
+            samples: lease.count,
+            tokens: lease.count * 4,
+            steps: 2,
+            loss_q16: 1,
+            payload: digest(member),
+            measured: Measured { step_us: 1_000, ..Measured::default() },
+            statements: Vec::new(),
+            leave: false,
+            merges: None,
+            rtts: Vec::new(),
+        }
+    }
+
+    /// The engine's own trainer is done.
+    pub fn trained(&mut self) -> Vec<Output> {
+        let Ready { round, base, samples, tokens, steps, loss_q16, payload, measured, .. } = self.ready(ME);
+        self.feed(Input::Trained { round, base, samples, tokens, steps, loss_q16, payload, measured })
+    }
+
+    /// All members say READY; the attempt that follows.
+    pub fn all_ready(&mut self) -> AttemptKey {
+        let members = self.record().members().map(|id| id.0[0]).filter(|n| *n != ME).collect::<Vec<_>>();
+        self.reducing = None;
+        self.trained();
+        for member in members {
+            let ready = self.ready(member);
+            self.say(member, &Message::Ready(ready));
+        }
+        self.running()
+    }
+
+    /// The attempt that the engine was last told to make, if there was any.
+    #[allow(dead_code)]
+    pub fn attempt(&self) -> Option<AttemptKey> {
+        self.reducing
+    }
+
+    /// A voter says what the engine itself has said last, if it has said anything.
+    #[allow(dead_code)]
+    pub fn echo(&mut self, from: u8) -> Vec<Output> {
+        match self.said.clone() {
+            Some(message) => self.say(from, &message),
+            None => Vec::new(),
+        }
+    }
+
+    /// The attempt that the engine was last told to make.
+    pub fn running(&self) -> AttemptKey {
+        self.reducing.expect("an attempt was begun")
+    }
+
+    /// The attempt's result is complete here: what the engine says of it.
+    pub fn rebuild(&mut self, key: AttemptKey) -> Estimate {
+        self.feed(Input::Reduced { key, update: digest(9) });
+        let outputs = self.feed(Input::Applied { key, state_root: digest(self.now as u8 | 0x80) });
+        let said = sent(&self.spec, &outputs).into_iter().find_map(|(_, message)| match message {
+            Message::Estimate(estimate) => Some(estimate),
+            _ => None,
+        });
+        said.unwrap_or_else(|| panic!("no estimate: {outputs:?}"))
+    }
+
+    /// One whole round with everybody; what came out with the last vote.
+    pub fn commit(&mut self) -> Vec<Output> {
+        let before = self.record();
+        let key = self.all_ready();
+        let said = self.rebuild(key);
+        let peers: Vec<u8> = before.voters().map(|member| member.id.0[0]).filter(|n| *n != ME).collect();
+        for peer in &peers {
+            self.say(*peer, &Message::Estimate(said.clone()));
+        }
+        let mut outputs = Vec::new();
+        let (question, ballot, value) = (said.question, said.ballot, said.value);
+        for peer in &peers {
+            let (question, value) = (question.clone(), value.clone());
+            let vote = Vote { question, incarnation: INCARNATION, ballot, value, voted: true };
+            outputs.extend(self.say(*peer, &Message::Vote(vote)));
+        }
+        assert_eq!(self.record().seq, before.seq + 1, "{outputs:?}");
+        for peer in peers {
+            let head = self.standing(Phase::Training, 0);
+            self.say(peer, &Message::Head(head));
+        }
+        outputs
+    }
+
+    /// The vote of a member for a value as the record after the head.
+    pub fn vote(&self, member: u8, value: Value, ballot: u32) -> Vec<u8> {
+        let vote = Vote { question: self.question(), incarnation: INCARNATION, ballot, value, voted: true };
+        self.seal(member, &Message::Vote(vote))
+    }
+
+    pub fn question(&self) -> Question {
+        let record = self.record();
+        let (lineage, seq, parent) = (record.lineage, record.seq + 1, record.digest());
+        Question { lineage, seq, parent, instance: Question::RECORD }
+    }
+
+    /// A certificate of these members' votes for a value.
+    pub fn certificate(&self, members: &[u8], value: &Value) -> Certificate {
+        let votes: BTreeMap<NodeId, Vec<u8>> =
+            members.iter().map(|n| (id(*n), self.vote(*n, value.clone(), 0))).collect();
+        let question = self.question();
+        let vote = Vote { question, incarnation: INCARNATION, ballot: 0, value: value.clone(), voted: true };
+        certificate::of_votes(&vote, &votes)
+    }
+
+    /// The picture of the engine without what only time changes.
+    pub fn still(&self) -> View {
+        let mut view = self.engine.view();
+        for member in view.members.iter_mut().chain(&mut view.others) {
+            member.heard = member.heard.map(|_| 0);
+        }
+        view
+    }
+}
+
+pub fn refusals(outputs: &[Output]) -> Vec<&Refusal> {
+    let mut refusals = Vec::new();
+    for output in outputs {
+        if let Output::Refuse { refusal, .. } | Output::Notice(Notice::Refused { refusal, .. }) = output {
+            refusals.push(refusal);
+        }
+    }
+    refusals
+}
+
+/// What an engine has sent, and to whom.
+pub fn sent(spec: &RunSpec, outputs: &[Output]) -> Vec<(NodeId, Message)> {
+    let message = |output: &Output| match output {
+        Output::Send { to, bytes, .. } => {
+            Some((*to, wire::open(&Keys, &spec.digest(), bytes).expect("an engine's words are well-formed").message))
+        }
+        _ => None,
+    };
+    outputs.iter().filter_map(message).collect()
+}
+
+pub fn commits(outputs: &[Output]) -> Vec<&Record> {
+    let mut commits = Vec::new();
+    for output in outputs {
+        if let Output::Commit { record, .. } = output {
+            commits.push(record);
+        }
+    }
+    commits
+}

@@ -1,0 +1,260 @@
+//! What proves a record, and what does not; and two proofs for one place.
+
+use crate::bench::{Bench, INCARNATION, Keys, ME, commits, digest, id, refusals, sent, spec, voters};
+use starling_protocol::certificate::{self, CertificateError};
+use starling_protocol::engine::io::{Input, Notice, Output, Refusal};
+use starling_protocol::engine::succession;
+use starling_protocol::message::{
+    Certificate, Estimate, Fork, Message, Phase, Question, Value, ValueKind, Vote, member_bits,
+};
+use starling_protocol::record::{Record, RecordKind, Role};
+
+/// The SKIP after the head, as a value and as a record.
+fn skip(bench: &Bench) -> (Value, Record) {
+    let head = bench.record();
+    let record = succession::skip(&head, head.digest()).unwrap();
+    (Value::skip(record.digest()), record)
+}
+
+fn verify(bench: &Bench, record: &Record, certificate: &Certificate) -> Result<(), CertificateError> {
+    let parent = bench.record();
+    certificate::verify(&Keys, &parent, &parent.digest(), record, certificate)
+}
+
+#[test]
+fn a_quorum_of_votes_in_one_ballot_proves_a_record() {
+    let bench = Bench::flock_of(spec(), &[(1, Role::Voter), (2, Role::Voter), (3, Role::Voter), (4, Role::Learner)]);
+    let (value, record) = skip(&bench);
+    let proof = |members: &[u8]| bench.certificate(members, &value);
+    assert_eq!(verify(&bench, &record, &proof(&[2, 3])), Ok(()));
+    assert_eq!(verify(&bench, &record, &proof(&[1, 2, 3])), Ok(()));
+    assert_eq!(verify(&bench, &record, &proof(&[3])), Err(CertificateError::NoQuorum(1)), "too few");
+    assert_eq!(verify(&bench, &record, &proof(&[])), Err(CertificateError::NoQuorum(0)));
+    assert_eq!(verify(&bench, &record, &proof(&[2, 4])), Err(CertificateError::NotAVoter(id(4))), "a learner");
+    assert_eq!(verify(&bench, &record, &proof(&[2, 9])), Err(CertificateError::NotAVoter(id(9))), "a stranger");
+    let changed = |change: &dyn Fn(&mut Vec<Vec<u8>>)| {
+        let mut certificate = proof(&[2, 3]);
+        change(&mut certificate.votes);
+        verify(&bench, &record, &certificate)
+    };
+    assert_eq!(changed(&|votes| votes.reverse()), Err(CertificateError::NotAscending));
+    assert_eq!(changed(&|votes| votes[1] = votes[0].clone()), Err(CertificateError::NotAscending), "one twice");
+    assert!(matches!(changed(&|votes| votes[0][50] ^= 1), Err(CertificateError::Malformed(_))), "forged");
+    assert!(matches!(changed(&|votes| votes[0].truncate(9)), Err(CertificateError::Malformed(_))));
+    let other = |vote: Vote| changed(&move |votes| votes[1] = bench_seal(3, &Message::Vote(vote.clone())));
+    let vote =
+        Vote { question: bench.question(), incarnation: INCARNATION, ballot: 0, value: value.clone(), voted: true };
+    assert_eq!(other(vote.clone()), Ok(()));
+    assert_eq!(other(Vote { ballot: 1, ..vote.clone() }), Err(CertificateError::OtherVote), "another ballot");
+    assert_eq!(other(Vote { voted: false, ..vote.clone() }), Err(CertificateError::OtherVote), "an abstention");
+    assert_eq!(other(Vote { value: Value::skip(digest(1)), ..vote.clone() }), Err(CertificateError::OtherVote));
+    assert_eq!(other(Vote { incarnation: 8, ..vote.clone() }), Err(CertificateError::NotAVoter(id(3))));
+    let asked = |question: Question| other(Vote { question, ..vote.clone() });
+    let question = bench.question();
+    assert_eq!(asked(Question { seq: 2, ..question.clone() }), Err(CertificateError::OtherVote));
+    assert_eq!(asked(Question { parent: digest(1), ..question.clone() }), Err(CertificateError::OtherVote));
+    assert_eq!(asked(Question { lineage: digest(1), ..question.clone() }), Err(CertificateError::OtherVote));
+    let said = Estimate { question, incarnation: INCARNATION, ballot: 0, value: value.clone() };
+    let estimate = changed(&move |votes| votes[1] = bench_seal(3, &Message::Estimate(said.clone())));
+    assert_eq!(estimate, Err(CertificateError::OtherVote), "an estimate decides nothing");
+}
+
+fn bench_seal(from: u8, message: &Message) -> Vec<u8> {
+    starling_protocol::wire::seal(&crate::bench::Key(id(from)), &spec().digest(), message).unwrap()
+}
+
+/// A vote on a set decides who makes an attempt, never a record.
+#[test]
+fn votes_on_sets_prove_no_record() {
+    let bench = Bench::flock(3);
+    let (value, record) = skip(&bench);
+    let set = Value { kind: ValueKind::Set, set: value.digest, members: vec![0b111], attempt: 1, ..value };
+    let set = Value { contributors: 3, ..set };
+    let question = Question { instance: 1, ..bench.question() };
+    let vote = |n| {
+        let (question, value) = (question.clone(), set.clone());
+        bench.seal(n, &Message::Vote(Vote { question, incarnation: INCARNATION, ballot: 0, value, voted: true }))
+    };
+    let certificate = Certificate {
+        lineage: record.lineage,
+        seq: record.seq,
+        record: record.digest(),
+        votes: vec![vote(2), vote(3)],
+    };
+    assert_eq!(verify(&bench, &record, &certificate), Err(CertificateError::OtherVote));
+}
+
+#[test]
+fn a_certificate_proves_one_record_that_follows() {
+    let bench = Bench::flock(3);
+    let (value, record) = skip(&bench);
+    let certificate = bench.certificate(&[2, 3], &value);
+    let other = Record { state_root: digest(1), ..record.clone() };
+    assert_eq!(verify(&bench, &other, &certificate), Err(CertificateError::OtherRecord));
+    let other = Record { tokens: 1, ..record };
+    let certificate = bench.certificate(&[2, 3], &Value::skip(other.digest()));
+    assert!(matches!(verify(&bench, &other, &certificate), Err(CertificateError::DoesNotFollow(_))));
+}
+
+#[test]
+fn a_certificate_that_proves_nothing_is_refused_and_one_that_does_is_believed() {
+    let mut bench = Bench::flock(4);
+    let (value, record) = skip(&bench);
+    let before = bench.still();
+    let bad = [bench.certificate(&[2, 3], &value), bench.certificate(&[2, 3, 9], &value)];
+    let bad = bad.into_iter().chain([Certificate { votes: Vec::new(), ..bench.certificate(&[2], &value) }]);
+    for certificate in bad.collect::<Vec<_>>() {
+        let outputs = bench.say(4, &Message::Certificate(certificate));
+        let what = "certificate that proves nothing";
+        assert_eq!(refusals(&outputs), [&Refusal::Malformed { what }]);
+        assert_eq!(commits(&outputs), Vec::<&Record>::new());
+        bench.reconnect(4);
+        assert_eq!(bench.still(), before);
+    }
+    // Two of four are half of the voters: whether that is a quorum hangs on the distinguished one.
+    let mut outputs = bench.say(4, &Message::Certificate(bench.certificate(&[2, 3, 4], &value)));
+    // The own inner steps are ended first, so that they count in the next record.
+    outputs.extend(bench.trained());
+    assert_eq!(commits(&outputs), [&record]);
+}
+
+#[test]
+fn two_proofs_for_one_place_freeze_the_node_and_show_both() {
+    let mut bench = Bench::flock(3);
+    let (value, _) = skip(&bench);
+    // What a quorum of liars, or of cloned disks, could sign besides.
+    let theirs = bench.certificate(&[2, 3], &value);
+    let outputs = bench.commit();
+    let ours = bench.head.clone().and_then(|(_, certificate)| certificate).unwrap();
+    assert_eq!(commits(&outputs).len(), 1);
+    let outputs = bench.say(2, &Message::Certificate(theirs.clone()));
+    assert!(outputs.contains(&Output::Notice(Notice::SplitBrain { ours: ours.clone(), theirs: theirs.clone() })));
+    assert!(outputs.iter().any(|output| matches!(output, Output::StopTraining { .. })), "{outputs:?}");
+    let told = sent(&bench.spec, &outputs);
+    assert!(told.iter().any(|(_, m)| matches!(m, Message::Head(head) if head.phase == Phase::Frozen)), "{told:?}");
+    let view = bench.engine.view();
+    assert!(view.phase == Phase::Frozen && view.quorum.frozen);
+    assert_eq!(view.waiting.map(|waiting| waiting.why), Some("a person: two certified records contradict each other"));
+    // Nothing is decided any more, and nothing signed: time passes, votes come in.
+    let (value, _) = skip(&bench);
+    let mut outputs = bench.say(3, &Message::Certificate(theirs));
+    outputs.extend(bench.say(3, &Message::Certificate(bench.certificate(&[2, 3], &value))));
+    outputs.extend(bench.trained());
+    outputs.extend(bench.wait(30_000_000));
+    let silent = |(_, message): &(_, Message)| matches!(message, Message::Head(_) | Message::Hello(_));
+    assert!(sent(&bench.spec, &outputs).iter().all(silent), "{outputs:?}");
+    assert!(commits(&outputs).is_empty());
+    assert!(!outputs.iter().any(|o| matches!(o, Output::Notice(Notice::SplitBrain { .. }))), "it is told once");
+}
+
+/// Who hears of another record at a place that it holds hands out its own proof, so that both sides see both.
+#[test]
+fn a_head_that_contradicts_is_answered_with_the_proof() {
+    let mut bench = Bench::flock(3);
+    bench.commit();
+    let ours = bench.head.clone().and_then(|(_, certificate)| certificate).unwrap();
+    let mut head = bench.standing(Phase::Training, 3);
+    head.record = digest(0x77);
+    bench.wait(2_000_000);
+    let outputs = bench.say(2, &Message::Head(head));
+    assert!(sent(&bench.spec, &outputs).contains(&(id(2), Message::Certificate(ours))), "{outputs:?}");
+}
+
+fn fork_of(bench: &Bench, members: &[u8], incarnation: u64) -> (Record, Certificate) {
+    let parent = bench.record();
+    let ids: Vec<_> = members.iter().map(|n| (id(*n), incarnation)).collect();
+    let record = succession::fork(&parent, parent.digest(), &bench.spec, &ids).unwrap();
+    let bits = member_bits(members.iter().filter_map(|n| parent.member_index(&id(*n))));
+    let says =
+        Fork { lineage: parent.lineage, seq: parent.seq + 1, parent: parent.digest(), incarnation, members: bits };
+    let votes = members.iter().map(|n| bench.seal(*n, &Message::Fork(says.clone()))).collect();
+    let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
+    (record, certificate)
+}
+
+#[test]
+fn a_fork_is_proven_by_all_who_go_and_nobody_else() {
+    let bench = Bench::flock(4);
+    let (record, good) = fork_of(&bench, &[2, 3], INCARNATION);
+    assert_eq!(record.kind, RecordKind::Fork);
+    assert_eq!(verify(&bench, &record, &good), Ok(()));
+    let changed = |change: &dyn Fn(&mut Vec<Vec<u8>>)| {
+        let mut certificate = good.clone();
+        change(&mut certificate.votes);
+        verify(&bench, &record, &certificate)
+    };
+    assert_eq!(changed(&|votes| votes.truncate(1)), Err(CertificateError::NoQuorum(1)), "one is silent");
+    assert_eq!(changed(&|votes| votes.clear()), Err(CertificateError::NoQuorum(0)));
+    assert_eq!(changed(&|votes| votes.reverse()), Err(CertificateError::NotAscending));
+    let (_, three) = fork_of(&bench, &[2, 3, 4], INCARNATION);
+    let other_set = three.votes[1].clone();
+    assert_eq!(changed(&|votes| votes[1] = other_set.clone()), Err(CertificateError::OtherVote), "of other members");
+    assert_eq!(changed(&|votes| votes.push(three.votes[2].clone())), Err(CertificateError::OtherVote));
+    let (_, anew) = fork_of(&bench, &[2, 3], 9);
+    assert_eq!(
+        changed(&|votes| *votes = anew.votes.clone()),
+        Err(CertificateError::DoesNotFollow("a fork follows from its members alone".to_owned())),
+        "incarnations"
+    );
+    let votes = bench.certificate(&[2, 3], &Value::skip(record.digest())).votes;
+    assert_eq!(changed(&|own| *own = votes.clone()), Err(CertificateError::OtherVote), "votes make no fork");
+}
+
+/// The record of a fork follows from who goes: its proof is not one for other leases, roles or names.
+#[test]
+fn a_forks_record_is_the_one_that_follows() {
+    let bench = Bench::flock(4);
+    let (record, good) = fork_of(&bench, &[2, 3], INCARNATION);
+    let proves = |change: &dyn Fn(&mut Record)| {
+        let mut other = record.clone();
+        change(&mut other);
+        assert_ne!(other, record);
+        let named = Certificate { lineage: other.lineage, record: other.digest(), ..good.clone() };
+        verify(&bench, &other, &named)
+    };
+    assert!(proves(&|r| r.next.members[0].role = Role::Learner).is_err(), "who voted still votes");
+    assert!(proves(&|r| r.lineage = digest(0x33)).is_err(), "its name follows from its members");
+    assert!(proves(&|r| r.next.members[1].expected = false).is_err());
+    assert!(proves(&|r| r.next.members[1].absent = 1).is_err());
+    assert!(proves(&|r| r.revoked.push(digest(1))).is_err(), "what is revoked is carried along");
+    assert!(proves(&|r| r.next.inner_steps += 1).is_err(), "settings are carried along");
+}
+
+/// Cut off with the policy `fork`: who goes is what all of them say, after the grace and not before.
+#[test]
+fn a_fork_needs_the_word_of_everybody_in_it() {
+    let mut run = spec();
+    run.partition.minority = starling_protocol::run::Minority::Fork;
+    let mut bench = Bench::flock_of(run, &voters(5));
+    for gone in [3, 4, 5] {
+        bench.feed(Input::PeerDown { peer: id(gone) });
+    }
+    let (record, proof) = fork_of(&bench, &[ME, 2], INCARNATION);
+    let Message::Fork(theirs) =
+        starling_protocol::wire::open(&Keys, &bench.spec.digest(), &proof.votes[1]).unwrap().message
+    else {
+        panic!("a fork's proof are statements of a fork");
+    };
+    let mut outputs = Vec::new();
+    let beat = |bench: &mut Bench, seconds: u64| {
+        let mut outputs = Vec::new();
+        for progress in 0..seconds {
+            let head = bench.standing(Phase::Training, progress);
+            outputs.extend(bench.say(2, &Message::Head(head)));
+            outputs.extend(bench.wait(1_000_000));
+        }
+        outputs
+    };
+    outputs.extend(beat(&mut bench, 50));
+    assert!(outputs.iter().any(|o| matches!(o, Output::Notice(Notice::CutOff { grace: 60_000_000, .. }))));
+    // Said too early, by one: nobody goes before its own grace is over.
+    outputs.extend(bench.say(2, &Message::Fork(theirs)));
+    assert!(commits(&outputs).is_empty());
+    let outputs = beat(&mut bench, 20);
+    assert_eq!(commits(&outputs), [&record], "the same record that the other builds");
+    let proven = bench.head.clone().and_then(|(_, proof)| proof).unwrap();
+    assert_eq!(proven.votes, proof.votes);
+    assert!(
+        outputs.contains(&Output::Notice(Notice::Forked { lineage: record.lineage, members: vec![id(ME), id(2)] }))
+    );
+}

@@ -1,0 +1,13 @@
+//! What an engine makes of strangers, liars and garbage.
+
+mod admission;
+mod bench;
+mod certificates;
+mod fixture;
+mod garbage;
+mod nonsense;
+mod restart;
+mod stalling;
+mod strangers;
+mod threats;
+mod watch;
