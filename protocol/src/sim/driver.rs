@@ -74,6 +74,7 @@ impl World {
         if !self.network.connected(from, to) {
             return;
         }
+        self.traffic.sent((from, to), super::world::kind(&bytes), bytes.len(), self.now);
         if self.nodes[from].liar.is_none() || self.calm {
             self.observe(&Observed::Sent { node: from, to, bytes: &bytes });
         }
@@ -309,6 +310,7 @@ impl World {
             self.process(node, |process| process.damaged = false);
             self.tainted.insert(link.digest);
         }
+        self.traffic.committed(link.digest, self.now);
         self.observe(&Observed::Committing { node, key, link: &link, state: &state, mine });
         if key.is_some_and(|key| key.attempt > 0) {
             self.marks.hit("later attempt committed");
@@ -344,6 +346,7 @@ impl World {
         self.process(node, |process| process.writes.push_back((token, write)));
         let slow = self.nodes[node].slow_disk_until > self.now && self.random.chance(50);
         let after = if slow { self.random.between(200, 4_000) * MS } else { self.random.between(1, 20) * MS };
+        let after = if self.options.steady { 1 } else { after };
         if planted!(Plant::SyncLies) && self.random.chance(50) {
             self.release(node, token);
             return self.schedule_own(after * 20, node, Event::Written { token });

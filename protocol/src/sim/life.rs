@@ -245,7 +245,7 @@ impl World {
         let others = self.nodes.iter().enumerate().filter(|(other, n)| *other != node && !n.disk.chain.is_empty());
         let then = self.now.saturating_sub(age.unwrap_or(0));
         let old = self.nodes[node].snapshots.iter().rev().find(|(at, _)| age.is_some() && *at <= then).cloned();
-        if others.count() == 0 || old.as_ref().is_some_and(|(since, _)| !self.remembered(node, *since)) {
+        if others.count() == 0 || old.as_ref().is_some_and(|(since, disk)| !self.remembered(node, *since, disk)) {
             return;
         }
         self.crash(node, false);
@@ -262,7 +262,12 @@ impl World {
 
     /// Whether all others have been there since then, and can tell: what they have seen a node sign is in their memory
     /// only. An old disk that nobody can tell from a new one breaks the promise, and is beyond what is promised.
-    fn remembered(&self, node: usize, since: u64) -> bool {
+    fn remembered(&self, node: usize, since: u64, old: &Disk) -> bool {
+        // A voter that decides alone, or with one other, may have told nobody.
+        let many = |disk: &Disk| disk.head().is_some_and(|head| head.record.voters().count() > 2);
+        if !many(old) || !many(&self.nodes[node].disk) {
+            return false;
+        }
         let there = |other: usize| {
             let machine = &self.nodes[other];
             machine.working() && machine.started_at <= since && machine.paused_until <= self.now

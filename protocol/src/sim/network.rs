@@ -40,6 +40,7 @@ pub struct Network {
     capacity: u64,
     loss: u64,
     keep_old: bool,
+    steady: bool,
 }
 
 fn pair(a: usize, b: usize) -> (usize, usize) {
@@ -49,8 +50,14 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
 impl Network {
     pub fn new(options: &Options, random: &mut Random) -> Self {
         let nodes = options.nodes;
-        let link =
-            |_| Link { mean: random.between(options.delay / 2, options.delay * 3 / 2).max(200), ..Link::default() };
+        let link = |_| Link {
+            mean: if options.steady {
+                options.delay
+            } else {
+                random.between(options.delay / 2, options.delay * 3 / 2).max(200)
+            },
+            ..Link::default()
+        };
         Self {
             nodes,
             links: (0..nodes * nodes).map(link).collect(),
@@ -60,6 +67,7 @@ impl Network {
             capacity: options.capacity.max(1),
             loss: options.loss,
             keep_old: options.replays,
+            steady: options.steady,
         }
     }
 
@@ -139,7 +147,7 @@ impl Network {
         if self.blocked(from, to, now) {
             return None;
         }
-        let (capacity, loss, keep) = (self.capacity, self.loss, self.keep_old);
+        let (capacity, loss, keep, steady) = (self.capacity, self.loss, self.keep_old, self.steady);
         let link = self.link(from, to)?;
         if keep {
             link.old.push_back(Rc::clone(bytes));
@@ -148,7 +156,8 @@ impl Network {
             }
         }
         link.busy_until = link.busy_until.max(now) + bytes.len() as u64 * SECOND / capacity;
-        let mut at = link.busy_until.max(link.clogged_until) + random.delay(link.mean);
+        let flight = if steady { link.mean } else { random.delay(link.mean) };
+        let mut at = link.busy_until.max(link.clogged_until) + flight;
         while loss > 0 && random.chance(loss) {
             // A retransmission holds up all that comes after.
             at += 200 * MS + 2 * link.mean;

@@ -50,6 +50,8 @@ pub struct Options {
     pub delay: u64,
     /// Bytes a second of each direction of a link.
     pub capacity: u64,
+    /// Every message takes the mean delay, and disks take no time: for measuring.
+    pub steady: bool,
     /// Percent of messages that a lossy link delays by a retransmission.
     pub loss: u64,
 }
@@ -133,6 +135,7 @@ impl Options {
             duration: 0,
             delay: 20 * MS,
             capacity: 100 << 20,
+            steady: false,
             loss: 0,
         }
     }

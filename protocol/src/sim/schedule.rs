@@ -131,7 +131,7 @@ fn kinds(options: &Options) -> Vec<Kind> {
         (options.crashes, 4, Kind::Crash),
         (options.blackouts, 1, Kind::Blackout),
         (options.wipes, 1, Kind::Wipe),
-        (options.old_disks, 1, Kind::OldDisk),
+        (options.old_disks, 3, Kind::OldDisk),
         (options.slow_disks, 2, Kind::SlowDisk),
         (options.pauses, 2, Kind::Pause),
         (options.clock_jumps, 1, Kind::ClockJump),
@@ -155,7 +155,10 @@ fn one(kind: Kind, random: &mut Random, options: &Options) -> Fault {
         Kind::Crash => Fault::Crash { node, silent: options.silent && random.chance(40), back },
         Kind::Blackout => Fault::Blackout { spread: random.between(0, 2 * SECOND), back },
         Kind::Wipe => Fault::Wipe { node, back },
-        Kind::OldDisk => Fault::OldDisk { node, age: random.between(1, 20) * SECOND, back },
+        // Soon back with a disk from just before: the round that it has spoken in still goes on.
+        Kind::OldDisk => {
+            Fault::OldDisk { node, age: random.between(100, 6_000) * MS, back: random.between(200, 1_500) * MS }
+        }
         Kind::SlowDisk => Fault::SlowDisk { node, lasts },
         Kind::Pause => Fault::Pause { node, lasts },
         Kind::ClockJump => Fault::ClockJump { node, by: random.between(1, 3_600) * SECOND },
