@@ -48,7 +48,7 @@ impl Engine {
 
     pub(super) fn receive(&mut self, from: NodeId, bytes: &[u8]) {
         if self.peers.get(&from).is_some_and(|peer| peer.refused) {
-            return;
+            return self.stale(from);
         }
         let opened = match wire::open(self.verifier.as_ref(), &self.run, bytes) {
             Ok(opened) => opened,
