@@ -231,8 +231,8 @@ impl<V: Choice> Ballot<V> {
             }
         }
         let own = self.next.as_ref().map(|next| &next.said).or(self.said.as_ref()).map_or(0, |said| said.ballot);
-        if let Some(said) = copy.filter(|copy| copy.ballot > own) {
-            self.next = Some(Next { said, why: Why::Copied });
+        if let Some((said, why)) = copy.filter(|(copy, _)| copy.ballot > own) {
+            self.next = Some(Next { said, why });
         }
     }
 
@@ -253,14 +253,17 @@ impl<V: Choice> Ballot<V> {
         }
     }
 
-    /// The entry into the latest ballot that another voter is in with a value that can be copied.
-    fn later(&self, quorum: &Quorum, copyable: impl Fn(&V) -> bool) -> Option<Said<V>> {
+    /// The entry into the latest ballot that another voter is in with a value that can be copied. One that was voted for
+    /// there has to be: a quorum held its bytes.
+    fn later(&self, quorum: &Quorum, copyable: impl Fn(&V) -> bool) -> Option<(Said<V>, Why)> {
         let own = self.said.as_ref().map_or(0, |said| said.ballot);
         let heard = self.estimates.iter().chain(&self.votes);
         let heard = heard.filter(|(id, said)| said.ballot > own && quorum.incarnation(id).is_some());
-        let latest = heard.map(|(_, said)| said).filter(|said| copyable(&said.value));
+        let forced = |said: &Said<V>| said.voted == Some(true);
+        let latest = heard.map(|(_, said)| said).filter(|said| forced(said) || copyable(&said.value));
         let latest = latest.max_by_key(|said| (said.ballot, said.voted))?;
-        Some(Said { ballot: latest.ballot, value: latest.value.clone(), voted: None })
+        let why = if forced(latest) { Why::Forced } else { Why::Copied };
+        Some((Said { ballot: latest.ballot, value: latest.value.clone(), voted: None }, why))
     }
 
     /// The vote that follows from the estimates of this ballot.

@@ -218,6 +218,10 @@ impl Schedule {
                 if round % 4 == 0 {
                     self.voters[*at].out_of_reach.clear();
                 }
+                // Who cannot rebuild what others can has a damaged state, and fetches it anew.
+                if round == 60 {
+                    self.voters[*at].cannot.clear();
+                }
                 if self.voters[*at].ballot.said().is_none() {
                     self.propose(*at);
                 }

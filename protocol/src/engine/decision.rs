@@ -13,7 +13,7 @@ use crate::message::{Certificate, Estimate, Message, Question, Stamp, Value, Val
 use crate::plant::{Plant, planted};
 use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Attempts after attempt 0 at one round before voters enter with SKIP.
 pub(super) const ATTEMPTS_MAX: u32 = 3;
@@ -232,12 +232,16 @@ impl Engine {
     /// One step of the ballot; whether there may be another.
     fn step_record_vote(&mut self) -> bool {
         let patience = self.vote_patience();
+        // Results that somebody here names, beside this node itself: after a repair it may have named one that it lost.
+        let named = self.named_by_others();
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return false };
         let Some((skip, _)) = &round.skip else { return false };
         let fallback = Value::skip(*skip);
         let (holding, fetching, now) = (&round.holding, &round.fetching, self.now);
         // Nobody could give it just now. It may be needed all the same, and is asked for again after a while.
-        let failed = |digest: &Digest| fetching.get(digest).is_some_and(|f| f.failures > 0 && now < f.not_before);
+        let failed = |digest: &Digest| {
+            !named.contains(digest) || fetching.get(digest).is_some_and(|f| f.failures > 0 && now < f.not_before)
+        };
         let usable = |value: &Value| match value.kind {
             ValueKind::Skip => value.digest == fallback.digest,
             ValueKind::Set => false,
@@ -270,6 +274,14 @@ impl Engine {
         }
         self.fetch(&said.value);
         false
+    }
+
+    /// Values of the record vote that voters name who are here.
+    fn named_by_others(&self) -> BTreeSet<Digest> {
+        let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| id);
+        let others = voters.filter(|id| **id != self.me && self.is_present(id));
+        let ballot = self.round.as_ref().and_then(|round| round.record_vote.ballot.as_ref());
+        others.flat_map(|id| ballot.into_iter().flat_map(|b| b.names(id))).map(|value| value.digest).collect()
     }
 
     /// How long to wait for more than a quorum, by the ballot.

@@ -129,7 +129,11 @@ impl Engine {
             }
             return true;
         }
-        // Either the holder's state or this node's is damaged. If the others decide for it, it is this node's.
+        // Either the holder's state or this node's is damaged: looks at the own. If the others decide for it, it is that.
+        if let Some(round) = self.round.as_mut().filter(|round| !round.verifying) {
+            round.verifying = true;
+            self.out.push(Output::VerifyState);
+        }
         self.out.push(Output::Abandon { key: *key });
         let decided = self.round.as_ref().is_some_and(|round| {
             let by_vote =
