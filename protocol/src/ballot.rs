@@ -243,12 +243,23 @@ impl<V: Choice> Ballot<V> {
 
     /// A quorum votes for one value in one ballot.
     fn decide(&mut self, quorum: &Quorum) {
+        if self.decided.is_some() {
+            return;
+        }
         let votes: Vec<&Said<V>> = self.votes.values().filter(|said| said.voted == Some(true)).collect();
         let mixes =
             |a: &Said<V>, b: &Said<V>| planted!(Plant::MixBallots) && (a.voted, &a.value) == (b.voted, &b.value);
         let agrees = |a: &Said<V>, id: &NodeId| self.votes.get(id).is_some_and(|b| b == a || mixes(a, b));
-        let winner = votes.into_iter().find(|said| quorum.met_by(|id| agrees(said, id)));
-        if let (None, Some(winner)) = (&self.decided, winner) {
+        // Most vote for the same: each value is counted once.
+        let mut counted: Vec<&Said<V>> = Vec::new();
+        let winner = votes.into_iter().find(|said| {
+            if counted.contains(said) {
+                return false;
+            }
+            counted.push(said);
+            quorum.met_by(|id| agrees(said, id))
+        });
+        if let Some(winner) = winner {
             self.decided = Some((winner.ballot, winner.value.clone()));
         }
     }

@@ -4,8 +4,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
 /// A node's ed25519 public key. Ordered by bytes, printed as lower-case hex, which is also its form in text formats.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct NodeId(pub [u8; 32]);
+
+impl NodeId {
+    /// The first bytes as a number that is ordered like them.
+    fn head(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+// By bytes. The engine looks members up in ordered maps all the time, and keys differ in their first bytes: comparing
+// these as a number saves most calls of memcmp.
+impl Ord for NodeId {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.head().cmp(&other.head()).then_with(|| self.0.cmp(&other.0))
+    }
+}
+
+impl PartialOrd for NodeId {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 // Written like a digest, without being one.
 impl Serialize for NodeId {

@@ -92,11 +92,11 @@ impl Engine {
             }
             return;
         }
-        let ready: Vec<SignedReady> =
-            round.expected.iter().filter_map(|id| self.ready_of(id, round)).cloned().collect();
-        let present = round.expected.iter().all(|id| self.is_present(id));
-        if ready.len() == round.expected.len() && present && !ready.is_empty() {
+        let complete = |id: &NodeId| self.ready_of(id, round).is_some() && self.is_present(id);
+        if !round.expected.is_empty() && round.expected.iter().all(complete) {
             if round.expected.contains(&self.me) {
+                let ready: Vec<SignedReady> =
+                    round.expected.iter().filter_map(|id| self.ready_of(id, round)).cloned().collect();
                 self.start_attempt(0, &ready);
             }
             return;

@@ -213,6 +213,13 @@ impl Engine {
     fn check_stall(&mut self) {
         let Some(round) = &self.round else { return };
         let Some(attempt) = round.running.as_ref() else { return };
+        let doublings = round.failures.min(PATIENCE_DOUBLINGS);
+        let lively = |moved: Moment| self.now.since(moved) < (2 * self.timing.patience_min) << doublings;
+        let young = self.now.since(attempt.began) < self.timing.unmeasured.min(self.timing.patience_max);
+        let peer = |id: &NodeId| self.peers.get(id).is_some_and(|peer| lively(peer.moved_at));
+        if young && (lively(attempt.moved_at) || attempt.members.iter().any(peer)) {
+            return;
+        }
         let (mut moved, mut patience) = (attempt.moved_at, 2 * self.timing.patience_min);
         let mut bytes = BTreeMap::from([(self.me, attempt.progress)]);
         for (id, peer) in attempt.members.iter().filter_map(|id| Some((*id, self.peers.get(id)?))) {
@@ -222,7 +229,6 @@ impl Engine {
                 bytes.insert(id, head.progress);
             }
         }
-        let doublings = round.failures.min(PATIENCE_DOUBLINGS);
         let creeps = self.now.since(attempt.began) >= self.longest_reduction(round, attempt) << doublings;
         if self.now.since(moved) < patience << doublings && !creeps {
             return;

@@ -103,7 +103,9 @@ impl Engine {
             return Some(fault::RESTARTED);
         }
         let since = self.now.since(peer.moved_at.max(round.began).max(peer.switched_at));
-        let stuck = self.owes(peer, round, ready).is_some_and(|phase| since >= self.stall(peer, phase));
+        // Most have moved just now: only for the others it is worth to look at their pace.
+        let quiet = since >= (2 * self.timing.patience_min).min(self.timing.unmeasured);
+        let stuck = quiet && self.owes(peer, round, ready).is_some_and(|phase| since >= self.stall(peer, phase));
         if stuck {
             return Some(fault::STUCK);
         }

@@ -317,7 +317,9 @@ impl Bench {
 
     /// The attempt that the engine was last told to make.
     pub fn running(&self) -> AttemptKey {
-        self.reducing.expect("an attempt was begun")
+        let view = self.engine.view();
+        let waiting = || format!("no attempt in round {} of {:?}: {:?}", view.round + 1, view.phase, view.waiting);
+        self.reducing.unwrap_or_else(|| panic!("{}", waiting()))
     }
 
     /// The attempt's result is complete here: what the engine says of it.
