@@ -51,6 +51,7 @@ test: system-test
 	else \
 		$(CARGO) test $(BUILD) --no-fail-fast; \
 	fi
+	@$(MAKE) --no-print-directory sim SEEDS=1000 PLANTS=0
 	@$(MAKE) --no-print-directory fuzz SECONDS=3
 
 verify: system-test
@@ -78,4 +79,4 @@ fuzz: system
 SIM := CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/sim $(CARGO) run --release --locked --quiet --manifest-path tests/sim/Cargo.toml --
 sim:
 	@$(SIM) --canary
-	@$(SIM) --seeds $(SEEDS) --plants $(PLANTS) $(if $(JSON),--json $(JSON))
+	@$(SIM) --seeds $(SEEDS) $(if $(filter-out 0,$(PLANTS)),--plants $(PLANTS)) $(if $(JSON),--json $(JSON))
