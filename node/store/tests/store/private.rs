@@ -1,6 +1,6 @@
 //! The node's own state: written and read in pieces, the old one or the new one, never a mix.
 
-use crate::support::{History, create, files, flip, image, open};
+use crate::support::{History, create, files, flip, image, open, scratch};
 use starling_store::{Part, Store, StoreError};
 use std::fs;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn file(dir: &Path) -> std::path::PathBuf {
 
 #[test]
 fn what_was_written_is_read_also_over_a_reset() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     history.commit(&store);
     assert_eq!(read(&store).unwrap(), None);
@@ -56,7 +56,7 @@ fn what_was_written_is_read_also_over_a_reset() {
 
 #[test]
 fn a_kill_between_pieces_leaves_the_state_before() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let store = create(dir.path());
     let (old, new) = (state(2, 1), state(3, 2));
     write(&store, &old);
@@ -75,7 +75,7 @@ fn a_kill_between_pieces_leaves_the_state_before() {
 
 #[test]
 fn a_writer_that_is_given_up_or_breaks_its_word_leaves_the_state_before() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let store = create(dir.path());
     let old = state(1, 1);
     write(&store, &old);
@@ -92,7 +92,7 @@ fn a_writer_that_is_given_up_or_breaks_its_word_leaves_the_state_before() {
 
 #[test]
 fn smaller_state_leaves_nothing_of_the_larger() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let store = create(dir.path());
     write(&store, &state(4, 1));
     let small = state(1, 2);
@@ -105,7 +105,7 @@ fn smaller_state_leaves_nothing_of_the_larger() {
 
 #[test]
 fn damage_in_any_piece_is_noticed_once() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let store = create(dir.path());
     let bytes = state(3, 1);
     write(&store, &bytes);
@@ -133,7 +133,7 @@ fn damaged(store: &Store, what: &str) {
 
 #[test]
 fn names_and_sizes_have_bounds() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = scratch();
     let store = create(dir.path());
     for name in ["", "../escape", "Moments", &"x".repeat(33)] {
         assert!(matches!(store.write_private(name, 1), Err(StoreError::Malformed { .. })), "{name}");
