@@ -41,6 +41,7 @@ impl Engine {
         let Some(round) = &mut self.round else { return };
         let waits = |f: &Fetching| f.active || f.candidate.is_some() || now < f.not_before;
         if sources.is_empty()
+            || contradicts_own(&round.holding, value)
             || round.holding.contains_key(&value.digest)
             || round.fetching.get(&value.digest).is_some_and(waits)
             // Two results of one attempt, of which one is wrong, must not be taken for each other.
@@ -134,7 +135,10 @@ impl Engine {
             round.verifying = true;
             self.out.push(Output::VerifyState);
         }
-        self.out.push(Output::Abandon { key: *key });
+        // The update of a result of this attempt that is held goes by the same name, and stays.
+        if self.round.as_ref().is_none_or(|round| round.holding.values().all(|held| held.candidate.key != *key)) {
+            self.out.push(Output::Abandon { key: *key });
+        }
         let decided = self.round.as_ref().is_some_and(|round| {
             let by_vote =
                 round.record_vote.ballot.as_ref().and_then(|b| b.decided()).is_some_and(|(_, v)| v.digest == digest);
