@@ -54,7 +54,7 @@ pub fn verify(
 }
 
 /// Checks signatures and quorum alone: that voters of `quorum`, those after the record of digest `parent`, decided
-/// `certificate.record`.
+/// `certificate.record`. That its lineage is the parent's is for the caller to compare.
 ///
 /// # Errors
 /// The first reason why they did not.
@@ -70,10 +70,10 @@ pub fn verify_votes(
     for bytes in &certificate.votes {
         let opened = open(verifier, run, bytes)?;
         let Message::Vote(vote) = opened.message else { return Err(CertificateError::OtherVote) };
-        let asked = (vote.question.lineage, vote.question.seq, vote.question.parent, vote.question.instance);
+        let asked = (vote.question.seq, vote.question.parent, vote.question.instance);
         let one_ballot = *ballot.get_or_insert(vote.ballot) == vote.ballot;
         let for_it = vote.voted && vote.value.digest == certificate.record && vote.value.kind != ValueKind::Set;
-        if asked != (certificate.lineage, certificate.seq, *parent, Question::RECORD) || !one_ballot || !for_it {
+        if asked != (certificate.seq, *parent, Question::RECORD) || !one_ballot || !for_it {
             return Err(CertificateError::OtherVote);
         }
         if !quorum.has(&opened.sender, vote.incarnation) {
@@ -139,12 +139,16 @@ fn ascend(signers: &mut Vec<NodeId>, sender: NodeId) -> Result<(), CertificateEr
 }
 
 /// The certificate of votes as received, from whichever votes for one record were collected in one ballot.
-pub fn of_votes<'a>(decided: &Vote, votes: impl IntoIterator<Item = (&'a NodeId, &'a Vec<u8>)>) -> Certificate {
+pub fn of_votes<'a>(
+    lineage: Digest,
+    decided: &Vote,
+    votes: impl IntoIterator<Item = (&'a NodeId, &'a Vec<u8>)>,
+) -> Certificate {
     let question = &decided.question;
     let mut by_sender: Vec<(&NodeId, &Vec<u8>)> = votes.into_iter().collect();
     by_sender.sort_unstable_by_key(|(id, _)| **id);
     Certificate {
-        lineage: question.lineage,
+        lineage,
         seq: question.seq,
         record: decided.value.digest,
         votes: by_sender.into_iter().map(|(_, bytes)| bytes.clone()).collect(),

@@ -208,9 +208,8 @@ numbered!(ValueKind, "kind of value", { Commit = "commit", Skip = "skip", Set = 
 /// What is decided by one vote.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Question {
-    pub lineage: Digest,
     pub seq: u64,
-    /// The head record that this follows.
+    /// The head record that this follows, and with it the lineage.
     pub parent: Digest,
     /// [`Question::RECORD`]: the record itself; else the set of the attempt of this number, from 1.
     pub instance: u32,

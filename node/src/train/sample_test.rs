@@ -81,15 +81,14 @@ pub fn genesis() -> Link {
 pub fn skip(parent: &Link, voters: usize) -> Link {
     let record = succession::skip(&parent.record, parent.digest).expect("it fits");
     let digest = record.digest();
-    let question =
-        Question { lineage: record.lineage, seq: record.seq, parent: parent.digest, instance: Question::RECORD };
+    let question = Question { seq: record.seq, parent: parent.digest, instance: Question::RECORD };
     let vote = Vote { question, incarnation: 1, ballot: 0, value: Value::skip(digest), voted: true };
     let sealed: Vec<(NodeId, Vec<u8>)> = signers()
         .iter()
         .take(voters)
         .map(|signer| (signer.id(), wire::seal(signer, &record.run, &Message::Vote(vote.clone())).expect("it seals")))
         .collect();
-    let certificate = certificate::of_votes(&vote, sealed.iter().map(|(id, bytes)| (id, bytes)));
+    let certificate = certificate::of_votes(record.lineage, &vote, sealed.iter().map(|(id, bytes)| (id, bytes)));
     Link { record, digest, certificate: Some(certificate) }
 }
 

@@ -100,7 +100,7 @@ impl Engine {
         let mut resumed = Instance { ballot: Some(Ballot::resume(me, estimate, vote)), ..Instance::default() };
         let (seq, instance) = (round.seq, register.stamp.instance);
         if let Some((ballot, value, voted)) = register.vote {
-            let question = Question { lineage: register.lineage, seq, parent: register.parent, instance };
+            let question = Question { seq, parent: register.parent, instance };
             let vote = Vote { question, incarnation: register.incarnation, ballot, value, voted };
             if let Some(bytes) = self.seal(&Message::Vote(vote.clone())) {
                 resumed.signed.insert(me, (vote, bytes));
@@ -117,8 +117,8 @@ impl Engine {
 
     /// What the vote on this instance is about.
     pub(super) fn question(&self, instance: u32) -> Option<Question> {
-        let (round, head) = self.round.as_ref().zip(self.head.as_ref())?;
-        Some(Question { lineage: head.record.lineage, seq: round.seq, parent: round.parent, instance })
+        let round = self.round.as_ref()?;
+        Some(Question { seq: round.seq, parent: round.parent, instance })
     }
 
     pub(super) fn hear_estimate(&mut self, from: NodeId, estimate: Estimate) {
@@ -294,7 +294,8 @@ impl Engine {
 
     /// Writes and says what is pending in a vote; whether it did.
     pub(super) fn say(&mut self, instance: u32) -> bool {
-        let Some(question) = self.question(instance) else { return false };
+        let Some((question, head)) = self.question(instance).zip(self.head.as_ref()) else { return false };
+        let (lineage, parent) = (head.record.lineage, question.parent);
         let record = instance == Question::RECORD;
         let Some(round) = &mut self.round else { return false };
         let vote = if record { &mut round.record_vote } else { &mut round.set_vote };
@@ -316,7 +317,6 @@ impl Engine {
                 Some(voted) => vote = Some((*ballot, value.clone(), *voted)),
             }
         }
-        let (lineage, parent) = (question.lineage, question.parent);
         let register = Register { incarnation, lineage, parent, stamp, estimate, vote };
         let token = self.persist(register, candidate);
         let (message, vote) = match said.voted {
@@ -385,7 +385,8 @@ impl Engine {
         let value = value.clone();
         let signed: Vec<(&NodeId, &(Vote, Vec<u8>))> = round.record_vote.signed.iter().filter(deciders).collect();
         let Some(vote) = signed.first().map(|(_, (vote, _))| vote.clone()) else { return };
-        let certificate = certificate::of_votes(&vote, signed.iter().map(|(id, (_, bytes))| (*id, bytes)));
+        let certificate =
+            certificate::of_votes(round.lineage, &vote, signed.iter().map(|(id, (_, bytes))| (*id, bytes)));
         self.conclude(value.digest, certificate);
     }
 

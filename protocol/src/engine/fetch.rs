@@ -6,7 +6,7 @@ use super::config::Candidate;
 use super::decision::Holding;
 use super::io::{AttemptKey, Notice, Output};
 use super::succession::{self, SignedReady};
-use crate::message::{Message, Question, Value};
+use crate::message::{Message, Value};
 use crate::plant::{Plant, planted};
 use crate::record::Record;
 use crate::{Digest, NodeId, wire};
@@ -30,8 +30,8 @@ impl Engine {
     /// Asks for a result that others hold, from all who have named it.
     pub(super) fn fetch(&mut self, value: &Value) {
         let now = self.now;
-        let Some((question, round)) = self.question(Question::RECORD).zip(self.round.as_ref()) else { return };
-        let key = AttemptKey { lineage: question.lineage, seq: question.seq, attempt: value.attempt, set: value.set };
+        let Some(round) = &self.round else { return };
+        let key = AttemptKey { lineage: round.lineage, seq: round.seq, attempt: value.attempt, set: value.set };
         let names = |id: &&NodeId| {
             round.record_vote.ballot.as_ref().is_some_and(|ballot| ballot.names(id).any(|named| named == value))
         };

@@ -18,9 +18,9 @@ impl Verifier for Trusting {
     }
 }
 
-/// Where the fields begin in a body: behind the tag. A question is three digests or numbers of 76 bytes in all.
+/// Where the fields begin in a body: behind the tag. A question has 44 bytes.
 const FIELDS: usize = 2;
-const QUESTION: usize = 32 + 8 + 32 + 4;
+const QUESTION: usize = 8 + 32 + 4;
 /// Where the value begins in an estimate and in a vote, and where its set's length is in it.
 const SAID_VALUE: usize = FIELDS + QUESTION + 8 + 4;
 const VALUE_MEMBERS: usize = 1 + 32 + 8 + 4 + 4 + 32;

@@ -117,7 +117,7 @@ pub fn record() -> Record {
 }
 
 pub fn question() -> Question {
-    Question { lineage: digest(2), seq: 4, parent: digest(4), instance: Question::RECORD }
+    Question { seq: 4, parent: digest(4), instance: Question::RECORD }
 }
 
 pub fn value() -> Value {

@@ -365,8 +365,7 @@ impl Bench {
 
     pub fn question(&self) -> Question {
         let record = self.record();
-        let (lineage, seq, parent) = (record.lineage, record.seq + 1, record.digest());
-        Question { lineage, seq, parent, instance: Question::RECORD }
+        Question { seq: record.seq + 1, parent: record.digest(), instance: Question::RECORD }
     }
 
     /// A certificate of these members' votes for a value.
@@ -375,7 +374,7 @@ impl Bench {
             members.iter().map(|n| (id(*n), self.vote(*n, value.clone(), 0))).collect();
         let question = self.question();
         let vote = Vote { question, incarnation: INCARNATION, ballot: 0, value: value.clone(), voted: true };
-        certificate::of_votes(&vote, &votes)
+        certificate::of_votes(self.record().lineage, &vote, &votes)
     }
 
     /// The picture of the engine without what only time changes.

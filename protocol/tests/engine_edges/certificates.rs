@@ -53,7 +53,6 @@ fn a_quorum_of_votes_in_one_ballot_proves_a_record() {
     let question = bench.question();
     assert_eq!(asked(Question { seq: 2, ..question.clone() }), Err(CertificateError::OtherVote));
     assert_eq!(asked(Question { parent: digest(1), ..question.clone() }), Err(CertificateError::OtherVote));
-    assert_eq!(asked(Question { lineage: digest(1), ..question.clone() }), Err(CertificateError::OtherVote));
     let said = Estimate { question, incarnation: INCARNATION, ballot: 0, value: value.clone() };
     let estimate = changed(&move |votes| votes[1] = bench_seal(3, &Message::Estimate(said.clone())));
     assert_eq!(estimate, Err(CertificateError::OtherVote), "an estimate decides nothing");

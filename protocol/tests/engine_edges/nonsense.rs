@@ -86,7 +86,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
     let parent = if words.below(8) > 0 { head } else { words.pick(&digests) };
     let seq = words.near(record.seq + 1).max(1);
     let instance = [Question::RECORD, 1, 2, 3, words.next() as u32 | 1][words.below(5) as usize];
-    let question = Question { lineage, seq, parent, instance };
+    let question = Question { seq, parent, instance };
     let incarnation = words.near(INCARNATION);
     let ballot = words.near(0) as u32;
     let value = any_value(instance, &digests, words);

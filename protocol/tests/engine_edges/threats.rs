@@ -24,7 +24,7 @@ fn harmless(outputs: &[Output]) -> bool {
 fn frames_of_a_round(bench: &mut Bench) -> Vec<(u8, Vec<u8>)> {
     let record = bench.record();
     let question = bench.question();
-    let (lineage, seq, parent) = (question.lineage, question.seq, question.parent);
+    let (lineage, seq, parent) = (record.lineage, question.seq, question.parent);
     let value = Value { kind: ValueKind::Set, set: digest(8), members: vec![0b11], ..Value::skip(digest(8)) };
     let value = Value { contributors: 2, attempt: 1, ..value };
     let besides = [

@@ -2,6 +2,7 @@
 
 use super::{Invariant, Observed, require};
 use crate::message::{Message, Question, Stamp, Value};
+use crate::sim::disk::Write;
 use crate::sim::world::{World, kind};
 use crate::{Digest, NodeId};
 use std::collections::BTreeMap;
@@ -13,6 +14,8 @@ type Voice = (NodeId, u64, Digest);
 pub(super) struct Registers {
     said: BTreeMap<(Voice, Digest, Stamp), (Value, bool)>,
     newest: BTreeMap<Voice, Stamp>,
+    /// The lineages of the records that votes followed, by their digests.
+    lineages: BTreeMap<Digest, Digest>,
 }
 
 impl Invariant for Registers {
@@ -21,6 +24,9 @@ impl Invariant for Registers {
     }
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
+        if let Observed::Stored { write: Write::Vote { register, .. }, .. } = event {
+            self.lineages.insert(register.parent, register.lineage);
+        }
         let Observed::Sent { node, bytes, .. } = event else { return Ok(()) };
         if !matches!(kind(bytes), "estimate" | "vote") {
             return Ok(());
@@ -31,7 +37,8 @@ impl Invariant for Registers {
             Message::Vote(said) => (said.question, said.incarnation, said.ballot, 2, said.value, said.voted),
             _ => return Ok(()),
         };
-        let Question { lineage, seq, parent, instance } = question;
+        let Question { seq, parent, instance } = question;
+        let lineage = self.lineages.get(&parent).copied().unwrap_or_default();
         let stamp = Stamp { seq, instance, ballot, phase };
         let voice = (opened.sender, incarnation, lineage);
         let written = world.nodes[*node].disk.register.as_ref();
