@@ -10,6 +10,7 @@ use starling_protocol::record::Record;
 use starling_protocol::run::Codec;
 use starling_protocol::state::{self, Manifest, StateError};
 use starling_protocol::{Digest, outer, update};
+use starling_store::LoadedState;
 
 /// Elements of one chunk of the state.
 const STATE_CHUNK_ELEMENTS: usize = STATE_CHUNK_BYTES / 4;
@@ -90,6 +91,12 @@ impl Canonical {
     /// The state is lost then.
     pub fn apply(&mut self, step: &OuterStep) -> Result<(), StepError> {
         step.apply(&mut self.theta, &mut self.momentum)
+    }
+
+    /// Takes the place of what was held.
+    pub fn take(&mut self, loaded: LoadedState) {
+        (self.theta, self.momentum) = (loaded.theta, loaded.momentum);
+        self.stand_on(loaded.record);
     }
 
     /// Makes `record` the head; the state is its already.

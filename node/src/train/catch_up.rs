@@ -7,6 +7,7 @@
 //! replaying them must give its state root. Until a new state is complete, the old one stays.
 
 use super::chain::{self, Link, NoChain};
+use super::head::Head;
 use super::ledger::Job;
 use crate::net::NetHandle;
 use crate::net::fetch::{Expect, FetchError, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
@@ -68,8 +69,8 @@ pub struct Task {
     pub store: Arc<Store>,
     pub spec: RunSpec,
     pub elements: usize,
-    /// The head held now and the schema.
-    pub head: (Record, Digest),
+    /// What is held now.
+    pub head: Arc<Head>,
     /// Bytes received so far.
     pub bytes: AtomicU64,
     /// Where the state stands by now, if it has moved.
@@ -112,7 +113,7 @@ impl Task {
     /// From the head held here; by way of a snapshot if the sources have dropped the updates in between.
     async fn onward(&self, progress: Progress<'_>) -> Result<Link, Failed> {
         // What is held here was checked when it came.
-        let held = Link { record: self.head.0.clone(), digest: self.head.0.digest(), certificate: None };
+        let held = Link { record: self.head.record.clone(), digest: self.head.record.digest(), certificate: None };
         let mut why = "no peer to fetch from".to_string();
         let (mut diverged, mut asked) = (0, 0);
         for source in &self.errand.sources {
@@ -123,7 +124,7 @@ impl Task {
                 },
                 Err(NoChain::Diverged) => {
                     diverged += 1;
-                    why = format!("the flock's records do not follow record {} of this node", self.head.0.seq);
+                    why = format!("the flock's records do not follow record {} of this node", self.head.record.seq);
                 }
                 Err(NoChain::Other(reason)) => why = reason,
             }
@@ -185,7 +186,7 @@ impl Task {
     /// Checks that the manifest is of the record at `seq`, and that the record leads to the target.
     async fn snapshot(&self, source: NodeId, seq: u64, manifest: &[u8]) -> Result<Offer, String> {
         let manifest = Manifest::decode(manifest).map_err(|e| e.to_string())?;
-        if manifest.schema != self.head.1 || manifest.elements != self.elements as u64 {
+        if manifest.schema != self.head.schema || manifest.elements != self.elements as u64 {
             return Err("its snapshot is of another model".into());
         }
         let found = chain::at(seq, |request, expected| self.ask(source, request, expected)).await;

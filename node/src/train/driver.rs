@@ -1,11 +1,12 @@
 //! The one task that owns the protocol engine: everything that happens becomes an input, and every output is
 //! carried out here or handed to whoever can.
 
+use super::head::SharedState;
 use super::ledger::{Done, Job, Ledger, Update};
 use super::reduction::Reduction;
 use super::trainer::{self, Happened, TrainerHandle};
 use super::view::Gauges;
-use super::{candidate, catch_up};
+use super::{candidate, catch_up, ending};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
 use crate::watch::event::{Committed, Event};
@@ -27,14 +28,8 @@ use tokio::sync::mpsc;
 const RESULTS_MAX: usize = 256;
 /// Outputs that may wait for a write; the engine has a handful under way.
 const HELD_MAX: usize = 4096;
-/// How long a node that has spent its budget stays to hand out the last record.
-const FAREWELL: Duration = Duration::from_secs(10);
 /// A wait is shown when it has lasted so long.
 const WAIT_SHOWN: Duration = Duration::from_secs(3);
-/// How long the trainer may take to notice the end and to save its moments: the whole end stays within 10 seconds.
-const CLOSING: Duration = Duration::from_secs(7);
-/// How long the final validation may take.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
@@ -98,7 +93,7 @@ pub struct Driver {
     pub(super) engine: Engine,
     pub(super) net: NetHandle,
     pub(super) ledger_jobs: mpsc::Sender<Job>,
-    pub(super) state: super::ledger::Shared,
+    pub(super) state: Arc<SharedState>,
     pub(super) trainer_jobs: mpsc::Sender<trainer::Job>,
     pub(super) trainer: TrainerHandle,
     pub(super) store: Arc<Store>,
@@ -200,7 +195,7 @@ impl Driver {
         }
         let finish = driver.close(&mut net_events, &mut ledger_done, &mut trainer_events).await;
         drop((net_events, ledger_done, trainer_events, result_queue));
-        end_of(threads).await;
+        ending::end_of(threads).await;
         finish
     }
 
@@ -221,7 +216,7 @@ impl Driver {
         self.inputs.push_back(input);
     }
 
-    async fn ledger_done(&mut self, done: Done) -> Result<(), Failure> {
+    pub(super) async fn ledger_done(&mut self, done: Done) -> Result<(), Failure> {
         match done {
             Done::Applied { key, state_root } => self.feed(Input::Applied { key, state_root }).await,
             Done::NotApplied { key, reason } => self.feed(Input::ReduceFailed { key, suspect: None, reason }).await,
@@ -240,7 +235,7 @@ impl Driver {
         }
     }
 
-    async fn net_event(&mut self, event: NetEvent) -> Result<(), Failure> {
+    pub(super) async fn net_event(&mut self, event: NetEvent) -> Result<(), Failure> {
         match event {
             NetEvent::PeerUp { peer } => {
                 self.show(Event::PeerUp { peer: peer.to_string() });
@@ -297,7 +292,7 @@ impl Driver {
         }
     }
 
-    async fn trainer_event(&mut self, happened: Happened) -> Result<(), Failure> {
+    pub(super) async fn trainer_event(&mut self, happened: Happened) -> Result<(), Failure> {
         match happened {
             Happened::Step { round, step, steps, loss, tokens_per_second } => {
                 if self.gauges.step(step, steps, loss, tokens_per_second) {
@@ -345,58 +340,6 @@ impl Driver {
         self.screen.show(&event);
     }
 
-    /// Ends the node: the last record for those who lack it, the final checkpoint, then everything is dropped.
-    async fn close(
-        mut self,
-        net_events: &mut mpsc::Receiver<NetEvent>,
-        ledger_done: &mut mpsc::Receiver<Done>,
-        trainer_events: &mut mpsc::Receiver<Happened>,
-    ) -> Result<Finish, Failure> {
-        let finish = self.finish.take().unwrap_or(Finish::Left);
-        self.wanted_round = None;
-        self.trainer.next_generation();
-        if finish == Finish::BudgetSpent {
-            let round = self.final_checkpoint().await?;
-            tracing::debug!("wrote the checkpoint of round {round}");
-            let sequences = self.settings.validate_sequences;
-            let _ = self.trainer_jobs.try_send(trainer::Job::Validate { sequences });
-            self.farewell(net_events, ledger_done, trainer_events, sequences > 0).await?;
-        }
-        self.show(Event::Finished { reason: super::view::finish_reason(&finish) });
-        self.screen.close();
-        self.net.shutdown().await;
-        Ok(finish)
-    }
-
-    /// Answers peers until each of them has the last record, or has gone, or time is up; and waits for the final
-    /// validation.
-    async fn farewell(
-        &mut self,
-        net_events: &mut mpsc::Receiver<NetEvent>,
-        ledger_done: &mut mpsc::Receiver<Done>,
-        trainer_events: &mut mpsc::Receiver<Happened>,
-        mut validating: bool,
-    ) -> Result<(), Failure> {
-        let (farewell, patience) = (tokio::time::Instant::now() + FAREWELL, tokio::time::Instant::now() + PATIENCE);
-        let mut tick = tokio::time::interval(Duration::from_millis(100));
-        loop {
-            let now = tokio::time::Instant::now();
-            let others_wait = now < farewell && !self.everybody_finished();
-            if !others_wait && (!validating || now >= patience) {
-                return Ok(());
-            }
-            tokio::select! {
-                Some(done) = ledger_done.recv() => self.ledger_done(done).await?,
-                Some(event) = net_events.recv() => self.net_event(event).await?,
-                Some(happened) = trainer_events.recv() => {
-                    validating &= !matches!(happened, Happened::Validated { .. });
-                    self.trainer_event(happened).await?;
-                }
-                _ = tick.tick() => self.feed(Input::Tick).await?,
-            }
-        }
-    }
-
     /// Keeps a send until its write is done.
     pub(super) fn hold(&mut self, token: PersistToken, to: NodeId, bytes: Vec<u8>) {
         let held: usize = self.held.values().map(Vec::len).sum();
@@ -404,22 +347,6 @@ impl Driver {
             self.held.entry(token).or_default().push((to, bytes));
         } else {
             metrics::counter!("starling_refused_total", "reason" => "held_sends_full").increment(1);
-        }
-    }
-}
-
-/// Waits for threads whose queues are dropped: the trainer saves its moments, the ledger its last write. The store
-/// must be closed before the process ends, or RocksDB's own threads outlive what they use.
-async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
-    let deadline = Instant::now() + CLOSING;
-    for thread in threads {
-        while !thread.is_finished() && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        if !thread.is_finished() {
-            tracing::warn!("the {} thread is busy: not waiting for it", thread.thread().name().unwrap_or("worker"));
-        } else if thread.join().is_err() {
-            tracing::error!("a thread of the node panicked; see the message before");
         }
     }
 }

@@ -6,7 +6,10 @@ mod canonical;
 mod catch_up;
 mod chain;
 mod driver;
+mod ending;
+mod head;
 mod ledger;
+mod memory;
 mod moments;
 mod notice;
 mod null;
@@ -15,6 +18,7 @@ mod outputs;
 mod reduction;
 #[cfg(test)]
 mod sample_test;
+mod schedule;
 mod setup;
 mod shards;
 mod source;

@@ -111,7 +111,7 @@ impl Driver {
     pub(super) async fn start_wanted_round(&mut self) -> Result<(), Failure> {
         let Some(wanted) = &self.wanted_round else { return Ok(()) };
         // The ledger may be changing the state: when it is done it says so, and this is tried again.
-        let at_base = self.state.try_read().is_ok_and(|state| state.base == wanted.base);
+        let at_base = self.state.head().base == wanted.base;
         if !at_base || self.device_busy || self.shards_under_way || self.catching_up.is_some() {
             return Ok(());
         }
@@ -244,7 +244,7 @@ impl Driver {
             self.later(Input::FetchFailed { key, record });
             return;
         }
-        let codec = self.state.read().unwrap_or_else(|p| p.into_inner()).record.next.codec;
+        let codec = self.state.head().record.next.codec;
         let update_bytes = update::encoded_len(codec, self.settings.elements) as u64;
         let wanted = candidate::Wanted { key, record, update_bytes, sources };
         let (net, results) = (self.net.clone(), self.results.clone());
@@ -294,10 +294,7 @@ impl Driver {
             store: self.store.clone(),
             spec: self.spec.clone(),
             elements: self.settings.elements,
-            head: {
-                let state = self.state.read().unwrap_or_else(|p| p.into_inner());
-                (state.record.clone(), state.schema)
-            },
+            head: self.state.head(),
             bytes: AtomicU64::new(0),
             reached: Mutex::new(None),
         };

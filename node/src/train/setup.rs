@@ -4,6 +4,7 @@ use super::beginning::{Beginning, engine};
 use super::canonical::Canonical;
 use super::driver::{Driver, Parts, Settings};
 use super::ledger::{self, Ledger, Naming, store_failure};
+use super::memory;
 use super::null::NullTrainer;
 use super::origin::Origin;
 use super::source::Source;
@@ -16,14 +17,14 @@ use crate::config::run_file::{RunFile, model_config, trainer_options};
 use crate::exit::{Code, Failure};
 use crate::net::{NetOptions, Network};
 use crate::watch::event::Event;
-use crate::watch::screen::{Screen, bytes as human_bytes};
+use crate::watch::screen::Screen;
 use crate::watch::status::StatusServer;
 use anyhow::Context;
 use libp2p::Multiaddr;
 use starling_bootstrap::addresses::BootstrapList;
 use starling_bootstrap::identity;
 use starling_bootstrap::telemetry::{self, TelemetryError};
-use starling_kernels::{DeviceChoice, MemoryEstimate, ModelConfig, Trainer, TrainerOptions};
+use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
 use starling_protocol::engine::io::Finish;
 use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
@@ -33,9 +34,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Everything beside tensors that a node may take (`issue 2`, "A node's memory").
-const MEMORY_SLACK: u64 = 300 << 20;
 
 /// Vulkan drivers' complaints, which concern nobody who has a device.
 const QUIET_LOGS: &str = "wgpu_hal=off";
@@ -153,7 +151,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
 
     let model = model_config(&spec.model);
     let options = trainer_options(&spec.inner, node.threads);
-    let memory = check_memory(&model, &options)?;
+    let memory = memory::check(&model, &options)?;
     let trainer = open_trainer(args, &device, &model, &options)?;
     let canonical = first_state(&model, &spec, &store, !bootstrap.is_empty()).await?;
     screen.show(&Event::Started {
@@ -291,35 +289,6 @@ fn open_trainer(
     })
 }
 
-/// Prints nothing itself: returns the budget in bytes, or refuses when the machine cannot hold it.
-fn check_memory(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Failure> {
-    let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
-    let vector = 4 * model.parameters();
-    // Canonical parameters and momentum, the pseudo-gradient, one that the last commit left out, and one buffer for
-    // updates under way: two encoded ones, each at most half of it.
-    let needed = estimate.total() + 5 * vector + MEMORY_SLACK;
-    let mut system = sysinfo::System::new();
-    system.refresh_memory();
-    let available =
-        system.cgroup_limits().map_or(system.available_memory(), |c| c.free_memory.min(system.available_memory()));
-    if needed > available {
-        return Err(Failure::message(
-            Code::Refused,
-            format!(
-                "this model needs {} ({} for the model and its optimizer, {} activations, {} shared state and buffers, {} \
-                 besides) but {} are free: use a smaller model, a smaller inner.batch, or another machine",
-                human_bytes(needed),
-                human_bytes(estimate.parameters + estimate.gradients + estimate.moments),
-                human_bytes(estimate.activations),
-                human_bytes(5 * vector),
-                human_bytes(MEMORY_SLACK),
-                human_bytes(available),
-            ),
-        ));
-    }
-    Ok(needed)
-}
-
 /// The state on disk; or the run's initial parameters, which only a founder will keep.
 async fn first_state(
     model: &ModelConfig,
@@ -340,12 +309,12 @@ async fn first_state(
             momentum,
         };
         if store.head().is_some() {
-            match ledger::load(&store, &spec, &mut state) {
+            match ledger::stored(&store, &spec) {
                 Err(StoreError::Damaged(damage)) if peers => {
                     tracing::warn!("{damage}; the chain is dropped and fetched anew");
                     store.reset_chain().map_err(store_failure)?;
                 }
-                other => other.map_err(store_failure)?,
+                loaded => state.take(loaded.map_err(store_failure)?),
             }
         }
         Ok(state)

@@ -1,8 +1,9 @@
 //! The thread that owns the device. It takes jobs, one at a time, and never waits for a disk or for the network.
 
 use super::canonical::Canonical;
-use super::ledger::Shared;
+use super::head::SharedState;
 use super::moments;
+use super::schedule::Schedule;
 use starling_data::Dataset;
 use starling_kernels::{TrainError, Trainer};
 use starling_protocol::limits::CHUNK_ELEMENTS;
@@ -11,8 +12,8 @@ use starling_protocol::record::Span;
 use starling_protocol::run::InnerSpec;
 use starling_protocol::{Digest, update};
 use starling_store::Store;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -119,7 +120,7 @@ impl TrainerHandle {
     pub fn start(
         trainer: Box<dyn Trainer>,
         setting: Setting,
-        state: Shared,
+        state: Arc<SharedState>,
         data: Arc<Dataset>,
         store: Arc<Store>,
     ) -> std::io::Result<Self> {
@@ -160,7 +161,7 @@ impl TrainerHandle {
 struct Worker {
     trainer: Box<dyn Trainer>,
     setting: Setting,
-    state: Shared,
+    state: Arc<SharedState>,
     data: Arc<Dataset>,
     store: Arc<Store>,
     events: mpsc::Sender<Happened>,
@@ -242,7 +243,7 @@ impl Worker {
     fn steps(&mut self, job: &Round, started: Instant) -> Result<Result<Steps, Happened>, String> {
         let inner = self.setting.inner.clone();
         let sequences = u64::from(inner.batch) * u64::from(inner.accumulate);
-        let schedule = Rate { setting: &self.setting, job };
+        let schedule = Schedule { setting: &self.setting, round: job };
         let mut order = SampleOrder::new(self.setting.seed, self.data.train_sequences(self.setting.seq_len));
         let (mut done, mut left_out, mut batch) = (Steps::default(), 0, Vec::new());
         // Never a sequence of somebody else's lease.
@@ -288,7 +289,7 @@ impl Worker {
 
     /// Puts the head's parameters on the device; false if the head is another one by now.
     fn load(&mut self, job: &Round) -> Result<bool, String> {
-        let state = read(&self.state);
+        let state = self.state.read();
         if state.base != job.base {
             return Ok(false);
         }
@@ -299,7 +300,7 @@ impl Worker {
     /// What the end of a run is judged by: the committed parameters.
     fn validate_head(&mut self, sequences: usize) -> Result<(), String> {
         let state = self.state.clone();
-        let state = read(&state);
+        let state = state.read();
         self.trainer.load(&state.theta).map_err(|e| e.to_string())?;
         self.validate(state.record.round, sequences)
     }
@@ -334,7 +335,7 @@ impl Worker {
 
     fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Made>, String> {
         let mut delta = self.spare.take().and_then(|spare| Arc::try_unwrap(spare).ok()).unwrap_or_default();
-        let state = read(&self.state);
+        let state = self.state.read();
         if state.base != job.base {
             return Ok(None);
         }
@@ -383,27 +384,4 @@ fn subtract_from(state: &Canonical, trained: &mut [f32]) -> Option<(Digest, f64)
     }
     // Squares of f32 do not overflow a sum of f64: it is finite exactly when every element is.
     squares.is_finite().then(|| (hasher.finish(), squares.sqrt()))
-}
-
-/// Warm-up by inner step, cosine decay by the share of the budget that is spent.
-struct Rate<'a> {
-    setting: &'a Setting,
-    job: &'a Round,
-}
-
-impl Rate<'_> {
-    fn lr(&self, step: u32) -> f64 {
-        let (inner, job) = (&self.setting.inner, self.job);
-        let steps_done = (job.round - 1) as f64 * f64::from(inner.steps) + f64::from(step);
-        let warmup = ((steps_done + 1.0) / f64::from(inner.warmup_steps.max(1))).min(1.0);
-        let by = |done: f64, all: u64| if all == 0 { 0.0 } else { (done / all as f64).clamp(0.0, 1.0) };
-        let share = by(steps_done / f64::from(inner.steps), self.setting.budget_rounds)
-            .max(by(job.tokens as f64, self.setting.budget_tokens));
-        let cosine = 0.5 * (1.0 + (std::f64::consts::PI * share).cos());
-        inner.lr * warmup * (inner.lr_final + (1.0 - inner.lr_final) * cosine)
-    }
-}
-
-fn read<T>(lock: &RwLock<T>) -> std::sync::RwLockReadGuard<'_, T> {
-    lock.read().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

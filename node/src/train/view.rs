@@ -118,7 +118,7 @@ impl Driver {
 
     fn status(&self) -> Status {
         let view = self.engine.view();
-        let state = self.state.read().unwrap_or_else(|p| p.into_inner());
+        let head = self.state.head();
         let counters = self.net.counters();
         let known = view.lineage != starling_protocol::Digest::default();
         let row = |peer: &MemberView| Member {
@@ -155,10 +155,10 @@ impl Driver {
             phase: view.phase.to_string(),
             quorum: known.then(|| self.quorum_status(&view.quorum)),
             waiting,
-            round: state.record.round,
-            seq: state.record.seq,
-            tokens: state.record.tokens,
-            state_root: known.then(|| state.record.state_root.to_string()),
+            round: head.record.round,
+            seq: head.record.seq,
+            tokens: head.record.tokens,
+            state_root: known.then(|| head.record.state_root.to_string()),
             uptime_s: self.started.elapsed().as_secs(),
             bytes_sent: counters.bytes_sent,
             bytes_received: counters.bytes_received,
@@ -193,7 +193,7 @@ impl Driver {
     pub(super) async fn final_checkpoint(&mut self) -> Result<u64, crate::exit::Failure> {
         use super::ledger::Job;
         use crate::exit::{Code, Failure};
-        let round = self.state.read().unwrap_or_else(|p| p.into_inner()).record.round;
+        let round = self.state.head().record.round;
         let folder = self.home.join("checkpoints").join(format!("round-{round:06}"));
         let (reply, written) = tokio::sync::oneshot::channel();
         self.ledger(Job::Checkpoint { folder: folder.clone(), reply }).await?;

@@ -1,111 +1,34 @@
 //! The thread that owns the canonical state and the store, so that what is in memory and what is on disk
 //! change in one order.
 
+mod job;
+
+pub use job::{Done, Job, Update};
+
 use super::canonical::{Canonical, OuterStep};
+use super::head::SharedState;
 use crate::exit::{Code, Failure};
-use starling_protocol::engine::io::{AttemptKey, PersistToken};
+use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, state};
-use starling_store::{CheckpointSource, Store, StoreError, TensorShape};
-use std::path::PathBuf;
-use std::sync::{Arc, RwLock};
+use starling_store::{CheckpointSource, LoadedState, Store, StoreError, TensorShape};
+use std::sync::Arc;
 use std::thread::JoinHandle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 /// Jobs that may wait; the engine never has more than a few under way.
 const JOBS_MAX: usize = 64;
 /// Updates of attempts that are held in memory: that of the running one, and one that was fetched.
 const SPECULATED_MAX: usize = 2;
 
-/// An encoded update and its digest.
-#[derive(Clone, Debug)]
-pub struct Update {
-    pub digest: Digest,
-    pub bytes: Arc<Vec<u8>>,
-}
-
-/// What the ledger is asked to do, in order.
-pub enum Job {
-    /// Compute the state root after an attempt's update; without one, after that of the attempt's newest candidate on
-    /// disk.
-    Speculate {
-        key: AttemptKey,
-        update: Option<Update>,
-        lr: f64,
-        momentum: f64,
-    },
-    /// Write what the node is about to sign, and the candidate that it speaks of. The update may be at hand with the
-    /// driver; otherwise it is one that was speculated on, or on disk.
-    Persist {
-        token: PersistToken,
-        register: Register,
-        candidate: Option<Box<Candidate>>,
-        update: Option<Update>,
-    },
-    /// Make a decided record the head.
-    Commit {
-        token: PersistToken,
-        record: Box<Record>,
-        certificate: Certificate,
-        update: Option<Update>,
-    },
-    /// Compute the root of the state in memory anew.
-    Verify,
-    Found {
-        token: PersistToken,
-        record: Record,
-    },
-    /// Replay a record that others have committed (catch-up). One that changes no state has no update.
-    Replay {
-        record: Record,
-        certificate: Certificate,
-        update: Option<Vec<u8>>,
-        reply: oneshot::Sender<Result<(), String>>,
-    },
-    /// Load the state of a snapshot that was adopted into the store (catch-up).
-    Reload {
-        reply: oneshot::Sender<Result<Record, String>>,
-    },
-    /// Write the state as a checkpoint folder.
-    Checkpoint {
-        folder: PathBuf,
-        reply: oneshot::Sender<Result<(), String>>,
-    },
-}
-
-/// What the ledger says back.
-pub enum Done {
-    Applied {
-        key: AttemptKey,
-        state_root: Digest,
-    },
-    /// The update does not apply: the attempt has no result here.
-    NotApplied {
-        key: AttemptKey,
-        reason: String,
-    },
-    /// The root of the state in memory.
-    Verified {
-        state_root: Digest,
-    },
-    Durable {
-        token: PersistToken,
-    },
-    /// The store cannot be relied on any more; the process must end.
-    Fatal(Failure),
-}
-
-/// Shared with readers: the trainer, the status view.
-pub type Shared = Arc<RwLock<Canonical>>;
-
 /// The driver's end.
 pub struct Ledger {
     pub jobs: mpsc::Sender<Job>,
     pub done: mpsc::Receiver<Done>,
-    pub state: Shared,
+    pub state: Arc<SharedState>,
     /// Ends when `jobs` is dropped, after those at hand are done.
     pub thread: JoinHandle<()>,
 }
@@ -131,7 +54,7 @@ impl Ledger {
     ) -> std::io::Result<Self> {
         let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
         let (done_queue, done) = mpsc::channel(JOBS_MAX);
-        let state = Arc::new(RwLock::new(state));
+        let state = Arc::new(SharedState::new(state));
         let worker = Worker {
             store,
             spec,
@@ -151,7 +74,7 @@ struct Worker {
     store: Arc<Store>,
     spec: RunSpec,
     naming: Naming,
-    state: Shared,
+    state: Arc<SharedState>,
     done: mpsc::Sender<Done>,
     /// Updates that were speculated on since the head moved, the newest last.
     speculated: Vec<Update>,
@@ -200,14 +123,14 @@ impl Worker {
                 Some(Done::Durable { token })
             }
             Job::Verify => {
-                let manifest = self.read().manifest().map_err(|e| Failure::new(Code::Refused, e))?;
+                let manifest = self.state.read().manifest().map_err(|e| Failure::new(Code::Refused, e))?;
                 Some(Done::Verified { state_root: state::root(&manifest) })
             }
             Job::Found { token, record } => {
-                let mut state = self.write();
+                let state = self.state.read();
                 self.store.found(&record, &state.schema, &state.theta, &state.momentum).map_err(store_failure)?;
-                state.stand_on(record);
                 drop(state);
+                self.state.change(|state| state.stand_on(record));
                 Some(Done::Durable { token })
             }
             Job::Replay { record, certificate, update, reply } => {
@@ -215,7 +138,7 @@ impl Worker {
                 None
             }
             Job::Reload { reply } => {
-                let _ = reply.send(self.reload()?);
+                let _ = reply.send(self.reload());
                 None
             }
             Job::Checkpoint { folder, reply } => {
@@ -250,7 +173,7 @@ impl Worker {
     }
 
     fn speculate(&mut self, key: AttemptKey, update: Update, lr: f64, momentum: f64) -> Done {
-        let state = self.read();
+        let state = self.state.read();
         let codec = state.record.next.codec;
         let step = OuterStep { update: &update.bytes, codec, lr: lr as f32, momentum: momentum as f32 };
         // The candidate must find the update on disk: that is written while the state root is computed.
@@ -307,7 +230,7 @@ impl Worker {
 
     /// Whether the record stands on what is held, and its update leads to its state root.
     fn check_replay(&self, record: &Record, update: Option<&[u8]>) -> Result<(), String> {
-        let state = self.read();
+        let state = self.state.read();
         if record.parent != state.digest {
             return Err(format!("record {} does not follow the state that this node holds", record.seq));
         }
@@ -336,44 +259,43 @@ impl Worker {
     fn advance(&mut self, record: Record, certificate: &Certificate, update: Option<&[u8]>) -> Result<(), Failure> {
         self.speculated.clear();
         let Some(update) = update else {
-            // Whoever reads the state meanwhile need not wait for the disk: it stays as it is.
             self.store.commit(&record, None, certificate).map_err(store_failure)?;
-            self.write().stand_on(record);
+            self.state.change(|state| state.stand_on(record));
             return Ok(());
         };
         let (lr, momentum) = outer_rates(&self.spec, &record);
-        let mut state = self.write();
-        let step = OuterStep { update, codec: state.record.next.codec, lr, momentum };
         let (applied, committed) = std::thread::scope(|scope| {
             let committing = scope.spawn(|| self.store.commit(&record, Some(update), certificate));
-            (state.apply(&step), committing.join())
+            let applied = self.state.change(|state| {
+                // No head until both are done: nobody may train from what is neither the one nor the other.
+                (state.digest, state.base) = (Digest::default(), Digest::default());
+                state.apply(&OuterStep { update, codec: state.record.next.codec, lr, momentum })
+            });
+            (applied, committing.join())
         });
-        // No head until both are done: nobody may train from what is neither the one nor the other.
-        (state.digest, state.base) = (Digest::default(), Digest::default());
         let panicked =
             |_| Failure::message(Code::StoreDamaged, "a write of the store panicked; see the message before");
         committed.map_err(panicked)?.map_err(store_failure)?;
         applied.map_err(|e| Failure::message(Code::StoreDamaged, e))?;
-        state.stand_on(record);
+        self.state.change(|state| state.stand_on(record));
         Ok(())
     }
 
-    fn reload(&mut self) -> Result<Result<Record, String>, Failure> {
+    fn reload(&mut self) -> Result<Record, String> {
         self.speculated.clear();
-        let mut state = self.write();
-        match load(&self.store, &self.spec, &mut state) {
-            Ok(()) => Ok(Ok(state.record.clone())),
-            Err(e) => Ok(Err(e.to_string())),
-        }
+        let loaded = stored(&self.store, &self.spec).map_err(|e| e.to_string())?;
+        let record = loaded.record.clone();
+        self.state.change(|state| state.take(loaded));
+        Ok(record)
     }
 
     fn snapshot_if_due(&self) -> Result<(), Failure> {
-        let seq = self.read().record.seq;
+        let seq = self.state.read().record.seq;
         if seq.is_multiple_of(self.snapshot_every.max(1)) { self.snapshot() } else { Ok(()) }
     }
 
     fn snapshot(&self) -> Result<(), Failure> {
-        let state = self.read();
+        let state = self.state.read();
         match self.store.write_snapshot(&state.record, &state.schema, &state.theta, &state.momentum) {
             // The records and updates are safe, and the snapshots before are kept: the next one may find room.
             Err(e @ StoreError::Full { .. }) => {
@@ -385,7 +307,7 @@ impl Worker {
     }
 
     fn checkpoint(&self, folder: &std::path::Path) -> Result<(), StoreError> {
-        let state = self.read();
+        let state = self.state.read();
         let extras: Vec<_> = self.naming.extras.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
         let source = CheckpointSource {
             record: &state.record,
@@ -398,14 +320,6 @@ impl Worker {
         };
         starling_store::export_checkpoint(folder, &source)
     }
-
-    fn read(&self) -> std::sync::RwLockReadGuard<'_, Canonical> {
-        self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Canonical> {
-        self.state.write().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
 }
 
 /// Rate and momentum that a record's outer step used: a function of the run and of the number of contributors.
@@ -413,18 +327,14 @@ fn outer_rates(spec: &RunSpec, record: &Record) -> (f32, f32) {
     (spec.outer.lr_for(record.contributors.len()) as f32, spec.outer.momentum as f32)
 }
 
-/// Brings `state` to the head of the store: the newest snapshot that checks, then the updates after it.
-pub fn load(store: &Store, spec: &RunSpec, state: &mut Canonical) -> Result<(), StoreError> {
-    let loaded = store.load_state(|record, update, theta, momentum| {
+/// The state at the head of the store: the newest snapshot that checks, and the updates after it.
+pub fn stored(store: &Store, spec: &RunSpec) -> Result<LoadedState, StoreError> {
+    store.load_state(|record, update, theta, momentum| {
         let parent = store.record(record.seq.saturating_sub(1)).map_err(|e| e.to_string())?;
         let codec = parent.ok_or("the record before it is gone")?.next.codec;
         let (lr, mu) = outer_rates(spec, record);
         OuterStep { update, codec, lr, momentum: mu }.apply(theta, momentum).map_err(|e| e.to_string())
-    })?;
-    state.theta = loaded.theta;
-    state.momentum = loaded.momentum;
-    state.stand_on(loaded.record);
-    Ok(())
+    })
 }
 
 /// The exit code that a store's error leads to.

@@ -1,0 +1,88 @@
+//! How a node ends: whoever lacks its last record gets it, then everything is closed in order.
+
+use super::driver::Driver;
+use super::ledger::Done;
+use super::trainer::{self, Happened};
+use crate::exit::Failure;
+use crate::net::NetEvent;
+use crate::watch::event::Event;
+use starling_protocol::engine::io::{Finish, Input};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// How long a node that has spent its budget stays to hand out the last record.
+const FAREWELL: Duration = Duration::from_secs(10);
+/// How long the trainer may take to notice the end and to save its moments: the whole end stays within 10 seconds.
+const CLOSING: Duration = Duration::from_secs(7);
+/// How long the final validation may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+impl Driver {
+    /// Ends the node: the last record for those who lack it, the final checkpoint, then everything is dropped.
+    pub(super) async fn close(
+        mut self,
+        net_events: &mut mpsc::Receiver<NetEvent>,
+        ledger_done: &mut mpsc::Receiver<Done>,
+        trainer_events: &mut mpsc::Receiver<Happened>,
+    ) -> Result<Finish, Failure> {
+        let finish = self.finish.take().unwrap_or(Finish::Left);
+        self.wanted_round = None;
+        self.trainer.next_generation();
+        if finish == Finish::BudgetSpent {
+            let round = self.final_checkpoint().await?;
+            tracing::debug!("wrote the checkpoint of round {round}");
+            let sequences = self.settings.validate_sequences;
+            let _ = self.trainer_jobs.try_send(trainer::Job::Validate { sequences });
+            self.farewell(net_events, ledger_done, trainer_events, sequences > 0).await?;
+        }
+        self.show(Event::Finished { reason: super::view::finish_reason(&finish) });
+        self.screen.close();
+        self.net.shutdown().await;
+        Ok(finish)
+    }
+
+    /// Answers peers until each of them has the last record, or has gone, or time is up; and waits for the final
+    /// validation.
+    async fn farewell(
+        &mut self,
+        net_events: &mut mpsc::Receiver<NetEvent>,
+        ledger_done: &mut mpsc::Receiver<Done>,
+        trainer_events: &mut mpsc::Receiver<Happened>,
+        mut validating: bool,
+    ) -> Result<(), Failure> {
+        let (farewell, patience) = (tokio::time::Instant::now() + FAREWELL, tokio::time::Instant::now() + PATIENCE);
+        let mut tick = tokio::time::interval(Duration::from_millis(100));
+        loop {
+            let now = tokio::time::Instant::now();
+            let others_wait = now < farewell && !self.everybody_finished();
+            if !others_wait && (!validating || now >= patience) {
+                return Ok(());
+            }
+            tokio::select! {
+                Some(done) = ledger_done.recv() => self.ledger_done(done).await?,
+                Some(event) = net_events.recv() => self.net_event(event).await?,
+                Some(happened) = trainer_events.recv() => {
+                    validating &= !matches!(happened, Happened::Validated { .. });
+                    self.trainer_event(happened).await?;
+                }
+                _ = tick.tick() => self.feed(Input::Tick).await?,
+            }
+        }
+    }
+}
+
+/// Waits for threads whose queues are dropped: the trainer saves its moments, the ledger its last write. The store
+/// must be closed before the process ends, or RocksDB's own threads outlive what they use.
+pub async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
+    let deadline = Instant::now() + CLOSING;
+    for thread in threads {
+        while !thread.is_finished() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if !thread.is_finished() {
+            tracing::warn!("the {} thread is busy: not waiting for it", thread.thread().name().unwrap_or("worker"));
+        } else if thread.join().is_err() {
+            tracing::error!("a thread of the node panicked; see the message before");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What the ledger is asked for, and what it answers.
+
+use crate::exit::Failure;
+use starling_protocol::Digest;
+use starling_protocol::engine::io::{AttemptKey, PersistToken};
+use starling_protocol::engine::{Candidate, Register};
+use starling_protocol::message::Certificate;
+use starling_protocol::record::Record;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// An encoded update and its digest.
+#[derive(Clone, Debug)]
+pub struct Update {
+    pub digest: Digest,
+    pub bytes: Arc<Vec<u8>>,
+}
+
+/// What the ledger is asked to do, in order.
+pub enum Job {
+    /// Compute the state root after an attempt's update; without one, after that of the attempt's newest candidate on
+    /// disk.
+    Speculate {
+        key: AttemptKey,
+        update: Option<Update>,
+        lr: f64,
+        momentum: f64,
+    },
+    /// Write what the node is about to sign, and the candidate that it speaks of. The update may be at hand with the
+    /// driver; otherwise it is one that was speculated on, or on disk.
+    Persist {
+        token: PersistToken,
+        register: Register,
+        candidate: Option<Box<Candidate>>,
+        update: Option<Update>,
+    },
+    /// Make a decided record the head.
+    Commit {
+        token: PersistToken,
+        record: Box<Record>,
+        certificate: Certificate,
+        update: Option<Update>,
+    },
+    /// Compute the root of the state in memory anew.
+    Verify,
+    Found {
+        token: PersistToken,
+        record: Record,
+    },
+    /// Replay a record that others have committed (catch-up). One that changes no state has no update.
+    Replay {
+        record: Record,
+        certificate: Certificate,
+        update: Option<Vec<u8>>,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// Load the state of a snapshot that was adopted into the store (catch-up).
+    Reload {
+        reply: oneshot::Sender<Result<Record, String>>,
+    },
+    /// Write the state as a checkpoint folder.
+    Checkpoint {
+        folder: PathBuf,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
+}
+
+/// What the ledger says back.
+pub enum Done {
+    Applied {
+        key: AttemptKey,
+        state_root: Digest,
+    },
+    /// The update does not apply: the attempt has no result here.
+    NotApplied {
+        key: AttemptKey,
+        reason: String,
+    },
+    /// The root of the state in memory.
+    Verified {
+        state_root: Digest,
+    },
+    Durable {
+        token: PersistToken,
+    },
+    /// The store cannot be relied on any more; the process must end.
+    Fatal(Failure),
+}

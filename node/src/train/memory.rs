@@ -1,0 +1,37 @@
+//! Whether a model fits into this machine's memory, asked before anything is allocated.
+
+use crate::exit::{Code, Failure};
+use crate::watch::screen::bytes as human_bytes;
+use starling_kernels::{MemoryEstimate, ModelConfig, TrainerOptions};
+
+/// Everything beside tensors that a node may take (`issue 2`, "A node's memory").
+const MEMORY_SLACK: u64 = 300 << 20;
+
+/// Returns the budget in bytes, or refuses when the machine cannot hold it.
+pub fn check(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Failure> {
+    let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
+    let vector = 4 * model.parameters();
+    // Canonical parameters and momentum, the pseudo-gradient, one that the last commit left out, and one buffer for
+    // updates under way: two encoded ones, each at most half of it.
+    let needed = estimate.total() + 5 * vector + MEMORY_SLACK;
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let available =
+        system.cgroup_limits().map_or(system.available_memory(), |c| c.free_memory.min(system.available_memory()));
+    if needed > available {
+        return Err(Failure::message(
+            Code::Refused,
+            format!(
+                "this model needs {} ({} for the model and its optimizer, {} activations, {} shared state and buffers, {} \
+                 besides) but {} are free: use a smaller model, a smaller inner.batch, or another machine",
+                human_bytes(needed),
+                human_bytes(estimate.parameters + estimate.gradients + estimate.moments),
+                human_bytes(estimate.activations),
+                human_bytes(5 * vector),
+                human_bytes(MEMORY_SLACK),
+                human_bytes(available),
+            ),
+        ));
+    }
+    Ok(needed)
+}
