@@ -3,7 +3,7 @@
 
 use crate::engine::succession;
 use crate::identity::Verifier;
-use crate::message::{Certificate, Fork, Message, Question, ValueKind, Vote, member_indices};
+use crate::message::{Certificate, Fork, Message, Question, Value, ValueKind, Vote, member_indices};
 use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
 use crate::record::{Record, RecordKind};
@@ -50,11 +50,12 @@ pub fn verify(
         return verify_fork(verifier, parent, parent_digest, record, certificate);
     }
     let quorum = Quorum::after(parent, parent_digest);
-    verify_votes(verifier, &record.run, &quorum, parent_digest, certificate)
+    verify_votes(verifier, &record.run, &quorum, parent_digest, certificate).map(drop)
 }
 
 /// Checks signatures and quorum alone: that voters of `quorum`, those after the record of digest `parent`, decided
-/// `certificate.record`. That its lineage is the parent's is for the caller to compare.
+/// `certificate.record`, and gives the value that they voted for. That its lineage is the parent's is for the caller to
+/// compare.
 ///
 /// # Errors
 /// The first reason why they did not.
@@ -64,9 +65,9 @@ pub fn verify_votes(
     quorum: &Quorum,
     parent: &Digest,
     certificate: &Certificate,
-) -> Result<(), CertificateError> {
+) -> Result<Option<Value>, CertificateError> {
     let mut signers: Vec<NodeId> = Vec::with_capacity(certificate.votes.len());
-    let mut ballot = None;
+    let (mut ballot, mut value) = (None, None);
     for bytes in &certificate.votes {
         let opened = open(verifier, run, bytes)?;
         let Message::Vote(vote) = opened.message else { return Err(CertificateError::OtherVote) };
@@ -80,10 +81,11 @@ pub fn verify_votes(
             return Err(CertificateError::NotAVoter(opened.sender));
         }
         ascend(&mut signers, opened.sender)?;
+        value = Some(vote.value);
     }
     let signed: BTreeSet<NodeId> = signers.iter().copied().collect();
     if quorum.met(&signed) || planted!(Plant::AcceptThinCertificate) {
-        Ok(())
+        Ok(value)
     } else {
         Err(CertificateError::NoQuorum(signed.len()))
     }

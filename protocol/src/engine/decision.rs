@@ -2,6 +2,7 @@
 //! (`protocol.md` §7).
 
 use super::Engine;
+use super::attempt::Attempt;
 use super::clock::Moment;
 use super::config::{Candidate, Register};
 use super::fetch::{RESULTS_MAX, contradicts_own};
@@ -176,7 +177,14 @@ impl Engine {
         let proof =
             certificate::verify_votes(self.verifier.as_ref(), &self.run, &head.quorum, &head.digest, &certificate);
         match proof {
-            Ok(()) => round.proof = Some(certificate),
+            Ok(value) => {
+                round.proof = Some(certificate);
+                // An attempt of another set cannot end in it: waiting for it would only make this node late.
+                let other = |running: &Attempt| value.is_some_and(|value| value.set != running.key.set);
+                if round.running.as_ref().is_some_and(other) {
+                    self.leave_attempt("the others have decided on the result of another", None);
+                }
+            }
             Err(_) => self.refuse(from, Refusal::Malformed { what: "certificate that proves nothing" }),
         }
     }

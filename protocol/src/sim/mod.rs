@@ -8,6 +8,7 @@
 //! Bytes cross between nodes, not structs; the arithmetic is the real one on a few numbers. Nothing here reads a clock,
 //! the environment or a file: whoever runs many seeds does that outside.
 
+mod ambush;
 pub mod disk;
 mod driver;
 pub mod history;
@@ -23,10 +24,13 @@ pub mod options;
 pub mod process;
 pub mod random;
 pub mod reduction;
+#[cfg(test)]
+mod scenario_test;
 pub mod schedule;
 pub mod trainer;
 mod transfer;
 pub mod world;
+mod writes;
 
 use crate::Digest;
 use crate::run::{
