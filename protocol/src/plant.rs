@@ -73,7 +73,8 @@ pub enum Plant {
     PanicAtSkip,
     /// Engine: something that differs between two runs enters a deadline. S21.
     Disturbed,
-    /// Engine: who comes back from a fork votes under its old incarnation. S5.
+    /// Engine: who comes back from a fork keeps the register that speaks in it. What it signed there is further than the
+    /// lineage that it returns to, so that it contradicts nothing, and says nothing for as long: L1.
     ForkAndVote,
 }
 

@@ -163,7 +163,8 @@ impl World {
 
     /// Everybody is there: bytes move, and it ends for each in its own time, if it does.
     fn run_reduction(&mut self, key: AttemptKey, members: &[usize]) {
-        let fails = self.options.failing_reductions && !self.calm && self.random.chance(20);
+        let fails =
+            !self.calm && self.options.failing_reductions > 0 && self.random.chance(self.options.failing_reductions);
         let slowest = if self.random.chance(80) { 500 } else { 4_000 };
         let culprit = self.random.pick(members);
         let mut failed = 0;
@@ -305,6 +306,12 @@ impl World {
             let bytes = process.and_then(|process| process.update(&self.nodes[node].disk, &twice));
             state = bytes.and_then(|b| state.step(self.spec.sync.codec, &b, lr, momentum)).unwrap_or(state);
         }
+        if key.is_some() && !computed && !sound && self.tainted.contains(&link.digest) {
+            // Decided from a damaged state by nobody but nodes that had one, and that state died with its process: no
+            // disk leads to the record. Its node refuses the record, and a person has to choose what to go on from.
+            self.beyond_repair = true;
+            return self.crash(node, false);
+        }
         if key.is_some() && self.damaged_decided(&link) {
             // Nobody else had a word in it: the damaged state is the flock's now.
             self.process(node, |process| process.damaged = false);
@@ -340,61 +347,6 @@ impl World {
             node.is_some_and(|process| process.damaged)
         };
         votes.iter().all(damaged) || self.tainted.contains(&link.digest)
-    }
-
-    fn write(&mut self, node: usize, token: PersistToken, write: Write) {
-        self.process(node, |process| process.writes.push_back((token, write)));
-        let slow = self.nodes[node].slow_disk_until > self.now && self.random.chance(50);
-        let after = if slow { self.random.between(200, 4_000) * MS } else { self.random.between(1, 20) * MS };
-        let after = if self.options.steady { 1 } else { after };
-        if planted!(Plant::SyncLies) && self.random.chance(50) {
-            self.release(node, token);
-            return self.schedule_own(after * 20, node, Event::Written { token });
-        }
-        self.schedule_own(after, node, Event::Written { token });
-    }
-
-    /// Writes on their way reach the disk in order.
-    pub(super) fn written(&mut self, node: usize, token: PersistToken) {
-        let Some(process) = self.nodes[node].process.as_mut() else { return };
-        let Some(place) = process.writes.iter().position(|(waiting, _)| *waiting == token) else { return };
-        let done: Vec<(PersistToken, Write)> = process.writes.drain(..=place).collect();
-        for (token, write) in done {
-            self.store(node, write);
-            self.release(node, token);
-        }
-    }
-
-    pub(super) fn store(&mut self, node: usize, write: Write) {
-        self.observe(&Observed::Stored { node, write: &write });
-        match &write {
-            Write::Commit { link, .. } if !self.decided.contains_key(&link.digest) => {
-                self.decided.insert(link.digest, (link.record.kind, self.now));
-                self.mark_decision(node, link);
-            }
-            Write::Vote { register, .. } => {
-                if register.stamp.ballot > 0 {
-                    self.marks.hit("two ballots");
-                }
-                if register.vote.as_ref().is_some_and(|(.., voted)| !voted) {
-                    self.marks.hit("vote against");
-                }
-            }
-            _ => {}
-        }
-        self.nodes[node].disk.apply(write);
-    }
-
-    /// What waited for a write may go.
-    fn release(&mut self, node: usize, token: PersistToken) {
-        let mut released = Vec::new();
-        self.process(node, |process| {
-            released = process.waiting.extract_if(.., |(after, _, _)| *after == token).collect();
-        });
-        for (_, to, bytes) in released {
-            self.post(node, to, bytes);
-        }
-        self.feed(node, Input::Durable { token });
     }
 
     fn refuse(&mut self, node: usize, peer: &NodeId, refusal: &Refusal) {

@@ -84,11 +84,12 @@ pub fn live(seed: u64, settings: &Settings) -> Outcome {
     }
     world.populate();
     world.run_until(options.duration, |_| false);
-    let core = world.heal(seed);
+    let core = if world.beyond_repair { None } else { world.heal(seed) };
     let stuck = core.is_none();
     if let Some(core) = core.filter(|_| world.violation.is_none()) {
         world.prove_alive(&core);
     }
+    let stuck = stuck || world.beyond_repair;
     world.into_outcome(faults, stuck)
 }
 
@@ -178,7 +179,7 @@ impl World {
             looked = if due { world.now } else { looked };
             due && world.flown(core, began)
         });
-        if self.violation.is_some() {
+        if self.violation.is_some() || self.beyond_repair {
             return;
         }
         if !done && !self.recoverable(core) {
@@ -198,7 +199,7 @@ impl World {
             looked = if due { world.now } else { looked };
             due && world.complete(core)
         });
-        if self.violation.is_none() && !done {
+        if self.violation.is_none() && !self.beyond_repair && !done {
             let why =
                 format!("after {} s the members are not those who are there: {}", bound / SECOND, self.report(core));
             self.violate("L3 roster", why);
@@ -216,13 +217,22 @@ impl World {
         heads.all(|head| head == Some(first)).then_some(first)
     }
 
+    /// Whether those of each lineage stand together.
+    fn one_head_each(&self, core: &BTreeSet<usize>) -> bool {
+        let heads = core.iter().filter_map(|node| self.nodes[*node].head());
+        let heads: BTreeSet<(Digest, Digest)> = heads.map(|head| (head.record.lineage, head.digest)).collect();
+        let lineages: BTreeSet<Digest> = heads.iter().map(|(lineage, _)| *lineage).collect();
+        heads.len() == lineages.len()
+    }
+
     /// One head, behind it enough rounds that were committed since.
     fn flown(&self, core: &BTreeSet<usize>, since: u64) -> bool {
-        let Some(node) = self.one_head(core).and_then(|_| core.first()) else { return false };
         let ended = |node: &usize| self.nodes[*node].process.as_ref().is_some_and(|process| process.finished);
+        // Lineages that have spent the run's budget before they met stay what they are: nobody trains on.
         if self.options.rounds > 0 && core.iter().all(ended) {
-            return true;
+            return self.one_head_each(core);
         }
+        let Some(node) = self.one_head(core).and_then(|_| core.first()) else { return false };
         let chain = &self.nodes[*node].disk.chain;
         let commits = chain.iter().rev().filter(|link| link.record.kind == RecordKind::Commit).take(ROUNDS);
         let new = |digest: &Digest| self.decided.get(digest).is_some_and(|(_, at)| *at > since);

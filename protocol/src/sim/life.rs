@@ -1,5 +1,6 @@
 //! Processes and connections that come and go, and the faults of the schedule.
 
+use super::ambush::Ambush;
 use super::disk::{Disk, Link};
 use super::invariant::Observed;
 use super::schedule::{Fault, Planned};
@@ -220,6 +221,9 @@ impl World {
             Fault::Hang { node } => self.process(place(node), |process| process.hung = true),
             Fault::Damage { node } => self.damage(place(node)),
             Fault::Leave { node, back } => self.leave(place(node), back),
+            Fault::Ambush { node, moment, forgets, back } => {
+                self.nodes[place(node)].ambush = Some(Ambush { moment, forgets, back });
+            }
         }
     }
 
@@ -234,7 +238,7 @@ impl World {
         }
     }
 
-    fn crash_and_return(&mut self, node: usize, silent: bool, back: u64) {
+    pub(super) fn crash_and_return(&mut self, node: usize, silent: bool, back: u64) {
         self.crash(node, silent);
         self.schedule(back, node, 0, Event::Start);
     }
@@ -248,13 +252,18 @@ impl World {
         if others.count() == 0 || old.as_ref().is_some_and(|(since, disk)| !self.remembered(node, *since, disk)) {
             return;
         }
+        let old = old.map_or_else(Disk::default, |(_, disk)| disk);
+        self.marks.hit(if old.chain.is_empty() { "wiped disk" } else { "old disk" });
+        self.exchange_disk(node, old, back);
+    }
+
+    /// The process dies, and comes back with another disk.
+    pub(super) fn exchange_disk(&mut self, node: usize, disk: Disk, back: u64) {
         self.crash(node, false);
-        if old.is_some() {
+        if !disk.chain.is_empty() {
             self.quiet_until = self.now + back + QUIET;
         }
-        let old = old.map_or_else(Disk::default, |(_, disk)| disk.clone());
-        self.marks.hit(if old.chain.is_empty() { "wiped disk" } else { "old disk" });
-        self.nodes[node].disk = old;
+        self.nodes[node].disk = disk;
         self.nodes[node].amnesic = true;
         self.observe(&Observed::LostDisk { node });
         self.schedule(back, node, 0, Event::Start);
@@ -262,7 +271,7 @@ impl World {
 
     /// Whether all others have been there since then, and can tell: what they have seen a node sign is in their memory
     /// only. An old disk that nobody can tell from a new one breaks the promise, and is beyond what is promised.
-    fn remembered(&self, node: usize, since: u64, old: &Disk) -> bool {
+    pub(super) fn remembered(&self, node: usize, since: u64, old: &Disk) -> bool {
         // A voter that decides alone, or with one other, may have told nobody.
         let many = |disk: &Disk| disk.head().is_some_and(|head| head.record.voters().count() > 2);
         if !many(old) || !many(&self.nodes[node].disk) {

@@ -39,6 +39,7 @@ pub struct Network {
     next: u64,
     capacity: u64,
     loss: u64,
+    late_votes: u64,
     keep_old: bool,
     steady: bool,
 }
@@ -66,6 +67,7 @@ impl Network {
             next: 0,
             capacity: options.capacity.max(1),
             loss: options.loss,
+            late_votes: options.late_votes,
             keep_old: options.replays,
             steady: options.steady,
         }
@@ -113,7 +115,7 @@ impl Network {
             (link.blocked_until, link.clogged_until, link.busy_until) = (0, 0, 0);
             link.old.clear();
         }
-        (self.loss, self.keep_old, self.capacity) = (0, false, 100 << 20);
+        (self.loss, self.late_votes, self.keep_old, self.capacity) = (0, 0, false, 100 << 20);
     }
 
     pub fn is(&self, a: usize, b: usize, id: u64) -> bool {
@@ -148,6 +150,7 @@ impl Network {
             return None;
         }
         let (capacity, loss, keep, steady) = (self.capacity, self.loss, self.keep_old, self.steady);
+        let late = self.late_votes;
         let link = self.link(from, to)?;
         if keep {
             link.old.push_back(Rc::clone(bytes));
@@ -161,6 +164,9 @@ impl Network {
         while loss > 0 && random.chance(loss) {
             // A retransmission holds up all that comes after.
             at += 200 * MS + 2 * link.mean;
+        }
+        if late > 0 && matches!(super::world::kind(bytes), "estimate" | "vote") && random.chance(late) {
+            at += random.between(300, 2_500) * MS;
         }
         let conn = self.conns.get_mut(&pair(from, to)).filter(|conn| conn.id == believed)?;
         let last = conn.last.get_mut(usize::from(from > to))?;
@@ -197,6 +203,16 @@ impl Network {
     pub fn believes(&self, at: usize, other: usize) -> bool {
         let conn = self.conns.get(&pair(at, other)).map(|conn| conn.id);
         conn.is_some() && self.believed.get(&(at, other)).copied() == conn
+    }
+
+    /// When all that a node has sent so far has arrived.
+    pub fn drained(&self, from: usize) -> u64 {
+        let sent = |((a, b), conn): (&(usize, usize), &Conn)| match (*a == from, *b == from) {
+            (true, _) => Some(conn.last[0]),
+            (_, true) => Some(conn.last[1]),
+            _ => None,
+        };
+        self.conns.iter().filter_map(sent).max().unwrap_or(0)
     }
 
     /// Forgets what a dead process believed.

@@ -35,11 +35,17 @@ pub struct Options {
     pub non_transitive: bool,
     pub clogs: bool,
     pub replays: bool,
-    pub failing_reductions: bool,
-    pub failing_fetches: bool,
+    /// Percent of reductions that fail for some of their members.
+    pub failing_reductions: u64,
+    /// Percent of fetches and catch-ups that end without what they are for.
+    pub failing_fetches: u64,
     pub hangs: bool,
     pub damage: bool,
     pub leaves: bool,
+    /// Deaths right after something was said in a vote, or decided.
+    pub ambushes: bool,
+    /// Percent of the words of a vote that come late, and hold up all that comes after them.
+    pub late_votes: u64,
     /// Members that lie about anything but their votes: the last so many nodes.
     pub liars: usize,
     /// Microseconds between two faults, on average.
@@ -76,8 +82,8 @@ impl Options {
             non_transitive: on(),
             clogs: on(),
             replays: on(),
-            failing_reductions: on(),
-            failing_fetches: on(),
+            failing_reductions: if on() { 20 } else { 0 },
+            failing_fetches: if on() { 25 } else { 0 },
             hangs: on(),
             damage: on(),
             leaves: on(),
@@ -97,7 +103,53 @@ impl Options {
         options.delay = if random.chance(70) { random.between(1, 50) } else { random.between(50, 300) } * MS;
         options.capacity = if random.chance(80) { 100 << 20 } else { random.between(32, 1024) << 10 };
         options.loss = if random.chance(50) { 0 } else { random.between(1, 10) };
+        let mut profile = Random::new(seed, "profile");
+        match profile.between(0, 99) {
+            0..=19 => options.contend(&mut profile),
+            20..=27 => options.split(&mut profile),
+            _ => {}
+        }
         options
+    }
+
+    /// Voters that differ: some hold a result that the others can hardly get, what they say comes late, and who has
+    /// spoken or decided dies of it. Votes that end in their first ballot would show little of the rules for the others.
+    fn contend(&mut self, random: &mut Random) {
+        let nodes = random.between(3, 5) as usize;
+        *self = Self {
+            policy: random.pick(&[Minority::Wait, Minority::Wait, Minority::Fork]).unwrap_or(Minority::Wait),
+            codec: self.codec,
+            ed25519: self.ed25519,
+            replays: self.replays,
+            slow_disks: self.slow_disks,
+            ambushes: true,
+            failing_reductions: random.between(30, 70),
+            failing_fetches: random.between(25, 75),
+            late_votes: random.between(10, 40),
+            every: random.between(500, 3_000) * MS,
+            duration: random.between(30, 60) * SECOND,
+            delay: random.between(10, 150) * MS,
+            ..Self::calm(nodes)
+        };
+    }
+
+    /// Cuts that last, and lineages that come of them and meet again.
+    fn split(&mut self, random: &mut Random) {
+        let nodes = random.between(2, 5) as usize;
+        *self = Self {
+            codec: self.codec,
+            ed25519: self.ed25519,
+            crashes: self.crashes,
+            wipes: self.wipes,
+            partitions: true,
+            non_transitive: self.non_transitive,
+            failing_reductions: self.failing_reductions,
+            grace: random.between(1, 4) * SECOND,
+            every: random.between(4_000, 10_000) * MS,
+            duration: random.between(40, 90) * SECOND,
+            delay: random.between(1, 50) * MS,
+            ..Self::calm(nodes)
+        };
     }
 
     /// Nothing goes wrong.
@@ -125,11 +177,13 @@ impl Options {
             non_transitive: false,
             clogs: false,
             replays: false,
-            failing_reductions: false,
-            failing_fetches: false,
+            failing_reductions: 0,
+            failing_fetches: 0,
             hangs: false,
             damage: false,
             leaves: false,
+            ambushes: false,
+            late_votes: 0,
             liars: 0,
             every: SECOND,
             duration: 0,
@@ -149,7 +203,7 @@ impl Options {
         self
     }
 
-    fn switches(&self) -> [(&'static str, bool); 19] {
+    fn switches(&self) -> [(&'static str, bool); 21] {
         [
             ("crashes", self.crashes),
             ("silent", self.silent),
@@ -165,11 +219,13 @@ impl Options {
             ("non-transitive", self.non_transitive),
             ("clogs", self.clogs),
             ("replays", self.replays),
-            ("failing-reductions", self.failing_reductions),
-            ("failing-fetches", self.failing_fetches),
+            ("failing-reductions", self.failing_reductions > 0),
+            ("failing-fetches", self.failing_fetches > 0),
             ("hangs", self.hangs),
             ("damage", self.damage),
             ("leaves", self.leaves),
+            ("ambushes", self.ambushes),
+            ("late-votes", self.late_votes > 0),
         ]
     }
 }

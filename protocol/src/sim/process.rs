@@ -1,5 +1,6 @@
 //! A node, and one run of its program: the engine, and what its driver holds in memory.
 
+use super::ambush::Ambush;
 use super::disk::{Disk, Link, Write};
 use super::keys::Keys;
 use super::liar::Liar;
@@ -36,6 +37,7 @@ pub struct Node {
     pub liar: Option<Liar>,
     /// Its disk lost something that was on it.
     pub amnesic: bool,
+    pub ambush: Option<Ambush>,
 }
 
 /// What a process has trained and no commit has taken in.
@@ -102,6 +104,7 @@ impl Node {
             offset: random.between(0, 1 << 40),
             liar: None,
             amnesic: false,
+            ambush: None,
         }
     }
 

@@ -83,6 +83,24 @@ pub enum Fault {
         node: u64,
         back: u64,
     },
+    /// Dies as soon as it has said or done this, and comes back; if it forgets, with the disk from just before.
+    Ambush {
+        node: u64,
+        moment: Moment,
+        forgets: bool,
+        back: u64,
+    },
+}
+
+/// What a node is ambushed at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Moment {
+    /// Its estimate of a record is on its disk.
+    Estimate,
+    /// Its vote on a record is on its disk.
+    Vote,
+    /// It is the first to have decided.
+    Decision,
 }
 
 /// A fault at its time.
@@ -123,6 +141,7 @@ enum Kind {
     Hang,
     Damage,
     Leave,
+    Ambush,
 }
 
 /// The kinds that are on; those that happen more often in life are listed more often.
@@ -143,6 +162,7 @@ fn kinds(options: &Options) -> Vec<Kind> {
         (options.hangs, 1, Kind::Hang),
         (options.damage, 1, Kind::Damage),
         (options.leaves, 1, Kind::Leave),
+        (options.ambushes, 6, Kind::Ambush),
     ];
     all.into_iter().filter(|(on, ..)| *on).flat_map(|(_, times, kind)| std::iter::repeat_n(kind, times)).collect()
 }
@@ -170,6 +190,12 @@ fn one(kind: Kind, random: &mut Random, options: &Options) -> Fault {
         Kind::Hang => Fault::Hang { node },
         Kind::Damage => Fault::Damage { node },
         Kind::Leave => Fault::Leave { node, back },
+        Kind::Ambush => {
+            let moments = [Moment::Estimate, Moment::Vote, Moment::Decision, Moment::Decision];
+            let moment = random.pick(&moments).unwrap_or(Moment::Decision);
+            let forgets = moment != Moment::Decision && random.chance(60);
+            Fault::Ambush { node, moment, forgets, back: random.between(50, 3_000) * MS }
+        }
     }
 }
 

@@ -10,6 +10,12 @@ use crate::{Digest, NodeId, certificate};
 use std::rc::Rc;
 
 impl World {
+    /// Whether what is being fetched does not arrive.
+    fn breaks(&mut self) -> bool {
+        let percent = self.options.failing_fetches;
+        !self.calm && percent > 0 && self.random.chance(percent)
+    }
+
     pub(super) fn catch_up(&mut self, node: usize, target: Digest, sources: &[NodeId], afresh: bool) {
         let sources: Vec<usize> = sources.iter().filter_map(|id| self.keys.index(id)).collect();
         let Some(source) = self.random.pick(&sources) else {
@@ -34,7 +40,7 @@ impl World {
             return;
         }
         let mine = self.nodes[node].disk.head().map(|head| head.digest);
-        let breaks = self.options.failing_fetches && !self.calm && self.random.chance(25);
+        let breaks = self.breaks();
         let lies = self.nodes[source].liar.is_some() && !self.calm && self.random.chance(50);
         let reachable = self.network.connected(node, source) && !breaks && !lies && self.nodes[source].alive();
         let chain = if reachable { self.nodes[source].disk.chain.clone() } else { Vec::new() };
@@ -126,7 +132,7 @@ impl World {
         self.process(node, |process| {
             process.fetching.remove(&key);
         });
-        let breaks = self.options.failing_fetches && !self.calm && self.random.chance(25);
+        let breaks = self.breaks();
         let reachable = self.network.connected(node, source) && self.nodes[source].alive() && !breaks;
         let candidates = &self.nodes[source].disk.candidates;
         let held = candidates.iter().find(|held| held.candidate.key == key && held.candidate.record.digest() == record);

@@ -1,5 +1,6 @@
 //! The event loop: time, nodes, network; one thing happens after another.
 
+use super::ambush::Sprung;
 use super::history::Violation;
 use super::invariant::{self, Invariant, Observed};
 use super::keys::Keys;
@@ -85,6 +86,13 @@ pub enum Event {
         other: usize,
     },
     Exit,
+    /// It has said what it is to die of.
+    Sprung {
+        sprung: Sprung,
+    },
+    Struck {
+        sprung: Sprung,
+    },
     Fault {
         index: usize,
     },
@@ -120,6 +128,8 @@ pub struct World {
     /// Records that nodes with a damaged state have decided by themselves.
     pub tainted: BTreeSet<Digest>,
     pub calm: bool,
+    /// What nobody can mend, and the promise does not cover: the history ends.
+    pub beyond_repair: bool,
     pub quiet_until: u64,
     pub events: u64,
     /// Rolling digest of all inputs and outputs, when it is asked for.
@@ -155,6 +165,7 @@ impl World {
             marks: Marks::default(),
             tainted: BTreeSet::new(),
             calm: false,
+            beyond_repair: false,
             quiet_until: 0,
             events: 0,
             trace: None,
@@ -202,7 +213,7 @@ impl World {
     /// Runs until `end`, or until `done` says so after an event; whether it did.
     pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
         while let Some((&(at, serial), _)) = self.queue.first_key_value() {
-            if at > end || self.violation.is_some() {
+            if at > end || self.violation.is_some() || self.beyond_repair {
                 break;
             }
             let Some(due) = self.queue.remove(&(at, serial)) else { break };
@@ -261,6 +272,8 @@ impl World {
             Event::Written { token } => self.written(node, token),
             Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),
             Event::Fetched { job, key, record, source } => self.fetched(node, (job, source), key, record),
+            Event::Sprung { sprung } => self.sprung(node, sprung),
+            Event::Struck { sprung } => self.struck(node, sprung),
             Event::Exit => {
                 self.crash(node, false);
                 if self.calm {

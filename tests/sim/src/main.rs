@@ -27,7 +27,7 @@ struct Arguments {
     /// With --seed: only these faults of its schedule, as `3,7`, or `none`.
     #[arg(long)]
     faults: Option<String>,
-    /// With --seed: with this bug.
+    /// With --seed: with this bug. With --plants: only this one.
     #[arg(long)]
     plant: Option<String>,
     #[arg(long)]
@@ -55,9 +55,9 @@ struct Arguments {
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     simulation::hush();
+    let plant = arguments.plant.as_deref().map(simulation::parse_plant).transpose()?;
     let good = if let Some(seed) = arguments.seed {
         let faults = arguments.faults.as_deref().map(simulation::parse_faults).transpose()?;
-        let plant = arguments.plant.as_deref().map(simulation::parse_plant).transpose()?;
         simulation::one(seed, arguments.nodes, faults, plant, arguments.verbose)
     } else if arguments.canary {
         simulation::canary()
@@ -65,7 +65,7 @@ fn main() -> anyhow::Result<ExitCode> {
         simulation::measure()
     } else {
         let Arguments { seeds, from, jobs, twice_every, plants, json, .. } = arguments;
-        Batch { seeds, from, jobs, twice_every, plants }.run(json.as_deref())?
+        Batch { seeds, from, jobs, twice_every, plants, only: plant }.run(json.as_deref())?
     };
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -35,6 +35,8 @@ pub struct Batch {
     pub twice_every: u64,
     /// Seeds for each planted bug at most.
     pub plants: Option<u64>,
+    /// Of the planted bugs only this one.
+    pub only: Option<Plant>,
 }
 
 /// What came of a batch. The keys are what `--json` writes.
@@ -166,12 +168,14 @@ impl Batch {
 
     /// Every bug, until a seed catches it.
     fn planted(&self, most: u64) -> Vec<Planted> {
-        let bar = ProgressBar::new(Plant::ALL.len() as u64);
+        let all: Vec<Plant> =
+            Plant::ALL.iter().copied().filter(|plant| self.only.is_none_or(|only| only == *plant)).collect();
+        let bar = ProgressBar::new(all.len() as u64);
         let (next, found) = (AtomicU64::new(0), Mutex::new(BTreeMap::new()));
         thread::scope(|scope| {
             for _ in 0..self.jobs() {
                 scope.spawn(|| {
-                    while let Some(plant) = Plant::ALL.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
+                    while let Some(plant) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
                         let caught = (0..most).find_map(|index| Some((index + 1, catches(self.from + index, plant)?)));
                         bar.println(format!("{:24} {caught:?}", plant.name()));
                         if let Ok(mut found) = found.lock() {

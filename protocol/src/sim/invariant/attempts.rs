@@ -1,12 +1,16 @@
-//! S10: a result is of one attempt: the update that its own ring gave, by its own members.
+//! S10: a result is of one attempt: the update that its own ring gave, by its own members. And no attempt fails by what
+//! happened to another.
 
 use super::{Invariant, Observed, require};
 use crate::NodeId;
+use crate::engine::io::{AttemptKey, Input, Notice, Output};
 use crate::sim::disk::Write;
 use crate::sim::world::World;
 use std::collections::BTreeSet;
 
-pub(super) struct Attempts;
+/// The failure that is being told: of which attempt, and in which words.
+#[derive(Default)]
+pub(super) struct Attempts(Option<(AttemptKey, String)>);
 
 impl Invariant for Attempts {
     fn name(&self) -> &'static str {
@@ -14,15 +18,42 @@ impl Invariant for Attempts {
     }
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
-        let Observed::Stored { node, write: Write::Vote { candidate: Some(held), .. } } = event else { return Ok(()) };
-        let candidate = &held.candidate;
-        let Some(group) = world.reductions.0.get(&candidate.key) else { return Ok(()) };
-        let update = group.result.as_ref().map(|(_, digest)| *digest);
-        require(update == Some(candidate.record.update), || {
-            format!("node {node} has a result of {:?} with another update than its ring gave", candidate.key)
-        })?;
-        let ring: BTreeSet<NodeId> = group.contributions.iter().map(|c| c.member).collect();
-        let named: BTreeSet<NodeId> = candidate.record.contributors.iter().map(|c| c.member).collect();
-        require(ring == named, || format!("node {node}: {:?} was made by {ring:?}, not {named:?}", candidate.key))
+        match event {
+            Observed::Input { input: Input::ReduceFailed { key, reason, .. }, .. } => {
+                self.0 = Some((*key, reason.clone()));
+                Ok(())
+            }
+            Observed::Input { .. } => {
+                self.0 = None;
+                Ok(())
+            }
+            Observed::Outputs { node, outputs } => self.failed(*node, outputs),
+            Observed::Stored { node, write: Write::Vote { candidate: Some(held), .. } } => {
+                result(*node, &held.candidate, world)
+            }
+            _ => Ok(()),
+        }
     }
+}
+
+impl Attempts {
+    fn failed(&self, node: usize, outputs: &[Output]) -> Result<(), String> {
+        let Some((key, told)) = &self.0 else { return Ok(()) };
+        let by_it =
+            |output: &&Output| matches!(output, Output::Notice(Notice::AttemptFailed { reason, .. }) if reason == told);
+        let other = |output: &&Output| matches!(output, Output::Abandon { key: left } if left != key);
+        let wrong = outputs.iter().find(by_it).and(outputs.iter().find(other));
+        require(wrong.is_none(), || format!("node {node}: a failure of {key:?} leads to {wrong:?}"))
+    }
+}
+
+fn result(node: usize, candidate: &crate::engine::Candidate, world: &World) -> Result<(), String> {
+    let Some(group) = world.reductions.0.get(&candidate.key) else { return Ok(()) };
+    let update = group.result.as_ref().map(|(_, digest)| *digest);
+    require(update == Some(candidate.record.update), || {
+        format!("node {node} has a result of {:?} with another update than its ring gave", candidate.key)
+    })?;
+    let ring: BTreeSet<NodeId> = group.contributions.iter().map(|c| c.member).collect();
+    let named: BTreeSet<NodeId> = candidate.record.contributors.iter().map(|c| c.member).collect();
+    require(ring == named, || format!("node {node}: {:?} was made by {ring:?}, not {named:?}", candidate.key))
 }

@@ -166,7 +166,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(mass::Mass::default()),
         Box::new(result::Exact::default()),
         Box::new(membership::Membership),
-        Box::new(attempts::Attempts),
+        Box::new(attempts::Attempts::default()),
         Box::new(bounds::Bounds::default()),
         Box::new(recovery::Recovery::default()),
         Box::new(steps::Steps),

@@ -1,0 +1,84 @@
+//! Deaths that lie in wait: of a node that has just said something in a vote, or has just decided.
+
+use super::MS;
+use super::disk::{Disk, Write};
+use super::schedule::Moment;
+use super::world::{Event, World};
+use crate::message::Question;
+use crate::record::RecordKind;
+use std::rc::Rc;
+
+/// One that waits for its moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Ambush {
+    pub moment: Moment,
+    pub forgets: bool,
+    pub back: u64,
+}
+
+/// One that has been sprung.
+#[derive(Clone, Debug)]
+pub struct Sprung {
+    back: u64,
+    /// The disk to come back with, if it is not the one at the death, and of when it is.
+    disk: Option<(u64, Rc<Disk>)>,
+}
+
+impl World {
+    /// A write is about to be on the disk: whether this is the moment.
+    pub(super) fn spring(&mut self, node: usize, write: &Write) {
+        let Some(ambush) = self.nodes[node].ambush.filter(|_| !self.calm && self.now >= self.quiet_until) else {
+            return;
+        };
+        let said = |register: &crate::engine::Register, phase: u8| {
+            register.stamp.instance == Question::RECORD && register.stamp.phase == phase
+        };
+        let due = match (ambush.moment, write) {
+            (Moment::Estimate, Write::Vote { register, .. }) => said(register, 1),
+            (Moment::Vote, Write::Vote { register, .. }) => said(register, 2),
+            (Moment::Decision, Write::Commit { link, .. }) => {
+                link.record.kind != RecordKind::Fork && !self.decided.contains_key(&link.digest)
+            }
+            _ => false,
+        };
+        if !due {
+            return;
+        }
+        self.nodes[node].ambush = None;
+        let disk = ambush.forgets.then(|| (self.now, Rc::new(self.nodes[node].disk.clone())));
+        let sprung = Sprung { back: ambush.back, disk };
+        match ambush.moment {
+            Moment::Decision => {
+                self.marks.hit("death at a decision");
+                self.schedule_own(0, node, Event::Struck { sprung });
+            }
+            // What waited for this write goes out first.
+            Moment::Estimate | Moment::Vote => self.schedule_own(MS, node, Event::Sprung { sprung }),
+        }
+    }
+
+    /// It has spoken: it dies when some have heard it, or all if it is to forget what it said. An old disk that nobody
+    /// can tell from a new one is beyond what is promised.
+    pub(super) fn sprung(&mut self, node: usize, sprung: Sprung) {
+        let after = match &sprung.disk {
+            Some(_) => (self.network.drained(node) + MS).saturating_sub(self.now),
+            None => self.random.between(0, 2 * self.options.delay),
+        };
+        self.schedule_own(after, node, Event::Struck { sprung });
+    }
+
+    pub(super) fn struck(&mut self, node: usize, sprung: Sprung) {
+        if self.calm {
+            return;
+        }
+        let Some((since, disk)) = sprung.disk else {
+            self.marks.hit("death in a vote");
+            return self.crash_and_return(node, false, sprung.back);
+        };
+        let all = (0..self.nodes.len()).all(|other| other == node || self.network.believes(other, node));
+        if all && self.now >= self.quiet_until && self.remembered(node, since, &disk) {
+            self.marks.hit("old disk in a vote");
+            self.exchange_disk(node, (*disk).clone(), sprung.back);
+        }
+    }
+}
