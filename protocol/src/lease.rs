@@ -112,8 +112,9 @@ pub fn median_step_us(measured: impl IntoIterator<Item = u32>) -> Option<u32> {
 pub fn steps_for(inner_steps: u32, median_us: Option<u32>, step_us: u32) -> u32 {
     let Some(median) = median_us.filter(|_| step_us > 0) else { return inner_steps };
     let least = (inner_steps / SLOWEST_PART).max(1);
-    // At most 64 bits: the product of two u32.
-    let steps = u64::from(inner_steps) * u64::from(median) / u64::from(step_us);
+    // To the nearest: rounded down, whoever is slower than the median by a hair would make a step less, and wait for it.
+    // No overflow: a product of two u32 leaves room for one more.
+    let steps = (u64::from(inner_steps) * u64::from(median) + u64::from(step_us / 2)) / u64::from(step_us);
     u32::try_from(steps).unwrap_or(u32::MAX).clamp(least, inner_steps.max(least))
 }
 
@@ -184,7 +185,7 @@ mod tests {
         assert_eq!(median_step_us([3, 1, 2]), Some(2));
         assert_eq!(median_step_us([0, 0]), None);
         let steps = |us| steps_for(30, Some(100), us);
-        assert_eq!([0, 1, 100, 101, 200, 400, u32::MAX].map(steps), [30, 30, 30, 29, 15, 7, 3]);
+        assert_eq!([0, 1, 100, 101, 103, 200, 400, u32::MAX].map(steps), [30, 30, 30, 30, 29, 15, 8, 3]);
         assert_eq!(steps_for(30, None, 7), 30);
         assert_eq!(steps_for(1, Some(1), 1_000), 1);
         assert_eq!(steps_for(u32::MAX, Some(u32::MAX), 1), u32::MAX);

@@ -11,6 +11,7 @@ impl Driver {
     pub(super) fn notice(&mut self, notice: Notice) {
         match notice {
             Notice::PhaseChanged { .. } => self.waiting = None,
+            Notice::AttemptStarted { .. } => self.gauges.attempt_started(),
             // Every round waits a moment for somebody; it is shown when it lasts.
             Notice::Waiting { on, why } => {
                 self.waiting = Some((Event::Waiting { on: ids(on), why: why.into() }, Instant::now()));

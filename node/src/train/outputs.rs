@@ -8,7 +8,7 @@ use super::trainer::{self, Trained};
 use super::{candidate, catch_up, shards};
 use crate::exit::{Code, Failure};
 use crate::reduce::{NetLinks, ReduceError, ReduceJob};
-use crate::watch::event::{Committed, Event, RoundTiming};
+use crate::watch::event::Event;
 use starling_protocol::admission;
 use starling_protocol::engine::io::{AttemptKey, Contribution, Input, Output};
 use starling_protocol::identity::Ed25519Verifier;
@@ -17,7 +17,7 @@ use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A round that the engine wants trained.
 #[derive(Clone)]
@@ -161,6 +161,7 @@ impl Driver {
         let (upload_kbps, reduce_us) = self.gauges.last_reduction();
         let norm_bits = trained.norm.to_bits();
         let measured = Measured { step_us: trained.step_us, upload_kbps, reduce_us, norm_bits };
+        let gathering = self.gauges.gathering();
         self.feed(Input::Trained {
             round: trained.round,
             base: trained.base,
@@ -171,7 +172,12 @@ impl Driver {
             payload: trained.payload,
             measured,
         })
-        .await
+        .await?;
+        // The attempt that this READY began waited for nobody after it.
+        if gathering {
+            self.gauges.was_last();
+        }
+        Ok(())
     }
 
     fn reduce(&mut self, key: AttemptKey, members: Vec<Contribution>, codec: Codec) {
@@ -354,42 +360,5 @@ impl Driver {
             }
             let _ = results.send(Outcome::ShardsFetched(outcome)).await;
         });
-    }
-
-    /// What a commit will be shown as once it is on disk.
-    fn committed(&self, record: &Record) -> Committed {
-        let tokens: u64 = record.contributors.iter().map(|c| c.tokens).sum();
-        let loss_sum: f64 = record.contributors.iter().map(|c| f64::from(c.loss_q16) / 65536.0 * c.tokens as f64).sum();
-        Committed {
-            seq: record.seq,
-            round: record.round,
-            record: record.digest().to_string(),
-            lineage: record.lineage.to_string(),
-            state_root: record.state_root.to_string(),
-            contributors: record.contributors.iter().map(|c| c.member.to_string()).collect(),
-            members: record.next.members.len(),
-            voters: record.voters().count(),
-            tokens: record.tokens,
-            loss: loss_sum / tokens.max(1) as f64,
-            bytes_sent: self.net.counters().bytes_sent,
-            timing: RoundTiming::default(),
-        }
-    }
-
-    /// The commit is on disk: this is what its times are taken to.
-    pub(super) fn show_committed(&mut self, mut committed: Committed) {
-        let timing = self.gauges.committed(Instant::now());
-        self.gauges.loss = Some(committed.loss);
-        metrics::gauge!("starling_round").set(committed.round as f64);
-        metrics::gauge!("starling_tokens").set(committed.tokens as f64);
-        metrics::gauge!("starling_members").set(committed.members as f64);
-        metrics::gauge!("starling_voters").set(committed.voters as f64);
-        metrics::gauge!("starling_quorum").set(1.0);
-        metrics::gauge!("starling_loss_nats_per_token").set(committed.loss);
-        metrics::histogram!("starling_round_seconds").record(timing.seconds);
-        metrics::histogram!("starling_reduce_seconds").record(timing.reduce_seconds);
-        metrics::histogram!("starling_settle_seconds").record(timing.settle_seconds);
-        committed.timing = timing;
-        self.show(Event::Committed(committed));
     }
 }

@@ -2,12 +2,13 @@
 
 use super::driver::Driver;
 use super::trainer::Trained;
-use crate::watch::event::RoundTiming;
+use crate::watch::event::{Committed, Event, RoundTiming};
 use crate::watch::status::{Answer, Member, Question, QuorumStatus, Status};
 use starling_protocol::NodeId;
 use starling_protocol::engine::io::{Finish, Input};
 use starling_protocol::engine::{MemberState, MemberView, QuorumView};
 use starling_protocol::message::Phase;
+use starling_protocol::record::Record;
 use std::time::{Duration, Instant};
 
 /// Time between two step events; steps in between are only counted.
@@ -18,6 +19,8 @@ pub struct Gauges {
     last_commit: Instant,
     last_step_event: Option<Instant>,
     trained_at: Option<Instant>,
+    /// When the last of the contributions to the round's first attempt was made, as far as this node can tell.
+    gathered_at: Option<Instant>,
     /// When, and how many bytes of reductions had been sent by then.
     reduce_started: Option<(Instant, u64)>,
     reduce_seconds: f64,
@@ -33,6 +36,7 @@ impl Gauges {
             last_commit: Instant::now(),
             last_step_event: None,
             trained_at: None,
+            gathered_at: None,
             reduce_started: None,
             reduce_seconds: 0.0,
             upload_kbps: 0,
@@ -63,6 +67,22 @@ impl Gauges {
         self.tokens_per_second = trained.tokens as f64 / trained.seconds.max(1e-9);
     }
 
+    /// An attempt begins: somebody's READY was the last to come, and it just came.
+    pub fn attempt_started(&mut self) {
+        // What attempts cost that failed is overhead too.
+        self.gathered_at.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether no attempt at this round has begun.
+    pub fn gathering(&self) -> bool {
+        self.gathered_at.is_none()
+    }
+
+    /// This node's own contribution was the last.
+    pub fn was_last(&mut self) {
+        self.gathered_at = self.gathered_at.and(self.trained_at);
+    }
+
     pub fn validated(&mut self, nats_per_byte: f64) {
         self.validation = Some(nats_per_byte);
         metrics::gauge!("starling_validation_nats_per_byte").set(nats_per_byte);
@@ -87,10 +107,12 @@ impl Gauges {
     pub fn committed(&mut self, now: Instant) -> RoundTiming {
         let seconds = now.duration_since(self.last_commit).as_secs_f64();
         self.last_commit = now;
+        let since = |at: Option<Instant>| at.map(|at| now.duration_since(at).as_secs_f64()).unwrap_or_default();
         RoundTiming {
             seconds,
             reduce_seconds: self.reduce_seconds,
-            settle_seconds: self.trained_at.map(|at| now.duration_since(at).as_secs_f64()).unwrap_or_default(),
+            settle_seconds: since(self.trained_at.take()),
+            overhead_seconds: since(self.gathered_at.take()),
             tokens_per_second: self.tokens_per_second,
         }
     }
@@ -181,6 +203,44 @@ impl Driver {
             grace_s: f64::from(partition.grace_ms) / 1e3,
             frozen: quorum.frozen,
         }
+    }
+
+    /// What a commit will be shown as once it is on disk.
+    pub(super) fn committed(&self, record: &Record) -> Committed {
+        let tokens: u64 = record.contributors.iter().map(|c| c.tokens).sum();
+        let loss_sum: f64 = record.contributors.iter().map(|c| f64::from(c.loss_q16) / 65536.0 * c.tokens as f64).sum();
+        Committed {
+            seq: record.seq,
+            round: record.round,
+            record: record.digest().to_string(),
+            lineage: record.lineage.to_string(),
+            state_root: record.state_root.to_string(),
+            contributors: record.contributors.iter().map(|c| c.member.to_string()).collect(),
+            members: record.next.members.len(),
+            voters: record.voters().count(),
+            tokens: record.tokens,
+            loss: loss_sum / tokens.max(1) as f64,
+            bytes_sent: self.net.counters().bytes_sent,
+            timing: RoundTiming::default(),
+        }
+    }
+
+    /// The commit is on disk: this is what its times are taken to.
+    pub(super) fn show_committed(&mut self, mut committed: Committed) {
+        let timing = self.gauges.committed(Instant::now());
+        self.gauges.loss = Some(committed.loss);
+        metrics::gauge!("starling_round").set(committed.round as f64);
+        metrics::gauge!("starling_tokens").set(committed.tokens as f64);
+        metrics::gauge!("starling_members").set(committed.members as f64);
+        metrics::gauge!("starling_voters").set(committed.voters as f64);
+        metrics::gauge!("starling_quorum").set(1.0);
+        metrics::gauge!("starling_loss_nats_per_token").set(committed.loss);
+        metrics::histogram!("starling_round_seconds").record(timing.seconds);
+        metrics::histogram!("starling_reduce_seconds").record(timing.reduce_seconds);
+        metrics::histogram!("starling_settle_seconds").record(timing.settle_seconds);
+        metrics::histogram!("starling_overhead_seconds").record(timing.overhead_seconds);
+        committed.timing = timing;
+        self.show(Event::Committed(committed));
     }
 
     /// Whether every connected peer has the record that this node ended with.

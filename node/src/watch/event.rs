@@ -216,8 +216,11 @@ pub struct RoundTiming {
     pub seconds: f64,
     /// From the start of the attempt to the complete update.
     pub reduce_seconds: f64,
-    /// From this node's last inner step to the commit on disk: what the round cost beyond training.
+    /// From this node's last inner step to the commit on disk: the wait for slower members, and the overhead. Zero if
+    /// it trained nothing in this round.
     pub settle_seconds: f64,
+    /// From the last contribution's being here to the commit on disk: what the round cost beyond training.
+    pub overhead_seconds: f64,
     /// Tokens a second of this node in the round's inner steps.
     pub tokens_per_second: f64,
 }

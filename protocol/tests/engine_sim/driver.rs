@@ -77,6 +77,8 @@ impl World {
     fn hear(&mut self, notice: Notice) {
         match notice {
             Notice::RolledBack { .. } => self.check.mark("rolled back"),
+            // Who hears the decision before its own result is complete has lost nothing.
+            Notice::AttemptFailed { reason, .. } if reason == "the flock is elsewhere" => {}
             Notice::AttemptFailed { .. } => self.check.mark("an attempt failed"),
             Notice::AttemptStarted { attempt, .. } if attempt > 0 => self.check.mark("a later attempt began"),
             Notice::MemberJoined { .. } => self.check.mark("a member joined"),
