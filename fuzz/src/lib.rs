@@ -18,9 +18,10 @@ mod watch;
 
 pub use engine::engine;
 
+use starling_protocol::message::Evidence;
 use starling_protocol::run::Codec;
 use starling_protocol::wire::{self, WireError};
-use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier, codec, frame};
+use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier, codec, evidence, frame};
 
 /// Accepts every signature: what is behind it is fuzzed.
 struct Trusting;
@@ -59,6 +60,25 @@ pub fn envelope(data: &[u8]) {
         let body = |bytes: &[u8]| bytes[38..bytes.len() - 64].to_vec();
         assert!(body(&again) == body(data), "a second byte string of one message");
     }
+}
+
+/// Two envelopes: what is taken for a contradiction is one either way round, and needs two messages of one kind that
+/// differ.
+pub fn evidence(data: &[u8]) {
+    let Some((length, rest)) = data.split_first_chunk::<2>() else { return };
+    let at = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+    let (first, second) = rest.split_at(at);
+    let judge = |first: &[u8], second: &[u8]| {
+        let evidence = Evidence { first: first.to_vec(), second: second.to_vec() };
+        evidence::examine(&Trusting, &Digest([1; 32]), &evidence)
+    };
+    let judged = judge(first, second);
+    if judged.is_ok() {
+        let open = |bytes| wire::open(&Trusting, &Digest([1; 32]), bytes).expect("it was opened").message;
+        assert!(open(first) != open(second) && open(first).kind() == open(second).kind());
+        assert_eq!(judge(second, first), judged);
+    }
+    assert!(judge(first, first).is_err() && judge(second, second).is_err());
 }
 
 pub fn record(data: &[u8]) {

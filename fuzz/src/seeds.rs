@@ -31,7 +31,16 @@ fn seeds() {
             name if name.starts_with("envelope-") => "envelope",
             _ => continue,
         };
-        write(folder, target, name, &HEXLOWER.decode(hex.as_bytes()).expect("hex"));
+        let bytes = HEXLOWER.decode(hex.as_bytes()).expect("hex");
+        if name == "envelope-evidence" {
+            // Behind its envelope's header and tag: two byte strings, each behind its length.
+            let fields = bytes.get(40..bytes.len() - 64).expect("an envelope");
+            let length = fields.first_chunk::<8>().map_or(0, |length| u64::from_le_bytes(*length) as usize);
+            let (first, second) = (&fields[8..8 + length], &fields[16 + length..]);
+            let pair = [&(length as u16).to_le_bytes()[..], first, second].concat();
+            write(folder, "evidence", name, &pair);
+        }
+        write(folder, target, name, &bytes);
     }
     for (number, line) in CODEC.lines().filter(|line| line.starts_with("encode ")).enumerate() {
         let words: Vec<&str> = line.split(' ').collect();

@@ -44,7 +44,13 @@ fn members() -> Vec<(u8, Role)> {
 
 fn engine() -> Engine {
     let head = genesis(&spec(), &members());
-    let stored = Stored { register: Some(register(&head)), head, certificate: None, candidates: Vec::new() };
+    let stored = Stored {
+        register: Some(register(&head)),
+        head,
+        certificate: None,
+        candidates: Vec::new(),
+        evidence: Vec::new(),
+    };
     Engine::new(EngineConfig {
         signer: Box::new(Key(id(ME))),
         verifier: Box::new(Trusting),

@@ -19,6 +19,7 @@ pub mod certificate;
 pub mod codec;
 pub mod digest;
 pub mod engine;
+pub mod evidence;
 pub mod frame;
 pub mod identity;
 pub mod lease;

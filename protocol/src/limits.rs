@@ -21,6 +21,10 @@ pub const READY_BYTES_MAX: usize = 512 + 4 * RTTS_MAX;
 pub const CANDIDATE_BYTES_MAX: usize = RECORD_BYTES_MAX + MEMBERS_MAX * (READY_BYTES_MAX + 8) + 256;
 /// Bytes of one signed vote inside a certificate.
 pub const VOTE_BYTES_MAX: usize = 320;
+/// Bytes of one of the two signed statements that contradict each other: a READY is the longest of them.
+pub const STATEMENT_BYTES_MAX: usize = READY_BYTES_MAX;
+/// Nodes against which one node holds evidence.
+pub const EVIDENCE_MAX: usize = 64;
 /// Ranges of positions that wait to be leased again; beyond it the shortest are given up.
 pub const FREE_SPANS_MAX: usize = 64;
 /// Tickets whose uses a lineage counts, and identities and tickets that it has revoked.
@@ -57,9 +61,10 @@ const _: () = {
     // The largest record: fixed fields, then a full flock of contributors and members.
     let lists = FREE_SPANS_MAX * 16 + MERGED_MAX * 32 + GRANTS_MAX * (36 + 32);
     assert!(1024 + lists + MEMBERS_MAX * (112 + 59) <= RECORD_BYTES_MAX);
-    // The largest control messages: a run specification, and a certificate.
+    // The largest control messages: a run specification, and a certificate; evidence is smaller.
     assert!(256 + RUN_SPEC_BYTES_MAX <= CONTROL_BYTES_MAX);
     assert!(512 + VOTERS_MAX * (8 + VOTE_BYTES_MAX) <= CONTROL_BYTES_MAX);
+    assert!(512 + 2 * STATEMENT_BYTES_MAX <= CONTROL_BYTES_MAX);
     // The largest run specification: fixed fields, name, table of learning rates, allow-list.
     assert!(512 + RUN_NAME_CHARS_MAX + OUTER_LR_ENTRIES_MAX * 12 + ALLOWED_MAX * 32 <= RUN_SPEC_BYTES_MAX);
 };

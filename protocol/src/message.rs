@@ -1,7 +1,7 @@
 //! Control messages between nodes. Tensor data travels in frames of its own.
 
 use crate::limits::{MEMBERS_MAX, RTTS_MAX, RUN_SPEC_BYTES_MAX, SET_BYTES_MAX, STATEMENTS_MAX, TICKET_BYTES_MAX};
-use crate::limits::{VOTE_BYTES_MAX, VOTERS_MAX};
+use crate::limits::{STATEMENT_BYTES_MAX, VOTE_BYTES_MAX, VOTERS_MAX};
 use crate::record::Measured;
 use crate::wire::bounded;
 use crate::wire::number::numbered;
@@ -25,6 +25,7 @@ pub enum Message {
     Witness(Witness),
     Fork(Fork),
     Start(Start),
+    Evidence(Evidence),
 }
 
 /// First message in each direction of a connection.
@@ -290,6 +291,16 @@ pub struct Start {
     pub value: Value,
 }
 
+/// "This node has contradicted itself": two envelopes as its signer sent them, checked by [`crate::evidence`]. The only
+/// message that is passed on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    #[serde(deserialize_with = "bounded::bytes::<_, STATEMENT_BYTES_MAX>")]
+    pub first: Vec<u8>,
+    #[serde(deserialize_with = "bounded::bytes::<_, STATEMENT_BYTES_MAX>")]
+    pub second: Vec<u8>,
+}
+
 impl Message {
     /// The kind's name in logs and counters.
     pub fn kind(&self) -> &'static str {
@@ -305,6 +316,7 @@ impl Message {
             Self::Witness(_) => "witness",
             Self::Fork(_) => "fork",
             Self::Start(_) => "start",
+            Self::Evidence(_) => "evidence",
         }
     }
 }

@@ -65,6 +65,8 @@ pub enum Plant {
     HoardHistory,
     /// Engine: an honest peer is refused as an equivocator when it repeats itself. S18.
     BlameRepeats,
+    /// Evidence: two signatures of one statement are held to contradict each other. S22.
+    BlameSignatures,
     /// Engine: deadlines never come. L1.
     NoDeadline,
     /// Engine: a catch-up that failed is not tried again. L4.
@@ -109,6 +111,7 @@ impl Plant {
         Self::OwnKnobs,
         Self::HoardHistory,
         Self::BlameRepeats,
+        Self::BlameSignatures,
         Self::NoDeadline,
         Self::NoRetry,
         Self::PanicAtSkip,

@@ -110,8 +110,9 @@ impl CatchUp {
 impl Engine {
     /// Takes up what the disk holds.
     pub(super) fn resume(&mut self, stored: Stored) {
-        let Stored { head, certificate, register, candidates } = stored;
+        let Stored { head, certificate, register, candidates, evidence } = stored;
         self.stand_on(Standing::new(head, certificate));
+        self.resume_evidence(evidence);
         self.resume_voice(register);
         if self.voice.register.is_none() {
             self.write_empty_register();

@@ -1,7 +1,7 @@
 //! What an engine is started with.
 
 use super::io::AttemptKey;
-use crate::message::{Certificate, Stamp, Value};
+use crate::message::{Certificate, Evidence, Stamp, Value};
 use crate::record::Record;
 use crate::run::RunSpec;
 use crate::{Digest, Signer, Verifier};
@@ -49,6 +49,8 @@ pub struct Stored {
     pub register: Option<Register>,
     /// Results that were written before they were spoken of, oldest first; their updates are on the disk, too.
     pub candidates: Vec<Candidate>,
+    /// Evidence that this node was told to keep.
+    pub evidence: Vec<Evidence>,
 }
 
 /// The newest vote of an incarnation: written before it is sent, so that a restarted process goes on where the one

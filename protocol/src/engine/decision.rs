@@ -43,7 +43,9 @@ impl Choice for Value {
 pub(super) struct Instance {
     pub ballot: Option<Ballot<Value>>,
     /// Newest signed votes by sender, for the certificate.
-    pub signed: BTreeMap<NodeId, (Vote, Vec<u8>)>,
+    pub votes: BTreeMap<NodeId, (Vote, Vec<u8>)>,
+    /// Newest signed estimates by sender: one half of the evidence, should another contradict it.
+    pub estimates: BTreeMap<NodeId, Vec<u8>>,
     /// When this node last said something.
     pub said_at: Moment,
 }
@@ -76,6 +78,11 @@ impl Instance {
         self.ballot.get_or_insert_with(|| Ballot::new(me))
     }
 
+    /// The newest vote of a voter as it was signed, or its newest estimate.
+    fn envelope(&self, from: &NodeId, vote: bool) -> Option<&Vec<u8>> {
+        if vote { self.votes.get(from).map(|(_, bytes)| bytes) } else { self.estimates.get(from) }
+    }
+
     /// Whether this node has said something in it.
     pub fn entered(&self) -> bool {
         self.ballot.as_ref().is_some_and(|ballot| ballot.said().is_some())
@@ -104,7 +111,7 @@ impl Engine {
             let question = Question { seq, parent: register.parent, instance };
             let vote = Vote { question, incarnation: register.incarnation, ballot, value, voted };
             if let Some(bytes) = self.seal(&Message::Vote(vote.clone())) {
-                resumed.signed.insert(me, (vote, bytes));
+                resumed.votes.insert(me, (vote, bytes));
             }
         }
         let Some(round) = &mut self.round else { return };
@@ -122,24 +129,24 @@ impl Engine {
         Some(Question { seq: round.seq, parent: round.parent, instance })
     }
 
-    pub(super) fn hear_estimate(&mut self, from: NodeId, estimate: Estimate) {
+    pub(super) fn hear_estimate(&mut self, from: NodeId, estimate: Estimate, bytes: &[u8]) {
         let Estimate { question, incarnation, ballot, value } = estimate;
-        self.hear_said(from, &question, incarnation, Said { ballot, value, voted: None }, None);
+        self.hear_said(from, (&question, incarnation), Said { ballot, value, voted: None }, None, bytes);
     }
 
     pub(super) fn hear_vote(&mut self, from: NodeId, vote: Vote, bytes: &[u8]) {
         let said = Said { ballot: vote.ballot, value: vote.value.clone(), voted: Some(vote.voted) };
         let (question, incarnation) = (vote.question.clone(), vote.incarnation);
-        self.hear_said(from, &question, incarnation, said, Some((vote, bytes.to_vec())));
+        self.hear_said(from, (&question, incarnation), said, Some(vote), bytes);
     }
 
     fn hear_said(
         &mut self,
         from: NodeId,
-        question: &Question,
-        incarnation: u64,
+        (question, incarnation): (&Question, u64),
         said: Said<Value>,
-        signed: Option<(Vote, Vec<u8>)>,
+        vote: Option<Vote>,
+        bytes: &[u8],
     ) {
         let (ballot, phase) = said.place();
         self.note_signed(from, incarnation, Stamp { seq: question.seq, instance: question.instance, ballot, phase });
@@ -153,17 +160,24 @@ impl Engine {
             return self.stale(from);
         }
         let me = self.me;
-        let Some(round) = &mut self.round else { return };
         let record = question.instance == Question::RECORD;
+        let instance = self.round.as_ref().map(|r| if record { &r.record_vote } else { &r.set_vote });
+        let first = instance.and_then(|instance| instance.envelope(&from, vote.is_some())).cloned();
+        let resigned = planted!(Plant::BlameSignatures) && first.as_ref().is_some_and(|f| self.contradict(f, bytes));
+        let Some(round) = &mut self.round else { return };
         let instance = if record { &mut round.record_vote } else { &mut round.set_vote };
-        if instance.ballot(me).contradicts(&from, &said) {
-            return self.refuse(from, Refusal::Equivocation { what: "two different votes in one ballot" });
+        if instance.ballot(me).contradicts(&from, &said) || resigned {
+            self.refuse(from, Refusal::Equivocation { what: "two different votes in one ballot" });
+            return if let Some(first) = first {
+                self.convict(first, bytes)
+            };
         }
         if !instance.ballot(me).hear(from, said) {
             return self.stale(from);
         }
-        if let Some(signed) = signed {
-            instance.signed.insert(from, signed);
+        match vote {
+            Some(vote) => drop(instance.votes.insert(from, (vote, bytes.to_vec()))),
+            None => drop(instance.estimates.insert(from, bytes.to_vec())),
         }
     }
 
@@ -178,12 +192,13 @@ impl Engine {
             certificate::verify_votes(self.verifier.as_ref(), &self.run, &head.quorum, &head.digest, &certificate);
         match proof {
             Ok(value) => {
-                round.proof = Some(certificate);
+                round.proof = Some(certificate.clone());
                 // An attempt of another set cannot end in it: waiting for it would only make this node late.
                 let other = |running: &Attempt| value.is_some_and(|value| value.set != running.key.set);
                 if round.running.as_ref().is_some_and(other) {
                     self.leave_attempt("the others have decided on the result of another", None);
                 }
+                self.compare_votes(&certificate);
             }
             Err(_) => self.refuse(from, Refusal::Malformed { what: "certificate that proves nothing" }),
         }
@@ -341,7 +356,7 @@ impl Engine {
             instance.ballot(me).say();
             instance.said_at = now;
             if let Some(vote) = vote {
-                instance.signed.insert(me, (vote, bytes.clone()));
+                instance.votes.insert(me, (vote, bytes.clone()));
             }
         }
         let voters = self.reachable_voters();
@@ -391,7 +406,7 @@ impl Engine {
         let deciders =
             |(_, (vote, _)): &(&NodeId, &(Vote, Vec<u8>))| vote.ballot == ballot && vote.voted && vote.value == *value;
         let value = value.clone();
-        let signed: Vec<(&NodeId, &(Vote, Vec<u8>))> = round.record_vote.signed.iter().filter(deciders).collect();
+        let signed: Vec<(&NodeId, &(Vote, Vec<u8>))> = round.record_vote.votes.iter().filter(deciders).collect();
         let Some(vote) = signed.first().map(|(_, (vote, _))| vote.clone()) else { return };
         let certificate =
             certificate::of_votes(round.lineage, &vote, signed.iter().map(|(id, (_, bytes))| (*id, bytes)));

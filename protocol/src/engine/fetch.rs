@@ -81,10 +81,11 @@ impl Engine {
             return;
         }
         let key = candidate.key;
-        let good = candidate.record.validate_after(&head.record).is_ok() && self.readys_of(&candidate).is_some();
-        if !good {
+        let follows = candidate.record.validate_after(&head.record).is_ok();
+        let Some(readys) = self.readys_of(&candidate).filter(|_| follows) else {
             return self.fetch_failed(&key, &digest);
-        }
+        };
+        self.compare_readys(&readys);
         let contributors = candidate.record.contributors.len();
         if let Some(fetching) = self.round.as_mut().and_then(|round| round.fetching.get_mut(&digest)) {
             fetching.active = false;

@@ -10,6 +10,9 @@ use crate::message::{Head, Hello, Join, Message, Phase, Ready};
 use crate::wire::{self, WireError};
 use crate::{Digest, NodeId};
 
+/// Why somebody is not admitted against whom there is evidence.
+const CONTRADICTED: &str = "contradicted_itself";
+
 impl Engine {
     pub(super) fn peer_up(&mut self, id: NodeId) {
         let now = self.now;
@@ -73,12 +76,13 @@ impl Engine {
             Message::Head(head) => self.hear_head(from, head),
             Message::Join(join) => self.hear_join(from, join),
             Message::Ready(ready) => self.hear_ready(from, ready, opened.digest, bytes),
-            Message::Estimate(estimate) => self.hear_estimate(from, estimate),
+            Message::Estimate(estimate) => self.hear_estimate(from, estimate, bytes),
             Message::Vote(vote) => self.hear_vote(from, vote, bytes),
             Message::Certificate(certificate) => self.hear_certificate(from, certificate),
             Message::Witness(witness) => self.hear_witness(from, &witness),
             Message::Fork(fork) => self.hear_fork(from, fork, bytes),
             Message::Start(start) => self.hear_start(from, start),
+            Message::Evidence(evidence) => self.hear_evidence(from, evidence),
             Message::Leave(leave) => {
                 if peer.was_beyond(&leave.lineage, leave.seq) {
                     return self.stale(from);
@@ -131,6 +135,9 @@ impl Engine {
                 == (join.record, join.seq, join.lineage, join.state_root)
         });
         let Some(head) = self.head.as_ref().filter(|_| known) else { return self.stale(from) };
+        if self.is_convicted(&from) {
+            return self.refuse(from, Refusal::NotAdmitted { why: CONTRADICTED });
+        }
         // Who is a member has been admitted before.
         if head.record.member(&from).is_none() {
             let admitted =
@@ -164,8 +171,9 @@ impl Engine {
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.pace.note(Phase::Training, signed.ready.measured.step_us.into());
-        if !peer.take_ready(signed) {
+        if let Err(first) = peer.take_ready(signed) {
             self.refuse(from, Refusal::Equivocation { what: "two different READYs for one round" });
+            self.convict(first, bytes);
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::config::{Candidate, Register};
 use crate::admission::Revocation;
-use crate::message::{Certificate, Phase};
+use crate::evidence::Contradiction;
+use crate::message::{Certificate, Evidence, Phase};
 use crate::record::{Measured, Record, Span};
 use crate::run::{Codec, Minority};
 use crate::{Digest, NodeId};
@@ -139,6 +140,9 @@ pub enum Output {
     /// `CaughtUp` or `CatchUpFailed`. With `afresh`, what is held is not on that chain (or not trusted): replace it,
     /// once the new state is complete. Only one catch-up is asked for at a time.
     CatchUp { lineage: Digest, seq: u64, target: Digest, sources: Vec<NodeId>, afresh: bool },
+    /// This node has contradicted itself, and here is the proof: show it and keep it on disk, in place of that against
+    /// `drops`. Written whenever the driver likes: nothing depends on it.
+    Evidence { against: NodeId, what: Contradiction, evidence: Evidence, drops: Option<NodeId> },
     /// Close the connection to this peer and count the reason.
     Refuse { peer: NodeId, refusal: Refusal },
     /// Something a user wants to know.
@@ -163,6 +167,8 @@ pub enum Refusal {
     IdentityInUse,
     /// A contradiction of something signed before.
     Equivocation { what: &'static str },
+    /// What it passed on as evidence against another proves nothing.
+    FalseEvidence { why: &'static str },
     /// Not admitted: its ticket or identity does not let it in.
     NotAdmitted { why: &'static str },
     /// Not a message for this moment (another lineage, round or attempt). Counted; the peer stays.

@@ -19,6 +19,9 @@
 //! *Register* ([`register`]). What this identity signs in a vote is written before it is sent. A node whose register
 //! is lost or old speaks under a new incarnation, as a learner.
 //!
+//! *Evidence* ([`evidence`]). Two statements of one node that contradict each other are kept, shown and passed on, and
+//! lead to its removal by a record.
+//!
 //! *Partitions* ([`partition`]). Without a quorum in reach the run's policy says what happens after a grace.
 //!
 //! *Liveness* ([`liveness`]). Silence, lost connections and missing progress count against a member; slow but moving
@@ -30,6 +33,7 @@ mod chain;
 mod clock;
 mod config;
 mod decision;
+mod evidence;
 mod fetch;
 mod inbox;
 pub mod io;
@@ -45,7 +49,7 @@ mod view;
 
 pub use config::{Candidate, EngineConfig, Founding, Register, Stored, Timing};
 pub use peer::PEERS_MAX;
-pub use view::{Held, MemberState, MemberView, QuorumView, View, Waiting};
+pub use view::{EvidenceView, Held, MemberState, MemberView, QuorumView, View, Waiting};
 
 use crate::admission::Revocation;
 use crate::identity::{NodeId, Signer, Verifier};
@@ -77,6 +81,8 @@ pub struct Engine {
     ticket: Vec<u8>,
     /// What the run's creator has revoked, as far as this node was told: spread in its READYs.
     revocations: Vec<Revocation>,
+    /// Who has contradicted itself.
+    convicted: evidence::Convicted,
     timing: Timing,
     clock: Clock,
     now: Moment,
@@ -97,6 +103,8 @@ pub struct Engine {
     voice: Voice,
     /// What this node has trained and no COMMIT has taken in yet.
     contribution: Option<Contribution>,
+    /// Where this start of the process has said READY, newest last.
+    offered: VecDeque<(Digest, u64, Digest)>,
     round: Option<Round>,
     catch_up: CatchUp,
     cut: Cut,
@@ -120,6 +128,7 @@ impl Engine {
             boot,
             ticket,
             revocations: Vec::new(),
+            convicted: evidence::Convicted::new(),
             timing,
             clock: Clock::default(),
             now: Moment::default(),
@@ -136,6 +145,7 @@ impl Engine {
             peers: Peers::new(),
             voice: Voice::new(boot),
             contribution: None,
+            offered: VecDeque::new(),
             round: None,
             catch_up: CatchUp::default(),
             cut: Cut::default(),

@@ -102,6 +102,7 @@ impl Engine {
     /// Declares this process newly started, without being so: what it said of the round does not hold any more.
     pub(super) fn renew(&mut self) {
         self.boot = self.boot.saturating_add(1);
+        self.offered.clear();
         let all = self.reachable();
         self.send_hello(&all);
     }
@@ -115,6 +116,9 @@ impl Engine {
         }
         if self.peers.get(&peer).is_some_and(|peer| peer.greeted) {
             self.bear_witness(peer);
+        }
+        if !self.frozen {
+            self.pass_on_evidence(peer);
         }
         if self.is_member(&peer) {
             self.repeat_ready(&[peer]);

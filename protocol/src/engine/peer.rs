@@ -135,19 +135,22 @@ impl Peer {
         (before.phase, before.progress) != (head.phase, head.progress)
     }
 
-    /// Keeps a READY; false if it contradicts one that is kept, which then stays.
-    pub fn take_ready(&mut self, signed: SignedReady) -> bool {
+    /// Keeps a READY.
+    ///
+    /// # Errors
+    /// The envelope of one that is kept and that it contradicts; that one stays.
+    pub fn take_ready(&mut self, signed: SignedReady) -> Result<(), Vec<u8>> {
         let key = |s: &SignedReady| (s.ready.round, s.ready.base, s.ready.lineage);
         if let Some(kept) = self.readys.iter().find(|kept| key(kept) == key(&signed)) {
             let same = kept.ready == signed.ready && !planted!(Plant::BlameRepeats);
-            return same || planted!(Plant::AcceptSecondReady);
+            return if same || planted!(Plant::AcceptSecondReady) { Ok(()) } else { Err(kept.bytes.clone()) };
         }
         // Those said last are kept: a peer that comes from another lineage has said others before.
         self.readys.push(signed);
         if self.readys.len() > READYS_MAX {
             self.readys.remove(0);
         }
-        true
+        Ok(())
     }
 
     pub fn ready(&self, lineage: &Digest, round: u64, base: &Digest) -> Option<&SignedReady> {
@@ -191,18 +194,18 @@ mod tests {
 
     fn signed(round: u64, base: u8, payload: u8) -> SignedReady {
         let ready = Ready { round, base: Digest([base; 32]), payload: Digest([payload; 32]), ..sample::ready() };
-        SignedReady { member: NodeId([1; 32]), ready, digest: Digest([payload; 32]), bytes: Vec::new() }
+        SignedReady { member: NodeId([1; 32]), ready, digest: Digest([payload; 32]), bytes: vec![payload] }
     }
 
     #[test]
     fn the_first_ready_stays_and_old_ones_go() {
         let mut peer = Peer::default();
-        assert!(peer.take_ready(signed(4, 1, 1)));
-        assert!(peer.take_ready(signed(4, 1, 1)));
-        assert!(!peer.take_ready(signed(4, 1, 2)), "another payload for the same round");
+        assert_eq!(peer.take_ready(signed(4, 1, 1)), Ok(()));
+        assert_eq!(peer.take_ready(signed(4, 1, 1)), Ok(()));
+        assert_eq!(peer.take_ready(signed(4, 1, 2)), Err(vec![1]), "another payload for the same round");
         assert_eq!(peer.ready(&digest(2), 4, &Digest([1; 32])).unwrap().digest, Digest([1; 32]));
-        assert!(peer.take_ready(signed(5, 2, 3)));
-        assert!(peer.take_ready(signed(6, 3, 3)));
+        assert_eq!(peer.take_ready(signed(5, 2, 3)), Ok(()));
+        assert_eq!(peer.take_ready(signed(6, 3, 3)), Ok(()));
         assert!(peer.ready(&digest(2), 4, &Digest([1; 32])).is_none());
         assert!(peer.ready(&digest(2), 5, &Digest([2; 32])).is_some());
     }
@@ -212,11 +215,11 @@ mod tests {
         let now = Moment::default().plus(5);
         let mut peer = Peer::default();
         assert_eq!(peer.meet(1, now), Incarnation::First);
-        assert!(peer.take_ready(signed(4, 1, 1)));
+        assert_eq!(peer.take_ready(signed(4, 1, 1)), Ok(()));
         assert_eq!(peer.meet(1, now), Incarnation::Same);
         assert_eq!(peer.meet(2, now), Incarnation::Restarted);
         assert_eq!(peer.restarted_at, Some(now));
-        assert!(peer.take_ready(signed(4, 1, 2)));
+        assert_eq!(peer.take_ready(signed(4, 1, 2)), Ok(()));
         assert_eq!(peer.meet(1, now), Incarnation::Cloned);
         for boot in 3..30 {
             assert_eq!(peer.meet(boot, now), Incarnation::Restarted);

@@ -92,6 +92,7 @@ impl Engine {
     /// From now on this identity speaks from a new register, as a learner until a record has made it a voter.
     pub(super) fn new_incarnation(&mut self, why: &'static str) {
         self.boot = self.boot.saturating_add(1);
+        self.offered.clear();
         self.voice.incarnation = self.boot;
         self.voice.resumed = false;
         self.beat.forget_join();

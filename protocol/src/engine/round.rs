@@ -16,6 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A leaving node stays for so long, in microseconds, so that the record under way takes its leave along.
 const LEAVE_MAX: u64 = 6_000_000;
 
+/// Places (lineage, round, base) of which it is remembered that this start has said READY: as many as there may be
+/// lineages without a COMMIT of their own, between which a node comes and goes.
+const OFFERED_MAX: usize = 64;
+
 /// State of the work on the record after the head, while this node is a member.
 #[derive(Debug)]
 pub(super) struct Round {
@@ -210,6 +214,12 @@ impl Engine {
         }
         let Some(lease) = head.record.lease_of(&self.me) else { return };
         self.contribution = Some(Contribution { start: lease.start, work, ready: None });
+        let place = (head.record.lineage, number, base);
+        if self.offered.contains(&place) {
+            // As after another lineage that came to nothing. What was offered here before is lost: a new start, since two
+            // contributions of one are a lie.
+            self.renew();
+        }
         self.offer();
     }
 
@@ -263,6 +273,10 @@ impl Engine {
                 contribution.ready = Some(signed.clone());
             }
             round.own = Some(Own { signed });
+            self.offered.push_back(place);
+            if self.offered.len() > OFFERED_MAX {
+                self.offered.pop_front();
+            }
             self.beat.repeated(self.now);
             let members = self.reachable_members();
             self.repeat_ready(&members);

@@ -42,7 +42,8 @@ impl Engine {
         }
     }
 
-    /// What the run's creator has revoked, as far as this node was told and no record says so yet.
+    /// What the run's creator has revoked, as far as this node was told, and members that have contradicted themselves,
+    /// as far as no record says so yet.
     fn revoked(&self, record: &Record) -> Vec<Statement> {
         let news =
             self.revocations.iter().filter(|revocation| record.revoked.binary_search(&revocation.subject).is_err());
@@ -53,14 +54,22 @@ impl Engine {
             };
             Statement { kind: StatementKind::Revoked, id, incarnation: 0, grant }
         };
-        news.map(statement).collect()
+        let by_evidence = self.convicted_members(record).into_iter().map(|id| {
+            let (kind, grant) = (StatementKind::Revoked, Digest::default());
+            Statement { kind, id, incarnation: 0, grant }
+        });
+        // One may be both: it is said once.
+        let mut all: Vec<Statement> = news.map(statement).chain(by_evidence).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// Nodes that ask to be let in, stand on a recent record of this chain and are admitted, by ascending id.
     fn joins(&self, record: &Record) -> Vec<Statement> {
         let fresh = |at: Moment| self.now.since(at) <= self.timing.join_valid;
         let asks = self.peers.iter().filter_map(|(id, peer)| {
-            let (join, at) = peer.join.as_ref().filter(|_| peer.present())?;
+            let (join, at) = peer.join.as_ref().filter(|_| peer.present() && !self.is_convicted(id))?;
             fresh(*at).then_some((id, join))
         });
         let statement = |(id, join): (&NodeId, &crate::message::Join)| {

@@ -34,6 +34,18 @@ pub struct View {
     /// Everybody else who is connected, by ascending id.
     pub others: Vec<MemberView>,
     pub waiting: Option<Waiting>,
+    /// Who is held to have contradicted itself, by ascending id.
+    pub evidence: Vec<EvidenceView>,
+}
+
+/// Somebody has contradicted itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvidenceView {
+    pub against: NodeId,
+    /// What it said twice: `ready`, `estimate` or `vote`.
+    pub what: &'static str,
+    /// The head record says so.
+    pub revoked: bool,
 }
 
 /// The voters on the next record.
@@ -58,6 +70,7 @@ pub struct Held {
     pub results: usize,
     pub fetches: usize,
     pub votes: usize,
+    pub evidence: usize,
 }
 
 /// Another node, or this one, as this node sees it.
@@ -136,13 +149,14 @@ impl Engine {
     /// How much this engine holds of what others make it hold.
     pub fn held(&self) -> Held {
         let round = self.round.as_ref();
-        let votes = round.map_or(0, |round| round.record_vote.signed.len() + round.set_vote.signed.len());
+        let votes = round.map_or(0, |round| round.record_vote.votes.len() + round.set_vote.votes.len());
         Held {
             peers: self.peers.len(),
             history: self.history.len(),
             results: round.map_or(0, |round| round.holding.len()),
             fetches: round.map_or(0, |round| round.fetching.len()),
             votes,
+            evidence: self.convicted.len(),
         }
     }
 
@@ -190,7 +204,20 @@ impl Engine {
             members: members.iter().map(|id| self.member_view(*id)).collect(),
             others: others.map(|id| self.member_view(id)).collect(),
             waiting: self.waiting(),
+            evidence: self.evidence_view(),
         }
+    }
+
+    fn evidence_view(&self) -> Vec<EvidenceView> {
+        let revoked = |id: &NodeId| {
+            self.head.as_ref().is_some_and(|head| head.record.revoked.binary_search(&Digest(id.0)).is_ok())
+        };
+        let view = |(id, (what, _)): (&NodeId, &(crate::evidence::Contradiction, _))| EvidenceView {
+            against: *id,
+            what: what.name(),
+            revoked: revoked(id),
+        };
+        self.convicted.iter().map(view).collect()
     }
 
     fn member_view(&self, id: NodeId) -> MemberView {

@@ -1,9 +1,11 @@
 //! What can be checked of a message by itself: counts, order and ranges. Whether it fits the flock's state is the
 //! engine's question.
 
-use super::{Estimate, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote, Witness};
+use super::{
+    Estimate, Evidence, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote, Witness,
+};
 use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, STATEMENTS_MAX};
-use crate::limits::{RTTS_MAX, SET_BYTES_MAX};
+use crate::limits::{RTTS_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX};
 use crate::plant::{Plant, planted};
 use crate::wire::ShapeError;
 use crate::{Digest, NodeId};
@@ -31,9 +33,22 @@ impl Message {
                 set(members)
             }
             Self::Witness(Witness { stamp, .. }) => rule(stamp.phase <= 2, "phase", "be that of an estimate or a vote"),
+            Self::Evidence(Evidence { first, second }) => {
+                for statement in [first, second] {
+                    statement_bytes(statement)?;
+                }
+                rule(first != second, "statements", "differ")
+            }
             Self::Head(_) | Self::Join(_) | Self::Leave(_) | Self::Certificate(_) => Ok(()),
         }
     }
+}
+
+fn statement_bytes(bytes: &[u8]) -> Result<(), ShapeError> {
+    if bytes.len() > STATEMENT_BYTES_MAX {
+        return Err(ShapeError::TooMany { what: "statement", count: bytes.len(), limit: STATEMENT_BYTES_MAX });
+    }
+    if bytes.is_empty() { Err(ShapeError::Empty { what: "statement" }) } else { Ok(()) }
 }
 
 fn above_zero(what: &'static str, value: u64) -> Result<(), ShapeError> {

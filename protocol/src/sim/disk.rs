@@ -2,9 +2,11 @@
 
 use super::trainer::State;
 use crate::Digest;
+use crate::NodeId;
 use crate::engine::{Candidate, Register};
-use crate::message::Certificate;
+use crate::message::{Certificate, Evidence};
 use crate::record::Record;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// A record with its digest and the proof of it.
@@ -31,6 +33,8 @@ pub struct Disk {
     pub state: Option<Rc<State>>,
     pub register: Option<Register>,
     pub candidates: Vec<Held>,
+    /// Against whom, and the proof.
+    pub evidence: BTreeMap<NodeId, Evidence>,
 }
 
 /// One batch: on the disk as a whole, or not at all.

@@ -42,6 +42,12 @@ impl World {
                 self.write(node, token, Write::Found { link, state });
             }
             Output::CatchUp { target, sources, afresh, .. } => self.catch_up(node, target, &sources, afresh),
+            Output::Evidence { against, evidence, drops, .. } => {
+                self.marks.hit("evidence held");
+                let held = &mut self.nodes[node].disk.evidence;
+                drops.map(|dropped| held.remove(&dropped));
+                held.insert(against, evidence);
+            }
             Output::Refuse { peer, refusal } => self.refuse(node, &peer, &refusal),
             Output::Notice(notice) => self.mark_notice(&notice),
             Output::Finished { reason } => self.finish(node, &reason),

@@ -2,6 +2,7 @@
 
 use crate::identity::{Ed25519Signer, Ed25519Verifier};
 use crate::{Digest, NodeId, Signature, Signer, Verifier};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// The nodes of a history and their keys.
@@ -13,28 +14,34 @@ pub struct Keys {
     places: BTreeMap<NodeId, usize>,
 }
 
-struct MacSigner(NodeId);
+/// No two of its signatures are alike, as it may be with real ones: only bodies can contradict each other.
+struct MacSigner {
+    id: NodeId,
+    signed: Cell<u64>,
+}
 struct MacVerifier;
 
-fn mac(id: &NodeId, bytes: &[u8]) -> Signature {
+fn mac(id: &NodeId, number: [u8; 8], bytes: &[u8]) -> Signature {
     let mut out = [0; 64];
-    blake3::Hasher::new_keyed(&id.0).update(bytes).finalize_xof().fill(&mut out);
+    out[..8].copy_from_slice(&number);
+    blake3::Hasher::new_keyed(&id.0).update(&number).update(bytes).finalize_xof().fill(&mut out[8..]);
     Signature(out)
 }
 
 impl Signer for MacSigner {
     fn id(&self) -> NodeId {
-        self.0
+        self.id
     }
 
     fn sign(&self, bytes: &[u8]) -> Signature {
-        mac(&self.0, bytes)
+        self.signed.set(self.signed.get() + 1);
+        mac(&self.id, self.signed.get().to_le_bytes(), bytes)
     }
 }
 
 impl Verifier for MacVerifier {
     fn verify(&self, id: &NodeId, bytes: &[u8], signature: &Signature) -> bool {
-        mac(id, bytes) == *signature
+        signature.0.first_chunk().is_some_and(|number| mac(id, *number, bytes) == *signature)
     }
 }
 
@@ -63,7 +70,10 @@ impl Keys {
 
     pub fn signer(&self, index: usize) -> Box<dyn Signer> {
         let secret = self.secret(index);
-        if self.ed25519 { Box::new(Ed25519Signer::from_secret(&secret)) } else { Box::new(MacSigner(NodeId(secret))) }
+        if self.ed25519 {
+            return Box::new(Ed25519Signer::from_secret(&secret));
+        }
+        Box::new(MacSigner { id: NodeId(secret), signed: Cell::new(0) })
     }
 
     pub fn verifier(&self) -> Box<dyn Verifier> {

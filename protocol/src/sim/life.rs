@@ -6,6 +6,7 @@ use super::invariant::Observed;
 use super::schedule::{Fault, Planned};
 use super::world::{Event, World};
 use super::{MS, SECOND};
+use crate::NodeId;
 use crate::engine::io::{AttemptKey, Input, Notice, Refusal};
 use crate::record::{RecordKind, Role};
 use std::collections::BTreeSet;
@@ -26,6 +27,9 @@ impl World {
         let found = node < self.options.founders && nothing && self.nodes[node].disk.chain.is_empty();
         if self.nodes[node].disk.register.is_some() {
             self.marks.hit("restart with a register");
+        }
+        if !self.nodes[node].disk.evidence.is_empty() {
+            self.marks.hit("evidence after a restart");
         }
         let spec = self.spec.clone();
         self.nodes[node].start(node, &self.keys, &spec, found);
@@ -343,6 +347,10 @@ impl World {
         let votes = link.certificate.as_deref().map_or(0, |certificate| certificate.votes.len());
         if 2 * votes == voters && record.kind != RecordKind::Fork {
             self.marks.hit("distinguished half went on");
+        }
+        let liar = |id: &NodeId| self.keys.index(id).is_some_and(|node| self.nodes[node].liar.is_some());
+        if record.revoked.iter().any(|id| liar(&NodeId(id.0)) && parent.revoked.binary_search(id).is_err()) {
+            self.marks.hit("liar revoked");
         }
         for member in &parent.next.members {
             match record.member(&member.id) {

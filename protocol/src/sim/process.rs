@@ -116,6 +116,7 @@ impl Node {
             certificate: head.certificate.as_deref().cloned(),
             register: self.disk.register.clone(),
             candidates: self.disk.candidates.iter().map(|held| (*held.candidate).clone()).collect(),
+            evidence: self.disk.evidence.values().cloned().collect(),
         });
         let initial = State::initial();
         let found = found.then_some(Founding { nonce: self.starts, state_root: initial.root });

@@ -403,7 +403,7 @@ const TAG: usize = 38;
 
 /// The kind of a control message: for traces, and to look only into what matters.
 pub fn kind(bytes: &[u8]) -> &'static str {
-    const KINDS: [&str; 14] = [
+    const KINDS: [&str; 15] = [
         "",
         "hello",
         "head",
@@ -418,6 +418,7 @@ pub fn kind(bytes: &[u8]) -> &'static str {
         "witness",
         "fork",
         "start",
+        "evidence",
     ];
     bytes.get(TAG).and_then(|tag| KINDS.get(usize::from(*tag))).copied().unwrap_or("nothing known")
 }

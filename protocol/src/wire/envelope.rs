@@ -12,7 +12,9 @@ use super::{WireError, binary, document};
 use crate::Digest;
 use crate::identity::{NodeId, Signature, Signer, Verifier};
 use crate::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
-use crate::message::{Certificate, Estimate, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Witness};
+use crate::message::{
+    Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Witness,
+};
 use crate::plant::{Plant, planted};
 
 const SIGNATURE_DOMAIN: &[u8] = b"starling control v1";
@@ -35,6 +37,7 @@ mod tag {
     pub const WITNESS: u16 = 11;
     pub const FORK: u16 = 12;
     pub const START: u16 = 13;
+    pub const EVIDENCE: u16 = 14;
 }
 
 /// A message whose signature holds.
@@ -81,6 +84,11 @@ pub fn open(verifier: &dyn Verifier, run: &Digest, bytes: &[u8]) -> Result<Opene
     let message = decode_body(parts.body)?;
     check_shape(&message)?;
     Ok(Opened { sender: parts.sender, message, digest: Digest::of(ENVELOPE_DOMAIN, &[bytes]) })
+}
+
+/// Whom an envelope says it is from, unchecked: to look it up before a signature is worth its price.
+pub fn claimed_sender(bytes: &[u8]) -> Option<NodeId> {
+    Some(NodeId(*bytes.get(2..)?.first_chunk::<32>()?))
 }
 
 struct Parts<'a> {
@@ -154,6 +162,7 @@ fn encode_body(message: &Message) -> Vec<u8> {
         Message::Witness(m) => fields(tag::WITNESS, m),
         Message::Fork(m) => fields(tag::FORK, m),
         Message::Start(m) => fields(tag::START, m),
+        Message::Evidence(m) => fields(tag::EVIDENCE, m),
     }
 }
 
@@ -174,6 +183,7 @@ fn decode_body(body: &[u8]) -> Result<Message, WireError> {
         tag::WITNESS => Message::Witness(binary::decode::<Witness, MAX>("witness", fields)?),
         tag::FORK => Message::Fork(binary::decode::<Fork, MAX>("fork", fields)?),
         tag::START => Message::Start(binary::decode::<Start, MAX>("start", fields)?),
+        tag::EVIDENCE => Message::Evidence(binary::decode::<Evidence, MAX>("evidence", fields)?),
         tag => return Err(WireError::UnknownTag { tag }),
     })
 }

@@ -3,8 +3,10 @@
 use super::*;
 use crate::identity::{Ed25519Signer, Ed25519Verifier, Signature, Signer, Verifier};
 use crate::limits::{CANDIDATE_BYTES_MAX, CONTROL_BYTES_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RECORD_BYTES_MAX};
-use crate::limits::{RTTS_MAX, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, SET_BYTES_MAX, TICKET_BYTES_MAX};
-use crate::message::{Hello, Message, PeerRtt, Phase, Question, Ready, Statement, StatementKind, Value, ValueKind};
+use crate::limits::{RTTS_MAX, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX, TICKET_BYTES_MAX};
+use crate::message::{
+    Evidence, Hello, Message, PeerRtt, Phase, Question, Ready, Statement, StatementKind, Value, ValueKind,
+};
 use crate::record::Measured;
 use crate::{Digest, NodeId};
 use sample::{digest, node};
@@ -108,7 +110,7 @@ fn framing_is_exact() {
     assert_eq!(refused(&[]).reason(), "truncated");
     assert_eq!(refused(&[1]).reason(), "truncated");
     // 5 and 6 were kinds of version 1 and mean nothing any more.
-    for tag in [0u16, 5, 6, 14, u16::MAX] {
+    for tag in [0u16, 5, 6, 15, u16::MAX] {
         assert_eq!(refused(&tag.to_le_bytes()), WireError::UnknownTag { tag });
     }
 }
@@ -141,6 +143,8 @@ fn counts_of_messages() -> Vec<(&'static str, usize, usize)> {
         ("certificate", certificate + 8, crate::limits::VOTE_BYTES_MAX),
         ("fork", FIELDS + 32 + 8 + 32 + 8, SET_BYTES_MAX),
         ("start", FIELDS + QUESTION + VALUE_MEMBERS, SET_BYTES_MAX),
+        ("evidence", FIELDS, STATEMENT_BYTES_MAX),
+        ("evidence", FIELDS + 8 + sample::evidence().first.len(), STATEMENT_BYTES_MAX),
     ]
 }
 
@@ -234,6 +238,15 @@ fn lists_in_messages_ascend_and_are_bounded() {
     assert_eq!(measured((0..RTTS_MAX as u16).collect()), Ok(()));
     for bad in [vec![2, 1], vec![1, 1], vec![MEMBERS_MAX as u16], (0..RTTS_MAX as u16 + 1).collect()] {
         assert_eq!(measured(bad), Err("invalid"));
+    }
+    let Evidence { first, second } = sample::evidence();
+    let told = |first: &[u8], second: &[u8]| {
+        seal(Message::Evidence(Evidence { first: first.to_vec(), second: second.to_vec() }))
+    };
+    let long = vec![1; STATEMENT_BYTES_MAX + 1];
+    assert_eq!(told(&first, &long[1..]), Ok(()));
+    for (first, second) in [(&first, &first), (&first, &Vec::new()), (&Vec::new(), &second), (&long, &second)] {
+        assert_eq!(told(first, second), Err("invalid"));
     }
     let Message::Fork(fork) = message("fork") else { unreachable!() };
     let forks = |members: Vec<u8>| seal(Message::Fork(crate::message::Fork { members, ..fork.clone() }));

@@ -24,7 +24,7 @@ pub use document::{
     decode_ticket, encode_candidate, encode_certificate, encode_record, encode_register, encode_revocation,
     encode_spec, encode_ticket, record_digest, spec_digest,
 };
-pub use envelope::{Opened, open, seal};
+pub use envelope::{Opened, claimed_sender, open, seal};
 
 use crate::NodeId;
 use crate::run::RunSpec;

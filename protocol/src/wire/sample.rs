@@ -6,8 +6,8 @@ use crate::engine::{Candidate, Register};
 use crate::identity::{Ed25519Signer, Signer};
 use crate::limits::PROTOCOL_VERSION;
 use crate::message::{
-    Certificate, Estimate, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase, Question, Ready, Stamp, Start,
-    Statement, StatementKind, Value, ValueKind, Vote, Witness,
+    Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase, Question, Ready, Stamp,
+    Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, InnerSpec, Minority, ModelSpec, OuterSpec};
@@ -182,6 +182,12 @@ pub fn candidate() -> Candidate {
     Candidate { key, record: record(), readys: vec![ready.clone(), ready] }
 }
 
+/// Two votes in one ballot.
+pub fn evidence() -> Evidence {
+    let seal = |vote| super::seal(&signer(), &digest(1), &Message::Vote(vote)).unwrap_or_default();
+    Evidence { first: seal(vote()), second: seal(Vote { voted: false, ..vote() }) }
+}
+
 pub fn ticket() -> Ticket {
     Ticket::sign(&signer(), &digest(1), 5, Some(node(0x30)), 9, 2)
 }
@@ -222,5 +228,6 @@ pub fn messages() -> Vec<Message> {
         }),
         Message::Fork(Fork { lineage: digest(2), seq: 4, parent: digest(4), incarnation: 7, members: vec![0b11] }),
         Message::Start(Start { question: Question { instance: 1, ..question() }, value: set_value() }),
+        Message::Evidence(evidence()),
     ]
 }

@@ -8,7 +8,7 @@ use starling_protocol::engine::io::{AttemptKey, Input, Notice, Output, Refusal, 
 use starling_protocol::engine::{Candidate, Engine, EngineConfig, Founding, Register, Stored, Timing, View};
 use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{
-    Certificate, Estimate, Head, Hello, Message, Phase, Question, Ready, Stamp, Value, Vote, Witness,
+    Certificate, Estimate, Evidence, Head, Hello, Message, Phase, Question, Ready, Stamp, Value, Vote, Witness,
 };
 use starling_protocol::record::{Measured, Record, Role, Span};
 use starling_protocol::run::RunSpec;
@@ -23,6 +23,8 @@ pub struct Bench {
     pub head: Option<(Record, Option<Certificate>)>,
     pub register: Option<Register>,
     pub candidates: Vec<Candidate>,
+    /// Against whom, as the disk holds it.
+    pub evidence: BTreeMap<NodeId, Evidence>,
     /// What peers have said, by sender, since the last [`Bench::forget`].
     pub heard: Vec<(u8, Vec<u8>)>,
     /// Writes are answered at once.
@@ -62,6 +64,7 @@ impl Bench {
             head,
             register,
             candidates,
+            evidence: BTreeMap::new(),
             heard: Vec::new(),
             writes: true,
             script: None,
@@ -94,7 +97,13 @@ impl Bench {
     /// The same, with all inputs from its start.
     pub fn recorded(spec: RunSpec, members: &[(u8, Role)]) -> Self {
         let head = genesis(&spec, members);
-        let stored = Stored { register: Some(register(&head)), head, certificate: None, candidates: Vec::new() };
+        let stored = Stored {
+            register: Some(register(&head)),
+            head,
+            certificate: None,
+            candidates: Vec::new(),
+            evidence: Vec::new(),
+        };
         let mut bench = Self::start(spec, false, Some(stored), BOOT);
         bench.script = Some(Vec::new());
         bench.feed(Input::Tick);
@@ -113,10 +122,11 @@ impl Bench {
     pub fn restart(&mut self, boot: u64) {
         let (head, certificate) = self.head.clone().expect("a head is on the disk");
         let (register, candidates) = (self.register.clone(), self.candidates.clone());
-        let (now, heard) = (self.now, std::mem::take(&mut self.heard));
+        let (now, heard, kept) = (self.now, std::mem::take(&mut self.heard), self.evidence.clone());
         let watch = std::mem::replace(&mut self.watch, Watch::new(self.spec.digest())).restarted();
-        let stored = Stored { head, certificate, register, candidates };
-        *self = Self { now, heard, watch, ..Self::start(self.spec.clone(), false, Some(stored), boot) };
+        let evidence = self.evidence.values().cloned().collect();
+        let stored = Stored { head, certificate, register, candidates, evidence };
+        *self = Self { now, heard, watch, evidence: kept, ..Self::start(self.spec.clone(), false, Some(stored), boot) };
         self.feed(Input::Tick);
     }
 
@@ -160,6 +170,10 @@ impl Bench {
     fn note(&mut self, output: &Output) {
         match output {
             Output::Reduce { key, .. } => self.reducing = Some(*key),
+            Output::Evidence { against, evidence, drops, .. } => {
+                drops.map(|dropped| self.evidence.remove(&dropped));
+                self.evidence.insert(*against, evidence.clone());
+            }
             Output::Send { bytes, .. } => {
                 let opened = wire::open(&Keys, &self.spec.digest(), bytes).expect("well-formed");
                 if matches!(opened.message, Message::Estimate(_) | Message::Vote(_)) {

@@ -14,7 +14,7 @@ proptest! {
     #[test]
     fn garbage_is_survived(
         junk in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..20),
-        flips in prop::collection::vec((0usize..11, any::<prop::sample::Index>(), 1u8..), 1..20),
+        flips in prop::collection::vec((0usize..12, any::<prop::sample::Index>(), 1u8..), 1..20),
     ) {
         let mut bench = Bench::flock(3);
         let before = bench.still();
@@ -62,6 +62,6 @@ fn nonsense_has_every_kind_of_message_in_it() {
     let bench = Bench::flock(4);
     let mut words = Words::new(1);
     let kinds: BTreeSet<&str> = (0..500).map(|_| nonsense(&bench, 2, &mut words).kind()).collect();
-    assert_eq!(kinds.len(), 11, "{kinds:?}");
+    assert_eq!(kinds.len(), 12, "{kinds:?}");
     assert!(wire::decode_spec(&wire::encode_spec(&bench.spec)).is_ok(), "the bench's run is a run");
 }

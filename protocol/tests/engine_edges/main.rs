@@ -3,6 +3,7 @@
 mod admission;
 mod bench;
 mod certificates;
+mod evidence;
 mod fixture;
 mod garbage;
 mod nonsense;

@@ -5,7 +5,7 @@ use crate::bench::{BOOT, Bench, INCARNATION, id};
 use starling_protocol::Digest;
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::message::{
-    Certificate, Estimate, Fork, Head, Join, Leave, Message, Phase, Question, Ready, Stamp, Start, Statement,
+    Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Question, Ready, Stamp, Start, Statement,
     StatementKind, Value, ValueKind, Vote, Witness,
 };
 use starling_protocol::record::Measured;
@@ -92,7 +92,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
     let value = any_value(instance, &digests, words);
     let members = vec![1 | words.next() as u8];
     let voted = words.below(2) == 1;
-    match words.below(11) {
+    match words.below(12) {
         0 => bench.hello(words.near(BOOT).max(INCARNATION)),
         1 => {
             let phase = Phase::ALL[words.below(Phase::ALL.len() as u64) as usize];
@@ -119,6 +119,16 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
             Message::Witness(Witness { incarnation, stamp })
         }
         9 => Message::Fork(Fork { lineage, seq, parent, incarnation, members }),
+        10 => {
+            let other = any_value(instance, &digests, words);
+            let vote =
+                |value: &Value| Vote { question: question.clone(), incarnation, ballot, value: value.clone(), voted };
+            let by = 2 + words.below(4) as u8;
+            let first = bench.seal(by, &Message::Vote(vote(&value)));
+            let second = bench.seal(if words.below(4) == 0 { from } else { by }, &Message::Vote(vote(&other)));
+            let second = if first == second { vec![fill; 1 + fill as usize] } else { second };
+            Message::Evidence(Evidence { first, second })
+        }
         _ => {
             let question = Question { instance: if instance == Question::RECORD { 1 } else { instance }, ..question };
             let value = any_value(question.instance, &digests, words);

@@ -3,7 +3,7 @@
 use crate::bench::Keys;
 use starling_protocol::engine::io::{Output, PersistToken};
 use starling_protocol::engine::{Engine, PEERS_MAX};
-use starling_protocol::limits::{CONTROL_BYTES_MAX, READY_BYTES_MAX, VOTERS_MAX};
+use starling_protocol::limits::{CONTROL_BYTES_MAX, EVIDENCE_MAX, READY_BYTES_MAX, VOTERS_MAX};
 use starling_protocol::message::{Message, Question, Stamp, Value};
 use starling_protocol::{Digest, wire};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +47,7 @@ impl Watch {
         let most = OUTPUTS_MIN + OUTPUTS_PER_PEER * held.peers;
         assert!(outputs.len() <= most, "{} outputs of one input", outputs.len());
         let few = held.history <= HISTORY_MAX && held.results <= RESULTS_MAX && held.fetches <= RESULTS_MAX;
+        let few = few && held.evidence <= EVIDENCE_MAX;
         assert!(few && held.peers <= PEERS_MAX && held.votes <= 2 * VOTERS_MAX, "{held:?}");
         for output in outputs {
             match output {

@@ -59,6 +59,9 @@ impl World {
                 self.write(node, token, Write::Found(link));
             }
             Output::CatchUp { target, sources, afresh, .. } => self.catch_up(node, target, &sources, afresh),
+            Output::Evidence { against, what, .. } => {
+                panic!("node {node} holds evidence against node {}: {what}", keys::node(&against));
+            }
             Output::Refuse { refusal, peer } => {
                 panic!("node {node} refuses node {}: {refusal:?}", keys::node(&peer));
             }

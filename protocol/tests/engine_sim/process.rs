@@ -65,6 +65,7 @@ impl Node {
             certificate: head.certificate.as_ref().map(|c| (**c).clone()),
             register: self.disk.register.clone(),
             candidates: self.disk.candidates.clone(),
+            evidence: Vec::new(),
         });
         let root = initial_root();
         let found = found.then_some(Founding { nonce: self.starts, state_root: root });

@@ -19,6 +19,7 @@
 //! | S17 | settings of a round are agreed | `settings` |
 //! | S18 | nobody honest is blamed | `blame` |
 //! | S19 | what is held and said is bounded | `resources` |
+//! | S22 | evidence is true, and against liars only | `evidence` |
 //!
 //! S20 (no panic) and S21 (determinism) are checked by whoever runs a history; L1 to L5 in [`super::history`]. S12, S13
 //! (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
@@ -28,6 +29,7 @@ mod attempts;
 mod blame;
 mod bounds;
 mod certificates;
+mod evidence;
 mod lineage;
 mod mass;
 mod membership;
@@ -71,6 +73,7 @@ pub const NAMES: &[&str] = &[
     "S19 resources",
     "S20 no panic",
     "S21 determinism",
+    "S22 evidence",
     "L1 commits",
     "L3 roster",
     "L4 one head",
@@ -174,6 +177,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(settings::Knobs::default()),
         Box::new(blame::Blame::default()),
         Box::new(resources::Resources),
+        Box::new(evidence::Evidence),
     ]
 }
 

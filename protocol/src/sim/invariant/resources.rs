@@ -3,7 +3,7 @@
 use super::{Invariant, Observed, require};
 use crate::engine::PEERS_MAX;
 use crate::engine::io::Output;
-use crate::limits::{CONTROL_BYTES_MAX, VOTERS_MAX};
+use crate::limits::{CONTROL_BYTES_MAX, EVIDENCE_MAX, VOTERS_MAX};
 use crate::sim::world::World;
 
 /// Outputs of one input for each node there is: a repetition of everything said so far, and some.
@@ -35,6 +35,7 @@ impl Invariant for Resources {
                 let held = process.engine.held();
                 let peers = held.peers <= PEERS_MAX.min(world.nodes.len());
                 let few = held.history <= FEW && held.results <= FEW && held.fetches <= FEW;
+                let few = few && held.evidence <= EVIDENCE_MAX;
                 require(peers && few && held.votes <= 2 * VOTERS_MAX, || format!("node {node} holds {held:?}"))?;
                 let waiting = process.waiting.len();
                 require(waiting <= WAITING_PER_NODE * world.nodes.len(), || {

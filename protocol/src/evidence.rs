@@ -1,0 +1,118 @@
+//! Evidence: two statements that one node has signed and that contradict each other (`protocol.md`, fault model).
+//!
+//! A statement is *one for its place*. A READY has the place (lineage, round, base, start of the process), an estimate
+//! or a vote (question, incarnation, ballot). Two statements of one place with different bodies are a lie, or two
+//! processes with one key. Two signatures of one body are neither: bodies are compared as decoded, never as bytes.
+//!
+//! What is no contradiction: READYs of two starts of a process, of two rounds or of two bases, since a contribution is
+//! offered again; words under two incarnations, or in two ballots; two FORKs, which are said anew as members come and
+//! go.
+
+use crate::identity::Verifier;
+use crate::message::{Estimate, Evidence, Message, Ready, Vote};
+use crate::plant::{Plant, planted};
+use crate::wire::{self, WireError};
+use crate::{Digest, NodeId};
+use std::fmt;
+
+/// What was said twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Contradiction {
+    Ready,
+    Estimate,
+    Vote,
+}
+
+impl Contradiction {
+    /// A short constant name: the label of a counter, and what events say.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ready => "ready",
+            Self::Estimate => "estimate",
+            Self::Vote => "vote",
+        }
+    }
+}
+
+impl fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ready => "two different READYs for one round",
+            Self::Estimate => "two different estimates in one ballot",
+            Self::Vote => "two different votes in one ballot",
+        })
+    }
+}
+
+/// Why two envelopes prove nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EvidenceError {
+    #[error("one of the two does not decode: {0}")]
+    Malformed(String),
+    #[error("one of the two is not signed by its sender for this run")]
+    NotSigned,
+    #[error("the two are by different senders")]
+    TwoSenders,
+    #[error("the two do not contradict each other")]
+    NoContradiction,
+}
+
+impl EvidenceError {
+    /// A short constant name of the reason: the label of a counter.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::NotSigned => "not_signed",
+            Self::TwoSenders => "two_senders",
+            Self::NoContradiction => "no_contradiction",
+        }
+    }
+}
+
+/// Whom the two envelopes prove to have contradicted itself, and in what.
+///
+/// # Errors
+/// Why they prove nothing.
+pub fn examine(
+    verifier: &dyn Verifier,
+    run: &Digest,
+    evidence: &Evidence,
+) -> Result<(NodeId, Contradiction), EvidenceError> {
+    let open = |bytes: &[u8]| {
+        wire::open(verifier, run, bytes).map_err(|error| match error {
+            WireError::BadSignature { .. } | WireError::OtherRun { .. } => EvidenceError::NotSigned,
+            other => EvidenceError::Malformed(other.to_string()),
+        })
+    };
+    let (first, second) = (open(&evidence.first)?, open(&evidence.second)?);
+    if first.sender != second.sender {
+        return Err(EvidenceError::TwoSenders);
+    }
+    let what = contradiction(&first.message, &second.message).ok_or(EvidenceError::NoContradiction)?;
+    Ok((first.sender, what))
+}
+
+/// In what two messages of one sender contradict each other, if they do.
+pub fn contradiction(first: &Message, second: &Message) -> Option<Contradiction> {
+    let (what, one_place) = match (first, second) {
+        (Message::Ready(a), Message::Ready(b)) => (Contradiction::Ready, place_of_ready(a) == place_of_ready(b)),
+        (Message::Estimate(a), Message::Estimate(b)) => {
+            let place = |m: &Estimate| (m.question.clone(), m.incarnation, m.ballot);
+            (Contradiction::Estimate, place(a) == place(b))
+        }
+        (Message::Vote(a), Message::Vote(b)) => {
+            let place = |m: &Vote| (m.question.clone(), m.incarnation, m.ballot);
+            (Contradiction::Vote, place(a) == place(b))
+        }
+        _ => return None,
+    };
+    (one_place && (first != second || planted!(Plant::BlameSignatures))).then_some(what)
+}
+
+fn place_of_ready(ready: &Ready) -> (Digest, u64, Digest, u64) {
+    (ready.lineage, ready.round, ready.base, ready.boot)
+}
+
+#[cfg(test)]
+#[path = "evidence_test.rs"]
+mod tests;
