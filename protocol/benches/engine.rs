@@ -48,6 +48,7 @@ fn engine() -> Engine {
         register: Some(register(&head)),
         head,
         certificate: None,
+        past: Vec::new(),
         candidates: Vec::new(),
         evidence: Vec::new(),
     };

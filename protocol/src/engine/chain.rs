@@ -9,7 +9,7 @@ use super::clock::Moment;
 use super::io::{Finish, Notice, Output};
 use super::partition::Cut;
 use super::round::Training;
-use super::{Engine, Founding, HISTORY_MAX, Stored, succession};
+use super::{Engine, Founding, HISTORY_MAX, PAST_MAX, Stored, succession};
 use crate::certificate;
 use crate::message::{Certificate, Head, Message, Phase};
 use crate::plant::{Plant, planted};
@@ -110,10 +110,14 @@ impl CatchUp {
 impl Engine {
     /// Takes up what the disk holds.
     pub(super) fn resume(&mut self, stored: Stored) {
-        let Stored { head, certificate, register, candidates, evidence } = stored;
-        self.stand_on(Standing::new(head, certificate));
+        let Stored { head, certificate, past, register, candidates, evidence } = stored;
+        self.stand_on(Standing::new(head, certificate.clone()));
         self.resume_evidence(evidence);
         self.resume_voice(register);
+        for proof in certificate.iter().chain(past.iter().take(PAST_MAX)) {
+            self.learn_signed(proof);
+        }
+        self.heed_witnesses();
         if self.voice.register.is_none() {
             self.write_empty_register();
         }
@@ -302,6 +306,9 @@ impl Engine {
         }
         let said = self.round.as_ref().and_then(|round| round.own.as_ref()).map(|own| own.signed.ready.base);
         self.contribution = None;
+        if let Some(proof) = &certificate {
+            self.learn_signed(proof);
+        }
         self.stand_on(Standing::new(record, certificate));
         let lineage = self.head.as_ref().map_or(Digest::default(), |head| head.record.lineage);
         self.speak_in(&lineage);

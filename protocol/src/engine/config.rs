@@ -38,6 +38,9 @@ pub struct Founding {
     pub state_root: Digest,
 }
 
+/// Certificates of records before the head from which a started node learns what others have signed.
+pub const PAST_MAX: usize = 7;
+
 /// What a restarted node has on its disk.
 #[derive(Clone, Debug)]
 pub struct Stored {
@@ -45,6 +48,9 @@ pub struct Stored {
     pub head: Record,
     /// The votes that decided it; none for a genesis record.
     pub certificate: Option<Certificate>,
+    /// Those that decided records before it, as many as are at hand and at most [`PAST_MAX`]: what others have signed is
+    /// in them, and nobody else may remember it when all have restarted at once.
+    pub past: Vec<Certificate>,
     /// What this identity has signed last; none on a new or wiped disk.
     pub register: Option<Register>,
     /// Results that were written before they were spoken of, oldest first; their updates are on the disk, too.

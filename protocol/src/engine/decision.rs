@@ -199,6 +199,7 @@ impl Engine {
                     self.leave_attempt("the others have decided on the result of another", None);
                 }
                 self.compare_votes(&certificate);
+                self.learn_signed(&certificate);
             }
             Err(_) => self.refuse(from, Refusal::Malformed { what: "certificate that proves nothing" }),
         }

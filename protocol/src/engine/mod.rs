@@ -47,7 +47,7 @@ mod statement;
 pub mod succession;
 mod view;
 
-pub use config::{Candidate, EngineConfig, Founding, Register, Stored, Timing};
+pub use config::{Candidate, EngineConfig, Founding, PAST_MAX, Register, Stored, Timing};
 pub use peer::PEERS_MAX;
 pub use view::{EvidenceView, Held, MemberState, MemberView, QuorumView, View, Waiting};
 

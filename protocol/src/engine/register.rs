@@ -1,12 +1,12 @@
 //! The voice of this identity: what it has signed in votes, under which incarnation, and whether it may speak
 //! (`protocol.md` §7, §8).
 
-use super::Engine;
 use super::config::Register;
 use super::io::{Notice, Output, PersistToken};
-use crate::message::{Message, Stamp, Witness};
+use super::{Engine, PEERS_MAX};
+use crate::message::{Certificate, Message, Stamp, Vote, Witness};
 use crate::plant::{Plant, planted};
-use crate::{Digest, NodeId};
+use crate::{Digest, NodeId, wire};
 use std::collections::BTreeMap;
 
 /// What this identity may say in votes.
@@ -22,11 +22,20 @@ pub(super) struct Voice {
     writing: Option<PersistToken>,
     /// Who has said, since this process started, what it has seen this identity sign.
     witnesses: BTreeMap<NodeId, Stamp>,
+    /// Votes of others in certificates that this process did not see made: the newest place, by incarnation.
+    certified: BTreeMap<NodeId, (u64, Stamp)>,
 }
 
 impl Voice {
     pub fn new(boot: u64) -> Self {
-        Self { incarnation: boot, register: None, resumed: false, writing: None, witnesses: BTreeMap::new() }
+        Self {
+            incarnation: boot,
+            register: None,
+            resumed: false,
+            writing: None,
+            witnesses: BTreeMap::new(),
+            certified: BTreeMap::new(),
+        }
     }
 
     /// Whether what the register says is on the disk.
@@ -42,6 +51,11 @@ impl Voice {
     fn stamp(&self) -> Stamp {
         self.register.as_ref().map_or(Stamp::default(), |register| register.stamp)
     }
+}
+
+/// The later of two places: of two incarnations the higher one counts.
+fn newer(before: Option<(u64, Stamp)>, now: (u64, Stamp)) -> (u64, Stamp) {
+    before.map_or(now, |before| before.max(now))
 }
 
 impl Engine {
@@ -115,18 +129,32 @@ impl Engine {
     pub(super) fn bear_witness(&mut self, to: NodeId) {
         let Some(peer) = self.peers.get(&to) else { return };
         let incarnation = peer.incarnation;
-        let stamp = peer.signed.filter(|(of, _)| *of == incarnation).map_or(Stamp::default(), |(_, stamp)| stamp);
+        let seen = [peer.signed, self.voice.certified.get(&to).copied()].into_iter().flatten();
+        let stamp = seen.filter(|(of, _)| *of == incarnation).map(|(_, stamp)| stamp).max().unwrap_or_default();
         self.send_to(&[to], &Message::Witness(Witness { incarnation, stamp }));
     }
 
     /// Remembers the newest place that a peer has signed.
     pub(super) fn note_signed(&mut self, from: NodeId, incarnation: u64, stamp: Stamp) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.signed = match peer.signed {
-            Some((of, before)) if of == incarnation => Some((of, before.max(stamp))),
-            Some((of, before)) if of > incarnation => Some((of, before)),
-            _ => Some((incarnation, stamp)),
-        };
+        peer.signed = Some(newer(peer.signed, (incarnation, stamp)));
+    }
+
+    /// Remembers what a certificate shows to have been signed, also by this identity itself: who reads a vote of its own
+    /// that its register does not know has an old disk.
+    pub(super) fn learn_signed(&mut self, certificate: &Certificate) {
+        for bytes in &certificate.votes {
+            let Ok(opened) = wire::open(self.verifier.as_ref(), &self.run, bytes) else { continue };
+            let Message::Vote(Vote { question, incarnation, ballot, .. }) = opened.message else { continue };
+            let stamp = Stamp { seq: question.seq, instance: question.instance, ballot, phase: 2 };
+            let (id, certified) = (opened.sender, &mut self.voice.certified);
+            if id == self.me && incarnation == self.voice.incarnation {
+                let own = self.voice.witnesses.entry(id).or_default();
+                *own = stamp.max(*own);
+            } else if certified.len() < PEERS_MAX || certified.contains_key(&id) {
+                certified.insert(id, newer(certified.get(&id).copied(), (incarnation, stamp)));
+            }
+        }
     }
 
     pub(super) fn hear_witness(&mut self, from: NodeId, witness: &Witness) {
@@ -134,7 +162,7 @@ impl Engine {
             return self.stale(from);
         }
         // As many as there can be voters; who is none is not heeded as long as it is none.
-        if self.voice.witnesses.len() < super::PEERS_MAX || self.voice.witnesses.contains_key(&from) {
+        if self.voice.witnesses.len() < PEERS_MAX || self.voice.witnesses.contains_key(&from) {
             let newest = self.voice.witnesses.entry(from).or_default();
             *newest = witness.stamp.max(*newest);
         }

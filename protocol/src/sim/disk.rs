@@ -77,6 +77,11 @@ impl Disk {
         }
     }
 
+    /// Proofs of the records before the head, the newest first.
+    pub fn past_certificates(&self) -> impl Iterator<Item = &Certificate> + '_ {
+        self.chain.iter().rev().skip(1).filter_map(|link| link.certificate.as_deref())
+    }
+
     pub fn head(&self) -> Option<&Link> {
         self.chain.last()
     }

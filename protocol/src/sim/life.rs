@@ -7,7 +7,9 @@ use super::schedule::{Fault, Planned};
 use super::world::{Event, World};
 use super::{MS, SECOND};
 use crate::NodeId;
+use crate::engine::PAST_MAX;
 use crate::engine::io::{AttemptKey, Input, Notice, Refusal};
+use crate::message::{Message, Stamp, Vote};
 use crate::record::{RecordKind, Role};
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -253,8 +255,12 @@ impl World {
         let others = self.nodes.iter().enumerate().filter(|(other, n)| *other != node && !n.disk.chain.is_empty());
         let then = self.now.saturating_sub(age.unwrap_or(0));
         let old = self.nodes[node].snapshots.iter().rev().find(|(at, _)| age.is_some() && *at <= then).cloned();
-        if others.count() == 0 || old.as_ref().is_some_and(|(since, disk)| !self.remembered(node, *since, disk)) {
+        let known = |(since, disk): &(u64, Disk)| self.remembered(node, *since, disk) || self.certified(node, disk);
+        if others.count() == 0 || old.as_ref().is_some_and(|old| !known(old)) {
             return;
+        }
+        if old.as_ref().is_some_and(|(since, disk)| !self.remembered(node, *since, disk)) {
+            self.marks.hit("old disk known by certificates only");
         }
         let old = old.map_or_else(Disk::default, |(_, disk)| disk);
         self.marks.hit(if old.chain.is_empty() { "wiped disk" } else { "old disk" });
@@ -287,6 +293,27 @@ impl World {
         };
         let others = (0..self.nodes.len()).filter(|other| *other != node);
         others.clone().all(there) && others.clone().all(|other| self.network.open(node, other, self.now))
+    }
+
+    /// Whether every other disk, though its process may have started after that, has among its newest certificates a
+    /// vote of this node that the old disk does not know of.
+    fn certified(&self, node: usize, old: &Disk) -> bool {
+        let Some(register) = &old.register else { return false };
+        let newer = |bytes: &Vec<u8>| {
+            let Some(opened) = self.open(bytes).filter(|opened| opened.sender == self.nodes[node].id) else {
+                return false;
+            };
+            let Message::Vote(Vote { question, incarnation, ballot, .. }) = opened.message else { return false };
+            let stamp = Stamp { seq: question.seq, instance: question.instance, ballot, phase: 2 };
+            incarnation == register.incarnation && stamp > register.stamp
+        };
+        let shows = |disk: &Disk| {
+            let head = disk.head().and_then(|head| head.certificate.as_deref());
+            let mut newest = head.into_iter().chain(disk.past_certificates().take(PAST_MAX));
+            newest.any(|certificate| certificate.votes.iter().any(newer))
+        };
+        let mut others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
+        others.all(|(_, machine)| shows(&machine.disk))
     }
 
     fn take_snapshots(&mut self) {

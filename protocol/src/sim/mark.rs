@@ -25,6 +25,7 @@ pub const MARKS: &[&str] = &[
     "all crashed at once",
     "restart with a register",
     "old disk",
+    "old disk known by certificates only",
     "wiped disk",
     "death in a vote",
     "death at a decision",

@@ -7,7 +7,7 @@ use super::liar::Liar;
 use super::random::Random;
 use super::trainer::State;
 use crate::engine::io::{AttemptKey, PersistToken};
-use crate::engine::{Engine, EngineConfig, Founding, Stored, Timing};
+use crate::engine::{Engine, EngineConfig, Founding, PAST_MAX, Stored, Timing};
 use crate::record::Span;
 use crate::run::RunSpec;
 use crate::{Digest, NodeId};
@@ -114,6 +114,7 @@ impl Node {
         let stored = self.disk.head().map(|head| Stored {
             head: (*head.record).clone(),
             certificate: head.certificate.as_deref().cloned(),
+            past: self.disk.past_certificates().take(PAST_MAX).cloned().collect(),
             register: self.disk.register.clone(),
             candidates: self.disk.candidates.iter().map(|held| (*held.candidate).clone()).collect(),
             evidence: self.disk.evidence.values().cloned().collect(),

@@ -23,6 +23,8 @@ pub struct Bench {
     pub head: Option<(Record, Option<Certificate>)>,
     pub register: Option<Register>,
     pub candidates: Vec<Candidate>,
+    /// Proofs of the records before the head.
+    pub past: Vec<Certificate>,
     /// Against whom, as the disk holds it.
     pub evidence: BTreeMap<NodeId, Evidence>,
     /// What peers have said, by sender, since the last [`Bench::forget`].
@@ -64,6 +66,7 @@ impl Bench {
             head,
             register,
             candidates,
+            past: Vec::new(),
             evidence: BTreeMap::new(),
             heard: Vec::new(),
             writes: true,
@@ -101,6 +104,7 @@ impl Bench {
             register: Some(register(&head)),
             head,
             certificate: None,
+            past: Vec::new(),
             candidates: Vec::new(),
             evidence: Vec::new(),
         };
@@ -125,8 +129,16 @@ impl Bench {
         let (now, heard, kept) = (self.now, std::mem::take(&mut self.heard), self.evidence.clone());
         let watch = std::mem::replace(&mut self.watch, Watch::new(self.spec.digest())).restarted();
         let evidence = self.evidence.values().cloned().collect();
-        let stored = Stored { head, certificate, register, candidates, evidence };
-        *self = Self { now, heard, watch, evidence: kept, ..Self::start(self.spec.clone(), false, Some(stored), boot) };
+        let past = std::mem::take(&mut self.past);
+        let stored = Stored { head, certificate, past: past.clone(), register, candidates, evidence };
+        *self = Self {
+            now,
+            heard,
+            watch,
+            past,
+            evidence: kept,
+            ..Self::start(self.spec.clone(), false, Some(stored), boot)
+        };
         self.feed(Input::Tick);
     }
 
@@ -148,7 +160,8 @@ impl Bench {
                     Some(*token)
                 }
                 Output::Commit { token, record, certificate, .. } => {
-                    self.head = Some((record.clone(), Some(certificate.clone())));
+                    let before = self.head.replace((record.clone(), Some(certificate.clone())));
+                    self.past.extend(before.and_then(|(_, certificate)| certificate));
                     self.candidates.clear();
                     Some(*token)
                 }

@@ -120,6 +120,54 @@ fn an_old_disk_is_noticed_and_never_votes_under_its_old_name() {
     }
 }
 
+/// When all restart at once, nobody remembers what was heard: what the certificates on their disks show is what is left.
+#[test]
+fn what_certificates_show_is_known_after_a_restart_of_all() {
+    let mut bench = Bench::flock(3);
+    bench.commit();
+    bench.commit();
+    let told = |bench: &Bench, outputs: &[Output]| {
+        let mut told = sent(&bench.spec, outputs).into_iter().filter_map(|(to, message)| match message {
+            Message::Witness(witness) => Some((to, witness.stamp)),
+            _ => None,
+        });
+        told.next().expect("a greeting is answered by a Witness")
+    };
+    bench.restart(2_000);
+    let outputs = bench.greet(2, BOOT);
+    assert_eq!(told(&bench, &outputs), (id(2), at(2, 2)));
+    // A voter that the head's certificate did not need is in one before.
+    if let Some((_, certificate)) = &mut bench.head {
+        *certificate = None;
+    }
+    bench.restart(3_000);
+    let outputs = bench.greet(2, BOOT);
+    assert_eq!(told(&bench, &outputs), (id(2), at(1, 2)));
+}
+
+/// Who reads a vote of its own, in the certificate of a record that it catches up with, which its register does not know
+/// of, needs nobody to tell it that its disk is old.
+#[test]
+fn an_old_disk_is_noticed_by_the_own_vote_in_a_certificate() {
+    let mut bench = Bench::flock(3);
+    bench.commit();
+    let (head, register) = (bench.head.clone(), bench.register.clone());
+    bench.commit();
+    let newest = std::mem::replace(&mut bench.head, head).expect("a head");
+    bench.register = register;
+    bench.restart(3_000);
+    bench.greet(2, BOOT);
+    let mut head = bench.standing(Phase::Training, 0);
+    (head.seq, head.record, head.tokens) = (2, newest.0.digest(), newest.0.tokens);
+    let mut outputs = bench.say(2, &Message::Head(head));
+    outputs.extend(bench.wait(3_000_000));
+    assert!(outputs.iter().any(|o| matches!(o, Output::CatchUp { seq: 2, .. })), "{outputs:?}");
+    let renamed = |o: &Output| matches!(o, Output::Notice(Notice::NewIncarnation { .. }));
+    assert!(!outputs.iter().any(renamed));
+    let outputs = bench.feed(Input::CaughtUp { record: newest.0, certificate: newest.1 });
+    assert!(outputs.iter().any(renamed), "{outputs:?}");
+}
+
 /// Griefing: whoever does not vote cannot talk a restarted voter out of its vote.
 #[test]
 fn t21_strangers_bear_no_witness() {

@@ -63,6 +63,7 @@ impl Node {
         let stored = self.disk.head().map(|head| Stored {
             head: (*head.record).clone(),
             certificate: head.certificate.as_ref().map(|c| (**c).clone()),
+            past: Vec::new(),
             register: self.disk.register.clone(),
             candidates: self.disk.candidates.clone(),
             evidence: Vec::new(),
