@@ -56,7 +56,7 @@ fn truth(bench: &mut Bench, from: u8, words: &mut Words<'_>) -> Vec<Output> {
             None => Vec::new(),
         },
         3 => match bench.attempt() {
-            Some(key) => bench.feed(Input::Applied { key, state_root: digest(10) }),
+            Some(key) => bench.feed(Input::Applied { key, update: digest(9), state_root: digest(10) }),
             None => Vec::new(),
         },
         _ => bench.echo(from),

@@ -218,8 +218,8 @@ impl Driver {
 
     pub(super) async fn ledger_done(&mut self, done: Done) -> Result<(), Failure> {
         match done {
-            Done::Applied { key, state_root } => self.feed(Input::Applied { key, state_root }).await,
-            Done::NotApplied { key, reason } => self.feed(Input::ReduceFailed { key, suspect: None, reason }).await,
+            Done::Applied { key, update, state_root } => self.feed(Input::Applied { key, update, state_root }).await,
+            Done::NotApplied { key, update, reason } => self.feed(Input::NotApplied { key, update, reason }).await,
             Done::Verified { state_root } => self.feed(Input::StateVerified { state_root }).await,
             Done::Durable { token } => {
                 for (to, bytes) in self.held.remove(&token).unwrap_or_default() {

@@ -54,9 +54,9 @@ impl Driver {
             }
             Output::Reduce { key, members, codec } => self.reduce(key, members, codec),
             Output::Abandon { key } => self.abandon(key),
-            Output::Speculate { key, outer_lr, momentum } => {
-                let update = self.update_of_attempt(&key);
-                self.ledger(Job::Speculate { key, update, lr: outer_lr, momentum }).await?;
+            Output::Speculate { key, update, outer_lr, momentum } => {
+                let at_hand = self.update_at_hand(&update);
+                self.ledger(Job::Speculate { key, update, at_hand, lr: outer_lr, momentum }).await?;
             }
             Output::Persist { token, register, candidate } => {
                 let update = candidate.as_ref().and_then(|held| self.update_at_hand(&held.record.update));
@@ -226,13 +226,6 @@ impl Driver {
         self.reduction.take_if(|reduction| reduction.key.seq <= seq);
         self.fetching.retain(|fetching| fetching.key.seq > seq);
         self.fetched.retain(|fetched| fetched.key.seq > seq);
-    }
-
-    /// The update of an attempt in memory: of a candidate that was fetched, or of the reduction.
-    fn update_of_attempt(&self, key: &AttemptKey) -> Option<Update> {
-        let fetched = self.fetched.iter().rev().find(|fetched| fetched.key == *key).map(|fetched| &fetched.update);
-        let reduced = self.reduction.as_ref().filter(|r| r.key == *key).and_then(|r| r.update.as_ref());
-        fetched.or(reduced).cloned()
     }
 
     /// The update of this digest, if it is in memory.

@@ -34,6 +34,13 @@ pub(super) struct Attempt {
     pub moved_at: Moment,
 }
 
+impl Attempt {
+    /// Whether its update is complete, this one, and being applied.
+    fn is_speculating(&self, key: &AttemptKey, update: &Digest) -> bool {
+        self.key == *key && self.stage == Stage::Speculating { update: *update }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Stage {
     Reducing,
@@ -96,30 +103,30 @@ impl Engine {
         let Some(attempt) = self.running(key, Stage::Reducing) else { return };
         attempt.stage = Stage::Speculating { update };
         let contributors = attempt.members.len();
-        self.speculate(*key, contributors);
+        self.speculate(*key, update, contributors);
     }
 
-    pub(super) fn speculate(&mut self, key: AttemptKey, contributors: usize) {
+    pub(super) fn speculate(&mut self, key: AttemptKey, update: Digest, contributors: usize) {
         let outer = &self.spec.outer;
         let (outer_lr, momentum) = (outer.lr_for(contributors), outer.momentum);
-        self.out.push(Output::Speculate { key, outer_lr, momentum });
+        self.out.push(Output::Speculate { key, update, outer_lr, momentum });
     }
 
     /// The state after an update is known: rebuilds the record.
-    pub(super) fn applied(&mut self, key: &AttemptKey, state_root: Digest) {
-        if self.rebuilt_fetched(key, state_root) {
+    pub(super) fn applied(&mut self, key: &AttemptKey, update: &Digest, state_root: Digest) {
+        if self.rebuilt_fetched((key, update), state_root) {
             return;
         }
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
-        let Some(attempt) = round.running.as_ref().filter(|attempt| attempt.key == *key) else { return };
-        let Stage::Speculating { update } = attempt.stage else { return };
+        let speculating = |attempt: &&Attempt| attempt.is_speculating(key, update);
+        let Some(attempt) = round.running.as_ref().filter(speculating) else { return };
         let members = attempt.members.clone();
         let contributions: Vec<SignedReady> =
             members.iter().filter_map(|id| self.ready_of(id, round)).cloned().collect();
         // A member that restarted meanwhile may have said READY anew: then this attempt is not what was reduced.
         let same = contributions.len() == members.len() && set_digest(&contributions) == key.set;
         let record = if same {
-            succession::commit(&head.record, head.digest, &self.spec, &contributions, update, state_root)
+            succession::commit(&head.record, head.digest, &self.spec, &contributions, *update, state_root)
         } else {
             None
         };
@@ -139,6 +146,15 @@ impl Engine {
             if let Some(attempt) = &mut round.running {
                 attempt.stage = Stage::Rebuilt;
             }
+        }
+    }
+
+    /// The state after an update cannot be known: there is no such result here.
+    pub(super) fn not_applied(&mut self, key: &AttemptKey, update: &Digest, reason: &str) {
+        self.give_up_fetched(key, update);
+        let running = self.round.as_ref().and_then(|round| round.running.as_ref());
+        if running.is_some_and(|attempt| attempt.is_speculating(key, update)) {
+            self.fail_attempt(reason, None);
         }
     }
 

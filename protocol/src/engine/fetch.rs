@@ -26,6 +26,13 @@ pub(super) struct Fetching {
     pub active: bool,
 }
 
+impl Fetching {
+    /// Whether a result with this update has come and is being rebuilt.
+    fn is_rebuilding(&self, key: &AttemptKey, update: &Digest) -> bool {
+        self.key == *key && self.candidate.as_ref().is_some_and(|candidate| candidate.record.update == *update)
+    }
+}
+
 impl Engine {
     /// Asks for a result that others hold, from all who have named it.
     pub(super) fn fetch(&mut self, value: &Value) {
@@ -86,12 +93,12 @@ impl Engine {
             return self.fetch_failed(&key, &digest);
         };
         self.compare_readys(&readys);
-        let contributors = candidate.record.contributors.len();
+        let (update, contributors) = (candidate.record.update, candidate.record.contributors.len());
         if let Some(fetching) = self.round.as_mut().and_then(|round| round.fetching.get_mut(&digest)) {
             fetching.active = false;
             fetching.candidate = Some(candidate);
         }
-        self.speculate(key, contributors);
+        self.speculate(key, update, contributors);
     }
 
     /// The contributions behind a fetched record, if they are signed and the ones that it lists.
@@ -114,9 +121,9 @@ impl Engine {
     }
 
     /// `Applied` for a fetched result; whether it was one.
-    pub(super) fn rebuilt_fetched(&mut self, key: &AttemptKey, state_root: Digest) -> bool {
+    pub(super) fn rebuilt_fetched(&mut self, (key, update): (&AttemptKey, &Digest), state_root: Digest) -> bool {
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
-        let fetched = round.fetching.iter().find(|(_, f)| f.key == *key && f.candidate.is_some());
+        let fetched = round.fetching.iter().find(|(_, f)| f.is_rebuilding(key, update));
         let Some((digest, candidate)) = fetched.and_then(|(d, f)| Some((*d, f.candidate.clone()?))) else {
             return false;
         };
@@ -154,6 +161,17 @@ impl Engine {
             self.own_fault("its rebuilt result differs from the decided one");
         }
         true
+    }
+
+    /// A fetched result whose update does not apply.
+    pub(super) fn give_up_fetched(&mut self, key: &AttemptKey, update: &Digest) {
+        let Some(round) = &mut self.round else { return };
+        let fetched = round.fetching.iter_mut().find(|(_, f)| f.is_rebuilding(key, update));
+        let Some((digest, fetching)) = fetched else { return };
+        let digest = *digest;
+        fetching.candidate = None;
+        fetching.active = true;
+        self.fetch_failed(key, &digest);
     }
 
     /// Somebody names another result of an attempt than this node's own: one of the two has a damaged state. Looks once

@@ -70,8 +70,10 @@ pub enum Input {
     Reduced { key: AttemptKey, update: Digest },
     /// The reduction cannot go on, perhaps because of `suspect`.
     ReduceFailed { key: AttemptKey, suspect: Option<NodeId>, reason: String },
-    /// The outer step was computed on a copy of the state.
-    Applied { key: AttemptKey, state_root: Digest },
+    /// The outer step with this update of the attempt was computed on a copy of the state.
+    Applied { key: AttemptKey, update: Digest, state_root: Digest },
+    /// The update is not at hand any more, or does not apply.
+    NotApplied { key: AttemptKey, update: Digest, reason: String },
     /// A catch-up received something: bytes so far. Without this a member on a slow link looks stuck.
     CatchUpProgress { bytes: u64 },
     /// The write named by the token is on disk.
@@ -119,9 +121,9 @@ pub enum Output {
     /// Drop everything of this attempt: streams, partial sums, speculative state. My contribution stays until a
     /// COMMIT takes it in or a later one is made; persisted candidates and their updates stay until the head moves.
     Abandon { key: AttemptKey },
-    /// Compute the state after the outer step with the attempt's update; answer with `Applied`. After a restart, a
-    /// `Fetched` or an `Abandon` the update is that of the candidate, in memory or on disk.
-    Speculate { key: AttemptKey, outer_lr: f64, momentum: f64 },
+    /// Compute the state after the outer step with the update of this digest, which the attempt's reduction or a
+    /// `Fetched` has brought; answer with `Applied` or `NotApplied`. Two results of one attempt differ in it.
+    Speculate { key: AttemptKey, update: Digest, outer_lr: f64, momentum: f64 },
     /// Write, synced, in one batch: what this node is about to sign, and the candidate that it speaks of (with the
     /// attempt's update). Answer with `Durable`.
     Persist { token: PersistToken, register: Register, candidate: Option<Candidate> },

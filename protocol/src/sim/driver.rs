@@ -28,7 +28,9 @@ impl World {
             Output::StopTraining { .. } => self.process(node, |process| process.training = None),
             Output::Reduce { key, members, .. } => self.reduce(node, key, members),
             Output::Abandon { key } => self.abandon(node, key),
-            Output::Speculate { key, outer_lr, momentum } => self.speculate(node, key, outer_lr, momentum),
+            Output::Speculate { key, update, outer_lr, momentum } => {
+                self.speculate(node, (key, update), outer_lr, momentum);
+            }
             Output::Persist { token, register, candidate } => self.persist(node, token, register, candidate),
             Output::Commit { token, key, record, certificate, mine } => {
                 self.commit(node, token, key, (record, certificate), mine);
@@ -203,7 +205,7 @@ impl World {
         group.done.insert(node);
         self.process(node, |process| {
             process.reducing = None;
-            process.updates.insert(key, bytes);
+            process.updates.insert((key, digest), bytes);
         });
         self.feed(node, Input::Reduced { key, update: digest });
     }
@@ -219,8 +221,8 @@ impl World {
     fn abandon(&mut self, node: usize, key: AttemptKey) {
         let mut running = false;
         self.process(node, |process| {
-            process.updates.remove(&key);
-            process.speculated.remove(&key);
+            process.updates.retain(|(of, _), _| *of != key);
+            process.speculated.retain(|(of, _), _| *of != key);
             running = process.reducing.take_if(|running| *running == key).is_some();
         });
         if running {
@@ -229,9 +231,15 @@ impl World {
     }
 
     /// The state after the outer step, on a copy.
-    fn stepped(&self, node: usize, key: &AttemptKey, outer_lr: f64, momentum: f64) -> Option<Rc<State>> {
+    fn stepped(
+        &self,
+        node: usize,
+        (key, update): (&AttemptKey, &Digest),
+        outer_lr: f64,
+        momentum: f64,
+    ) -> Option<Rc<State>> {
         let process = self.nodes[node].process.as_ref()?;
-        let bytes = process.update(&self.nodes[node].disk, key)?;
+        let bytes = process.update(&self.nodes[node].disk, key, update)?;
         let group = self.reductions.0.get(key).filter(|group| group.contributions.len() > 1);
         if let Some(group) = group.filter(|_| planted!(Plant::ApplyUnencoded)) {
             return process.state.step_by(&group.unencoded, outer_lr, momentum);
@@ -246,26 +254,27 @@ impl World {
         }
     }
 
-    fn speculate(&mut self, node: usize, key: AttemptKey, outer_lr: f64, momentum: f64) {
-        let Some(state) = self.stepped(node, &key, outer_lr, momentum) else {
+    fn speculate(&mut self, node: usize, (key, update): (AttemptKey, Digest), outer_lr: f64, momentum: f64) {
+        let Some(state) = self.stepped(node, (&key, &update), outer_lr, momentum) else {
             return self.violate("S10 attempt isolation", format!("node {node} has no update of {key:?} to apply"));
         };
-        self.process(node, |process| drop(process.speculated.insert(key, state)));
+        self.process(node, |process| drop(process.speculated.insert((key, update), state)));
         let after = self.random.between(2, 100) * MS;
-        self.schedule_own(after, node, Event::Applied { key });
+        self.schedule_own(after, node, Event::Applied { key, update });
     }
 
-    pub(super) fn applied(&mut self, node: usize, key: AttemptKey) {
-        let state = self.nodes[node].process.as_ref().and_then(|process| process.speculated.get(&key).cloned());
-        if let Some(state) = state {
-            self.feed(node, Input::Applied { key, state_root: state.root });
+    pub(super) fn applied(&mut self, node: usize, (key, update): (AttemptKey, Digest)) {
+        let process = self.nodes[node].process.as_ref();
+        if let Some(state) = process.and_then(|process| process.speculated.get(&(key, update)).cloned()) {
+            self.feed(node, Input::Applied { key, update, state_root: state.root });
         }
     }
 
     fn persist(&mut self, node: usize, token: PersistToken, register: Register, candidate: Option<Candidate>) {
         let process = self.nodes[node].process.as_ref();
         let held = candidate.map(|candidate| {
-            let update = process.and_then(|process| process.update(&self.nodes[node].disk, &candidate.key));
+            let update = process
+                .and_then(|process| process.update(&self.nodes[node].disk, &candidate.key, &candidate.record.update));
             (candidate, update)
         });
         let candidate = match held {
@@ -288,13 +297,14 @@ impl World {
         mine: bool,
     ) {
         let link = Link::new(record, Some(certificate));
-        let known = self.nodes[node].process.as_ref().and_then(|p| p.speculated.get(&key?).cloned());
+        let update = link.record.update;
+        let known = self.nodes[node].process.as_ref().and_then(|p| p.speculated.get(&(key?, update)).cloned());
         let computed = key.is_none() || known.is_some();
         let (lr, momentum) = trainer::outer_of(&self.spec.outer, link.record.contributors.len());
         // After a restart the step has not been computed by this process.
         let state = match key {
             None => self.nodes[node].process.as_ref().map(|process| Rc::clone(&process.state)),
-            Some(key) => known.or_else(|| self.stepped(node, &key, lr, momentum)),
+            Some(key) => known.or_else(|| self.stepped(node, (&key, &update), lr, momentum)),
         };
         let damaged = self.nodes[node].process.as_ref().is_some_and(|process| process.damaged);
         let sound = state.as_ref().is_some_and(|state| state.root == link.record.state_root);
@@ -309,7 +319,7 @@ impl World {
         };
         if let Some(twice) = key.filter(|_| planted!(Plant::ApplyTwice)) {
             let process = self.nodes[node].process.as_ref();
-            let bytes = process.and_then(|process| process.update(&self.nodes[node].disk, &twice));
+            let bytes = process.and_then(|process| process.update(&self.nodes[node].disk, &twice, &update));
             state = bytes.and_then(|b| state.step(self.spec.sync.codec, &b, lr, momentum)).unwrap_or(state);
         }
         if key.is_some() && !computed && !sound && self.tainted.contains(&link.digest) {

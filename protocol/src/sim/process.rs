@@ -1,7 +1,7 @@
 //! A node, and one run of its program: the engine, and what its driver holds in memory.
 
 use super::ambush::Ambush;
-use super::disk::{Disk, Link, Write};
+use super::disk::{Disk, Held, Link, Write};
 use super::keys::Keys;
 use super::liar::Liar;
 use super::random::Random;
@@ -70,8 +70,9 @@ pub struct Process {
     /// The canonical state: what the disk says, unless it was damaged.
     pub state: Rc<State>,
     pub head: Option<Link>,
-    pub updates: BTreeMap<AttemptKey, Rc<Vec<u8>>>,
-    pub speculated: BTreeMap<AttemptKey, Rc<State>>,
+    /// By attempt and digest: one attempt may have two results, of which one is wrong.
+    pub updates: BTreeMap<(AttemptKey, Digest), Rc<Vec<u8>>>,
+    pub speculated: BTreeMap<(AttemptKey, Digest), Rc<State>>,
     pub offer: Option<Offer>,
     pub training: Option<Training>,
     /// Numbers of the jobs under way; results of others are dropped.
@@ -173,10 +174,10 @@ impl Process {
         self.jobs
     }
 
-    /// The update of an attempt, in memory or among the results on the disk.
-    pub fn update(&self, disk: &Disk, key: &AttemptKey) -> Option<Rc<Vec<u8>>> {
-        let stored =
-            || disk.candidates.iter().find(|held| held.candidate.key == *key).map(|held| Rc::clone(&held.update));
-        self.updates.get(key).cloned().or_else(stored)
+    /// The update of an attempt with this digest, in memory or among the results on the disk.
+    pub fn update(&self, disk: &Disk, key: &AttemptKey, update: &Digest) -> Option<Rc<Vec<u8>>> {
+        let named = |held: &&Held| held.candidate.key == *key && held.candidate.record.update == *update;
+        let stored = || disk.candidates.iter().find(named).map(|held| Rc::clone(&held.update));
+        self.updates.get(&(*key, *update)).cloned().or_else(stored)
     }
 }

@@ -150,7 +150,8 @@ impl World {
         if self.decided.contains_key(&record) {
             self.marks.hit("decided value fetched");
         }
-        self.process(node, |process| drop(process.updates.insert(key, held.update)));
+        let update = held.candidate.record.update;
+        self.process(node, |process| drop(process.updates.insert((key, update), held.update)));
         self.feed(node, Input::Fetched { candidate: (*held.candidate).clone() });
     }
 }

@@ -66,6 +66,7 @@ pub enum Event {
     Verified,
     Applied {
         key: AttemptKey,
+        update: Digest,
     },
     Written {
         token: PersistToken,
@@ -268,7 +269,7 @@ impl World {
             Event::Reduced { key } => self.reduced(node, key),
             Event::Failed { key, suspect } => self.reduce_failed(node, key, suspect),
             Event::Verified => self.verified(node),
-            Event::Applied { key } => self.applied(node, key),
+            Event::Applied { key, update } => self.applied(node, (key, update)),
             Event::Written { token } => self.written(node, token),
             Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),
             Event::Fetched { job, key, record, source } => self.fetched(node, (job, source), key, record),

@@ -352,7 +352,7 @@ impl Bench {
     /// The attempt's result is complete here: what the engine says of it.
     pub fn rebuild(&mut self, key: AttemptKey) -> Estimate {
         self.feed(Input::Reduced { key, update: digest(9) });
-        let outputs = self.feed(Input::Applied { key, state_root: digest(self.now as u8 | 0x80) });
+        let outputs = self.feed(Input::Applied { key, update: digest(9), state_root: digest(self.now as u8 | 0x80) });
         let said = sent(&self.spec, &outputs).into_iter().find_map(|(_, message)| match message {
             Message::Estimate(estimate) => Some(estimate),
             _ => None,

@@ -33,7 +33,8 @@ fn nothing_is_said_before_it_is_on_the_disk() {
     let key = bench.all_ready();
     bench.writes = false;
     bench.feed(Input::Reduced { key, update: crate::bench::digest(9) });
-    let outputs = bench.feed(Input::Applied { key, state_root: crate::bench::digest(10) });
+    let outputs =
+        bench.feed(Input::Applied { key, update: crate::bench::digest(9), state_root: crate::bench::digest(10) });
     let Some(token) = outputs.iter().find_map(|o| match o {
         Output::Persist { token, candidate: Some(_), .. } => Some(*token),
         _ => None,

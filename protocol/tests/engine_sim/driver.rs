@@ -26,7 +26,9 @@ impl World {
             Output::StopTraining { .. } => self.process(node).training = None,
             Output::Reduce { key, members, .. } => self.reduce(node, key, members),
             Output::Abandon { key } => self.abandon(node, key),
-            Output::Speculate { key, outer_lr, momentum } => self.speculate(node, key, outer_lr, momentum),
+            Output::Speculate { key, update, outer_lr, momentum } => {
+                self.speculate(node, (key, update), outer_lr, momentum);
+            }
             Output::Persist { token, register, candidate } => {
                 if let Some(candidate) = &candidate {
                     let process = self.process(node);
@@ -203,13 +205,14 @@ impl World {
         }
     }
 
-    fn speculate(&mut self, node: usize, key: AttemptKey, outer_lr: f64, momentum: f64) {
-        let stored = self.nodes[node].disk.candidates.iter().find(|c| c.key == key).map(|c| c.record.update);
+    fn speculate(&mut self, node: usize, (key, update): (AttemptKey, Digest), outer_lr: f64, momentum: f64) {
+        let named = |c: &starling_protocol::engine::Candidate| c.key == key && c.record.update == update;
+        let stored = self.nodes[node].disk.candidates.iter().any(named);
         let process = self.process(node);
-        let update = process.updates.get(&key).copied().or(stored).expect("the update is in memory or on disk");
+        assert!(stored || process.updates.get(&key) == Some(&update), "the update is in memory or on disk");
         let root = applied_root(&process.state, &update, outer_lr, momentum);
         let after = self.random.between(5, 300) * MS;
-        self.schedule_own(after, node, Event::Applied { key, root });
+        self.schedule_own(after, node, Event::Applied { key, update, root });
     }
 
     fn commit(

@@ -32,7 +32,7 @@ pub enum Event {
     Moved { key: AttemptKey, bytes: u64 },
     Reduced { key: AttemptKey },
     Failed { key: AttemptKey, suspect: Option<usize> },
-    Applied { key: AttemptKey, root: Digest },
+    Applied { key: AttemptKey, update: Digest, root: Digest },
     Written { token: PersistToken },
     Fetched { job: u64, source: Option<usize>, target: Digest, afresh: bool },
     Dial { other: usize },
@@ -177,8 +177,8 @@ impl World {
                 let suspect = suspect.map(id);
                 self.feed(node, Input::ReduceFailed { key, suspect, reason: "a stream ended".to_owned() });
             }
-            Event::Applied { key, root } => {
-                self.feed(node, Input::Applied { key, state_root: root });
+            Event::Applied { key, update, root } => {
+                self.feed(node, Input::Applied { key, update, state_root: root });
             }
             Event::Written { token } => self.written(node, token),
             Event::Fetched { job, source, target, afresh } => self.fetched(node, job, source, target, afresh),

@@ -19,11 +19,11 @@ pub struct Update {
 
 /// What the ledger is asked to do, in order.
 pub enum Job {
-    /// Compute the state root after an attempt's update; without one, after that of the attempt's newest candidate on
-    /// disk.
+    /// Compute the state root after an attempt's update of this digest, which the driver has at hand, or the disk.
     Speculate {
         key: AttemptKey,
-        update: Option<Update>,
+        update: Digest,
+        at_hand: Option<Update>,
         lr: f64,
         momentum: f64,
     },
@@ -70,11 +70,13 @@ pub enum Job {
 pub enum Done {
     Applied {
         key: AttemptKey,
+        update: Digest,
         state_root: Digest,
     },
     /// The update does not apply: the attempt has no result here.
     NotApplied {
         key: AttemptKey,
+        update: Digest,
         reason: String,
     },
     /// The root of the state in memory.

@@ -103,15 +103,16 @@ impl Worker {
 
     fn handle(&mut self, job: Job) -> Result<Option<Done>, Failure> {
         Ok(match job {
-            Job::Speculate { key, update, lr, momentum } => {
-                let update = match update {
-                    Some(update) => Some(update),
-                    None => self.candidates_update(&key)?,
+            Job::Speculate { key, update, at_hand, lr, momentum } => {
+                let at_hand = match at_hand {
+                    Some(at_hand) => Some(at_hand),
+                    None => self.stored_update(&update)?,
                 };
-                let Some(update) = update else {
-                    return Ok(Some(Done::NotApplied { key, reason: "its update is not at hand any more".into() }));
+                let Some(at_hand) = at_hand else {
+                    let reason = "its update is not at hand any more".into();
+                    return Ok(Some(Done::NotApplied { key, update, reason }));
                 };
-                Some(self.speculate(key, update, lr, momentum))
+                Some(self.speculate(key, at_hand, lr, momentum))
             }
             Job::Persist { token, register, candidate, update } => {
                 self.persist(&register, candidate.as_deref(), update)?;
@@ -148,13 +149,6 @@ impl Worker {
         })
     }
 
-    /// The update of the attempt's newest candidate on disk.
-    fn candidates_update(&self, key: &AttemptKey) -> Result<Option<Update>, Failure> {
-        let candidates = self.store.candidates();
-        let Some(candidate) = candidates.iter().rev().find(|held| held.key == *key) else { return Ok(None) };
-        self.stored_update(&candidate.record.update)
-    }
-
     fn stored_update(&self, digest: &Digest) -> Result<Option<Update>, Failure> {
         let bytes = self.store.update_by_digest(digest).map_err(store_failure)?;
         Ok(bytes.map(|bytes| Update { digest: *digest, bytes: Arc::new(bytes) }))
@@ -186,15 +180,16 @@ impl Worker {
             state.speculate(&step)
         });
         drop(state);
+        let digest = update.digest;
         match result {
             Ok(manifest) => {
                 self.speculated.retain(|other| other.digest != update.digest);
                 self.speculated.push(update);
                 let surplus = self.speculated.len().saturating_sub(SPECULATED_MAX);
                 self.speculated.drain(..surplus);
-                Done::Applied { key, state_root: state::root(&manifest) }
+                Done::Applied { key, update: digest, state_root: state::root(&manifest) }
             }
-            Err(e) => Done::NotApplied { key, reason: e.to_string() },
+            Err(e) => Done::NotApplied { key, update: digest, reason: e.to_string() },
         }
     }
 

@@ -21,7 +21,7 @@ impl Invariant for Steps {
         else {
             return Ok(());
         };
-        let Some(bytes) = process.update(&machine.disk, key) else { return Ok(()) };
+        let Some(bytes) = process.update(&machine.disk, key, &link.record.update) else { return Ok(()) };
         let (lr, momentum) = trainer::outer_of(&world.spec.outer, link.record.contributors.len());
         let once = process.state.step(world.spec.sync.codec, &bytes, lr, momentum);
         require(once.is_some_and(|once| once.root == state.root), || {
