@@ -99,6 +99,14 @@ fn text(status: &Status) -> String {
             heard(member),
         );
     }
+    for evidence in &status.evidence {
+        let then = if evidence.revoked { "it is removed for good" } else { "it is to be removed" };
+        out += &format!(
+            "EVIDENCE against {}: two different statements of one place ({}); {then}\n",
+            short(&evidence.against),
+            evidence.what
+        );
+    }
     out
 }
 

@@ -1,10 +1,11 @@
 //! What an engine is started with.
 
 use super::canonical::Canonical;
+use super::evidence;
 use super::ledger::store_failure;
 use crate::exit::{Code, Failure};
 use starling_bootstrap::identity::Identity;
-use starling_protocol::engine::{Engine, EngineConfig, Founding, Stored, Timing};
+use starling_protocol::engine::{Engine, EngineConfig, Founding, PAST_MAX, Stored, Timing};
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::run::RunSpec;
 use starling_protocol::state;
@@ -31,13 +32,15 @@ pub fn engine(
 ) -> Result<Engine, Failure> {
     let Beginning { found, force_fork, ticket } = beginning;
     let register = store.register();
-    // Rises from one start to the next even if the clock went back: it names the process, and new vote registers.
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
-    let boot = clock.max(register.as_ref().map_or(0, |register| register.incarnation.saturating_add(1)));
+    let boot = boot(register.as_ref().map(|register| register.incarnation));
     let stored = match store.head() {
         Some(head) => {
             let certificate = store.certificate(head.seq).map_err(store_failure)?;
-            Some(Stored { head, certificate, register, candidates: store.candidates() })
+            let before = (head.seq.saturating_sub(PAST_MAX as u64)..head.seq).rev();
+            let past = before.map(|seq| store.certificate(seq).map_err(store_failure));
+            let past = past.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+            let (candidates, evidence) = (store.candidates(), evidence::load(store));
+            Some(Stored { head, certificate, past, register, candidates, evidence })
         }
         None => None,
     };
@@ -63,4 +66,29 @@ pub fn engine(
         force_fork,
         timing: Timing::default(),
     }))
+}
+
+/// Names the process, and new vote registers: the time in microseconds, which rises from one start to the next. Where the
+/// clock stands before the register's creation, as without a battery, no two starts may have one name: they would be
+/// held to be one process that contradicts itself.
+fn boot(incarnation: Option<u64>) -> u64 {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
+    match incarnation {
+        Some(incarnation) if clock <= incarnation => incarnation.saturating_add(1 + u64::from(rand::random::<u32>())),
+        _ => clock,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::boot;
+
+    #[test]
+    fn starts_have_names_of_their_own_whatever_the_clock_says() {
+        assert!(boot(None) > 1_600_000_000_000_000);
+        assert!(boot(Some(7)) > 1_600_000_000_000_000);
+        let ahead = u64::MAX >> 1;
+        let (first, second) = (boot(Some(ahead)), boot(Some(ahead)));
+        assert!(first > ahead && second > ahead && first != second);
+    }
 }

@@ -7,6 +7,7 @@ mod catch_up;
 mod chain;
 mod driver;
 mod ending;
+mod evidence;
 mod head;
 mod ledger;
 mod memory;

@@ -3,7 +3,8 @@
 use super::driver::Driver;
 use crate::watch::event::Event;
 use starling_protocol::engine::io::{Notice, Refusal};
-use starling_protocol::message::Certificate;
+use starling_protocol::evidence::Contradiction;
+use starling_protocol::message::{Certificate, Evidence};
 use starling_protocol::{NodeId, wire};
 use std::time::Instant;
 
@@ -23,6 +24,22 @@ impl Driver {
         if let Some(event) = event(notice) {
             self.show(event);
         }
+    }
+}
+
+impl Driver {
+    /// Shows that somebody has contradicted itself, with both statements as they were signed.
+    pub(super) fn show_evidence(&mut self, against: NodeId, what: Contradiction, evidence: &Evidence) {
+        metrics::counter!("starling_evidence_total", "what" => what.name()).increment(1);
+        if against == self.me {
+            tracing::error!(
+                "this node's key has signed {what}: it is in use elsewhere, or its disk is an old copy; the others \
+                 will remove it, and it needs a new key"
+            );
+        }
+        let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
+        let (first, second) = (hex(&evidence.first), hex(&evidence.second));
+        self.show(Event::Evidence { against: against.to_string(), what: what.name().into(), first, second });
     }
 }
 
@@ -105,6 +122,7 @@ fn refusal_label(refusal: &Refusal) -> &'static str {
         Refusal::RunMismatch { .. } => "run_mismatch",
         Refusal::IdentityInUse => "identity_in_use",
         Refusal::Equivocation { .. } => "equivocation",
+        Refusal::FalseEvidence { .. } => "false_evidence",
         Refusal::NotAdmitted { .. } => "not_admitted",
         Refusal::Stale => "stale",
         Refusal::Full => "full",
@@ -123,6 +141,7 @@ pub fn refusal_text(refusal: &Refusal) -> String {
         Refusal::RunMismatch { keys } => format!("its run differs in {}", keys.join("; ")),
         Refusal::IdentityInUse => "its identity is in use by another process".into(),
         Refusal::Equivocation { what } => format!("it signed two contradicting statements ({what})"),
+        Refusal::FalseEvidence { why } => format!("it passed on evidence that proves nothing ({why})"),
         Refusal::NotAdmitted { why } => format!("it is not admitted: {}", not_admitted_text(why)),
         Refusal::Stale => "it sent something of another round".into(),
         Refusal::Full => "the flock is full".into(),
@@ -142,6 +161,7 @@ fn not_admitted_text(why: &str) -> &str {
         "used_up" => "its ticket has admitted as many nodes as it may",
         "revoked_identity" => "the run's creator has revoked it",
         "revoked_ticket" => "the run's creator has revoked its ticket",
+        "contradicted_itself" => "it has signed two statements that contradict each other, so that it needs a new key",
         other => other,
     }
 }

@@ -88,6 +88,10 @@ impl Driver {
             Output::CatchUp { seq, target, sources, afresh, lineage } => {
                 self.catch_up(catch_up::Errand { lineage, seq, target, sources, afresh });
             }
+            Output::Evidence { against, what, evidence, drops } => {
+                self.show_evidence(against, what, &evidence);
+                self.ledger(Job::Evidence { against, evidence: Box::new(evidence), drops }).await?;
+            }
             Output::Refuse { peer, refusal } => {
                 self.show(Event::Refused { peer: peer.to_string(), reason: refusal_text(&refusal) });
                 self.net.refuse(peer, &refusal_text(&refusal));

@@ -3,10 +3,10 @@
 use super::driver::Driver;
 use super::trainer::Trained;
 use crate::watch::event::{Committed, Event, RoundTiming};
-use crate::watch::status::{Answer, Member, Question, QuorumStatus, Status};
+use crate::watch::status::{Answer, EvidenceStatus, Member, Question, QuorumStatus, Status};
 use starling_protocol::NodeId;
 use starling_protocol::engine::io::{Finish, Input};
-use starling_protocol::engine::{MemberState, MemberView, QuorumView};
+use starling_protocol::engine::{EvidenceView, MemberState, MemberView, QuorumView};
 use starling_protocol::message::Phase;
 use starling_protocol::record::Record;
 use std::time::{Duration, Instant};
@@ -188,6 +188,7 @@ impl Driver {
             validation_nats_per_byte: self.gauges.validation,
             addresses: self.net.addresses().iter().map(ToString::to_string).collect(),
             members,
+            evidence: view.evidence.iter().map(evidence_row).collect(),
         }
     }
 
@@ -267,6 +268,11 @@ impl Driver {
             Err(_) => Err(Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before")),
         }
     }
+}
+
+fn evidence_row(evidence: &EvidenceView) -> EvidenceStatus {
+    let EvidenceView { against, what, revoked } = *evidence;
+    EvidenceStatus { against: against.to_string(), what: what.into(), revoked }
 }
 
 /// What a node waits for that has met no flock.

@@ -146,6 +146,14 @@ pub enum Event {
         ours: String,
         theirs: String,
     },
+    /// A node has contradicted itself, and here are both statements as it signed them.
+    Evidence {
+        against: String,
+        /// `ready`, `estimate` or `vote`.
+        what: String,
+        first: String,
+        second: String,
+    },
     /// The node's vote register is gone or old: it speaks anew, and follows until it is a voter again.
     NewIncarnation {
         incarnation: u64,

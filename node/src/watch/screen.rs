@@ -186,6 +186,11 @@ fn plain_line(event: &Event) -> Option<String> {
         Event::SplitBrain { .. } => "two records are certified at one place, which must never be: this node has \
              stopped; keep its folder and log (--json shows both certificates), and report it"
             .to_string(),
+        Event::Evidence { against, what, .. } => format!(
+            "{} has signed two different statements of one place ({what}; --json shows both): it is to be removed, \
+             whether it lies or its key is in use twice",
+            short(against)
+        ),
         Event::NewIncarnation { why, .. } => format!("speaks anew, as a learner at first: {why}"),
         Event::OwnFault { detail } => {
             format!("this node is at fault ({detail}): it fetches the flock's state; check its memory and disk")

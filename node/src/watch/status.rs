@@ -88,6 +88,19 @@ pub struct Status {
     pub validation_nats_per_byte: Option<f64>,
     pub addresses: Vec<String>,
     pub members: Vec<Member>,
+    /// Who is known to have contradicted itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evidence: Vec<EvidenceStatus>,
+}
+
+/// Somebody has signed two statements that contradict each other.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct EvidenceStatus {
+    pub against: String,
+    /// What it said twice: `ready`, `estimate` or `vote`.
+    pub what: String,
+    /// The head record has revoked it.
+    pub revoked: bool,
 }
 
 /// The voters on the next record.

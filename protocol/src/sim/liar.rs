@@ -109,8 +109,8 @@ impl World {
             7 => bytes = self.thin_certificate(from)?,
             _ => {
                 // Of the very round that it is told in, and beyond any lease.
-                let head = &self.nodes[to].head()?.record;
-                let base = head.base_or(self.nodes[to].head()?.digest);
+                let link = self.nodes[to].disk.head()?;
+                let (head, base) = (&link.record, link.record.base_or(link.digest));
                 let (lineage, round) = (head.lineage, head.round + 1);
                 let wide = Ready { lineage, round, base, samples: 1 << 40, ..ready? };
                 return self.sealed(from, &Message::Ready(wide));

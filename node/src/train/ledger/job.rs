@@ -1,11 +1,11 @@
 //! What the ledger is asked for, and what it answers.
 
 use crate::exit::Failure;
-use starling_protocol::Digest;
 use starling_protocol::engine::io::{AttemptKey, PersistToken};
 use starling_protocol::engine::{Candidate, Register};
-use starling_protocol::message::Certificate;
+use starling_protocol::message::{Certificate, Evidence};
 use starling_protocol::record::Record;
+use starling_protocol::{Digest, NodeId};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -58,6 +58,12 @@ pub enum Job {
     /// Load the state of a snapshot that was adopted into the store (catch-up).
     Reload {
         reply: oneshot::Sender<Result<Record, String>>,
+    },
+    /// Keep evidence against a node, in place of that against another.
+    Evidence {
+        against: NodeId,
+        evidence: Box<Evidence>,
+        drops: Option<NodeId>,
     },
     /// Write the state as a checkpoint folder.
     Checkpoint {

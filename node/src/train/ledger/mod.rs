@@ -6,6 +6,7 @@ mod job;
 pub use job::{Done, Job, Update};
 
 use super::canonical::{Canonical, OuterStep};
+use super::evidence;
 use super::head::SharedState;
 use crate::exit::{Code, Failure};
 use starling_protocol::engine::io::AttemptKey;
@@ -140,6 +141,13 @@ impl Worker {
             }
             Job::Reload { reply } => {
                 let _ = reply.send(self.reload());
+                None
+            }
+            Job::Evidence { against, evidence, drops } => {
+                // It is shown and passed on whether the disk holds it or not.
+                if let Err(e) = evidence::keep(&self.store, against, *evidence, drops) {
+                    tracing::warn!("the evidence against {} is not kept on disk: {e:#}", against.short());
+                }
                 None
             }
             Job::Checkpoint { folder, reply } => {
