@@ -53,6 +53,29 @@ pub fn verify(
     verify_votes(verifier, &record.run, &quorum, parent_digest, certificate).map(drop)
 }
 
+/// Two records at one place of a lineage, each with its proof, after the one record that both follow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Split {
+    pub parent: Record,
+    pub ours: (Record, Certificate),
+    pub theirs: (Record, Certificate),
+}
+
+/// Checks that both records of a split were decided: what must never be (`protocol.md` §9).
+///
+/// # Errors
+/// Why it proves nothing.
+pub fn verify_split(verifier: &dyn Verifier, split: &Split) -> Result<(), CertificateError> {
+    let Split { parent, ours: (ours, our_proof), theirs: (theirs, their_proof) } = split;
+    // Two forks of one record are two lineages.
+    if (ours.lineage, ours.seq) != (theirs.lineage, theirs.seq) || ours == theirs {
+        return Err(CertificateError::OtherRecord);
+    }
+    let parent_digest = parent.digest();
+    verify(verifier, parent, &parent_digest, ours, our_proof)?;
+    verify(verifier, parent, &parent_digest, theirs, their_proof)
+}
+
 /// Checks signatures and quorum alone: that voters of `quorum`, those after the record of digest `parent`, decided
 /// `certificate.record`, and gives the value that they voted for. That its lineage is the parent's is for the caller to
 /// compare.

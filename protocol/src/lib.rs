@@ -18,6 +18,7 @@ pub mod ballot;
 pub mod certificate;
 pub mod codec;
 pub mod digest;
+pub mod divergence;
 pub mod engine;
 pub mod evidence;
 pub mod frame;

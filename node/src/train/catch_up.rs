@@ -7,10 +7,12 @@
 //! replaying them must give its state root. Until a new state is complete, the old one stays.
 
 use super::chain::{self, Link, NoChain};
+use super::divergence;
 use super::head::Head;
 use super::ledger::Job;
 use crate::net::NetHandle;
 use crate::net::fetch::{Expect, FetchError, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
+use starling_protocol::certificate::Split;
 use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
 use starling_protocol::run::{Codec, RunSpec};
@@ -25,6 +27,9 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Chunks that are fetched and wait to be written.
 const CHUNKS_WAITING: usize = 8;
+
+/// Sources of another chain within this node's lineage that are searched for the place where it begins.
+const SEARCHED_MAX: usize = 3;
 
 /// What the engine asked for.
 #[derive(Clone, Debug)]
@@ -51,13 +56,15 @@ pub struct Failed {
     pub reason: String,
     /// The sources' chain does not contain the record held here.
     pub diverged: bool,
+    /// And both are certified from some place of one lineage on: for the engine to check.
+    pub split: Option<Box<Split>>,
     /// The sources have dropped an update in between: only a snapshot helps.
     pruned: bool,
 }
 
 impl Failed {
     fn because(reason: impl ToString) -> Self {
-        Self { reason: reason.to_string(), diverged: false, pruned: false }
+        Self { reason: reason.to_string(), diverged: false, split: None, pruned: false }
     }
 }
 
@@ -115,7 +122,7 @@ impl Task {
         // What is held here was checked when it came.
         let held = Link { record: self.head.record.clone(), digest: self.head.record.digest(), certificate: None };
         let mut why = "no peer to fetch from".to_string();
-        let (mut diverged, mut asked) = (0, 0);
+        let (mut diverged, mut asked, mut split) = (0, 0, None);
         for source in &self.errand.sources {
             match self.chain_of(*source, &held).await {
                 Ok(chain) => match self.replay(chain, progress).await {
@@ -124,13 +131,36 @@ impl Task {
                 },
                 Err(NoChain::Diverged) => {
                     diverged += 1;
+                    if split.is_none() && diverged <= SEARCHED_MAX {
+                        split = self.split_from(*source).await;
+                    }
                     why = format!("the flock's records do not follow record {} of this node", self.head.record.seq);
                 }
                 Err(NoChain::Other(reason)) => why = reason,
             }
             asked += 1;
         }
-        Err(Failed { reason: why, diverged: asked > 0 && diverged == asked, pruned: false })
+        let diverged = asked > 0 && diverged == asked;
+        Err(Failed { diverged, split: split.map(Box::new), ..Failed::because(why) })
+    }
+
+    /// A source's chain does not hold this node's head: if they are of one lineage, looks where they part.
+    async fn split_from(&self, source: NodeId) -> Option<Split> {
+        if self.head.record.lineage != self.errand.lineage {
+            return None;
+        }
+        let held = |seq| {
+            let store = self.store.clone();
+            async move {
+                let read = move || store.record(seq).and_then(|record| Ok(record.zip(Some(store.certificate(seq)?))));
+                blocking(read).await.map_err(|failed| NoChain::because(failed.reason))
+            }
+        };
+        let ask = |request, expected| self.ask(source, request, expected);
+        divergence::find(self.head.record.seq, held, ask).await.unwrap_or_else(|no| {
+            tracing::info!("{}: where its records part from this node's is not known: {no}", source.short());
+            None
+        })
     }
 
     async fn afresh(&self, progress: Progress<'_>) -> Result<Link, Failed> {
@@ -277,7 +307,7 @@ impl Task {
             }
         }
         let reason = format!("no source has the update of record {}: {why}", record.seq);
-        Err(Failed { reason, diverged: false, pruned: true })
+        Err(Failed { pruned: true, ..Failed::because(reason) })
     }
 
     fn reach(&self, link: &Link) {

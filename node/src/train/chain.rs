@@ -35,7 +35,7 @@ impl std::fmt::Display for NoChain {
 }
 
 impl NoChain {
-    fn because(reason: impl ToString) -> Self {
+    pub fn because(reason: impl ToString) -> Self {
         Self::Other(reason.to_string())
     }
 

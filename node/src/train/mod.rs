@@ -5,6 +5,7 @@ mod candidate;
 mod canonical;
 mod catch_up;
 mod chain;
+mod divergence;
 mod driver;
 mod ending;
 mod evidence;

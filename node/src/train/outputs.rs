@@ -326,7 +326,12 @@ impl Driver {
                 self.feed(Input::CaughtUp { record: arrived.record, certificate: arrived.certificate }).await?;
                 self.start_wanted_round().await
             }
-            Err(failed) => self.feed(Input::CatchUpFailed { reason: failed.reason, diverged: failed.diverged }).await,
+            Err(failed) => {
+                if let Some(split) = failed.split {
+                    self.feed(Input::Contradicted { split }).await?;
+                }
+                self.feed(Input::CatchUpFailed { reason: failed.reason, diverged: failed.diverged }).await
+            }
         }
     }
 

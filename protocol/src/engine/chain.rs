@@ -10,7 +10,7 @@ use super::io::{Finish, Notice, Output};
 use super::partition::Cut;
 use super::round::Training;
 use super::{Engine, Founding, HISTORY_MAX, PAST_MAX, Stored, succession};
-use crate::certificate;
+use crate::certificate::{self, Split};
 use crate::message::{Certificate, Head, Message, Phase};
 use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
@@ -401,13 +401,23 @@ impl Engine {
         let (Some(parent), Some(past)) = (self.history.get(at - 1), self.history.get(at)) else { return };
         let proof =
             certificate::verify_votes(self.verifier.as_ref(), &self.run, &parent.quorum, &parent.digest, theirs);
-        if proof.is_err() || self.frozen {
-            return;
+        if let Some(ours) = past.certificate.clone().filter(|_| proof.is_ok()) {
+            self.freeze(ours, theirs.clone());
         }
-        if let Some(ours) = past.certificate.clone() {
+    }
+
+    /// The same, further back than this node remembers: a catch-up has looked for the first place that differs.
+    pub(super) fn contradicted(&mut self, split: &Split) {
+        if certificate::verify_split(self.verifier.as_ref(), split).is_ok() {
+            self.freeze(split.ours.1.clone(), split.theirs.1.clone());
+        }
+    }
+
+    fn freeze(&mut self, ours: Certificate, theirs: Certificate) {
+        if !self.frozen {
             self.stop_training();
             self.frozen = true;
-            self.notice(Notice::SplitBrain { ours, theirs: theirs.clone() });
+            self.notice(Notice::SplitBrain { ours, theirs });
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::config::{Candidate, Register};
 use crate::admission::Revocation;
+use crate::certificate::Split;
 use crate::evidence::Contradiction;
 use crate::message::{Certificate, Evidence, Phase};
 use crate::record::{Measured, Record, Span};
@@ -83,6 +84,9 @@ pub enum Input {
     /// No source could bring the node to the head it asked for; the state that it held before is intact.
     /// `diverged`: the sources' chain does not contain the record held here, so the next try has to be `afresh`.
     CatchUpFailed { reason: String, diverged: bool },
+    /// A catch-up found the sources' chain to differ from the one held here within a lineage, from this place on. Comes
+    /// before its `CatchUpFailed`.
+    Contradicted { split: Box<Split> },
     /// A candidate that was asked for by [`Output::Fetch`] is here, with an update that has the digest of its record.
     Fetched { candidate: Candidate },
     /// The root of the state that the node holds, computed anew.

@@ -204,6 +204,7 @@ impl Engine {
             Input::CatchUpProgress { bytes } => self.catch_up.progress(bytes),
             Input::CaughtUp { record, certificate } => self.caught_up(record, certificate),
             Input::CatchUpFailed { reason, diverged } => self.catch_up_failed(reason, diverged),
+            Input::Contradicted { split } => self.contradicted(&split),
             Input::Fetched { candidate } => self.fetched(candidate),
             Input::StateVerified { state_root } => self.state_verified(state_root),
             Input::FetchFailed { key, record } => self.fetch_failed(&key, &record),

@@ -4,6 +4,7 @@ use super::MS;
 use super::disk::Link;
 use super::invariant::Observed;
 use super::world::{Event, World};
+use crate::certificate::Split;
 use crate::engine::io::{AttemptKey, Input};
 use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId, certificate};
@@ -50,6 +51,9 @@ impl World {
             return self.feed(node, Input::CatchUpFailed { reason, diverged: false });
         }
         if !afresh && !chain.iter().any(|link| Some(link.digest) == mine) {
+            if let Some(split) = self.split_from(node, &chain) {
+                self.feed(node, Input::Contradicted { split: Box::new(split) });
+            }
             let reason = "the chain does not contain this node's head".to_owned();
             return self.feed(node, Input::CatchUpFailed { reason, diverged: true });
         }
@@ -63,6 +67,16 @@ impl World {
             return self.violate("S2 no fork", format!("node {node} is given a chain that does not hold: {why}"));
         }
         self.take_over(node, source, chain);
+    }
+
+    /// The first place at which a chain differs from a node's own within a lineage.
+    fn split_from(&self, node: usize, chain: &[Link]) -> Option<Split> {
+        let own = &self.nodes[node].disk.chain;
+        let place = own.iter().zip(chain).position(|(ours, theirs)| ours.digest != theirs.digest)?;
+        let (parent, ours, theirs) = (own.get(place.checked_sub(1)?)?, own.get(place)?, chain.get(place)?);
+        let proven = |link: &Link| Some(((*link.record).clone(), link.certificate.as_deref()?.clone()));
+        let split = Split { parent: (*parent.record).clone(), ours: proven(ours)?, theirs: proven(theirs)? };
+        (ours.record.lineage == theirs.record.lineage).then_some(split)
     }
 
     /// Checks what is new of a chain as a node does.

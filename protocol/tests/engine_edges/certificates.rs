@@ -1,7 +1,7 @@
 //! What proves a record, and what does not; and two proofs for one place.
 
 use crate::bench::{Bench, INCARNATION, Keys, ME, commits, digest, id, refusals, sent, spec, voters};
-use starling_protocol::certificate::{self, CertificateError};
+use starling_protocol::certificate::{self, CertificateError, Split};
 use starling_protocol::engine::io::{Input, Notice, Output, Refusal};
 use starling_protocol::engine::succession;
 use starling_protocol::message::{
@@ -144,6 +144,40 @@ fn two_proofs_for_one_place_freeze_the_node_and_show_both() {
     assert!(sent(&bench.spec, &outputs).iter().all(silent), "{outputs:?}");
     assert!(commits(&outputs).is_empty());
     assert!(!outputs.iter().any(|o| matches!(o, Output::Notice(Notice::SplitBrain { .. }))), "it is told once");
+}
+
+/// Further back than the engine remembers: what a catch-up has found counts if both records are proven.
+#[test]
+fn two_proofs_for_a_place_long_ago_freeze_the_node_as_well() {
+    let mut bench = Bench::flock(3);
+    let parent = bench.record();
+    let (value, other) = skip(&bench);
+    let theirs = (other, bench.certificate(&[2, 3], &value));
+    let thin = (theirs.0.clone(), bench.certificate(&[2], &value));
+    bench.commit();
+    let ours = bench.head.clone().map(|(record, certificate)| (record, certificate.unwrap())).unwrap();
+    for _ in 0..9 {
+        bench.commit();
+    }
+    let elsewhere = |mut proven: (Record, Certificate)| {
+        proven.0.lineage = digest(0x77);
+        proven.1.lineage = digest(0x77);
+        proven
+    };
+    let splits = [
+        Split { parent: parent.clone(), ours: ours.clone(), theirs: thin },
+        Split { parent: parent.clone(), ours: ours.clone(), theirs: ours.clone() },
+        Split { parent: parent.clone(), ours: ours.clone(), theirs: elsewhere(theirs.clone()) },
+        Split { parent: ours.0.clone(), ours: ours.clone(), theirs: theirs.clone() },
+    ];
+    for split in splits {
+        bench.feed(Input::Contradicted { split: Box::new(split.clone()) });
+        assert!(!bench.engine.view().quorum.frozen, "{split:?}");
+    }
+    let split = Split { parent, ours: ours.clone(), theirs: theirs.clone() };
+    let outputs = bench.feed(Input::Contradicted { split: Box::new(split) });
+    assert!(outputs.contains(&Output::Notice(Notice::SplitBrain { ours: ours.1, theirs: theirs.1 })), "{outputs:?}");
+    assert!(bench.engine.view().quorum.frozen);
 }
 
 /// Who hears of another record at a place that it holds hands out its own proof, so that both sides see both.

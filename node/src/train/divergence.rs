@@ -1,0 +1,64 @@
+//! The first record at which a source's chain differs from the one on this disk, with what proves both: within a lineage
+//! that must never be, and the engine stops when it is shown (`protocol.md` §9).
+
+use super::chain::{self, Link, NoChain};
+use crate::net::fetch::{Expect, FetchError, FetchRequest};
+use starling_protocol::certificate::Split;
+use starling_protocol::divergence::{Compared, FirstDifference};
+use starling_protocol::message::Certificate;
+use starling_protocol::record::Record;
+
+/// Records before the head that are looked through: in steps that double, so that few are asked for.
+const DEPTH_MAX: u64 = 1 << 20;
+/// Places that are compared at most.
+const ASKED_MAX: usize = 64;
+
+/// A record with the votes that decided it, if it is there.
+pub type Held = Option<(Record, Option<Certificate>)>;
+
+/// Looks for it in a chain that does not hold this node's head, of number `head`. `held` reads a record of this node's
+/// own chain, `ask` sends a request to the source.
+///
+/// # Errors
+/// The source or the disk failed. `None`: they have no place in common, or none that differs by what they show.
+pub async fn find<F, G>(
+    head: u64,
+    held: impl Fn(u64) -> G,
+    ask: impl Fn(FetchRequest, Expect) -> F,
+) -> Result<Option<Split>, NoChain>
+where
+    F: Future<Output = Result<Vec<u8>, FetchError>>,
+    G: Future<Output = Result<Held, NoChain>>,
+{
+    let mut search = FirstDifference::before(head, DEPTH_MAX);
+    for _ in 0..ASKED_MAX {
+        let Some(seq) = search.next() else { break };
+        let ours = held(seq).await?.map(|(record, _)| record.digest());
+        let theirs = of_source(seq, &ask).await?.map(|link| link.digest);
+        let compared = match ours.zip(theirs) {
+            Some((ours, theirs)) if ours == theirs => Compared::Same,
+            Some(_) => Compared::Different,
+            None => Compared::Missing,
+        };
+        search.note(seq, compared);
+    }
+    let Some(seq) = search.found() else { return Ok(None) };
+    let (parent, ours) = (held(seq - 1).await?, held(seq).await?);
+    let theirs = of_source(seq, &ask).await?.and_then(|link| Some((link.record, link.certificate?)));
+    let (Some((parent, _)), Some((ours, Some(proof))), Some(theirs)) = (parent, ours, theirs) else { return Ok(None) };
+    Ok(Some(Split { parent, ours: (ours, proof), theirs }))
+}
+
+/// The record of this number as the source has it: a claim, which its votes prove or not.
+async fn of_source<F>(seq: u64, ask: &impl Fn(FetchRequest, Expect) -> F) -> Result<Option<Link>, NoChain>
+where
+    F: Future<Output = Result<Vec<u8>, FetchError>>,
+{
+    let request = FetchRequest::Records { from_seq: seq, max: 1 };
+    let answer = ask(request, Expect::of(&request)).await.map_err(NoChain::because)?;
+    Ok(chain::decode(&answer, 1)?.into_iter().find(|link| link.record.seq == seq))
+}
+
+#[cfg(test)]
+#[path = "divergence_test.rs"]
+mod tests;
