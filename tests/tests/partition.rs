@@ -186,16 +186,70 @@ fn a_cut_flock_goes_on_where_the_quorum_is_and_is_one_again_when_healed() {
     flock.heal(&[0, 1, 2, 3, 4]);
 }
 
+/// Kept apart from the quorum, two of five decide nothing; healed, they take up what the three have decided.
+fn the_two_decide_nothing(policy: &str) {
+    let Some(network) = network() else { return };
+    let mut flock = Flock::start(network, policy);
+    let marks = flock.marks();
+    flock.cut(&[&[0, 1, 2], &[3, 4]]);
+    for node in [3, 4] {
+        let cut = flock.nodes[node].wait_since(marks[node], LIMIT, "cut_off", |_| true).expect("the two are told");
+        assert_eq!(cut["policy"], policy);
+    }
+    // The three go on for longer than the two would wait before they forked.
+    let (began, mark) = (Instant::now(), flock.nodes[0].mark());
+    flock.commits_since(0, mark, 3);
+    while began.elapsed() < Duration::from_secs(GRACE_S) {
+        let mark = flock.nodes[0].mark();
+        flock.commits_since(0, mark, 1);
+    }
+    for node in [3, 4] {
+        let events = flock.nodes[node].events();
+        let told = events.iter().position(|e| e["event"] == "cut_off").unwrap_or_default();
+        let decided = |e: &&Value| ["committed", "skipped", "forked"].iter().any(|name| e["event"] == *name);
+        assert_eq!(events[told..].iter().find(decided), None, "two of five decided something");
+        if policy == "halt" {
+            // A step that was under way may end.
+            let trained = events[told..].iter().filter(|e| e["event"] == "trained").count();
+            assert!(trained <= 1, "it went on to train");
+        }
+    }
+    flock.heal(&[0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn the_smaller_part_waits_if_that_is_the_policy() {
+    the_two_decide_nothing("wait");
+}
+
+#[test]
+fn the_smaller_part_halts_if_that_is_the_policy() {
+    the_two_decide_nothing("halt");
+}
+
 #[test]
 fn the_last_survivor_trains_on_alone_and_the_others_come_back_to_it() {
     let Some(network) = network() else { return };
     let mut flock = Flock::start(network, "fork");
-    let marks = flock.marks();
-    for node in 1..NODES {
+    // One after the other, so that there is a quorum for as long as two are left.
+    for node in (1..NODES).rev() {
+        let mark = flock.nodes[0].mark();
         flock.nodes[node].kill();
+        if node > 1 {
+            let left = |e: &Value| e["voters"] == node;
+            flock.nodes[0].wait_since(mark, LIMIT, "committed", left).expect("the others go on without it");
+            continue;
+        }
+        // Of two, the distinguished goes on at once, the other as a fork after the grace.
+        let alone = |e: &Value| e["contributors"].as_array().map(Vec::len) == Some(1);
+        let commit = flock.nodes[0].wait_since(mark, LIMIT, "committed", alone).expect("it goes on alone");
+        let events = flock.nodes[0].events();
+        let forked = events[mark..].iter().find(|e| e["event"] == "forked");
+        let cut = events[mark..].iter().any(|e| e["event"] == "cut_off");
+        assert_eq!(forked.is_some(), cut, "a fork after losing the quorum, and only then");
+        assert!(forked.is_none_or(|e| e["lineage"] == commit["lineage"]), "{commit}");
     }
-    let alone = |e: &Value| e["contributors"].as_array().map(Vec::len) == Some(1);
-    flock.nodes[0].wait_since(marks[0], LIMIT, "committed", alone).expect("it goes on alone");
+    let marks = flock.marks();
     for node in 1..NODES {
         flock.nodes[node] = flock.node(node);
     }

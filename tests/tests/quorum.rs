@@ -103,6 +103,7 @@ fn a_ticket_admits_as_many_as_it_says() {
     let mut guest = flock.node("guest", &NodeOptions { ticket: ticket.clone(), ..options(false) }).expect("a node");
     guest.wait(LIMIT, "committed", |e| e["members"].as_u64() == Some(2)).expect("the ticket admits");
 
+    let spent = ticket.clone();
     let mut late = flock.node("late", &NodeOptions { ticket, ..options(false) }).expect("a node");
     let why = |e: &Value, what: &str| e["why"].as_str().is_some_and(|why| why.contains(what));
     late.wait(LIMIT, "waiting", |e| why(e, "has admitted 1 nodes")).expect("it says that the ticket is used up");
@@ -123,4 +124,22 @@ fn a_ticket_admits_as_many_as_it_says() {
     assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
     let alone = |e: &Value| e["members"].as_u64() == Some(1) && voters(e) == 1;
     first.wait_since(mark, LIMIT, "committed", alone).expect("the guest is out");
+    // And stays out, also when it starts again.
+    guest.kill();
+    let mut guest = flock.node("guest", &NodeOptions { ticket: spent, ..options(false) }).expect("a node");
+    guest.wait(LIMIT, "waiting", |e| why(e, "has revoked")).expect("it says that it was revoked");
+
+    // A revoked ticket admits nobody, however often it was to serve.
+    let invited = starling(&flock, "invite", "creator", &["--uses", "5"]);
+    let ticket = invited.stdout.trim().to_string();
+    let revoked = starling(&flock, "revoke", "creator", &["--ticket", &ticket]);
+    assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
+    let mark = first.mark();
+    first.wait_since(mark, LIMIT, "committed", |_| true).expect("the record that carries it");
+    let by_ticket = NodeOptions { ticket: Some(ticket), ..options(false) };
+    let mut stranger = flock.node("stranger", &by_ticket).expect("a node");
+    stranger.wait(LIMIT, "waiting", |e| why(e, "has revoked the ticket")).expect("it says that the ticket is revoked");
+    let mark = first.mark();
+    let event = first.wait_since(mark, LIMIT, "committed", |_| true).expect("a commit");
+    assert_eq!((event["members"].as_u64(), voters(&event)), (Some(1), 1), "nobody else is in");
 }

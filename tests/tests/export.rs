@@ -1,0 +1,74 @@
+//! What `starling checkpoint export` writes is what Python's `safetensors` package reads.
+
+use serde_json::Value;
+use starling_tests::flock::{Flock, NodeOptions, built_binaries};
+use starling_tests::process::run;
+use std::path::Path;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const ROUNDS: u64 = 3;
+
+/// Name, shape, and the sum of all values' bits of each tensor, by name.
+const READ: &str = r#"
+import json, sys
+from safetensors.numpy import load_file
+tensors = load_file(sys.argv[1])
+rows = [[n, list(t.shape), str(t.dtype), int(t.view("<u4").astype("u8").sum())] for n, t in sorted(tensors.items())]
+print(json.dumps(rows))
+"#;
+
+/// The same, from the file's own bytes: a length, a header in JSON, the values.
+fn rows(file: &Path) -> Vec<Value> {
+    let bytes = std::fs::read(file).expect("the file");
+    let (length, rest) = bytes.split_at(8);
+    let length = u64::from_le_bytes(length.try_into().expect("eight bytes")) as usize;
+    let (header, values) = rest.split_at(length);
+    let header: serde_json::Map<String, Value> = serde_json::from_slice(header).expect("a header");
+    let tensors = header.iter().filter(|(name, _)| *name != "__metadata__");
+    let row = |(name, tensor): (&String, &Value)| {
+        let at = |n: usize| tensor["data_offsets"][n].as_u64().expect("an offset") as usize;
+        let words = values[at(0)..at(1)].chunks_exact(4);
+        let sum: u64 = words.map(|word| u64::from(u32::from_le_bytes(word.try_into().expect("four bytes")))).sum();
+        serde_json::json!([name, tensor["shape"], "float32", sum])
+    };
+    let mut rows: Vec<Value> = tensors.map(row).collect();
+    rows.sort_by_key(|row| row[0].as_str().map(str::to_owned));
+    rows
+}
+
+#[test]
+fn python_reads_an_exported_checkpoint() {
+    let python = std::env::var("STARLING_PYTHON").unwrap_or_else(|_| "python3".into());
+    let python = Path::new(&python);
+    let has = run(python, &["-c", "import safetensors.numpy"], LIMIT);
+    if !has.is_ok_and(|said| said.code == Some(0)) {
+        return println!("SKIPPED: {} has no package `safetensors` with `numpy` (STARLING_PYTHON)", python.display());
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text: String = (0..2000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
+    std::fs::write(folder.path().join("text.txt"), text).expect("write");
+    let run_toml = format!(
+        "name = \"export\"\n[model]\npreset = \"0.1m\"\nseq_len = 32\n[data]\nsources = [\"text.txt\"]\nholdout = 0.1\n\
+         [inner]\nsteps = 2\nbatch = 2\n[budget]\nrounds = {ROUNDS}\n"
+    );
+    let flock = Flock::start(&built_binaries().expect("the folder of this test"), folder.path(), &run_toml);
+    let flock = flock.expect("a bootstrap peer");
+    let arguments = ["--device", "cpu", "--threads", "1"].map(String::from).to_vec();
+    let options = NodeOptions { found: true, arguments, ..NodeOptions::default() };
+    let mut node = flock.node("alone", &options).expect("a node");
+    let checkpoint = node.wait(LIMIT, "checkpoint", |e| e["round"] == ROUNDS).expect("a final checkpoint");
+    let from = checkpoint["path"].as_str().expect("a path");
+    let to = folder.path().join("model.safetensors");
+    let to_text = to.to_string_lossy();
+    let exported = run(&flock.bin_dir.join("starling"), &["checkpoint", "export", from, "-o", &to_text], LIMIT);
+    let exported = exported.expect("it ends");
+    assert_eq!(exported.code, Some(0), "{}", exported.stderr);
+    let read = run(python, &["-c", READ, &to_text], LIMIT).expect("it ends");
+    assert_eq!(read.code, Some(0), "{}", read.stderr);
+    let theirs: Vec<Value> = serde_json::from_str(&read.stdout).expect("rows");
+    assert_eq!(theirs, rows(&to));
+    // Two blocks of nine, the embedding and the last norm.
+    assert_eq!(theirs.len(), 20, "{theirs:?}");
+    assert_eq!(theirs[0][0], "model.embed_tokens.weight");
+}

@@ -1,0 +1,220 @@
+//! Real nodes on loopback that lose others, or their senses, and what the run's policy makes of it.
+
+use serde_json::Value;
+use starling_kernels::ModelConfig;
+use starling_tests::flock::{Flock, NodeOptions, built_binaries};
+use starling_tests::memory;
+use starling_tests::process::{Process, run};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const LIMIT: Duration = Duration::from_secs(120);
+const SEED: u64 = 11;
+/// Chance decides who is the distinguished voter of a record, so both cases come soon.
+const TURNS: usize = 14;
+
+/// A flock on text that is there; `tables` ends its run file.
+fn flock(lr: &str, tables: &str) -> (TempDir, Flock) {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text: String = (0..2000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
+    std::fs::write(folder.path().join("text.txt"), text).expect("write");
+    let run_toml = format!(
+        "name = \"survivors\"\nseed = {SEED}\n[model]\npreset = \"0.1m\"\nseq_len = 32\n[data]\n\
+         sources = [\"text.txt\"]\nholdout = 0.1\n[inner]\nsteps = 2\nbatch = 2\nlr = {lr}\n{tables}"
+    );
+    let bin = built_binaries().expect("the folder of this test");
+    let flock = Flock::start(&bin, folder.path(), &run_toml).expect("a bootstrap peer");
+    (folder, flock)
+}
+
+fn options(found: bool) -> NodeOptions {
+    let arguments = ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
+    NodeOptions { found, arguments, ..NodeOptions::default() }
+}
+
+/// Nodes `node-0` and on, the first of which founds; all of them vote.
+fn nodes(flock: &Flock, count: usize) -> Vec<Process> {
+    let mut nodes: Vec<Process> = Vec::new();
+    for n in 0..count {
+        let mut node = flock.node(&format!("node-{n}"), &options(n == 0)).expect("a node");
+        if n == 0 {
+            node.wait(LIMIT, "founded", |_| true).expect("it founds");
+        }
+        nodes.push(node);
+    }
+    for node in &mut nodes {
+        node.wait(LIMIT, "committed", |e| voters(e) == count as u64).expect("all vote");
+    }
+    nodes
+}
+
+fn voters(event: &Value) -> u64 {
+    event["voters"].as_u64().unwrap_or_default()
+}
+
+fn contributors(event: &Value) -> usize {
+    event["contributors"].as_array().map_or(0, Vec::len)
+}
+
+fn named(event: &Value, name: &str) -> bool {
+    event["event"] == name
+}
+
+/// The first event after the mark, of whatever name, that is accepted.
+fn first(node: &mut Process, mark: usize, accept: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(event) = node.events()[mark..].iter().find(|e| accept(e)) {
+            return event.clone();
+        }
+        assert!(Instant::now() < deadline && !node.has_exited(), "no such event: {}", node.last_words());
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
+
+fn status(flock: &Flock, name: &str) -> String {
+    let home = flock.home(name).to_string_lossy().into_owned();
+    run(&flock.bin_dir.join("starling"), &["status", "--home", &home], LIMIT).expect("it ends").stdout
+}
+
+/// Never two records at one place of one lineage, never two states of one record; `logs` holds what former processes
+/// said, too.
+fn assert_one_history(flock: &Flock) {
+    let (mut records, mut roots) = (BTreeMap::new(), BTreeMap::new());
+    for file in std::fs::read_dir(flock.folder.join("logs")).expect("logs").flatten() {
+        let text = std::fs::read_to_string(file.path()).unwrap_or_default();
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        for event in events.filter(|e| named(e, "committed")) {
+            let place = (event["lineage"].to_string(), event["seq"].as_u64());
+            let record = event["record"].to_string();
+            let known = records.entry(place).or_insert_with(|| record.clone());
+            assert_eq!(*known, record, "two records at one place: {event}");
+            let root = roots.entry(record).or_insert_with(|| event["state_root"].clone());
+            assert_eq!(*root, event["state_root"], "one record, two states: {event}");
+        }
+    }
+    assert!(!records.is_empty(), "something was committed");
+}
+
+/// Kills one of two, now the one and now the other, until the survivor was the distinguished voter and was not.
+fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
+    let (folder, flock) = flock("1e-3", &format!("[partition]\nminority = \"{policy}\"\ngrace_s = 3\n"));
+    let mut nodes = nodes(&flock, 2);
+    let (mut went_on, mut was_cut) = (false, false);
+    for turn in 0..TURNS {
+        if went_on && was_cut {
+            break;
+        }
+        let (victim, survivor) = ((turn + 1) % 2, turn % 2);
+        let (killed, alone) = (format!("node-{victim}"), format!("node-{survivor}"));
+        let mark = nodes[survivor].mark();
+        nodes[victim].kill();
+        let node = &mut nodes[survivor];
+        let fate = first(node, mark, |e| named(e, "cut_off") || (named(e, "committed") && contributors(e) == 1));
+        if named(&fate, "committed") {
+            went_on = true;
+            assert!(!node.events()[mark..].iter().any(|e| named(e, "forked")), "it is the flock: {fate}");
+        } else {
+            was_cut = true;
+            assert_eq!((fate["policy"].as_str(), fate["missing"].as_array().map(Vec::len)), (Some(policy), Some(1)));
+            cut_off_survivor(&flock, node, &alone, policy, mark);
+        }
+        let before = nodes[survivor].mark();
+        nodes[victim] = flock.node(&killed, &options(false)).expect("a node");
+        if named(&fate, "cut_off") && policy != "fork" {
+            nodes[survivor].wait_since(before, LIMIT, "rejoined", |_| true).expect("the quorum is back");
+            let events = nodes[survivor].events();
+            let since = events.iter().position(|e| *e == fate).expect("it is there");
+            let until = since + events[since..].iter().position(|e| named(e, "rejoined")).expect("it is there");
+            assert!(!events[since..until].iter().any(|e| named(e, "committed")), "half of the flock decided");
+        }
+        for node in &mut nodes {
+            let mark = if node.name == alone { before } else { 0 };
+            node.wait_since(mark, LIMIT, "committed", |e| voters(e) == 2).expect("both vote again");
+        }
+    }
+    assert!(went_on && was_cut, "{TURNS} times the same of two voters was distinguished");
+    assert_one_history(&flock);
+    (folder, flock, nodes)
+}
+
+/// What the policy promises to who has lost the quorum, as its events and its status say it.
+fn cut_off_survivor(flock: &Flock, node: &mut Process, name: &str, policy: &str, mark: usize) {
+    if policy == "fork" {
+        let forked = node.wait_since(mark, LIMIT, "forked", |_| true).expect("it goes on after the grace");
+        assert_eq!(forked["members"].as_array().map(Vec::len), Some(1), "{forked}");
+        node.wait_since(mark, LIMIT, "committed", |e| e["lineage"] == forked["lineage"]).expect("in its own lineage");
+        return;
+    }
+    let said = status(flock, name);
+    let promise = if policy == "wait" { "waits for the others" } else { "has stopped until the others are back" };
+    assert!(said.contains("no quorum") && said.contains(promise), "{said}");
+}
+
+#[test]
+fn of_two_the_distinguished_goes_on_at_once_and_the_other_forks() {
+    one_of_two_is_killed("fork");
+}
+
+#[test]
+fn of_two_the_distinguished_goes_on_at_once_and_the_other_waits() {
+    one_of_two_is_killed("wait");
+}
+
+#[test]
+fn of_two_the_other_halts_until_it_is_told_to_go_on_alone() {
+    let (_folder, flock, mut nodes) = one_of_two_is_killed("halt");
+    // Nobody comes back: the operator's order makes a lineage of the state at hand.
+    for node in &mut nodes {
+        node.kill();
+    }
+    let heads: Vec<Value> = nodes.iter().map(newest).collect();
+    let mut forced = options(false);
+    forced.arguments.push("--force-lineage".into());
+    nodes[0] = flock.node("node-0", &forced).expect("a node");
+    let forked = nodes[0].wait(LIMIT, "forked", |_| true).expect("it goes on alone");
+    assert_ne!(forked["lineage"], heads[0]["lineage"]);
+    let next = nodes[0].wait(LIMIT, "committed", |_| true).expect("and trains");
+    assert_eq!(next["lineage"], forked["lineage"]);
+    assert!(next["round"].as_u64() > heads[0]["round"].as_u64(), "from the state at hand: {next}");
+    // Who was away finds it, and joins it.
+    nodes[1] = flock.node("node-1", &options(false)).expect("a node");
+    for node in &mut nodes {
+        let both = |e: &Value| e["lineage"] == forked["lineage"] && voters(e) == 2;
+        node.wait(LIMIT, "committed", both).expect("one flock again");
+    }
+    assert_one_history(&flock);
+}
+
+fn newest(node: &Process) -> Value {
+    node.events().iter().rev().find(|e| named(e, "committed")).cloned().expect("a commit")
+}
+
+/// Nothing is learnt, so the state stays what the run began with, and can be found in a process's memory.
+#[test]
+fn who_has_another_result_than_the_flock_fetches_the_state_and_is_back() {
+    let (_folder, flock) = flock("1e-30", "");
+    let mut nodes = nodes(&flock, 3);
+    let model = ModelConfig::preset("0.1m").expect("a preset");
+    let theta = starling_kernels::initial_parameters(&model, SEED);
+    let bytes = |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
+    let sound = bytes(&theta[1_000..1_016]);
+    let mut faulty = sound.clone();
+    faulty[20] ^= 0x10;
+    let mark = nodes[2].mark();
+    match memory::replace(nodes[2].id(), &sound, &faulty) {
+        Err(why) => return println!("SKIPPED: the memory of another process cannot be changed here: {why:#}"),
+        Ok(places) => assert!(places > 0, "the parameters are in memory"),
+    }
+    let fault = nodes[2].wait_since(mark, LIMIT, "own_fault", |_| true).expect("it notices");
+    nodes[2].wait_since(mark, LIMIT, "catching_up", |e| e["afresh"] == true).expect("it fetches the state");
+    nodes[2].wait_since(mark, LIMIT, "caught_up", |_| true).expect("and has it");
+    let after = nodes[2].events().iter().position(|e| named(e, "caught_up")).expect("it is there");
+    let back = nodes[2].wait_since(after, LIMIT, "committed", |e| contributors(e) == 3 && voters(e) == 3);
+    let back = back.expect("it contributes again");
+    let same = nodes[0].wait(LIMIT, "committed", |e| e["record"] == back["record"]).expect("the others have it too");
+    assert_eq!(same["state_root"], back["state_root"], "after {fault}");
+    assert!(!nodes[0].events().iter().any(|e| named(e, "own_fault")), "the others are sound");
+    assert_one_history(&flock);
+}
