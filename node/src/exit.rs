@@ -34,8 +34,21 @@ impl Failure {
 
     /// Prints the message to standard error and turns into the exit code.
     pub fn report(&self) -> ExitCode {
-        eprintln!("starling: {:#}", self.error);
+        eprintln!("starling: {}", self.words());
         ExitCode::from(self.code as u8)
+    }
+
+    /// The error and its causes. Many say their cause themselves: what was said is not said again.
+    fn words(&self) -> String {
+        let mut said = String::new();
+        for link in self.error.chain().map(ToString::to_string) {
+            if said.is_empty() {
+                said = link;
+            } else if !said.contains(&link) {
+                said = format!("{said}: {link}");
+            }
+        }
+        said
     }
 }
 
@@ -43,5 +56,20 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     /// Anything without a code of its own is a plain refusal.
     fn from(error: E) -> Self {
         Self { code: Code::Refused, error: error.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn causes_are_said_once() {
+        let gone = || std::io::Error::other("no such file");
+        let silent = Err::<(), _>(gone()).context("cannot read it").unwrap_err();
+        assert_eq!(Failure::new(Code::Refused, silent).words(), "cannot read it: no such file");
+        let telling = Err::<(), _>(gone()).context("cannot read it: no such file; check the path").unwrap_err();
+        assert_eq!(Failure::new(Code::Refused, telling).words(), "cannot read it: no such file; check the path");
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -216,12 +216,13 @@ fn error(message: &str) -> Answer {
 /// No node runs there, or it does not answer within 10 seconds.
 pub fn ask(home: &Path, question: Question) -> anyhow::Result<Answer> {
     let path = socket_path(home);
-    let mut stream = UnixStream::connect(&path).with_context(|| {
-        format!(
+    let mut stream = match UnixStream::connect(&path) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => anyhow::bail!(
             "no node is running in {} (start one with `starling train`, or name its folder with --home)",
             home.display()
-        )
-    })?;
+        ),
+        other => other.with_context(|| format!("cannot speak with the node in {}", home.display()))?,
+    };
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     writeln!(stream, "{}", serde_json::to_string(&question)?)?;
     let mut line = String::new();
