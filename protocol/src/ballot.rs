@@ -116,6 +116,11 @@ impl<V: Choice> Ballot<V> {
         self.estimates.get(id).into_iter().chain(self.votes.get(id)).map(|said| &said.value)
     }
 
+    /// Ballot and phase of the newest that a voter has said.
+    pub fn place_of(&self, id: &NodeId) -> Option<(u32, u8)> {
+        self.estimates.get(id).map(Said::place).max(self.votes.get(id).map(Said::place))
+    }
+
     /// The newest estimate and the newest vote of this voter, in the order in which it said them: to be repeated to
     /// whoever may have missed them. Who has not heard the vote that ended a ballot cannot leave that ballot.
     pub fn own(&self) -> impl Iterator<Item = &Said<V>> + '_ {

@@ -92,8 +92,12 @@ impl Engine {
             }
             return;
         }
-        let complete = |id: &NodeId| self.ready_of(id, round).is_some() && self.is_present(id);
-        if !round.expected.is_empty() && round.expected.iter().all(complete) {
+        let awaited = if self.still_awaits() {
+            round.awaited
+        } else {
+            round.expected.iter().find(|id| !self.is_complete(id, round)).copied()
+        };
+        if !round.expected.is_empty() && awaited.is_none() {
             if round.expected.contains(&self.me) {
                 let ready: Vec<SignedReady> =
                     round.expected.iter().filter_map(|id| self.ready_of(id, round)).cloned().collect();
@@ -101,19 +105,34 @@ impl Engine {
             }
             return;
         }
+        if let Some(round) = &mut self.round {
+            round.awaited = awaited;
+        }
+        let Some(round) = &self.round else { return };
         let Some((waited, voters, learners)) = self.allowance(round) else { return };
         let votes = |id: &NodeId| self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some());
-        let late = |id: &&NodeId| {
-            let missing = self.ready_of(id, round).is_none() || !self.is_present(id);
+        let late = |id: &NodeId| {
             let allowed = if votes(id) { voters } else { learners };
-            missing && (self.fault(id, round).is_some() || waited >= allowed)
+            waited >= allowed || self.fault(id, round).is_some()
         };
-        let missing: Vec<&NodeId> =
-            round.expected.iter().filter(|id| self.ready_of(id, round).is_none() || !self.is_present(id)).collect();
         // The next attempt leaves out all that are missing: worth it when none of them is about to come.
-        if missing.iter().all(late) && !planted!(Plant::NoDeadline) {
+        let mut missing = round.expected.iter().filter(|id| !self.is_complete(id, round));
+        if missing.all(late) && !planted!(Plant::NoDeadline) {
             self.next_attempt();
         }
+    }
+
+    /// Whether a member's contribution can be counted on: its READY is here, and so is it.
+    fn is_complete(&self, id: &NodeId, round: &Round) -> bool {
+        self.ready_of(id, round).is_some() && self.is_present(id)
+    }
+
+    /// Whether attempt 0 still waits for the member for which it was seen to wait last.
+    pub(super) fn still_awaits(&self) -> bool {
+        let Some(round) = self.round.as_ref().filter(|round| round.attempt == 0 && round.running.is_none()) else {
+            return false;
+        };
+        round.awaited.is_some_and(|id| !self.is_complete(&id, round))
     }
 
     /// The attempt is over: the set of the next one is voted on, unless there were enough.
@@ -219,7 +238,13 @@ impl Engine {
             }
             return false;
         }
-        let heard = round.set_vote.ballot.iter().flat_map(|ballot| ballot.heard());
+        // Most name the same.
+        let mut heard: Vec<&Value> = Vec::new();
+        for value in round.set_vote.ballot.iter().flat_map(|ballot| ballot.heard()) {
+            if !heard.contains(&value) {
+                heard.push(value);
+            }
+        }
         // A set that is no quorum of voters leads to no record, nor does one with a member that is gone.
         let useful = |value: &&Value| {
             let contributions = self.contributions_of(round, value);
@@ -228,7 +253,7 @@ impl Engine {
                 live && head.quorum.met_by(|id| all.iter().any(|c| c.member == *id))
             })
         };
-        let known: Vec<Digest> = heard.filter(useful).map(|value| value.digest).collect();
+        let known: Vec<Digest> = heard.into_iter().filter(useful).map(|value| value.digest).collect();
         let said = round.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map(|said| said.value.clone());
         let Some(fallback) = (if met { Some(own.clone()) } else { said }) else { return false };
         let patience = 4 * self.slowest_rtt().max(75_000);

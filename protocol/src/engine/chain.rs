@@ -77,6 +77,7 @@ pub(super) struct CatchUp {
     diverged: bool,
     /// This node's own state is in doubt.
     distrusted: bool,
+    considered_at: Moment,
     /// Since when others are one record ahead, which this node may yet decide by itself.
     ahead_since: Option<Moment>,
 }
@@ -202,6 +203,11 @@ impl Engine {
         if self.history.len() >= HISTORY_MAX && !planted!(Plant::HoardHistory) {
             self.history.pop_front();
         }
+        // Of the older ones only what tells them apart, and who decided, is needed.
+        if let Some(past) = self.history.iter_mut().nth_back(1) {
+            past.record.contributors = Vec::new();
+            past.record.next.members = Vec::new();
+        }
         self.history.push_back(standing.clone());
         self.head = Some(standing);
         self.round = None;
@@ -229,11 +235,13 @@ impl Engine {
         if !self.catch_up.is_idle() || self.founding.is_some() || writing || self.now < self.catch_up.not_before {
             return;
         }
-        let heads = self.places();
-        let open = heads.iter().filter(|(id, _)| self.peers.get(id).is_none_or(|peer| self.now >= peer.avoid_until));
-        let open: Vec<(NodeId, Place)> = open.copied().collect();
+        // Looking at everybody is dear in a large flock, and a moment later is soon enough.
+        if self.is_large() && self.now.since(self.catch_up.considered_at) < super::QUIET_MAX {
+            return;
+        }
+        self.catch_up.considered_at = self.now;
         let mine = self.place();
-        let best = open.iter().map(|(_, place)| *place).reduce(|a, b| if b.beats(&a) { b } else { a });
+        let best = self.places().map(|(_, place)| place).reduce(|a, b| if b.beats(&a) { b } else { a });
         let Some(best) = best else { return };
         let doubtful =
             self.catch_up.distrusted && mine.is_some_and(|mine| mine.lineage == best.lineage && best.seq >= mine.seq);
@@ -248,8 +256,8 @@ impl Engine {
         if length_alone && self.is_member(&self.me) && self.quorum_in_reach() {
             return;
         }
-        let sources = open.iter().filter(|(_, p)| p.lineage == best.lineage && p.seq >= best.seq);
-        let sources = sources.map(|(id, _)| *id).collect();
+        let sources = self.places().filter(|(_, p)| p.lineage == best.lineage && p.seq >= best.seq);
+        let sources = sources.map(|(id, _)| id).collect();
         self.begin_catch_up(best, sources);
     }
 
@@ -272,12 +280,12 @@ impl Engine {
         Some(Place { lineage, seq, record: head.digest, tokens })
     }
 
-    /// Heads of the peers that can be heard, by ascending id.
-    fn places(&self) -> Vec<(NodeId, Place)> {
-        let heard = self.peers.iter().filter(|(_, p)| p.present() && self.now.since(p.heard_at) < self.silence(p));
-        let frozen = |head: &Head| head.phase == Phase::Frozen;
-        let head = heard.filter_map(|(id, peer)| Some((*id, peer.head.as_ref().filter(|head| !frozen(head))?)));
-        head.filter_map(|(id, head)| Some((id, Place::of(head)?))).collect()
+    /// Heads of the peers that can be heard and are not avoided for a while, by ascending id.
+    fn places(&self) -> impl Iterator<Item = (NodeId, Place)> + '_ {
+        let open = self.peers.iter().filter(|(_, peer)| peer.present() && self.now >= peer.avoid_until);
+        let heard = open.filter(|(_, peer)| self.now.since(peer.heard_at) < self.silence(peer));
+        let thawed = |head: &&Head| head.phase != Phase::Frozen;
+        heard.filter_map(move |(id, peer)| Some((*id, Place::of(peer.head.as_ref().filter(thawed)?)?)))
     }
 
     fn begin_catch_up(&mut self, target: Place, sources: Vec<NodeId>) {
@@ -349,7 +357,8 @@ impl Engine {
         }
     }
 
-    /// A peer has said where it stands: gives it the votes that it lacks, or that contradict what it holds.
+    /// A peer has said where it stands: gives it the votes that contradict what it holds, or that it lacks and should
+    /// have by now.
     pub(super) fn help_along(&mut self, from: NodeId, heard: &Head) {
         let Some(mine) = &self.head else { return };
         if heard.lineage != mine.record.lineage {
@@ -358,37 +367,44 @@ impl Engine {
         let behind = Some(mine.record.seq) == heard.seq.checked_add(1) && heard.record == mine.record.parent;
         let at = self.history.iter().find(|past| past.record.seq == heard.seq);
         let contradicts = at.is_some_and(|past| past.digest != heard.record);
-        let ahead = heard.seq > mine.record.seq && self.round.as_ref().is_some_and(|r| r.holds(&heard.record));
-        let given = if contradicts { at } else { Some(mine).filter(|_| behind) };
-        let certificate = given.and_then(|standing| standing.certificate.clone());
+        let given =
+            if contradicts { at } else { Some(mine).filter(|_| behind && self.should_know(&from, heard.phase)) };
+        let Some(certificate) = given.and_then(|standing| standing.certificate.clone()) else { return };
         let (now, repeat) = (self.now, self.timing.repeat);
-        let Some(peer) = self.peers.get_mut(&from) else { return };
-        let due = peer.handed_at.is_none_or(|at| now.since(at) >= repeat / 4);
-        if !due || (certificate.is_none() && !ahead) {
-            return;
-        }
-        peer.handed_at = Some(now);
-        match certificate {
-            Some(certificate) => self.send_to(&[from], &Message::Certificate(certificate)),
-            // Telling where it stands, this node asks for the votes.
-            None => self.send_heads(&[from]),
-        }
-    }
-
-    /// Those who do not vote hear of a decision from two voters each.
-    fn hand_to_learners(&mut self) {
-        let Some(head) = self.head.as_ref().filter(|_| self.history.len() > 1) else { return };
-        let Some(parent) = self.history.iter().rev().nth(1) else { return };
-        let Some(certificate) = head.certificate.clone().filter(|_| parent.quorum.incarnation(&self.me).is_some())
+        let Some(peer) = self.peers.get_mut(&from).filter(|p| p.handed_at.is_none_or(|at| now.since(at) >= repeat / 4))
         else {
             return;
         };
-        let voters: Vec<NodeId> = parent.quorum.voters().iter().map(|(id, _)| *id).collect();
-        let Some(place) = voters.iter().position(|id| *id == self.me) else { return };
-        let learners = parent.record.members().filter(|id| parent.quorum.incarnation(id).is_none());
-        let mine = |(index, _): &(usize, NodeId)| index % voters.len() == place || (index + 1) % voters.len() == place;
-        let targets: Vec<NodeId> = learners.enumerate().filter(mine).map(|(_, id)| id).collect();
-        let targets: Vec<NodeId> = targets.into_iter().filter(|id| self.is_present(id) && *id != self.me).collect();
+        peer.handed_at = Some(now);
+        self.send_to(&[from], &Message::Certificate(certificate));
+    }
+
+    /// Whether a peer that is one record behind must have missed something. What it said may be older than what it has
+    /// heard since; who trains or reduces will decide when it is done; and learners are told by one another.
+    fn should_know(&self, id: &NodeId, phase: Phase) -> bool {
+        let Some(round) = self.round.as_ref() else { return true };
+        let voted = self.history.iter().nth_back(1).is_some_and(|parent| parent.quorum.incarnation(id).is_some());
+        let trips = 2 * self.peers.get(id).map_or(0, |peer| u64::from(peer.rtt));
+        let patience = if voted { self.timing.repeat / 4 } else { self.timing.repeat };
+        let busy = matches!(phase, Phase::Training | Phase::Reducing);
+        !busy && self.now.since(round.began) >= patience.max(trips)
+    }
+
+    /// Those who do not vote hear of a decision from two others each. Voters and then learners stand in a row, and the
+    /// one at place p hands it to learners 2 p - 2 to 2 p + 1: as many for everybody, however large the flock is.
+    fn hand_to_learners(&mut self) {
+        let Some(certificate) = self.head.as_ref().and_then(|head| head.certificate.clone()) else { return };
+        let Some(parent) = self.history.iter().nth_back(1) else { return };
+        let votes = |id: &NodeId| parent.quorum.incarnation(id).is_some();
+        let learners: Vec<NodeId> = parent.record.members().filter(|id| !votes(id)).collect();
+        let voters = parent.quorum.voters();
+        let place = match voters.binary_search_by(|(id, _)| id.cmp(&self.me)) {
+            Ok(place) => Some(place),
+            Err(_) => learners.binary_search(&self.me).ok().map(|place| voters.len() + place),
+        };
+        let Some(place) = place else { return };
+        let mine = learners.iter().skip((2 * place).saturating_sub(2)).take(if place == 0 { 2 } else { 4 });
+        let targets: Vec<NodeId> = mine.filter(|id| self.is_present(id) && **id != self.me).copied().collect();
         self.send_to(&targets, &Message::Certificate(certificate));
     }
 

@@ -10,7 +10,7 @@ use super::io::{Output, Refusal};
 use super::round::Training;
 use crate::ballot::{Ballot, Choice, Said};
 use crate::certificate;
-use crate::message::{Certificate, Estimate, Message, Question, Stamp, Value, ValueKind, Vote};
+use crate::message::{Certificate, Estimate, Message, Phase, Question, Stamp, Value, ValueKind, Vote};
 use crate::plant::{Plant, planted};
 use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId};
@@ -46,8 +46,9 @@ pub(super) struct Instance {
     pub votes: BTreeMap<NodeId, (Vote, Vec<u8>)>,
     /// Newest signed estimates by sender: one half of the evidence, should another contradict it.
     pub estimates: BTreeMap<NodeId, Vec<u8>>,
-    /// When this node last said something.
+    /// When this node last said something new, and when it last said it again.
     pub said_at: Moment,
+    pub repeated_at: Moment,
 }
 
 /// A result that this node has rebuilt.
@@ -372,24 +373,63 @@ impl Engine {
         Some(holding.candidate.clone())
     }
 
-    /// Says again what others may have missed. What is not on the disk yet was not said either: its write sends it.
-    pub(super) fn repeat_votes(&mut self, targets: &[NodeId]) {
+    /// Says to a peer what it may have missed. What is not on the disk yet was not said either: its write sends it.
+    pub(super) fn repeat_votes(&mut self, peer: NodeId) {
+        for instance in self.instances() {
+            self.repeat_vote(instance, &[peer], |_, _| true);
+        }
+    }
+
+    /// Says again what was said a while ago, to those voters who have not shown that they need it no more. What goes
+    /// over a connection arrives as long as it holds, so that nobody is told twice when all is well.
+    pub(super) fn repeat_late_votes(&mut self) {
+        for instance in self.instances() {
+            let Some(round) = self.round.as_mut() else { return };
+            let vote = if instance == Question::RECORD { &mut round.record_vote } else { &mut round.set_vote };
+            let quiet = self.now.since(vote.said_at.max(vote.repeated_at));
+            if vote.ballot.is_none() || quiet < self.timing.repeat {
+                continue;
+            }
+            vote.repeated_at = self.now;
+            let heard = vote.ballot.clone();
+            let voters = self.reachable_voters();
+            let waiting: Vec<NodeId> = voters.into_iter().filter(|id| self.waits_for_votes(id, instance)).collect();
+            let later = |id: &NodeId, said: &Said<Value>| {
+                heard.as_ref().and_then(|ballot| ballot.place_of(id)).is_some_and(|place| place > said.place())
+            };
+            self.repeat_vote(instance, &waiting, |id, said| !later(id, said));
+        }
+    }
+
+    fn instances(&self) -> [u32; 2] {
+        [self.round.as_ref().map_or(0, |round| round.attempt), Question::RECORD]
+    }
+
+    /// Whether a voter stands where it may need to hear this vote: not while it trains, nor in an attempt that the vote
+    /// on its set has led to, or whose result it would vote on.
+    fn waits_for_votes(&self, id: &NodeId, instance: u32) -> bool {
+        let Some(round) = &self.round else { return false };
+        let Some(head) = self.peers.get(id).and_then(|peer| peer.head.as_ref()) else { return true };
+        let over = instance != Question::RECORD && round.running.is_none();
+        head.record == round.parent && head.phase != Phase::Training && (head.phase != Phase::Reducing || over)
+    }
+
+    fn repeat_vote(&mut self, instance: u32, targets: &[NodeId], needs: impl Fn(&NodeId, &Said<Value>) -> bool) {
         if !self.may_speak() || !self.voice.is_written() {
             return;
         }
         let incarnation = self.voice.incarnation;
-        for instance in [self.round.as_ref().map_or(0, |round| round.attempt), Question::RECORD] {
-            let Some((question, round)) = self.question(instance).zip(self.round.as_ref()) else { return };
-            let vote = if instance == Question::RECORD { &round.record_vote } else { &round.set_vote };
-            let own = vote.ballot.iter().flat_map(Ballot::own).cloned();
-            for Said { ballot, value, voted } in own.collect::<Vec<_>>() {
-                let question = question.clone();
-                let message = match voted {
-                    None => Message::Estimate(Estimate { question, incarnation, ballot, value }),
-                    Some(voted) => Message::Vote(Vote { question, incarnation, ballot, value, voted }),
-                };
-                self.send_to(targets, &message);
-            }
+        let Some((question, round)) = self.question(instance).zip(self.round.as_ref()) else { return };
+        let vote = if instance == Question::RECORD { &round.record_vote } else { &round.set_vote };
+        let own: Vec<Said<Value>> = vote.ballot.iter().flat_map(Ballot::own).cloned().collect();
+        for said in own {
+            let targets: Vec<NodeId> = targets.iter().filter(|id| needs(id, &said)).copied().collect();
+            let (question, Said { ballot, value, voted }) = (question.clone(), said);
+            let message = match voted {
+                None => Message::Estimate(Estimate { question, incarnation, ballot, value }),
+                Some(voted) => Message::Vote(Vote { question, incarnation, ballot, value, voted }),
+            };
+            self.send_to(&targets, &message);
         }
     }
 

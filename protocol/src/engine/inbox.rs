@@ -125,8 +125,19 @@ impl Engine {
         if peer.was_beyond(&head.lineage, head.seq) {
             return self.stale(from);
         }
+        let parent = self.round.as_ref().map(|round| round.parent);
+        let stands = |head: &Head| Some(head.record) == parent && head.phase != Phase::CatchingUp;
+        let arrives = stands(&heard) && !peer.head.as_ref().is_some_and(stands);
         peer.take_head(head, now);
+        if arrives && self.head.as_ref().is_some_and(|head| head.quorum.incarnation(&from).is_some()) {
+            // What was said before meant nothing to it.
+            self.repeat_votes(from);
+        }
         self.help_along(from, &heard);
+        // Who stands here or behind calls nobody away.
+        let mine = self.head.as_ref().map(|head| (head.record.lineage, head.record.seq));
+        let calm = mine.is_some_and(|(lineage, seq)| heard.lineage == lineage && heard.seq <= seq);
+        self.stirs &= !(calm && self.is_large());
     }
 
     fn hear_join(&mut self, from: NodeId, join: Join) {
@@ -174,7 +185,9 @@ impl Engine {
         if let Err(first) = peer.take_ready(signed) {
             self.refuse(from, Refusal::Equivocation { what: "two different READYs for one round" });
             self.convict(first, bytes);
+            return;
         }
+        self.stirs &= !(self.still_awaits() && self.is_large());
     }
 
     /// Whether a READY agrees with the head record; true as well if it is about another state.
@@ -199,6 +212,8 @@ impl Engine {
     pub(super) fn recheck_readys(&mut self) {
         let Some(head) = &self.head else { return };
         let (lineage, round, base) = (head.record.lineage, head.record.round.saturating_add(1), head.base);
+        let past = |ready: &Ready| ready.lineage == lineage && ready.round < round;
+        self.peers.values_mut().for_each(|peer| peer.forget_readys(past));
         let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(&lineage, round, &base)?)));
         let bad: Vec<NodeId> = early.filter(|(_, signed)| !self.fits_round(signed)).map(|(id, _)| id).collect();
         for id in bad {

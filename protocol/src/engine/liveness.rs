@@ -95,12 +95,17 @@ impl Engine {
         if !peer.connected || !peer.greeted {
             return (self.now.since(peer.switched_at) >= self.timing.down_grace).then_some(fault::DOWN);
         }
-        if self.now.since(peer.heard_at.max(peer.switched_at)) >= self.silence(peer) {
+        let in_touch = self.in_touch(id);
+        if in_touch && self.now.since(peer.heard_at.max(peer.switched_at)) >= self.silence(peer) {
             return Some(fault::SILENT);
         }
         let ready = peer.ready(&round.lineage, round.number, &round.base).is_some();
         if !ready && peer.restarted_at.is_some_and(|at| at >= round.began) {
             return Some(fault::RESTARTED);
+        }
+        if !in_touch {
+            // Whether it moves is for the voters to see.
+            return None;
         }
         let since = self.now.since(peer.moved_at.max(round.began).max(peer.switched_at));
         // Most have moved just now: only for the others it is worth to look at their pace.

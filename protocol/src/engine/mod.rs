@@ -69,6 +69,10 @@ use view::Spoken;
 /// Records behind the head that a joiner may stand on, and whose certificates are kept at hand.
 const HISTORY_MAX: usize = 8;
 
+/// In a large flock heartbeats and READYs that change nothing by themselves are looked at together, after so many
+/// microseconds at the latest: else each of them would cost as much as the flock is large.
+const QUIET_MAX: u64 = 100_000;
+
 /// The engine of one node. See the module's text for what it does and [`io`] for what goes in and out.
 pub struct Engine {
     me: NodeId,
@@ -111,6 +115,9 @@ pub struct Engine {
     tokens: u64,
     beat: Beat,
     spoken: Spoken,
+    /// The input at hand may move something besides what it was put into.
+    stirs: bool,
+    advanced_at: Moment,
     out: Vec<Output>,
 }
 
@@ -152,6 +159,8 @@ impl Engine {
             tokens: 0,
             beat: Beat::default(),
             spoken: Spoken::default(),
+            stirs: true,
+            advanced_at: Moment::default(),
             out: Vec::new(),
         }
     }
@@ -168,8 +177,14 @@ impl Engine {
         }
         match self.end {
             None => {
+                self.stirs = true;
                 self.take(input);
-                self.advance();
+                if self.stirs || self.now.since(self.advanced_at) >= QUIET_MAX {
+                    self.advanced_at = self.now;
+                    self.advance();
+                } else {
+                    self.beat();
+                }
             }
             Some(Finish::BudgetSpent) => {
                 if matches!(input, Input::PeerUp { .. } | Input::PeerDown { .. } | Input::Message { .. } | Input::Leave)
@@ -213,7 +228,7 @@ impl Engine {
         }
     }
 
-    /// Whatever follows from the state as it is now. Runs after each input and is idempotent.
+    /// Whatever follows from the state as it is now. Idempotent; runs after each input that may move something.
     fn advance(&mut self) {
         if self.end.is_none() && !self.frozen {
             self.consider_heads();

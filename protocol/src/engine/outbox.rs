@@ -12,12 +12,20 @@ use crate::limits::VOTERS_MAX;
 use crate::message::{Head, Hello, Join, Message, Phase};
 use crate::{Digest, NodeId, wire};
 
+/// In a large flock learners and voters tell each other that they live once in so many beats.
+const FAR_BEATS: u64 = 4;
+/// Pauses between two repetitions of a READY double so many times.
+const READY_DOUBLINGS: u32 = 4;
+
 /// When the recurring messages were last sent.
 #[derive(Debug, Default)]
 pub(super) struct Beat {
     head_at: Option<Moment>,
     /// Record and phase as last told to all.
     told: Option<(Digest, Phase)>,
+    /// The same for those who are told less in a large flock.
+    far_at: Moment,
+    told_far: Digest,
     repeated_at: Moment,
     join_at: Moment,
     /// The record for which a Join was last sent.
@@ -29,11 +37,6 @@ pub(super) struct Beat {
 impl Beat {
     pub fn due(&self, heartbeat: u64) -> Moment {
         self.head_at.map_or(Moment::default(), |at| at.plus(heartbeat))
-    }
-
-    /// What others may have missed was just sent to all.
-    pub fn repeated(&mut self, now: Moment) {
-        self.repeated_at = now;
     }
 
     /// This node stands elsewhere or wants something else: a request to be let in is due at once.
@@ -81,16 +84,30 @@ impl Engine {
         voters.filter(|id| self.peers.get(id).is_some_and(|peer| peer.connected && !peer.refused)).collect()
     }
 
-    /// Whom heartbeats are for: everybody in a small flock. In a large one learners and voters keep in touch, and
-    /// learners do not among themselves, so that a learner's traffic does not grow with the flock.
-    fn beat_targets(&self) -> Vec<NodeId> {
-        let large = self.head.as_ref().is_some_and(|head| head.record.next.members.len() > 2 * VOTERS_MAX);
-        let mut all = self.reachable();
-        if large && !self.votes() {
-            let voters = |id: &NodeId| self.head.as_ref().is_some_and(|h| h.quorum.incarnation(id).is_some());
-            all.retain(|id| voters(id) || !self.is_member(id));
-        }
-        all
+    /// Whom heartbeats are for: those who are told of every change, and of every beat, are everybody in a small flock.
+    /// In a large one these are voters, and who wants in; learners and voters tell each other only where they stand and
+    /// that they live, and learners nothing, so that the traffic does not grow with the flock's square.
+    fn beat_targets(&self, far: bool) -> Vec<NodeId> {
+        let mut targets = self.reachable();
+        let member = self.is_member(&self.me);
+        targets.retain(|id| {
+            let votes = self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some());
+            let outside = !member || !self.is_member(id);
+            let near = (self.votes() || votes) && (self.votes() == votes || outside);
+            (self.in_touch(id) || !self.is_member(id)) && far == (self.is_large() && !near)
+        });
+        targets
+    }
+
+    /// Whether this node and a member tell each other where they stand.
+    pub(super) fn in_touch(&self, id: &NodeId) -> bool {
+        let votes = |id: &NodeId| self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some());
+        !self.is_large() || self.votes() || votes(id)
+    }
+
+    /// Whether the flock is too large for everybody to hear everybody else all the time.
+    pub(super) fn is_large(&self) -> bool {
+        self.head.as_ref().is_some_and(|head| head.record.next.members.len() > 2 * VOTERS_MAX)
     }
 
     pub(super) fn send_hello(&mut self, targets: &[NodeId]) {
@@ -122,7 +139,7 @@ impl Engine {
         }
         if self.is_member(&peer) {
             self.repeat_ready(&[peer]);
-            self.repeat_votes(&[peer]);
+            self.repeat_votes(peer);
             self.repeat_fork(&[peer]);
         }
         // Voters let in; a ticket is nobody else's business.
@@ -153,6 +170,31 @@ impl Engine {
         }
     }
 
+    /// Says READY again to those who seem to wait for it. What goes over a connection arrives as long as it holds: as
+    /// long as this node waits as well, it is the slow ones that all wait for.
+    fn repeat_late_ready(&mut self) {
+        let (now, repeat) = (self.now, self.timing.repeat);
+        let Some(round) = self.round.as_mut().filter(|round| !round.record_vote.entered()) else { return };
+        let calm = round.attempt == 0 && round.running.is_none();
+        let began = round.running.as_ref().map_or(Moment::default(), |attempt| attempt.began);
+        let Some(own) = &mut round.own else { return };
+        let pause = if calm { (4 * repeat) << own.repeats.min(READY_DOUBLINGS) } else { repeat };
+        if now.since(own.said_at.max(began)) < pause {
+            return;
+        }
+        (own.said_at, own.repeats) = (now, own.repeats + 1);
+        let mut members = self.reachable_members();
+        members.retain(|id| self.waits_for_readys(id));
+        self.repeat_ready(&members);
+    }
+
+    /// Whether a member may miss a READY: not while it trains, reduces or votes.
+    fn waits_for_readys(&self, id: &NodeId) -> bool {
+        let head = self.peers.get(id).and_then(|peer| peer.head.as_ref()).filter(|_| self.in_touch(id));
+        let Some((head, round)) = head.zip(self.round.as_ref()) else { return true };
+        head.record == round.parent && !matches!(head.phase, Phase::Training | Phase::Reducing | Phase::Settling)
+    }
+
     fn send_join(&mut self, targets: &[NodeId]) {
         let Some(head) = &self.head else { return };
         let (lineage, seq, state_root) = (head.record.lineage, head.record.seq, head.record.state_root);
@@ -168,8 +210,15 @@ impl Engine {
         if due || self.beat.told != Some(standing) {
             self.beat.told = Some(standing);
             self.beat.head_at = Some(self.now);
-            let all = self.beat_targets();
-            self.send_heads(&all);
+            let near = self.beat_targets(false);
+            self.send_heads(&near);
+        }
+        let far_due = self.now.since(self.beat.far_at) >= FAR_BEATS * self.timing.heartbeat;
+        if self.is_large() && (far_due || self.beat.told_far != standing.0) {
+            self.beat.told_far = standing.0;
+            self.beat.far_at = self.now;
+            let far = self.beat_targets(true);
+            self.send_heads(&far);
         }
         if self.end.is_some() || self.frozen {
             return;
@@ -177,15 +226,11 @@ impl Engine {
         if self.now.since(self.beat.repeated_at) >= self.timing.repeat {
             self.beat.repeated_at = self.now;
             let members = self.reachable_members();
-            // Whoever reduces or votes has all that it needs.
-            if self.round.as_ref().is_some_and(|round| round.running.is_none() && !round.record_vote.entered()) {
-                self.repeat_ready(&members);
-            }
-            let voters = self.reachable_voters();
-            self.repeat_votes(&voters);
             self.repeat_fork(&members);
             self.tell_set();
         }
+        self.repeat_late_ready();
+        self.repeat_late_votes();
         self.ask_to_join();
     }
 

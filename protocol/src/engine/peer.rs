@@ -4,7 +4,7 @@ use super::clock::Moment;
 use super::liveness::Pace;
 use super::succession::SignedReady;
 use crate::limits::MEMBERS_MAX;
-use crate::message::{Fork, Head, Join, Phase, Stamp};
+use crate::message::{Fork, Head, Join, Phase, Ready, Stamp};
 use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId};
 use std::collections::BTreeMap;
@@ -156,6 +156,11 @@ impl Peer {
     pub fn ready(&self, lineage: &Digest, round: u64, base: &Digest) -> Option<&SignedReady> {
         let place = (lineage, round, base);
         self.readys.iter().find(|kept| (&kept.ready.lineage, kept.ready.round, &kept.ready.base) == place)
+    }
+
+    /// Forgets READYs of rounds that are over.
+    pub fn forget_readys(&mut self, over: impl Fn(&Ready) -> bool) {
+        self.readys.retain(|kept| !over(&kept.ready));
     }
 
     /// Forgets a READY that turned out not to fit the round.

@@ -39,6 +39,8 @@ pub(super) struct Round {
     pub resumed: bool,
     pub training: Training,
     pub own: Option<Own>,
+    /// Somebody for whom attempt 0 was seen to wait.
+    pub awaited: Option<NodeId>,
     /// Since when a quorum of voters is READY.
     pub quorum_ready_at: Option<Moment>,
     pub cut_short: bool,
@@ -88,6 +90,15 @@ pub(super) enum Training {
 #[derive(Debug)]
 pub(super) struct Own {
     pub signed: SignedReady,
+    /// When it was last said to all, and how often again.
+    pub said_at: Moment,
+    pub repeats: u32,
+}
+
+impl Own {
+    fn new(signed: SignedReady, said_at: Moment) -> Self {
+        Self { signed, said_at, repeats: 0 }
+    }
 }
 
 /// What the trainer has done in a round.
@@ -124,6 +135,7 @@ impl Round {
             resumed,
             training: Training::Due,
             own: None,
+            awaited: None,
             quorum_ready_at: None,
             cut_short: false,
             decided_at: None,
@@ -193,10 +205,10 @@ impl Engine {
         self.beat.steps = 0;
     }
 
-    /// Whether every member of the round is here and has said where it stands.
+    /// Whether every member of the round that tells this node where it stands is here and has done so.
     fn all_met(&self, round: &Round) -> bool {
         let met = |id: &NodeId| *id == self.me || self.peers.get(id).is_some_and(|p| p.present() && p.head.is_some());
-        round.members.iter().all(met)
+        round.members.iter().all(|id| met(id) || !self.in_touch(id))
     }
 
     pub(super) fn train_progress(&mut self, round: u64, step: u32) {
@@ -241,7 +253,7 @@ impl Engine {
         let place = (head.record.lineage, round.number, round.base);
         if let Some(signed) = said.filter(|s| (s.ready.lineage, s.ready.round, s.ready.base) == place) {
             round.training = Training::Done;
-            round.own = Some(Own { signed });
+            round.own = Some(Own::new(signed, self.now));
             return;
         }
         let ready = Ready {
@@ -272,12 +284,11 @@ impl Engine {
             if let Some(contribution) = &mut self.contribution {
                 contribution.ready = Some(signed.clone());
             }
-            round.own = Some(Own { signed });
+            round.own = Some(Own::new(signed, self.now));
             self.offered.push_back(place);
             if self.offered.len() > OFFERED_MAX {
                 self.offered.pop_front();
             }
-            self.beat.repeated(self.now);
             let members = self.reachable_members();
             self.repeat_ready(&members);
         }

@@ -11,6 +11,8 @@ use crate::{Digest, NodeId};
 
 /// Waiting is told again after this time, in microseconds, if whom it is for has changed.
 const REPEAT: u64 = 10_000_000;
+/// In a large flock what this node waits for is looked at once in this time, in microseconds.
+const LOOK: u64 = 500_000;
 
 /// A picture of the engine at one moment, for `starling status`.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,6 +117,7 @@ pub(super) struct Spoken {
     phase: Option<(Phase, u64)>,
     waiting: Option<Waiting>,
     waiting_at: Moment,
+    looked_at: Moment,
     seeking: Option<usize>,
 }
 
@@ -311,18 +314,24 @@ impl Engine {
     /// Tells the user what has changed.
     pub(super) fn speak(&mut self) {
         let phase = (self.phase(), self.round.as_ref().map_or(0, |round| round.number));
-        if self.spoken.phase != Some(phase) {
+        let changed = self.spoken.phase != Some(phase);
+        if changed {
             self.spoken.phase = Some(phase);
             self.notice(Notice::PhaseChanged { phase: phase.0, round: phase.1 });
         }
-        let peers = self.peers.values().filter(|peer| peer.connected).count();
-        let seeking = (phase.0 == Phase::Seeking && self.founding.is_none()).then_some(peers);
+        let peers = || self.peers.values().filter(|peer| peer.connected).count();
+        let seeking = (phase.0 == Phase::Seeking && self.founding.is_none()).then(peers);
         if self.spoken.seeking != seeking {
             self.spoken.seeking = seeking;
             if let Some(peers) = seeking {
                 self.notice(Notice::Seeking { peers });
             }
         }
+        // Looking at everybody is dear in a large flock.
+        if !changed && self.is_large() && self.now.since(self.spoken.looked_at) < LOOK {
+            return;
+        }
+        self.spoken.looked_at = self.now;
         let waiting = self.waiting();
         let why = |w: &Option<Waiting>| w.as_ref().map(|w| w.why);
         let long_ago = self.now.since(self.spoken.waiting_at) >= REPEAT;
@@ -342,7 +351,7 @@ impl Engine {
             next = next.min(self.catch_up.not_before());
         }
         let Some(round) = &self.round else { return next };
-        let down = self.peers.iter().filter(|(id, peer)| !peer.connected && round.members.contains(id));
+        let down = self.peers.iter().filter(|(id, peer)| !peer.connected && round.members.binary_search(id).is_ok());
         let graces = down.map(|(_, peer)| peer.switched_at.plus(self.timing.down_grace));
         let votes = [&round.set_vote, &round.record_vote].map(|vote| vote.said_at.plus(100_000));
         let fork = self.cut.since().map(|since| since.plus(u64::from(self.spec.partition.grace_ms) * 1_000));

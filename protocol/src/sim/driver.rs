@@ -82,7 +82,7 @@ impl World {
         if !self.network.connected(from, to) {
             return;
         }
-        self.traffic.sent((from, to), super::world::kind(&bytes), bytes.len(), self.now);
+        self.traffic.sent((from, to), super::world::kind(&bytes), &bytes, self.now);
         if self.nodes[from].liar.is_none() || self.calm {
             self.observe(&Observed::Sent { node: from, to, bytes: &bytes });
         }
@@ -173,7 +173,7 @@ impl World {
     fn run_reduction(&mut self, key: AttemptKey, members: &[usize]) {
         let fails =
             !self.calm && self.options.failing_reductions > 0 && self.random.chance(self.options.failing_reductions);
-        let slowest = if self.random.chance(80) { 500 } else { 4_000 };
+        let slowest = if self.random.chance(80) || self.options.steady { 500 } else { 4_000 };
         let culprit = self.random.pick(members);
         let mut failed = 0;
         for member in members.iter().copied() {
@@ -296,7 +296,11 @@ impl World {
         (record, certificate): (Record, Certificate),
         mine: bool,
     ) {
-        let link = Link::new(record, Some(certificate));
+        let mut link = Link::new(record, Some(certificate));
+        if self.options.steady {
+            // A thousand nodes with a thousand members each: one copy for all of them.
+            link.record = Rc::clone(self.traffic.records.entry(link.digest).or_insert(link.record));
+        }
         let update = link.record.update;
         let known = self.nodes[node].process.as_ref().and_then(|p| p.speculated.get(&(key?, update)).cloned());
         let computed = key.is_none() || known.is_some();
@@ -333,7 +337,7 @@ impl World {
             self.process(node, |process| process.damaged = false);
             self.tainted.insert(link.digest);
         }
-        self.traffic.committed(link.digest, self.now);
+        self.traffic.committed(link.record.seq, self.now);
         self.observe(&Observed::Committing { node, key, link: &link, state: &state, mine });
         if key.is_some_and(|key| key.attempt > 0) {
             self.marks.hit("later attempt committed");

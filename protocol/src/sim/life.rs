@@ -44,6 +44,9 @@ impl World {
     }
 
     pub(super) fn dial(&mut self, a: usize, b: usize) {
+        if self.options.steady && self.network.connected(a, b) {
+            return;
+        }
         let again = self.random.between(200, 700) * MS;
         self.schedule(again, a, 0, Event::Dial { other: b });
         if !self.nodes[a].alive() || !self.nodes[b].alive() {

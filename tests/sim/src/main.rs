@@ -21,7 +21,7 @@ struct Arguments {
     /// Only this seed, with all that happens in it if --verbose.
     #[arg(long)]
     seed: Option<u64>,
-    /// With --seed: so many nodes at most.
+    /// With --seed or --measure: so many nodes at most.
     #[arg(long)]
     nodes: Option<usize>,
     /// With --seed: only these faults of its schedule, as `3,7`, or `none`.
@@ -44,7 +44,7 @@ struct Arguments {
     /// Only tells whether a history with a bug is reported as one.
     #[arg(long)]
     canary: bool,
-    /// Measures what agreement costs.
+    /// Measures what agreement costs, in flocks of up to 1,000 nodes.
     #[arg(long)]
     measure: bool,
     /// A file for the table, as JSON.
@@ -62,7 +62,7 @@ fn main() -> anyhow::Result<ExitCode> {
     } else if arguments.canary {
         simulation::canary()
     } else if arguments.measure {
-        simulation::measure()
+        simulation::measure(arguments.nodes)
     } else {
         let Arguments { seeds, from, jobs, twice_every, plants, json, .. } = arguments;
         Batch { seeds, from, jobs, twice_every, plants, only: plant }.run(json.as_deref())?

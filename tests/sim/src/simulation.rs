@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Instant;
 
 /// A seed whose history breaks with the canary's bug.
 const CANARY: (u64, Plant) = (5, Plant::ApplyTwice);
@@ -319,11 +320,20 @@ pub fn canary() -> bool {
     caught.is_some()
 }
 
-/// Prints what agreement costs; whether it is within its bounds.
-pub fn measure() -> bool {
-    let report = measure::report(&[1, 2, 4, 8, 16, 32]);
+/// Sizes of the flocks that are measured.
+const SIZES: &[usize] = &[1, 2, 4, 8, 16, 32, 128, 512, 1000];
+
+/// Prints what agreement costs in flocks of at most so many nodes; whether it is within its bounds.
+pub fn measure(nodes: Option<usize>) -> bool {
+    let mut report = measure::Report::default();
+    let mut gathered = true;
+    for size in SIZES.iter().filter(|size| nodes.is_none_or(|most| **size <= most)) {
+        let began = Instant::now();
+        gathered &= measure::measure(*size, &mut report);
+        eprintln!("{report}\n{size} nodes took {} s", began.elapsed().as_secs());
+    }
     println!("{report}");
-    report.good()
+    gathered && report.good()
 }
 
 /// Reads `3,7` or `none`.
