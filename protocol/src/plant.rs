@@ -59,6 +59,10 @@ pub enum Plant {
     AcceptAnyNorm,
     /// Succession: whoever is named joins within the round, as a voter. S9.
     JoinAsVoter,
+    /// Admission: whoever asks is admitted. S9.
+    AdmitAnybody,
+    /// Succession: the uses of a ticket are not counted. S9.
+    UncountedTicket,
     /// Succession: the settings of the next round depend on the node that builds the record. S17.
     OwnKnobs,
     /// Engine: records behind the head are never dropped. S19.
@@ -108,6 +112,8 @@ impl Plant {
         Self::AcceptSecondReady,
         Self::AcceptAnyNorm,
         Self::JoinAsVoter,
+        Self::AdmitAnybody,
+        Self::UncountedTicket,
         Self::OwnKnobs,
         Self::HoardHistory,
         Self::BlameRepeats,

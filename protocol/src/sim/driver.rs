@@ -377,6 +377,9 @@ impl World {
         if self.nodes[peer].liar.is_some() {
             self.marks.hit("liar refused");
         }
+        if let Refusal::NotAdmitted { why } = refusal {
+            self.mark_not_admitted(why);
+        }
         self.disconnect(node, peer);
     }
 

@@ -1,5 +1,6 @@
 //! One history from one seed: faults for a while, then a quorum that is healed, in which the flock must fly on.
 
+use super::disk::Link;
 use super::mark::Marks;
 use super::options::Options;
 use super::random::Random;
@@ -11,6 +12,7 @@ use crate::record::RecordKind;
 use crate::run::Minority;
 use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
+use std::rc::Rc;
 
 /// After healing all must stand on one head with new rounds within this time, and the graces of a fork.
 const HEALED_MAX: u64 = 300 * SECOND;
@@ -117,7 +119,9 @@ impl World {
     fn heal(&mut self, seed: u64) -> Option<BTreeSet<usize>> {
         let mut random = Random::new(seed, "core");
         // What a liar has said is not forgotten: it is among the dead, if the others can do without it.
-        let honest = |node: &usize| self.nodes[*node].liar.is_none();
+        let flock = self.best_head(&(0..self.nodes.len()).collect()).map(|head| Rc::clone(&head.record));
+        let belongs = |node: usize| flock.as_ref().is_none_or(|record| self.belongs(node, record));
+        let honest = |node: &usize| self.nodes[*node].liar.is_none() && belongs(*node);
         let mut core: BTreeSet<usize> = (0..self.nodes.len()).filter(honest).collect();
         if !self.recoverable(&core) {
             return None;
@@ -151,10 +155,9 @@ impl World {
     /// Whether these nodes can go on by themselves: one of them knows a lineage, and either may fork or holds a quorum
     /// of it that remembers what it has said.
     fn recoverable(&self, core: &BTreeSet<usize>) -> bool {
-        let heads = core.iter().filter_map(|node| self.nodes[*node].disk.head());
-        let best = |tokens: u64, lineage: &Digest, seq: u64| (tokens, std::cmp::Reverse(*lineage), seq);
-        let head = heads.max_by_key(|head| best(head.record.tokens, &head.record.lineage, head.record.seq));
-        let Some(head) = head else { return self.nodes.iter().all(|n| n.disk.chain.is_empty()) && core.contains(&0) };
+        let Some(head) = self.best_head(core) else {
+            return self.nodes.iter().all(|n| n.disk.chain.is_empty()) && core.contains(&0);
+        };
         if self.spec.partition.minority == Minority::Fork {
             let stands = |node: &&usize| self.nodes[**node].disk.head().is_some_and(|mine| mine.digest == head.digest);
             return core.iter().filter(stands).any(|node| head.record.member(&self.nodes[*node].id).is_some());
@@ -169,6 +172,20 @@ impl World {
         quorum.met_by(speaks)
     }
 
+    /// The newest record of the lineage that wins among those on these disks.
+    fn best_head(&self, core: &BTreeSet<usize>) -> Option<&Link> {
+        let heads = core.iter().filter_map(|node| self.nodes[*node].disk.head());
+        let best = |tokens: u64, lineage: &Digest, seq: u64| (tokens, std::cmp::Reverse(*lineage), seq);
+        heads.max_by_key(|head| best(head.record.tokens, &head.record.lineage, head.record.seq))
+    }
+
+    /// Those of a core that are still admitted: a ticket may be used up, or a revocation arrive, after all else is well.
+    fn flock_of(&self, core: &BTreeSet<usize>) -> BTreeSet<usize> {
+        let head = self.best_head(core).map(|head| Rc::clone(&head.record)).filter(|_| !self.gate.is_open());
+        let belongs = |node: &usize| head.as_ref().is_none_or(|record| self.belongs(*node, record));
+        core.iter().copied().filter(belongs).collect()
+    }
+
     fn prove_alive(&mut self, core: &BTreeSet<usize>) {
         let began = self.now;
         let bound = HEALED_MAX + 4 * self.options.grace;
@@ -177,7 +194,7 @@ impl World {
             // Looking is dear.
             let due = world.now >= looked + SECOND / 5;
             looked = if due { world.now } else { looked };
-            due && world.flown(core, began)
+            due && world.flown(&world.flock_of(core), began)
         });
         if self.violation.is_some() || self.beyond_repair {
             return;
@@ -187,7 +204,7 @@ impl World {
             return;
         }
         if !done {
-            let invariant = if self.one_head(core).is_some() { "L1 commits" } else { "L4 one head" };
+            let invariant = if self.one_head(&self.flock_of(core)).is_some() { "L1 commits" } else { "L4 one head" };
             let why =
                 format!("no {ROUNDS} common rounds within {} s of healing: {}", bound / SECOND, self.report(core));
             return self.violate(invariant, why);
@@ -197,7 +214,7 @@ impl World {
         let done = self.run_until(flown + bound, |world| {
             let due = world.now >= looked + SECOND / 5;
             looked = if due { world.now } else { looked };
-            due && world.complete(core)
+            due && world.complete(&world.flock_of(core))
         });
         if self.violation.is_none() && !self.beyond_repair && !done {
             let why =

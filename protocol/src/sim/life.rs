@@ -34,7 +34,8 @@ impl World {
             self.marks.hit("evidence after a restart");
         }
         let spec = self.spec.clone();
-        self.nodes[node].start(node, &self.keys, &spec, found);
+        let ticket = self.gate.ticket(node);
+        self.nodes[node].start(node, &self.keys, &spec, (found, ticket));
         self.nodes[node].started_at = self.now;
         self.note(|| Some(format!("n{node} starts")));
         self.observe(&Observed::Started { node });
@@ -230,6 +231,7 @@ impl World {
             Fault::Hang { node } => self.process(place(node), |process| process.hung = true),
             Fault::Damage { node } => self.damage(place(node)),
             Fault::Leave { node, back } => self.leave(place(node), back),
+            Fault::Revoke { node, whom, ticket } => self.revoke(place(node), place(whom), ticket),
             Fault::Ambush { node, moment, forgets, back } => {
                 self.nodes[place(node)].ambush = Some(Ambush { moment, forgets, back });
             }
@@ -349,6 +351,21 @@ impl World {
         }
     }
 
+    pub(super) fn mark_not_admitted(&mut self, why: &str) {
+        let marks = [
+            ("not_listed", "refused: not listed"),
+            ("no_ticket", "refused: no ticket"),
+            ("bad_signature", "refused: forged ticket"),
+            ("expired", "refused: expired ticket"),
+            ("used_up", "refused: ticket used up"),
+            ("revoked_identity", "refused: revoked identity"),
+            ("revoked_ticket", "refused: revoked ticket"),
+        ];
+        if let Some((_, mark)) = marks.iter().find(|(reason, _)| *reason == why) {
+            self.marks.hit(mark);
+        }
+    }
+
     pub(super) fn mark_notice(&mut self, notice: &Notice) {
         let mark = match notice {
             Notice::Committed { .. } => "round committed",
@@ -381,6 +398,9 @@ impl World {
         let liar = |id: &NodeId| self.keys.index(id).is_some_and(|node| self.nodes[node].liar.is_some());
         if record.revoked.iter().any(|id| liar(&NodeId(id.0)) && parent.revoked.binary_search(id).is_err()) {
             self.marks.hit("liar revoked");
+        }
+        if record.grants != parent.grants && record.kind == RecordKind::Commit {
+            self.marks.hit("member joined by a limited ticket");
         }
         for member in &parent.next.members {
             match record.member(&member.id) {

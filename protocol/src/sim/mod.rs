@@ -11,6 +11,7 @@
 mod ambush;
 pub mod disk;
 mod driver;
+pub mod gate;
 pub mod history;
 pub mod invariant;
 pub mod keys;

@@ -2,7 +2,7 @@
 
 use super::random::Random;
 use super::{MS, SECOND};
-use crate::run::{Codec, Minority};
+use crate::run::{AdmissionMode, Codec, Minority};
 use std::fmt;
 
 /// Options of one history. Each kind of fault is on with a probability of one half.
@@ -17,6 +17,9 @@ pub struct Options {
     pub grace: u64,
     pub codec: Codec,
     pub ed25519: bool,
+    pub admission: AdmissionMode,
+    /// The run's creator revokes tickets and identities.
+    pub revocations: bool,
     /// Rounds of the run; 0 = unbounded.
     pub rounds: u64,
     pub crashes: bool,
@@ -109,6 +112,11 @@ impl Options {
             20..=27 => options.split(&mut profile),
             _ => {}
         }
+        match profile.between(0, 99) {
+            0..=9 => options.admission = AdmissionMode::List,
+            10..=29 => (options.admission, options.revocations) = (AdmissionMode::Ticket, profile.chance(50)),
+            _ => {}
+        }
         options
     }
 
@@ -162,6 +170,8 @@ impl Options {
             grace: 10 * SECOND,
             codec: Codec::Int8,
             ed25519: false,
+            admission: AdmissionMode::Open,
+            revocations: false,
             rounds: 0,
             crashes: false,
             silent: false,
@@ -203,7 +213,7 @@ impl Options {
         self
     }
 
-    fn switches(&self) -> [(&'static str, bool); 21] {
+    fn switches(&self) -> [(&'static str, bool); 22] {
         [
             ("crashes", self.crashes),
             ("silent", self.silent),
@@ -225,6 +235,7 @@ impl Options {
             ("damage", self.damage),
             ("leaves", self.leaves),
             ("ambushes", self.ambushes),
+            ("revocations", self.revocations),
             ("late-votes", self.late_votes > 0),
         ]
     }
@@ -233,9 +244,9 @@ impl Options {
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on: Vec<&str> = self.switches().iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
-        let Self { nodes, first, founders, policy, codec, ed25519, rounds, liars, loss, .. } = self;
+        let Self { nodes, first, founders, policy, codec, ed25519, admission, rounds, liars, loss, .. } = self;
         write!(f, "nodes {nodes} (first {first}, founders {founders}, liars {liars}), minority {policy} after ")?;
-        write!(f, "{} s, {codec}, ed25519 {ed25519}, rounds {rounds}, ", self.grace / SECOND)?;
+        write!(f, "{} s, {codec}, ed25519 {ed25519}, admission {admission}, rounds {rounds}, ", self.grace / SECOND)?;
         write!(f, "a fault each {} ms for {} s, ", self.every / MS, self.duration / SECOND)?;
         write!(f, "delay {} ms, {} KiB/s, loss {loss} %: {}", self.delay / MS, self.capacity >> 10, on.join(" "))
     }

@@ -110,7 +110,7 @@ impl Node {
     }
 
     /// Starts the program on what the disk holds.
-    pub fn start(&mut self, index: usize, keys: &Keys, spec: &RunSpec, found: bool) {
+    pub fn start(&mut self, index: usize, keys: &Keys, spec: &RunSpec, (found, ticket): (bool, Vec<u8>)) {
         self.starts += 1;
         let stored = self.disk.head().map(|head| Stored {
             head: (*head.record).clone(),
@@ -130,7 +130,7 @@ impl Node {
             boot: self.starts << 20,
             found,
             stored,
-            ticket: Vec::new(),
+            ticket,
             force_fork: false,
             timing: Timing::default(),
         };

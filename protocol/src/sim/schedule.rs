@@ -83,6 +83,12 @@ pub enum Fault {
         node: u64,
         back: u64,
     },
+    /// One node is told that another, or its ticket, is revoked.
+    Revoke {
+        node: u64,
+        whom: u64,
+        ticket: bool,
+    },
     /// Dies as soon as it has said or done this, and comes back; if it forgets, with the disk from just before.
     Ambush {
         node: u64,
@@ -141,6 +147,7 @@ enum Kind {
     Hang,
     Damage,
     Leave,
+    Revoke,
     Ambush,
 }
 
@@ -162,6 +169,7 @@ fn kinds(options: &Options) -> Vec<Kind> {
         (options.hangs, 1, Kind::Hang),
         (options.damage, 1, Kind::Damage),
         (options.leaves, 1, Kind::Leave),
+        (options.revocations, 1, Kind::Revoke),
         (options.ambushes, 6, Kind::Ambush),
     ];
     all.into_iter().filter(|(on, ..)| *on).flat_map(|(_, times, kind)| std::iter::repeat_n(kind, times)).collect()
@@ -190,6 +198,7 @@ fn one(kind: Kind, random: &mut Random, options: &Options) -> Fault {
         Kind::Hang => Fault::Hang { node },
         Kind::Damage => Fault::Damage { node },
         Kind::Leave => Fault::Leave { node, back },
+        Kind::Revoke => Fault::Revoke { node, whom: a, ticket: random.chance(60) },
         Kind::Ambush => {
             let moments = [Moment::Estimate, Moment::Vote, Moment::Decision, Moment::Decision];
             let moment = random.pick(&moments).unwrap_or(Moment::Decision);

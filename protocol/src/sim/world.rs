@@ -1,6 +1,7 @@
 //! The event loop: time, nodes, network; one thing happens after another.
 
 use super::ambush::Sprung;
+use super::gate::Gate;
 use super::history::Violation;
 use super::invariant::{self, Invariant, Observed};
 use super::keys::Keys;
@@ -118,6 +119,7 @@ pub struct World {
     pub spec: RunSpec,
     pub run: Digest,
     pub keys: Keys,
+    pub gate: Gate,
     pub verifier: Box<dyn Verifier>,
     pub nodes: Vec<Node>,
     pub network: Network,
@@ -143,9 +145,10 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, options: Options, spec: RunSpec, schedule: Vec<Planned>) -> Self {
+    pub fn new(seed: u64, options: Options, mut spec: RunSpec, schedule: Vec<Planned>) -> Self {
         let mut random = Random::new(seed, "world");
         let keys = Keys::new(seed, options.nodes, options.ed25519);
+        let gate = Gate::draw(seed, &options, &keys, &mut spec);
         let network = Network::new(&options, &mut random);
         let nodes = (0..options.nodes).map(|index| Node::new(keys.id(index), &mut random)).collect();
         Self {
@@ -157,6 +160,7 @@ impl World {
             spec,
             verifier: keys.verifier(),
             keys,
+            gate,
             nodes,
             network,
             reductions: Reductions::default(),

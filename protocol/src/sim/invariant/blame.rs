@@ -22,7 +22,14 @@ impl Invariant for Blame {
         for output in *outputs {
             let Output::Refuse { peer, refusal } = output else { continue };
             self.seen += 1;
-            let honest = world.keys.index(peer).is_some_and(|peer| world.nodes[peer].liar.is_none());
+            let place = world.keys.index(peer);
+            let honest = place.is_some_and(|peer| world.nodes[peer].liar.is_none());
+            if let Refusal::NotAdmitted { why } = refusal {
+                let head = world.nodes[*node].head();
+                let may = head.zip(place).is_some_and(|(head, peer)| world.belongs(peer, &head.record));
+                require(!honest || !may, || format!("node {node} does not admit {peer:?} ({why}), who belongs here"))?;
+                continue;
+            }
             let blames = !matches!(refusal, Refusal::Stale | Refusal::Full);
             require(!honest || !blames, || format!("node {node} refuses honest {peer:?}: {refusal:?}"))?;
         }

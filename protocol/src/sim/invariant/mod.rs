@@ -168,7 +168,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(samples::Samples::default()),
         Box::new(mass::Mass::default()),
         Box::new(result::Exact::default()),
-        Box::new(membership::Membership),
+        Box::new(membership::Membership::default()),
         Box::new(attempts::Attempts::default()),
         Box::new(bounds::Bounds::default()),
         Box::new(recovery::Recovery::default()),

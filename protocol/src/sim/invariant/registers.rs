@@ -1,6 +1,7 @@
 //! S5: what one incarnation says in votes it says once, in rising order, and has on its disk before anybody hears it.
 
 use super::{Invariant, Observed, require};
+use crate::engine::Register;
 use crate::message::{Message, Question, Stamp, Value};
 use crate::sim::disk::Write;
 use crate::sim::world::{World, kind};
@@ -13,6 +14,8 @@ type Voice = (NodeId, u64, Digest);
 #[derive(Default)]
 pub(super) struct Registers {
     said: BTreeMap<(Voice, Digest, Stamp), (Value, bool)>,
+    /// What was on a disk, whether or not it left the node: it may be said later.
+    written: BTreeMap<(Voice, Digest, Stamp), (Value, bool)>,
     newest: BTreeMap<Voice, Stamp>,
     /// The lineages of the records that votes followed, by their digests.
     lineages: BTreeMap<Digest, Digest>,
@@ -24,13 +27,41 @@ impl Invariant for Registers {
     }
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
-        if let Observed::Stored { write: Write::Vote { register, .. }, .. } = event {
-            self.lineages.insert(register.parent, register.lineage);
+        match event {
+            Observed::Stored { node, write: Write::Vote { register, .. } } => {
+                self.lineages.insert(register.parent, register.lineage);
+                self.signed(*node, world.nodes[*node].id, register)
+            }
+            Observed::Sent { node, bytes, .. } if matches!(kind(bytes), "estimate" | "vote") => {
+                self.heard(*node, bytes, world)
+            }
+            _ => Ok(()),
         }
-        let Observed::Sent { node, bytes, .. } = event else { return Ok(()) };
-        if !matches!(kind(bytes), "estimate" | "vote") {
-            return Ok(());
+    }
+}
+
+impl Registers {
+    /// What a register holds that it did not hold before was signed now: after all that was heard of its incarnation.
+    fn signed(&mut self, node: usize, id: NodeId, register: &Register) -> Result<(), String> {
+        let Stamp { seq, instance, .. } = register.stamp;
+        let estimate = register.estimate.iter().map(|(ballot, value)| (*ballot, 1, value, false));
+        let vote = register.vote.iter().map(|(ballot, value, voted)| (*ballot, 2, value, *voted));
+        let voice = (id, register.incarnation, register.lineage);
+        let newest = self.newest.get(&voice).copied().unwrap_or_default();
+        for (ballot, phase, value, voted) in estimate.chain(vote) {
+            let stamp = Stamp { seq, instance, ballot, phase };
+            let place = (voice, register.parent, stamp);
+            let word = (value.clone(), voted);
+            let known = self.written.get(&place) == Some(&word);
+            require(known || stamp > newest, || {
+                format!("node {node} signs {word:?} at {stamp:?}, and others have heard it at {newest:?}")
+            })?;
+            self.written.insert(place, word);
         }
+        Ok(())
+    }
+
+    fn heard(&mut self, node: usize, bytes: &[u8], world: &World) -> Result<(), String> {
         let Some(opened) = world.open(bytes) else { return Ok(()) };
         let (question, incarnation, ballot, phase, value, voted) = match opened.message {
             Message::Estimate(said) => (said.question, said.incarnation, said.ballot, 1, said.value, false),
@@ -41,25 +72,15 @@ impl Invariant for Registers {
         let lineage = self.lineages.get(&parent).copied().unwrap_or_default();
         let stamp = Stamp { seq, instance, ballot, phase };
         let voice = (opened.sender, incarnation, lineage);
-        let written = world.nodes[*node].disk.register.as_ref();
-        let durable = written.is_some_and(|r| {
-            let same = r.incarnation == incarnation && r.lineage == lineage;
-            // A register moves on to the next place while the one before is said again.
-            same && (r.stamp >= stamp || r.stamp.seq > seq)
-        });
-        require(durable, || {
-            format!("node {node} says {stamp:?} before it is on its disk, which has {:?}", written.map(|r| r.stamp))
+        let place = (voice, parent, stamp);
+        let word = (value, voted);
+        let durable = world.nodes[node].disk.register.as_ref();
+        require(self.written.get(&place) == Some(&word), || {
+            format!("node {node} says {word:?} at {stamp:?} before it is on its disk, which has {durable:?}")
         })?;
-        if let Some(known) = self.said.get(&(voice, parent, stamp)) {
-            return require(*known == (value.clone(), voted), || {
-                format!("node {node} says {value:?} {voted} at {stamp:?}, and said {known:?} before")
-            });
-        }
         let newest = self.newest.entry(voice).or_default();
-        let rises = stamp > *newest || stamp.seq == newest.seq && stamp.instance == newest.instance;
-        let before = *newest;
-        *newest = before.max(stamp);
-        self.said.insert((voice, parent, stamp), (value, voted));
-        require(rises, || format!("node {node} says {stamp:?} for the first time after {before:?}"))
+        *newest = stamp.max(*newest);
+        let known = self.said.entry(place).or_insert_with(|| word.clone());
+        require(*known == word, || format!("node {node} says {word:?} at {stamp:?}, and said {known:?} before"))
     }
 }

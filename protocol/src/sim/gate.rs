@@ -1,0 +1,134 @@
+//! Who may become a member of a simulated run: lists, tickets of every kind, and what their creator revokes.
+
+use super::keys::Keys;
+use super::options::Options;
+use super::random::Random;
+use super::world::World;
+use crate::admission::{Revocation, SubjectKind, Ticket};
+use crate::engine::io::Input;
+use crate::record::Record;
+use crate::run::{AdmissionMode, RunSpec};
+use crate::{Digest, wire};
+
+/// Where the keys of a run's creator are found: it is no node.
+const CREATOR: usize = 1 << 20;
+
+/// What a node can show.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    pub ticket: Ticket,
+    pub grant: Digest,
+    /// Signed by somebody else than the run's creator.
+    forged: bool,
+}
+
+/// The rules of one run, and what its nodes hold. Without a rule all are admitted.
+#[derive(Clone, Debug, Default)]
+pub struct Gate {
+    mode: Option<AdmissionMode>,
+    passes: Vec<Option<Pass>>,
+    listed: Vec<bool>,
+}
+
+impl Gate {
+    /// Writes the rules into the run's specification and hands out what goes with them. Founders are always admitted:
+    /// their lineages may meet another.
+    pub fn draw(seed: u64, options: &Options, keys: &Keys, spec: &mut RunSpec) -> Self {
+        if options.admission == AdmissionMode::Open {
+            return Self::default();
+        }
+        let mut random = Random::new(seed, "gate");
+        let founds = |node: usize| node < options.founders;
+        let mode = options.admission;
+        spec.admission.mode = mode;
+        if mode == AdmissionMode::List {
+            let listed: Vec<bool> = (0..options.nodes).map(|node| founds(node) || random.chance(75)).collect();
+            let ids = listed.iter().enumerate().filter(|(_, listed)| **listed).map(|(node, _)| keys.id(node));
+            spec.admission.allow = ids.collect();
+            spec.admission.allow.sort_unstable();
+            return Self { mode: Some(mode), passes: vec![None; options.nodes], listed };
+        }
+        let creator = keys.signer(CREATOR);
+        spec.creator = Some(creator.id());
+        let run = spec.digest();
+        let (shared, few) = (random.draw(), random.between(1, 3) as u32);
+        let pass = |node: usize| {
+            let own = Some(keys.id(node));
+            let nonce = random.draw();
+            let ordinary = (creator.as_ref(), nonce, own, 0, 0);
+            let kind = if founds(node) { 0 } else { random.between(0, 9) };
+            let forger = keys.signer(node);
+            let (signer, nonce, holder, expires, uses) = match kind {
+                0..=2 => ordinary,
+                3..=5 => (creator.as_ref(), shared, None, 0, few),
+                6 => (creator.as_ref(), nonce, own, 0, 2),
+                7 => (creator.as_ref(), nonce, None, random.between(2, 15), 0),
+                8 => (forger.as_ref(), nonce, own, 0, 0),
+                _ => return None,
+            };
+            let ticket = Ticket::sign(signer, &run, nonce, holder, expires, uses);
+            Some(Pass { grant: ticket.grant(&run), ticket, forged: kind == 8 })
+        };
+        Self { mode: Some(mode), passes: (0..options.nodes).map(pass).collect(), listed: Vec::new() }
+    }
+
+    /// What the node was started with.
+    pub fn ticket(&self, node: usize) -> Vec<u8> {
+        self.pass(node).map(|pass| wire::encode_ticket(&pass.ticket)).unwrap_or_default()
+    }
+
+    pub fn pass(&self, node: usize) -> Option<&Pass> {
+        self.passes.get(node)?.as_ref()
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.mode.is_none()
+    }
+
+    /// Whether a node that is no member may be let in by the record after this one, by the terms that it holds, uses
+    /// apart.
+    pub fn lets_in(&self, node: usize, record: &Record) -> bool {
+        match self.mode {
+            None | Some(AdmissionMode::Open) => true,
+            Some(AdmissionMode::List) => self.listed.get(node) == Some(&true),
+            Some(AdmissionMode::Ticket) => self.pass(node).is_some_and(|pass| {
+                let current = pass.ticket.expires == 0 || record.round < pass.ticket.expires;
+                !pass.forged && current && !record.revoked.contains(&pass.grant)
+            }),
+        }
+    }
+
+    /// Whether its ticket has uses left after this record.
+    pub fn has_uses(&self, node: usize, record: &Record) -> bool {
+        self.pass(node).is_none_or(|pass| {
+            let used = record.grants.iter().find(|entry| entry.grant == pass.grant).map_or(0, |entry| entry.uses);
+            pass.ticket.uses == 0 || used < pass.ticket.uses
+        })
+    }
+}
+
+impl World {
+    /// Whether this node is a member of the flock that stands on `record`, or can become one.
+    pub fn belongs(&self, node: usize, record: &Record) -> bool {
+        let id = self.keys.id(node);
+        let open = self.gate.is_open() || record.member(&id).is_some();
+        let revoked = record.revoked.contains(&Digest(id.0));
+        !revoked && (open || (self.gate.lets_in(node, record) && self.gate.has_uses(node, record)))
+    }
+
+    /// The creator tells one node that another, or the ticket that it came with, is not welcome any more.
+    pub(super) fn revoke(&mut self, told: usize, whom: usize, ticket: bool) {
+        let Some(creator) = self.spec.creator.is_some().then(|| self.keys.signer(CREATOR)) else { return };
+        // Somebody has to be left.
+        if whom < self.options.founders || !self.nodes[told].working() {
+            return;
+        }
+        let (kind, subject) = match self.gate.pass(whom).filter(|_| ticket) {
+            Some(pass) => (SubjectKind::Ticket, pass.grant),
+            None => (SubjectKind::Identity, Digest(self.keys.id(whom).0)),
+        };
+        self.marks.hit("admission revoked");
+        let revocation = Revocation::sign(creator.as_ref(), &self.run, kind, subject);
+        self.feed(told, Input::Revoke { revocation });
+    }
+}
