@@ -111,9 +111,11 @@ impl World {
     /// Whether this node is a member of the flock that stands on `record`, or can become one.
     pub fn belongs(&self, node: usize, record: &Record) -> bool {
         let id = self.keys.id(node);
-        let open = self.gate.is_open() || record.member(&id).is_some();
-        let revoked = record.revoked.contains(&Digest(id.0));
-        !revoked && (open || (self.gate.lets_in(node, record) && self.gate.has_uses(node, record)))
+        let welcome = || {
+            let revoked = record.revoked.contains(&Digest(id.0));
+            !revoked && self.gate.lets_in(node, record) && self.gate.has_uses(node, record)
+        };
+        record.member(&id).is_some() || welcome()
     }
 
     /// The creator tells one node that another, or the ticket that it came with, is not welcome any more.
