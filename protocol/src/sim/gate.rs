@@ -9,6 +9,7 @@ use crate::engine::io::Input;
 use crate::record::Record;
 use crate::run::{AdmissionMode, RunSpec};
 use crate::{Digest, wire};
+use std::collections::BTreeSet;
 
 /// Where the keys of a run's creator are found: it is no node.
 const CREATOR: usize = 1 << 20;
@@ -28,6 +29,8 @@ pub struct Gate {
     mode: Option<AdmissionMode>,
     passes: Vec<Option<Pass>>,
     listed: Vec<bool>,
+    /// What the creator has revoked.
+    pub revoked: BTreeSet<Digest>,
 }
 
 impl Gate {
@@ -46,7 +49,7 @@ impl Gate {
             let ids = listed.iter().enumerate().filter(|(_, listed)| **listed).map(|(node, _)| keys.id(node));
             spec.admission.allow = ids.collect();
             spec.admission.allow.sort_unstable();
-            return Self { mode: Some(mode), passes: vec![None; options.nodes], listed };
+            return Self { mode: Some(mode), passes: vec![None; options.nodes], listed, ..Self::default() };
         }
         let creator = keys.signer(CREATOR);
         spec.creator = Some(creator.id());
@@ -69,7 +72,7 @@ impl Gate {
             let ticket = Ticket::sign(signer, &run, nonce, holder, expires, uses);
             Some(Pass { grant: ticket.grant(&run), ticket, forged: kind == 8 })
         };
-        Self { mode: Some(mode), passes: (0..options.nodes).map(pass).collect(), listed: Vec::new() }
+        Self { mode: Some(mode), passes: (0..options.nodes).map(pass).collect(), ..Self::default() }
     }
 
     /// What the node was started with.
@@ -129,6 +132,7 @@ impl World {
             Some(pass) => (SubjectKind::Ticket, pass.grant),
             None => (SubjectKind::Identity, Digest(self.keys.id(whom).0)),
         };
+        self.gate.revoked.insert(subject);
         self.marks.hit("admission revoked");
         let revocation = Revocation::sign(creator.as_ref(), &self.run, kind, subject);
         self.feed(told, Input::Revoke { revocation });
