@@ -17,6 +17,7 @@ pub mod audit;
 pub mod ballot;
 pub mod certificate;
 pub mod codec;
+pub mod difference;
 pub mod digest;
 pub mod divergence;
 pub mod engine;

@@ -133,6 +133,8 @@ pub struct Ready {
     pub leave: bool,
     /// The payload holds the difference of this lineage as well (`protocol.md` §9).
     pub merges: Option<Digest>,
+    /// What that difference counts for beside `tokens`; 0 exactly when nothing is merged.
+    pub merged_tokens: u64,
     /// Round-trip times, by ascending place in the head record's list of members.
     #[serde(deserialize_with = "bounded::list::<_, _, RTTS_MAX>")]
     pub rtts: Vec<PeerRtt>,

@@ -82,6 +82,12 @@ pub enum Plant {
     /// Engine: who comes back from a fork keeps the register that speaks in it. What it signed there is further than the
     /// lineage that it returns to, so that it contradicts nothing, and says nothing for as long: L1.
     ForkAndVote,
+    /// Engine and succession: a lineage that is listed as merged is merged again. S7.
+    MergeAgain,
+    /// Difference: what is merged is not cut to the limit of its length. S11.
+    NoClip,
+    /// Difference and succession: what is merged weighs far more than it may. S11.
+    WeighDifference,
 }
 
 impl Plant {
@@ -123,6 +129,9 @@ impl Plant {
         Self::PanicAtSkip,
         Self::Disturbed,
         Self::ForkAndVote,
+        Self::MergeAgain,
+        Self::NoClip,
+        Self::WeighDifference,
     ];
 
     /// Its name in tables: `ignore-seen-vote`.

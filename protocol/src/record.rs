@@ -1,6 +1,8 @@
 //! The hash-chained records that rounds end in (`protocol.md` §6).
 
+use crate::difference::Limits;
 use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX};
+use crate::plant::{Plant, planted};
 use crate::run::Codec;
 use crate::wire::number::numbered;
 use crate::wire::{self, ShapeError, bounded};
@@ -8,6 +10,8 @@ use crate::{Digest, NodeId};
 use serde::{Deserialize, Serialize};
 
 mod shape;
+
+pub(crate) use shape::merged_with;
 
 /// What a record says. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +58,8 @@ pub struct Record {
     /// Positions below the cursor that were returned unused, ascending and apart.
     #[serde(deserialize_with = "bounded::list::<_, _, FREE_SPANS_MAX>")]
     pub free: Vec<Span>,
-    /// Lineages whose difference has been taken in, ascending.
+    /// Other lineages whose work is in the state, ascending: those whose difference has been taken in, and those that this
+    /// one has forked from.
     #[serde(deserialize_with = "bounded::list::<_, _, MERGED_MAX>")]
     pub merged: Vec<Digest>,
     /// How often each ticket has been used, by ascending ticket.
@@ -107,6 +112,10 @@ pub struct NextRound {
     pub rung: u8,
     pub dwell: u8,
     pub verdicts: u8,
+    /// The most tokens that a READY's difference may count for, and the median norm that its length is measured by (bits
+    /// of an f32): [`crate::difference::Limits`] of the newest COMMIT; zero after a fork.
+    pub merge_tokens: u64,
+    pub merge_norm_bits: u32,
     /// By ascending member id.
     #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
     pub members: Vec<Member>,
@@ -195,6 +204,17 @@ impl Record {
     pub fn member(&self, id: &NodeId) -> Option<&Member> {
         let index = self.member_index(id)?;
         self.next.members.get(index)
+    }
+
+    /// What a difference may be in the next round.
+    pub fn merge_limits(&self) -> Limits {
+        Limits { tokens: self.next.merge_tokens, norm_bits: self.next.merge_norm_bits }
+    }
+
+    /// Whether the work of a lineage is in the state, or may be: a full list is one that nothing can be added to.
+    pub fn has_merged(&self, lineage: &Digest) -> bool {
+        let listed = self.merged.binary_search(lineage).is_ok();
+        (listed && !planted!(Plant::MergeAgain)) || self.merged.len() >= MERGED_MAX || self.lineage == *lineage
     }
 
     /// Place of a member in the list: its bit in a set of members.

@@ -34,6 +34,8 @@ fn genesis() -> Record {
         contributors: vec![],
         update: Digest::default(),
         tokens: 0,
+        merged: vec![],
+        next: NextRound { merge_tokens: 0, merge_norm_bits: 0, ..record().next },
         ..record()
     }
 }
@@ -144,6 +146,8 @@ fn a_genesis_record_is_bare() {
             ("update", &|r| r.update = digest(1)),
             ("tokens", &|r| r.tokens = 1),
             ("contributors", &|r| r.contributors = record().contributors),
+            ("merged", &|r| r.merged = record().merged),
+            ("limits of merges", &|r| r.next.merge_tokens = 1),
         ],
     );
 }
@@ -206,6 +210,9 @@ fn a_commit_follows_its_parent() {
             ("beyond the lease", &|r| r.contributors[0].samples += 1),
             ("too many steps", &|r| r.contributors[0].steps = 31),
             ("tokens from nowhere", &|r| r.tokens += 1),
+            ("more weight for merges", &|r| r.next.merge_tokens += 1),
+            ("longer merges", &|r| r.next.merge_norm_bits += 1),
+            ("a merged lineage less", &|r| r.merged.clear()),
         ],
     );
 }
@@ -226,6 +233,7 @@ fn a_skip_follows_its_parent() {
             ("a member less", &|r| r.next.members.truncate(1)),
             ("other settings", &|r| r.next.rung += 1),
             ("a free span less", &|r| r.free.clear()),
+            ("a merged lineage more", &|r| r.merged.push(digest(0x52))),
         ],
     );
     let skip = unchanged(RecordKind::Skip);
@@ -238,6 +246,8 @@ fn a_fork_follows_its_parent() {
     let mut fork = unchanged(RecordKind::Fork);
     fork.next.members.truncate(1);
     fork.free.clear();
+    fork.merged = vec![record().lineage, digest(0x51)];
+    (fork.next.merge_tokens, fork.next.merge_norm_bits) = (0, 0);
     cannot_follow(
         &record(),
         &fork,
@@ -248,6 +258,9 @@ fn a_fork_follows_its_parent() {
             ("another state", &|r| r.state_root = digest(9)),
             ("another base", &|r| r.base = digest(9)),
             ("the cursor goes back", &|r| r.cursor -= 1),
+            ("without the lineage that it left", &|r| r.merged = record().merged),
+            ("with another", &|r| r.merged.push(digest(0x52))),
+            ("with weight for merges", &|r| r.next.merge_tokens = 1),
         ],
     );
 }

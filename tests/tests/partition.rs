@@ -127,6 +127,19 @@ impl Flock {
         assert!(!records.is_empty(), "something was committed");
     }
 
+    /// What was learned in a lineage that gave way comes into the state of those who stayed, once.
+    fn assert_merged(&mut self, lineage: &Value, stayed: &[usize]) {
+        for node in stayed {
+            self.nodes[*node].wait(LIMIT, "merged", |e| e["lineage"] == *lineage).expect("the fork's work is merged");
+        }
+        for node in &self.nodes {
+            let events = node.events();
+            let merged = events.iter().filter(|e| e["event"] == "merged" && e["lineage"] == *lineage).count();
+            assert!(merged <= 1, "merged {merged} times: {}", node.last_words());
+        }
+        self.assert_one_history();
+    }
+
     fn commits_since(&mut self, node: usize, mark: usize, count: usize) {
         let mut from = mark;
         for _ in 0..count {
@@ -171,7 +184,9 @@ fn a_cut_flock_goes_on_where_the_quorum_is_and_is_one_again_when_healed() {
         assert_eq!(forked["members"].as_array().map(Vec::len), Some(2), "together: {forked}");
     }
     flock.commits_since(3, marks[3], 3);
+    let forked = flock.nodes[3].wait(LIMIT, "forked", |_| true).expect("it was seen before")["lineage"].clone();
     flock.heal(&[0, 1, 2, 3, 4]);
+    flock.assert_merged(&forked, &[0, 1, 2]);
 
     // All five vote again, then two, two and one: nobody has the quorum.
     for node in 0..NODES {

@@ -10,6 +10,7 @@ use super::chain::{self, Link, NoChain};
 use super::divergence;
 use super::head::Head;
 use super::ledger::Job;
+use super::merging::Left;
 use crate::net::NetHandle;
 use crate::net::fetch::{Expect, FetchError, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
 use starling_protocol::certificate::Split;
@@ -48,6 +49,8 @@ pub struct Arrived {
     pub certificate: Option<Certificate>,
     pub bytes: u64,
     pub seconds: f64,
+    /// The lineage that this node has left on the way, if it has, and what it keeps of it.
+    pub left: Option<Left>,
 }
 
 /// Why it did not get there.
@@ -82,6 +85,8 @@ pub struct Task {
     pub bytes: AtomicU64,
     /// Where the state stands by now, if it has moved.
     pub reached: Mutex<Option<Link>>,
+    /// What is kept of the lineage held now, once it is left.
+    pub left: Mutex<Option<Left>>,
 }
 
 /// Told how many bytes have come so far.
@@ -114,7 +119,8 @@ impl Task {
         };
         let bytes = self.bytes.load(Ordering::Relaxed);
         let Link { record, certificate, .. } = link;
-        Ok(Arrived { record, certificate, bytes, seconds: started.elapsed().as_secs_f64() })
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Ok(Arrived { record, certificate, bytes, seconds: started.elapsed().as_secs_f64(), left })
     }
 
     /// From the head held here; by way of a snapshot if the sources have dropped the updates in between.
@@ -264,6 +270,7 @@ impl Task {
             Ok(())
         };
         tokio::try_join!(download, writing)?;
+        self.leave_lineage().await?;
         let (store, link) = (self.store.clone(), offer.link.clone());
         let before = offer.before.as_ref().map(|before| before.record.clone());
         let adopt = move || store.finish_adopt(&manifest, &link.record, link.certificate.as_ref(), before.as_ref());
@@ -273,6 +280,19 @@ impl Task {
         reloaded.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
         self.reach(&offer.link);
         Ok(offer.link.clone())
+    }
+
+    /// The chain held here is about to be replaced: keeps what was learned in it, if it is of another lineage.
+    async fn leave_lineage(&self) -> Result<(), Failed> {
+        let lineage = self.head.record.lineage;
+        if lineage == self.errand.lineage || lineage == Digest::default() {
+            return Ok(());
+        }
+        let (reply, kept) = oneshot::channel();
+        self.ledger(Job::Leave { reply }).await?;
+        let kept = kept.await.map_err(|_| Failed::because("the ledger stopped"))?;
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some((lineage, kept));
+        Ok(())
     }
 
     /// Fetches the updates of a chain and replays them; returns the last link.

@@ -6,7 +6,7 @@ use super::ledger::{Done, Job, Ledger, Update};
 use super::reduction::Reduction;
 use super::trainer::{self, Happened, TrainerHandle};
 use super::view::Gauges;
-use super::{candidate, catch_up, ending};
+use super::{candidate, catch_up, difference, ending};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
 use crate::watch::event::{Committed, Event};
@@ -38,6 +38,7 @@ pub enum Outcome {
     CatchUpProgress { bytes: u64 },
     CaughtUp(Result<Box<catch_up::Arrived>, catch_up::Failed>),
     Fetched { key: AttemptKey, record: Digest, outcome: Result<Box<candidate::Arrived>, String> },
+    Mixed { round: u64, base: Digest, lineage: Digest, outcome: Result<difference::Mixed, difference::Lost> },
     ShardsFetched(Result<(), String>),
 }
 
@@ -107,6 +108,8 @@ pub struct Driver {
     pub(super) router: crate::reduce::BulkRouter,
     /// The last pseudo-gradient and its digest, for as many attempts and rounds as it takes until a COMMIT has it.
     pub(super) delta: Option<(Digest, Arc<Vec<f32>>)>,
+    /// The same with a difference mixed into it.
+    pub(super) mixed: Option<difference::Mixed>,
     pub(super) fetching: Vec<Fetching>,
     pub(super) fetched: Vec<Fetched>,
     /// A round to train once the ledger holds its base and the shards are here.
@@ -156,6 +159,7 @@ impl Driver {
             reduction: None,
             router: crate::reduce::BulkRouter::new(parts.run),
             delta: None,
+            mixed: None,
             fetching: Vec::new(),
             fetched: Vec::new(),
             wanted_round: None,
@@ -174,6 +178,7 @@ impl Driver {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut signals = Signals::new()?;
         driver.feed(Input::Tick).await?;
+        driver.recall_difference().await?;
         for event in parts.early {
             driver.net_event(event).await?;
         }
@@ -282,6 +287,7 @@ impl Driver {
             Outcome::CatchUpProgress { bytes } => self.feed(Input::CatchUpProgress { bytes }).await,
             Outcome::CaughtUp(outcome) => self.caught_up(outcome).await,
             Outcome::Fetched { key, record, outcome } => self.fetched(key, record, outcome).await,
+            Outcome::Mixed { round, base, lineage, outcome } => self.mixed((round, base), lineage, outcome).await,
             Outcome::ShardsFetched(outcome) => {
                 self.shards_under_way = false;
                 if let Err(why) = outcome {

@@ -11,8 +11,8 @@ const MEMORY_SLACK: u64 = 300 << 20;
 pub fn check(model: &ModelConfig, options: &TrainerOptions) -> Result<u64, Failure> {
     let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
     let vector = 4 * model.parameters();
-    // Canonical parameters and momentum, the pseudo-gradient, one that the last commit left out, and one buffer for
-    // updates under way: two encoded ones, each at most half of it.
+    // Canonical parameters and momentum, the pseudo-gradient, one that the last commit left out or that a difference is
+    // mixed into, and one buffer for updates under way: two encoded ones, each at most half of it.
     let needed = estimate.total() + 5 * vector + MEMORY_SLACK;
     let mut system = sysinfo::System::new();
     system.refresh_memory();

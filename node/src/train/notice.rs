@@ -58,6 +58,7 @@ fn count(notice: &Notice) {
             metrics::counter!("starling_forks_total").increment(1);
             metrics::gauge!("starling_quorum").set(1.0);
         }
+        Notice::Merged { .. } => metrics::counter!("starling_merged_total").increment(1),
         Notice::SplitBrain { .. } => metrics::counter!("starling_split_brain_total").increment(1),
         Notice::NewIncarnation { .. } => metrics::counter!("starling_incarnations_total").increment(1),
         Notice::OwnFault { .. } => metrics::counter!("starling_own_faults_total").increment(1),
@@ -78,6 +79,7 @@ fn event(notice: Notice) -> Option<Event> {
         Notice::AttemptFailed { round, attempt, suspect, reason } => {
             Event::AttemptFailed { round, attempt, suspect: suspect.map(|s| s.to_string()), reason }
         }
+        Notice::Merged { lineage, round } => Event::Merged { lineage: lineage.to_string(), round },
         Notice::MemberJoined { member, round } => Event::MemberJoined { member: member.to_string(), round },
         Notice::MemberLeft { member, round, reason } => {
             Event::MemberLeft { member: member.to_string(), round, reason: reason.into() }

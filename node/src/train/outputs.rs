@@ -53,6 +53,8 @@ impl Driver {
                 self.trainer.next_generation();
             }
             Output::Reduce { key, members, codec } => self.reduce(key, members, codec),
+            Output::Merge { round, base, tokens, merge } => self.mix((round, base), tokens, merge),
+            Output::DropDifference { lineage } => self.drop_difference(lineage),
             Output::Abandon { key } => self.abandon(key),
             Output::Speculate { key, update, outer_lr, momentum } => {
                 let at_hand = self.update_at_hand(&update);
@@ -79,7 +81,7 @@ impl Driver {
                     self.router.leave(key);
                 }
                 if mine {
-                    self.delta = None;
+                    (self.delta, self.mixed) = (None, None);
                 }
             }
             Output::VerifyState => self.ledger(Job::Verify).await?,
@@ -161,7 +163,7 @@ impl Driver {
             tokens: trained.tokens,
             seconds: trained.seconds,
         });
-        self.delta = Some((trained.payload, trained.delta));
+        (self.delta, self.mixed) = (Some((trained.payload, trained.delta)), None);
         let (upload_kbps, reduce_us) = self.gauges.last_reduction();
         let norm_bits = trained.norm.to_bits();
         let measured = Measured { step_us: trained.step_us, upload_kbps, reduce_us, norm_bits };
@@ -186,7 +188,8 @@ impl Driver {
 
     fn reduce(&mut self, key: AttemptKey, members: Vec<Contribution>, codec: Codec) {
         let mine = members.iter().find(|member| member.member == self.me).map(|member| member.payload);
-        let Some((_, delta)) = self.delta.clone().filter(|(payload, _)| Some(*payload) == mine) else {
+        let mut held = self.delta.iter().chain(&self.mixed).cloned();
+        let Some((_, delta)) = held.find(|(payload, _)| Some(*payload) == mine) else {
             let reason = "this node no longer has the contribution that it announced".into();
             self.later(Input::ReduceFailed { key, suspect: None, reason });
             return;
@@ -300,6 +303,7 @@ impl Driver {
             head: self.state.head(),
             bytes: AtomicU64::new(0),
             reached: Mutex::new(None),
+            left: Mutex::new(None),
         };
         let results = self.results.clone();
         let progress_results = self.results.clone();
@@ -323,7 +327,11 @@ impl Driver {
                 self.show(Event::CaughtUp { seq: arrived.record.seq, bytes: arrived.bytes, seconds: arrived.seconds });
                 self.forget_attempts(arrived.record.seq);
                 self.check_admission(&arrived.record);
-                self.feed(Input::CaughtUp { record: arrived.record, certificate: arrived.certificate }).await?;
+                let catch_up::Arrived { record, certificate, left, .. } = *arrived;
+                self.feed(Input::CaughtUp { record: record.clone(), certificate }).await?;
+                if let Some(left) = left {
+                    self.note_left(left, &record).await?;
+                }
                 self.start_wanted_round().await
             }
             Err(failed) => {

@@ -4,7 +4,7 @@ use super::chain::Link;
 use starling_protocol::engine::succession;
 use starling_protocol::identity::Ed25519Signer;
 use starling_protocol::message::{Message, Question, Value, Vote};
-use starling_protocol::record::{Contributor, Measured, Member, Record, RecordKind, Role, Span};
+use starling_protocol::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use starling_protocol::run::{AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, InnerSpec, Minority, ModelSpec};
 use starling_protocol::run::{OuterSpec, PartitionSpec, RunSpec, SyncSpec};
 use starling_protocol::{Digest, NodeId, Signer, certificate, wire};
@@ -123,6 +123,7 @@ pub fn commit(parent: &Link, update: Digest) -> Record {
         contributors: vec![contributor],
         update,
         tokens: parent.record.tokens + 100,
+        next: NextRound { merge_tokens: 100, ..parent.record.next.clone() },
         ..parent.record.clone()
     }
 }

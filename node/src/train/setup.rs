@@ -187,6 +187,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     let beginning = Beginning { found, force_fork: args.force_lineage, ticket: origin.admission() };
     let engine = engine(&identity, &spec, &store, &canonical, beginning)?;
     let naming = Naming {
+        node: identity.node_id(),
         spec: spec_bytes.clone(),
         tensors: tensors.iter().map(|t| TensorShape { name: t.name.clone(), shape: t.shape.clone() }).collect(),
         extras: tokenizer_file(&origin)?,
@@ -347,6 +348,8 @@ fn no_record(spec: &RunSpec) -> Record {
             rung: 0,
             dwell: 0,
             verdicts: 0,
+            merge_tokens: 0,
+            merge_norm_bits: 0,
             members: Vec::new(),
         },
     }

@@ -141,6 +141,21 @@ pub enum Event {
         /// Whether this node's lineage gives way to it.
         yields: bool,
     },
+    /// This node has left a lineage for another, and keeps what was learned there, until it is merged.
+    DifferenceKept {
+        lineage: String,
+        tokens: u64,
+    },
+    /// What was learned in a lineage that gave way cannot be merged from here.
+    DifferenceLost {
+        lineage: String,
+        reason: String,
+    },
+    /// What was learned in a lineage that gave way is in the state now.
+    Merged {
+        lineage: String,
+        round: u64,
+    },
     /// Two certified records contradict each other, and here are both certificates.
     SplitBrain {
         ours: String,

@@ -198,6 +198,15 @@ fn plain_line(event: &Event) -> Option<String> {
         Event::RolledBack { from_seq, to_seq } => format!(
             "this node was off the flock's head: dropped record {from_seq} and fetches the flock's state at {to_seq}"
         ),
+        Event::DifferenceKept { lineage, tokens } => {
+            format!("left lineage {}; what it learned from {tokens} tokens is kept, to be merged", short(lineage))
+        }
+        Event::DifferenceLost { lineage, reason } => {
+            format!("what lineage {} learned is not merged from here: {reason}", short(lineage))
+        }
+        Event::Merged { lineage, round } => {
+            format!("round {round}: what lineage {} learned is merged", short(lineage))
+        }
         Event::CatchingUp { seq, sources, afresh } => {
             let what = if *afresh { "state" } else { "updates" };
             format!("fetching {what} up to record {seq} from {sources} peers")

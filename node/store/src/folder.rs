@@ -7,7 +7,7 @@
 //! db/         RocksDB: records, certificates, candidates, snapshot manifests, head, vote register
 //! updates/    encoded updates of records and candidates, named by digest
 //! chunks/ab/  1 MiB chunks of the canonical state, named by digest
-//! private/    the node's own optimizer state, sealed
+//! private/    the node's own state: optimizer, and what lineages that gave way have learned; sealed
 //! tmp/        files being written; emptied at each start
 //! damaged/    the last chain that failed its checks, set aside
 //! ballast     space to give back when the disk is full

@@ -1,4 +1,4 @@
-//! The node's own state: AdamW moments and whatever else only this node needs.
+//! The node's own state: AdamW moments, differences of lineages, and whatever else only this node needs.
 //!
 //! It survives [`Store::reset_chain`]; losing it is no reason to stop. It is two f32 a parameter, so it is written and
 //! read piece by piece, and never in memory beside the vectors that it comes from.
@@ -53,6 +53,18 @@ impl Store {
         let path = self.private_path(name)?;
         let opened = SealedReader::open(&path, &KIND, BYTES_MAX, Part::Private);
         Ok(note(&path, opened)?.map(|file| PrivateReader { file, path }))
+    }
+
+    /// Removes what was written under `name`, if anything was.
+    ///
+    /// # Errors
+    /// [`StoreError::Malformed`] for another name, [`StoreError::Io`] when it cannot be removed.
+    pub fn remove_private(&self, name: &str) -> Result<(), StoreError> {
+        let path = self.private_path(name)?;
+        match fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(StoreError::io("remove", &path, 0, e)),
+            _ => Ok(()),
+        }
     }
 
     fn private_path(&self, name: &str) -> Result<PathBuf, StoreError> {

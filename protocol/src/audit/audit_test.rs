@@ -17,8 +17,15 @@ fn commit(parent: &Record, absent: &[u8], samples: impl Fn(usize) -> u64) -> Rec
     let contribution = |(at, member): (usize, &crate::record::Member)| {
         let samples = samples(at).min(member.lease.count);
         let statements = vec![];
-        let ready =
-            Ready { start: member.lease.start, samples, tokens: samples, statements, merges: None, ..sample::ready() };
+        let ready = Ready {
+            start: member.lease.start,
+            samples,
+            tokens: samples,
+            statements,
+            merges: None,
+            merged_tokens: 0,
+            ..sample::ready()
+        };
         SignedReady { member: member.id, ready, digest: digest(at as u8), bytes: vec![] }
     };
     let present = parent.next.members.iter().filter(|member| !absent.contains(&member.id.0[0]));
@@ -40,7 +47,8 @@ fn three() -> Vec<Record> {
                 let kind = StatementKind::Joins;
                 let says = Statement { kind, id: node(joiner), incarnation: 1, grant: Digest::default() };
                 let (start, samples) = (member.lease.start, member.lease.count);
-                let ready = Ready { start, samples, statements: vec![says], merges: None, ..sample::ready() };
+                let ready =
+                    Ready { start, samples, statements: vec![says], merges: None, merged_tokens: 0, ..sample::ready() };
                 SignedReady { member: member.id, ready, digest: digest(5), bytes: vec![] }
             })
             .collect();

@@ -5,7 +5,7 @@ use super::Engine;
 use super::attempt::set_digest;
 use super::decision::{ATTEMPTS_MAX, Instance};
 use super::round::{Round, Training};
-use super::succession::SignedReady;
+use super::succession::{SignedReady, merging};
 use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, member_indices};
 use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId};
@@ -39,6 +39,7 @@ impl Engine {
         }
         self.note_quorum_ready();
         self.cut_short_if_late();
+        self.give_way_to_rival();
         let Some(round) = &self.round else { return };
         if round.attempt == 0 {
             self.gather_expected();
@@ -95,7 +96,9 @@ impl Engine {
         let awaited = if self.still_awaits() {
             round.awaited
         } else {
-            round.expected.iter().find(|id| !self.is_complete(id, round)).copied()
+            let incomplete = round.expected.iter().find(|id| !self.is_complete(id, round)).copied();
+            // All are here: who merges what another merges, too, says its READY anew.
+            incomplete.or_else(|| self.rivals(round, round.expected.iter()).first().copied())
         };
         if !round.expected.is_empty() && awaited.is_none() {
             if round.expected.contains(&self.me) {
@@ -116,7 +119,8 @@ impl Engine {
             waited >= allowed || self.fault(id, round).is_some()
         };
         // The next attempt leaves out all that are missing: worth it when none of them is about to come.
-        let mut missing = round.expected.iter().filter(|id| !self.is_complete(id, round));
+        let rivals = self.rivals(round, round.expected.iter());
+        let mut missing = round.expected.iter().filter(|id| rivals.contains(id) || !self.is_complete(id, round));
         if missing.all(late) && !planted!(Plant::NoDeadline) {
             self.next_attempt();
         }
@@ -173,7 +177,10 @@ impl Engine {
         let votes = |id: &NodeId| self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some());
         let counts = |id: &NodeId| round.attempt < VOTERS_ONLY || votes(id);
         let live = |id: &&NodeId| counts(id) && self.is_present(id) && self.fault(id, round).is_none();
-        round.members.iter().filter(live).filter_map(|id| self.ready_of(id, round)).cloned().collect()
+        let ready: Vec<&SignedReady> =
+            round.members.iter().filter(live).filter_map(|id| self.ready_of(id, round)).collect();
+        let rivals = self.rivals(round, ready.iter().map(|c| &c.member));
+        ready.into_iter().filter(|c| !rivals.contains(&c.member)).cloned().collect()
     }
 
     /// A set as a value of the vote on it.
@@ -192,11 +199,14 @@ impl Engine {
         })
     }
 
-    /// The contributions of a set, by ascending member, if this node has all of their READYs.
+    /// The contributions of a set, by ascending member, if this node has all of their READYs and they can be averaged.
     fn contributions_of(&self, round: &Round, value: &Value) -> Option<Vec<SignedReady>> {
         let ready = |index: usize| self.ready_of(round.members.get(index)?, round).cloned();
         let all: Option<Vec<SignedReady>> = member_indices(&value.members).map(ready).collect();
-        all.filter(|all| set_digest(all) == value.digest)
+        all.filter(|all| {
+            let merging = all.iter().filter_map(|c| Some((c.member, c.ready.merges?)));
+            set_digest(all) == value.digest && merging::rivals(&round.parent, merging).is_empty()
+        })
     }
 
     fn vote_on_set(&mut self) {

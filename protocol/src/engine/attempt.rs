@@ -68,7 +68,8 @@ impl Engine {
         let by_id: BTreeMap<NodeId, &SignedReady> = contributions.iter().map(|c| (c.member, c)).collect();
         let in_ring = ring::order(&round.parent, members.iter().copied());
         let contribution = |c: &&SignedReady| {
-            let tokens = if planted!(Plant::EqualWeights) { 1 } else { c.ready.tokens };
+            let tokens = c.ready.tokens.saturating_add(c.ready.merged_tokens);
+            let tokens = if planted!(Plant::EqualWeights) { 1 } else { tokens };
             Contribution { member: c.member, tokens, payload: c.ready.payload }
         };
         let reduce = Output::Reduce {

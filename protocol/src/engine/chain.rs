@@ -175,6 +175,8 @@ impl Engine {
                 members: standing.record.contributors.iter().map(|c| c.member).collect(),
                 tokens: standing.record.tokens,
             });
+            let before = self.head.as_ref().map_or_else(Vec::new, |head| head.record.merged.clone());
+            self.tell_merged(&before, &standing.record.merged, round);
         }
         for member in after.difference(&before) {
             self.notice(Notice::MemberJoined { member: *member, round });
@@ -214,6 +216,7 @@ impl Engine {
         self.cut = Cut::default();
         self.catch_up.ahead_since = None;
         self.heed_witnesses();
+        self.heed_merged();
     }
 
     fn end_if_spent(&mut self) -> bool {

@@ -114,7 +114,7 @@ impl Engine {
             let signed = SignedReady { member: opened.sender, ready, digest: opened.digest, bytes: bytes.clone() };
             let head = self.head.as_ref()?;
             let here = signed.ready.base == head.base && signed.ready.lineage == head.record.lineage;
-            (same && here && self.fits_round(&signed)).then_some(signed)
+            (same && here && self.fits_round(&signed).is_ok()).then_some(signed)
         };
         let readys: Option<Vec<SignedReady>> = listed.iter().zip(&candidate.readys).map(open).collect();
         readys.filter(|readys| super::attempt::set_digest(readys) == candidate.key.set)

@@ -3,7 +3,7 @@
 use super::Engine;
 use super::io::{Finish, Notice, Output, Refusal};
 use super::peer::{Incarnation, Peer, make_room};
-use super::succession::SignedReady;
+use super::succession::{SignedReady, merging};
 use crate::admission;
 use crate::limits::READY_BYTES_MAX;
 use crate::message::{Head, Hello, Join, Message, Phase, Ready};
@@ -12,6 +12,8 @@ use crate::{Digest, NodeId};
 
 /// Why somebody is not admitted against whom there is evidence.
 const CONTRADICTED: &str = "contradicted_itself";
+/// What is wrong with a READY that is not of the head record, or of nobody in it.
+const LEASE: &str = "ready that does not fit its lease";
 
 impl Engine {
     pub(super) fn peer_up(&mut self, id: NodeId) {
@@ -176,9 +178,9 @@ impl Engine {
             return self.refuse(from, Refusal::Malformed { what: "ready beyond its size" });
         }
         let signed = SignedReady { member: from, ready, digest, bytes: bytes.to_vec() };
-        if !self.fits_round(&signed) {
-            // Of the same state but another lease: the sender stands on another record of it, or says nonsense.
-            return self.refuse(from, Refusal::Malformed { what: "ready that does not fit its lease" });
+        // Of the same state but another lease: the sender stands on another record of it, or says nonsense.
+        if let Err(what) = self.fits_round(&signed) {
+            return self.refuse(from, Refusal::Malformed { what });
         }
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.pace.note(Phase::Training, signed.ready.measured.step_us.into());
@@ -190,22 +192,29 @@ impl Engine {
         self.stirs &= !(self.still_awaits() && self.is_large());
     }
 
-    /// Whether a READY agrees with the head record; true as well if it is about another state.
-    pub(super) fn fits_round(&self, signed: &SignedReady) -> bool {
-        let (ready, Some(head)) = (&signed.ready, &self.head) else { return true };
+    /// Whether a READY agrees with the head record; it does if it is about another state.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn fits_round(&self, signed: &SignedReady) -> Result<(), &'static str> {
+        let (ready, Some(head)) = (&signed.ready, &self.head) else { return Ok(()) };
         if ready.base != head.base || ready.lineage != head.record.lineage {
-            return true;
+            return Ok(());
         }
-        let Some(member) = head.record.member(&signed.member) else { return false };
         let record = &head.record;
+        let member = record.member(&signed.member).ok_or(LEASE)?;
         let tokens_max = ready.samples.saturating_mul(u64::from(self.spec.model.seq_len));
-        Some(ready.round) == record.round.checked_add(1)
+        let fits = Some(ready.round) == record.round.checked_add(1)
             && ready.state_root == record.state_root
             && ready.start == member.lease.start
             && ready.samples <= member.lease.count
             && ready.steps <= record.next.inner_steps
-            && ready.tokens <= tokens_max
-            && ready.merges.is_none_or(|lineage| record.merged.binary_search(&lineage).is_err())
+            && ready.tokens <= tokens_max;
+        if !fits {
+            return Err(LEASE);
+        }
+        let allowed = merging::allowed(record, &signed.member, ready);
+        if allowed { Ok(()) } else { Err("ready that merges what it may not") }
     }
 
     /// The head moved: READYs that came before it are checked now.
@@ -215,12 +224,12 @@ impl Engine {
         let past = |ready: &Ready| ready.lineage == lineage && ready.round < round;
         self.peers.values_mut().for_each(|peer| peer.forget_readys(past));
         let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(&lineage, round, &base)?)));
-        let bad: Vec<NodeId> = early.filter(|(_, signed)| !self.fits_round(signed)).map(|(id, _)| id).collect();
-        for id in bad {
+        let bad = early.filter_map(|(id, signed)| Some((id, self.fits_round(signed).err()?)));
+        for (id, what) in bad.collect::<Vec<(NodeId, &'static str)>>() {
             if let Some(peer) = self.peers.get_mut(&id) {
                 peer.drop_ready(&lineage, &base);
             }
-            self.refuse(id, Refusal::Malformed { what: "ready that does not fit its lease" });
+            self.refuse(id, Refusal::Malformed { what });
         }
     }
 

@@ -3,6 +3,7 @@
 use super::config::{Candidate, Register};
 use crate::admission::Revocation;
 use crate::certificate::Split;
+use crate::difference::Difference;
 use crate::evidence::Contradiction;
 use crate::message::{Certificate, Evidence, Phase};
 use crate::record::{Measured, Record, Span};
@@ -29,8 +30,19 @@ pub struct AttemptKey {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contribution {
     pub member: NodeId,
+    /// What it weighs: its own tokens, and those that a difference in it counts for.
     pub tokens: u64,
     pub payload: Digest,
+}
+
+/// A difference to mix into a contribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merge {
+    pub lineage: Digest,
+    /// What it counts for.
+    pub tokens: u64,
+    /// The median norm that it is cut by, as in [`crate::difference::Limits`].
+    pub norm_bits: u32,
 }
 
 /// Names a write; [`Output::Send`] may wait for it.
@@ -63,6 +75,12 @@ pub enum Input {
         payload: Digest,
         measured: Measured,
     },
+    /// The driver holds, on disk, what a lineage that gave way has learned, in place of any before. Said at a start and
+    /// after a catch-up that has led to another lineage.
+    Difference { difference: Difference },
+    /// The contribution that [`Output::Merge`] asked for, made for this round from this state; without a digest the
+    /// difference is not whole, and gone.
+    Mixed { round: u64, base: Digest, payload: Option<Digest> },
     /// A measured round-trip time to a peer.
     Rtt { peer: NodeId, micros: u32 },
     /// Bytes moved in the attempt's reduction.
@@ -120,6 +138,11 @@ pub enum Output {
     CutShort { round: u64 },
     /// Stop the inner steps of this round and forget them.
     StopTraining { round: u64 },
+    /// Mix the difference that is held into the contribution of so many tokens just trained
+    /// ([`crate::difference::Mix`]); answer with `Mixed`. The contribution itself is kept, too: it may be offered without.
+    Merge { round: u64, base: Digest, tokens: u64, merge: Merge },
+    /// The difference of this lineage is of no use any more: somebody has merged it.
+    DropDifference { lineage: Digest },
     /// Average these contributions. Members are in ring order; mine is the one made for this round.
     Reduce { key: AttemptKey, members: Vec<Contribution>, codec: Codec },
     /// Drop everything of this attempt: streams, partial sums, speculative state. My contribution stays until a
@@ -219,6 +242,11 @@ pub enum Notice {
         round: u64,
         members: Vec<NodeId>,
         tokens: u64,
+    },
+    /// What this lineage had learned, which gave way to this one, is in the state now.
+    Merged {
+        lineage: Digest,
+        round: u64,
     },
     MemberJoined {
         member: NodeId,

@@ -24,6 +24,8 @@
 //!
 //! *Partitions* ([`partition`]). Without a quorum in reach the run's policy says what happens after a grace.
 //!
+//! *Merging* ([`merging`]). What a lineage that gave way has learned goes into one contribution to the winner.
+//!
 //! *Liveness* ([`liveness`]). Silence, lost connections and missing progress count against a member; slow but moving
 //! does not. Deadlines are measured, and count only time in which this node itself was awake.
 
@@ -38,6 +40,7 @@ mod fetch;
 mod inbox;
 pub mod io;
 mod liveness;
+mod merging;
 mod outbox;
 mod partition;
 mod peer;
@@ -52,6 +55,7 @@ pub use peer::PEERS_MAX;
 pub use view::{EvidenceView, Held, MemberState, MemberView, QuorumView, View, Waiting};
 
 use crate::admission::Revocation;
+use crate::difference::Difference;
 use crate::identity::{NodeId, Signer, Verifier};
 use crate::run::RunSpec;
 use crate::{Digest, wire};
@@ -110,6 +114,8 @@ pub struct Engine {
     /// Where this start of the process has said READY, newest last.
     offered: VecDeque<(Digest, u64, Digest)>,
     round: Option<Round>,
+    /// What the driver keeps of a lineage that gave way, until somebody has merged it.
+    difference: Option<Difference>,
     catch_up: CatchUp,
     cut: Cut,
     tokens: u64,
@@ -154,6 +160,7 @@ impl Engine {
             contribution: None,
             offered: VecDeque::new(),
             round: None,
+            difference: None,
             catch_up: CatchUp::default(),
             cut: Cut::default(),
             tokens: 0,
@@ -209,6 +216,8 @@ impl Engine {
                 let work = round::Work { samples, tokens, steps, loss_q16, payload, measured };
                 self.trained(round, base, work);
             }
+            Input::Difference { difference } => self.hold_difference(difference),
+            Input::Mixed { round, base, payload } => self.mixed(round, base, payload),
             Input::Rtt { peer, micros } => self.measured_rtt(peer, micros),
             Input::ReduceProgress { key, bytes } => self.reduce_progress(&key, bytes),
             Input::Reduced { key, update } => self.reduced(&key, update),

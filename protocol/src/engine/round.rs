@@ -7,6 +7,7 @@ use super::clock::Moment;
 use super::decision::{Holding, Instance};
 use super::fetch::Fetching;
 use super::io::{AttemptKey, Finish, Output, PersistToken};
+use super::merging::Mixed;
 use super::succession::{self, SignedReady};
 use crate::message::{Certificate, Leave, Message, Ready};
 use crate::record::{Measured, Record};
@@ -117,6 +118,8 @@ pub(super) struct Work {
 pub(super) struct Contribution {
     pub start: u64,
     pub work: Work,
+    /// With a difference mixed into it.
+    pub mixed: Option<Mixed>,
     /// The READY that offered it last: one for each round, also over SKIPs.
     pub ready: Option<SignedReady>,
 }
@@ -225,14 +228,16 @@ impl Engine {
             return;
         }
         let Some(lease) = head.record.lease_of(&self.me) else { return };
-        self.contribution = Some(Contribution { start: lease.start, work, ready: None });
+        self.contribution = Some(Contribution { start: lease.start, work, mixed: None, ready: None });
         let place = (head.record.lineage, number, base);
         if self.offered.contains(&place) {
             // As after another lineage that came to nothing. What was offered here before is lost: a new start, since two
             // contributions of one are a lie.
             self.renew();
         }
-        self.offer();
+        if !self.mix() {
+            self.offer();
+        }
     }
 
     /// Says READY with the contribution that is at hand, if it used this round's lease. One that a COMMIT left out is
@@ -241,7 +246,7 @@ impl Engine {
         let statements = self.statements();
         let rtts = self.rtts();
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
-        let Some(Contribution { start, work, ready: said }) = self.contribution.clone() else { return };
+        let Some(Contribution { start, work, mixed, ready: said }) = self.contribution.clone() else { return };
         let fits = head.record.lease_of(&self.me).is_some_and(|l| l.start == start && work.samples <= l.count);
         if !fits || work.steps > head.record.next.inner_steps {
             self.contribution = None;
@@ -256,6 +261,12 @@ impl Engine {
             round.own = Some(Own::new(signed, self.now));
             return;
         }
+        let mixed = mixed.filter(|mixed| mixed.is_for(round.number, &round.base));
+        round.training = Training::Done;
+        if mixed.as_ref().is_some_and(|mixed| mixed.payload.is_none()) {
+            return;
+        }
+        let merge = mixed.as_ref().map(|mixed| mixed.merge);
         let ready = Ready {
             lineage: head.record.lineage,
             round: round.number,
@@ -267,14 +278,14 @@ impl Engine {
             tokens: work.tokens,
             steps: work.steps,
             loss_q16: work.loss_q16,
-            payload: work.payload,
+            payload: mixed.and_then(|mixed| mixed.payload).unwrap_or(work.payload),
             measured: work.measured,
             statements,
             leave: self.leaving.is_some(),
-            merges: None,
+            merges: merge.map(|merge| merge.lineage),
+            merged_tokens: merge.map_or(0, |merge| merge.tokens),
             rtts,
         };
-        round.training = Training::Done;
         let sealed = wire::seal(self.signer.as_ref(), &self.run, &Message::Ready(ready.clone()));
         let opened =
             sealed.and_then(|bytes| Ok((wire::open(self.verifier.as_ref(), &self.run, &bytes)?.digest, bytes)));
@@ -294,10 +305,11 @@ impl Engine {
         }
     }
 
-    /// Says READY once more, as a new start: what the one before said does not count any more.
+    /// Says READY once more, as a new start: what the one before said does not count any more. It merges nothing.
     pub(super) fn offer_anew(&mut self) {
         if let Some(contribution) = &mut self.contribution {
             contribution.ready = None;
+            contribution.mixed = None;
         }
         if let Some(round) = &mut self.round {
             round.own = None;

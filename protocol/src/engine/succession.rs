@@ -1,15 +1,17 @@
 //! Building records: pure functions of the parent, the contributions and the update, so that nobody proposes
 //! (`protocol.md` §6).
 
+use crate::difference::Limits;
 use crate::lease::{self, Pool};
-use crate::limits::{MERGED_MAX, VOTERS_MAX};
+use crate::limits::VOTERS_MAX;
 use crate::message::Ready;
 use crate::plant::{Plant, planted};
-use crate::record::{Contributor, Member, NextRound, Record, RecordKind, Role, Span, lineage};
+use crate::record::{Contributor, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
 use crate::run::RunSpec;
 use crate::{Digest, NodeId, ring};
 use turnover::{Seat, Turnover};
 
+pub(super) mod merging;
 mod turnover;
 
 /// Positions of which a fork has the use before it may come upon those of another fork: beyond what any flock reads.
@@ -81,13 +83,17 @@ pub fn commit(
     state_root: Digest,
 ) -> Option<Record> {
     let ascend = contributions.windows(2).all(|pair| pair[0].member < pair[1].member);
-    if contributions.is_empty() || !ascend || !contributions.iter().all(|c| fits(parent, c)) {
+    let merging = contributions.iter().filter_map(|c| Some((c.member, c.ready.merges?)));
+    let rivals = !merging::rivals(&parent_digest, merging).is_empty();
+    if contributions.is_empty() || !ascend || rivals || !contributions.iter().all(|c| fits(parent, c)) {
         return None;
     }
     let tokens = contributions.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.ready.tokens))?;
     let turnover = Turnover::new(parent, parent_digest, contributions);
     let (seats, grants) = turnover.seats();
     let (members, cursor, free) = leases(parent, spec, contributions, seats)?;
+    let contributors: Vec<Contributor> = contributions.iter().map(contributor).collect();
+    let Limits { tokens: merge_tokens, norm_bits: merge_norm_bits } = Limits::of(&contributors);
     Some(Record {
         run: parent.run,
         lineage: parent.lineage,
@@ -96,16 +102,16 @@ pub fn commit(
         kind: RecordKind::Commit,
         base: Digest::default(),
         round: parent.round.checked_add(1)?,
-        contributors: contributions.iter().map(contributor).collect(),
+        contributors,
         update,
         state_root,
         tokens,
         cursor,
         free,
-        merged: merged(parent, contributions),
+        merged: merging::merged(parent, contributions),
         grants,
         revoked: turnover.into_revoked(),
-        next: next_round(spec, members),
+        next: NextRound { merge_tokens, merge_norm_bits, ..next_round(spec, members) },
     })
 }
 
@@ -189,7 +195,8 @@ fn fork_by(parent: &Record, parent_digest: Digest, unit: u64, members: &[(NodeId
         kind: RecordKind::Fork,
         cursor,
         free,
-        next: NextRound { members: seats, ..parent.next.clone() },
+        merged: merged_with(&parent.merged, parent.lineage),
+        next: NextRound { members: seats, merge_tokens: 0, merge_norm_bits: 0, ..parent.next.clone() },
         ..skip(parent, parent_digest)?
     })
 }
@@ -207,15 +214,18 @@ fn unit(spec: &RunSpec) -> u64 {
 }
 
 fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
-    NextRound { inner_steps: spec.inner.steps, codec: spec.sync.codec, rung: 0, dwell: 0, verdicts: 0, members }
+    let (inner_steps, codec) = (spec.inner.steps, spec.sync.codec);
+    NextRound { inner_steps, codec, rung: 0, dwell: 0, verdicts: 0, merge_tokens: 0, merge_norm_bits: 0, members }
 }
 
-/// Whether a contribution was trained on a beginning of its member's lease, in steps of the round.
+/// Whether a contribution was trained on a beginning of its member's lease, in steps of the round, and merges only what
+/// it may.
 fn fits(parent: &Record, contribution: &SignedReady) -> bool {
     let ready = &contribution.ready;
     let inside = |lease: &Span| ready.start == lease.start && (1..=lease.count).contains(&ready.samples);
     let steps = (1..=parent.next.inner_steps).contains(&ready.steps);
-    steps && ready.tokens > 0 && parent.lease_of(&contribution.member).is_some_and(inside)
+    let merges = merging::allowed(parent, &contribution.member, ready);
+    steps && merges && ready.tokens > 0 && parent.lease_of(&contribution.member).is_some_and(inside)
 }
 
 fn contributor(contribution: &SignedReady) -> Contributor {
@@ -230,20 +240,6 @@ fn contributor(contribution: &SignedReady) -> Contributor {
         loss_q16: ready.loss_q16,
         measured: ready.measured,
     }
-}
-
-/// The lineages whose difference is in the state now.
-fn merged(parent: &Record, contributions: &[SignedReady]) -> Vec<Digest> {
-    let mut merged = parent.merged.clone();
-    let votes = |c: &&SignedReady| parent.member(&c.member).is_some_and(|member| member.role == Role::Voter);
-    for lineage in contributions.iter().filter(votes).filter_map(|c| c.ready.merges) {
-        if let Err(at) = merged.binary_search(&lineage)
-            && merged.len() < MERGED_MAX
-        {
-            merged.insert(at, lineage);
-        }
-    }
-    merged
 }
 
 /// The members of the next round with their leases, the cursor and the pool. What no longer belongs to anybody goes

@@ -4,6 +4,7 @@
 use super::{
     Estimate, Evidence, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote, Witness,
 };
+use crate::difference::MERGED_TOKENS_MAX;
 use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, STATEMENTS_MAX};
 use crate::limits::{RTTS_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX};
 use crate::plant::{Plant, planted};
@@ -81,6 +82,8 @@ fn ready(ready: &Ready) -> Result<(), ShapeError> {
     bounded("samples", ready.samples, SAMPLES_MAX, "between 1 and SAMPLES_MAX")?;
     bounded("tokens", ready.tokens, u64::MAX >> 8, "between 1 and 2^56")?;
     bounded("steps", ready.steps.into(), INNER_STEPS_MAX.into(), "between 1 and INNER_STEPS_MAX")?;
+    let merged = ready.merged_tokens <= MERGED_TOKENS_MAX && (ready.merged_tokens > 0) == ready.merges.is_some();
+    rule(merged, "merged_tokens", "be between 1 and 2^56 where a lineage is merged, and 0 where none is")?;
     rule(ready.start.checked_add(ready.samples).is_some(), "start", "leave room for the samples below 2^64")?;
     let norm = f32::from_bits(ready.measured.norm_bits);
     let good = norm.is_finite() && !norm.is_sign_negative();

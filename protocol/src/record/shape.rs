@@ -3,11 +3,23 @@
 use super::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX};
 use super::{NextRound, Record, RecordKind, Role, Span};
 use crate::Digest;
+use crate::difference::Limits;
 use crate::limits::VOTERS_MAX;
 use crate::wire::{ShapeError, check_ascending};
 
 fn rule(holds: bool, what: &'static str, must: &'static str) -> Result<(), ShapeError> {
     if holds { Ok(()) } else { Err(ShapeError::Rule { what, must }) }
+}
+
+/// A list of merged lineages with one more, if there is room.
+pub(crate) fn merged_with(merged: &[Digest], lineage: Digest) -> Vec<Digest> {
+    let mut merged = merged.to_vec();
+    if let Err(at) = merged.binary_search(&lineage)
+        && merged.len() < MERGED_MAX
+    {
+        merged.insert(at, lineage);
+    }
+    merged
 }
 
 pub(super) fn validate(record: &Record) -> Result<(), ShapeError> {
@@ -35,7 +47,10 @@ pub(super) fn validate_after(record: &Record, parent: &Record) -> Result<(), Sha
         rule(record.state_root == parent.state_root, "state_root", "be that of the record before")?;
         rule(record.base == parent.base_or(digest), "base", "name the record that made the state")?;
         let same = forks || (record.next == parent.next && record.free == parent.free);
-        return rule(same, "next", "be that of the record before in a skip");
+        rule(same, "next", "be that of the record before in a skip")?;
+        rule(!forks || record.merge_limits() == Limits::default(), "next", "allow no merge after a fork")?;
+        let merged = if forks { merged_with(&parent.merged, parent.lineage) } else { parent.merged.clone() };
+        return rule(record.merged == merged, "merged", "be that of the record before, and in a fork its lineage");
     }
     rule(Some(record.round) == parent.round.checked_add(1), "round", "be one above the record before")?;
     for contributor in &record.contributors {
@@ -46,6 +61,10 @@ pub(super) fn validate_after(record: &Record, parent: &Record) -> Result<(), Sha
         let steps = contributor.steps <= parent.next.inner_steps;
         rule(steps, "contributors", "not have made more steps than the round has")?;
     }
+    let limits = Limits::of(&record.contributors);
+    rule(record.merge_limits() == limits, "next", "limit merges by its contributors")?;
+    let kept = parent.merged.iter().all(|lineage| record.merged.binary_search(lineage).is_ok());
+    rule(kept, "merged", "hold what the record before holds")?;
     let sum = record.contributors.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.tokens));
     rule(sum == Some(record.tokens), "tokens", "grow by the contributors' tokens")
 }
@@ -59,6 +78,8 @@ fn genesis(record: &Record) -> Result<(), ShapeError> {
     rule(record.base == zero, "base", MUST)?;
     rule(record.update == zero, "update", MUST)?;
     rule(record.tokens == 0, "tokens", MUST)?;
+    rule(record.merged.is_empty(), "merged", MUST)?;
+    rule(record.merge_limits() == Limits::default(), "next", MUST)?;
     rule(record.contributors.is_empty(), "contributors", MUST)
 }
 

@@ -1,11 +1,12 @@
 //! A node's disk: what is on it survives, what is on its way may not.
 
+use super::merging::Kept;
 use super::trainer::State;
 use crate::Digest;
 use crate::NodeId;
 use crate::engine::{Candidate, Register};
 use crate::message::{Certificate, Evidence};
-use crate::record::Record;
+use crate::record::{Record, RecordKind};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -35,6 +36,10 @@ pub struct Disk {
     pub candidates: Vec<Held>,
     /// Against whom, and the proof.
     pub evidence: BTreeMap<NodeId, Evidence>,
+    /// The FORK record that the node has stood on last, and its state.
+    pub base: Option<(Rc<Record>, Rc<State>)>,
+    /// What a lineage that gave way has learned.
+    pub difference: Option<Kept>,
 }
 
 /// One batch: on the disk as a whole, or not at all.
@@ -70,6 +75,9 @@ impl Disk {
                 self.candidates.extend(candidate);
             }
             Write::Commit { link, state } => {
+                if link.record.kind == RecordKind::Fork {
+                    self.base = self.state.clone().map(|state| (Rc::clone(&link.record), state));
+                }
                 self.chain.push(link);
                 self.state = state.or(self.state.take());
                 self.candidates.clear();

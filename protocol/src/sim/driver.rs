@@ -27,6 +27,8 @@ impl World {
             Output::CutShort { round } => self.cut_short(node, round),
             Output::StopTraining { .. } => self.process(node, |process| process.training = None),
             Output::Reduce { key, members, .. } => self.reduce(node, key, members),
+            Output::Merge { round, base, tokens, merge } => self.mix(node, (round, base), tokens, merge),
+            Output::DropDifference { lineage } => self.drop_difference(node, &lineage),
             Output::Abandon { key } => self.abandon(node, key),
             Output::Speculate { key, update, outer_lr, momentum } => {
                 self.speculate(node, (key, update), outer_lr, momentum);
@@ -150,10 +152,14 @@ impl World {
     fn reduce(&mut self, node: usize, key: AttemptKey, contributions: Vec<Contribution>) {
         let offer = self.nodes[node].process.as_ref().and_then(|process| process.offer.clone());
         let own = contributions.iter().find(|c| c.member == self.nodes[node].id).map(|c| c.payload);
-        let Some(offer) = offer.filter(|offer| Some(offer.payload) == own) else {
+        let mixed = self.nodes[node].process.as_ref().and_then(|process| process.mixed.as_ref());
+        let mixed = mixed.filter(|mixed| Some(mixed.payload) == own).map(|mixed| Rc::clone(&mixed.vector));
+        let plain = |offer: &Offer| Some(offer.payload) == own;
+        let held = offer.and_then(|o| Some((mixed.or_else(|| plain(&o).then(|| Rc::clone(&o.vector)))?, o.left_out)));
+        let Some((vector, left_out)) = held else {
             return self.violate("S7 mass conservation", format!("node {node} averages what it does not hold"));
         };
-        if offer.left_out {
+        if left_out {
             self.marks.hit("contribution left out and offered again");
         }
         let members: Vec<usize> = contributions.iter().filter_map(|c| self.keys.index(&c.member)).collect();
@@ -162,7 +168,7 @@ impl World {
             self.marks.hit("set decided by vote");
         }
         self.process(node, |process| process.reducing = Some(key));
-        match self.reductions.join(key, (node, &offer), (members.clone(), contributions), codec) {
+        match self.reductions.join(key, (node, vector), (members.clone(), contributions), codec) {
             Err(why) => self.violate("S10 attempt isolation", why),
             Ok(true) => self.run_reduction(key, &members),
             Ok(false) => {}
@@ -350,6 +356,7 @@ impl World {
             process.updates.clear();
             process.reducing = None;
             process.offer.take_if(|_| mine);
+            process.mixed.take_if(|_| mine);
             if let Some(offer) = process.offer.as_mut().filter(|_| key.is_some()) {
                 offer.left_out = true;
             }

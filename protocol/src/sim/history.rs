@@ -104,7 +104,7 @@ impl World {
             commits: count(RecordKind::Commit),
             skips: count(RecordKind::Skip),
             forks: count(RecordKind::Fork),
-            merges: self.marks.count("merge"),
+            merges: self.marks.count("merged"),
             virtual_time: self.now,
             events: self.events,
             trace: self.trace.as_ref().map_or(Digest::default(), |trace| Digest(*trace.finalize().as_bytes())),

@@ -112,8 +112,14 @@ impl World {
                 let link = self.nodes[to].disk.head()?;
                 let (head, base) = (&link.record, link.record.base_or(link.digest));
                 let (lineage, round) = (head.lineage, head.round + 1);
-                let wide = Ready { lineage, round, base, samples: 1 << 40, ..ready? };
-                return self.sealed(from, &Message::Ready(wide));
+                let said = Ready { lineage, round, base, ..ready? };
+                let merged_tokens = head.next.merge_tokens + 1 + self.random.between(0, 1 << 30);
+                let lie = match self.random.between(0, 1) {
+                    0 => Ready { samples: 1 << 40, ..said },
+                    // With more weight than what it merges may have.
+                    _ => Ready { merges: Some(Digest([7; 32])), merged_tokens, ..said },
+                };
+                return self.sealed(from, &Message::Ready(lie));
             }
         }
         Some(Rc::new(bytes))

@@ -42,6 +42,7 @@ impl World {
         let phase = self.random.between(0, 100 * MS);
         self.schedule_own(phase, node, Event::Tick);
         self.feed(node, Input::Tick);
+        self.tell_difference(node);
     }
 
     pub(super) fn dial(&mut self, a: usize, b: usize) {
@@ -394,6 +395,9 @@ impl World {
         let votes = link.certificate.as_deref().map_or(0, |certificate| certificate.votes.len());
         if 2 * votes == voters && record.kind != RecordKind::Fork {
             self.marks.hit("distinguished half went on");
+        }
+        if record.kind == RecordKind::Commit && record.merged.len() > parent.merged.len() {
+            self.marks.hit("merged");
         }
         let liar = |id: &NodeId| self.keys.index(id).is_some_and(|node| self.nodes[node].liar.is_some());
         if record.revoked.iter().any(|id| liar(&NodeId(id.0)) && parent.revoked.binary_search(id).is_err()) {

@@ -19,6 +19,7 @@ mod liar;
 mod life;
 pub mod mark;
 pub mod measure;
+pub mod merging;
 pub mod minimise;
 pub mod network;
 pub mod options;

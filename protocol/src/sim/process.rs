@@ -51,6 +51,13 @@ pub struct Offer {
     pub left_out: bool,
 }
 
+/// A contribution with a difference mixed into it.
+#[derive(Clone, Debug)]
+pub struct Mixed {
+    pub payload: Digest,
+    pub vector: Rc<Vec<f32>>,
+}
+
 /// A training job.
 #[derive(Clone, Debug)]
 pub struct Training {
@@ -74,6 +81,7 @@ pub struct Process {
     pub updates: BTreeMap<(AttemptKey, Digest), Rc<Vec<u8>>>,
     pub speculated: BTreeMap<(AttemptKey, Digest), Rc<State>>,
     pub offer: Option<Offer>,
+    pub mixed: Option<Mixed>,
     pub training: Option<Training>,
     /// Numbers of the jobs under way; results of others are dropped.
     pub catching: Option<u64>,
@@ -141,6 +149,7 @@ impl Node {
             updates: BTreeMap::new(),
             speculated: BTreeMap::new(),
             offer: None,
+            mixed: None,
             training: None,
             catching: None,
             fetching: BTreeMap::new(),

@@ -1,7 +1,6 @@
 //! All-reduces as the network sees them: complete for each member at a time of its own, broken by any death, and at
 //! any stage for some of the members only.
 
-use super::process::Offer;
 use super::trainer;
 use crate::Digest;
 use crate::engine::io::{AttemptKey, Contribution};
@@ -37,7 +36,7 @@ impl Reductions {
     pub fn join(
         &mut self,
         key: AttemptKey,
-        (node, offer): (usize, &Offer),
+        (node, vector): (usize, Rc<Vec<f32>>),
         (members, contributions): (Vec<usize>, Vec<Contribution>),
         codec: Codec,
     ) -> Result<bool, String> {
@@ -56,7 +55,7 @@ impl Reductions {
             return Err(format!("one attempt {key:?}, two lists of contributions"));
         }
         group.joined.insert(node);
-        group.vectors.insert(node, Rc::clone(&offer.vector));
+        group.vectors.insert(node, vector);
         if group.broken || group.joined.len() < group.members.len() {
             return Ok(false);
         }

@@ -99,7 +99,8 @@ impl World {
         let state = if planted!(Plant::FlipCaughtUp) && self.random.chance(30) { state.damaged() } else { state };
         let lineage = self.nodes[node].disk.head().map(|mine| mine.record.lineage);
         if lineage.is_some_and(|lineage| lineage != head.record.lineage) {
-            self.marks.hit("merge");
+            self.marks.hit("other lineage taken");
+            self.keep_difference(node);
         }
         self.marks.hit("certificate by catch-up");
         let disk = &mut self.nodes[node].disk;
@@ -110,6 +111,7 @@ impl World {
             (process.head, process.state) = (Some(link), state);
             process.damaged = false;
             process.offer = None;
+            process.mixed = None;
             process.training = None;
             process.reducing = None;
             process.speculated.clear();
@@ -118,6 +120,7 @@ impl World {
         self.observe(&Observed::Replaced { node });
         let certificate = head.certificate.as_deref().cloned();
         self.feed(node, Input::CaughtUp { record: (*head.record).clone(), certificate });
+        self.tell_difference(node);
     }
 
     pub(super) fn fetch(&mut self, node: usize, key: AttemptKey, record: Digest, sources: &[NodeId]) {

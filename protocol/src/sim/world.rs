@@ -13,7 +13,7 @@ use super::random::Random;
 use super::reduction::Reductions;
 use super::schedule::Planned;
 use super::{MS, SECOND};
-use crate::engine::io::{AttemptKey, Input, Output, PersistToken, Time};
+use crate::engine::io::{AttemptKey, Input, Merge, Output, PersistToken, Time};
 use crate::record::RecordKind;
 use crate::run::RunSpec;
 use crate::wire;
@@ -65,6 +65,12 @@ pub enum Event {
         suspect: Option<usize>,
     },
     Verified,
+    Mixed {
+        round: u64,
+        base: Digest,
+        tokens: u64,
+        merge: Merge,
+    },
     Applied {
         key: AttemptKey,
         update: Digest,
@@ -274,6 +280,7 @@ impl World {
             Event::Failed { key, suspect } => self.reduce_failed(node, key, suspect),
             Event::Verified => self.verified(node),
             Event::Applied { key, update } => self.applied(node, (key, update)),
+            Event::Mixed { round, base, tokens, merge } => self.mixed(node, (round, base), tokens, merge),
             Event::Written { token } => self.written(node, token),
             Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),
             Event::Fetched { job, key, record, source } => self.fetched(node, (job, source), key, record),

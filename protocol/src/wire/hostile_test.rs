@@ -130,7 +130,7 @@ fn bodies_are_exact() {
 fn counts_of_messages() -> Vec<(&'static str, usize, usize)> {
     let ready_statements = FIELDS + 32 + 8 + 32 + 32 + 4 * 8 + 4 + 4 + 32 + 16;
     let statement = 1 + 32 + 8 + 32;
-    let ready_rtts = ready_statements + 8 + 2 * statement + 1 + 33;
+    let ready_rtts = ready_statements + 8 + 2 * statement + 1 + 33 + 8;
     let certificate = FIELDS + 32 + 8 + 32;
     vec![
         ("hello", FIELDS + 2, RUN_SPEC_BYTES_MAX),
@@ -156,7 +156,7 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     let merged = free + 8 + 16;
     let grants = merged + 8 + 32;
     let revoked = grants + 8 + 36;
-    let members = revoked + 8 + 32 + 8;
+    let members = revoked + 8 + 32 + 8 + 12;
     assert_eq!(record.len(), members + 8 + 2 * 59, "the places follow the record's layout");
     let lists = vec![contributors, free, merged, grants, revoked, members];
     let spec = encode_spec(&sample::spec());

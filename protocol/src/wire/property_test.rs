@@ -61,6 +61,7 @@ proptest! {
             samples: 1 + u64::from(numbers[2]),
             loss_q16: numbers[3],
             merges: leave.then_some(Digest(bytes)),
+            merged_tokens: u64::from(leave),
             statements,
             rtts,
             leave,

@@ -108,6 +108,8 @@ pub fn record() -> Record {
             rung: 2,
             dwell: 5,
             verdicts: 1,
+            merge_tokens: 61_440,
+            merge_norm_bits: 1.5f32.to_bits(),
             members: vec![
                 member(0x10, 1_440),
                 Member { role: Role::Learner, absent: 1, expected: false, ..member(0x20, 1_680) },
@@ -160,6 +162,7 @@ pub fn ready() -> Ready {
         ],
         leave: false,
         merges: Some(digest(0x52)),
+        merged_tokens: 15_360,
         rtts: vec![PeerRtt { peer: 1, rtt: 800 }],
     }
 }

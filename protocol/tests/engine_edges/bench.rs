@@ -33,6 +33,8 @@ pub struct Bench {
     pub writes: bool,
     /// All inputs so far with their times, where somebody wants to feed them again.
     pub script: Option<Vec<(u64, Input)>>,
+    /// Of every contribution.
+    pub norm: f32,
     reducing: Option<AttemptKey>,
     /// Its last estimate or vote.
     said: Option<Message>,
@@ -68,6 +70,7 @@ impl Bench {
             candidates,
             past: Vec::new(),
             evidence: BTreeMap::new(),
+            norm: 0.0,
             heard: Vec::new(),
             writes: true,
             script: None,
@@ -301,10 +304,11 @@ impl Bench {
             steps: 2,
             loss_q16: 1,
             payload: digest(member),
-            measured: Measured { step_us: 1_000, ..Measured::default() },
+            measured: Measured { step_us: 1_000, norm_bits: self.norm.to_bits(), ..Measured::default() },
             statements: Vec::new(),
             leave: false,
             merges: None,
+            merged_tokens: 0,
             rtts: Vec::new(),
         }
     }
@@ -362,8 +366,13 @@ impl Bench {
 
     /// One whole round with everybody; what came out with the last vote.
     pub fn commit(&mut self) -> Vec<Output> {
-        let before = self.record();
         let key = self.all_ready();
+        self.decide(key)
+    }
+
+    /// The attempt's result is complete everywhere and decided; what came out with the votes.
+    pub fn decide(&mut self, key: AttemptKey) -> Vec<Output> {
+        let before = self.record();
         let said = self.rebuild(key);
         let peers: Vec<u8> = before.voters().map(|member| member.id.0[0]).filter(|n| *n != ME).collect();
         for peer in &peers {

@@ -98,7 +98,16 @@ pub fn genesis(spec: &RunSpec, members: &[(u8, Role)]) -> Record {
     };
     let members: Vec<Member> = members.iter().enumerate().map(member).collect();
     let cursor = members.len() as u64 * LEASE;
-    let next = NextRound { inner_steps: 2, codec: spec.sync.codec, rung: 0, dwell: 0, verdicts: 0, members };
+    let next = NextRound {
+        inner_steps: 2,
+        codec: spec.sync.codec,
+        rung: 0,
+        dwell: 0,
+        verdicts: 0,
+        merge_tokens: 0,
+        merge_norm_bits: 0,
+        members,
+    };
     let record = Record {
         run: spec.digest(),
         lineage: digest(0x11),

@@ -6,6 +6,7 @@ mod certificates;
 mod evidence;
 mod fixture;
 mod garbage;
+mod merging;
 mod nonsense;
 mod restart;
 mod stalling;

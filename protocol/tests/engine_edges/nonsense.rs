@@ -156,6 +156,7 @@ fn any_value(instance: u32, digests: &[Digest], words: &mut Words<'_>) -> Value 
 fn any_ready(truth: Ready, lineage: Digest, base: Digest, words: &mut Words<'_>) -> Ready {
     let kind = StatementKind::ALL[words.below(2) as usize];
     let incarnation = if kind == StatementKind::Joins { words.next() } else { 0 };
+    let merges = (words.below(6) == 0).then_some(Digest([9; 32]));
     let statement = Statement { kind, id: id(words.below(6) as u8), incarnation, grant: Digest::default() };
     Ready {
         lineage,
@@ -168,7 +169,8 @@ fn any_ready(truth: Ready, lineage: Digest, base: Digest, words: &mut Words<'_>)
         measured: Measured { step_us: words.next() as u32, ..Measured::default() },
         statements: if words.below(2) == 0 { vec![statement] } else { Vec::new() },
         leave: words.below(4) == 0,
-        merges: (words.below(6) == 0).then_some(Digest([9; 32])),
+        merges,
+        merged_tokens: if merges.is_some() { words.near(1_000).clamp(1, 1 << 50) } else { 0 },
         ..truth
     }
 }

@@ -126,8 +126,9 @@ fn t21_one_that_gives_up_is_gone_on_without() {
         for peer in [2, 3] {
             bench.say(peer, &Message::Estimate(said.clone()));
         }
-        for peer in [2, 3] {
-            let vote = bench.vote(peer, said.value.clone(), 0);
+        // Both are for this round, also if the first of them decides it.
+        let votes = [2, 3].map(|peer| (peer, bench.vote(peer, said.value.clone(), 0)));
+        for (peer, vote) in votes {
             bench.hear(peer, vote);
         }
         assert_eq!((bench.record().round, bench.engine.view().round), (round, round), "every round commits");

@@ -216,7 +216,7 @@ fn t15_what_is_not_finite_is_void_before_it_counts() {
 #[test]
 fn t19_equivocation_is_refused_and_the_first_word_stays() {
     let equivocates = |outputs: &[Output]| matches!(refusals(outputs)[..], [Refusal::Equivocation { .. }]);
-    let mut bench = Bench::flock(4);
+    let mut bench = Bench::flock(5);
     let first = bench.ready(4);
     let second = Ready { payload: digest(7), ..first.clone() };
     assert!(refusals(&bench.say(4, &Message::Ready(first.clone()))).is_empty());
@@ -242,7 +242,7 @@ fn t19_equivocation_is_refused_and_the_first_word_stays() {
     bench.say(4, &Message::Vote(Vote { voted: false, ..vote(&other) }));
     assert!(equivocates(&bench.say(4, &Message::Vote(vote(&said.value)))));
     bench.meet_again(4);
-    assert!(commits(&bench.say(2, &Message::Vote(vote(&said.value)))).is_empty(), "two of four, and a liar");
+    assert!(commits(&bench.say(2, &Message::Vote(vote(&said.value)))).is_empty(), "two of five, and a liar");
     bench.say(3, &Message::Estimate(said.clone()));
     let outputs = bench.say(3, &Message::Vote(vote(&said.value)));
     assert_eq!(commits(&outputs).len(), 1);

@@ -1,6 +1,8 @@
 //! What the ledger is asked for, and what it answers.
 
 use crate::exit::Failure;
+use crate::train::difference::Lost;
+use starling_protocol::difference::Difference;
 use starling_protocol::engine::io::{AttemptKey, PersistToken};
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::message::{Certificate, Evidence};
@@ -54,6 +56,10 @@ pub enum Job {
         certificate: Certificate,
         update: Option<Vec<u8>>,
         reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// This node is about to leave its lineage (catch-up): keep what it has learned there.
+    Leave {
+        reply: oneshot::Sender<Result<Difference, Lost>>,
     },
     /// Load the state of a snapshot that was adopted into the store (catch-up).
     Reload {

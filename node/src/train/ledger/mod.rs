@@ -6,15 +6,16 @@ mod job;
 pub use job::{Done, Job, Update};
 
 use super::canonical::{Canonical, OuterStep};
+use super::difference;
 use super::evidence;
 use super::head::SharedState;
 use crate::exit::{Code, Failure};
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::message::Certificate;
-use starling_protocol::record::Record;
+use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::run::RunSpec;
-use starling_protocol::{Digest, state};
+use starling_protocol::{Digest, NodeId, state};
 use starling_store::{CheckpointSource, LoadedState, Store, StoreError, TensorShape};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -34,8 +35,9 @@ pub struct Ledger {
     pub thread: JoinHandle<()>,
 }
 
-/// What a checkpoint says besides the tensors.
+/// Whose state it is, and what a checkpoint says besides the tensors.
 pub struct Naming {
+    pub node: NodeId,
     /// The encoded specification of the run.
     pub spec: Vec<u8>,
     /// Hugging Face name and shape of each tensor, in the order of the flat vector.
@@ -137,6 +139,10 @@ impl Worker {
             }
             Job::Replay { record, certificate, update, reply } => {
                 let _ = reply.send(self.replay(record, &certificate, update.as_deref())?);
+                None
+            }
+            Job::Leave { reply } => {
+                let _ = reply.send(difference::keep(&self.store, &self.spec, &self.naming.node, &self.state.read()));
                 None
             }
             Job::Reload { reply } => {
@@ -261,6 +267,11 @@ impl Worker {
     /// Whatever fails, the two may differ then, and the process must end.
     fn advance(&mut self, record: Record, certificate: &Certificate, update: Option<&[u8]>) -> Result<(), Failure> {
         self.speculated.clear();
+        if record.kind == RecordKind::Fork
+            && let Err(e) = difference::keep_base(&self.store, &record, &self.state.read().theta)
+        {
+            tracing::warn!("what this lineage learns will not be merged if it gives way: {e}");
+        }
         let Some(update) = update else {
             self.store.commit(&record, None, certificate).map_err(store_failure)?;
             self.state.change(|state| state.stand_on(record));

@@ -52,6 +52,9 @@ fn what_was_written_is_read_also_over_a_reset() {
     reader.finish().unwrap();
     assert_eq!(&head, b"head");
     assert!(numbers.iter().zip(&back).all(|(a, b)| a.to_bits() == b.to_bits()));
+    store.remove_private(NAME).unwrap();
+    store.remove_private(NAME).unwrap();
+    assert_eq!(read(&store).unwrap(), None);
 }
 
 #[test]

@@ -171,7 +171,13 @@ impl History {
     /// Goes on by a record that changes no state: a skip, or a fork into a lineage of its own.
     pub fn advance_unchanged(&mut self, kind: RecordKind) {
         let before = &self.record;
-        let lineage = if kind == RecordKind::Fork { Digest([before.seq as u8 + 100; 32]) } else { before.lineage };
+        let (mut lineage, mut merged, mut next) = (before.lineage, before.merged.clone(), before.next.clone());
+        if kind == RecordKind::Fork {
+            lineage = Digest([before.seq as u8 + 100; 32]);
+            merged.push(before.lineage);
+            merged.sort_unstable();
+            (next.merge_tokens, next.merge_norm_bits) = (0, 0);
+        }
         self.record = Record {
             lineage,
             seq: before.seq + 1,
@@ -180,6 +186,8 @@ impl History {
             base: before.base_or(before.digest()),
             contributors: Vec::new(),
             update: Digest::default(),
+            merged,
+            next,
             ..before.clone()
         };
     }
@@ -262,7 +270,11 @@ fn next_round(round: u64) -> NextRound {
     let lease = Span { start: 240 * round, count: 240 };
     let id = NodeId([7; 32]);
     let member = Member { id, incarnation: 1, role: Role::Voter, absent: 0, expected: true, lease };
-    NextRound { inner_steps: 30, codec: Codec::Int8, rung: 0, dwell: 0, verdicts: 0, members: vec![member] }
+    // What merges may weigh: the tokens of the round before.
+    let merge_tokens = if round == 0 { 0 } else { 1000 };
+    let members = vec![member];
+    let (inner_steps, codec) = (30, Codec::Int8);
+    NextRound { inner_steps, codec, rung: 0, dwell: 0, verdicts: 0, merge_tokens, merge_norm_bits: 0, members }
 }
 
 /// A folder for one test: in memory where there is room, because these tests sync hundreds of times. `kill` and

@@ -97,6 +97,13 @@ impl Lineage {
             let mut statements: Vec<Statement> = (0..choices.below(3)).map(|_| statement(parent, choices)).collect();
             statements.sort_unstable();
             statements.dedup();
+            let may = member.role == Role::Voter && parent.next.merge_tokens > 0;
+            let lineage = digest((3 * choices.below(30) + at as u64 % 3) as u8);
+            let free = |lineage: &Digest| {
+                let rival = |c: &SignedReady| c.ready.merges == Some(*lineage);
+                !parent.has_merged(lineage) && !contributions.iter().any(rival)
+            };
+            let merges = Some(lineage).filter(|lineage| may && choices.one_in(9) && free(lineage));
             let mut ready = Ready {
                 start: member.lease.start,
                 samples,
@@ -104,7 +111,8 @@ impl Lineage {
                 steps: (samples / 8).max(1) as u32,
                 statements,
                 leave: choices.one_in(12),
-                merges: choices.one_in(9).then(|| digest(choices.below(90) as u8)),
+                merges,
+                merged_tokens: merges.map_or(0, |_| 1 + choices.below(parent.next.merge_tokens)),
                 rtts: vec![],
                 ..sample::ready()
             };

@@ -1,5 +1,5 @@
 use super::*;
-use crate::limits::{GRANTS_MAX, MEMBERS_MAX};
+use crate::limits::{GRANTS_MAX, MEMBERS_MAX, MERGED_MAX};
 use crate::message::{Statement, StatementKind};
 use crate::record::GrantUse;
 use crate::wire::sample::{self, digest};
@@ -42,6 +42,7 @@ fn ready(parent: &Record, member: u16, statements: &[Statement]) -> SignedReady 
         steps: u32::try_from(lease.count / 8).unwrap(),
         statements: statements.to_vec(),
         merges: None,
+        merged_tokens: 0,
         rtts: vec![],
         ..sample::ready()
     };
@@ -266,20 +267,68 @@ fn tickets_are_counted_once_a_record_and_revoked() {
     assert_eq!(full.grants, parent.grants);
 }
 
+/// The contributions of two voters, of whom some merge these lineages with this weight.
+fn merging(parent: &Record, lineages: [Option<Digest>; 2], tokens: u64) -> [SignedReady; 2] {
+    let mut contributions = [ready(parent, 1, &[]), ready(parent, 2, &[])];
+    for (contribution, merges) in contributions.iter_mut().zip(lineages) {
+        contribution.ready.merges = merges;
+        contribution.ready.merged_tokens = merges.map_or(0, |_| tokens);
+    }
+    contributions
+}
+
+/// What follows from these contributions, if anything does.
+fn built(parent: &Record, contributions: &[SignedReady]) -> Option<Record> {
+    commit(parent, parent.digest(), &sample::spec(), contributions, digest(3), digest(4))
+}
+
 #[test]
 fn merged_lineages_are_listed_once() {
-    let parent = voters(2);
-    let mut contributions = [ready(&parent, 1, &[]), ready(&parent, 2, &[])];
-    contributions[0].ready.merges = Some(digest(0x52));
-    contributions[1].ready.merges = Some(digest(0x51));
-    let mut record = after(&parent, &contributions);
+    let first = voters(2);
+    let parent = after(&first, &merging(&first, [None, None], 0));
+    assert_eq!(parent.next.merge_tokens, 2 * WHOLE * 128);
+    let mut record = after(&parent, &merging(&parent, [Some(digest(0x52)), Some(digest(0x51))], 1));
     assert_eq!(record.merged, [digest(0x51), digest(0x52)]);
-    for fill in 0..=100 {
-        let mut contributions = [ready(&record, 1, &[]), ready(&record, 2, &[])];
-        contributions[1].ready.merges = Some(digest(fill));
-        record = after(&record, &contributions);
+    assert_eq!(record.tokens, parent.tokens + 2 * WHOLE * 128, "a difference adds no tokens");
+    assert_eq!(built(&record, &merging(&record, [Some(digest(0x51)), None], 1)), None, "it counts once");
+    assert_eq!(built(&record, &merging(&record, [Some(record.lineage), None], 1)), None, "not into itself");
+    for fill in (0..=255).filter(|fill| ![0x51, 0x52].contains(fill)).take(MERGED_MAX - 2) {
+        record = after(&record, &merging(&record, [None, Some(digest(fill))], 1));
     }
     assert_eq!(record.merged.len(), MERGED_MAX);
+    assert_eq!(built(&record, &merging(&record, [None, Some(digest(0xfe))], 1)), None, "no room");
+}
+
+#[test]
+fn a_difference_weighs_no_more_than_the_commit_before_and_is_a_voters() {
+    let mut first = voters(2);
+    first.next.merge_tokens = 0;
+    assert_eq!(built(&first, &merging(&first, [Some(digest(0x52)), None], 1)), None, "there is no commit yet");
+    first.next.merge_tokens = 1;
+    let mut parent = after(&first, &merging(&first, [Some(digest(0x51)), None], 1));
+    let most = parent.next.merge_tokens;
+    assert!(built(&parent, &merging(&parent, [Some(digest(0x52)), None], most)).is_some());
+    assert_eq!(built(&parent, &merging(&parent, [Some(digest(0x52)), None], most + 1)), None);
+    assert_eq!(built(&parent, &merging(&parent, [Some(digest(0x52)), None], 0)), None);
+    let twice = [Some(digest(0x52)), Some(digest(0x52))];
+    assert_eq!(built(&parent, &merging(&parent, twice, 1)), None, "two merge the same");
+    parent.next.members[0].role = Role::Learner;
+    assert_eq!(built(&parent, &merging(&parent, [Some(digest(0x52)), None], 1)), None, "a learner");
+    let skipped = skip(&parent, parent.digest()).unwrap();
+    assert_eq!(skipped.merge_limits(), parent.merge_limits());
+}
+
+#[test]
+fn of_two_that_merge_one_lineage_the_later_in_ring_order_is_the_rival() {
+    let ids = [id(1), id(2), id(3)];
+    let parent = digest(9);
+    let order = ring::order(&parent, ids);
+    let rivals = |lineages: [u8; 3]| merging::rivals(&parent, order.iter().copied().zip(lineages.map(digest)));
+    assert_eq!(rivals([1, 2, 3]), []);
+    assert_eq!(rivals([1, 2, 1]), order[2..]);
+    assert_eq!(rivals([1, 1, 1]), order[1..]);
+    let backwards = [(order[1], digest(1)), (order[0], digest(1))];
+    assert_eq!(merging::rivals(&parent, backwards.into_iter()), order[1..2]);
 }
 
 #[test]

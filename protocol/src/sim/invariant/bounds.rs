@@ -1,6 +1,9 @@
 //! S11: a step moves no parameter further than its contributions can, and nothing is ever not finite.
 
 use super::{Invariant, Observed, require};
+use crate::Digest;
+use crate::record::{Record, RecordKind};
+use crate::sim::process::Offer;
 use crate::sim::trainer::{self, State};
 use crate::sim::world::World;
 use std::rc::Rc;
@@ -20,6 +23,17 @@ impl Invariant for Bounds {
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
         match event {
             Observed::Trained { offer, .. } => self.longest = self.longest.max(trainer::norm(&offer.vector)),
+            Observed::Mixed { node, base, offer, merge, mixed } => {
+                self.longest = self.longest.max(trainer::norm(&mixed.vector));
+                let commit = commit_of(world, base).ok_or("a difference is merged before any commit")?;
+                let share = share(offer, merge.tokens, &mixed.vector);
+                let most = 3.01 * f64::from(median_norm(commit));
+                require(share <= most, || format!("node {node} merges a difference of norm {share}, {most} allowed"))?;
+                let most = commit.contributors.iter().map(|c| c.tokens).sum();
+                require(merge.tokens <= most, || {
+                    format!("node {node} weighs a difference with {} tokens, {most} allowed", merge.tokens)
+                })?;
+            }
             Observed::Committing { node, link, state, .. } => {
                 let finite = state.theta.iter().chain(&state.momentum).all(|x| x.is_finite());
                 require(finite, || format!("node {node} commits what is not finite"))?;
@@ -44,4 +58,25 @@ impl Bounds {
         let (moved, most) = (trainer::norm(&difference), 1.1 * (self.longest + self.momentum));
         require(moved <= most, || format!("node {node}: one step moves by {moved}, contributions allow {most}"))
     }
+}
+
+/// The newest commit of a state, if it was made by one.
+fn commit_of<'a>(world: &'a World, base: &Digest) -> Option<&'a Record> {
+    let links = world.nodes.iter().flat_map(|node| node.disk.chain.iter());
+    let link = links.into_iter().find(|link| link.digest == *base)?;
+    Some(link.record.as_ref()).filter(|record| record.kind == RecordKind::Commit)
+}
+
+fn median_norm(commit: &Record) -> f32 {
+    let mut norms: Vec<f32> = commit.contributors.iter().map(|c| f32::from_bits(c.measured.norm_bits)).collect();
+    norms.retain(|norm| *norm > 0.0);
+    norms.sort_by(f32::total_cmp);
+    norms.get(norms.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
+}
+
+/// Norm of the difference's part of a mixture, found by taking the contribution away again.
+fn share(offer: &Offer, merged_tokens: u64, mixed: &[f32]) -> f64 {
+    let (own, other) = (offer.tokens as f64, merged_tokens as f64);
+    let part = |(mixed, mine): (&f32, &f32)| ((own + other) * f64::from(*mixed) - own * f64::from(*mine)) / other;
+    mixed.iter().zip(offer.vector.iter()).map(part).map(|x| x * x).sum::<f64>().sqrt()
 }

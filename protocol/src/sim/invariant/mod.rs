@@ -8,11 +8,11 @@
 //! | S4 | lineage: every chain is linked, from its genesis on | `lineage` |
 //! | S5 | registers rise, and are on the disk before they are heard | `registers` |
 //! | S6 | every sample is counted once, and none is lost | `samples` |
-//! | S7 | mass conservation: each contribution is taken in once, or still held | `mass` |
+//! | S7 | mass conservation: each contribution is taken in once, or still held; each lineage merged once | `mass`, `merged` |
 //! | S8 | exact result: the reference reduction of what was contributed | `result` |
 //! | S9 | membership changes by the rules, at records only | `membership` |
 //! | S10 | attempts are isolated (also checked where reductions run) | `attempts` |
-//! | S11 | bounded influence, nothing that is not finite | `bounds` |
+//! | S11 | bounded influence, also of what is merged; nothing that is not finite | `bounds` |
 //! | S14 | recovery goes on from the newest that was decided | `recovery` |
 //! | S15 | each outer step is applied once | `steps` |
 //! | S16 | lies and stale messages change nothing, and are counted | `refusals` |
@@ -33,6 +33,7 @@ mod evidence;
 mod lineage;
 mod mass;
 mod membership;
+mod merged;
 mod parity;
 mod recovery;
 mod refusals;
@@ -44,11 +45,11 @@ mod settings;
 mod steps;
 
 use super::disk::{Link, Write};
-use super::process::Offer;
+use super::process::{Mixed, Offer};
 use super::trainer::State;
 use super::world::World;
 use crate::Digest;
-use crate::engine::io::{AttemptKey, Input, Output};
+use crate::engine::io::{AttemptKey, Input, Merge, Output};
 use crate::record::Span;
 use std::rc::Rc;
 
@@ -127,6 +128,14 @@ pub enum Observed<'a> {
         base: Digest,
         offer: &'a Offer,
     },
+    /// A difference was mixed into what a node has trained from this state.
+    Mixed {
+        node: usize,
+        base: Digest,
+        offer: &'a Offer,
+        merge: &'a Merge,
+        mixed: &'a Mixed,
+    },
     /// A commit takes effect in memory; the process still holds what was before it.
     Committing {
         node: usize,
@@ -167,6 +176,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(registers::Registers::default()),
         Box::new(samples::Samples::default()),
         Box::new(mass::Mass::default()),
+        Box::new(merged::Merged::default()),
         Box::new(result::Exact::default()),
         Box::new(membership::Membership::default()),
         Box::new(attempts::Attempts::default()),

@@ -15,7 +15,8 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(super) struct Exact {
     vectors: BTreeMap<Digest, Rc<Vec<f32>>>,
-    readys: BTreeMap<Digest, Digest>,
+    /// Payload of a READY, and what it counts for beside its own tokens.
+    readys: BTreeMap<Digest, (Digest, u64)>,
     states: BTreeMap<Digest, Rc<State>>,
     done: BTreeSet<Digest>,
 }
@@ -27,6 +28,7 @@ impl Invariant for Exact {
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
         match event {
+            Observed::Mixed { mixed, .. } => drop(self.vectors.insert(mixed.payload, Rc::clone(&mixed.vector))),
             Observed::Trained { offer, .. } => drop(self.vectors.insert(offer.payload, Rc::clone(&offer.vector))),
             Observed::Sent { bytes, .. } if kind(bytes) == "ready" => self.note(bytes, world),
             Observed::Stored { write: Write::Vote { candidate: Some(held), .. }, .. } => {
@@ -52,7 +54,7 @@ impl Exact {
     fn note(&mut self, bytes: &[u8], world: &World) {
         let Some(opened) = world.open(bytes) else { return };
         if let Message::Ready(ready) = opened.message {
-            self.readys.insert(opened.digest, ready.payload);
+            self.readys.insert(opened.digest, (ready.payload, ready.merged_tokens));
         }
     }
 
@@ -61,14 +63,15 @@ impl Exact {
         let by_id: BTreeMap<_, _> = record.contributors.iter().map(|c| (c.member, c)).collect();
         let order = ring::order(&record.parent, by_id.keys().copied());
         let contributors: Vec<_> = order.iter().filter_map(|id| by_id.get(id)).collect();
-        let payloads: Option<Vec<Digest>> = contributors.iter().map(|c| self.readys.get(&c.ready).copied()).collect();
+        let payloads: Option<Vec<(Digest, u64)>> =
+            contributors.iter().map(|c| self.readys.get(&c.ready).copied()).collect();
         let payloads = payloads.ok_or(format!("seq {seq}: a READY that nobody said"))?;
-        let vectors: Option<Vec<_>> = payloads.iter().map(|payload| self.vectors.get(payload).cloned()).collect();
+        let vectors: Option<Vec<_>> = payloads.iter().map(|(payload, _)| self.vectors.get(payload).cloned()).collect();
         let vectors = vectors.ok_or(format!("seq {seq}: a contribution that nobody trained"))?;
         let members: Vec<Contribution> = contributors
             .iter()
             .zip(&payloads)
-            .map(|(c, payload)| Contribution { member: c.member, tokens: c.tokens, payload: *payload })
+            .map(|(c, (payload, more))| Contribution { member: c.member, tokens: c.tokens + more, payload: *payload })
             .collect();
         let bytes = trainer::reduce(world.spec.sync.codec, &members, &vectors).ok_or("no reduction")?;
         require(update::digest(&bytes) == record.update, || format!("seq {seq}: not the reference reduction"))?;

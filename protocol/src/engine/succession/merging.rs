@@ -1,0 +1,36 @@
+//! What a record takes in of lineages that gave way: whose READY may merge one, and that none counts twice
+//! (`protocol.md` §9).
+
+use super::SignedReady;
+use crate::message::Ready;
+use crate::plant::{Plant, planted};
+use crate::record::{Record, Role, merged_with};
+use crate::{Digest, NodeId, ring};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Whether a READY of the round after `parent` merges nothing, or what it may. Voters only: they do not lie, and what
+/// they name is listed for good.
+pub fn allowed(parent: &Record, member: &NodeId, ready: &Ready) -> bool {
+    let Some(lineage) = ready.merges else { return ready.merged_tokens == 0 };
+    let votes = parent.member(member).is_some_and(|member| member.role == Role::Voter);
+    let within = (1..=parent.next.merge_tokens).contains(&ready.merged_tokens) || planted!(Plant::WeighDifference);
+    votes && within && !parent.has_merged(&lineage)
+}
+
+/// The lineages whose work is in the state now.
+pub fn merged(parent: &Record, contributions: &[SignedReady]) -> Vec<Digest> {
+    let new = contributions.iter().filter_map(|c| c.ready.merges);
+    new.fold(parent.merged.clone(), |merged, lineage| merged_with(&merged, lineage))
+}
+
+/// Of some contributions after `parent`, given by their members and what they merge, those that merge a lineage which
+/// another of them merges, too, and which comes before them in ring order: they must not be averaged together.
+pub fn rivals(parent: &Digest, merging: impl Iterator<Item = (NodeId, Digest)>) -> Vec<NodeId> {
+    let of: BTreeMap<NodeId, Digest> = merging.collect();
+    if of.len() < 2 {
+        return Vec::new();
+    }
+    let mut taken = BTreeSet::new();
+    let order = ring::order(parent, of.keys().copied());
+    order.into_iter().filter(|id| of.get(id).is_some_and(|lineage| !taken.insert(*lineage))).collect()
+}

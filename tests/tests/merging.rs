@@ -1,0 +1,87 @@
+//! Two flocks of one run that meet: one gives way, and what it has learned is merged once (`protocol.md` §9).
+
+use serde_json::Value;
+use starling_tests::flock::{Flock, NodeOptions, built_binaries};
+use starling_tests::process::Process;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+const RUN: &str = "name = \"merging\"\n[model]\npreset = \"0.1m\"\nseq_len = 32\n[data]\nsources = [\"../text.txt\"]\n\
+                   holdout = 0.1\n[inner]\nsteps = 2\nbatch = 2\n";
+
+fn options(found: bool, bootstrap: Option<&str>) -> NodeOptions {
+    let mut arguments = ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
+    arguments.extend(bootstrap.into_iter().flat_map(|address| ["--bootstrap".to_owned(), address.to_owned()]));
+    NodeOptions { found, arguments, ..NodeOptions::default() }
+}
+
+fn flock(folder: &Path, name: &str) -> Flock {
+    Flock::start(&built_binaries().expect("the folder of this test"), &folder.join(name), RUN)
+        .expect("a bootstrap peer")
+}
+
+/// Two nodes that train until `rounds` are committed by both.
+fn pair(flock: &Flock, rounds: u64) -> Vec<Process> {
+    let mut founder = flock.node("founder", &options(true, None)).expect("a node");
+    founder.wait(LIMIT, "founded", |_| true).expect("it founds");
+    let mut nodes = vec![founder, flock.node("second", &options(false, None)).expect("a node")];
+    for node in &mut nodes {
+        let both = |e: &Value| e["voters"] == 2 && e["round"].as_u64() >= Some(rounds);
+        node.wait(LIMIT, "committed", both).expect("both train");
+    }
+    nodes
+}
+
+fn merges(node: &Process) -> Vec<(String, u64)> {
+    let events = node.events();
+    let merged = events.iter().filter(|e| e["event"] == "merged");
+    merged.map(|e| (e["lineage"].to_string(), e["round"].as_u64().unwrap_or_default())).collect()
+}
+
+#[test]
+fn what_a_flock_that_gives_way_has_learned_is_merged_once() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text: String = (0..2000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
+    std::fs::write(folder.path().join("text.txt"), text).expect("write");
+    let (losers, winners) = (flock(folder.path(), "losers"), flock(folder.path(), "winners"));
+    let mut gone = pair(&losers, 4);
+    let lineage = gone[0].wait(LIMIT, "founded", |_| true).expect("it was seen before")["lineage"].clone();
+    for node in &mut gone {
+        node.terminate();
+        node.wait_exit(LIMIT).expect("it leaves");
+    }
+    let mut nodes = pair(&winners, 12);
+    let winner = nodes[0].wait(LIMIT, "founded", |_| true).expect("it was seen before")["lineage"].clone();
+    for name in ["founder", "second"] {
+        nodes.push(losers.node(name, &options(false, Some(&winners.address))).expect("a node"));
+    }
+    for node in &mut nodes[..2] {
+        node.wait(LIMIT, "merged", |e| e["lineage"] == lineage).expect("the losers' work comes in");
+    }
+    // All four go on, as one flock.
+    let marks: Vec<usize> = nodes.iter().map(Process::mark).collect();
+    for (node, mark) in nodes.iter_mut().zip(&marks) {
+        let whole = |e: &Value| e["lineage"] == winner && e["voters"] == 4;
+        node.wait_since(*mark, LIMIT, "committed", whole).expect("all four vote");
+    }
+    let (mut roots, mut rounds) = (BTreeMap::new(), BTreeSet::new());
+    for node in &nodes {
+        for event in node.events().iter().filter(|e| e["event"] == "committed" && e["lineage"] == winner) {
+            let root = roots.entry(event["record"].to_string()).or_insert_with(|| event["state_root"].clone());
+            assert_eq!(*root, event["state_root"], "one record, two states: {event}");
+        }
+        let merged = merges(node);
+        assert!(merged.len() <= 1, "merged once: {merged:?}");
+        rounds.extend(merged);
+    }
+    assert_eq!(rounds.len(), 1, "in one round: {rounds:?}");
+    // Both have kept it, and both have dropped it.
+    for (node, name) in nodes[2..].iter_mut().zip(["founder", "second"]) {
+        let kept = node.wait(LIMIT, "difference_kept", |e| e["lineage"] == lineage).expect("it was kept");
+        assert!(kept["tokens"].as_u64() > Some(0), "{kept}");
+        assert!(!losers.home(name).join("private").join("difference").exists(), "it is of no use any more");
+    }
+}
