@@ -261,7 +261,13 @@ impl World {
         let others = self.nodes.iter().enumerate().filter(|(other, n)| *other != node && !n.disk.chain.is_empty());
         let then = self.now.saturating_sub(age.unwrap_or(0));
         let old = self.nodes[node].snapshots.iter().rev().find(|(at, _)| age.is_some() && *at <= then).cloned();
-        let known = |(since, disk): &(u64, Disk)| self.remembered(node, *since, disk) || self.certified(node, disk);
+        // A voter that decides alone, or with one other, asks nobody before it votes.
+        let asks = |disk: &Disk| disk.head().is_some_and(|head| head.record.voters().count() > 2);
+        let known = |(since, disk): &(u64, Disk)| {
+            asks(disk)
+                && asks(&self.nodes[node].disk)
+                && (self.remembered(node, *since, disk) || self.certified(node, disk))
+        };
         if others.count() == 0 || old.as_ref().is_some_and(|old| !known(old)) {
             return;
         }

@@ -120,7 +120,7 @@ impl Batch {
     /// When the file cannot be written.
     pub fn run(&self, json: Option<&Path>) -> anyhow::Result<bool> {
         let mut table = self.histories();
-        if let Some(most) = self.plants {
+        if let Some(most) = self.plants.filter(|most| *most > 0) {
             table.planted = self.planted(most);
         }
         table.marks = table.hits.all().collect();
