@@ -15,7 +15,7 @@ fn two_chains(shared: usize, head: usize) -> (Vec<Link>, Vec<Link>) {
     ours.extend(chain(&last, head - shared));
     // The same SKIP cannot be told apart: theirs differ in what they commit to.
     let mut other = skip(&last, 2);
-    other.record.free = vec![starling_protocol::record::Span { start: 1, count: 1 }];
+    other.record.tokens += 1;
     other.digest = other.record.digest();
     theirs.push(other.clone());
     theirs.extend(chain(&other, head - shared + 5));
