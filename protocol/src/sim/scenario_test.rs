@@ -201,7 +201,7 @@ fn founders_that_meet_fly_on_together() {
         assert!(run(&mut world, 90 * SECOND, together), "seed {seed}");
         let lineages: BTreeSet<_> = world.nodes.iter().map(|n| n.head().map(|head| head.record.lineage)).collect();
         assert_eq!(lineages.len(), 1);
-        assert!(world.marks.count("merge") > 0, "seed {seed}");
+        assert!(world.marks.count("other lineage taken") > 0, "seed {seed}");
     }
 }
 
