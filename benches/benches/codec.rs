@@ -4,7 +4,7 @@
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
-use starling_kernels::codec::{self, CodecKind};
+use starling_kernels::codec::{self, CodecKind, TopkScratch};
 use starling_protocol::codec as scalar;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::run::Codec;
@@ -58,6 +58,37 @@ fn fast(group: &mut BenchmarkGroup<WallTime>, kind: CodecKind, src: &[f32]) {
     });
 }
 
+fn topk(group: &mut BenchmarkGroup<WallTime>, src: &[f32]) {
+    let mut scratch = TopkScratch::default();
+    let mut dst = vec![0.0f32; src.len()];
+    for k in [16, 64, 256] {
+        let mut bytes = Vec::with_capacity(codec::topk_encoded_max(k, src.len()));
+        group.bench_function(format!("topk{k}/encode"), |b| {
+            b.iter(|| codec::topk_encode(k, black_box(src), &mut scratch, black_box(&mut bytes)).expect("finite"));
+        });
+        group.bench_function(format!("topk{k}/decode_add"), |b| {
+            b.iter(|| codec::topk_decode_add(k, black_box(&bytes), black_box(&mut dst)).expect("canonical"));
+        });
+    }
+}
+
+/// int4 with error feedback, chunk by chunk: what is offered, its payload, and the residual after it.
+fn feedback(group: &mut BenchmarkGroup<WallTime>, src: &[f32]) {
+    let mut residual = vec![0.0f32; src.len()];
+    let (mut sum, mut said) = (vec![0.0f32; CHUNK_ELEMENTS], vec![0.0f32; CHUNK_ELEMENTS]);
+    let mut bytes = vec![0; codec::encoded_len(CodecKind::Int4, CHUNK_ELEMENTS)];
+    group.bench_function("int4/feedback", |b| {
+        b.iter(|| {
+            for (x, e) in src.chunks_exact(CHUNK_ELEMENTS).zip(residual.chunks_exact_mut(CHUNK_ELEMENTS)) {
+                codec::offered(black_box(x), e, 1.0, &mut sum);
+                codec::encode(CodecKind::Int4, &sum, black_box(&mut bytes)).expect("finite");
+                codec::decode(CodecKind::Int4, &bytes, &mut said).expect("canonical");
+                codec::settle(x, e, 1.0, &said);
+            }
+        });
+    });
+}
+
 fn specification(group: &mut BenchmarkGroup<WallTime>, kind: Codec, src: &[f32]) {
     let mut bytes = Vec::new();
     let mut dst = vec![0.0f32; src.len()];
@@ -92,12 +123,14 @@ fn main() {
         let mut group = criterion.benchmark_group(name);
         group.throughput(Throughput::Bytes(4 * elements as u64));
         memcpy(&mut group, &src);
-        for kind in [CodecKind::Int8, CodecKind::Bf16] {
+        for kind in [CodecKind::Int8, CodecKind::Int4, CodecKind::Bf16] {
             fast(&mut group, kind, &src);
         }
+        topk(&mut group, &src);
+        feedback(&mut group, &src);
         arithmetic(&mut group, &src);
         if elements == CHUNK_ELEMENTS {
-            for kind in [Codec::Int8, Codec::Bf16] {
+            for kind in [Codec::Int8, Codec::Int4, Codec::Bf16] {
                 specification(&mut group, kind, &src);
             }
         }

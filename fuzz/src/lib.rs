@@ -117,25 +117,43 @@ pub fn frame(data: &[u8]) {
     let _ = header.check_payload(&data[80..]);
 }
 
+/// What decodes a payload into values, or adds it to them.
+type Decode = fn(u8, &[u8], &mut [f32]) -> Result<(), codec::CodecError>;
+
 /// A coded vector: what is accepted is finite, is added exactly as it is decoded, and a refusal leaves no trace.
 pub fn payload(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
-    let codec = if first % 2 == 0 { Codec::Bf16 } else { Codec::Int8 };
-    let elements = match codec {
-        Codec::Bf16 => rest.len() / 2,
-        // The block's scales take two bytes of every 258.
-        Codec::Int8 => rest.len() - 2 * rest.len().div_ceil(258).min(rest.len() / 2),
+    fn fixed(first: u8) -> Option<Codec> {
+        [Codec::Bf16, Codec::Int8, Codec::Int4].get(usize::from(first % 4)).copied()
+    }
+    fn kept(first: u8) -> usize {
+        16 << (first / 4 % 5)
+    }
+    let elements = match fixed(*first) {
+        Some(Codec::Bf16) => rest.len() / 2,
+        // The block's scales take two bytes of every 258, or of every 34.
+        Some(Codec::Int8) => rest.len() - 2 * rest.len().div_ceil(258).min(rest.len() / 2),
+        Some(Codec::Int4) => 2 * (rest.len() - 2 * rest.len().div_ceil(34).min(rest.len() / 2)),
+        None => 37 * usize::from(*first),
+    };
+    let decode: Decode = |first, rest, dst| match fixed(first) {
+        Some(codec) => codec::decode(codec, rest, dst),
+        None => codec::topk::decode(kept(first), rest, dst),
+    };
+    let decode_add: Decode = |first, rest, dst| match fixed(first) {
+        Some(codec) => codec::decode_add(codec, rest, dst),
+        None => codec::topk::decode_add(kept(first), rest, dst),
     };
     let (mut values, mut sum) = (vec![7.0; elements], vec![1.0; elements]);
-    match codec::decode(codec, rest, &mut values) {
+    match decode(*first, rest, &mut values) {
         Ok(()) => {
-            codec::decode_add(codec, rest, &mut sum).expect("what is decoded can be added");
+            decode_add(*first, rest, &mut sum).expect("what is decoded can be added");
             assert!(values.iter().all(|value| value.is_finite()));
             assert!(values.iter().zip(&sum).all(|(v, s)| (1.0 + v).to_bits() == s.to_bits()));
         }
         Err(_) => {
             assert!(values.iter().all(|value| *value == 7.0));
-            assert!(codec::decode_add(codec, rest, &mut sum).is_err() && sum.iter().all(|value| *value == 1.0));
+            assert!(decode_add(*first, rest, &mut sum).is_err() && sum.iter().all(|value| *value == 1.0));
         }
     }
 }

@@ -99,9 +99,10 @@ pub struct SyncSpec {
 pub enum Codec {
     Bf16 = 1,
     Int8 = 2,
+    Int4 = 3,
 }
 
-numbered!(Codec, "codec", { Bf16 = "bf16", Int8 = "int8" });
+numbered!(Codec, "codec", { Bf16 = "bf16", Int8 = "int8", Int4 = "int4" });
 
 /// What members do that are cut off from the quorum (`protocol.md` §9).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,13 +8,14 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use starling_kernels::DeviceChoice;
 use starling_kernels::codec::device::{EncodeError, Int8Encoder};
-use starling_kernels::codec::{self as fast, CodecKind};
+use starling_kernels::codec::{self as fast, CodecKind, TopkScratch};
 use starling_protocol::codec as scalar;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::run::Codec;
 use starling_protocol::update;
 
-const BOTH: [(Codec, CodecKind); 2] = [(Codec::Bf16, CodecKind::Bf16), (Codec::Int8, CodecKind::Int8)];
+const FIXED: [(Codec, CodecKind); 3] =
+    [(Codec::Bf16, CodecKind::Bf16), (Codec::Int8, CodecKind::Int8), (Codec::Int4, CodecKind::Int4)];
 
 /// What an encoder or decoder said, comparable across the crates: their errors have the same shape.
 fn said<T, E: std::fmt::Debug>(result: Result<T, E>) -> Result<T, String> {
@@ -46,7 +47,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 /// Checks that both CPU implementations encode alike, and decode what they encoded alike.
 fn check_vector(src: &[f32]) {
-    for (codec, kind) in BOTH {
+    for (codec, kind) in FIXED {
         let bytes = encode_scalar(codec, src);
         assert_eq!(encode_fast(kind, src), bytes, "{kind:?}");
         if let Ok(bytes) = bytes {
@@ -203,7 +204,7 @@ fn hostile_bytes_get_the_same_answer() {
             cases.new_tree(&mut runner).unwrap().current()
         };
         let src: Vec<f32> = (0..elements as u64).map(|i| ((i ^ seed) % 1009) as f32 - 500.0).collect();
-        for (codec, kind) in BOTH {
+        for (codec, kind) in FIXED {
             let mut bytes = encode_scalar(codec, &src).unwrap();
             for (place, byte, what) in &edits {
                 if bytes.is_empty() {
@@ -231,13 +232,83 @@ fn every_scale_gets_the_same_answer() {
             check_payload(Codec::Int8, CodecKind::Int8, &[low, high, q], 1);
         }
         check_payload(Codec::Bf16, CodecKind::Bf16, &bits.to_le_bytes(), 1);
+        for q in [0u8, 1, 8, 0x10] {
+            let [low, high] = bits.to_le_bytes();
+            check_payload(Codec::Int4, CodecKind::Int4, &[low, high, q], 1);
+            check_payload(Codec::Int4, CodecKind::Int4, &[low, high, q], 2);
+        }
+    }
+}
+
+/// Both implementations of top-k on one vector, and on its payload with some bit wrong or its end missing.
+fn check_topk(k: usize, src: &[f32], bend: usize) {
+    let (mut specified, mut bytes) = (Vec::new(), vec![0xa5; 3]);
+    let verdict = said(scalar::topk::encode(k, src, &mut specified));
+    assert_eq!(said(fast::topk_encode(k, src, &mut TopkScratch::default(), &mut bytes)), verdict);
+    if verdict.is_err() {
+        return;
+    }
+    assert_eq!(bytes, specified, "k {k}");
+    assert!(bytes.len() <= fast::topk_encoded_max(k, src.len()));
+    check_topk_payload(k, &bytes, src.len());
+    if !bytes.is_empty() {
+        let at = bend % (8 * bytes.len());
+        let mut bent = bytes.clone();
+        bent[at / 8] ^= 1 << (at % 8);
+        check_topk_payload(k, &bent, src.len());
+        check_topk_payload(k, &bytes[..at / 8], src.len());
+    }
+}
+
+fn check_topk_payload(k: usize, bytes: &[u8], elements: usize) {
+    let before: Vec<f32> = (0..elements).map(|i| i as f32 * 0.37 - 40.0).collect();
+    let (mut a, mut b) = (before.clone(), before.clone());
+    let verdict = said(scalar::topk::decode(k, bytes, &mut a));
+    assert_eq!(said(fast::topk_decode(k, bytes, &mut b)), verdict);
+    assert_eq!(said(fast::topk_check(k, bytes, elements)), verdict);
+    assert_eq!(bits(&a), bits(&b));
+    let (mut a, mut b) = (before.clone(), before.clone());
+    assert_eq!(said(scalar::topk::decode_add(k, bytes, &mut a)), verdict);
+    assert_eq!(said(fast::topk_decode_add(k, bytes, &mut b)), verdict);
+    assert_eq!(bits(&a), bits(&b));
+    assert!(verdict.is_ok() || bits(&a) == bits(&before), "a refused payload leaves no trace");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn topk_agrees(
+        src in vectors(),
+        sparse in prop::collection::vec(prop_oneof![9 => Just(0.0f32), 1 => -3f32..3.0], 0..9000),
+        k in prop::sample::select(vec![16usize, 32, 64, 128, 256]),
+        bend in any::<usize>(),
+    ) {
+        check_topk(k, &src, bend);
+        check_topk(k, &sparse, bend);
+        // Many equal magnitudes: of these the first are kept.
+        let levelled: Vec<f32> = sparse.iter().map(|x| x.round()).collect();
+        check_topk(k, &levelled, bend);
+    }
+
+    #[test]
+    fn foreign_topk_gets_the_same_answer(
+        bytes in prop::collection::vec(any::<u8>(), 0..60),
+        count in 0u16..9, low in 0x3f00u16..0x3f03, high in 0x3f00u16..0x3f03,
+        elements in 0usize..300,
+    ) {
+        let mut payload: Vec<u8> = [count, low, high].iter().flat_map(|x| x.to_le_bytes()).collect();
+        payload.extend_from_slice(&bytes);
+        for end in 0..=payload.len() {
+            check_topk_payload(128, &payload[..end], elements);
+        }
     }
 }
 
 #[test]
 fn lengths_agree() {
     for n in (0..2000).chain([CHUNK_ELEMENTS - 1, CHUNK_ELEMENTS, CHUNK_ELEMENTS + 1, 123_456_789]) {
-        for (codec, kind) in BOTH {
+        for (codec, kind) in FIXED {
             assert_eq!(scalar::encoded_len(codec, n), fast::encoded_len(kind, n));
         }
     }

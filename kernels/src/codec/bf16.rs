@@ -1,5 +1,6 @@
 //! bf16: the upper half of an f32, rounded to nearest even.
 
+use super::scale::nearest;
 use super::{CodecError, CodecKind, check_length, magnitude};
 
 /// The largest magnitude that does not round to infinity.
@@ -18,7 +19,7 @@ pub fn bf16_encode(src: &[f32], dst: &mut [u8]) -> Result<(), CodecError> {
             let mut largest = 0;
             for (out, x) in dst.as_chunks_mut::<2>().0.iter_mut().zip(src) {
                 largest = largest.max(magnitude(*x));
-                *out = round(*x).to_le_bytes();
+                *out = nearest(*x).to_le_bytes();
             }
             largest
         },
@@ -52,13 +53,6 @@ pub fn bf16_decode_add(bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> 
         },
     );
     Ok(())
-}
-
-/// Nearest bf16, ties to even. The carry of the rounding runs into the exponent, as it should.
-#[inline(always)]
-fn round(x: f32) -> u16 {
-    let bits = x.to_bits();
-    (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
 #[inline(always)]

@@ -3,19 +3,16 @@
 //! The scale is the largest magnitude divided by 127, rounded up to bf16; a value is the nearest integer to `x / scale`,
 //! ties to even. Integer times bf16 is exact in f32, so that every decoder gets the same bits however it computes.
 
+use super::scale::{self, ROUNDER, widen};
 use super::{CodecError, CodecKind, check_length, magnitude};
 
 /// Elements that share a scale.
 pub const INT8_BLOCK: usize = 256;
 
-/// bf16 of 2^-100: the smallest scale. A block that would need a smaller one is written as zeros.
-pub(super) const SCALE_MIN: u16 = 27 << 7;
-/// bf16 of 2^120: the largest scale, chosen so that 127 times it is finite.
-const SCALE_MAX: u16 = 247 << 7;
-/// Bits of the largest magnitude that can be written: 127 times the largest scale.
-pub(super) const LARGEST: u32 = (127.0 * f32::from_bits((SCALE_MAX as u32) << 16)).to_bits();
-/// Added to a float of magnitude below 2^22 this leaves the nearest integer, ties to even, in the low bits.
-const ROUNDER: f32 = 12_582_912.0;
+/// Values reach from -127 to 127.
+const LEVELS: f32 = 127.0;
+/// Bits of the largest magnitude that can be written.
+pub(super) const LARGEST: u32 = scale::largest(LEVELS);
 
 /// Writes `src` into `dst` of [`super::encoded_len`] bytes: scales, then values.
 ///
@@ -80,7 +77,7 @@ pub fn int8_decode_add(bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> 
 #[inline(always)]
 fn encode_block(x: &[f32], q: &mut [u8]) -> Option<u16> {
     let largest = x.iter().fold(0, |m, x| m.max(magnitude(*x)));
-    let scale = scale_of(largest)?;
+    let scale = scale::of(largest, LEVELS)?;
     if scale == 0 {
         q.fill(0);
     } else {
@@ -90,22 +87,6 @@ fn encode_block(x: &[f32], q: &mut [u8]) -> Option<u16> {
         }
     }
     Some(scale)
-}
-
-/// The scale of a block whose largest magnitude has these bits: 0 for a block of zeros, `None` if there is none.
-#[inline(always)]
-fn scale_of(largest: u32) -> Option<u16> {
-    if largest > LARGEST {
-        return None;
-    }
-    let quotient = (f32::from_bits(largest) / 127.0).to_bits();
-    let scale = ((quotient + 0xffff) >> 16) as u16;
-    Some(if scale < SCALE_MIN { 0 } else { scale })
-}
-
-#[inline(always)]
-fn widen(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
 }
 
 /// Splits a payload into scales and values after checking all of it.
@@ -131,8 +112,7 @@ fn accepts(scale: u16, q: &[u8]) -> bool {
         any |= *q;
         lowest = lowest.min(*q as i8);
     }
-    let scale_fits = if any == 0 { scale == 0 } else { (SCALE_MIN..=SCALE_MAX).contains(&scale) };
-    scale_fits && lowest != i8::MIN
+    scale::fits(scale, any == 0) && lowest != i8::MIN
 }
 
 /// Why [`accepts`] said no.
@@ -140,7 +120,7 @@ fn accepts(scale: u16, q: &[u8]) -> bool {
 fn reason(scales: &[[u8; 2]], values: &[u8], block: usize) -> CodecError {
     let bits = scales.get(block).map_or(0, |s| u16::from_le_bytes(*s));
     let q = values.chunks(INT8_BLOCK).nth(block).unwrap_or_default();
-    if bits != 0 && !(SCALE_MIN..=SCALE_MAX).contains(&bits) {
+    if bits != 0 && !scale::is_lawful(bits) {
         return CodecError::BadScale { block, bits };
     }
     match q.iter().position(|q| *q as i8 == i8::MIN) {
@@ -152,21 +132,13 @@ fn reason(scales: &[[u8; 2]], values: &[u8], block: usize) -> CodecError {
 /// Names the element that keeps `block` from being written.
 #[cold]
 pub(super) fn refusal(src: &[f32], block: usize) -> CodecError {
-    let start = block * INT8_BLOCK;
-    let x = src.chunks(INT8_BLOCK).nth(block).unwrap_or_default();
-    match x.iter().position(|x| !x.is_finite()) {
-        Some(at) => CodecError::NotFinite { index: start + at },
-        None => {
-            let largest = x.iter().map(|x| magnitude(*x)).max();
-            let at = x.iter().position(|x| Some(magnitude(*x)) == largest).unwrap_or(0);
-            CodecError::TooLarge { index: start + at }
-        }
-    }
+    scale::refusal(src.chunks(INT8_BLOCK).nth(block).unwrap_or_default(), block * INT8_BLOCK)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::encoded_len;
+    use super::super::scale::{SCALE_MAX, SCALE_MIN};
     use super::*;
     use proptest::prelude::*;
 

@@ -7,24 +7,35 @@
 //! * [`CodecKind::Bf16`]: one little-endian bf16 an element, rounded to nearest even.
 //! * [`CodecKind::Int8`]: blocks of [`INT8_BLOCK`] elements, the last one shorter; first the scales of all blocks as
 //!   little-endian bf16, then one signed byte an element.
+//! * [`CodecKind::Int4`]: the same with blocks of [`INT4_BLOCK`] and two values a byte.
+//! * top-k, with functions of its own, since it needs scratch memory and its payloads have no fixed length: of each
+//!   [`TOPK_BLOCK`] elements the k largest, as places, signs and one of two magnitudes.
 //!
 //! Decoders are strict and all-or-nothing: on an error the destination is as it was.
 
 pub mod device;
 
 mod bf16;
+mod feedback;
+mod int4;
 mod int8;
+mod scale;
+mod topk;
 mod vector;
 
 pub use bf16::{bf16_decode, bf16_decode_add, bf16_encode};
+pub use feedback::{offered, settle};
+pub use int4::{INT4_BLOCK, int4_decode, int4_decode_add, int4_encode};
 pub use int8::{INT8_BLOCK, int8_decode, int8_decode_add, int8_encode};
+pub use topk::{TOPK_BLOCK, TopkScratch, topk_check, topk_decode, topk_decode_add, topk_encode, topk_encoded_max};
 pub use vector::{add_scaled, scale};
 
-/// Which codec.
+/// Which codec, of those whose payloads have a fixed length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodecKind {
     Bf16,
     Int8,
+    Int4,
 }
 
 /// Bytes of the payload that holds `elements` values.
@@ -32,6 +43,7 @@ pub const fn encoded_len(kind: CodecKind, elements: usize) -> usize {
     match kind {
         CodecKind::Bf16 => 2 * elements,
         CodecKind::Int8 => 2 * elements.div_ceil(INT8_BLOCK) + elements,
+        CodecKind::Int4 => int4::encoded_len(elements),
     }
 }
 
@@ -40,6 +52,7 @@ pub fn encode(kind: CodecKind, src: &[f32], dst: &mut [u8]) -> Result<(), CodecE
     match kind {
         CodecKind::Bf16 => bf16_encode(src, dst),
         CodecKind::Int8 => int8_encode(src, dst),
+        CodecKind::Int4 => int4_encode(src, dst),
     }
 }
 
@@ -48,6 +61,7 @@ pub fn decode(kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), Code
     match kind {
         CodecKind::Bf16 => bf16_decode(bytes, dst),
         CodecKind::Int8 => int8_decode(bytes, dst),
+        CodecKind::Int4 => int4_decode(bytes, dst),
     }
 }
 
@@ -56,6 +70,7 @@ pub fn check(kind: CodecKind, bytes: &[u8], elements: usize) -> Result<(), Codec
     match kind {
         CodecKind::Bf16 => bf16::check(bytes, elements),
         CodecKind::Int8 => int8::check(bytes, elements).map(drop),
+        CodecKind::Int4 => int4::check(bytes, elements).map(drop),
     }
 }
 
@@ -64,6 +79,7 @@ pub fn decode_add(kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), 
     match kind {
         CodecKind::Bf16 => bf16_decode_add(bytes, dst),
         CodecKind::Int8 => int8_decode_add(bytes, dst),
+        CodecKind::Int4 => int4_decode_add(bytes, dst),
     }
 }
 
@@ -80,8 +96,18 @@ pub enum CodecError {
     BadScale { block: usize, bits: u16 },
     #[error("block {block} has scale {bits:#06x}, but a scale is 0 exactly when all its values are")]
     ZeroBlock { block: usize, bits: u16 },
-    #[error("element {index} is -128, which no encoder writes")]
+    #[error("element {index} is the lowest integer, which no encoder writes")]
     BadQuant { index: usize },
+    #[error("block {block}: bits after its end are not 0")]
+    Padding { block: usize },
+    #[error("block {block} is cut off")]
+    Truncated { block: usize },
+    #[error("{bytes} bytes follow the last block")]
+    Trailing { bytes: usize },
+    #[error("block {block} has {entries} entries, more than the codec keeps")]
+    TooMany { block: usize, entries: usize },
+    #[error("block {block} has an entry at {place}, beyond its end")]
+    BadPlace { block: usize, place: usize },
 }
 
 impl CodecError {
@@ -94,6 +120,11 @@ impl CodecError {
             Self::BadScale { .. } => "bad_scale",
             Self::ZeroBlock { .. } => "zero_block",
             Self::BadQuant { .. } => "bad_quant",
+            Self::Padding { .. } => "padding",
+            Self::Truncated { .. } => "truncated",
+            Self::Trailing { .. } => "trailing",
+            Self::TooMany { .. } => "too_many",
+            Self::BadPlace { .. } => "bad_place",
         }
     }
 }

@@ -21,6 +21,7 @@ impl ChunkCoder {
         let kind = match codec {
             Codec::Bf16 => fast::CodecKind::Bf16,
             Codec::Int8 => fast::CodecKind::Int8,
+            Codec::Int4 => fast::CodecKind::Int4,
         };
         Self { kind, weight, delta, sums: vec![0.0; CHUNK_ELEMENTS] }
     }
@@ -92,5 +93,10 @@ fn as_specified(error: fast::CodecError) -> CodecError {
         fast::CodecError::BadScale { block, bits } => CodecError::BadScale { block, bits },
         fast::CodecError::ZeroBlock { block, bits } => CodecError::ZeroBlock { block, bits },
         fast::CodecError::BadQuant { index } => CodecError::BadQuant { index },
+        fast::CodecError::Padding { block } => CodecError::Padding { block },
+        fast::CodecError::Truncated { block } => CodecError::Truncated { block },
+        fast::CodecError::Trailing { bytes } => CodecError::Trailing { bytes },
+        fast::CodecError::TooMany { block, entries } => CodecError::TooMany { block, entries },
+        fast::CodecError::BadPlace { block, place } => CodecError::BadPlace { block, place },
     }
 }

@@ -191,6 +191,7 @@ fn decode(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Result<(), String> {
     match codec {
         Codec::Bf16 => codec::bf16_decode(bytes, out).map_err(|e| e.to_string()),
         Codec::Int8 => codec::int8_decode(bytes, out).map_err(|e| e.to_string()),
+        Codec::Int4 => codec::int4_decode(bytes, out).map_err(|e| e.to_string()),
     }
 }
 

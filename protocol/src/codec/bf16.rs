@@ -36,7 +36,7 @@ pub(super) fn widen(bits: u16) -> f32 {
 }
 
 /// Nearest bf16 of a finite value, ties to even; infinity when it lies beyond the largest.
-fn nearest(x: f32) -> u16 {
+pub(super) fn nearest(x: f32) -> u16 {
     let bits = x.to_bits();
     let (upper, lower) = ((bits >> 16) as u16, bits & 0xffff);
     // A carry out of the mantissa raises the exponent, which is the next value up, as it should be.

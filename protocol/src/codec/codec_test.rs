@@ -14,37 +14,94 @@ fn floats(hex: &str) -> Vec<f32> {
     bytes(hex).as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
 }
 
+/// Any codec, as the vectors name it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Any {
+    Fixed(Codec),
+    TopK(usize),
+}
+
+const ALL: [Any; 6] = [
+    Any::Fixed(Codec::Bf16),
+    Any::Fixed(Codec::Int8),
+    Any::Fixed(Codec::Int4),
+    Any::TopK(16),
+    Any::TopK(64),
+    Any::TopK(256),
+];
+
+impl std::str::FromStr for Any {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name.strip_prefix("top-") {
+            Some(k) => k.parse().map(Self::TopK).map_err(|_| name.to_owned()),
+            None => name.parse().map(Self::Fixed),
+        }
+    }
+}
+
+impl Any {
+    fn encode(self, src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecError> {
+        match self {
+            Self::Fixed(codec) => encode(codec, src, out),
+            Self::TopK(k) => topk::encode(k, src, out),
+        }
+    }
+
+    fn decode(self, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
+        match self {
+            Self::Fixed(codec) => decode(codec, bytes, dst),
+            Self::TopK(k) => topk::decode(k, bytes, dst),
+        }
+    }
+
+    fn decode_add(self, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
+        match self {
+            Self::Fixed(codec) => decode_add(codec, bytes, dst),
+            Self::TopK(k) => topk::decode_add(k, bytes, dst),
+        }
+    }
+
+    fn check(self, bytes: &[u8], elements: usize) -> Result<(), CodecError> {
+        match self {
+            Self::Fixed(codec) => check(codec, bytes, elements),
+            Self::TopK(k) => topk::check(k, bytes, elements),
+        }
+    }
+}
+
 #[test]
 fn agrees_with_the_vectors() {
     let mut cases = 0;
     for line in VECTORS.lines().filter(|line| !line.starts_with('#')) {
         cases += 1;
         let words: Vec<&str> = line.split(' ').collect();
-        let codec: Codec = words[1].parse().unwrap();
+        let codec: Any = words[1].parse().unwrap();
         match words[0] {
             "encode" => {
                 let (src, payload) = (floats(words[2]), bytes(words[3]));
                 let mut out = vec![7];
-                encode(codec, &src, &mut out).unwrap();
+                codec.encode(&src, &mut out).unwrap();
                 assert_eq!(HEXLOWER.encode(&out[1..]), HEXLOWER.encode(&payload));
-                check(codec, &payload, src.len()).unwrap();
+                codec.check(&payload, src.len()).unwrap();
             }
             "refuse-encode" => {
                 let mut out = vec![7];
-                let error = encode(codec, &floats(words[2]), &mut out).unwrap_err();
+                let error = codec.encode(&floats(words[2]), &mut out).unwrap_err();
                 assert_eq!((error.reason(), out), (words[3], vec![7]), "{line}");
             }
             "refuse-decode" => {
                 let mut dst = vec![5.0; words[2].parse().unwrap()];
-                let error = decode_add(codec, &bytes(words[3]), &mut dst).unwrap_err();
+                let error = codec.decode_add(&bytes(words[3]), &mut dst).unwrap_err();
                 assert_eq!(error.reason(), words[4], "{line}");
-                assert_eq!(decode(codec, &bytes(words[3]), &mut dst), Err(error));
+                assert_eq!(codec.decode(&bytes(words[3]), &mut dst), Err(error));
                 assert!(dst.iter().all(|d| *d == 5.0), "a refused payload leaves no trace");
             }
             other => panic!("unknown case {other}"),
         }
     }
-    assert!(cases > 50);
+    assert!(cases > 90);
 }
 
 /// Floats of every exponent that encodes, and zeros.
@@ -86,13 +143,13 @@ proptest! {
 
     #[test]
     fn decode_add_adds_what_decode_yields(src in prop::collection::vec(-1.0f32..1.0, 1..300), base in -2.0f32..2.0) {
-        for codec in [Codec::Bf16, Codec::Int8] {
+        for codec in ALL {
             let mut payload = Vec::new();
-            encode(codec, &src, &mut payload).unwrap();
+            codec.encode(&src, &mut payload).unwrap();
             let (mut value, mut sum) = (vec![0.0; src.len()], vec![base; src.len()]);
-            decode(codec, &payload, &mut value).unwrap();
-            decode_add(codec, &payload, &mut sum).unwrap();
-            prop_assert!(value.iter().zip(&sum).all(|(v, s)| (base + v).to_bits() == s.to_bits()));
+            codec.decode(&payload, &mut value).unwrap();
+            codec.decode_add(&payload, &mut sum).unwrap();
+            prop_assert!(value.iter().zip(&sum).all(|(v, s)| (base + v).to_bits() == s.to_bits()), "{codec:?}");
         }
     }
 
@@ -120,8 +177,110 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..700), elements in 0usize..700) {
         let mut dst = vec![0.0; elements];
-        for codec in [Codec::Bf16, Codec::Int8] {
-            let _ = decode(codec, &bytes, &mut dst);
+        for codec in ALL {
+            let _ = codec.decode(&bytes, &mut dst);
+        }
+    }
+
+    #[test]
+    fn int4_is_within_half_a_step(src in prop::collection::vec(value(), 0..300)) {
+        let mut payload = Vec::new();
+        encode(Codec::Int4, &src, &mut payload).unwrap();
+        prop_assert_eq!(payload.len(), encoded_len(Codec::Int4, src.len()));
+        let mut back = vec![f32::NAN; src.len()];
+        decode(Codec::Int4, &payload, &mut back).unwrap();
+        for (block, (x, y)) in src.chunks(INT4_BLOCK).zip(back.chunks(INT4_BLOCK)).enumerate() {
+            let scale = f64::from(bf16::widen(u16::from_le_bytes([payload[2 * block], payload[2 * block + 1]])));
+            let largest = x.iter().fold(0.0, |m: f64, x| m.max(f64::from(x.abs())));
+            prop_assert!(scale >= largest / 7.0 * (1.0 - 1e-7) || largest < 7.0 * 2f64.powi(-100));
+            let step = if scale == 0.0 { 2.0 * largest } else { scale };
+            for (x, y) in x.iter().zip(y) {
+                prop_assert!((f64::from(*x) - f64::from(*y)).abs() <= 0.5000001 * step);
+            }
+        }
+    }
+
+    /// Entries are the largest of their block, keep their signs, and take the nearer level; the rest is 0.
+    #[test]
+    fn topk_keeps_the_largest(
+        src in prop::collection::vec(prop_oneof![4 => -1.0f32..1.0, 1 => value(), 2 => Just(0.0f32)], 1..900),
+        k in prop::sample::select(vec![16usize, 32, 64, 128, 256]),
+    ) {
+        let mut payload = Vec::new();
+        topk::encode(k, &src, &mut payload).unwrap();
+        prop_assert!(payload.len() <= topk::encoded_max(k, src.len()));
+        let mut back = vec![f32::NAN; src.len()];
+        topk::decode(k, &payload, &mut back).unwrap();
+        let kept: Vec<usize> = (0..src.len()).filter(|i| back[*i] != 0.0).collect();
+        let least = kept.iter().map(|i| src[*i].abs()).fold(f32::INFINITY, f32::min);
+        let budget = topk::budget(k, src.len());
+        let worth = src.iter().filter(|x| x.abs() >= 2f32.powi(-100)).count();
+        prop_assert_eq!(kept.len(), budget.min(worth));
+        let mut levels: Vec<f32> = kept.iter().map(|i| back[*i].abs()).collect();
+        levels.sort_by(f32::total_cmp);
+        levels.dedup();
+        prop_assert!(levels.len() <= 2);
+        for (i, x) in src.iter().enumerate() {
+            if back[i] == 0.0 {
+                prop_assert!(x.abs() <= least, "{i} was left out and is larger than one that was not");
+            } else {
+                prop_assert_eq!(x.is_sign_negative(), back[i].is_sign_negative());
+                let nearest = levels.iter().map(|l| (x.abs() - l).abs()).fold(f32::INFINITY, f32::min);
+                // Levels are rounded to bf16 after the entries were dealt.
+                prop_assert!((x.abs() - back[i].abs()).abs() <= nearest + levels[levels.len() - 1] / 100.0);
+            }
+        }
+    }
+
+    /// One wrong bit, or a cut, gives another payload or none, never the same values: what is accepted is canonical.
+    #[test]
+    fn topk_has_one_form(
+        src in prop::collection::vec(prop_oneof![2 => -1.0f32..1.0, 3 => Just(0.0f32)], 1..600),
+        k in prop::sample::select(vec![16usize, 32, 64, 128, 256]),
+        bit in any::<prop::sample::Index>(),
+    ) {
+        let mut payload = Vec::new();
+        topk::encode(k, &src, &mut payload).unwrap();
+        let (mut one, mut other) = (vec![0.0; src.len()], vec![7.0; src.len()]);
+        topk::decode(k, &payload, &mut one).unwrap();
+        let bit = bit.index(8 * payload.len());
+        let mut bent = payload.clone();
+        bent[bit / 8] ^= 1 << (bit % 8);
+        match topk::decode(k, &bent, &mut other) {
+            Ok(()) => prop_assert_ne!(one, other),
+            Err(_) => prop_assert!(other.iter().all(|x| *x == 7.0), "a refused payload leaves no trace"),
+        }
+        prop_assert!(topk::check(k, &payload[..payload.len() - 1], src.len()).is_err());
+    }
+
+    /// Entries read and written again give the same bytes, whatever bytes a peer may have come up with.
+    #[test]
+    fn accepted_topk_is_canonical(
+        bytes in prop::collection::vec(any::<u8>(), 0..40),
+        count in 0u16..12, low in 0x3f00u16..0x3f04, high in 0x3f00u16..0x3f04,
+        elements in 1usize..400,
+    ) {
+        let mut payload: Vec<u8> = [count, low, high].iter().flat_map(|x| x.to_le_bytes()).collect();
+        payload.truncate(if count == 0 { 2 } else { 6 });
+        payload.extend_from_slice(&bytes);
+        // Most of these end too late; cut where the block ends, if it does.
+        for end in 2..=payload.len() {
+            let mut values = vec![0.0; elements];
+            if topk::decode(128, &payload[..end], &mut values).is_ok() {
+                let mut again = Vec::new();
+                topk::write(&values, &mut again);
+                prop_assert_eq!(&again, &payload[..end]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_bound_of_topk_holds(k in prop::sample::select(vec![16usize, 32, 64, 128, 256]), n in 1usize..=topk::TOPK_BLOCK) {
+        for count in 1..=topk::budget(k, n) {
+            // The longest block: the unary parts are largest when the last entry stands at the end.
+            let r = topk::rice(n, count);
+            let bits = count * (r as usize + 3) + ((n - count) >> r);
+            prop_assert!(6 + bits.div_ceil(8) <= topk::encoded_max(k, n));
         }
     }
 }

@@ -1,67 +1,36 @@
 //! int8 in blocks with a bf16 scale each.
 
 use super::CodecError;
-use super::bf16::{not_below, widen};
+use super::bf16::widen;
+use super::scale;
 
 /// Elements that share a scale.
 pub const INT8_BLOCK: usize = 256;
 
-/// bf16 of 2^-100.
-const SCALE_MIN: u16 = (127 - 100) << 7;
-/// bf16 of 2^120: 127 times it is finite in f32.
-const SCALE_MAX: u16 = (127 + 120) << 7;
+/// Values reach from -127 to 127.
+const LEVELS: f32 = 127.0;
 
 pub(super) fn encode(src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let scales = out.len();
     let values = scales + 2 * src.len().div_ceil(INT8_BLOCK);
     out.resize(values, 0);
     for (block, x) in src.chunks(INT8_BLOCK).enumerate() {
-        let scale = scale_of(x).map_err(|refusal| refusal.shifted(block * INT8_BLOCK))?;
-        out[scales + 2 * block..][..2].copy_from_slice(&scale.to_le_bytes());
-        let s = widen(scale);
+        let bits = scale::of(x, LEVELS).map_err(|refusal| refusal.shifted(block * INT8_BLOCK))?;
+        out[scales + 2 * block..][..2].copy_from_slice(&bits.to_le_bytes());
+        let s = widen(bits);
         for x in x {
-            let q = if scale == 0 { 0.0 } else { (x / s).round_ties_even() };
+            let q = if bits == 0 { 0.0 } else { (x / s).round_ties_even() };
             out.push(q as i8 as u8);
         }
     }
     Ok(())
 }
 
-/// Scale of a block, 0 for a block that is written as zeros.
-fn scale_of(x: &[f32]) -> Result<u16, CodecError> {
-    let mut largest = 0.0f32;
-    let mut place = 0;
-    for (index, x) in x.iter().enumerate() {
-        if !x.is_finite() {
-            return Err(CodecError::NotFinite { index });
-        }
-        if x.abs() > largest {
-            (largest, place) = (x.abs(), index);
-        }
-    }
-    if largest > 127.0 * widen(SCALE_MAX) {
-        return Err(CodecError::TooLarge { index: place });
-    }
-    let scale = not_below(largest / 127.0);
-    Ok(if scale < SCALE_MIN { 0 } else { scale })
-}
-
-impl CodecError {
-    /// Turns an index within a block into one within the vector.
-    fn shifted(self, by: usize) -> Self {
-        match self {
-            Self::NotFinite { index } => Self::NotFinite { index: by + index },
-            Self::TooLarge { index } => Self::TooLarge { index: by + index },
-            other => other,
-        }
-    }
-}
-
 pub(super) fn check(bytes: &[u8], elements: usize) -> Result<(), CodecError> {
     let (scales, values) = split(bytes, elements);
     for (block, (s, q)) in scales.iter().zip(values.chunks(INT8_BLOCK)).enumerate() {
         let bits = u16::from_le_bytes(*s);
-        if bits != 0 && !(SCALE_MIN..=SCALE_MAX).contains(&bits) {
+        if bits != 0 && !scale::is_lawful(bits) {
             return Err(CodecError::BadScale { block, bits });
         }
         if let Some(at) = q.iter().position(|q| *q as i8 == i8::MIN) {

@@ -13,17 +13,40 @@
 //! 3. `s < 2^-100`: `s = 0` and every `q = 0`. Such a block is noise below what any later sum can show.
 //! 4. otherwise `q = x / s`, rounded to the nearest integer, ties to even. `|q| <= 127` because `s >= a / 127`.
 //!
+//! **int4**: like int8 with blocks of [`INT4_BLOCK`] and 7 in place of 127. A block of m values is `h = ceil(m / 2)`
+//! bytes: byte i holds value i in its low nibble and value `h + i` in its high one, both two's complement, 0 beyond the
+//! end.
+//!
 //! A value decodes to `q * s`, exact in f32 (7 + 8 significant bits). A payload is *canonical*, and alone accepted,
 //! when its length is right, each scale is 0 or from `2^-100` to `2^120`, a scale is 0 exactly when all its `q` are 0,
-//! and no `q` is -128. So scales and values have one byte string, `pack(unpack(bytes)) == bytes`. It is not asked that
+//! and no `q` is -128 (-8). So scales and values have one byte string, `pack(unpack(bytes)) == bytes`. It is not asked that
 //! the *quantiser* gives the same bytes again: a block whose largest `|q|` is 126 is common and would get a smaller
 //! scale.
+//!
+//! **top-k** ([`topk`], which needs to be told k, and whose payloads have no fixed length): blocks of [`topk::TOPK_BLOCK`] elements, the last one may be short, each by itself, one after another. A block of
+//! n elements has at most `ceil(k n / 4096)` entries:
+//!
+//! ```text
+//! entries u16 | if there are any: low bf16 | high bf16 | bits, the lowest of a byte first, the last byte filled with 0
+//! an entry:  gap / 2^r ones | a zero | gap mod 2^r, r bits, the lowest first | 1 if negative | 1 if of the high level
+//! gap:       elements skipped since the entry before, or since the block's start
+//! r:         floor(log2(floor(n / entries))) - 1, at least 0       (Rice 1971; Golomb 1966)
+//! ```
+//! An element with an entry decodes to plus or minus its level; others to 0, and adding leaves them alone. Accepted is
+//! only: places within the block, levels from `2^-100` to `2^120`, and either `low < high` with entries of both, or
+//! `low = high` with entries of the low one only. What to keep is the encoder's choice; this one keeps the entries of
+//! the largest magnitude (of equal ones the first; none below `2^-100`), and finds the levels by two passes of Lloyd's
+//! algorithm from the mean, in f64, in order, rounded to f32 and then to bf16.
 
 mod bf16;
 #[cfg(test)]
 mod codec_test;
+mod int4;
 mod int8;
+mod scale;
+pub mod topk;
 
+pub use int4::INT4_BLOCK;
 pub use int8::INT8_BLOCK;
 
 use crate::run::Codec;
@@ -41,8 +64,18 @@ pub enum CodecError {
     BadScale { block: usize, bits: u16 },
     #[error("block {block} has scale {bits:#06x}, but a scale is 0 exactly when all its values are")]
     ZeroBlock { block: usize, bits: u16 },
-    #[error("element {index} is -128, which no encoder writes")]
+    #[error("element {index} is the lowest integer, which no encoder writes")]
     BadQuant { index: usize },
+    #[error("block {block}: bits after its end are not 0")]
+    Padding { block: usize },
+    #[error("block {block} is cut off")]
+    Truncated { block: usize },
+    #[error("{bytes} bytes follow the last block")]
+    Trailing { bytes: usize },
+    #[error("block {block} has {entries} entries, more than the codec keeps")]
+    TooMany { block: usize, entries: usize },
+    #[error("block {block} has an entry at {place}, beyond its end")]
+    BadPlace { block: usize, place: usize },
 }
 
 impl CodecError {
@@ -55,6 +88,11 @@ impl CodecError {
             Self::BadScale { .. } => "bad_scale",
             Self::ZeroBlock { .. } => "zero_block",
             Self::BadQuant { .. } => "bad_quant",
+            Self::Padding { .. } => "padding",
+            Self::Truncated { .. } => "truncated",
+            Self::Trailing { .. } => "trailing",
+            Self::TooMany { .. } => "too_many",
+            Self::BadPlace { .. } => "bad_place",
         }
     }
 }
@@ -64,6 +102,7 @@ pub const fn encoded_len(codec: Codec, elements: usize) -> usize {
     match codec {
         Codec::Bf16 => 2 * elements,
         Codec::Int8 => 2 * elements.div_ceil(INT8_BLOCK) + elements,
+        Codec::Int4 => int4::encoded_len(elements),
     }
 }
 
@@ -74,6 +113,7 @@ pub fn encode(codec: Codec, src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecE
     let result = match codec {
         Codec::Bf16 => bf16::encode(src, out),
         Codec::Int8 => int8::encode(src, out),
+        Codec::Int4 => int4::encode(src, out),
     };
     if result.is_err() {
         out.truncate(before);
@@ -100,6 +140,7 @@ pub fn check(codec: Codec, bytes: &[u8], elements: usize) -> Result<(), CodecErr
     match codec {
         Codec::Bf16 => bf16::check(bytes),
         Codec::Int8 => int8::check(bytes, elements),
+        Codec::Int4 => int4::check(bytes, elements),
     }
 }
 
@@ -108,6 +149,7 @@ fn each(codec: Codec, bytes: &[u8], dst: &mut [f32], put: impl Fn(&mut f32, f32)
     match codec {
         Codec::Bf16 => bf16::each(bytes, dst, put),
         Codec::Int8 => int8::each(bytes, dst, put),
+        Codec::Int4 => int4::each(bytes, dst, put),
     }
     Ok(())
 }

@@ -132,8 +132,8 @@ fn outer_rates_step_with_contributors() {
 #[test]
 fn choices_have_names_and_numbers() {
     assert_eq!("int8".parse(), Ok(Codec::Int8));
-    assert_eq!("int4".parse::<Codec>().unwrap_err(), "no such codec, use one of: bf16, int8");
-    assert_eq!((Codec::Bf16.number(), Codec::Int8.number()), (1, 2));
+    assert_eq!("int5".parse::<Codec>().unwrap_err(), "no such codec, use one of: bf16, int8, int4");
+    assert_eq!((Codec::Bf16.number(), Codec::Int8.number(), Codec::Int4.number()), (1, 2, 3));
     assert_eq!(Codec::from_number(0), None);
     assert_eq!(Minority::ALL.iter().map(|policy| policy.name()).collect::<Vec<_>>(), ["fork", "wait", "halt"]);
     assert_eq!(AdmissionMode::ALL.iter().map(|mode| mode.number()).collect::<Vec<_>>(), [1, 2, 3]);

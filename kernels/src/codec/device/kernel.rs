@@ -13,7 +13,8 @@
 //! The scalar rule rounds the f32 quotient `x / s` instead. Both agree: a quotient next to a tie is further from it than
 //! half a last place, because `s` has so few bits. The bytes are therefore the same.
 
-use super::super::int8::{INT8_BLOCK, LARGEST, SCALE_MIN};
+use super::super::int8::{INT8_BLOCK, LARGEST};
+use super::super::scale::SCALE_MIN;
 use cubecl::prelude::*;
 
 /// Units of a cube.

@@ -1,0 +1,45 @@
+//! Scales: what a block's integers are multiplied with. A scale is a bf16, so that integer times scale is exact in f32.
+
+use super::CodecError;
+use super::bf16::{not_below, widen};
+
+/// bf16 of 2^-100. A block that would need a smaller scale is noise below what any later sum can show: zeros.
+pub(super) const SCALE_MIN: u16 = (127 - 100) << 7;
+/// bf16 of 2^120: 127 times it is finite in f32.
+pub(super) const SCALE_MAX: u16 = (127 + 120) << 7;
+
+/// Whether an encoder writes this scale for a block that is not all zeros.
+pub(super) fn is_lawful(bits: u16) -> bool {
+    (SCALE_MIN..=SCALE_MAX).contains(&bits)
+}
+
+/// Scale of a block whose integers reach from `-levels` to `levels`; 0 for a block that is written as zeros. Indices of
+/// errors count from the block's start.
+pub(super) fn of(x: &[f32], levels: f32) -> Result<u16, CodecError> {
+    let mut largest = 0.0f32;
+    let mut place = 0;
+    for (index, x) in x.iter().enumerate() {
+        if !x.is_finite() {
+            return Err(CodecError::NotFinite { index });
+        }
+        if x.abs() > largest {
+            (largest, place) = (x.abs(), index);
+        }
+    }
+    if largest > levels * widen(SCALE_MAX) {
+        return Err(CodecError::TooLarge { index: place });
+    }
+    let scale = not_below(largest / levels);
+    Ok(if scale < SCALE_MIN { 0 } else { scale })
+}
+
+impl CodecError {
+    /// Turns an index within a block into one within the vector.
+    pub(super) fn shifted(self, by: usize) -> Self {
+        match self {
+            Self::NotFinite { index } => Self::NotFinite { index: by + index },
+            Self::TooLarge { index } => Self::TooLarge { index: by + index },
+            other => other,
+        }
+    }
+}
