@@ -46,6 +46,7 @@ mod partition;
 mod peer;
 mod register;
 mod round;
+mod speech;
 mod statement;
 pub mod succession;
 mod view;
