@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Attempts after attempt 0 at one round before voters enter with SKIP.
 pub(super) const ATTEMPTS_MAX: u32 = 3;
+/// Fetches of one result that fail before a voter that nothing else brings into the vote takes it for lost.
+const FETCH_FAILURES: u32 = 3;
 /// Steps of a ballot after one input: with a single voter all happen at once.
 const STEPS_MAX: usize = 8;
 /// The least that a voter waits for more than a quorum where that could help, in microseconds; doubles by ballot.
@@ -225,6 +227,7 @@ impl Engine {
 
     /// Names the own result, or SKIP when the attempts are exhausted.
     fn enter_vote(&mut self) {
+        let named = self.named_by_others();
         let me = self.me;
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
         if round.record_vote.entered() {
@@ -244,7 +247,13 @@ impl Engine {
         // Who is in this vote does not return to those on sets: these may never end then.
         let others = round.record_vote.ballot.as_ref().is_some_and(|ballot| ballot.heard().next().is_some());
         let last = round.set_vote.said_at.max(round.told_at).max(round.began);
-        let left_behind = others && round.attempt > 0 && self.now.since(last) >= 2 * self.timing.patience_min;
+        // Nor does attempt 0 end for who is not expected in it, when a result that was named has gone with its holder.
+        let gone = |digest: &Digest| {
+            round.skip.as_ref().is_some_and(|(skip, _)| skip == digest)
+                || round.fetching.get(digest).is_some_and(|fetching| fetching.failures > FETCH_FAILURES)
+        };
+        let lost = !named.is_empty() && named.iter().all(gone);
+        let left_behind = others && (round.attempt > 0 || lost) && self.now.since(last) >= 2 * self.timing.patience_min;
         let exhausted = idle && (round.attempt > ATTEMPTS_MAX || others_skip || left_behind);
         let skip = round.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
         // Somebody's result may be on its way here: better than none.
@@ -335,6 +344,10 @@ impl Engine {
         let Some(vote) = signed.first().map(|(_, (vote, _))| vote.clone()) else { return };
         let certificate =
             certificate::of_votes(round.lineage, &vote, signed.iter().map(|(id, (_, bytes))| (*id, bytes)));
+        // Kept as it is now: while this node ends its inner step, the others' newer votes take the place of these.
+        if let Some(round) = &mut self.round {
+            round.proof = Some(certificate.clone());
+        }
         self.conclude(value.digest, certificate);
     }
 
