@@ -2,7 +2,7 @@
 
 use super::CodecError;
 use super::bf16::{nearest, widen};
-use super::scale::{self, SCALE_MAX, SCALE_MIN};
+use super::scale::{self, SCALE_MIN};
 
 /// Elements of a block, of which the `k` largest are kept.
 pub const TOPK_BLOCK: usize = 4096;
@@ -43,13 +43,9 @@ const fn block_max(k: usize, elements: usize) -> usize {
 /// # Errors
 /// What is not finite or above 2^120.
 pub fn encode(k: usize, src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecError> {
-    for (index, x) in src.iter().enumerate() {
-        if !x.is_finite() {
-            return Err(CodecError::NotFinite { index });
-        }
-        if x.abs() > widen(SCALE_MAX) {
-            return Err(CodecError::TooLarge { index });
-        }
+    for (block, x) in src.chunks(TOPK_BLOCK).enumerate() {
+        // Magnitudes are levels here: what has a scale with integers up to 1 can be written.
+        scale::of(x, 1.0).map_err(|refusal| refusal.shifted(block * TOPK_BLOCK))?;
     }
     let mut order = Vec::with_capacity(TOPK_BLOCK);
     for x in src.chunks(TOPK_BLOCK) {
