@@ -117,6 +117,8 @@ impl Bench {
         for (n, _) in members.iter().filter(|(n, _)| *n != ME) {
             bench.meet(*n);
         }
+        // A large flock's Heads are looked at together, a little later.
+        bench.wait(200_000);
         assert_eq!(bench.engine.view().phase, Phase::Training, "{:?}", bench.engine.view());
         bench
     }
