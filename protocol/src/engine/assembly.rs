@@ -61,14 +61,16 @@ impl Engine {
     }
 
     /// How long a quorum has waited, and how long it waits for voters and for learners at most. A voter that moves
-    /// may take as long again as the quorum took; a learner gets a tenth of that.
+    /// may take as long again as the quorum took; a learner gets a tenth of that, and the time by which it may have begun
+    /// later.
     fn allowance(&self, round: &Round) -> Option<(u64, u64, u64)> {
         let since = round.quorum_ready_at?;
         let took = since.since(round.began);
         let voters = took.clamp(self.timing.patience_min, self.timing.patience_max);
         let least = LEARNER_GRACE.0.max(2 * self.slowest_rtt()).min(LEARNER_GRACE.1);
         let learners = (took / 10).clamp(least, LEARNER_GRACE.1);
-        Some((self.now.since(since), voters, learners.min(voters)))
+        let lag = self.learners_lag().min(LEARNER_GRACE.1);
+        Some((self.now.since(since), voters, learners.min(voters) + lag))
     }
 
     /// The others are done: ends the own inner steps in time to be counted.

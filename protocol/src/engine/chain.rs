@@ -393,24 +393,6 @@ impl Engine {
         !busy && self.now.since(round.began) >= patience.max(trips)
     }
 
-    /// Those who do not vote hear of a decision from two others each. Voters and then learners stand in a row, and the
-    /// one at place p hands it to learners 2 p - 2 to 2 p + 1: as many for everybody, however large the flock is.
-    fn hand_to_learners(&mut self) {
-        let Some(certificate) = self.head.as_ref().and_then(|head| head.certificate.clone()) else { return };
-        let Some(parent) = self.history.iter().nth_back(1) else { return };
-        let votes = |id: &NodeId| parent.quorum.incarnation(id).is_some();
-        let learners: Vec<NodeId> = parent.record.members().filter(|id| !votes(id)).collect();
-        let voters = parent.quorum.voters();
-        let place = match voters.binary_search_by(|(id, _)| id.cmp(&self.me)) {
-            Ok(place) => Some(place),
-            Err(_) => learners.binary_search(&self.me).ok().map(|place| voters.len() + place),
-        };
-        let Some(place) = place else { return };
-        let mine = learners.iter().skip((2 * place).saturating_sub(2)).take(if place == 0 { 2 } else { 4 });
-        let targets: Vec<NodeId> = mine.filter(|id| self.is_present(id) && **id != self.me).copied().collect();
-        self.send_to(&targets, &Message::Certificate(certificate));
-    }
-
     /// Two records of one lineage at one place, both certified: the promise is broken. Stops and shows both.
     pub(super) fn check_split(&mut self, theirs: &Certificate) {
         let at = self.history.iter().position(|past| {

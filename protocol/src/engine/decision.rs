@@ -7,7 +7,7 @@ use super::clock::Moment;
 use super::config::Candidate;
 use super::fetch::{RESULTS_MAX, contradicts_own};
 use super::io::{Output, Refusal};
-use super::round::Training;
+use super::round::{Committing, Training};
 use crate::ballot::{Ballot, Choice, Said};
 use crate::certificate;
 use crate::message::{Certificate, Estimate, Message, Question, Stamp, Value, ValueKind, Vote};
@@ -381,11 +381,11 @@ impl Engine {
         if mine {
             self.contribution = None;
         }
-        let token = self.next_token();
+        let (token, since) = (self.next_token(), self.now);
         let (decided, proof) = (record.clone(), certificate.clone());
         self.out.push(Output::Commit { token, key, record: decided, certificate: proof, mine });
         if let Some(round) = &mut self.round {
-            round.committing = Some((token, record, certificate));
+            round.committing = Some(Committing { token, record, certificate, since });
         }
     }
 

@@ -35,6 +35,7 @@ mod chain;
 mod clock;
 mod config;
 mod decision;
+mod dissemination;
 mod evidence;
 mod fetch;
 mod inbox;
@@ -119,6 +120,8 @@ pub struct Engine {
     difference: Option<Difference>,
     catch_up: CatchUp,
     cut: Cut,
+    /// From the decision on the newest record until it was on the disk, in microseconds.
+    commit_took: u64,
     tokens: u64,
     beat: Beat,
     spoken: Spoken,
@@ -164,6 +167,7 @@ impl Engine {
             difference: None,
             catch_up: CatchUp::default(),
             cut: Cut::default(),
+            commit_took: 0,
             tokens: 0,
             beat: Beat::default(),
             spoken: Spoken::default(),

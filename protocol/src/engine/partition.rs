@@ -3,7 +3,7 @@
 use super::Engine;
 use super::clock::Moment;
 use super::io::{Notice, Output};
-use super::round::Training;
+use super::round::{Committing, Training};
 use super::succession;
 use crate::limits::VOTERS_MAX;
 use crate::message::{Certificate, Fork, Message, member_bits, member_indices};
@@ -159,12 +159,12 @@ impl Engine {
         self.stop_training();
         self.leave_attempt("this part of the flock goes on by itself", None);
         self.contribution = None;
-        let token = self.next_token();
+        let (token, since) = (self.next_token(), self.now);
         let (decided, proof) = (record.clone(), certificate.clone());
         self.out.push(Output::Commit { token, key: None, record: decided, certificate: proof, mine: true });
         if let Some(round) = &mut self.round {
             round.training = Training::Done;
-            round.committing = Some((token, record, certificate));
+            round.committing = Some(Committing { token, record, certificate, since });
         }
     }
 

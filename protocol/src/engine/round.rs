@@ -67,7 +67,7 @@ pub(super) struct Round {
     pub proof: Option<Certificate>,
     /// Another result of an attempt than this node's own was named, and the own state is looked at.
     pub verifying: bool,
-    pub committing: Option<(PersistToken, Record, Certificate)>,
+    pub committing: Option<Committing>,
     /// With whom this node would go on as a fork.
     pub fork: Option<crate::message::Fork>,
     /// The SKIP that this round may end in.
@@ -77,6 +77,15 @@ pub(super) struct Round {
     /// Failed attempts of this round, and whom this node suspected how often.
     pub failures: u32,
     pub suspected: BTreeMap<NodeId, u32>,
+}
+
+/// A decided record on its way to the disk.
+#[derive(Debug)]
+pub(super) struct Committing {
+    pub token: PersistToken,
+    pub record: Record,
+    pub certificate: Certificate,
+    pub since: Moment,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -363,7 +372,8 @@ impl Engine {
             return self.founded(record);
         }
         let Some(round) = &mut self.round else { return };
-        if let Some((_, record, certificate)) = round.committing.take_if(|(awaited, ..)| *awaited == token) {
+        if let Some(Committing { record, certificate, since, .. }) = round.committing.take_if(|c| c.token == token) {
+            self.commit_took = self.now.since(since);
             self.committed(record, certificate);
         }
     }

@@ -1,0 +1,83 @@
+//! How those who do not vote hear of a decision: down a tree of members, so that nobody says it often.
+
+use super::Engine;
+use crate::NodeId;
+use crate::message::Message;
+
+/// Who hands a certificate to the learner at this place among them, both by ascending id. Voters and then learners
+/// stand in a row, and the one at place p hands it to learners 2 p - 2 to 2 p + 1: as many for everybody, however large
+/// the flock is.
+fn handed_by(learner: usize) -> [usize; 2] {
+    [learner / 2, learner / 2 + 1]
+}
+
+/// From how many hands the last of so many learners hears of a decision, one after another.
+fn hands(voters: usize, learners: usize) -> u64 {
+    let mut hands = 0;
+    let mut last = learners.checked_sub(1);
+    while let Some(learner) = last {
+        hands += 1;
+        let [sooner, _] = handed_by(learner);
+        last = sooner.checked_sub(voters.max(1));
+    }
+    hands
+}
+
+impl Engine {
+    /// Those who do not vote hear of a decision from two others each, as [`handed_by`] says.
+    pub(super) fn hand_to_learners(&mut self) {
+        let Some(certificate) = self.head.as_ref().and_then(|head| head.certificate.clone()) else { return };
+        let Some(parent) = self.history.iter().nth_back(1) else { return };
+        let votes = |id: &NodeId| parent.quorum.incarnation(id).is_some();
+        let learners: Vec<NodeId> = parent.record.members().filter(|id| !votes(id)).collect();
+        let voters = parent.quorum.voters();
+        let place = match voters.binary_search_by(|(id, _)| id.cmp(&self.me)) {
+            Ok(place) => Some(place),
+            Err(_) => learners.binary_search(&self.me).ok().map(|place| voters.len() + place),
+        };
+        let Some(place) = place else { return };
+        let mine = learners.iter().enumerate().filter(|(at, _)| handed_by(*at).contains(&place)).map(|(_, id)| id);
+        let targets: Vec<NodeId> = mine.filter(|id| self.is_present(id) && **id != self.me).copied().collect();
+        self.send_to(&targets, &Message::Certificate(certificate));
+    }
+
+    /// By how much later than the voters a learner may begin a round, in microseconds: what one hand after another takes
+    /// to write the record before and to tell of it.
+    pub(super) fn learners_lag(&self) -> u64 {
+        let Some(head) = &self.head else { return 0 };
+        let voters = head.quorum.voters().len();
+        let learners = head.record.next.members.len().saturating_sub(voters);
+        hands(voters, learners).saturating_mul(self.slowest_rtt().saturating_add(self.commit_took))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_learner_hears_of_a_decision_from_so_many_hands() {
+        for (voters, learners) in [(1, 0), (1, 1), (1, 40), (3, 7), (31, 1), (31, 62), (31, 63), (31, 993)] {
+            // Who knows it tells those that are its to tell, all at once and again and again.
+            let mut heard: Vec<Option<u64>> = vec![None; learners];
+            for hand in 1.. {
+                let knows = |place: usize| match place.checked_sub(voters) {
+                    None => true,
+                    Some(learner) => heard.get(learner).is_some_and(|heard| heard.is_some()),
+                };
+                let told = |learner: &usize| heard[*learner].is_none() && handed_by(*learner).into_iter().any(knows);
+                let told: Vec<usize> = (0..learners).filter(told).collect();
+                if told.is_empty() {
+                    break;
+                }
+                for learner in told {
+                    heard[learner] = Some(hand);
+                }
+            }
+            let most = heard.iter().map(|hand| hand.expect("everybody hears of it")).max();
+            assert_eq!(hands(voters, learners), most.unwrap_or(0), "{voters} voters, {learners} learners");
+            let told = |place: usize| (0..learners).filter(|learner| handed_by(*learner).contains(&place)).count();
+            assert!((0..voters + learners).all(|place| told(place) <= 4));
+        }
+    }
+}
