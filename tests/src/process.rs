@@ -155,12 +155,13 @@ impl Process {
         }
     }
 
-    /// The last lines of its log, for error messages.
+    /// The last events and the last lines of its log, for error messages.
     pub fn last_words(&self) -> String {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<_> = log.lines().collect();
-        let last = &lines[lines.len().saturating_sub(15)..];
-        format!("last lines of {}:\n{}", self.log.display(), last.join("\n"))
+        let lines: Vec<_> = log.lines().map(String::from).collect();
+        let events: Vec<_> = self.events().iter().map(ToString::to_string).collect();
+        let last = |lines: &[String]| lines[lines.len().saturating_sub(15)..].join("\n");
+        format!("last events:\n{}\nlast lines of {}:\n{}", last(&events), self.log.display(), last(&lines))
     }
 }
 

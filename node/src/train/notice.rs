@@ -4,14 +4,18 @@ use super::driver::Driver;
 use crate::watch::event::Event;
 use starling_protocol::engine::io::{Notice, Refusal};
 use starling_protocol::evidence::Contradiction;
-use starling_protocol::message::{Certificate, Evidence};
+use starling_protocol::message::{Certificate, Evidence, Phase};
 use starling_protocol::{NodeId, wire};
 use std::time::Instant;
 
 impl Driver {
     pub(super) fn notice(&mut self, notice: Notice) {
+        let mut joins = false;
         match notice {
-            Notice::PhaseChanged { .. } => self.waiting = None,
+            Notice::PhaseChanged { phase, .. } => {
+                self.waiting = None;
+                joins = phase == Phase::Joining;
+            }
             Notice::AttemptStarted { .. } => self.gauges.attempt_started(),
             // Every round waits a moment for somebody; it is shown when it lasts.
             Notice::Waiting { on, why } => {
@@ -23,6 +27,9 @@ impl Driver {
         count(&notice);
         if let Some(event) = event(notice) {
             self.show(event);
+        }
+        if joins && let Some(record) = self.engine.head().cloned() {
+            self.check_admission(&record);
         }
     }
 }

@@ -343,9 +343,9 @@ impl Driver {
         }
     }
 
-    /// A node that stands where the flock does and is no member asks to be let in. Members refuse it without many words;
-    /// from the same record it can tell by itself why they would.
-    fn check_admission(&mut self, record: &Record) {
+    /// A node that stands where the flock does and is no member asks to be let in. Members refuse it without many words,
+    /// and hear no more of it for a minute; from the same record it can tell by itself why they would.
+    pub(super) fn check_admission(&mut self, record: &Record) {
         let ticket = &self.settings.admission;
         let verdict = admission::admit(&self.spec, &Ed25519Verifier, &self.run, record, &self.me, ticket);
         let barred = verdict.err().map(|why| why.to_string());

@@ -6,7 +6,7 @@ use super::clock::Moment;
 use super::io::Notice;
 use super::round::{Round, Training};
 use crate::message::{Phase, ValueKind};
-use crate::record::Role;
+use crate::record::{Record, Role};
 use crate::{Digest, NodeId};
 
 /// Waiting is told again after this time, in microseconds, if whom it is for has changed.
@@ -186,6 +186,11 @@ impl Engine {
             }
             _ => 0,
         }
+    }
+
+    /// The record that the node stands on, if it has one.
+    pub fn head(&self) -> Option<&Record> {
+        self.head.as_ref().map(|head| &head.record)
     }
 
     /// The state as a person sees it.
