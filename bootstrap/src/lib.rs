@@ -6,6 +6,7 @@
 //! - [`identity`]: key files; [`addresses`]: multiaddrs and bootstrap lists; [`ticket`]: one line to join a run.
 //! - [`transport`], [`mux`], [`gate`]: how connections are made, and which are not.
 //! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`streams`], [`reach`] are parts of it.
+//! - [`process`]: tells processes that share a key apart.
 //! - [`discovery`]: whom to dial and when, and what the owner of a swarm is told.
 //! - [`framing`]: length-prefixed frames over a stream; [`config_file`]: TOML with helpful errors.
 //! - [`telemetry`]: logs and metrics of a process; [`service`]: the well-known peer.
@@ -19,6 +20,7 @@ pub mod gate;
 pub mod gossip;
 pub mod identity;
 pub mod mux;
+pub mod process;
 pub mod reach;
 pub mod service;
 pub mod streams;

@@ -1,34 +1,39 @@
 //! Raw substreams, opened to connected peers and accepted from them by protocol name.
 //!
-//! Does what `libp2p-stream` does, with three differences that a data plane needs: streams that arrive together
+//! Does what `libp2p-stream` does, with four differences that a data plane needs: streams that arrive together
 //! wait in a queue of known length instead of being dropped after the first; a stream that cannot be queued is
-//! counted; and when two connections join the same two peers, the caller says which one it wants ([`Lane`]), by an
-//! order that both ends agree on, so that bulk data and control messages need not share one.
+//! counted; when two connections join the same two peers, the caller says which one it wants ([`Lane`]), by an
+//! order that both ends agree on, so that bulk data and control messages need not share one; and two processes with
+//! one key are told apart ([`Process`]): a stream comes with the process that opened it, once that has said which one
+//! it is, and can be opened to one of them.
 //!
 //! Opening never dials: a stream to a peer without a connection fails at once. Nothing here bounds what a
 //! stream carries; its user does.
 
+use crate::process::Process;
 use libp2p::core::transport::PortUse;
-use libp2p::core::upgrade::{InboundUpgrade, OutboundUpgrade, UpgradeInfo};
 use libp2p::core::{ConnectedPoint, Endpoint};
 use libp2p::swarm::derive_prelude::{ConnectionClosed, ConnectionEstablished};
-use libp2p::swarm::handler::{ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound};
 use libp2p::swarm::{
-    ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm, NetworkBehaviour,
-    NotifyHandler, StreamUpgradeError, SubstreamProtocol, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
+    CloseConnection, ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, NotifyHandler, THandler,
+    THandlerInEvent, THandlerOutEvent, ToSwarm,
 };
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
 use std::collections::{BTreeMap, VecDeque};
-use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::{mpsc, oneshot};
+
+mod handler;
+
+pub use handler::{Handler, Open, Upgrade};
 
 /// Streams asked for that the swarm has not looked at yet; filled by all [`Control`]s, which wait when it is full.
 const REQUESTS_CAP: usize = 256;
 /// Streams being opened on one connection; more are refused as [`OpenError::Busy`].
 const OPENING_CAP: usize = 64;
+/// Streams of one connection that wait until its other end has said which process it is; more are dropped.
+const EARLY_CAP: usize = 16;
 
 /// Which connection a stream should use when there are several to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +72,7 @@ struct OpenRequest {
     peer: PeerId,
     protocol: StreamProtocol,
     lane: Lane,
+    process: Option<Process>,
     reply: Reply,
 }
 
@@ -74,29 +80,36 @@ type Reply = oneshot::Sender<Result<Stream, OpenError>>;
 
 /// Who accepts what. Shared between the behaviour, its handlers and the controls.
 #[derive(Clone, Default)]
-struct Acceptors(Arc<Mutex<BTreeMap<String, Acceptor>>>);
+struct Acceptors {
+    accepted: Arc<Mutex<BTreeMap<String, Acceptor>>>,
+    /// Which process this is: listed among the protocols.
+    me: Option<Process>,
+}
 
 struct Acceptor {
     protocol: StreamProtocol,
-    queue: mpsc::Sender<(PeerId, Stream)>,
+    queue: mpsc::Sender<Incoming>,
 }
 
 impl Acceptors {
     /// The map is consistent between any two statements, so a poisoned lock is still good.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Acceptor>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn protocols(&self) -> Vec<StreamProtocol> {
-        self.lock().values().filter(|a| !a.queue.is_closed()).map(|a| a.protocol.clone()).collect()
+        let accepted = self.lock();
+        let open = accepted.values().filter(|a| !a.queue.is_closed()).map(|a| a.protocol.clone());
+        open.chain(self.me.map(Process::protocol)).collect()
     }
 
     /// Queues an inbound stream or drops it, which resets it for the peer.
-    fn deliver(&self, peer: PeerId, stream: Stream, protocol: &StreamProtocol) {
+    fn deliver(&self, incoming: Incoming, protocol: &StreamProtocol) {
+        let peer = incoming.peer;
         let queue = self.lock().get(protocol.as_ref()).map(|a| a.queue.clone());
         let reason = match queue {
             None => "stream_not_accepted",
-            Some(queue) => match queue.try_send((peer, stream)) {
+            Some(queue) => match queue.try_send(incoming) {
                 Ok(()) => return,
                 Err(mpsc::error::TrySendError::Full(_)) => "streams_full",
                 Err(mpsc::error::TrySendError::Closed(_)) => "stream_not_accepted",
@@ -115,14 +128,20 @@ pub struct Control {
 }
 
 impl Control {
-    /// Opens a stream of `protocol` to a connected peer.
+    /// Opens a stream of `protocol` to a connected peer; with a `process`, to this one of those that have its key.
     ///
     /// # Errors
     /// When there is no connection, when it breaks meanwhile, or when the peer does not speak the protocol. With
     /// lazy negotiation the last shows on the stream's first read instead.
-    pub async fn open(&self, peer: PeerId, protocol: StreamProtocol, lane: Lane) -> Result<Stream, OpenError> {
+    pub async fn open(
+        &self,
+        peer: PeerId,
+        protocol: StreamProtocol,
+        lane: Lane,
+        process: Option<Process>,
+    ) -> Result<Stream, OpenError> {
         let (reply, answer) = oneshot::channel();
-        let request = OpenRequest { peer, protocol, lane, reply };
+        let request = OpenRequest { peer, protocol, lane, process, reply };
         self.requests.send(request).await.map_err(|_| OpenError::Closed)?;
         answer.await.map_err(|_| OpenError::Closed)?
     }
@@ -142,12 +161,20 @@ impl Control {
     }
 }
 
+/// A stream that a peer opened.
+pub struct Incoming {
+    pub peer: PeerId,
+    /// Which of the processes with its key.
+    pub process: Process,
+    pub stream: Stream,
+}
+
 /// Inbound streams of one protocol.
-pub struct IncomingStreams(mpsc::Receiver<(PeerId, Stream)>);
+pub struct IncomingStreams(mpsc::Receiver<Incoming>);
 
 impl IncomingStreams {
     /// The next stream and who opened it; `None` when the swarm is gone.
-    pub async fn next(&mut self) -> Option<(PeerId, Stream)> {
+    pub async fn next(&mut self) -> Option<Incoming> {
         self.0.recv().await
     }
 }
@@ -158,9 +185,20 @@ struct Connection {
     dialed_by_larger: bool,
     serial: u64,
     id: ConnectionId,
+    /// Once it has said so.
+    process: Option<Process>,
 }
 
-/// The behaviour. Emits no events.
+/// What the behaviour tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A process with the peer's key has its first connection.
+    ProcessUp { peer: PeerId, process: Process },
+    /// It has none any more.
+    ProcessDown { peer: PeerId, process: Process },
+}
+
+/// The behaviour.
 pub struct Behaviour {
     local: PeerId,
     control: Control,
@@ -168,14 +206,17 @@ pub struct Behaviour {
     connections: BTreeMap<PeerId, Vec<Connection>>,
     /// Counts connections: their age.
     serial: u64,
+    /// What the swarm has not taken yet: at most one of each kind for each connection.
+    pending: VecDeque<ToSwarm<Event, Open>>,
 }
 
 impl Behaviour {
-    /// For the swarm of `local`.
-    pub fn new(local: PeerId) -> Self {
+    /// For the swarm of `local`, whose process tells others which one it is if it has a name.
+    pub fn new(local: PeerId, process: Option<Process>) -> Self {
         let (sender, requests) = mpsc::channel(REQUESTS_CAP);
-        let control = Control { requests: sender, acceptors: Acceptors::default() };
-        Self { local, control, requests, connections: BTreeMap::new(), serial: 0 }
+        let acceptors = Acceptors { me: process, ..Acceptors::default() };
+        let control = Control { requests: sender, acceptors };
+        Self { local, control, requests, connections: BTreeMap::new(), serial: 0, pending: VecDeque::new() }
     }
 
     /// A handle for tasks outside the swarm's.
@@ -183,17 +224,40 @@ impl Behaviour {
         self.control.clone()
     }
 
-    fn handler(&self, peer: PeerId) -> Handler {
-        Handler { peer, acceptors: self.control.acceptors.clone(), queued: VecDeque::new(), opening: 0 }
+    /// Closes all connections to one of the processes with the peer's key.
+    pub fn close(&mut self, peer: &PeerId, process: Process) {
+        let connections = self.connections.get(peer).into_iter().flatten();
+        for connection in connections.filter(|c| c.process == Some(process)) {
+            let connection = CloseConnection::One(connection.id);
+            self.pending.push_back(ToSwarm::CloseConnection { peer_id: *peer, connection });
+        }
     }
 
-    fn pick(&self, peer: &PeerId, lane: Lane) -> Option<ConnectionId> {
-        let connections = self.connections.get(peer)?;
+    fn handler(&self, peer: PeerId) -> Handler {
+        Handler::new(peer, self.control.acceptors.clone())
+    }
+
+    fn pick(&self, peer: &PeerId, lane: Lane, process: Option<Process>) -> Option<ConnectionId> {
+        let mut fit = self.connections.get(peer)?.iter().filter(|c| process.is_none() || c.process == process);
         let connection = match lane {
-            Lane::First => connections.first(),
-            Lane::Last => connections.last(),
+            Lane::First => fit.next(),
+            Lane::Last => fit.next_back(),
         };
         connection.map(|c| c.id)
+    }
+
+    fn has(&self, peer: &PeerId, process: Process) -> bool {
+        self.connections.get(peer).into_iter().flatten().any(|c| c.process == Some(process))
+    }
+
+    fn on_process(&mut self, peer: PeerId, id: ConnectionId, process: Process) {
+        let known = self.has(&peer, process);
+        let connections = self.connections.get_mut(&peer).into_iter().flatten();
+        let Some(connection) = connections.into_iter().find(|c| c.id == id) else { return };
+        connection.process = Some(process);
+        if !known {
+            self.pending.push_back(ToSwarm::GenerateEvent(Event::ProcessUp { peer, process }));
+        }
     }
 
     fn on_established(&mut self, event: &ConnectionEstablished<'_>) {
@@ -202,23 +266,28 @@ impl Behaviour {
         self.serial += 1;
         let connections = self.connections.entry(event.peer_id).or_default();
         let dialed_by_larger = we_dialed == we_are_larger;
-        connections.push(Connection { dialed_by_larger, serial: self.serial, id: event.connection_id });
+        let (serial, id) = (self.serial, event.connection_id);
+        connections.push(Connection { dialed_by_larger, serial, id, process: None });
         connections.sort_unstable();
     }
 
     fn on_closed(&mut self, event: &ConnectionClosed<'_>) {
-        if let Some(connections) = self.connections.get_mut(&event.peer_id) {
-            connections.retain(|c| c.id != event.connection_id);
-            if connections.is_empty() {
-                self.connections.remove(&event.peer_id);
-            }
+        let (peer, id) = (event.peer_id, event.connection_id);
+        let Some(connections) = self.connections.get_mut(&peer) else { return };
+        let process = connections.iter().find(|c| c.id == id).and_then(|c| c.process);
+        connections.retain(|c| c.id != id);
+        if connections.is_empty() {
+            self.connections.remove(&peer);
+        }
+        if let Some(process) = process.filter(|process| !self.has(&peer, *process)) {
+            self.pending.push_back(ToSwarm::GenerateEvent(Event::ProcessDown { peer, process }));
         }
     }
 }
 
 impl NetworkBehaviour for Behaviour {
     type ConnectionHandler = Handler;
-    type ToSwarm = Infallible;
+    type ToSwarm = Event;
 
     fn handle_established_inbound_connection(
         &mut self,
@@ -249,15 +318,18 @@ impl NetworkBehaviour for Behaviour {
         }
     }
 
-    fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: THandlerOutEvent<Self>) {
-        match event {}
+    fn on_connection_handler_event(&mut self, peer: PeerId, id: ConnectionId, process: THandlerOutEvent<Self>) {
+        self.on_process(peer, id, process);
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        if let Some(next) = self.pending.pop_front() {
+            return Poll::Ready(next);
+        }
         // `control` holds a sender, so the channel never ends while the behaviour lives.
         while let Poll::Ready(Some(request)) = self.requests.poll_recv(cx) {
-            let OpenRequest { peer, protocol, lane, reply } = request;
-            match self.pick(&peer, lane) {
+            let OpenRequest { peer, protocol, lane, process, reply } = request;
+            match self.pick(&peer, lane, process) {
                 Some(id) => {
                     let event = Open { protocol, reply };
                     return Poll::Ready(ToSwarm::NotifyHandler {
@@ -271,122 +343,5 @@ impl NetworkBehaviour for Behaviour {
             }
         }
         Poll::Pending
-    }
-}
-
-/// What a handler is told: open this.
-#[derive(Debug)]
-pub struct Open {
-    protocol: StreamProtocol,
-    reply: Reply,
-}
-
-/// One connection's side.
-pub struct Handler {
-    peer: PeerId,
-    acceptors: Acceptors,
-    queued: VecDeque<Open>,
-    /// Handed to the connection, not yet negotiated.
-    opening: usize,
-}
-
-impl ConnectionHandler for Handler {
-    type FromBehaviour = Open;
-    type ToBehaviour = Infallible;
-    type InboundProtocol = Upgrade;
-    type OutboundProtocol = Upgrade;
-    type InboundOpenInfo = ();
-    type OutboundOpenInfo = Open;
-
-    fn listen_protocol(&self) -> SubstreamProtocol<Self::InboundProtocol> {
-        SubstreamProtocol::new(Upgrade(self.acceptors.protocols()), ())
-    }
-
-    fn poll(
-        &mut self,
-        _: &mut Context<'_>,
-    ) -> Poll<ConnectionHandlerEvent<Self::OutboundProtocol, Self::OutboundOpenInfo, Self::ToBehaviour>> {
-        // The connection polls again after each behaviour event, so no waker is kept.
-        match self.queued.pop_front() {
-            Some(open) => {
-                self.opening += 1;
-                let protocol = SubstreamProtocol::new(Upgrade(vec![open.protocol.clone()]), open);
-                Poll::Ready(ConnectionHandlerEvent::OutboundSubstreamRequest { protocol })
-            }
-            None => Poll::Pending,
-        }
-    }
-
-    fn on_behaviour_event(&mut self, open: Open) {
-        if self.queued.len() + self.opening >= OPENING_CAP {
-            // Whoever gave up needs no answer.
-            drop(open.reply.send(Err(OpenError::Busy(self.peer))));
-            return;
-        }
-        self.queued.push_back(open);
-    }
-
-    fn on_connection_event(
-        &mut self,
-        event: ConnectionEvent<
-            Self::InboundProtocol,
-            Self::OutboundProtocol,
-            Self::InboundOpenInfo,
-            Self::OutboundOpenInfo,
-        >,
-    ) {
-        match event {
-            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol: (stream, name), .. }) => {
-                self.acceptors.deliver(self.peer, stream, &name);
-            }
-            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol: (stream, _), info }) => {
-                self.opening = self.opening.saturating_sub(1);
-                // A stream that nobody waits for any more is reset by being dropped.
-                drop(info.reply.send(Ok(stream)));
-            }
-            ConnectionEvent::DialUpgradeError(DialUpgradeError { info, error }) => {
-                self.opening = self.opening.saturating_sub(1);
-                let error = match error {
-                    StreamUpgradeError::Timeout => OpenError::Timeout,
-                    StreamUpgradeError::NegotiationFailed => OpenError::Unsupported(info.protocol),
-                    StreamUpgradeError::Io(error) => OpenError::Io(error),
-                    StreamUpgradeError::Apply(never) => match never {},
-                };
-                drop(info.reply.send(Err(error)));
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Negotiates names and hands the raw stream through.
-pub struct Upgrade(Vec<StreamProtocol>);
-
-impl UpgradeInfo for Upgrade {
-    type Info = StreamProtocol;
-    type InfoIter = std::vec::IntoIter<StreamProtocol>;
-
-    fn protocol_info(&self) -> Self::InfoIter {
-        self.0.clone().into_iter()
-    }
-}
-
-impl InboundUpgrade<Stream> for Upgrade {
-    type Output = (Stream, StreamProtocol);
-    type Error = Infallible;
-    type Future = Ready<Result<Self::Output, Self::Error>>;
-
-    fn upgrade_inbound(self, stream: Stream, name: Self::Info) -> Self::Future {
-        ready(Ok((stream, name)))
-    }
-}
-
-impl OutboundUpgrade<Stream> for Upgrade {
-    type Output = (Stream, StreamProtocol);
-    type Error = Infallible;
-    type Future = Ready<Result<Self::Output, Self::Error>>;
-
-    fn upgrade_outbound(self, stream: Stream, name: Self::Info) -> Self::Future {
-        ready(Ok((stream, name)))
     }
 }

@@ -6,6 +6,7 @@
 use crate::addresses;
 use crate::gate::{self, Gate};
 use crate::identity::Identity;
+use crate::process::Process;
 use crate::reach::Capped;
 use crate::{dht, gossip, streams, transport};
 use libp2p::core::upgrade::Version;
@@ -58,6 +59,8 @@ pub struct SwarmOptions {
     pub gossip: Option<String>,
     /// What this program calls itself towards others.
     pub agent: String,
+    /// Tells this process from others with its key.
+    pub process: Option<Process>,
     /// How long an idle connection that nobody keeps stays open.
     pub idle_timeout: Duration,
     /// Resident bytes of this process beyond which no new connection is taken.
@@ -74,6 +77,7 @@ impl Default for SwarmOptions {
             relay_server: false,
             gossip: None,
             agent: format!("starling/{}", env!("CARGO_PKG_VERSION")),
+            process: None,
             idle_timeout: Duration::from_secs(30),
             memory_max_bytes: None,
         }
@@ -158,7 +162,7 @@ fn behaviour(
         dht: dht::Behaviour::new(local, options.dht_server, gate),
         mdns: options.mdns.then(|| start_mdns(keypair)).flatten().into(),
         gossip: gossip.into(),
-        streams: streams::Behaviour::new(local),
+        streams: streams::Behaviour::new(local, options.process),
         relay_client,
         relay_server: options.relay_server.then(|| relay::Behaviour::new(local, relay_config())).into(),
         reach_client: Capped::new(autonat::v2::client::Behaviour::default()),

@@ -2,11 +2,12 @@
 
 mod flock;
 
-use flock::{Node, eventually, start, start_at};
+use flock::{Node, eventually, fresh_secret, identity, start, start_at};
 use starling_bootstrap::addresses::split;
 use starling_node::net::fetch::{Expect, FetchError, FetchRefusal, FetchRequest, FetchSource, Item, NothingToFetch};
 use starling_node::net::{DownReason, NetEvent};
 use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 
 /// Serves an update of this many bytes, all of them the same.
@@ -140,4 +141,86 @@ async fn a_port_in_use_is_said_so() {
     let options = flock::options(&[flock::bare(&a.address)], &[], NothingToFetch);
     let error = starling_node::net::Network::start(&flock::identity(flock::fresh_secret()), options).err().unwrap();
     assert!(error.to_string().contains("in use"), "{error}");
+}
+
+/// A process of this key, which knows `peer`.
+async fn process_of(secret: [u8; 32], peer: &mut Node) -> Node {
+    let anywhere = "/ip4/127.0.0.1/tcp/0".parse().unwrap();
+    let mut node = start_at(secret, &anywhere, &[&*peer], NothingToFetch).await;
+    node.wait_for_peers(&[peer.id()]).await;
+    node
+}
+
+/// The first byte of the next bulk stream.
+async fn next_bulk(node: &mut Node) -> u8 {
+    match node.wait_for(|event| matches!(event, NetEvent::Bulk { .. })).await {
+        NetEvent::Bulk { mut stream, .. } => stream.read_u8().await.unwrap(),
+        other => unreachable!("{other:?}"),
+    }
+}
+
+async fn guest(node: &mut Node, says: &[u8]) {
+    node.wait_for(|event| matches!(event, NetEvent::Namesake { hello, .. } if hello == says)).await;
+}
+
+/// Whichever of the two opens the control stream.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_process_with_a_peers_key_is_heard_beside_the_first() {
+    for smaller in [true, false] {
+        let mut a = start(&[], NothingToFetch).await;
+        let fits = |secret: &[u8; 32]| (identity(*secret).node_id() < a.id()) == smaller;
+        let secret = std::iter::repeat_with(fresh_secret).find(fits).unwrap();
+        let mut older = process_of(secret, &mut a).await;
+        let key = older.id();
+        a.wait_for_peers(&[key]).await;
+        let mut newer = process_of(secret, &mut a).await;
+        newer.net.send_control(a.id(), b"newer".to_vec());
+        guest(&mut a, b"newer").await;
+        newer.net.send_control(a.id(), b"more".to_vec());
+        guest(&mut a, b"newer").await;
+
+        // All else is between the two that had met: control, and bulk both ways.
+        older.net.send_control(a.id(), b"older".to_vec());
+        assert_eq!(a.next_control().await, b"older");
+        a.net.send_control(key, b"to the older".to_vec());
+        assert_eq!(older.next_control().await, b"to the older");
+        let mut refused = newer.net.open_bulk(a.id()).await.unwrap();
+        let answer = async {
+            refused.write_all(b"n").await?;
+            refused.flush().await?;
+            refused.read_u8().await
+        };
+        assert!(answer.await.is_err(), "it is reset");
+        let mut taken = older.net.open_bulk(a.id()).await.unwrap();
+        taken.write_all(b"o").await.unwrap();
+        taken.flush().await.unwrap();
+        assert_eq!(next_bulk(&mut a).await, b'o');
+        for _ in 0..4 {
+            let mut sent = a.net.open_bulk(key).await.unwrap();
+            sent.write_all(b"a").await.unwrap();
+            sent.flush().await.unwrap();
+            assert_eq!(next_bulk(&mut older).await, b'a');
+        }
+
+        a.net.turn_away(key, Some(b"proof".to_vec()));
+        assert_eq!(newer.next_control().await, b"proof");
+        newer.wait_for(|event| matches!(event, NetEvent::PeerDown { .. })).await;
+        newer.net.shutdown().await;
+        a.net.send_control(key, b"still here".to_vec());
+        assert_eq!(older.next_control().await, b"still here");
+
+        // One more, which may have the place.
+        let mut newest = process_of(secret, &mut a).await;
+        newest.net.send_control(a.id(), b"newest".to_vec());
+        guest(&mut a, b"newest").await;
+        a.net.admit(key);
+        let down = a.wait_for(|event| matches!(event, NetEvent::PeerDown { .. })).await;
+        assert!(matches!(down, NetEvent::PeerDown { reason: DownReason::Displaced, .. }), "{down:?}");
+        a.wait_for(|event| matches!(event, NetEvent::PeerUp { .. })).await;
+        a.net.send_control(key, b"to the newest".to_vec());
+        while newest.next_control().await != b"to the newest" {}
+        // The first one is back at the door.
+        older.wait_for(|event| matches!(event, NetEvent::PeerDown { .. })).await;
+        older.net.shutdown().await;
+    }
 }

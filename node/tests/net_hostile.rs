@@ -71,7 +71,7 @@ impl Stranger {
     }
 
     async fn open(&self, protocol: StreamProtocol) -> Compat<Stream> {
-        self.control.open(self.victim, protocol, Lane::First).await.unwrap().compat()
+        self.control.open(self.victim, protocol, Lane::First, None).await.unwrap().compat()
     }
 
     /// Opens a stream, writes, and reads what comes until the node ends it.

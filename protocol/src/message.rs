@@ -26,6 +26,7 @@ pub enum Message {
     Fork(Fork),
     Start(Start),
     Evidence(Evidence),
+    Alive(Alive),
 }
 
 /// First message in each direction of a connection.
@@ -303,6 +304,16 @@ pub struct Evidence {
     pub second: Vec<u8>,
 }
 
+/// "I run, though another process with my key has been started": said by a process that is shown the [`Hello`] of a
+/// later start of its own key, and handed to that start (`protocol.md` §8).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alive {
+    /// The sender's own start.
+    pub boot: u64,
+    /// The start in the Hello that it was shown.
+    pub newer: u64,
+}
+
 impl Message {
     /// The kind's name in logs and counters.
     pub fn kind(&self) -> &'static str {
@@ -319,6 +330,7 @@ impl Message {
             Self::Fork(_) => "fork",
             Self::Start(_) => "start",
             Self::Evidence(_) => "evidence",
+            Self::Alive(_) => "alive",
         }
     }
 }

@@ -6,11 +6,14 @@ use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use starling_tests::memory;
 use starling_tests::process::{Process, run};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const SEED: u64 = 11;
+/// After so long without a word a process counts as dead.
+const SILENCE: Duration = Duration::from_secs(8);
 /// Chance decides who is the distinguished voter of a record, so both cases come soon.
 const TURNS: usize = 14;
 
@@ -219,5 +222,84 @@ fn who_has_another_result_than_the_flock_fetches_the_state_and_is_back() {
     let same = nodes[0].wait(LIMIT, "committed", |e| e["record"] == back["record"]).expect("the others have it too");
     assert_eq!(same["state_root"], back["state_root"], "after {fault}");
     assert!(!nodes[0].events().iter().any(|e| named(e, "own_fault")), "the others are sound");
+    assert_one_history(&flock);
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder").flatten() {
+        let (kind, target) = (entry.file_type().expect("a kind"), to.join(entry.file_name()));
+        if kind.is_dir() {
+            copy_folder(&entry.path(), &target);
+        } else if kind.is_file() {
+            std::fs::copy(entry.path(), target).expect("a file");
+        }
+    }
+}
+
+/// Starts a copy of a running node, which has to end by itself; nobody else is to notice anything.
+fn a_clone_gives_way(flock: &Flock, nodes: &mut [Process], original: usize, copy: &str) {
+    let me = nodes[original].events().iter().rev().find_map(|e| e["node"].as_str().map(String::from));
+    let me = me.expect("a node says who it is");
+    let marks: Vec<usize> = nodes.iter().map(Process::mark).collect();
+    let began = Instant::now();
+    let mut clone = flock.node(copy, &options(false)).expect("a node");
+    let status = clone.wait_exit(LIMIT).expect("it gives way");
+    println!("{copy} ended after {:.1} s", began.elapsed().as_secs_f64());
+    let (words, events) = (clone.last_words(), clone.events());
+    assert_eq!(status.code(), Some(6), "{words}");
+    assert!(words.contains("identity in use"), "{words}");
+    assert!(!events.iter().any(|e| named(e, "committed")), "it took part: {events:?}");
+    let original_id = nodes[original].id();
+    for (node, mark) in nodes.iter_mut().zip(marks) {
+        let after = node.mark();
+        node.wait_since(after, LIMIT, "committed", |e| contributors(e) == 3).expect("it goes on");
+        let events = &node.events()[mark..];
+        let all = |e: &&Value| !named(e, "committed") || (contributors(e) == 3 && voters(e) == 3);
+        assert_eq!(events.iter().find(|e| !all(e)), None, "somebody was left out");
+        let calm = ["cut_off", "own_fault", "new_incarnation", "evidence", "skipped", "attempt_failed", "finished"];
+        let disturbed = |e: &&Value| calm.iter().any(|name| named(e, name));
+        assert_eq!(events.iter().find(disturbed), None, "{}: it was disturbed", node.name);
+        let lost = events.iter().find(|e| named(e, "peer_down") && (node.id() == original_id || e["peer"] == *me));
+        assert_eq!(lost, None, "{}: the original's sessions stay", node.name);
+        for refused in events.iter().filter(|e| named(e, "refused")) {
+            assert!(refused["reason"].as_str().is_some_and(|why| why.contains("in use")), "{refused}");
+            assert_eq!(refused["peer"], *me);
+        }
+    }
+    let told = |node: &Process| node.events().iter().any(|e| named(e, "refused") && e["peer"] == *me);
+    assert!(nodes.iter().any(told), "the operators learn of it");
+}
+
+/// T7. A folder is copied to a second machine, and started there while the original runs.
+#[test]
+fn of_two_processes_with_one_key_the_newer_ends_and_the_older_goes_on() {
+    let (_folder, flock) = flock("1e-3", "");
+    let mut nodes = nodes(&flock, 3);
+    // The whole folder, as it is after a kill; then nothing but the key, of another node, whose id may be on the other
+    // side of its peers'.
+    nodes[1].kill();
+    copy_folder(&flock.home("node-1"), &flock.home("copy-1"));
+    nodes[1] = flock.node("node-1", &options(false)).expect("a node");
+    let mark = nodes[0].mark();
+    let back = |e: &Value| contributors(e) == 3 && voters(e) == 3;
+    nodes[0].wait_since(mark, LIMIT, "committed", back).expect("it is back");
+    let (home, copy) = (flock.home("node-2"), flock.home("copy-2"));
+    std::fs::create_dir_all(&copy).expect("a folder");
+    std::fs::copy(home.join("key"), copy.join("key")).expect("the key");
+    for original in [1, 2] {
+        a_clone_gives_way(&flock, &mut nodes, original, &format!("copy-{original}"));
+        // The original may be killed and started again as ever, and its peers wait for no silence.
+        let mark = nodes[0].mark();
+        let me = nodes[original].events().iter().find_map(|e| e["node"].as_str().map(String::from));
+        nodes[original].kill();
+        nodes[0].wait_since(mark, LIMIT, "peer_down", |e| e["peer"].as_str() == me.as_deref()).expect("it is gone");
+        let began = Instant::now();
+        nodes[original] = flock.node(&format!("node-{original}"), &options(false)).expect("a node");
+        nodes[0].wait_since(mark, LIMIT, "peer_up", |e| e["peer"].as_str() == me.as_deref()).expect("it is back");
+        assert!(began.elapsed() < SILENCE, "admitted only after {:?}", began.elapsed());
+        let mark = nodes[0].mark();
+        nodes[0].wait_since(mark, LIMIT, "committed", back).expect("it contributes and votes");
+    }
     assert_one_history(&flock);
 }

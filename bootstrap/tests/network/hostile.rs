@@ -41,7 +41,9 @@ fn bad_bytes() -> Vec<Vec<u8>> {
 async fn throw(control: &Control, target: PeerId) {
     for name in PROTOCOLS {
         for bytes in bad_bytes() {
-            let Ok(mut stream) = control.open(target, StreamProtocol::new(name), Lane::First).await else { continue };
+            let Ok(mut stream) = control.open(target, StreamProtocol::new(name), Lane::First, None).await else {
+                continue;
+            };
             // The other side may refuse at any point; none of it may hang.
             let exchange = async {
                 let _ = stream.write_all(&bytes).await;

@@ -18,6 +18,9 @@ pub enum NetEvent {
     PeerDown { peer: NodeId, reason: DownReason },
     /// A control message, as it came. Only between the peer's `PeerUp` and `PeerDown`.
     Control { from: NodeId, bytes: Vec<u8> },
+    /// While another process with this peer's key has the session, one more says this Hello on a connection of its own.
+    /// Told about once a second until it has gone, or the handle's `admit` or `turn_away` was called.
+    Namesake { peer: NodeId, hello: Vec<u8> },
     /// A peer opened a bulk stream.
     Bulk { from: NodeId, stream: BulkStream },
     /// This node can be dialed at this address, `/p2p/...` included.

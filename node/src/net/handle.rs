@@ -2,6 +2,7 @@
 
 use super::bulk::BulkStream;
 use super::fetch::{self, Check, Downloader, Expect, FetchError, FetchRequest, OpenFetch, Patience};
+use super::guests::Guests;
 use super::peers::PeerStatus;
 use super::session::DownReason;
 use super::sessions::Sessions;
@@ -25,6 +26,7 @@ pub(super) const COMMANDS_CAP: usize = 64;
 pub(super) enum Command {
     Connect(PeerAddress),
     Refuse(NodeId),
+    Admit(NodeId),
     Status(oneshot::Sender<NetStatus>),
     Shutdown(oneshot::Sender<()>),
 }
@@ -44,6 +46,7 @@ pub struct NetHandle {
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) streams: Control,
     pub(super) sessions: Sessions,
+    pub(super) guests: Guests,
     pub(super) traffic: Traffic,
     pub(super) addresses: watch::Receiver<Vec<Multiaddr>>,
 }
@@ -79,7 +82,8 @@ impl NetHandle {
     /// # Errors
     /// When there is no connection, or it breaks meanwhile.
     pub async fn open_bulk(&self, peer: NodeId) -> Result<BulkStream, OpenError> {
-        let stream = self.streams.open(identity::peer_id(&peer), BULK_PROTOCOL, Lane::Last).await?;
+        let process = self.sessions.process(&peer);
+        let stream = self.streams.open(identity::peer_id(&peer), BULK_PROTOCOL, Lane::Last, process).await?;
         Ok(BulkStream::new(Metered::new(stream.compat(), self.traffic.meter(peer, Class::Bulk))))
     }
 
@@ -88,7 +92,8 @@ impl NetHandle {
     /// # Errors
     /// [`FetchError::NoStream`] when there is no connection, or it breaks meanwhile.
     pub async fn open_fetch(&self, peer: NodeId) -> Result<BulkStream, FetchError> {
-        let opened = self.streams.open(identity::peer_id(&peer), FETCH_PROTOCOL, Lane::Last).await;
+        let process = self.sessions.process(&peer);
+        let opened = self.streams.open(identity::peer_id(&peer), FETCH_PROTOCOL, Lane::Last, process).await;
         let stream = opened.map_err(|error| FetchError::NoStream(error.to_string()))?;
         Ok(BulkStream::new(Metered::new(stream.compat(), self.traffic.meter(peer, Class::Fetch))))
     }
@@ -120,6 +125,20 @@ impl NetHandle {
         if self.commands.try_send(Command::Refuse(peer)).is_err() {
             tracing::debug!(peer = %peer.short(), "its connection stays open for now");
         }
+    }
+
+    /// Of two processes with this peer's key the one that waits takes the place of the one that has the session.
+    pub fn admit(&self, peer: NodeId) {
+        // It waits on, and is admitted the next time, should the swarm's task be far behind.
+        if self.commands.try_send(Command::Admit(peer)).is_err() {
+            tracing::debug!(peer = %peer.short(), "the second process with its key waits on");
+        }
+    }
+
+    /// Of two processes with this peer's key the one that waits is handed the proof, if there is one, and its connections
+    /// are closed.
+    pub fn turn_away(&self, peer: NodeId, proof: Option<Vec<u8>>) {
+        self.guests.turn_away(&peer, proof);
     }
 
     /// Connects to one more peer, and stays connected.

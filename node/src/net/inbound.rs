@@ -7,7 +7,7 @@ use super::sessions::Sessions;
 use super::traffic::{Class, Metered, Traffic};
 use libp2p::{PeerId, Stream};
 use starling_bootstrap::identity;
-use starling_bootstrap::streams::IncomingStreams;
+use starling_bootstrap::streams::{Incoming, IncomingStreams};
 use starling_protocol::NodeId;
 use tokio::sync::mpsc;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
@@ -36,16 +36,16 @@ fn metered(stream: Stream, traffic: &Traffic, peer: NodeId, class: Class) -> Bul
     BulkStream::new(Metered::new(stream.compat(), traffic.meter(peer, class)))
 }
 
-/// Hands bulk streams of peers that are up to the node.
+/// Hands bulk streams of peers that are up to the node; not those of a second process with a peer's key.
 pub(super) async fn take_bulk(
     mut incoming: IncomingStreams,
     sessions: Sessions,
     traffic: Traffic,
     events: mpsc::Sender<NetEvent>,
 ) {
-    while let Some((peer, stream)) = incoming.next().await {
+    while let Some(Incoming { peer, process, stream }) = incoming.next().await {
         let Some(from) = sender(&peer) else { continue };
-        if !sessions.is_up(&from) {
+        if sessions.process(&from) != Some(process) {
             refused("bulk_without_session");
             continue;
         }
@@ -58,7 +58,7 @@ pub(super) async fn take_bulk(
 
 /// Serves fetch streams, each in a task of its own.
 pub(super) async fn take_fetch(mut incoming: IncomingStreams, server: FetchServer, traffic: Traffic) {
-    while let Some((peer, stream)) = incoming.next().await {
+    while let Some(Incoming { peer, stream, .. }) = incoming.next().await {
         let Some(from) = sender(&peer) else { continue };
         let mut stream = metered(stream, &traffic, from, Class::Fetch);
         let server = server.clone();

@@ -13,11 +13,14 @@ mod beacon;
 mod bulk;
 mod event;
 pub mod fetch;
+mod guests;
 mod handle;
 mod inbound;
 mod network;
 mod options;
 mod peers;
+#[cfg(test)]
+mod peers_test;
 mod session;
 mod sessions;
 mod traffic;

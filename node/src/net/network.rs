@@ -5,6 +5,7 @@ use super::announce::{Announcement, Newest};
 use super::beacon::Beacon;
 use super::event::NetEvent;
 use super::fetch::{FetchServer, ServerPatience};
+use super::guests::Guests;
 use super::handle::{COMMANDS_CAP, Command, NetHandle, NetStatus};
 use super::inbound::{self, BULK_CAP, CONTROL_CAP, FETCH_CAP, refused};
 use super::options::{NetError, NetOptions};
@@ -18,8 +19,9 @@ use libp2p::swarm::SwarmEvent;
 use libp2p::{Multiaddr, PeerId, Stream, Swarm, identify};
 use starling_bootstrap::discovery::{Discovery, NetEvent as Found, Origin};
 use starling_bootstrap::identity::{self, Identity};
-use starling_bootstrap::streams::IncomingStreams;
-use starling_bootstrap::swarm::{self, Behaviour, BehaviourEvent};
+use starling_bootstrap::process::Process;
+use starling_bootstrap::streams::{self, Incoming, IncomingStreams};
+use starling_bootstrap::swarm::{self, Behaviour, BehaviourEvent, SwarmOptions};
 use starling_protocol::NodeId;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -44,7 +46,8 @@ impl Network {
     /// # Errors
     /// [`NetError`], in words for the user: a port in use, an address that is not this machine's.
     pub fn start(identity: &Identity, options: NetOptions) -> Result<(NetHandle, mpsc::Receiver<NetEvent>), NetError> {
-        let mut swarm = swarm::build(identity, &options.swarm())?;
+        let process = Some(Process(rand::random::<u64>().max(1)));
+        let mut swarm = swarm::build(identity, &SwarmOptions { process, ..options.swarm() })?;
         let discovery = Discovery::new(&mut swarm, options.discovery(jitter_seed(identity)));
         let streams = swarm.behaviour().streams.control();
         let control = streams.accept(CONTROL_PROTOCOL, CONTROL_CAP)?;
@@ -54,7 +57,7 @@ impl Network {
         let (events, received) = mpsc::channel(EVENTS_CAP);
         let (commands, orders) = mpsc::channel(COMMANDS_CAP);
         let (ended, endings) = mpsc::channel(ENDED_CAP);
-        let (sessions, traffic) = (Sessions::default(), Traffic::default());
+        let (sessions, guests, traffic) = (Sessions::default(), Guests::default(), Traffic::default());
         tokio::spawn(inbound::take_bulk(bulk, sessions.clone(), traffic.clone(), events.clone()));
         let server = FetchServer::new(options.source, ServerPatience::default());
         tokio::spawn(inbound::take_fetch(fetch, server, traffic.clone()));
@@ -66,6 +69,7 @@ impl Network {
             commands,
             streams: streams.clone(),
             sessions: sessions.clone(),
+            guests: guests.clone(),
             traffic: traffic.clone(),
             addresses: told,
         };
@@ -73,7 +77,7 @@ impl Network {
             swarm,
             discovery,
             table: PeerTable::new(me),
-            office: SessionOffice { streams, sessions, traffic, events, ended },
+            office: SessionOffice { streams, sessions, guests, traffic, events, ended },
             acquaintances: Acquaintances::default(),
             newest: Newest::default(),
             beacon: Beacon::new(Instant::now()),
@@ -119,7 +123,7 @@ impl SwarmTask {
                     None => return self.shut_down(endings, None).await,
                 },
                 Some(end) = endings.recv() => self.on_session_end(&end),
-                Some((peer, stream)) = control.next() => self.on_control_stream(&peer, stream),
+                Some(incoming) = control.next() => self.on_control_stream(incoming),
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
                 () = sleep_until(wake) => self.on_wake(),
             }
@@ -147,22 +151,26 @@ impl SwarmTask {
 
     /// Starts the session that the table asks for.
     fn take(&mut self, step: Option<Step<Stream>>) {
-        let (peer, serial, end, role) = match step {
-            None => return,
-            Some(Step::Open { peer, serial, end }) => (peer, serial, end, Role::Open),
-            Some(Step::Answer { peer, serial, end, stream }) => (peer, serial, end, Role::Answer(stream)),
-        };
-        tokio::spawn(self.office.clone().run(peer, serial, end, role));
+        let office = self.office.clone();
+        match step {
+            None => {}
+            Some(Step::Open(task)) => drop(tokio::spawn(office.run(task, Role::Open))),
+            Some(Step::Answer(task, stream)) => drop(tokio::spawn(office.run(task, Role::Answer(stream)))),
+            Some(Step::Hear(task, stream)) => drop(tokio::spawn(office.hear(task, stream))),
+        }
     }
 
     fn on_session_end(&mut self, end: &Ended) {
+        if let Some(process) = end.shut {
+            self.swarm.behaviour_mut().streams.close(&identity::peer_id(&end.peer), process);
+        }
         let step = self.table.ended(&end.peer, end.serial, end.was_up, Instant::now());
         self.take(step);
     }
 
-    fn on_control_stream(&mut self, peer: &PeerId, stream: Stream) {
-        let Some(node) = inbound::sender(peer) else { return };
-        match self.table.incoming(&node, stream) {
+    fn on_control_stream(&mut self, Incoming { peer, process, stream }: Incoming) {
+        let Some(node) = inbound::sender(&peer) else { return };
+        match self.table.incoming(&node, process, stream) {
             Ok(step) => self.take(step),
             Err(reason) => refused(reason),
         }
@@ -180,6 +188,11 @@ impl SwarmTask {
                 self.discovery.unwant(&mut self.swarm, id);
                 self.discovery.refuse(&mut self.swarm, id, REFUSAL);
             }
+            Command::Admit(peer) => {
+                if let Some(process) = self.table.admit(&peer) {
+                    self.swarm.behaviour_mut().streams.close(&identity::peer_id(&peer), process);
+                }
+            }
             Command::Status(reply) => {
                 let status = NetStatus {
                     peers: self.table.status(|node| self.office.sessions.is_up(node)),
@@ -194,6 +207,9 @@ impl SwarmTask {
     }
 
     fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        if let SwarmEvent::Behaviour(BehaviourEvent::Streams(event)) = &event {
+            self.on_process(*event);
+        }
         // What discovery keeps for itself: whether the peer is a node.
         let speaks = match &event {
             SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received { info, .. })) => {
@@ -234,6 +250,20 @@ impl SwarmTask {
         if is_new {
             self.keep_in_touch(node);
             self.beacon.news(Instant::now());
+        }
+    }
+
+    fn on_process(&mut self, event: streams::Event) {
+        match event {
+            streams::Event::ProcessUp { peer, process } => {
+                let step = identity::node_id(&peer).and_then(|node| self.table.process_up(&node, process));
+                self.take(step);
+            }
+            streams::Event::ProcessDown { peer, process } => {
+                if let Some(node) = identity::node_id(&peer) {
+                    self.table.process_down(&node, process);
+                }
+            }
         }
     }
 

@@ -3,18 +3,24 @@
 //! Of two nodes the one with the smaller id opens the control stream, so that there is one and not two. When it ends
 //! while the connection stays, the opener tries again after a growing pause. A new stream from the opener replaces
 //! the old one, whose end the other side may not have noticed yet.
+//!
+//! Two processes may have one key. The session is with one of them; the other one is a *guest*, which is heard on a
+//! stream of its own connection, and disturbs nobody, until the node has decided between the two ([`super::guests`]).
 
 use super::event::ROUND_TRIP_EVERY;
 use super::session::{DownReason, EndSwitch};
 use libp2p::Multiaddr;
+use starling_bootstrap::process::Process;
 use starling_protocol::NodeId;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// First and longest pause before a control stream is opened again.
-const PAUSE_MIN: Duration = Duration::from_millis(200);
+pub(super) const PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Pause before a guest whose stream has ended is heard again.
+pub(super) const GUEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A connected peer, as others may want to see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,12 +35,24 @@ pub struct PeerStatus {
     pub round_trip: Option<Duration>,
 }
 
+/// Names the task of one control stream.
+#[derive(Clone)]
+pub(super) struct Task {
+    pub peer: NodeId,
+    /// The one of the processes with its key that the stream leads to.
+    pub process: Process,
+    pub serial: u64,
+    pub end: EndSwitch,
+}
+
 /// What is to be done about a peer.
 pub(super) enum Step<S> {
     /// Open a control stream to it.
-    Open { peer: NodeId, serial: u64, end: EndSwitch },
+    Open(Task),
     /// Answer the one that it has opened.
-    Answer { peer: NodeId, serial: u64, end: EndSwitch, stream: S },
+    Answer(Task, S),
+    /// Hear a guest: on the stream that it has opened, or on one that is to be opened.
+    Hear(Task, Option<S>),
 }
 
 struct Peer<S> {
@@ -46,9 +64,15 @@ struct Peer<S> {
     connected: bool,
     /// It speaks the control protocol: a node, not a well-known peer.
     is_node: bool,
-    session: Option<(u64, EndSwitch)>,
-    /// A newer stream that waits for the session's end.
-    waiting: Option<S>,
+    /// Those that have its key and a connection, and the one that the last session was with, or is to be with.
+    processes: BTreeSet<Process>,
+    chosen: Option<Process>,
+    session: Option<Task>,
+    /// A newer stream of the same process that waits for the session's end.
+    waiting: Option<(S, Process)>,
+    guest: Option<Task>,
+    /// When a guest is heard again.
+    guest_at: Option<Instant>,
     retry_at: Option<Instant>,
     failures: u32,
 }
@@ -73,8 +97,12 @@ impl<S> PeerTable<S> {
             round_trip_told: None,
             connected: true,
             is_node: false,
+            processes: BTreeSet::new(),
+            chosen: None,
             session: None,
             waiting: None,
+            guest: None,
+            guest_at: None,
             retry_at: None,
             failures: 0,
         });
@@ -85,10 +113,41 @@ impl<S> PeerTable<S> {
     pub fn disconnected(&mut self, node: &NodeId, why: String) {
         let Some(peer) = self.peers.get_mut(node) else { return };
         (peer.connected, peer.is_node, peer.waiting, peer.retry_at) = (false, false, None, None);
-        match &peer.session {
-            Some((_, end)) => end.end(DownReason::Lost(why)),
-            None => drop(self.peers.remove(node)),
+        peer.processes.clear();
+        for task in [&peer.session, &peer.guest].into_iter().flatten() {
+            task.end.end(DownReason::Lost(why.clone()));
         }
+        if peer.is_idle() {
+            self.peers.remove(node);
+        }
+    }
+
+    /// A process with the peer's key has a connection.
+    pub fn process_up(&mut self, node: &NodeId, process: Process) -> Option<Step<S>> {
+        let peer = self.peers.get_mut(node)?;
+        peer.processes.insert(process);
+        self.open(node)
+    }
+
+    /// It has none any more, which its streams may notice late.
+    pub fn process_down(&mut self, node: &NodeId, process: Process) {
+        let Some(peer) = self.peers.get_mut(node) else { return };
+        peer.processes.remove(&process);
+        for task in [&peer.session, &peer.guest].into_iter().flatten().filter(|task| task.process == process) {
+            task.end.end(DownReason::Lost("its process has no connection any more".into()));
+        }
+    }
+
+    /// The guest takes the session's place: the process whose connections are to be closed.
+    pub fn admit(&mut self, node: &NodeId) -> Option<Process> {
+        let peer = self.peers.get_mut(node)?;
+        let (session, guest) = (peer.session.as_ref()?, peer.guest.as_ref()?);
+        session.end.end(DownReason::Displaced);
+        guest.end.end(DownReason::Displaced);
+        let loser = session.process;
+        (peer.chosen, peer.waiting) = (Some(guest.process), None);
+        peer.processes.remove(&loser);
+        Some(loser)
     }
 
     /// The peer said what it is. Whether it is a node that had not said so before.
@@ -114,33 +173,49 @@ impl<S> PeerTable<S> {
     ///
     /// # Errors
     /// Why it is dropped: the label of `starling_refused_total`.
-    pub fn incoming(&mut self, node: &NodeId, stream: S) -> Result<Option<Step<S>>, &'static str> {
+    pub fn incoming(&mut self, node: &NodeId, process: Process, stream: S) -> Result<Option<Step<S>>, &'static str> {
         if self.me < *node {
             return Err("control_not_its_turn");
         }
         let peer = self.peers.get_mut(node).ok_or("control_not_connected")?;
-        if let Some((_, end)) = &peer.session {
-            end.end(DownReason::Replaced);
-            peer.waiting = Some(stream);
-            return Ok(None);
+        match &peer.session {
+            None => Ok(self.answer(node, process, stream)),
+            Some(session) if session.process == process => {
+                session.end.end(DownReason::Replaced);
+                peer.waiting = Some((stream, process));
+                Ok(None)
+            }
+            Some(_) if peer.guest.is_some() => Err("control_of_guest"),
+            Some(_) => Ok(self.hear(node, process, Some(stream))),
         }
-        Ok(self.answer(node, stream))
     }
 
     /// A session's task has ended.
     pub fn ended(&mut self, node: &NodeId, serial: u64, was_up: bool, now: Instant) -> Option<Step<S>> {
         let peer = self.peers.get_mut(node)?;
-        if peer.session.as_ref().is_none_or(|(current, _)| *current != serial) {
+        let is = |task: &Option<Task>| task.as_ref().is_some_and(|task| task.serial == serial);
+        let was_guest = is(&peer.guest);
+        if was_guest {
+            (peer.guest, peer.guest_at) = (None, Some(now + GUEST_PAUSE));
+        } else if is(&peer.session) {
+            peer.session = None;
+        } else {
             return None;
         }
-        peer.session = None;
-        if !peer.connected {
+        if !peer.connected && peer.is_idle() {
             self.peers.remove(node);
             return None;
         }
+        if was_guest || !peer.connected {
+            return None;
+        }
+        if let Some(guest) = &peer.guest {
+            // Nobody is in its way any more: it may have the next session.
+            guest.end.end(DownReason::Displaced);
+        }
         peer.failures = if was_up { 0 } else { peer.failures.saturating_add(1) };
-        if let Some(stream) = peer.waiting.take() {
-            return self.answer(node, stream);
+        if let Some((stream, process)) = peer.waiting.take() {
+            return self.answer(node, process, stream);
         }
         let pause = PAUSE_MIN.saturating_mul(1 << peer.failures.min(8)).min(PAUSE_MAX);
         peer.retry_at = Some(now + pause);
@@ -149,24 +224,40 @@ impl<S> PeerTable<S> {
 
     /// Streams that are due to be opened again.
     pub fn due(&mut self, now: Instant) -> Vec<Step<S>> {
-        let is_due = |peer: &Peer<S>| peer.retry_at.is_some_and(|at| at <= now);
-        let due: Vec<NodeId> = self.peers.iter().filter(|(_, peer)| is_due(peer)).map(|(node, _)| *node).collect();
-        due.iter()
-            .filter_map(|node| {
-                self.peers.get_mut(node)?.retry_at = None;
-                self.open(node)
-            })
-            .collect()
+        let of = |at: fn(&Peer<S>) -> Option<Instant>| -> Vec<NodeId> {
+            let due = self.peers.iter().filter(|(_, peer)| at(peer).is_some_and(|at| at <= now));
+            due.map(|(node, _)| *node).collect()
+        };
+        let (retries, guests) = (of(|peer| peer.retry_at), of(|peer| peer.guest_at));
+        let mut steps = Vec::new();
+        for node in retries {
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.retry_at = None;
+                steps.extend(self.open(&node));
+            }
+        }
+        for node in guests {
+            if let Some(peer) = self.peers.get_mut(&node) {
+                peer.guest_at = None;
+                steps.extend(self.open(&node));
+            }
+        }
+        steps
     }
 
     /// When to call [`PeerTable::due`] next.
     pub fn wake_at(&self) -> Option<Instant> {
-        self.peers.values().filter_map(|peer| peer.retry_at).min()
+        self.peers.values().flat_map(|peer| [peer.retry_at, peer.guest_at]).flatten().min()
     }
 
     /// Sessions whose tasks have not ended.
     pub fn sessions(&self) -> usize {
         self.peers.values().filter(|peer| peer.session.is_some()).count()
+    }
+
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.peers.is_empty()
     }
 
     /// All peers that are connected.
@@ -182,122 +273,46 @@ impl<S> PeerTable<S> {
         connected.map(status).collect()
     }
 
+    /// Opens what is missing, if it is this node's to open: the session, or the stream on which a guest is heard.
     fn open(&mut self, node: &NodeId) -> Option<Step<S>> {
-        let peer = self.peers.get_mut(node)?;
-        let may =
-            self.me < *node && peer.connected && peer.is_node && peer.session.is_none() && peer.retry_at.is_none();
-        if !may {
-            return None;
-        }
-        self.serial += 1;
-        let (serial, end) = (self.serial, EndSwitch::default());
-        peer.session = Some((serial, end.clone()));
-        Some(Step::Open { peer: *node, serial, end })
+        let peer = self.peers.get_mut(node).filter(|peer| self.me < *node && peer.connected && peer.is_node)?;
+        let Some(session) = &peer.session else {
+            let chosen = peer.chosen.filter(|process| peer.processes.contains(process));
+            let process = chosen.or(peer.processes.first().copied()).filter(|_| peer.retry_at.is_none())?;
+            let task = self.task(node, process);
+            let peer = self.peers.get_mut(node)?;
+            (peer.chosen, peer.session) = (Some(process), Some(task.clone()));
+            // A process that was there before the session began was no guest yet.
+            peer.guest_at = Some(Instant::now() + GUEST_PAUSE).filter(|_| peer.processes.len() > 1);
+            return Some(Step::Open(task));
+        };
+        let other = peer.processes.iter().find(|process| **process != session.process).copied();
+        let process = other.filter(|_| peer.guest.is_none() && peer.guest_at.is_none())?;
+        self.hear(node, process, None)
     }
 
-    fn answer(&mut self, node: &NodeId, stream: S) -> Option<Step<S>> {
+    fn answer(&mut self, node: &NodeId, process: Process, stream: S) -> Option<Step<S>> {
+        let task = self.task(node, process);
         let peer = self.peers.get_mut(node)?;
+        (peer.chosen, peer.session) = (Some(process), Some(task.clone()));
+        Some(Step::Answer(task, stream))
+    }
+
+    fn hear(&mut self, node: &NodeId, process: Process, stream: Option<S>) -> Option<Step<S>> {
+        let task = self.task(node, process);
+        self.peers.get_mut(node)?.guest = Some(task.clone());
+        Some(Step::Hear(task, stream))
+    }
+
+    fn task(&mut self, node: &NodeId, process: Process) -> Task {
         self.serial += 1;
-        let (serial, end) = (self.serial, EndSwitch::default());
-        peer.session = Some((serial, end.clone()));
-        Some(Step::Answer { peer: *node, serial, end, stream })
+        Task { peer: *node, process, serial: self.serial, end: EndSwitch::default() }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SMALL: NodeId = NodeId([1; 32]);
-    const LARGE: NodeId = NodeId([9; 32]);
-
-    fn table(me: NodeId, other: NodeId) -> PeerTable<&'static str> {
-        let mut table = PeerTable::new(me);
-        table.connected(other, "/ip4/127.0.0.1/tcp/1".parse().unwrap());
-        table
-    }
-
-    fn serial<S>(step: Option<Step<S>>) -> u64 {
-        match step {
-            Some(Step::Open { serial, .. } | Step::Answer { serial, .. }) => serial,
-            None => panic!("nothing to do"),
-        }
-    }
-
-    #[test]
-    fn the_smaller_id_opens_once_the_other_is_known_to_be_a_node() {
-        let mut small = table(SMALL, LARGE);
-        assert!(small.identified(&LARGE, "well-known".into(), false).0.is_none());
-        let (step, is_new) = small.identified(&LARGE, "node".into(), true);
-        assert!(matches!(step, Some(Step::Open { peer: LARGE, .. })) && is_new);
-        let (again, is_new) = small.identified(&LARGE, "node".into(), true);
-        assert!(again.is_none() && !is_new, "one session is enough");
-        assert_eq!(small.incoming(&LARGE, "stream").err(), Some("control_not_its_turn"));
-        let mut large = table(LARGE, SMALL);
-        assert!(large.identified(&SMALL, "node".into(), true).0.is_none());
-        assert!(matches!(large.incoming(&SMALL, "stream"), Ok(Some(Step::Answer { stream: "stream", .. }))));
-        assert_eq!(large.incoming(&NodeId([2; 32]), "stream").err(), Some("control_not_connected"));
-    }
-
-    #[test]
-    fn an_ended_session_is_opened_again_after_growing_pauses() {
-        let mut table = table(SMALL, LARGE);
-        let mut now = Instant::now();
-        let mut current = serial(table.identified(&LARGE, "node".into(), true).0);
-        for pause in [400, 800, 1600, 3200, 6400, 10_000, 10_000] {
-            assert!(table.ended(&LARGE, current, false, now).is_none());
-            assert_eq!(table.wake_at(), Some(now + Duration::from_millis(pause)));
-            assert!(table.due(now).is_empty());
-            now += Duration::from_millis(pause);
-            current = serial(table.due(now).pop());
-        }
-        // One that worked is followed by a short pause.
-        table.ended(&LARGE, current, true, now);
-        assert_eq!(table.wake_at(), Some(now + PAUSE_MIN));
-        assert!(table.ended(&LARGE, current, true, now).is_none(), "an end counts once");
-    }
-
-    #[test]
-    fn round_trip_times_of_nodes_are_told_now_and_then() {
-        let mut table = table(SMALL, LARGE);
-        let (now, time) = (Instant::now(), Duration::from_millis(3));
-        assert!(!table.round_trip(&LARGE, time, now), "not known to be a node yet");
-        let _ = table.identified(&LARGE, "node".into(), true);
-        assert!(table.round_trip(&LARGE, time, now));
-        assert!(!table.round_trip(&LARGE, time, now + ROUND_TRIP_EVERY / 2));
-        assert!(table.round_trip(&LARGE, time, now + ROUND_TRIP_EVERY));
-        assert!(!table.round_trip(&SMALL, time, now), "nobody");
-    }
-
-    #[test]
-    fn a_new_stream_replaces_the_old_one() {
-        let mut table = table(LARGE, SMALL);
-        let first = serial(table.incoming(&SMALL, "one").unwrap());
-        assert!(table.incoming(&SMALL, "two").unwrap().is_none());
-        assert!(table.incoming(&SMALL, "three").unwrap().is_none());
-        let step = table.ended(&SMALL, first, true, Instant::now());
-        assert!(matches!(&step, Some(Step::Answer { stream: "three", .. })));
-        assert!(table.ended(&SMALL, first, true, Instant::now()).is_none());
-        assert_eq!(table.sessions(), 1);
-    }
-
-    #[test]
-    fn a_lost_peer_is_forgotten_when_its_session_has_ended() {
-        let mut table = table(SMALL, LARGE);
-        let current = serial(table.identified(&LARGE, "node".into(), true).0);
-        table.disconnected(&LARGE, "reset".into());
-        assert!(table.status(|_| true).is_empty());
-        assert_eq!(table.sessions(), 1);
-        assert!(table.ended(&LARGE, current, true, Instant::now()).is_none());
-        assert!(table.peers.is_empty() && table.wake_at().is_none());
-        // Connected anew before the old session's end was noticed: the new one follows it.
-        table.connected(LARGE, "/ip4/127.0.0.1/tcp/1".parse().unwrap());
-        let current = serial(table.identified(&LARGE, "node".into(), true).0);
-        table.disconnected(&LARGE, "reset".into());
-        table.connected(LARGE, "/ip4/127.0.0.1/tcp/1".parse().unwrap());
-        assert!(table.identified(&LARGE, "node".into(), true).0.is_none());
-        let now = Instant::now();
-        assert!(table.ended(&LARGE, current, true, now).is_none());
-        assert!(matches!(table.due(now + PAUSE_MIN).pop(), Some(Step::Open { .. })));
+impl<S> Peer<S> {
+    /// Nothing runs with it.
+    fn is_idle(&self) -> bool {
+        self.session.is_none() && self.guest.is_none()
     }
 }

@@ -30,7 +30,7 @@ const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 /// A message that is not taken by the peer's transport in this time means that the link is dead.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a session that is closed here is given to deliver its last messages.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A node says where it stands once a second. One that says nothing for so long is dead, though its link may not be.
 pub(super) const DEADLINES: Deadlines = Deadlines {
     first_byte: Duration::from_secs(30),
@@ -52,6 +52,8 @@ pub enum DownReason {
     Lost(String),
     #[error("the peer opened a new control stream")]
     Replaced,
+    #[error("another process with its key has taken its place")]
+    Displaced,
     #[error("it did not take our messages for so long that {QUEUE_CAP} of them were waiting")]
     QueueFull,
     #[error("it took no bytes for {} s", WRITE_TIMEOUT.as_secs())]
@@ -71,6 +73,7 @@ impl DownReason {
         match self {
             Self::Lost(_) => "lost",
             Self::Replaced => "replaced",
+            Self::Displaced => "displaced",
             Self::QueueFull => "control_queue_full",
             Self::Stalled => "stalled",
             Self::Frame { label, .. } => label,
@@ -159,7 +162,12 @@ impl EndSwitch {
         self.token.cancel();
     }
 
-    async fn ended(&self) -> DownReason {
+    #[cfg(test)]
+    pub fn is_ended(&self) -> bool {
+        self.token.is_cancelled()
+    }
+
+    pub async fn ended(&self) -> DownReason {
         self.token.cancelled().await;
         self.reason.get().cloned().unwrap_or(DownReason::Shutdown)
     }
@@ -232,18 +240,18 @@ async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receive
 }
 
 /// A token bucket.
-struct Rate {
+pub(super) struct Rate {
     tokens: f64,
     at: Instant,
 }
 
 impl Rate {
-    fn new(now: Instant) -> Self {
+    pub fn new(now: Instant) -> Self {
         Self { tokens: RATE_BURST, at: now }
     }
 
     /// Takes one token; how long to wait for it, if at all.
-    fn take(&mut self, now: Instant) -> Option<Duration> {
+    pub fn take(&mut self, now: Instant) -> Option<Duration> {
         let earned = now.saturating_duration_since(self.at).as_secs_f64() * RATE_PER_SECOND;
         self.tokens = (self.tokens + earned).min(RATE_BURST) - 1.0;
         self.at = now;

@@ -2,10 +2,13 @@
 
 use super::CONTROL_PROTOCOL;
 use super::event::NetEvent;
+use super::guests::Guests;
+use super::peers::Task;
 use super::session::{self, DownReason, EndSwitch, QUEUE_CAP, SessionLinks};
 use super::traffic::{Class, Metered, Traffic};
 use libp2p::Stream;
 use starling_bootstrap::identity;
+use starling_bootstrap::process::Process;
 use starling_bootstrap::streams::{Control, Lane};
 use starling_protocol::NodeId;
 use std::collections::BTreeMap;
@@ -15,6 +18,7 @@ use tokio_util::compat::FuturesAsyncReadCompatExt;
 
 /// A line to one peer.
 struct Line {
+    process: Process,
     queue: mpsc::Sender<Vec<u8>>,
     end: EndSwitch,
 }
@@ -58,11 +62,19 @@ impl Sessions {
         self.lines().contains_key(peer)
     }
 
+    /// The process that messages are exchanged with, of those that have the peer's key.
+    pub fn process(&self, peer: &NodeId) -> Option<Process> {
+        self.lines().get(peer).map(|line| line.process)
+    }
+
     /// Takes all lines down. What is queued on them is still written.
     pub fn close_all(&self) {
         self.lines().clear();
     }
 }
+
+/// A control stream whose bytes are counted.
+pub(super) type ControlStream = Metered<tokio_util::compat::Compat<Stream>>;
 
 /// How a session comes about.
 pub(super) enum Role {
@@ -78,6 +90,8 @@ pub(super) struct Ended {
     pub serial: u64,
     /// Whether messages could be exchanged.
     pub was_up: bool,
+    /// The connections of this process of the peer's are to be closed.
+    pub shut: Option<Process>,
 }
 
 /// What session tasks share.
@@ -85,31 +99,40 @@ pub(super) struct Ended {
 pub(super) struct SessionOffice {
     pub streams: Control,
     pub sessions: Sessions,
+    pub guests: Guests,
     pub traffic: Traffic,
     pub events: mpsc::Sender<NetEvent>,
     pub ended: mpsc::Sender<Ended>,
 }
 
 impl SessionOffice {
-    /// Makes a session with `peer`, runs it, and reports its end. `serial` and `end` are the caller's names for it.
-    pub async fn run(self, peer: NodeId, serial: u64, end: EndSwitch, role: Role) {
-        let was_up = match self.stream(peer, role).await {
-            Ok(io) => self.carry(peer, io, end).await,
-            Err(why) => {
-                tracing::debug!(peer = %peer.short(), why, "no control stream");
-                metrics::counter!("starling_control_open_failed_total").increment(1);
-                false
-            }
+    /// Makes a session, runs it, and reports its end.
+    pub async fn run(self, task: Task, role: Role) {
+        let (peer, serial) = (task.peer, task.serial);
+        let was_up = match self.stream(&task, role).await {
+            Some(io) => self.carry(task, io).await,
+            None => false,
         };
         // When nobody listens any more, the network is gone.
-        drop(self.ended.send(Ended { peer, serial, was_up }).await);
+        drop(self.ended.send(Ended { peer, serial, was_up, shut: None }).await);
     }
 
-    async fn stream(&self, peer: NodeId, role: Role) -> Result<Metered<tokio_util::compat::Compat<Stream>>, String> {
+    /// The control stream, opened and answered; none if it does not come about.
+    pub async fn stream(&self, task: &Task, role: Role) -> Option<ControlStream> {
+        let (peer, process) = (task.peer, task.process);
+        let opened = self.open_or_answer(peer, process, role).await.inspect_err(|why| {
+            tracing::debug!(peer = %peer.short(), why, "no control stream");
+            metrics::counter!("starling_control_open_failed_total").increment(1);
+        });
+        opened.ok()
+    }
+
+    async fn open_or_answer(&self, peer: NodeId, process: Process, role: Role) -> Result<ControlStream, String> {
         let meter = self.traffic.meter(peer, Class::Control);
         match role {
             Role::Open => {
-                let opened = self.streams.open(identity::peer_id(&peer), CONTROL_PROTOCOL, Lane::First).await;
+                let id = identity::peer_id(&peer);
+                let opened = self.streams.open(id, CONTROL_PROTOCOL, Lane::First, Some(process)).await;
                 let mut io = Metered::new(opened.map_err(|e| e.to_string())?.compat(), meter);
                 session::offer(&mut io).await.map_err(|e| e.to_string())?;
                 Ok(io)
@@ -123,10 +146,11 @@ impl SessionOffice {
     }
 
     /// Whether the session came up at all.
-    async fn carry(&self, peer: NodeId, io: Metered<tokio_util::compat::Compat<Stream>>, end: EndSwitch) -> bool {
+    async fn carry(&self, task: Task, io: ControlStream) -> bool {
+        let Task { peer, process, end, .. } = task;
         let (queue, queued) = mpsc::channel(QUEUE_CAP);
         // The line is there before anybody hears of it, so that the first answer finds it.
-        self.sessions.lines().insert(peer, Line { queue, end: end.clone() });
+        self.sessions.lines().insert(peer, Line { process, queue, end: end.clone() });
         if self.events.send(NetEvent::PeerUp { peer }).await.is_err() {
             self.sessions.lines().remove(&peer);
             return false;

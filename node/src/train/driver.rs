@@ -251,6 +251,7 @@ impl Driver {
                 self.feed(Input::PeerDown { peer }).await
             }
             NetEvent::Control { from, bytes } => self.feed(Input::Message { from, bytes }).await,
+            NetEvent::Namesake { peer, hello } => self.feed(Input::Namesake { peer, hello }).await,
             NetEvent::Bulk { from, stream } => {
                 self.router.route(from, stream);
                 Ok(())

@@ -99,6 +99,8 @@ impl Driver {
                 self.net.refuse(peer, &refusal_text(&refusal));
                 count_refusal(&refusal);
             }
+            Output::Admit { peer } => self.net.admit(peer),
+            Output::Deny { peer, proof } => self.net.turn_away(peer, proof),
             Output::Notice(notice) => self.notice(notice),
             Output::Finished { reason } => self.finish = Some(reason),
         }

@@ -56,7 +56,8 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
         // Of two processes under one identity the later one gives way (`protocol.md` §8).
         Finish::Fenced => Err(Failure::message(
             Code::IdentityInUse,
-            "another process was running under this node's identity first: stop it, or give this node a --home of its own",
+            "identity in use: another process with this key was started before this one and is alive; stop one of \
+             the two, or give this node a --home of its own, in which it makes a new key",
         )),
         Finish::RunMismatch { keys, .. } => Err(Failure::message(
             Code::ConfigMismatch,

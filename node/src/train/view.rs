@@ -285,7 +285,9 @@ pub fn finish_reason(finish: &Finish) -> String {
     match finish {
         Finish::BudgetSpent => "the run's budget is spent".into(),
         Finish::Left => "asked to leave".into(),
-        Finish::Fenced => "another process was running under this identity first".into(),
+        Finish::Fenced => {
+            "identity in use: another process with this key was started before this one and is alive".into()
+        }
         Finish::RunMismatch { keys, .. } => format!("the flock runs something else: {}", keys.join("; ")),
     }
 }

@@ -36,6 +36,7 @@ impl Engine {
             peer.switched_at = self.now;
             peer.fork = None;
             peer.join = None;
+            peer.end_of_channel();
         }
     }
 
@@ -59,11 +60,11 @@ impl Engine {
             Ok(opened) => opened,
             Err(error) => return self.refuse_bytes(from, error),
         };
+        if opened.sender == self.me {
+            return self.meet_myself(from, &opened.message);
+        }
         if opened.sender != from {
             return self.refuse(from, Refusal::Malformed { what: "sender" });
-        }
-        if from == self.me {
-            return self.meet_myself(opened.message);
         }
         if let Message::Hello(hello) = opened.message {
             return self.greet(from, &hello);
@@ -85,6 +86,7 @@ impl Engine {
             Message::Fork(fork) => self.hear_fork(from, fork, bytes),
             Message::Start(start) => self.hear_start(from, start),
             Message::Evidence(evidence) => self.hear_evidence(from, evidence),
+            Message::Alive(alive) => self.hear_alive(from, &alive, bytes),
             Message::Leave(leave) => {
                 if peer.was_beyond(&leave.lineage, leave.seq) {
                     return self.stale(from);
@@ -108,16 +110,6 @@ impl Engine {
         peer.heard_at = now;
         peer.incarnation = hello.incarnation;
         self.bear_witness(from);
-    }
-
-    /// Something signed by this node's own key came in: another process holds it. The newer start gives way.
-    fn meet_myself(&mut self, message: Message) {
-        self.refuse(self.me, Refusal::IdentityInUse);
-        if let Message::Hello(hello) = message
-            && hello.boot < self.boot
-        {
-            self.finish(Finish::Fenced);
-        }
     }
 
     fn hear_head(&mut self, from: NodeId, head: Head) {

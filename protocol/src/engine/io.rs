@@ -59,6 +59,9 @@ pub enum Input {
     PeerDown { peer: NodeId },
     /// Bytes of one control message as `from` sent them.
     Message { from: NodeId, bytes: Vec<u8> },
+    /// On another connection than that of the control channel, a process with the key of `peer` says this Hello. It is
+    /// told about once a second, until one of the two is gone, or `Admit` or `Deny` follows.
+    Namesake { peer: NodeId, hello: Vec<u8> },
     /// Time passed. The driver sends one every 100 ms and whenever [`super::Engine::wake_at`] says so.
     Tick,
     /// An inner step of the current round is done.
@@ -174,6 +177,12 @@ pub enum Output {
     Evidence { against: NodeId, what: Contradiction, evidence: Evidence, drops: Option<NodeId> },
     /// Close the connection to this peer and count the reason.
     Refuse { peer: NodeId, refusal: Refusal },
+    /// The process of this key that waits on another connection takes the place of the one that has the control
+    /// channel, whose connections are closed: `PeerDown`, and `PeerUp` of the other.
+    Admit { peer: NodeId },
+    /// Hand the process that waits on another connection this proof, if there is any, and close its connections; the
+    /// control channel stays as it is.
+    Deny { peer: NodeId, proof: Option<Vec<u8>> },
     /// Something a user wants to know.
     Notice(Notice),
     /// Nothing more will happen: write the final checkpoint and exit.
@@ -316,7 +325,7 @@ pub enum Finish {
     BudgetSpent,
     /// The operator asked.
     Left,
-    /// Another process runs under this identity and is newer (exit 6).
+    /// Another process runs under this identity, and was started before this one (exit 6).
     Fenced,
     /// The flock met runs something else (exit 3).
     RunMismatch { peer: NodeId, keys: Vec<String> },

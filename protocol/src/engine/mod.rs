@@ -26,6 +26,8 @@
 //!
 //! *Merging* ([`merging`]). What a lineage that gave way has learned goes into one contribution to the winner.
 //!
+//! *Namesakes* ([`namesake`]). Of two processes with one key the older goes on, and proves to the newer that it does.
+//!
 //! *Liveness* ([`liveness`]). Silence, lost connections and missing progress count against a member; slow but moving
 //! does not. Deadlines are measured, and count only time in which this node itself was awake.
 
@@ -42,6 +44,7 @@ mod inbox;
 pub mod io;
 mod liveness;
 mod merging;
+mod namesake;
 mod outbox;
 mod partition;
 mod peer;
@@ -88,6 +91,10 @@ pub struct Engine {
     spec_bytes: Vec<u8>,
     run: Digest,
     boot: u64,
+    /// The boot that this process began with.
+    first_boot: u64,
+    /// The newest later start of this key that this process has been shown.
+    namesake: u64,
     ticket: Vec<u8>,
     /// What the run's creator has revoked, as far as this node was told: spread in its READYs.
     revocations: Vec<Revocation>,
@@ -143,6 +150,8 @@ impl Engine {
             spec,
             run,
             boot,
+            first_boot: boot,
+            namesake: 0,
             ticket,
             revocations: Vec::new(),
             convicted: evidence::Convicted::new(),
@@ -199,8 +208,14 @@ impl Engine {
                 }
             }
             Some(Finish::BudgetSpent) => {
-                if matches!(input, Input::PeerUp { .. } | Input::PeerDown { .. } | Input::Message { .. } | Input::Leave)
-                {
+                if matches!(
+                    input,
+                    Input::PeerUp { .. }
+                        | Input::PeerDown { .. }
+                        | Input::Message { .. }
+                        | Input::Namesake { .. }
+                        | Input::Leave
+                ) {
                     self.take(input);
                 }
                 self.beat();
@@ -215,6 +230,7 @@ impl Engine {
             Input::PeerUp { peer } => self.peer_up(peer),
             Input::PeerDown { peer } => self.peer_down(peer),
             Input::Message { from, bytes } => self.receive(from, &bytes),
+            Input::Namesake { peer, hello } => self.meet_namesake(peer, &hello),
             Input::Tick => {}
             Input::TrainProgress { round, step } => self.train_progress(round, step),
             Input::Trained { round, base, samples, tokens, steps, loss_q16, payload, measured } => {

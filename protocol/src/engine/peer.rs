@@ -25,9 +25,11 @@ pub(super) struct Peer {
     pub refused: bool,
     /// It said that it goes away.
     pub left: bool,
-    /// Start of its process, and the starts before that.
+    /// Start of its process, and the starts before that on this connection.
     pub boot: Option<u64>,
     former_boots: Vec<u64>,
+    /// A later start of its key whose Hello was passed on to it.
+    pub namesake: Option<u64>,
     /// The register that it speaks from, and the newest place that it has signed under one.
     pub incarnation: u64,
     pub signed: Option<(u64, Stamp)>,
@@ -63,7 +65,7 @@ pub(super) enum Incarnation {
     Same,
     /// Its process was started anew.
     Restarted,
-    /// A start that had been followed by another speaks again: two processes share one identity.
+    /// A start that had been followed by another on this very connection speaks again.
     Cloned,
 }
 
@@ -100,6 +102,12 @@ impl Peer {
                 Incarnation::Restarted
             }
         }
+    }
+
+    /// On the next connection another process may speak, also one that was started before.
+    pub fn end_of_channel(&mut self) {
+        self.former_boots.clear();
+        self.namesake = None;
     }
 
     /// Whether its process has said before that it stands beyond this place: within a lineage nobody goes back.
@@ -230,6 +238,8 @@ mod tests {
             assert_eq!(peer.meet(boot, now), Incarnation::Restarted);
         }
         assert_eq!(peer.former_boots.len(), BOOTS_MAX);
+        peer.end_of_channel();
+        assert_eq!(peer.meet(28, now), Incarnation::Restarted, "another connection");
     }
 
     #[test]

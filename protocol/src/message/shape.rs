@@ -2,7 +2,8 @@
 //! engine's question.
 
 use super::{
-    Estimate, Evidence, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote, Witness,
+    Alive, Estimate, Evidence, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote,
+    Witness,
 };
 use crate::difference::MERGED_TOKENS_MAX;
 use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, STATEMENTS_MAX};
@@ -40,6 +41,7 @@ impl Message {
                 }
                 rule(first != second, "statements", "differ")
             }
+            Self::Alive(Alive { boot, newer }) => rule(boot < newer, "newer", "be a later start"),
             Self::Head(_) | Self::Join(_) | Self::Leave(_) | Self::Certificate(_) => Ok(()),
         }
     }

@@ -53,6 +53,8 @@ impl World {
                 held.insert(against, evidence);
             }
             Output::Refuse { peer, refusal } => self.refuse(node, &peer, &refusal),
+            // Each identity has one process here.
+            Output::Admit { .. } | Output::Deny { .. } => {}
             Output::Notice(notice) => self.mark_notice(&notice),
             Output::Finished { reason } => self.finish(node, &reason),
         }

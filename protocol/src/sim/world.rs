@@ -415,7 +415,7 @@ const TAG: usize = 38;
 
 /// The kind of a control message: for traces, and to look only into what matters.
 pub fn kind(bytes: &[u8]) -> &'static str {
-    const KINDS: [&str; 15] = [
+    const KINDS: [&str; 16] = [
         "",
         "hello",
         "head",
@@ -431,6 +431,7 @@ pub fn kind(bytes: &[u8]) -> &'static str {
         "fork",
         "start",
         "evidence",
+        "alive",
     ];
     bytes.get(TAG).and_then(|tag| KINDS.get(usize::from(*tag))).copied().unwrap_or("nothing known")
 }

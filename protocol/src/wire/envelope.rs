@@ -13,7 +13,7 @@ use crate::Digest;
 use crate::identity::{NodeId, Signature, Signer, Verifier};
 use crate::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
 use crate::message::{
-    Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Witness,
+    Alive, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Witness,
 };
 use crate::plant::{Plant, planted};
 
@@ -38,6 +38,7 @@ mod tag {
     pub const FORK: u16 = 12;
     pub const START: u16 = 13;
     pub const EVIDENCE: u16 = 14;
+    pub const ALIVE: u16 = 15;
 }
 
 /// A message whose signature holds.
@@ -163,6 +164,7 @@ fn encode_body(message: &Message) -> Vec<u8> {
         Message::Fork(m) => fields(tag::FORK, m),
         Message::Start(m) => fields(tag::START, m),
         Message::Evidence(m) => fields(tag::EVIDENCE, m),
+        Message::Alive(m) => fields(tag::ALIVE, m),
     }
 }
 
@@ -184,6 +186,7 @@ fn decode_body(body: &[u8]) -> Result<Message, WireError> {
         tag::FORK => Message::Fork(binary::decode::<Fork, MAX>("fork", fields)?),
         tag::START => Message::Start(binary::decode::<Start, MAX>("start", fields)?),
         tag::EVIDENCE => Message::Evidence(binary::decode::<Evidence, MAX>("evidence", fields)?),
+        tag::ALIVE => Message::Alive(binary::decode::<Alive, MAX>("alive", fields)?),
         tag => return Err(WireError::UnknownTag { tag }),
     })
 }

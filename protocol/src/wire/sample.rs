@@ -6,8 +6,8 @@ use crate::engine::{Candidate, Register};
 use crate::identity::{Ed25519Signer, Signer};
 use crate::limits::PROTOCOL_VERSION;
 use crate::message::{
-    Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase, Question, Ready, Stamp,
-    Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
+    Alive, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase, Question, Ready,
+    Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, InnerSpec, Minority, ModelSpec, OuterSpec};
@@ -232,5 +232,6 @@ pub fn messages() -> Vec<Message> {
         Message::Fork(Fork { lineage: digest(2), seq: 4, parent: digest(4), incarnation: 7, members: vec![0b11] }),
         Message::Start(Start { question: Question { instance: 1, ..question() }, value: set_value() }),
         Message::Evidence(evidence()),
+        Message::Alive(Alive { boot: 0x0102_0304, newer: 0x0102_0305 }),
     ]
 }

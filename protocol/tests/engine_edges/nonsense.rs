@@ -5,8 +5,8 @@ use crate::bench::{BOOT, Bench, INCARNATION, id};
 use starling_protocol::Digest;
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::message::{
-    Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Question, Ready, Stamp, Start, Statement,
-    StatementKind, Value, ValueKind, Vote, Witness,
+    Alive, Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Question, Ready, Stamp, Start,
+    Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
 use starling_protocol::record::Measured;
 
@@ -92,7 +92,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
     let value = any_value(instance, &digests, words);
     let members = vec![1 | words.next() as u8];
     let voted = words.below(2) == 1;
-    match words.below(12) {
+    match words.below(13) {
         0 => bench.hello(words.near(BOOT).max(INCARNATION)),
         1 => {
             let phase = Phase::ALL[words.below(Phase::ALL.len() as u64) as usize];
@@ -128,6 +128,10 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
             let second = bench.seal(if words.below(4) == 0 { from } else { by }, &Message::Vote(vote(&other)));
             let second = if first == second { vec![fill; 1 + fill as usize] } else { second };
             Message::Evidence(Evidence { first, second })
+        }
+        11 => {
+            let boot = words.near(BOOT).min(u64::MAX - 1);
+            Message::Alive(Alive { boot, newer: words.near(boot + 1).max(boot + 1) })
         }
         _ => {
             let question = Question { instance: if instance == Question::RECORD { 1 } else { instance }, ..question };
@@ -178,13 +182,18 @@ fn any_ready(truth: Ready, lineage: Digest, base: Digest, words: &mut Words<'_>)
 /// Something that the engine's own driver may answer, or a connection may do.
 pub fn upheaval(bench: &mut Bench, words: &mut Words<'_>) -> Vec<Output> {
     let peer = id(2 + words.below(4) as u8);
-    match words.below(8) {
+    match words.below(9) {
         0 => bench.feed(Input::PeerDown { peer }),
         1 => bench.feed(Input::PeerUp { peer }),
         2 => bench.trained(),
         3 => bench.feed(Input::CatchUpFailed { reason: "nonsense".to_owned(), diverged: words.below(2) == 0 }),
         4 => bench.feed(Input::Rtt { peer, micros: words.next() as u32 }),
         5 => bench.feed(Input::CatchUpProgress { bytes: words.next() }),
+        6 => {
+            let hello = bench.hello(words.near(BOOT + 1).max(INCARNATION));
+            let hello = bench.seal(if words.below(8) == 0 { 1 } else { peer.0[0] }, &hello);
+            bench.feed(Input::Namesake { peer, hello })
+        }
         _ => {
             bench.now += words.below(2_000_000);
             bench.feed(Input::Tick)

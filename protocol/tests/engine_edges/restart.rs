@@ -2,7 +2,7 @@
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, id, refusals, sent};
 use starling_protocol::engine::io::{Finish, Input, Notice, Output, Refusal};
-use starling_protocol::message::{Estimate, Message, Phase, Question, Stamp, Witness};
+use starling_protocol::message::{Alive, Estimate, Message, Phase, Question, Stamp, Witness};
 
 /// Estimates and votes among what was sent.
 fn votes(bench: &Bench, outputs: &[Output]) -> Vec<Message> {
@@ -184,21 +184,137 @@ fn t21_strangers_bear_no_witness() {
 }
 
 #[test]
-fn t7_two_processes_under_one_key_are_noticed() {
+fn t7_on_one_connection_no_start_comes_back() {
     let mut bench = Bench::flock(3);
-    let hello = |boot| bench_hello(boot);
-    assert!(refusals(&bench.say(2, &hello(2_000))).is_empty(), "a restart");
-    let outputs = bench.say(2, &hello(BOOT));
+    assert!(refusals(&bench.say(2, &bench_hello(2_000))).is_empty(), "a restart");
+    let outputs = bench.say(2, &bench_hello(BOOT));
     assert_eq!(refusals(&outputs), [&Refusal::IdentityInUse], "the first speaks again");
+}
 
-    // This node's own key: the newer start gives way.
+/// A process of `peer` says Hello on a connection beside the channel's.
+fn beside(bench: &mut Bench, peer: u8, boot: u64) -> Vec<Output> {
+    let hello = bench.seal(peer, &bench_hello(boot));
+    bench.feed(Input::Namesake { peer: id(peer), hello })
+}
+
+fn alive(boot: u64, newer: u64) -> Message {
+    Message::Alive(Alive { boot, newer })
+}
+
+/// Without what time alone brings about.
+fn about_namesakes(outputs: &[Output]) -> Vec<&Output> {
+    let about = |o: &&Output| matches!(o, Output::Admit { .. } | Output::Deny { .. } | Output::Refuse { .. });
+    outputs.iter().filter(about).collect()
+}
+
+/// All the way: the peer between the two, the older process, the newer one.
+#[test]
+fn t7_of_two_processes_with_one_key_the_newer_learns_that_the_older_lives() {
+    let mut between = Bench::flock(3);
+    let outputs = beside(&mut between, 2, 2_000);
+    let shown = between.seal(2, &bench_hello(2_000));
+    let passed_on = |o: &Output| matches!(o, Output::Send { to, bytes, .. } if (*to, bytes) == (id(2), &shown));
+    assert!(outputs.iter().any(passed_on) && about_namesakes(&outputs).is_empty(), "{outputs:?}");
+
+    // The older process of node 1 is shown the Hello of a later start.
     let mut older = Bench::flock(3);
-    assert_eq!(refusals(&older.say(ME, &hello(2_000))), [&Refusal::IdentityInUse]);
-    assert_eq!(older.engine.view().phase, Phase::Training, "the older one flies on");
+    let shown = older.seal(ME, &bench_hello(2_000));
+    let outputs = older.hear(2, shown.clone());
+    assert!(sent(&older.spec, &outputs).contains(&(id(2), alive(BOOT, 2_000))), "{outputs:?}");
+    assert_eq!(refusals(&outputs), [&Refusal::IdentityInUse], "its user is told");
+    let outputs = older.hear(3, shown);
+    assert!(sent(&older.spec, &outputs).contains(&(id(3), alive(BOOT, 2_000))), "whoever asks is answered");
+    assert_eq!((older.engine.view().phase, refusals(&outputs).len()), (Phase::Training, 0), "and once is enough");
+
+    let proof = between.seal(2, &alive(BOOT, 2_000));
+    let outputs = between.say(2, &alive(BOOT, 2_000));
+    assert_eq!(about_namesakes(&outputs), [&Output::Deny { peer: id(2), proof: Some(proof) }]);
+    assert_eq!(refusals(&outputs), [&Refusal::IdentityInUse], "counted; the older one stays");
+    let ready = between.ready(2);
+    assert!(refusals(&between.say(2, &Message::Ready(ready))).is_empty(), "and contributes");
+
+    // The newer process of node 1 is handed the proof, by whomever.
     let mut newer = Bench::flock(3);
-    let outputs = newer.say(ME, &hello(500));
-    assert!(outputs.contains(&Output::Finished { reason: Finish::Fenced }));
+    newer.restart(2_000);
+    let proof = newer.seal(ME, &alive(BOOT, 2_000));
+    let outputs = newer.hear(9, proof);
+    assert!(outputs.contains(&Output::Finished { reason: Finish::Fenced }), "{outputs:?}");
     assert!(newer.wait(5_000_000).is_empty(), "and says nothing any more");
+}
+
+/// Nothing that was said before this process began ends it, and nothing that others sign.
+#[test]
+fn t7_what_is_not_about_this_very_start_fences_nobody() {
+    let mut bench = Bench::flock(3);
+    bench.restart(2_000);
+    let sayings = [bench_hello(500), bench_hello(2_000), alive(500, 1_999), alive(2_000, 2_001), alive(2_001, 3_000)];
+    for message in sayings {
+        let shown = bench.seal(ME, &message);
+        let outputs = bench.hear(3, shown);
+        assert_eq!(refusals(&outputs), [&Refusal::Stale], "{message:?}");
+        assert!(sent(&bench.spec, &outputs).iter().all(|(_, said)| !matches!(said, Message::Alive(_))));
+    }
+    // Of another's key it means nothing to this process.
+    bench.meet(3);
+    let outputs = bench.say(3, &alive(500, 2_000));
+    assert_eq!(refusals(&outputs), [&Refusal::Stale]);
+    // What else comes back to who has signed it is refused as ever.
+    let ready = bench.ready(ME);
+    let shown = bench.seal(ME, &Message::Ready(ready));
+    assert_eq!(refusals(&bench.hear(3, shown)), [&Refusal::Malformed { what: "sender" }]);
+    assert!(!bench.wait(3_000_000).is_empty(), "it lives");
+}
+
+/// A peer's word for a challenge that was never made, or for another one, closes nobody's connection.
+#[test]
+fn t7_an_unasked_sign_of_life_is_stale() {
+    let mut bench = Bench::flock(3);
+    assert_eq!(refusals(&bench.say(2, &alive(BOOT, 2_000))), [&Refusal::Stale]);
+    beside(&mut bench, 2, 2_000);
+    assert_eq!(refusals(&bench.say(2, &alive(BOOT, 2_001))), [&Refusal::Stale]);
+    assert_eq!(about_namesakes(&bench.say(2, &alive(BOOT, 2_000))).len(), 1);
+    assert_eq!(refusals(&bench.say(2, &alive(BOOT, 2_000))), [&Refusal::Stale], "once for each challenge");
+}
+
+/// After a power cut the connection of the process that is gone may look alive.
+#[test]
+fn t7_a_process_that_is_silent_is_replaced() {
+    let mut bench = Bench::flock(3);
+    let mut waited = 0;
+    while about_namesakes(&beside(&mut bench, 2, 2_000)).is_empty() {
+        bench.wait(500_000);
+        waited += 1;
+        assert!(waited < 60, "it has to wait for ever");
+    }
+    assert!(waited > 2, "not at once");
+    assert_eq!(about_namesakes(&beside(&mut bench, 2, 2_000)), [&Output::Admit { peer: id(2) }]);
+    // The driver does so.
+    bench.feed(Input::PeerDown { peer: id(2) });
+    assert!(about_namesakes(&beside(&mut bench, 2, 3_000)).is_empty(), "there is no channel to be had");
+    assert!(refusals(&bench.greet(2, 2_000)).is_empty());
+    // Its life is its own: who comes next is not admitted for the silence of the former.
+    assert!(about_namesakes(&beside(&mut bench, 2, 3_000)).is_empty());
+    // The process that was silent is back: it was there first.
+    assert_eq!(about_namesakes(&beside(&mut bench, 2, BOOT)), [&Output::Admit { peer: id(2) }]);
+    bench.feed(Input::PeerDown { peer: id(2) });
+    assert!(refusals(&bench.greet(2, BOOT)).is_empty());
+}
+
+/// Whoever holds the key may say anything beside the channel; the process that has the channel does not pay for it.
+#[test]
+fn t7_nonsense_beside_the_channel_is_turned_away() {
+    let mut bench = Bench::flock(3);
+    let other_run = starling_protocol::wire::seal(&crate::bench::Key(id(2)), &crate::bench::digest(7), &bench_hello(9));
+    let (head, hello) = (bench.standing(Phase::Training, 0), bench.seal(3, &bench_hello(2_000)));
+    let not_a_hello = bench.seal(2, &Message::Head(head));
+    for bytes in [vec![1, 2, 3], other_run.unwrap(), hello, not_a_hello] {
+        let outputs = bench.feed(Input::Namesake { peer: id(2), hello: bytes });
+        assert_eq!(about_namesakes(&outputs), [&Output::Deny { peer: id(2), proof: None }]);
+    }
+    let ready = bench.ready(2);
+    assert!(refusals(&bench.say(2, &Message::Ready(ready))).is_empty(), "the channel stays");
+    // Of somebody who is not connected nobody can wait beside the channel.
+    assert!(about_namesakes(&beside(&mut bench, 9, 2_000)).is_empty());
 }
 
 fn bench_hello(boot: u64) -> Message {
