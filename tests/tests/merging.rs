@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
-use starling_tests::process::Process;
+use starling_tests::process::{Process, run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
@@ -33,6 +33,12 @@ fn pair(flock: &Flock, rounds: u64) -> Vec<Process> {
         node.wait(LIMIT, "committed", both).expect("both train");
     }
     nodes
+}
+
+fn status(flock: &Flock, name: &str, arguments: &[&str]) -> String {
+    let home = flock.home(name).to_string_lossy().into_owned();
+    let arguments = [&["status", "--home", home.as_str()], arguments].concat();
+    run(&flock.bin_dir.join("starling"), &arguments, LIMIT).expect("it ends").stdout
 }
 
 fn merges(node: &Process) -> Vec<(String, u64)> {
@@ -78,6 +84,23 @@ fn what_a_flock_that_gives_way_has_learned_is_merged_once() {
         rounds.extend(merged);
     }
     assert_eq!(rounds.len(), 1, "in one round: {rounds:?}");
+    // Both forms of the status tell of it.
+    let merged_in = rounds.first().expect("one").1;
+    let mut weights = Vec::new();
+    for name in ["founder", "second"] {
+        let told: Value = serde_json::from_str(&status(&winners, name, &["--json"])).expect("JSON");
+        let merged = told["merged"].as_array().expect("a list").clone();
+        assert_eq!(merged.len(), 1, "{told}");
+        assert_eq!((&merged[0]["lineage"], merged[0]["round"].as_u64()), (&lineage, Some(merged_in)), "{told}");
+        assert!(told["offers"].is_null(), "nothing is left to offer: {told}");
+        weights.extend(merged[0]["tokens"].as_u64());
+        let text = status(&winners, name, &[]);
+        assert!(text.contains(&format!(": in round {merged_in}")), "{text}");
+    }
+    assert!(
+        !weights.is_empty() && weights.iter().all(|tokens| *tokens > 0),
+        "who contributed knows what it counted for"
+    );
     // Who came before it was merged has kept it, who came later had nothing to keep, and both have nothing left.
     let kept = |node: &Process| node.events().into_iter().find(|e| e["event"] == "difference_kept");
     let kept: Vec<Value> = nodes[2..].iter().filter_map(kept).collect();

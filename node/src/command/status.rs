@@ -5,7 +5,9 @@ use crate::config::node_file;
 use crate::exit::{Code, Failure};
 use crate::train::home_of;
 use crate::watch::screen::bytes;
-use crate::watch::status::{Answer, Member, Question, QuorumStatus, Status, ask, running_homes};
+use crate::watch::status::{
+    Answer, Member, MergedStatus, OfferStatus, Question, QuorumStatus, Status, ask, running_homes,
+};
 use anyhow::Context;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,8 +48,11 @@ fn the_only_home() -> Result<PathBuf, Failure> {
     }
 }
 
+fn short(id: &str) -> String {
+    id.chars().take(8).collect()
+}
+
 fn text(status: &Status) -> String {
-    let short = |id: &str| id.chars().take(8).collect::<String>();
     let or_none = |value: Option<f64>| value.map_or("-".into(), |v| format!("{v:.4}"));
     let mut out = format!(
         "node {} of run {} (starling {}), up {} s, training on {}\n",
@@ -76,6 +81,7 @@ fn text(status: &Status) -> String {
         bytes(status.bytes_sent),
         bytes(status.bytes_received)
     );
+    out += &merging_text(&status.merged, status.offers.as_ref());
     out += &match &status.waiting {
         Some(why) => format!("now: {}; waiting: {why}\n", status.phase),
         None => format!("now: {}\n", status.phase),
@@ -110,6 +116,24 @@ fn text(status: &Status) -> String {
     out
 }
 
+/// Which lineages' work is in the state, and what of another one waits to be.
+fn merging_text(merged: &[MergedStatus], offers: Option<&OfferStatus>) -> String {
+    let mut out = String::new();
+    for MergedStatus { lineage, round, tokens } in merged {
+        let when =
+            round.map_or("before this node was started, or by a fork".into(), |round| format!("in round {round}"));
+        let weight = tokens.map(|tokens| format!(", where it counted for {tokens} tokens")).unwrap_or_default();
+        out += &format!("merged lineage {}: {when}{weight}\n", short(lineage));
+    }
+    if let Some(OfferStatus { lineage, tokens, counts_for }) = offers {
+        out += &format!(
+            "on offer: what lineage {} has learned in {tokens} tokens; it would count for {counts_for}\n",
+            short(lineage)
+        );
+    }
+    out
+}
+
 /// Whether anything can be decided, and if not what happens next.
 fn quorum_text(quorum: &QuorumStatus) -> String {
     let verdict = if quorum.in_reach { "quorum" } else { "no quorum" };
@@ -131,4 +155,23 @@ fn quorum_text(quorum: &QuorumStatus) -> String {
 fn heard(member: &Member) -> String {
     let heard = member.heard_s.filter(|_| !member.me).map(|s| format!("{s:.1} s ago"));
     [heard, member.out.clone()].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_merged_and_what_is_on_offer_is_told_in_words() {
+        let merged = |round, tokens| MergedStatus { lineage: "0123456789abcdef".into(), round, tokens };
+        let offer = OfferStatus { lineage: "fedcba9876543210".into(), tokens: 4_096, counts_for: 2_048 };
+        assert_eq!(merging_text(&[], None), "");
+        assert_eq!(
+            merging_text(&[merged(Some(12), Some(640)), merged(Some(13), None), merged(None, None)], Some(&offer)),
+            "merged lineage 01234567: in round 12, where it counted for 640 tokens\n\
+             merged lineage 01234567: in round 13\n\
+             merged lineage 01234567: before this node was started, or by a fork\n\
+             on offer: what lineage fedcba98 has learned in 4096 tokens; it would count for 2048\n"
+        );
+    }
 }

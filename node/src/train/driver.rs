@@ -110,6 +110,7 @@ pub struct Driver {
     pub(super) delta: Option<(Digest, Arc<Vec<f32>>)>,
     /// The same with a difference mixed into it.
     pub(super) mixed: Option<difference::Mixed>,
+    pub(super) merges: super::merging::Merges,
     pub(super) fetching: Vec<Fetching>,
     pub(super) fetched: Vec<Fetched>,
     /// A round to train once the ledger holds its base and the shards are here.
@@ -160,6 +161,7 @@ impl Driver {
             router: crate::reduce::BulkRouter::new(parts.run),
             delta: None,
             mixed: None,
+            merges: Default::default(),
             fetching: Vec::new(),
             fetched: Vec::new(),
             wanted_round: None,

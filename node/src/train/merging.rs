@@ -4,20 +4,91 @@ use super::difference::{self, Lost, Mixed};
 use super::driver::{Driver, Outcome};
 use crate::exit::Failure;
 use crate::watch::event::Event;
-use starling_protocol::Digest;
+use crate::watch::status::{MergedStatus, OfferStatus};
 use starling_protocol::difference::Difference;
+use starling_protocol::engine::Candidate;
 use starling_protocol::engine::io::{Input, Merge};
+use starling_protocol::identity::Ed25519Verifier;
+use starling_protocol::limits::MERGED_MAX;
+use starling_protocol::message::Message;
 use starling_protocol::record::Record;
+use starling_protocol::{Digest, wire};
+use std::collections::BTreeMap;
 
 /// What came of keeping the difference of a lineage that was left: its name, and the difference or why there is none.
 pub type Left = (Digest, Result<Difference, Lost>);
+
+/// What watchers want to know of merging. A lineage merges at most [`MERGED_MAX`] others.
+#[derive(Default)]
+pub struct Merges {
+    held: Option<Difference>,
+    /// The rounds in which lineages were merged, as far as this process saw it.
+    rounds: BTreeMap<Digest, u64>,
+    /// What they were last seen to count for.
+    tokens: BTreeMap<Digest, u64>,
+}
+
+impl Merges {
+    pub fn merged(&mut self, lineage: Digest, round: u64) {
+        insert(&mut self.rounds, lineage, round);
+    }
+
+    /// Takes note of what the contributions of a candidate merge.
+    fn weighed(&mut self, run: &Digest, candidate: &Candidate) {
+        for bytes in &candidate.readys {
+            let Ok(Message::Ready(ready)) = wire::open(&Ed25519Verifier, run, bytes).map(|opened| opened.message)
+            else {
+                continue;
+            };
+            if let Some(lineage) = ready.merges {
+                insert(&mut self.tokens, lineage, ready.merged_tokens);
+            }
+        }
+    }
+
+    /// The lineages that the head record lists.
+    pub fn rows(&self, head: &Record) -> Vec<MergedStatus> {
+        let row = |lineage: &Digest| {
+            let round = self.rounds.get(lineage).copied();
+            let tokens = self.tokens.get(lineage).copied().filter(|_| round.is_some());
+            MergedStatus { lineage: lineage.to_string(), round, tokens }
+        };
+        head.merged.iter().map(row).collect()
+    }
+
+    /// What this node keeps, as it would count after the head record.
+    pub fn offer(&self, head: &Record) -> Option<OfferStatus> {
+        let held = self.held.filter(|held| !head.has_merged(&held.lineage))?;
+        let counts_for = head.merge_limits().weigh(&held);
+        Some(OfferStatus { lineage: held.lineage.to_string(), tokens: held.tokens, counts_for })
+    }
+}
+
+fn insert(map: &mut BTreeMap<Digest, u64>, lineage: Digest, value: u64) {
+    if map.len() >= MERGED_MAX && !map.contains_key(&lineage) {
+        map.pop_first();
+    }
+    map.insert(lineage, value);
+}
 
 impl Driver {
     /// What the disk holds from before.
     pub(super) async fn recall_difference(&mut self) -> Result<(), Failure> {
         match difference::held(&self.store) {
-            Some(difference) => self.feed(Input::Difference { difference }).await,
+            Some(difference) => self.hold_difference(difference).await,
             None => Ok(()),
+        }
+    }
+
+    async fn hold_difference(&mut self, difference: Difference) -> Result<(), Failure> {
+        self.merges.held = Some(difference);
+        self.feed(Input::Difference { difference }).await
+    }
+
+    /// A record is a candidate: what does it merge, if it merges anything?
+    pub(super) fn note_merging(&mut self, candidate: &Candidate) {
+        if candidate.record.merged.len() > self.state.head().record.merged.len() {
+            self.merges.weighed(&candidate.record.run, candidate);
         }
     }
 
@@ -28,11 +99,11 @@ impl Driver {
             Ok(difference) if record.has_merged(&difference.lineage) => {
                 let reason = "the lineage that goes on has forked from it, or has merged it".into();
                 self.show(Event::DifferenceLost { lineage, reason });
-                self.feed(Input::Difference { difference }).await
+                self.hold_difference(difference).await
             }
             Ok(difference) => {
                 self.show(Event::DifferenceKept { lineage, tokens: difference.tokens });
-                self.feed(Input::Difference { difference }).await
+                self.hold_difference(difference).await
             }
             Err(lost) => {
                 if lost.is_a_loss() {
@@ -69,6 +140,7 @@ impl Driver {
                 Some(payload)
             }
             Err(lost) => {
+                self.merges.held = None;
                 self.show(Event::DifferenceLost { lineage: lineage.to_string(), reason: lost.to_string() });
                 None
             }
@@ -78,7 +150,24 @@ impl Driver {
 
     /// Somebody has merged it, or nobody can.
     pub(super) fn drop_difference(&mut self, lineage: Digest) {
+        self.merges.held.take_if(|held| held.lineage == lineage);
         let store = self.store.clone();
         tokio::task::spawn_blocking(move || difference::drop_held(&store, &lineage));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_lineages_are_remembered_as_a_record_can_list() {
+        let mut merges = Merges::default();
+        for n in 0..=MERGED_MAX as u8 {
+            merges.merged(Digest([n; 32]), n.into());
+            merges.merged(Digest([n; 32]), u64::from(n) + 1);
+        }
+        assert_eq!(merges.rounds.len(), MERGED_MAX);
+        assert_eq!(merges.rounds.get(&Digest([MERGED_MAX as u8; 32])), Some(&(MERGED_MAX as u64 + 1)));
     }
 }

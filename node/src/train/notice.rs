@@ -16,6 +16,7 @@ impl Driver {
                 self.waiting = None;
                 joins = phase == Phase::Joining;
             }
+            Notice::Merged { lineage, round } => self.merges.merged(lineage, round),
             Notice::AttemptStarted { .. } => self.gauges.attempt_started(),
             // Every round waits a moment for somebody; it is shown when it lasts.
             Notice::Waiting { on, why } => {

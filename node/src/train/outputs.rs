@@ -61,6 +61,7 @@ impl Driver {
                 self.ledger(Job::Speculate { key, update, at_hand, lr: outer_lr, momentum }).await?;
             }
             Output::Persist { token, register, candidate } => {
+                candidate.iter().for_each(|candidate| self.note_merging(candidate));
                 let update = candidate.as_ref().and_then(|held| self.update_at_hand(&held.record.update));
                 let update_digest = update.as_ref().map(|update| update.digest);
                 let candidate = candidate.map(Box::new);

@@ -189,6 +189,8 @@ impl Driver {
             addresses: self.net.addresses().iter().map(ToString::to_string).collect(),
             members,
             evidence: view.evidence.iter().map(evidence_row).collect(),
+            merged: self.merges.rows(&head.record),
+            offers: self.merges.offer(&head.record),
         }
     }
 

@@ -91,6 +91,34 @@ pub struct Status {
     /// Who is known to have contradicted itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<EvidenceStatus>,
+    /// Other lineages whose work is in the state: this one has merged them, or forked from them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub merged: Vec<MergedStatus>,
+    /// What this node keeps of a lineage that gave way, until somebody has merged it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offers: Option<OfferStatus>,
+}
+
+/// A lineage whose work is in the state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct MergedStatus {
+    pub lineage: String,
+    /// The round that merged it, if this process saw it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round: Option<u64>,
+    /// What it counted for, if this process held the contribution.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+}
+
+/// A difference that this node offers when it is its turn.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OfferStatus {
+    pub lineage: String,
+    /// Trained there since the two lineages had the same parameters.
+    pub tokens: u64,
+    /// What it would count for in the next round, beside the tokens of that round; 0 before the first COMMIT.
+    pub counts_for: u64,
 }
 
 /// Somebody has signed two statements that contradict each other.
