@@ -1,4 +1,5 @@
-//! Deaths that lie in wait: of a node that has just said something in a vote, or has just decided.
+//! Deaths that lie in wait: of a node that has just said something in a vote, or has just decided; and links that stop
+//! just then.
 
 use super::MS;
 use super::disk::{Disk, Write};
@@ -25,6 +26,23 @@ pub struct Sprung {
 }
 
 impl World {
+    /// Whether a reduction among these is to end for one of them only. That one dies once it has named its result; of the
+    /// others each dies at its decision, or its links stop when it votes.
+    pub(super) fn contested(&mut self, members: &[usize]) -> Option<usize> {
+        if self.calm || members.len() < 3 {
+            return None;
+        }
+        let (alone, contest) = members.iter().find_map(|node| Some((*node, self.nodes[*node].contest.take()?)))?;
+        for node in members.iter().copied() {
+            let moments = [Moment::HeldUp, Moment::Decision];
+            let other = (self.random.pick(&moments).unwrap_or(Moment::Decision), contest.held);
+            let (moment, back) = if node == alone { (Moment::Estimate, contest.back) } else { other };
+            self.nodes[node].ambush = Some(Ambush { moment, forgets: false, back });
+        }
+        self.marks.hit("reduction for one alone");
+        Some(alone)
+    }
+
     /// A write is about to be on the disk: whether this is the moment.
     pub(super) fn spring(&mut self, node: usize, write: &Write) {
         let Some(ambush) = self.nodes[node].ambush.filter(|_| !self.calm && self.now >= self.quiet_until) else {
@@ -35,7 +53,7 @@ impl World {
         };
         let due = match (ambush.moment, write) {
             (Moment::Estimate, Write::Vote { register, .. }) => said(register, 1),
-            (Moment::Vote, Write::Vote { register, .. }) => said(register, 2),
+            (Moment::Vote | Moment::HeldUp, Write::Vote { register, .. }) => said(register, 2),
             (Moment::Decision, Write::Commit { link, .. }) => {
                 link.record.kind != RecordKind::Fork && !self.decided.contains_key(&link.digest)
             }
@@ -52,6 +70,12 @@ impl World {
                 self.marks.hit("death at a decision");
                 self.schedule_own(0, node, Event::Struck { sprung });
             }
+            // It may decide by it while nobody else hears of it.
+            Moment::HeldUp => {
+                self.marks.hit("vote held up");
+                let until = self.now + ambush.back;
+                (0..self.nodes.len()).for_each(|other| self.network.clog(node, other, until));
+            }
             // What waited for this write goes out first.
             Moment::Estimate | Moment::Vote => self.schedule_own(MS, node, Event::Sprung { sprung }),
         }
@@ -62,6 +86,8 @@ impl World {
     pub(super) fn sprung(&mut self, node: usize, sprung: Sprung) {
         let after = match &sprung.disk {
             Some(_) => (self.network.drained(node) + MS).saturating_sub(self.now),
+            // Half of the time before anybody can have.
+            None if self.random.chance(50) => self.random.between(0, self.options.delay / 4),
             None => self.random.between(0, 2 * self.options.delay),
         };
         self.schedule_own(after, node, Event::Struck { sprung });

@@ -181,12 +181,13 @@ impl World {
     fn run_reduction(&mut self, key: AttemptKey, members: &[usize]) {
         let fails =
             !self.calm && self.options.failing_reductions > 0 && self.random.chance(self.options.failing_reductions);
+        let alone = self.contested(members);
         let slowest = if self.random.chance(80) || self.options.steady { 500 } else { 4_000 };
         let culprit = self.random.pick(members);
         let mut failed = 0;
         for member in members.iter().copied() {
             let after = self.random.between(5, slowest) * MS;
-            if fails && self.random.chance(60) {
+            if alone.map_or(fails && self.random.chance(60), |alone| alone != member) {
                 failed += 1;
                 let suspect = culprit.filter(|suspect| *suspect != member);
                 self.schedule_own(after, member, Event::Failed { key, suspect });

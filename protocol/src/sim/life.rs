@@ -233,6 +233,7 @@ impl World {
             Fault::Damage { node } => self.damage(place(node)),
             Fault::Leave { node, back } => self.leave(place(node), back),
             Fault::Revoke { node, whom, ticket } => self.revoke(place(node), place(whom), ticket),
+            Fault::Contest { node, contest } => self.nodes[place(node)].contest = Some(contest),
             Fault::Ambush { node, moment, forgets, back } => {
                 self.nodes[place(node)].ambush = Some(Ambush { moment, forgets, back });
             }

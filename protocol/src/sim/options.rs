@@ -45,7 +45,7 @@ pub struct Options {
     pub hangs: bool,
     pub damage: bool,
     pub leaves: bool,
-    /// Deaths right after something was said in a vote, or decided.
+    /// Deaths right after something was said in a vote, or decided, and links that stop right then.
     pub ambushes: bool,
     /// Percent of the words of a vote that come late, and hold up all that comes after them.
     pub late_votes: u64,
@@ -53,7 +53,8 @@ pub struct Options {
     pub liars: usize,
     /// Microseconds between two faults, on average.
     pub every: u64,
-    /// How long faults go on.
+    /// When faults begin, and how long they go on.
+    pub settled: u64,
     pub duration: u64,
     /// Mean one-way delay of a link; each direction draws its own around it.
     pub delay: u64,
@@ -120,8 +121,9 @@ impl Options {
         options
     }
 
-    /// Voters that differ: some hold a result that the others can hardly get, what they say comes late, and who has
-    /// spoken or decided dies of it. Votes that end in their first ballot would show little of the rules for the others.
+    /// Voters that differ: some hold a result that the others cannot get, or hear of when they have made another; what
+    /// they say comes late, and who has spoken or decided dies of it. Votes that end in their first ballot would show
+    /// little of the rules for the others.
     fn contend(&mut self, random: &mut Random) {
         let nodes = random.between(3, 5) as usize;
         *self = Self {
@@ -131,11 +133,13 @@ impl Options {
             replays: self.replays,
             slow_disks: self.slow_disks,
             ambushes: true,
-            failing_reductions: random.between(30, 70),
-            failing_fetches: random.between(25, 75),
+            failing_reductions: random.between(10, 60),
+            failing_fetches: if random.chance(50) { random.between(25, 75) } else { 0 },
             late_votes: random.between(10, 40),
             every: random.between(500, 3_000) * MS,
-            duration: random.between(30, 60) * SECOND,
+            // Until all vote.
+            settled: random.between(5, 15) * SECOND,
+            duration: random.between(40, 70) * SECOND,
             delay: random.between(10, 150) * MS,
             ..Self::calm(nodes)
         };
@@ -196,6 +200,7 @@ impl Options {
             late_votes: 0,
             liars: 0,
             every: SECOND,
+            settled: 0,
             duration: 0,
             delay: 20 * MS,
             capacity: 100 << 20,

@@ -5,6 +5,7 @@ use super::disk::{Disk, Held, Link, Write};
 use super::keys::Keys;
 use super::liar::Liar;
 use super::random::Random;
+use super::schedule::Contest;
 use super::trainer::State;
 use crate::engine::io::{AttemptKey, PersistToken};
 use crate::engine::{Engine, EngineConfig, Founding, PAST_MAX, Stored, Timing};
@@ -38,6 +39,7 @@ pub struct Node {
     /// Its disk lost something that was on it.
     pub amnesic: bool,
     pub ambush: Option<Ambush>,
+    pub contest: Option<Contest>,
 }
 
 /// What a process has trained and no commit has taken in.
@@ -114,6 +116,7 @@ impl Node {
             liar: None,
             amnesic: false,
             ambush: None,
+            contest: None,
         }
     }
 

@@ -89,13 +89,28 @@ pub enum Fault {
         whom: u64,
         ticket: bool,
     },
-    /// Dies as soon as it has said or done this, and comes back; if it forgets, with the disk from just before.
+    /// Of the next reduction it alone has the result, and the others come to decide on another one.
+    Contest {
+        node: u64,
+        contest: Contest,
+    },
+    /// Dies as soon as it has said or done this, and comes back; if it forgets, with the disk from just before. One that
+    /// is held up lives on, but what it sends stays where it is for as long.
     Ambush {
         node: u64,
         moment: Moment,
         forgets: bool,
         back: u64,
     },
+}
+
+/// A reduction that one node alone ends, and what becomes of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Contest {
+    /// How long it is gone once it has named its result, while the others make another.
+    pub back: u64,
+    /// For how long nobody hears of what one of these has voted or decided.
+    pub held: u64,
 }
 
 /// What a node is ambushed at.
@@ -105,6 +120,8 @@ pub enum Moment {
     Estimate,
     /// Its vote on a record is on its disk.
     Vote,
+    /// The same, and it is held up.
+    HeldUp,
     /// It is the first to have decided.
     Decision,
 }
@@ -121,7 +138,7 @@ pub fn draw(seed: u64, options: &Options) -> Vec<Planned> {
     let mut random = Random::new(seed, "schedule");
     let kinds = kinds(options);
     let mut planned = Vec::new();
-    let mut at = random.between(options.every / 2, options.every * 2);
+    let mut at = options.settled + random.between(options.every / 2, options.every * 2);
     while at < options.duration && !kinds.is_empty() {
         let choice = random.pick(&kinds).unwrap_or(Kind::Drop);
         planned.push(Planned { at, fault: one(choice, &mut random, options) });
@@ -149,6 +166,7 @@ enum Kind {
     Leave,
     Revoke,
     Ambush,
+    Contest,
 }
 
 /// The kinds that are on; those that happen more often in life are listed more often.
@@ -171,6 +189,7 @@ fn kinds(options: &Options) -> Vec<Kind> {
         (options.leaves, 1, Kind::Leave),
         (options.revocations, 1, Kind::Revoke),
         (options.ambushes, 6, Kind::Ambush),
+        (options.ambushes, 8, Kind::Contest),
     ];
     all.into_iter().filter(|(on, ..)| *on).flat_map(|(_, times, kind)| std::iter::repeat_n(kind, times)).collect()
 }
@@ -199,10 +218,14 @@ fn one(kind: Kind, random: &mut Random, options: &Options) -> Fault {
         Kind::Damage => Fault::Damage { node },
         Kind::Leave => Fault::Leave { node, back },
         Kind::Revoke => Fault::Revoke { node, whom: a, ticket: random.chance(60) },
+        Kind::Contest => {
+            let contest = Contest { back: random.between(300, 3_000) * MS, held: random.between(500, 4_000) * MS };
+            Fault::Contest { node, contest }
+        }
         Kind::Ambush => {
-            let moments = [Moment::Estimate, Moment::Vote, Moment::Decision, Moment::Decision];
+            let moments = [Moment::Estimate, Moment::Vote, Moment::HeldUp, Moment::Decision, Moment::Decision];
             let moment = random.pick(&moments).unwrap_or(Moment::Decision);
-            let forgets = moment != Moment::Decision && random.chance(60);
+            let forgets = matches!(moment, Moment::Estimate | Moment::Vote) && random.chance(60);
             Fault::Ambush { node, moment, forgets, back: random.between(50, 3_000) * MS }
         }
     }
