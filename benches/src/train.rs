@@ -7,6 +7,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use serde_json::{Value, json};
+use starling_benches::{append_row, cpu_seconds, json_file, median};
 use starling_kernels::{
     DeviceChoice, DeviceKind, ModelConfig, Trainer, TrainerOptions, initial_parameters, memory_estimate, open_trainer,
 };
@@ -86,13 +87,10 @@ fn main() -> Result<()> {
     if arguments.threads == 0 {
         arguments.threads = std::thread::available_parallelism()?.get();
     }
-    let json = arguments.json.clone().or_else(|| std::env::var_os("JSON").map(PathBuf::from));
+    let json = json_file(arguments.json.as_deref());
     for case in &arguments.cases {
         let row = run(&arguments, case)?;
-        if let Some(path) = &json {
-            let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-            writeln!(file, "{row}").with_context(|| format!("writing {}", path.display()))?;
-        }
+        append_row(json.as_deref(), &row)?;
     }
     Ok(())
 }
@@ -189,12 +187,6 @@ fn report(
     })
 }
 
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
 /// Tokens without much of a pattern, the same in every run.
 fn tokens(model: &ModelConfig, batch: usize) -> Vec<u32> {
     let count = (batch * (model.seq_len + 1)) as u64;
@@ -209,16 +201,6 @@ fn turn(trainer: &mut dyn Trainer, tokens: &[u32], steps: usize) -> Result<Turn>
     }
     let seconds = clock.elapsed().as_secs_f64();
     Ok(Turn { seconds, cpu: cpu_seconds().zip(cpu).map(|(after, before)| after - before), loss })
-}
-
-/// What all threads of this process have used, where the system says so.
-fn cpu_seconds() -> Option<f64> {
-    let mut nanoseconds = 0.0;
-    for task in std::fs::read_dir("/proc/self/task").ok()? {
-        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
-        nanoseconds += text.split_whitespace().next()?.parse::<f64>().ok()?;
-    }
-    Some(nanoseconds * 1e-9)
 }
 
 /// PyTorch in a process of its own, which waits on a pipe between its turns.

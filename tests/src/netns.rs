@@ -41,7 +41,7 @@ impl Network {
     }
 
     fn join(&self, machine: usize) -> anyhow::Result<()> {
-        let (space, link, inner) = (self.namespace(machine), self.link(machine), format!("{}i{machine}", self.prefix));
+        let (space, link, inner) = (self.namespace(machine), self.link(machine), self.interface(machine));
         ip(&["netns", "add", &space])?;
         ip(&["link", "add", &link, "type", "veth", "peer", "name", &inner])?;
         ip(&["link", "set", &inner, "netns", &space])?;
@@ -60,6 +60,27 @@ impl Network {
     /// The system refuses.
     pub fn plug(&self, machine: usize, bridge: usize) -> anyhow::Result<()> {
         ip(&["link", "set", &self.link(machine), "master", &self.bridge(bridge)])
+    }
+
+    /// Lets the machine's link carry no more than `mbit` Mbit/s, either way.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn limit(&self, machine: usize, mbit: u32) -> anyhow::Result<()> {
+        let rate = format!("{mbit}mbit");
+        // A burst is what a link of that rate carries in 5 ms; the queue holds 50 ms.
+        let burst = (mbit * 125 * 5).max(16_000).to_string();
+        let shape = ["root", "tbf", "rate", &rate, "burst", &burst, "latency", "50ms"];
+        let (space, inner, outer) = (self.namespace(machine), self.interface(machine), self.link(machine));
+        let inside = ["-n", &space, "qdisc", "replace", "dev", &inner];
+        let outside = ["qdisc", "replace", "dev", &outer];
+        run("tc", &[&inside[..], &shape].concat())?;
+        run("tc", &[&outside[..], &shape].concat())
+    }
+
+    /// The machine's end of its link.
+    pub fn interface(&self, machine: usize) -> String {
+        format!("{}i{machine}", self.prefix)
     }
 
     /// The machine's IPv4 address.
@@ -104,9 +125,13 @@ impl Drop for Network {
 }
 
 fn ip(arguments: &[&str]) -> anyhow::Result<()> {
-    let said = Command::new("ip").args(arguments).output().context("cannot run `ip`")?;
+    run("ip", arguments)
+}
+
+fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    let said = Command::new(program).args(arguments).output().with_context(|| format!("cannot run `{program}`"))?;
     if !said.status.success() {
-        bail!("`ip {}` failed: {}", arguments.join(" "), String::from_utf8_lossy(&said.stderr).trim());
+        bail!("`{program} {}` failed: {}", arguments.join(" "), String::from_utf8_lossy(&said.stderr).trim());
     }
     Ok(())
 }

@@ -3,13 +3,13 @@
 //! The inputs of some rounds are recorded once, with everybody's heartbeats, READYs, votes and their repetitions, and
 //! then fed to a new engine again and again. Signatures are not checked: they cost what ed25519 costs (about 30 us).
 
-#[path = "../tests/engine_edges/bench.rs"]
+#[path = "../../protocol/tests/engine_edges/bench.rs"]
 #[allow(dead_code)]
 mod bench;
-#[path = "../tests/engine_edges/fixture.rs"]
+#[path = "../../protocol/tests/engine_edges/fixture.rs"]
 #[allow(dead_code)]
 mod fixture;
-#[path = "../tests/engine_edges/watch.rs"]
+#[path = "../../protocol/tests/engine_edges/watch.rs"]
 #[allow(dead_code)]
 mod watch;
 

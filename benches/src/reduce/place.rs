@@ -1,0 +1,46 @@
+//! Where members run: all on loopback, or each on a machine of its own behind a link of limited rate.
+
+use anyhow::{Result, bail};
+use starling_tests::netns::Network;
+
+/// The places of one flock.
+pub struct Places {
+    nodes: usize,
+    network: Option<Network>,
+}
+
+impl Places {
+    /// `nodes` places; with a rate in Mbit/s, each has a network namespace whose link carries no more either way.
+    ///
+    /// # Errors
+    /// The system makes no namespaces or limits.
+    pub fn new(nodes: usize, rate: Option<u32>) -> Result<Self> {
+        let Some(rate) = rate else { return Ok(Self { nodes, network: None }) };
+        if let Some(why) = Network::missing() {
+            bail!("links cannot be limited here: {why}");
+        }
+        let network = Network::new(nodes, 1)?;
+        for machine in 0..nodes {
+            network.limit(machine, rate)?;
+        }
+        Ok(Self { nodes, network: Some(network) })
+    }
+
+    pub fn len(&self) -> usize {
+        self.nodes
+    }
+
+    pub fn host(&self, node: usize) -> String {
+        self.network.as_ref().map_or_else(|| "127.0.0.1".into(), |network| network.address(node))
+    }
+
+    pub fn interface(&self, node: usize) -> String {
+        self.network.as_ref().map_or_else(|| "lo".into(), |network| network.interface(node))
+    }
+
+    /// The command, there.
+    pub fn on(&self, node: usize, command: &[String]) -> Vec<String> {
+        let before = self.network.as_ref().map_or_else(Vec::new, |network| network.on(node).to_vec());
+        before.into_iter().chain(command.iter().cloned()).collect()
+    }
+}

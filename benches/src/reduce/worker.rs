@@ -1,0 +1,213 @@
+//! One member of the flock under test: a process with a real network and a reducer, told what to do on its standard
+//! input, a JSON object a line, and answering on its standard output.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use starling_benches::cpu_seconds;
+use starling_bootstrap::{addresses, identity::Identity};
+use starling_node::net::fetch::NothingToFetch;
+use starling_node::net::{NetEvent, NetHandle, NetOptions, Network};
+use starling_node::reduce::{BulkRouter, NetLinks, ReduceEngine, ReduceJob, RingReducer};
+use starling_protocol::engine::io::{AttemptKey, Contribution};
+use starling_protocol::run::Codec;
+use starling_protocol::{Digest, NodeId, update};
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// How long members look for each other.
+const MEETING: Duration = Duration::from_secs(60);
+
+/// What the worker is told.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "order", rename_all = "snake_case")]
+pub enum Order {
+    /// Connect to these, in ring order, this worker among them.
+    Meet { peers: Vec<Member> },
+    /// Reduce `elements` values, as the `attempt`-th.
+    Reduce { attempt: u32, elements: usize, codec: String },
+}
+
+/// What it answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    Here(Member),
+    Met,
+    /// Seconds by the clock, of all threads, and what came out.
+    Reduced {
+        seconds: f64,
+        cpu: f64,
+        digest: String,
+        /// Largest distance from the mean, in the largest absolute value of the mean.
+        error: f64,
+    },
+}
+
+/// Where a member is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Member {
+    pub node: String,
+    pub address: String,
+}
+
+/// The codec of this name.
+///
+/// # Errors
+/// There is none.
+pub fn codec(name: &str) -> Result<Codec> {
+    Ok(match name {
+        "bf16" => Codec::Bf16,
+        "int8" => Codec::Int8,
+        other => bail!("there is no codec {other:?} for this bench; take bf16 or int8"),
+    })
+}
+
+/// The values that member `index` offers: small, of both signs, of different sizes from block to block.
+fn offered(index: usize, elements: usize) -> Vec<f32> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(index as u64 + 1);
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32
+    };
+    (0..elements).map(|i| (next() as f32 / 2f32.powi(31) - 0.5) * 1e-3 / (1 + (i / 256) % 7) as f32).collect()
+}
+
+/// Obeys until the input ends.
+///
+/// # Errors
+/// Anything that goes wrong; the parent sees it on the standard error.
+pub fn run(index: usize, host: &str) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(obey(index, host))
+}
+
+fn answer(answer: &Answer) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(answer)?)?;
+    Ok(out.flush()?)
+}
+
+/// Lines of the standard input, read on a thread of their own.
+fn orders() -> mpsc::Receiver<String> {
+    let (sender, receiver) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+async fn obey(index: usize, host: &str) -> Result<()> {
+    let run = Digest::of("starling bench reduce", &[]);
+    let options = NetOptions {
+        run,
+        listen: vec![addresses::parse(&format!("/ip4/{host}/tcp/0"))?],
+        advertise: Vec::new(),
+        bootstrap: Vec::new(),
+        mdns: false,
+        relay: false,
+        source: Arc::new(NothingToFetch),
+    };
+    let (net, mut events) = Network::start(&Identity::generate()?, options)?;
+    let router = BulkRouter::new(run);
+    let address = loop {
+        match events.recv().await.context("the network ended")? {
+            NetEvent::Listening { address } => break address,
+            NetEvent::ListenFailed { why } => bail!("{why}"),
+            _ => {}
+        }
+    };
+    answer(&Answer::Here(Member { node: net.me().to_string(), address: address.to_string() }))?;
+    let routed = router.clone();
+    tokio::spawn(async move {
+        while let Some(event) = events.recv().await {
+            if let NetEvent::Bulk { from, stream } = event {
+                routed.route(from, stream);
+            }
+        }
+    });
+    let mut flock = Flock { index, run, net, router, members: Vec::new(), deltas: None };
+    let mut orders = orders();
+    while let Some(line) = orders.recv().await {
+        match serde_json::from_str(&line).context("an order")? {
+            Order::Meet { peers } => flock.meet(&peers).await?,
+            Order::Reduce { attempt, elements, codec } => flock.reduce(attempt, elements, self::codec(&codec)?).await?,
+        }
+    }
+    flock.net.shutdown().await;
+    Ok(())
+}
+
+struct Flock {
+    index: usize,
+    run: Digest,
+    net: NetHandle,
+    router: BulkRouter,
+    members: Vec<NodeId>,
+    /// What this member offers, and the mean of all.
+    deltas: Option<(Arc<Vec<f32>>, Vec<f32>)>,
+}
+
+impl Flock {
+    async fn meet(&mut self, peers: &[Member]) -> Result<()> {
+        for peer in peers {
+            let address = addresses::parse_with_peer(&peer.address)?;
+            let node = starling_bootstrap::identity::node_id(&address.peer).context("a peer id that is no node's")?;
+            self.members.push(node);
+            if node != self.net.me() {
+                self.net.connect(address).await;
+            }
+        }
+        let deadline = Instant::now() + MEETING;
+        while self.net.peers().len() + 1 < self.members.len() {
+            ensure!(Instant::now() < deadline, "met {} of {} members", self.net.peers().len() + 1, self.members.len());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        answer(&Answer::Met)
+    }
+
+    /// What this member offers, and the mean of what all do.
+    fn deltas(&mut self, elements: usize) -> (Arc<Vec<f32>>, &[f32]) {
+        let members = self.members.len();
+        if self.deltas.as_ref().is_none_or(|(mine, _)| mine.len() != elements) {
+            let mut mean = vec![0.0; elements];
+            for index in 0..members {
+                let theirs = offered(index, elements);
+                mean.iter_mut().zip(theirs).for_each(|(sum, value)| *sum += value / members as f32);
+            }
+            self.deltas = Some((Arc::new(offered(self.index, elements)), mean));
+        }
+        let (mine, mean) = self.deltas.get_or_insert_with(Default::default);
+        (Arc::clone(mine), mean)
+    }
+
+    async fn reduce(&mut self, attempt: u32, elements: usize, codec: Codec) -> Result<()> {
+        let (delta, _) = self.deltas(elements);
+        let contribution = |member: &NodeId| Contribution { member: *member, tokens: 1, payload: Digest::default() };
+        let job = ReduceJob {
+            run: self.run,
+            key: AttemptKey { lineage: Digest::default(), seq: 1, attempt, set: Digest::default() },
+            codec,
+            members: self.members.iter().map(contribution).collect(),
+            me: self.net.me(),
+            delta,
+        };
+        let links = NetLinks::new(self.net.clone(), self.router.clone());
+        let (start, cpu) = (Instant::now(), cpu_seconds());
+        let update = RingReducer::new(links).run(job, Arc::new(|_| {})).await?;
+        let seconds = start.elapsed().as_secs_f64();
+        let cpu = cpu_seconds().zip(cpu).map_or(0.0, |(after, before)| after - before);
+        let digest = update::digest(&update).to_string();
+        let mut out = vec![0.0; elements];
+        update::decode(codec, &update, &mut out)?;
+        let (_, mean) = self.deltas(elements);
+        let largest = mean.iter().fold(0f32, |m, x| m.max(x.abs()));
+        let apart = out.iter().zip(mean).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+        answer(&Answer::Reduced { seconds, cpu, digest, error: f64::from(apart / largest) })
+    }
+}
