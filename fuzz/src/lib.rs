@@ -21,7 +21,7 @@ pub use engine::engine;
 use starling_protocol::message::Evidence;
 use starling_protocol::run::Codec;
 use starling_protocol::wire::{self, WireError};
-use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier, codec, evidence, frame};
+use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier, codec, evidence, frame, update};
 
 /// Accepts every signature: what is behind it is fuzzed.
 struct Trusting;
@@ -117,43 +117,50 @@ pub fn frame(data: &[u8]) {
     let _ = header.check_payload(&data[80..]);
 }
 
-/// What decodes a payload into values, or adds it to them.
-type Decode = fn(u8, &[u8], &mut [f32]) -> Result<(), codec::CodecError>;
+/// A codec, of four kinds.
+fn codec_of(first: u8) -> Codec {
+    match first % 4 {
+        0 => Codec::Bf16,
+        1 => Codec::Int8,
+        2 => Codec::Int4,
+        _ => Codec::TopK { k: 16 << (first / 4 % 5) },
+    }
+}
 
 /// A coded vector: what is accepted is finite, is added exactly as it is decoded, and a refusal leaves no trace.
 pub fn payload(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else { return };
-    fn fixed(first: u8) -> Option<Codec> {
-        [Codec::Bf16, Codec::Int8, Codec::Int4].get(usize::from(first % 4)).copied()
-    }
-    fn kept(first: u8) -> usize {
-        16 << (first / 4 % 5)
-    }
-    let elements = match fixed(*first) {
-        Some(Codec::Bf16) => rest.len() / 2,
+    let codec = codec_of(*first);
+    let elements = match codec {
+        Codec::Bf16 => rest.len() / 2,
         // The block's scales take two bytes of every 258, or of every 34.
-        Some(Codec::Int8) => rest.len() - 2 * rest.len().div_ceil(258).min(rest.len() / 2),
-        Some(Codec::Int4) => 2 * (rest.len() - 2 * rest.len().div_ceil(34).min(rest.len() / 2)),
-        None => 37 * usize::from(*first),
-    };
-    let decode: Decode = |first, rest, dst| match fixed(first) {
-        Some(codec) => codec::decode(codec, rest, dst),
-        None => codec::topk::decode(kept(first), rest, dst),
-    };
-    let decode_add: Decode = |first, rest, dst| match fixed(first) {
-        Some(codec) => codec::decode_add(codec, rest, dst),
-        None => codec::topk::decode_add(kept(first), rest, dst),
+        Codec::Int8 => rest.len() - 2 * rest.len().div_ceil(258).min(rest.len() / 2),
+        Codec::Int4 => 2 * (rest.len() - 2 * rest.len().div_ceil(34).min(rest.len() / 2)),
+        Codec::TopK { .. } => 37 * usize::from(*first),
     };
     let (mut values, mut sum) = (vec![7.0; elements], vec![1.0; elements]);
-    match decode(*first, rest, &mut values) {
+    match codec::decode(codec, rest, &mut values) {
         Ok(()) => {
-            decode_add(*first, rest, &mut sum).expect("what is decoded can be added");
+            codec::decode_add(codec, rest, &mut sum).expect("what is decoded can be added");
             assert!(values.iter().all(|value| value.is_finite()));
             assert!(values.iter().zip(&sum).all(|(v, s)| (1.0 + v).to_bits() == s.to_bits()));
         }
         Err(_) => {
             assert!(values.iter().all(|value| *value == 7.0));
-            assert!(decode_add(*first, rest, &mut sum).is_err() && sum.iter().all(|value| *value == 1.0));
+            assert!(codec::decode_add(codec, rest, &mut sum).is_err() && sum.iter().all(|value| *value == 1.0));
         }
+    }
+}
+
+/// An update of some elements: one byte string for one list of payloads, each of them canonical.
+pub fn update(data: &[u8]) {
+    let Some(([first, low, high], rest)) = data.split_first_chunk() else { return };
+    let (codec, elements) = (codec_of(*first), usize::from(u16::from_le_bytes([*low, *high])));
+    let mut values = vec![0.0; elements];
+    if update::decode(codec, rest, &mut values).is_ok() {
+        let layout = update::Layout::of(codec, elements, rest).expect("it was decoded");
+        let payloads = (0..update::chunks(elements)).map(|chunk| &rest[layout.range(chunk)]);
+        assert!(update::assemble(codec, payloads) == rest, "a second byte string of one update");
+        assert!(values.iter().all(|value| value.is_finite()) && rest.len() <= update::encoded_max(codec, elements));
     }
 }

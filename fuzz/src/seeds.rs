@@ -48,6 +48,10 @@ fn seeds() {
         let payload = if words[3] == "-" { Vec::new() } else { HEXLOWER.decode(words[3].as_bytes()).expect("hex") };
         write(folder, "payload", &format!("vector-{number}"), &[&[codec], &payload[..]].concat());
     }
+    // An update of two chunks of top-k, and one of bf16.
+    let table = "18000000070000000200803f803f0000010000000000000000000000000000000100803f803f01";
+    write(folder, "update", "top-k", &[&[11, 3, 0x80], &HEXLOWER.decode(table.as_bytes()).expect("hex")[..]].concat());
+    write(folder, "update", "bf16", &[0, 1, 0, 0x80, 0x3f]);
     let header = "57530102020050000101010101010101020202020202020204000000000000000808080808080808010000000300000000\
                   80010000000000030000000500000011c5fd5f329716a0257fc319a00a0512";
     write(folder, "frame", "last", &HEXLOWER.decode(header.as_bytes()).expect("hex"));

@@ -67,7 +67,8 @@ fn start_reduction(
 ) -> tokio::task::JoinHandle<Result<Vec<u8>, ReduceError>> {
     let key = AttemptKey { lineage: Digest([1; 32]), seq: 1, attempt, set: Digest([2; 32]) };
     let (me, members) = (member.net.me(), members.to_vec());
-    let job = ReduceJob { run: RUN, key, codec: Codec::Int8, members, me, delta };
+    let feedback = Arc::default();
+    let job = ReduceJob { run: RUN, key, codec: Codec::Int8, members, me, delta, feedback };
     let engine = RingReducer::new(NetLinks::new(member.net.clone(), member.router.clone()));
     tokio::spawn(engine.run(job, Arc::new(|_| {})))
 }

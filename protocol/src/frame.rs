@@ -1,4 +1,4 @@
-//! Headers of bulk data frames. A frame is one chunk of one half of a ring: this header, then the codec payload.
+//! Headers of bulk data frames. A frame is one chunk of one half of a reduction: this header, then the codec payload.
 //!
 //! ```text
 //!  0 magic u16 = 0x5357 | version u8 | kind u8 | codec u8 | flags u8 = 0 | header length u16 = 80
@@ -10,9 +10,9 @@
 //! Little endian, 80 bytes. The prefixes isolate attempts from one another; they are no signature: a frame is
 //! believed because of the authenticated connection it comes by, and the sum because its digest is in the record.
 
-use crate::codec::encoded_len;
+use crate::codec::encoded_max;
 use crate::engine::io::AttemptKey;
-use crate::limits::{CHUNK_ELEMENTS, PARAMETERS_MAX};
+use crate::limits::{CHUNK_ELEMENTS, PARAMETERS_MAX, TOPK_K_MAX};
 use crate::run::Codec;
 use crate::wire::number::numbered;
 use crate::{Digest, update};
@@ -20,7 +20,10 @@ use crate::{Digest, update};
 /// Bytes of a header.
 pub const FRAME_HEADER_BYTES: usize = 80;
 /// Bytes of the largest payload: a full chunk in the widest codec.
-pub const FRAME_PAYLOAD_BYTES_MAX: usize = encoded_len(Codec::Bf16, CHUNK_ELEMENTS);
+pub const FRAME_PAYLOAD_BYTES_MAX: usize = encoded_max(Codec::Bf16, CHUNK_ELEMENTS);
+
+/// The top-k with the longest payloads: a header names the codec and not its k.
+const TOPK_MOST: Codec = Codec::TopK { k: TOPK_K_MAX };
 
 const MAGIC: u16 = 0x5357;
 const VERSION: u8 = 1;
@@ -28,15 +31,18 @@ const CHECKED: usize = 64;
 const DOMAIN: &str = "starling frame v1";
 
 const _: () = assert!(PARAMETERS_MAX.div_ceil(CHUNK_ELEMENTS as u64) <= u32::MAX as u64, "a chunk's index fits in u32");
-const _: () = assert!(encoded_len(Codec::Int8, CHUNK_ELEMENTS) <= FRAME_PAYLOAD_BYTES_MAX);
+const _: () = assert!(encoded_max(Codec::Int8, CHUNK_ELEMENTS) <= FRAME_PAYLOAD_BYTES_MAX);
+const _: () = assert!(encoded_max(TOPK_MOST, CHUNK_ELEMENTS) <= FRAME_PAYLOAD_BYTES_MAX);
 
 /// What a frame carries. The numbers are on the wire; 3 and 4 are kept for resent and audited chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
     /// A partial sum of reduce-scatter.
+    ///
+    /// To an owner: the sender's own part.
     Contrib = 1,
-    /// A finished sum of all-gather.
+    /// A finished sum.
     Reduced = 2,
 }
 
@@ -90,7 +96,8 @@ pub struct FrameScope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     pub kind: FrameKind,
-    pub codec: Codec,
+    /// [`Codec::number`]: k is not in a frame.
+    pub codec: u8,
     pub run: [u8; 8],
     pub lineage: [u8; 8],
     pub seq: u64,
@@ -99,6 +106,8 @@ pub struct FrameHeader {
     pub chunk: u32,
     /// Elements of the chunk, `1 ..= CHUNK_ELEMENTS`.
     pub elements: u32,
+    /// Bytes of the payload that follows.
+    pub payload: u32,
     pub check: [u8; 16],
 }
 
@@ -107,7 +116,7 @@ impl FrameHeader {
     pub fn new(scope: &FrameScope, kind: FrameKind, chunk: usize, payload: &[u8]) -> Self {
         let mut header = Self {
             kind,
-            codec: scope.codec,
+            codec: scope.codec.number(),
             run: prefix(&scope.run),
             lineage: prefix(&scope.key.lineage),
             seq: scope.key.seq,
@@ -115,6 +124,7 @@ impl FrameHeader {
             attempt: scope.key.attempt,
             chunk: chunk as u32,
             elements: update::chunk_elements(scope.elements, chunk).len() as u32,
+            payload: payload.len() as u32,
             check: [0; 16],
         };
         header.check = header.check_of(payload);
@@ -123,7 +133,7 @@ impl FrameHeader {
 
     /// Bytes of the payload that follows.
     pub fn payload_len(&self) -> usize {
-        encoded_len(self.codec, self.elements as usize)
+        self.payload as usize
     }
 
     /// First element of the chunk.
@@ -152,10 +162,10 @@ impl FrameHeader {
         }
         let unknown = |field, value: u8| FrameError::Unknown { field, value: value.into() };
         let kind = FrameKind::from_number(bytes[3]).ok_or(unknown("kind", bytes[3]))?;
-        let codec = Codec::from_number(bytes[4]).ok_or(unknown("codec", bytes[4]))?;
+        let codec = widest(bytes[4]).ok_or(unknown("codec", bytes[4]))?;
         let header = Self {
             kind,
-            codec,
+            codec: bytes[4],
             run: field(bytes, 8),
             lineage: field(bytes, 16),
             seq: u64::from_le_bytes(field(bytes, 24)),
@@ -163,10 +173,20 @@ impl FrameHeader {
             attempt: u32::from_le_bytes(field(bytes, 40)),
             chunk: u32::from_le_bytes(field(bytes, 44)),
             elements: u32::from_le_bytes(field(bytes, 56)),
+            payload: u32::from_le_bytes(field(bytes, 60)),
             check: field(bytes, 64),
         };
         header.check_geometry(bytes)?;
+        header.check_length(codec)?;
         Ok(header)
+    }
+
+    /// Whether the payload is as long as one of this codec and so many elements can be.
+    fn check_length(&self, codec: Codec) -> Result<(), FrameError> {
+        let most = encoded_max(codec, self.elements as usize) as u64;
+        let value = u64::from(self.payload);
+        let must = if codec.is_fixed() { most } else { value.min(most) };
+        if value == must { Ok(()) } else { Err(FrameError::Geometry { field: "payload length", value, must }) }
     }
 
     fn check_geometry(&self, bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<(), FrameError> {
@@ -179,8 +199,7 @@ impl FrameHeader {
         let elements = u64::from(self.elements);
         equal("element count", elements, elements.clamp(1, CHUNK_ELEMENTS as u64))?;
         let last = PARAMETERS_MAX - elements;
-        equal("element offset", self.element_offset(), self.element_offset().min(last))?;
-        equal("payload length", u32::from_le_bytes(field(bytes, 60)).into(), self.payload_len() as u64)
+        equal("element offset", self.element_offset(), self.element_offset().min(last))
     }
 
     /// Whether the frame belongs to this reduction and its chunk has the size that it has there.
@@ -190,7 +209,8 @@ impl FrameHeader {
         same("lineage", self.lineage == prefix(&scope.key.lineage))?;
         same("record", self.seq == scope.key.seq)?;
         same("attempt", self.attempt == scope.key.attempt && self.set == prefix(&scope.key.set))?;
-        same("codec", self.codec == scope.codec)?;
+        same("codec", self.codec == scope.codec.number())?;
+        self.check_length(scope.codec)?;
         let must = update::chunk_elements(scope.elements, self.chunk as usize).len() as u64;
         let value = u64::from(self.elements);
         if value == must { Ok(()) } else { Err(FrameError::Geometry { field: "element count", value, must }) }
@@ -218,7 +238,7 @@ impl FrameHeader {
             at += field.len();
         };
         put(&MAGIC.to_le_bytes());
-        put(&[VERSION, self.kind.number(), self.codec.number(), 0]);
+        put(&[VERSION, self.kind.number(), self.codec, 0]);
         put(&(FRAME_HEADER_BYTES as u16).to_le_bytes());
         put(&self.run);
         put(&self.lineage);
@@ -228,7 +248,7 @@ impl FrameHeader {
         put(&self.chunk.to_le_bytes());
         put(&self.element_offset().to_le_bytes());
         put(&self.elements.to_le_bytes());
-        put(&(self.payload_len() as u32).to_le_bytes());
+        put(&self.payload.to_le_bytes());
         bytes
     }
 }
@@ -236,6 +256,11 @@ impl FrameHeader {
 /// The `N` bytes at `at`, which the caller knows to be there.
 fn field<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] {
     std::array::from_fn(|i| bytes[at + i])
+}
+
+/// The codec of a number, with the longest payloads that it has.
+fn widest(number: u8) -> Option<Codec> {
+    [Codec::Bf16, Codec::Int8, Codec::Int4, TOPK_MOST].into_iter().find(|codec| codec.number() == number)
 }
 
 fn prefix(digest: &Digest) -> [u8; 8] {

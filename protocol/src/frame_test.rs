@@ -8,7 +8,7 @@ fn scope() -> FrameScope {
 }
 
 fn payload(elements: usize) -> Vec<u8> {
-    (0..encoded_len(Codec::Int8, elements)).map(|i| i as u8).collect()
+    (0..encoded_max(Codec::Int8, elements)).map(|i| i as u8).collect()
 }
 
 fn last() -> (FrameHeader, Vec<u8>) {

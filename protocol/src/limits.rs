@@ -54,6 +54,11 @@ pub const SAMPLES_MAX: u64 = 1 << 42;
 
 /// Elements of one chunk of an update: the unit of coding, framing and pipelining. A multiple of every codec's block.
 pub const CHUNK_ELEMENTS: usize = 32 * 1024;
+/// Entries that top-k keeps of each 4096 values, at most: int4 is as short from twice as many on, and loses less.
+pub const TOPK_K_MAX: u16 = 1024;
+/// How often top-k must be able to send each value over a run, on average: what waits in the error feedback until then is
+/// out of date when it is sent, and the run badly under-trained (`algorithms.md` §1.2).
+pub const TOPK_TURNS_MIN: u64 = 20;
 /// Bytes of one chunk of the canonical state (`protocol.md` §3).
 pub const STATE_CHUNK_BYTES: usize = 1 << 20;
 

@@ -175,7 +175,19 @@ impl Span {
     }
 }
 
+/// Name of a set of contributions: who takes part, by ascending id, and with which READY. Two nodes that hold different
+/// READYs of one member, as after its restart, so never mix their data.
+pub fn set_digest(contributions: impl Iterator<Item = (NodeId, Digest)>) -> Digest {
+    let bytes: Vec<u8> = contributions.flat_map(|(member, ready)| [member.0, ready.0]).flatten().collect();
+    Digest::of("starling attempt v2", &[&bytes])
+}
+
 impl Record {
+    /// The set of the contributions that this record averages: that of the attempts that could lead to it.
+    pub fn set(&self) -> Digest {
+        set_digest(self.contributors.iter().map(|c| (c.member, c.ready)))
+    }
+
     /// The record's name: digest of its encoding.
     pub fn digest(&self) -> Digest {
         wire::record_digest(&wire::encode_record(self))

@@ -7,8 +7,10 @@ use crate::{Digest, NodeId, wire};
 use serde::{Deserialize, Serialize};
 
 mod check;
+mod codec;
 
 pub use check::{Problem, RunError};
+pub use codec::{Codec, EngineKind};
 
 /// The specification of a run. Two nodes train together exactly when these are equal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,18 +93,8 @@ pub struct OuterSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyncSpec {
     pub codec: Codec,
+    pub engine: EngineKind,
 }
-
-/// How a vector of f32 is written on the wire (`protocol.md` §10). The numbers are on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Codec {
-    Bf16 = 1,
-    Int8 = 2,
-    Int4 = 3,
-}
-
-numbered!(Codec, "codec", { Bf16 = "bf16", Int8 = "int8", Int4 = "int4" });
 
 /// What members do that are cut off from the quorum (`protocol.md` §9).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -209,6 +201,7 @@ impl RunSpec {
             ("outer.lr", format!("{:?}", outer.lr)),
             ("outer.momentum", float(outer.momentum)),
             ("sync.codec", sync.codec.to_string()),
+            ("sync.engine", sync.engine.to_string()),
             ("partition.minority", partition.minority.to_string()),
             ("partition.grace_ms", partition.grace_ms.to_string()),
             ("admission.mode", admission.mode.to_string()),

@@ -1,17 +1,22 @@
 //! The update D of a round: its layout, and the arithmetic that makes it.
 //!
-//! The model's parameters are cut into chunks of [`CHUNK_ELEMENTS`], the last one short. D is the concatenation of
-//! the chunks' codec payloads in order, without headers, so every chunk's place in D is known beforehand.
+//! The model's parameters are cut into chunks of [`CHUNK_ELEMENTS`], the last one short. D is the chunks' codec payloads
+//! in order, without headers; before those of a codec without fixed lengths stands a table of their lengths ([`Layout`]).
 //!
-//! [`reduce`] is the scalar statement of what a ring of nodes computes; engines that pipeline and vectorise give
-//! its bytes.
+//! [`reduce`] is the scalar statement of what a ring of nodes computes, [`owners::reduce`] of what owners do; engines that
+//! pipeline and vectorise give their bytes.
 
+mod layout;
+pub mod owners;
+
+pub use layout::{Layout, assemble, chunk_range, chunks_range, encoded_max};
+
+use crate::Digest;
 use crate::codec::{self, CodecError};
 use crate::digest::FloatHasher;
 use crate::limits::CHUNK_ELEMENTS;
 use crate::ring::{Half, Ring};
 use crate::run::Codec;
-use crate::{Digest, codec::encoded_len as payload_len};
 use std::ops::Range;
 
 const CONTRIBUTION_DOMAIN: &str = "starling pseudo-gradient v1";
@@ -27,23 +32,6 @@ pub const fn chunks(elements: usize) -> usize {
 pub fn chunk_elements(elements: usize, chunk: usize) -> Range<usize> {
     let at = |chunk: usize| chunk.saturating_mul(CHUNK_ELEMENTS).min(elements);
     at(chunk)..at(chunk.saturating_add(1))
-}
-
-/// Bytes of D.
-pub const fn encoded_len(codec: Codec, elements: usize) -> usize {
-    // Chunks are whole blocks but for the end, so cutting into chunks adds nothing.
-    payload_len(codec, elements)
-}
-
-/// Where the payload of `chunk` lies in D; empty beyond the last.
-pub fn chunk_range(codec: Codec, elements: usize, chunk: usize) -> Range<usize> {
-    chunks_range(codec, elements, chunk..chunk.saturating_add(1))
-}
-
-/// Where the payloads of consecutive chunks, such as a ring segment, lie in D.
-pub fn chunks_range(codec: Codec, elements: usize, chunks: Range<usize>) -> Range<usize> {
-    let at = |chunk: usize| payload_len(codec, chunk_elements(elements, chunk).start);
-    at(chunks.start)..at(chunks.end.max(chunks.start))
 }
 
 /// Name of an update: what a record's `update` field holds.
@@ -64,21 +52,19 @@ pub fn contribution_hasher(elements: usize) -> FloatHasher {
 
 /// Encodes a whole vector chunk by chunk: D of a group of one.
 pub fn encode(codec: Codec, src: &[f32]) -> Result<Vec<u8>, CodecError> {
-    let mut out = Vec::with_capacity(encoded_len(codec, src.len()));
-    for chunk in src.chunks(CHUNK_ELEMENTS) {
-        codec::encode(codec, chunk, &mut out)?;
-    }
-    Ok(out)
+    let payload = |chunk: &[f32]| {
+        let mut payload = Vec::new();
+        codec::encode(codec, chunk, &mut payload).map(|()| payload)
+    };
+    let payloads: Result<Vec<_>, _> = src.chunks(CHUNK_ELEMENTS).map(payload).collect();
+    Ok(assemble(codec, payloads?.iter().map(Vec::as_slice)))
 }
 
 /// Decodes D into `dst`, which fixes the expected length. After an error `dst` is partly written.
 pub fn decode(codec: Codec, update: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
-    let (elements, expected) = (dst.len(), encoded_len(codec, dst.len()));
-    if update.len() != expected {
-        return Err(CodecError::Length { elements, expected, actual: update.len() });
-    }
+    let layout = Layout::of(codec, dst.len(), update)?;
     for (chunk, dst) in dst.chunks_mut(CHUNK_ELEMENTS).enumerate() {
-        codec::decode(codec, &update[chunk_range(codec, elements, chunk)], dst)?;
+        codec::decode(codec, &update[layout.range(chunk)], dst)?;
     }
     Ok(())
 }
@@ -105,7 +91,7 @@ pub fn reduce(codec: Codec, contributions: &[&[f32]]) -> Result<Vec<u8>, CodecEr
         return Err(CodecError::Length { elements, expected: 4 * elements, actual: 4 * other.len() });
     }
     let ring = Ring::new(contributions.len(), chunks(elements));
-    let mut update = Vec::with_capacity(encoded_len(codec, elements));
+    let mut payloads = Vec::with_capacity(chunks(elements));
     for segment in 0..ring.positions() {
         for chunk in ring.segment(segment) {
             let range = chunk_elements(elements, chunk);
@@ -119,10 +105,10 @@ pub fn reduce(codec: Codec, contributions: &[&[f32]]) -> Result<Vec<u8>, CodecEr
                 payload.clear();
                 codec::encode(codec, &sum, &mut payload)?;
             }
-            update.extend_from_slice(&payload);
+            payloads.push(payload);
         }
     }
-    Ok(update)
+    Ok(assemble(codec, payloads.iter().map(Vec::as_slice)))
 }
 
 #[cfg(test)]
@@ -134,30 +120,11 @@ mod tests {
     }
 
     #[test]
-    fn chunks_tile_the_vector_and_the_update() {
-        for elements in [0, 1, 255, CHUNK_ELEMENTS - 1, CHUNK_ELEMENTS, CHUNK_ELEMENTS + 1, 5 * CHUNK_ELEMENTS + 7] {
-            for codec in [Codec::Bf16, Codec::Int8] {
-                let (mut element, mut byte) = (0, 0);
-                for chunk in 0..chunks(elements) {
-                    let (e, b) = (chunk_elements(elements, chunk), chunk_range(codec, elements, chunk));
-                    assert_eq!((e.start, b.start), (element, byte));
-                    assert_eq!(b.len(), payload_len(codec, e.len()));
-                    assert!(!e.is_empty());
-                    (element, byte) = (e.end, b.end);
-                }
-                assert_eq!((element, byte), (elements, encoded_len(codec, elements)));
-                assert!(chunk_range(codec, elements, chunks(elements)).is_empty());
-                assert!(chunk_range(codec, elements, usize::MAX).is_empty());
-            }
-        }
-    }
-
-    #[test]
     fn a_ring_of_one_encodes_its_own() {
         let delta = ramp(CHUNK_ELEMENTS + 300, 1e-5);
         for codec in [Codec::Bf16, Codec::Int8] {
             let update = encode(codec, &delta).unwrap();
-            assert_eq!(update.len(), encoded_len(codec, delta.len()));
+            assert_eq!(update.len(), encoded_max(codec, delta.len()));
             assert_eq!(reduce(codec, &[&delta]).unwrap(), update);
             let mut back = vec![0.0; delta.len()];
             decode(codec, &update, &mut back).unwrap();

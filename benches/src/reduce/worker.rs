@@ -196,6 +196,7 @@ impl Flock {
             members: self.members.iter().map(contribution).collect(),
             me: self.net.me(),
             delta,
+            feedback: Arc::default(),
         };
         let links = NetLinks::new(self.net.clone(), self.router.clone());
         let (start, cpu) = (Instant::now(), cpu_seconds());

@@ -3,3 +3,4 @@
 pub mod flock_tables;
 pub mod node_file;
 pub mod run_file;
+pub mod sync_table;

@@ -4,13 +4,14 @@
 //! never paths.
 
 use super::flock_tables::{AdmissionTable, PartitionTable, node_id};
+use super::sync_table::SyncTable;
 use crate::exit::{Code, Failure};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use starling_data::{CRATES_SOURCE, CorpusOptions, TokenizerChoice};
 use starling_kernels::{ModelConfig, TrainerOptions};
 use starling_protocol::Digest;
-use starling_protocol::run::{Budget, Codec, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncSpec};
+use starling_protocol::run::{Budget, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec};
 use std::path::{Path, PathBuf};
 
 /// The whole file. Every key has a default but `name`.
@@ -173,27 +174,6 @@ pub enum OuterRate {
     Table(Vec<(u32, f64)>),
 }
 
-/// `[sync]`: how updates travel.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SyncTable {
-    pub codec: CodecName,
-}
-
-impl Default for SyncTable {
-    fn default() -> Self {
-        Self { codec: CodecName::Int8 }
-    }
-}
-
-/// A codec as files name it.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CodecName {
-    Bf16,
-    Int8,
-}
-
 /// `[budget]`: where the run ends; 0 = no bound.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -266,12 +246,7 @@ impl RunFile {
                 clip: self.inner.clip,
             },
             outer: self.outer.spec(self.budget.rounds),
-            sync: SyncSpec {
-                codec: match self.sync.codec {
-                    CodecName::Bf16 => Codec::Bf16,
-                    CodecName::Int8 => Codec::Int8,
-                },
-            },
+            sync: self.sync.spec()?,
             partition: self.partition.spec()?,
             admission: self.admission.spec()?,
             budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },

@@ -26,7 +26,7 @@ impl Board {
         Self {
             codec,
             elements,
-            update: Mutex::new(vec![0; update::encoded_len(codec, elements)]),
+            update: Mutex::new(vec![0; update::encoded_max(codec, elements)]),
             received: watch::Sender::new(0),
             picked: watch::Sender::new(0),
         }

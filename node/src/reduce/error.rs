@@ -3,12 +3,16 @@
 use starling_protocol::NodeId;
 use starling_protocol::codec::CodecError;
 use starling_protocol::frame::{FrameError, FrameKind};
+use starling_protocol::limits::CHUNK_ELEMENTS;
+use starling_protocol::run::Codec;
 
 /// Why an attempt's reduction cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ReduceError {
-    #[error("the attempt's members do not make a ring: {0}")]
+    #[error("the attempt's members do not make a reduction: {0}")]
     Members(&'static str),
+    #[error("{codec} does not go around a ring: the run needs sync.engine = \"owners\"")]
+    Unsuited { codec: Codec },
     #[error(
         "this node's own pseudo-gradient cannot be sent (element {element}: {source}): its training diverged; lower \
          the inner learning rate or turn on clipping"
@@ -40,14 +44,23 @@ impl ReduceError {
     }
 }
 
-/// What a neighbour in the ring did.
+/// This node's part of `chunk` cannot be encoded.
+pub(super) fn own_fault(chunk: usize, source: CodecError) -> ReduceError {
+    let inside = match source {
+        CodecError::NotFinite { index } | CodecError::TooLarge { index } => index,
+        _ => 0,
+    };
+    ReduceError::OwnDelta { element: chunk * CHUNK_ELEMENTS + inside, source }
+}
+
+/// What another member did.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerFault {
-    #[error("no stream to the next member: {0}")]
+    #[error("no stream to the member: {0}")]
     Unreachable(String),
-    #[error("no stream from the member before: {0}")]
+    #[error("no stream from the member: {0}")]
     Silent(super::RouterError),
-    #[error("the stream to or from a neighbour ended early: {0}")]
+    #[error("the stream to or from the member ended early: {0}")]
     Lost(std::io::Error),
     #[error("a frame was refused: {0}")]
     Frame(#[from] FrameError),

@@ -1,4 +1,4 @@
-//! How the ring gets its two streams: over the network, or over pipes in tests.
+//! How an engine gets its streams: over the network, or over pipes in tests.
 
 use super::router::{BulkRouter, RouterError};
 use crate::net::{BulkStream, NetHandle};
@@ -7,8 +7,8 @@ use starling_protocol::NodeId;
 use starling_protocol::engine::io::AttemptKey;
 use std::io;
 
-/// Streams to and from neighbours.
-pub trait RingLinks: Send + Sync + 'static {
+/// Streams to and from members.
+pub trait BulkLinks: Send + Sync + 'static {
     /// A fresh stream to a member.
     fn open(&self, to: NodeId) -> BoxFuture<'static, io::Result<BulkStream>>;
     /// The stream that a member opened to us for this attempt, its opening read.
@@ -30,7 +30,7 @@ impl NetLinks {
     }
 }
 
-impl RingLinks for NetLinks {
+impl BulkLinks for NetLinks {
     fn open(&self, to: NodeId) -> BoxFuture<'static, io::Result<BulkStream>> {
         let net = self.net.clone();
         Box::pin(async move { net.open_bulk(to).await.map_err(io::Error::other) })

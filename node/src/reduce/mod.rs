@@ -1,26 +1,35 @@
 //! Averaging: turns the members' pseudo-gradients into one encoded update that all of them hold.
 //!
-//! A [`ReduceEngine`] does it for one attempt; [`RingReducer`] is the engine that exists, others fit beside it. What
-//! it computes is stated by `starling_protocol::update::reduce`, to the bit. An engine knows no rounds and no votes:
-//! it is given an attempt, and ends with the update or with whom it suspects. Dropping its future leaves the attempt.
+//! A [`ReduceEngine`] does it for one attempt: the [`RingReducer`] or the [`OwnersReducer`]. What they compute is stated by
+//! `starling_protocol::update::reduce` and `update::owners::reduce`, to the bit. An engine knows no rounds and no votes: it
+//! is given an attempt, and ends with the update or with whom it suspects. Dropping its future leaves the attempt.
 //!
 //! ```text
 //!            BulkRouter (streams that arrive, by attempt)
 //!                 |
 //!   predecessor -> reader: check, decode, add mine, encode -> board (the update's bytes) -> writer -> successor
+//!   each member -> reader: check, decode, wait for its turn, add -> sums -> encode -> writer -> each member
 //! ```
 
 mod board;
 mod chunk;
 mod error;
+mod feedback;
+#[cfg(test)]
+mod harness;
 mod links;
 mod opening;
+mod owners;
 mod progress;
 mod ring;
 mod router;
+mod stream;
+mod sums;
 
 pub use error::{PeerFault, ReduceError};
-pub use links::{NetLinks, RingLinks};
+pub use feedback::Feedback;
+pub use links::{BulkLinks, NetLinks};
+pub use owners::OwnersReducer;
 pub use progress::ProgressFn;
 pub use ring::RingReducer;
 pub use router::{BulkRouter, RouterError};
@@ -42,6 +51,8 @@ pub struct ReduceJob {
     pub me: NodeId,
     /// My pseudo-gradient, not weighted: one f32 for each parameter.
     pub delta: Arc<Vec<f32>>,
+    /// What this node has not said in earlier rounds; nothing with codecs that need none.
+    pub feedback: Arc<Feedback>,
 }
 
 impl ReduceJob {
@@ -71,4 +82,23 @@ pub trait ReduceEngine: Send + Sync {
     /// The encoded update of the attempt. `progress` is told now and then how many bytes were moved so far, and once
     /// at the end. Dropping the future leaves the attempt.
     fn run(&self, job: ReduceJob, progress: ProgressFn) -> BoxFuture<'static, Result<Vec<u8>, ReduceError>>;
+}
+
+/// Leaves the attempt however its future ends.
+struct Attempt {
+    links: Arc<dyn BulkLinks>,
+    key: AttemptKey,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        self.links.leave(self.key);
+    }
+}
+
+/// Counts what a peer did that the protocol forbids.
+fn count_refusal<T>(result: &Result<T, ReduceError>) {
+    if let Some(reason) = result.as_ref().err().and_then(ReduceError::refusal) {
+        metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
+    }
 }

@@ -9,35 +9,29 @@
 use super::board::Board;
 use super::chunk::ChunkCoder;
 use super::error::{PeerFault, ReduceError};
-use super::links::RingLinks;
+use super::links::BulkLinks;
 use super::opening;
 use super::progress::{Progress, ProgressFn};
-use super::{ReduceEngine, ReduceJob};
+use super::stream::{self, close, expect_end, fault, fill_frame, read_frame};
+use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
 use crate::net::BulkStream;
 use futures::future::BoxFuture;
 use starling_protocol::NodeId;
-use starling_protocol::engine::io::AttemptKey;
-use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameHeader, FrameKind, FrameScope};
+use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameKind, FrameScope};
 use starling_protocol::ring::{Half, Ring};
 use starling_protocol::update;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::AsyncWriteExt;
 use tokio::task::JoinSet;
-
-/// How long a finished stream is kept to be closed in order.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that the reader takes from the transport at once.
-const READ_BYTES: usize = 64 * 1024;
 
 /// The ring engine. Cheap to clone.
 #[derive(Clone)]
 pub struct RingReducer {
-    links: Arc<dyn RingLinks>,
+    links: Arc<dyn BulkLinks>,
 }
 
 impl RingReducer {
-    pub fn new(links: impl RingLinks) -> Self {
+    pub fn new(links: impl BulkLinks) -> Self {
         Self { links: Arc::new(links) }
     }
 }
@@ -48,23 +42,9 @@ impl ReduceEngine for RingReducer {
         Box::pin(async move {
             let _left_at_the_end = Attempt { links: Arc::clone(&links), key: job.key };
             let result = reduce(&links, job, Progress::new(progress)).await;
-            if let Some(reason) = result.as_ref().err().and_then(ReduceError::refusal) {
-                metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
-            }
+            count_refusal(&result);
             result
         })
-    }
-}
-
-/// Leaves the attempt however its future ends.
-struct Attempt {
-    links: Arc<dyn RingLinks>,
-    key: AttemptKey,
-}
-
-impl Drop for Attempt {
-    fn drop(&mut self) {
-        self.links.leave(self.key);
     }
 }
 
@@ -115,7 +95,10 @@ impl Context {
     }
 }
 
-async fn reduce(links: &Arc<dyn RingLinks>, job: ReduceJob, progress: Progress) -> Result<Vec<u8>, ReduceError> {
+async fn reduce(links: &Arc<dyn BulkLinks>, job: ReduceJob, progress: Progress) -> Result<Vec<u8>, ReduceError> {
+    if !job.codec.suits_rings() {
+        return Err(ReduceError::Unsuited { codec: job.codec });
+    }
     let position = job.position()?;
     let elements = job.delta.len();
     let scope = FrameScope { run: job.run, key: job.key, codec: job.codec, elements };
@@ -144,7 +127,6 @@ async fn encode_alone(context: Arc<Context>) -> Result<(), ReduceError> {
     let encode = move || {
         let (mut coder, mut payload) = (context.coder(), Vec::new());
         for chunk in 0..context.ring.chunks() {
-            payload.resize(context.board.payload_len(chunk), 0);
             coder.own(chunk, &mut payload)?;
             context.board.put(chunk, &payload);
         }
@@ -154,7 +136,7 @@ async fn encode_alone(context: Arc<Context>) -> Result<(), ReduceError> {
 }
 
 /// Runs reader and writer until both are done or one fails; then the other is stopped.
-async fn travel(links: &Arc<dyn RingLinks>, context: &Arc<Context>) -> Result<(), ReduceError> {
+async fn travel(links: &Arc<dyn BulkLinks>, context: &Arc<Context>) -> Result<(), ReduceError> {
     let mut tasks = JoinSet::new();
     tasks.spawn(write(Arc::clone(links), Arc::clone(context)));
     tasks.spawn(read(Arc::clone(links), Arc::clone(context)));
@@ -168,7 +150,7 @@ async fn travel(links: &Arc<dyn RingLinks>, context: &Arc<Context>) -> Result<()
     Ok(())
 }
 
-async fn write(links: Arc<dyn RingLinks>, context: Arc<Context>) -> Result<(), ReduceError> {
+async fn write(links: Arc<dyn BulkLinks>, context: Arc<Context>) -> Result<(), ReduceError> {
     let to = context.next();
     let stream = links.open(to).await;
     let mut stream = stream.map_err(|e| fault(to, PeerFault::Unreachable(e.to_string())))?;
@@ -182,12 +164,11 @@ async fn write_frames(stream: &mut BulkStream, context: &Context) -> Result<(), 
     let lost = |error| fault(to, PeerFault::Lost(error));
     stream.write_all(&opening::encode(&context.job.run, &context.job.key)).await.map_err(lost)?;
     let begun_here = context.begun_here();
-    let (mut coder, mut frame) = (context.coder(), Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX));
+    let (mut coder, mut payload) = (context.coder(), Vec::with_capacity(FRAME_PAYLOAD_BYTES_MAX));
+    let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
     for (index, (kind, chunk)) in context.frames(true).enumerate() {
-        frame.resize(FRAME_HEADER_BYTES + context.board.payload_len(chunk), 0);
-        let (head, payload) = frame.split_at_mut(FRAME_HEADER_BYTES);
         if index < begun_here {
-            coder.own(chunk, payload)?;
+            coder.own(chunk, &mut payload)?;
         } else {
             let needed = index - begun_here + 1;
             if context.board.received_count() < needed {
@@ -195,52 +176,31 @@ async fn write_frames(stream: &mut BulkStream, context: &Context) -> Result<(), 
                 stream.flush().await.map_err(lost)?;
                 context.board.wait_received(needed).await;
             }
-            context.board.copy(chunk, payload);
+            payload.resize(context.board.payload_len(chunk), 0);
+            context.board.copy(chunk, &mut payload);
         }
         context.board.picked();
-        head.copy_from_slice(&FrameHeader::new(&context.scope, kind, chunk, payload).encode());
+        fill_frame(&mut frame, &context.scope, kind, chunk, &payload);
         stream.write_all(&frame).await.map_err(lost)?;
         context.progress.add(frame.len());
     }
     stream.flush().await.map_err(lost)
 }
 
-async fn read(links: Arc<dyn RingLinks>, context: Arc<Context>) -> Result<(), ReduceError> {
+async fn read(links: Arc<dyn BulkLinks>, context: Arc<Context>) -> Result<(), ReduceError> {
     let from = context.previous();
     let stream = links.accept(context.job.key, from).await;
     let stream = stream.map_err(|error| fault(from, PeerFault::Silent(error)))?;
-    let mut stream = BufReader::with_capacity(READ_BYTES, stream);
+    let mut stream = stream::reader(stream);
     let mut desk = ReaderDesk::new(&context);
     for (index, (kind, chunk)) in context.frames(false).enumerate() {
-        read_frame(&mut stream, &context, kind, chunk, &mut desk.payload).await.map_err(|e| fault(from, e))?;
+        read_frame(&mut stream, &context.scope, kind, chunk, &mut desk.payload).await.map_err(|e| fault(from, e))?;
         desk.take(&context, index, kind, chunk)?;
         context.board.received();
         context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
     }
     tokio::spawn(expect_end(stream, from));
     Ok(())
-}
-
-/// Reads the frame that is due, and no other, into `payload`.
-async fn read_frame(
-    stream: &mut BufReader<BulkStream>,
-    context: &Context,
-    kind: FrameKind,
-    chunk: usize,
-    payload: &mut Vec<u8>,
-) -> Result<(), PeerFault> {
-    let mut header = [0; FRAME_HEADER_BYTES];
-    stream.read_exact(&mut header).await.map_err(PeerFault::Lost)?;
-    let header = FrameHeader::decode(&header)?;
-    header.belongs_to(&context.scope)?;
-    if header.kind != kind || header.chunk as usize != chunk {
-        let (got, got_chunk) = (header.kind, header.chunk);
-        return Err(PeerFault::OutOfOrder { expected: kind, expected_chunk: chunk, got, got_chunk });
-    }
-    // At most FRAME_PAYLOAD_BYTES_MAX: decoding has checked it.
-    payload.resize(header.payload_len(), 0);
-    stream.read_exact(payload).await.map_err(PeerFault::Lost)?;
-    Ok(header.check_payload(payload)?)
 }
 
 /// The reader's buffers, and what it needs to know about frames sent.
@@ -273,7 +233,6 @@ impl ReaderDesk {
         let refused = |source| fault(from, PeerFault::Payload { chunk, source });
         match kind {
             FrameKind::Contrib => {
-                self.sum.resize(self.payload.len(), 0);
                 self.coder.add(chunk, &self.payload, &mut self.sum)?.map_err(refused)?;
                 context.board.put(chunk, &self.sum);
             }
@@ -293,30 +252,6 @@ impl ReaderDesk {
         let Some(first) = self.partial_sent_as[segment] else { return false };
         let frame = first + (chunk - context.ring.segment(segment).start);
         context.board.picked_count() <= frame
-    }
-}
-
-fn fault(suspect: NodeId, fault: PeerFault) -> ReduceError {
-    ReduceError::Peer { suspect, fault }
-}
-
-/// Closes a stream in order, so that its last bytes are not lost with it.
-async fn close(mut stream: BulkStream) {
-    let closing = async {
-        stream.shutdown().await?;
-        // The successor writes nothing: this returns when it has read all and let go.
-        stream.read(&mut [0]).await
-    };
-    // Whatever happens now does not matter to an attempt that is done.
-    drop(tokio::time::timeout(CLOSE_TIMEOUT, closing).await);
-}
-
-/// Counts a predecessor that goes on after its last frame.
-async fn expect_end(mut stream: BufReader<BulkStream>, from: NodeId) {
-    let mut more = [0];
-    if let Ok(Ok(1)) = tokio::time::timeout(CLOSE_TIMEOUT, stream.read(&mut more)).await {
-        tracing::debug!(peer = %from.short(), "more data after the last frame of an attempt");
-        metrics::counter!("starling_refused_total", "reason" => "reduce_trailing").increment(1);
     }
 }
 

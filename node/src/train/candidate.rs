@@ -19,8 +19,8 @@ pub struct Wanted {
     pub key: AttemptKey,
     /// Digest of its record.
     pub record: Digest,
-    /// Bytes of its update, which the model's size and the round's codec fix.
-    pub update_bytes: u64,
+    /// How long its update may be, by the model's size and the round's codec.
+    pub update: Expect,
     pub sources: Vec<NodeId>,
 }
 
@@ -73,7 +73,7 @@ impl Wanted {
         }
         let digest = candidate.record.update;
         let request = FetchRequest::UpdateByDigest(digest);
-        let bytes = ask(source, request, Expect::Exactly(self.update_bytes)).await.map_err(failed)?;
+        let bytes = ask(source, request, self.update).await.map_err(failed)?;
         if update::digest(&bytes) != digest {
             return Err(("candidate_update", "it sent another update than the record names".into()));
         }

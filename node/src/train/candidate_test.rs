@@ -14,7 +14,7 @@ fn candidate() -> Candidate {
 fn wanted(sources: &[NodeId]) -> Wanted {
     let candidate = candidate();
     let (key, record) = (candidate.key, candidate.record.digest());
-    Wanted { key, record, update_bytes: UPDATE.len() as u64, sources: sources.to_vec() }
+    Wanted { key, record, update: Expect::Exactly(UPDATE.len() as u64), sources: sources.to_vec() }
 }
 
 /// What a source of this manner answers; the honest one, what is right.

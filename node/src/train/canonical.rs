@@ -3,13 +3,16 @@
 //! The arithmetic is `protocol`'s (`outer`, `codec`, `state`); this module runs it in parallel over chunks,
 //! without ever holding a decoded update or a second copy of the state.
 
+use crate::coding::Coder;
 use rayon::prelude::*;
+use starling_protocol::codec::CodecError;
 use starling_protocol::digest::FloatHasher;
 use starling_protocol::limits::{CHUNK_ELEMENTS, STATE_CHUNK_BYTES};
 use starling_protocol::record::Record;
 use starling_protocol::run::Codec;
 use starling_protocol::state::{self, Manifest, StateError};
-use starling_protocol::{Digest, outer, update};
+use starling_protocol::update::Layout;
+use starling_protocol::{Digest, outer};
 use starling_store::LoadedState;
 
 /// Elements of one chunk of the state.
@@ -42,10 +45,10 @@ pub struct OuterStep<'a> {
 /// An update that does not decode. The engines have checked it chunk by chunk, so this is damage or a lie of a source.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    #[error("the update has {found} bytes where {expected} were expected; it was dropped")]
-    Length { found: usize, expected: usize },
+    #[error("the update is not one of this model: {0}; it was dropped")]
+    Layout(CodecError),
     #[error("chunk {chunk} of the update does not decode: {reason}; it was dropped")]
-    Chunk { chunk: usize, reason: String },
+    Chunk { chunk: usize, reason: CodecError },
     #[error(transparent)]
     State(#[from] StateError),
     #[error("the update makes parameter or momentum chunk {chunk} infinite or not a number; it was dropped")]
@@ -70,15 +73,16 @@ impl Canonical {
 
     /// The manifest that the state will have after `step`; the state itself does not change.
     pub fn speculate(&self, step: &OuterStep) -> Result<Manifest, StepError> {
-        step.check_length(self.elements())?;
+        let layout = step.layout(self.elements())?;
         let stepped: Vec<(Digest, Digest)> = self
             .theta
             .par_chunks(STATE_CHUNK_ELEMENTS)
             .zip(self.momentum.par_chunks(STATE_CHUNK_ELEMENTS))
             .enumerate()
-            .map_init(Scratch::default, |scratch, (index, (theta, momentum))| {
-                scratch.digests_after(step, index, theta, momentum)
-            })
+            .map_init(
+                || Scratch::new(step.codec),
+                |scratch, (index, (theta, momentum))| scratch.digests_after((step, &layout), index, theta, momentum),
+            )
             .collect::<Result<_, StepError>>()?;
         let (mut chunks, momentum): (Vec<_>, Vec<_>) = stepped.into_iter().unzip();
         chunks.extend(momentum);
@@ -109,18 +113,33 @@ impl Canonical {
 
 /// Room for one chunk of an update and what it steps, small enough for a core's cache: the state is read once and
 /// nothing but digests is written.
-#[derive(Default)]
 struct Scratch {
-    decoded: Vec<f32>,
+    decoder: Decoder,
     theta: Vec<f32>,
     momentum: Vec<f32>,
 }
 
+/// A codec, and room for what it decodes.
+struct Decoder {
+    coder: Coder,
+    decoded: Vec<f32>,
+}
+
+impl Decoder {
+    fn new(codec: Codec) -> Self {
+        Self { coder: Coder::new(codec), decoded: Vec::new() }
+    }
+}
+
 impl Scratch {
+    fn new(codec: Codec) -> Self {
+        Self { decoder: Decoder::new(codec), theta: Vec::new(), momentum: Vec::new() }
+    }
+
     /// Digests of state chunk `index` of parameters and momentum after `step`.
     fn digests_after(
         &mut self,
-        step: &OuterStep,
+        step: (&OuterStep, &Layout),
         index: usize,
         theta: &[f32],
         momentum: &[f32],
@@ -133,7 +152,7 @@ impl Scratch {
                 own.extend_from_slice(part);
             }
             let chunk = index * UPDATE_CHUNKS + n;
-            step.apply_to_chunk(chunk, &mut self.theta, &mut self.momentum, &mut self.decoded)?;
+            step.0.apply_to_chunk((step.1, chunk), &mut self.theta, &mut self.momentum, &mut self.decoder)?;
             hashers[0].put(&self.theta);
             hashers[1].put(&self.momentum);
         }
@@ -145,39 +164,39 @@ impl Scratch {
 impl OuterStep<'_> {
     /// Applies the step to flat parameters and momentum of equal length.
     pub fn apply(&self, theta: &mut [f32], momentum: &mut [f32]) -> Result<(), StepError> {
-        self.check_length(theta.len())?;
+        let layout = self.layout(theta.len())?;
         theta
             .par_chunks_mut(STATE_CHUNK_ELEMENTS)
             .zip(momentum.par_chunks_mut(STATE_CHUNK_ELEMENTS))
             .enumerate()
-            .try_for_each_init(Vec::new, |decoded, (index, (theta, momentum))| {
-                let mut parts = theta.chunks_mut(CHUNK_ELEMENTS).zip(momentum.chunks_mut(CHUNK_ELEMENTS)).enumerate();
-                parts.try_for_each(|(n, (theta, momentum))| {
-                    self.apply_to_chunk(index * UPDATE_CHUNKS + n, theta, momentum, decoded)
-                })
-            })
+            .try_for_each_init(
+                || Decoder::new(self.codec),
+                |decoder, (index, (theta, momentum))| {
+                    let mut parts =
+                        theta.chunks_mut(CHUNK_ELEMENTS).zip(momentum.chunks_mut(CHUNK_ELEMENTS)).enumerate();
+                    parts.try_for_each(|(n, (theta, momentum))| {
+                        self.apply_to_chunk((&layout, index * UPDATE_CHUNKS + n), theta, momentum, decoder)
+                    })
+                },
+            )
     }
 
-    fn check_length(&self, elements: usize) -> Result<(), StepError> {
-        let expected = update::encoded_len(self.codec, elements);
-        if self.update.len() != expected {
-            return Err(StepError::Length { found: self.update.len(), expected });
-        }
-        Ok(())
+    fn layout(&self, elements: usize) -> Result<Layout, StepError> {
+        Layout::of(self.codec, elements, self.update).map_err(StepError::Layout)
     }
 
-    /// `chunk` counts chunks of the update; `theta` and `momentum` are what it steps, `decoded` is room.
+    /// `chunk` counts chunks of the update, whose layout is given; `theta` and `momentum` are what it steps.
     fn apply_to_chunk(
         &self,
-        chunk: usize,
+        (layout, chunk): (&Layout, usize),
         theta: &mut [f32],
         momentum: &mut [f32],
-        decoded: &mut Vec<f32>,
+        decoder: &mut Decoder,
     ) -> Result<(), StepError> {
+        let Decoder { coder, decoded } = decoder;
         decoded.resize(theta.len(), 0.0);
-        // Every chunk before this one is whole, so its place does not depend on the model's size.
-        let range = update::chunk_range(self.codec, chunk * CHUNK_ELEMENTS + theta.len(), chunk);
-        decode(self.codec, &self.update[range], decoded).map_err(|reason| StepError::Chunk { chunk, reason })?;
+        let refused = |reason| StepError::Chunk { chunk, reason };
+        coder.decode(&self.update[layout.range(chunk)], decoded).map_err(refused)?;
         if !outer::nesterov(theta, momentum, decoded, self.lr, self.momentum) {
             return Err(StepError::NonFinite { chunk });
         }
@@ -185,20 +204,11 @@ impl OuterStep<'_> {
     }
 }
 
-/// The fast decoder; `tests/` proves that it agrees with the specification.
-fn decode(codec: Codec, bytes: &[u8], out: &mut [f32]) -> Result<(), String> {
-    use starling_kernels::codec;
-    match codec {
-        Codec::Bf16 => codec::bf16_decode(bytes, out).map_err(|e| e.to_string()),
-        Codec::Int8 => codec::int8_decode(bytes, out).map_err(|e| e.to_string()),
-        Codec::Int4 => codec::int4_decode(bytes, out).map_err(|e| e.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::train::sample_test::genesis;
+    use starling_protocol::update;
 
     /// Two whole chunks of the state and a part, which ends in a part of an update's chunk.
     const ELEMENTS: usize = 2 * STATE_CHUNK_ELEMENTS + CHUNK_ELEMENTS + 77;
@@ -217,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_is_speculated_is_what_is_applied_and_what_is_specified() {
-        for codec in [Codec::Int8, Codec::Bf16] {
+        for codec in [Codec::Int8, Codec::Bf16, Codec::Int4, Codec::TopK { k: 64 }] {
             let update = update::encode(codec, &delta()).expect("finite");
             let step = OuterStep { update: &update, codec, lr: 0.7, momentum: 0.9 };
             let mut state = canonical();
@@ -240,7 +250,7 @@ mod tests {
         let said = |state: &Canonical, update: &[u8]| {
             state.speculate(&OuterStep { update, codec: Codec::Int8, lr: 0.7, momentum: 0.9 }).map(drop)
         };
-        assert!(matches!(said(&state, &good[1..]), Err(StepError::Length { .. })));
+        assert!(matches!(said(&state, &good[1..]), Err(StepError::Layout(_))));
         let mut bad = good.clone();
         // A scale that no encoder writes, in the second chunk of the second chunk of the state.
         let chunk = UPDATE_CHUNKS + 1;

@@ -316,8 +316,8 @@ impl Task {
 
     async fn update_of(&self, record: &Record) -> Result<Vec<u8>, Failed> {
         let mut why = "no peer to fetch from".to_string();
-        // The codec was fixed by the record before; what is longer than the longer codec's is no update.
-        let bytes_max = update::encoded_len(Codec::Bf16, self.elements) as u64;
+        // The codec was fixed by the record before; what is longer than the longest codec's is no update.
+        let bytes_max = update::encoded_max(Codec::Bf16, self.elements) as u64;
         for source in &self.errand.sources {
             let request = FetchRequest::Update { seq: record.seq };
             match self.net.fetch(*source, request, Expect::AtMost(bytes_max)).await {

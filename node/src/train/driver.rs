@@ -9,6 +9,7 @@ use super::view::Gauges;
 use super::{candidate, catch_up, difference, ending};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
+use crate::reduce::Feedback;
 use crate::watch::event::{Committed, Event};
 use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
@@ -69,6 +70,7 @@ pub struct Parts {
     pub trainer: TrainerHandle,
     pub store: Arc<Store>,
     pub data: Arc<Dataset>,
+    pub feedback: Arc<Feedback>,
     pub questions: mpsc::Receiver<Asked>,
     pub screen: Screen,
     pub home: PathBuf,
@@ -111,6 +113,8 @@ pub struct Driver {
     /// The same with a difference mixed into it.
     pub(super) mixed: Option<difference::Mixed>,
     pub(super) merges: super::merging::Merges,
+    /// What this node's payloads have not said in earlier rounds.
+    pub(super) feedback: Arc<Feedback>,
     pub(super) fetching: Vec<Fetching>,
     pub(super) fetched: Vec<Fetched>,
     /// A round to train once the ledger holds its base and the shards are here.
@@ -162,6 +166,7 @@ impl Driver {
             delta: None,
             mixed: None,
             merges: Default::default(),
+            feedback: parts.feedback,
             fetching: Vec::new(),
             fetched: Vec::new(),
             wanted_round: None,

@@ -21,7 +21,7 @@ mod origin;
 mod outputs;
 mod reduction;
 #[cfg(test)]
-mod sample_test;
+pub(crate) mod sample_test;
 mod schedule;
 mod setup;
 mod shards;

@@ -7,6 +7,7 @@ use super::reduction::Reduction;
 use super::trainer::{self, Trained};
 use super::{candidate, catch_up, shards};
 use crate::exit::{Code, Failure};
+use crate::net::fetch::Expect;
 use crate::reduce::{NetLinks, ReduceError, ReduceJob};
 use crate::watch::event::Event;
 use starling_protocol::admission;
@@ -15,8 +16,8 @@ use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::record::{Measured, Record, Span};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
-use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A round that the engine wants trained.
@@ -74,6 +75,7 @@ impl Driver {
                     let committed = self.committed(&record);
                     self.undurable.insert(token, committed);
                 }
+                self.settle_feedback(&record);
                 let update = self.update_at_hand(&record.update);
                 let (seq, record) = (record.seq, Box::new(record));
                 self.ledger(Job::Commit { token, record, certificate, update }).await?;
@@ -197,10 +199,11 @@ impl Driver {
             self.later(Input::ReduceFailed { key, suspect: None, reason });
             return;
         };
-        let job = ReduceJob { run: self.run, key, codec, members, me: self.me, delta };
+        let feedback = Arc::clone(&self.feedback);
+        let job = ReduceJob { run: self.run, key, codec, members, me: self.me, delta, feedback };
         self.gauges.reduce_started(self.net.counters().total.bulk.sent);
         let links = NetLinks::new(self.net.clone(), self.router.clone());
-        self.reduction = Some(Reduction::start(job, links, self.results.clone()));
+        self.reduction = Some(Reduction::start(self.spec.sync.engine, job, links, self.results.clone()));
     }
 
     pub(super) async fn reduced(
@@ -238,6 +241,13 @@ impl Driver {
         self.fetched.retain(|fetched| fetched.key.seq > seq);
     }
 
+    /// What this node's payloads have not said follows a record that counts; the arithmetic is done away from here.
+    fn settle_feedback(&self, record: &Record) {
+        self.feedback.stand_on(record, &self.me);
+        let feedback = Arc::clone(&self.feedback);
+        tokio::task::spawn_blocking(move || feedback.settle());
+    }
+
     /// The update of this digest, if it is in memory.
     fn update_at_hand(&self, digest: &Digest) -> Option<Update> {
         let reduced = self.reduction.as_ref().and_then(|reduction| reduction.update.as_ref());
@@ -254,8 +264,9 @@ impl Driver {
             return;
         }
         let codec = self.state.head().record.next.codec;
-        let update_bytes = update::encoded_len(codec, self.settings.elements) as u64;
-        let wanted = candidate::Wanted { key, record, update_bytes, sources };
+        let most = update::encoded_max(codec, self.settings.elements) as u64;
+        let update = if codec.is_fixed() { Expect::Exactly(most) } else { Expect::AtMost(most) };
+        let wanted = candidate::Wanted { key, record, update, sources };
         let (net, results) = (self.net.clone(), self.results.clone());
         let work = tokio::spawn(async move {
             let ask = |source, request, expected| {
@@ -329,6 +340,7 @@ impl Driver {
             Ok(arrived) => {
                 self.show(Event::CaughtUp { seq: arrived.record.seq, bytes: arrived.bytes, seconds: arrived.seconds });
                 self.forget_attempts(arrived.record.seq);
+                self.settle_feedback(&arrived.record);
                 self.check_admission(&arrived.record);
                 let catch_up::Arrived { record, certificate, left, .. } = *arrived;
                 self.feed(Input::CaughtUp { record: record.clone(), certificate }).await?;

@@ -2,8 +2,9 @@
 
 use super::driver::Outcome;
 use super::ledger::Update;
-use crate::reduce::{NetLinks, ReduceEngine, ReduceError, ReduceJob, RingReducer};
+use crate::reduce::{NetLinks, OwnersReducer, ReduceEngine, ReduceError, ReduceJob, RingReducer};
 use starling_protocol::engine::io::AttemptKey;
+use starling_protocol::run::EngineKind;
 use starling_protocol::update;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -18,16 +19,20 @@ pub struct Reduction {
 }
 
 impl Reduction {
-    /// Starts the ring; results go to `results`.
-    pub fn start(job: ReduceJob, links: NetLinks, results: mpsc::Sender<Outcome>) -> Self {
+    /// Starts the run's engine; results go to `results`.
+    pub fn start(engine: EngineKind, job: ReduceJob, links: NetLinks, results: mpsc::Sender<Outcome>) -> Self {
         let key = job.key;
+        let engine: Box<dyn ReduceEngine> = match engine {
+            EngineKind::Ring => Box::new(RingReducer::new(links)),
+            EngineKind::Owners => Box::new(OwnersReducer::new(links)),
+        };
         let progress_results = results.clone();
         // Progress is for liveness; when the driver is behind, the next report says more.
         let progress = Arc::new(move |bytes| {
             let _ = progress_results.try_send(Outcome::ReduceProgress { key, bytes });
         });
         let work = tokio::spawn(async move {
-            let outcome = match RingReducer::new(links).run(job, progress).await {
+            let outcome = match engine.run(job, progress).await {
                 Ok(update) => named(update).await,
                 Err(error) => Err(error),
             };

@@ -5,7 +5,9 @@ use starling_protocol::engine::succession;
 use starling_protocol::identity::Ed25519Signer;
 use starling_protocol::message::{Message, Question, Value, Vote};
 use starling_protocol::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
-use starling_protocol::run::{AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, InnerSpec, Minority, ModelSpec};
+use starling_protocol::run::{
+    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec,
+};
 use starling_protocol::run::{OuterSpec, PartitionSpec, RunSpec, SyncSpec};
 use starling_protocol::{Digest, NodeId, Signer, certificate, wire};
 
@@ -44,7 +46,7 @@ pub fn spec() -> RunSpec {
             clip: 1.0,
         },
         outer: OuterSpec { lr: vec![(1, 0.7)], momentum: 0.9 },
-        sync: SyncSpec { codec: Codec::Int8 },
+        sync: SyncSpec { codec: Codec::Int8, engine: EngineKind::Ring },
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 0, tokens: 0 },

@@ -16,6 +16,7 @@ use crate::config::node_file::NodeFile;
 use crate::config::run_file::{RunFile, model_config, trainer_options};
 use crate::exit::{Code, Failure};
 use crate::net::{NetOptions, Network};
+use crate::reduce::Feedback;
 use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use crate::watch::status::StatusServer;
@@ -152,7 +153,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
 
     let model = model_config(&spec.model);
     let options = trainer_options(&spec.inner, node.threads);
-    let memory = memory::check(&model, &options)?;
+    let memory = memory::check(&model, &options, spec.sync.codec)?;
     let trainer = open_trainer(args, &device, &model, &options)?;
     let canonical = first_state(&model, &spec, &store, !bootstrap.is_empty()).await?;
     screen.show(&Event::Started {
@@ -194,6 +195,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         extras: tokenizer_file(&origin)?,
     };
     let device_name = trainer.device().to_string();
+    let feedback = feedback(&store, &canonical);
     let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
     let setting = Setting {
         seed: spec.seed,
@@ -217,6 +219,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         trainer,
         store,
         data,
+        feedback,
         questions,
         screen,
         home,
@@ -230,6 +233,15 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         },
     })
     .await
+}
+
+/// What updates before the stop left out; nothing if that is damaged, or of another record than the one at hand.
+fn feedback(store: &Store, state: &Canonical) -> Arc<Feedback> {
+    let restored = Feedback::restore(store, &state.digest, state.elements());
+    Arc::new(restored.unwrap_or_else(|e| {
+        tracing::warn!("what earlier updates left out is lost: {e}");
+        Feedback::default()
+    }))
 }
 
 /// A damaged chain is set aside and fetched anew, if there is anybody to fetch it from.

@@ -23,7 +23,7 @@
 //! the *quantiser* gives the same bytes again: a block whose largest `|q|` is 126 is common and would get a smaller
 //! scale.
 //!
-//! **top-k** ([`topk`], which needs to be told k, and whose payloads have no fixed length): blocks of [`topk::TOPK_BLOCK`] elements, the last one may be short, each by itself, one after another. A block of
+//! **top-k** ([`topk`], whose payloads have no fixed length): blocks of [`topk::TOPK_BLOCK`] elements, the last one may be short, each by itself, one after another. A block of
 //! n elements has at most `ceil(k n / 4096)` entries:
 //!
 //! ```text
@@ -76,6 +76,8 @@ pub enum CodecError {
     TooMany { block: usize, entries: usize },
     #[error("block {block} has an entry at {place}, beyond its end")]
     BadPlace { block: usize, place: usize },
+    #[error("chunk {chunk} has {bytes} bytes, where {most} are the most")]
+    ChunkLength { chunk: usize, bytes: usize, most: usize },
 }
 
 impl CodecError {
@@ -93,27 +95,30 @@ impl CodecError {
             Self::Trailing { .. } => "trailing",
             Self::TooMany { .. } => "too_many",
             Self::BadPlace { .. } => "bad_place",
+            Self::ChunkLength { .. } => "chunk_length",
         }
     }
 }
 
-/// Bytes of the payload that holds `elements` values.
-pub const fn encoded_len(codec: Codec, elements: usize) -> usize {
+/// Bytes of the payload that holds `elements` values; of a codec whose payloads have no fixed length, the most.
+pub const fn encoded_max(codec: Codec, elements: usize) -> usize {
     match codec {
         Codec::Bf16 => 2 * elements,
         Codec::Int8 => 2 * elements.div_ceil(INT8_BLOCK) + elements,
         Codec::Int4 => int4::encoded_len(elements),
+        Codec::TopK { k } => topk::encoded_max(k as usize, elements),
     }
 }
 
 /// Appends the payload of `src` to `out`; after an error `out` is as it was.
 pub fn encode(codec: Codec, src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let before = out.len();
-    out.reserve(encoded_len(codec, src.len()));
+    out.reserve(encoded_max(codec, src.len()));
     let result = match codec {
         Codec::Bf16 => bf16::encode(src, out),
         Codec::Int8 => int8::encode(src, out),
         Codec::Int4 => int4::encode(src, out),
+        Codec::TopK { k } => topk::encode(k.into(), src, out),
     };
     if result.is_err() {
         out.truncate(before);
@@ -123,6 +128,9 @@ pub fn encode(codec: Codec, src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecE
 
 /// Reads a payload into `dst`, which is as it was after an error.
 pub fn decode(codec: Codec, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
+    if let Codec::TopK { k } = codec {
+        return topk::decode(k.into(), bytes, dst);
+    }
     each(codec, bytes, dst, |d, value| *d = value)
 }
 
@@ -133,14 +141,15 @@ pub fn decode_add(codec: Codec, bytes: &[u8], dst: &mut [f32]) -> Result<(), Cod
 
 /// Whether a payload of `elements` values is canonical, and if not, why.
 pub fn check(codec: Codec, bytes: &[u8], elements: usize) -> Result<(), CodecError> {
-    let expected = encoded_len(codec, elements);
-    if bytes.len() != expected {
+    let expected = encoded_max(codec, elements);
+    if codec.is_fixed() && bytes.len() != expected {
         return Err(CodecError::Length { elements, expected, actual: bytes.len() });
     }
     match codec {
         Codec::Bf16 => bf16::check(bytes),
         Codec::Int8 => int8::check(bytes, elements),
         Codec::Int4 => int4::check(bytes, elements),
+        Codec::TopK { k } => topk::check(k.into(), bytes, elements),
     }
 }
 
@@ -150,6 +159,7 @@ fn each(codec: Codec, bytes: &[u8], dst: &mut [f32], put: impl Fn(&mut f32, f32)
         Codec::Bf16 => bf16::each(bytes, dst, put),
         Codec::Int8 => int8::each(bytes, dst, put),
         Codec::Int4 => int4::each(bytes, dst, put),
+        Codec::TopK { k } => topk::each(k.into(), bytes, dst, put)?,
     }
     Ok(())
 }

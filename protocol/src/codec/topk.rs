@@ -125,7 +125,12 @@ pub fn decode(k: usize, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError>
 /// Adds a payload's entries to `dst`, one f32 addition each; `dst` is as it was after an error.
 pub fn decode_add(k: usize, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
     check(k, bytes, dst.len())?;
-    walk(k, bytes, dst.len(), |place, value| dst[place] += value)
+    each(k, bytes, dst, |d, value| *d += value)
+}
+
+/// Puts the entries of a payload that was checked; elements without one are left alone.
+pub(super) fn each(k: usize, bytes: &[u8], dst: &mut [f32], put: impl Fn(&mut f32, f32)) -> Result<(), CodecError> {
+    walk(k, bytes, dst.len(), |place, value| put(&mut dst[place], value))
 }
 
 /// Whether a payload of `elements` values is canonical, and if not, why.

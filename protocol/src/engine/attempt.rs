@@ -8,7 +8,7 @@ use super::round::Round;
 use super::succession::{self, SignedReady};
 use crate::message::Phase;
 use crate::plant::{Plant, planted};
-use crate::{Digest, NodeId, ring};
+use crate::{Digest, NodeId, record, ring};
 use std::collections::BTreeMap;
 
 /// Failures that name the same suspect before it is ruled out although it looks alive.
@@ -55,8 +55,7 @@ pub(super) enum Stage {
 /// Name of the set: who takes part, and with which READY. Two nodes that hold different READYs of one member, as
 /// after its restart, so never mix their data.
 pub(super) fn set_digest(contributions: &[SignedReady]) -> Digest {
-    let bytes: Vec<u8> = contributions.iter().flat_map(|c| [c.member.0, c.digest.0]).flatten().collect();
-    Digest::of("starling attempt v2", &[&bytes])
+    record::set_digest(contributions.iter().map(|c| (c.member, c.digest)))
 }
 
 impl Engine {

@@ -1,8 +1,10 @@
 //! Bounds of a run's values, each with its reason.
 
-use super::{AdmissionMode, RunSpec};
+use super::{AdmissionMode, Codec, EngineKind, RunSpec};
+use crate::codec::topk::TOPK_BLOCK;
 use crate::limits::{
     ALLOWED_MAX, INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, PARAMETERS_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX,
+    TOPK_K_MAX, TOPK_TURNS_MIN,
 };
 use std::fmt;
 
@@ -50,6 +52,7 @@ impl RunSpec {
         self.check_model(&mut check);
         self.check_inner(&mut check);
         self.check_outer(&mut check);
+        self.check_sync(&mut check);
         self.check_flock(&mut check);
         if check.problems.is_empty() { Ok(()) } else { Err(RunError { problems: check.problems }) }
     }
@@ -125,6 +128,35 @@ impl RunSpec {
 }
 
 impl RunSpec {
+    fn check_sync(&self, check: &mut Check) {
+        let (codec, engine) = (self.sync.codec, self.sync.engine);
+        let must = format!(
+            "\"owners\" with sync.codec = \"{}\": a ring would encode each sum anew at every hop, and lose more at each",
+            codec.name()
+        );
+        check.holds(codec.suits_rings() || engine == EngineKind::Owners, "sync.engine", engine, must);
+        let Codec::TopK { k } = codec else { return };
+        check.range("sync.k", k.into(), 1, TOPK_K_MAX.into());
+        let Some(rounds) = self.rounds_at_most() else { return };
+        let least = (TOPK_TURNS_MIN * TOPK_BLOCK as u64).div_ceil(u64::from(k.max(1)));
+        let must = format!(
+            "another one than top-k, or the run one of at least {least} rounds instead of at most {rounds}: with k = {k} a \
+             value is sent about every {} rounds, and it has to be {TOPK_TURNS_MIN} times for the error feedback to be \
+             more than a delay. Raise sync.k, or use int4",
+            TOPK_BLOCK / usize::from(k.max(1))
+        );
+        check.holds(rounds >= least, "sync.codec", codec, must);
+    }
+
+    /// The most rounds that the budget allows; `None` if it sets no bound. That a bound on tokens is reached by one member
+    /// alone is the longest that it can take.
+    fn rounds_at_most(&self) -> Option<u64> {
+        let of_round = self.inner.samples(self.inner.steps).saturating_mul(self.model.seq_len.into()).max(1);
+        let by_tokens = (self.budget.tokens > 0).then(|| self.budget.tokens.div_ceil(of_round));
+        let by_rounds = (self.budget.rounds > 0).then_some(self.budget.rounds);
+        by_tokens.into_iter().chain(by_rounds).min()
+    }
+
     fn check_flock(&self, check: &mut Check) {
         // A day is longer than anybody should sit before a flock that does nothing.
         check.range("partition.grace_ms", self.partition.grace_ms, 1_000, 86_400_000);

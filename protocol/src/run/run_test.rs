@@ -57,6 +57,53 @@ fn the_policy_of_a_minority_takes_effect_in_time() {
 }
 
 #[test]
+fn strong_codecs_need_owners_and_top_k_a_long_run() {
+    let sync = |codec, engine, rounds, tokens| {
+        keys(|s| (s.sync, s.budget) = (SyncSpec { codec, engine }, Budget { rounds, tokens }))
+    };
+    for codec in [Codec::Bf16, Codec::Int8] {
+        for engine in [EngineKind::Ring, EngineKind::Owners] {
+            assert_eq!(sync(codec, engine, 1, 0), [""; 0]);
+        }
+    }
+    assert_eq!(sync(Codec::Int4, EngineKind::Ring, 100, 0), ["sync.engine"]);
+    assert_eq!(sync(Codec::Int4, EngineKind::Owners, 1, 0), [""; 0]);
+    let topk = |k, rounds, tokens| sync(Codec::TopK { k }, EngineKind::Owners, rounds, tokens);
+    // 64 of 4096 in 1280 rounds: each value is sent 20 times.
+    assert_eq!((topk(64, 1280, 0), topk(64, 1279, 0)), (vec![], vec!["sync.codec"]));
+    assert_eq!((topk(1024, 80, 0), topk(1024, 79, 0)), (vec![], vec!["sync.codec"]));
+    assert_eq!((topk(1, 0, 0), topk(1, 81_919, 0)), (vec![], vec!["sync.codec"]), "no bound is long enough");
+    assert_eq!((topk(0, 0, 0), topk(1025, 0, 0)), (vec!["sync.k"], vec!["sync.k"]));
+    // A round of one member is 30 x 8 x 128 tokens.
+    assert_eq!((topk(64, 0, 1280 * 30_720), topk(64, 0, 1279 * 30_720)), (vec![], vec!["sync.codec"]));
+    assert_eq!(topk(64, 2000, 1279 * 30_720), ["sync.codec"], "the nearer bound counts");
+    assert_eq!(sync(Codec::TopK { k: 64 }, EngineKind::Ring, 0, 0), ["sync.engine"]);
+    let mut spec = spec();
+    spec.sync = SyncSpec { codec: Codec::TopK { k: 64 }, engine: EngineKind::Owners };
+    let said = spec.validate().unwrap_err().to_string();
+    assert!(said.contains("at least 1280 rounds instead of at most 100") && said.contains("every 64 rounds"), "{said}");
+}
+
+#[test]
+fn a_codec_takes_its_number_and_top_k_its_k() {
+    let mut spec = spec();
+    spec.budget.rounds = 0;
+    let plain = crate::wire::encode_spec(&spec);
+    spec.sync = SyncSpec { codec: Codec::TopK { k: 0x0123 }, engine: EngineKind::Owners };
+    let topk = crate::wire::encode_spec(&spec);
+    assert_eq!(topk.len(), plain.len() + 2);
+    let at = plain.iter().zip(&topk).position(|(a, b)| a != b).unwrap();
+    assert_eq!((&plain[at..at + 2], &topk[at..at + 4]), (&[2, 1][..], &[4, 0x23, 0x01, 2][..]));
+    assert_eq!(crate::wire::decode_spec(&topk), Ok(spec));
+    for (k, number) in [(0u16, 4), (1025, 4), (5, 5), (5, 0)] {
+        let mut bad = topk.clone();
+        bad[at] = number;
+        bad[at + 1..at + 3].copy_from_slice(&k.to_le_bytes());
+        assert!(crate::wire::decode_spec(&bad).is_err(), "codec {number}, k {k}");
+    }
+}
+
+#[test]
 fn admission_says_who_and_who_signs() {
     let ids = |fills: &[u8]| -> Vec<NodeId> { fills.iter().map(|fill| NodeId([*fill; 32])).collect() };
     let list =
@@ -97,7 +144,7 @@ fn differences_name_keys_and_match_the_digest() {
     assert_eq!(here.digest(), there.digest());
     there.creator = None;
     there.inner.lr = 2e-3;
-    there.sync.codec = Codec::Bf16;
+    there.sync = SyncSpec { codec: Codec::Bf16, engine: EngineKind::Owners };
     there.outer.lr.pop();
     there.partition = PartitionSpec { minority: Minority::Wait, grace_ms: 5_000 };
     there.admission = AdmissionSpec { mode: AdmissionMode::List, allow: vec![NodeId([1; 32])] };
@@ -105,9 +152,12 @@ fn differences_name_keys_and_match_the_digest() {
     let keys: Vec<_> = differences.iter().map(|d| d.split(':').next().unwrap()).collect();
     let partition = ["partition.minority", "partition.grace_ms"];
     let admission = ["admission.mode", "admission.allow"];
-    assert_eq!(keys, [&["creator", "inner.lr", "outer.lr", "sync.codec"][..], &partition, &admission].concat());
+    assert_eq!(
+        keys,
+        [&["creator", "inner.lr", "outer.lr", "sync.codec", "sync.engine"][..], &partition, &admission].concat()
+    );
     assert_eq!(differences[1], "inner.lr: 0.001 here, 0.002 there");
-    assert_eq!(differences[4], "partition.minority: fork here, wait there");
+    assert_eq!(differences[5], "partition.minority: fork here, wait there");
     assert_ne!(here.digest(), there.digest());
 }
 
@@ -131,10 +181,12 @@ fn outer_rates_step_with_contributors() {
 
 #[test]
 fn choices_have_names_and_numbers() {
-    assert_eq!("int8".parse(), Ok(Codec::Int8));
-    assert_eq!("int5".parse::<Codec>().unwrap_err(), "no such codec, use one of: bf16, int8, int4");
-    assert_eq!((Codec::Bf16.number(), Codec::Int8.number(), Codec::Int4.number()), (1, 2, 3));
-    assert_eq!(Codec::from_number(0), None);
+    let codecs = [Codec::Bf16, Codec::Int8, Codec::Int4, Codec::TopK { k: 64 }];
+    assert_eq!(codecs.map(Codec::number), [1, 2, 3, 4]);
+    assert_eq!(codecs.map(|codec| codec.to_string()), ["bf16", "int8", "int4", "top-k 64/4096"]);
+    assert_eq!("ring".parse(), Ok(EngineKind::Ring));
+    assert_eq!("rings".parse::<EngineKind>().unwrap_err(), "no such engine, use one of: ring, owners");
+    assert_eq!(EngineKind::ALL.iter().map(|engine| engine.number()).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(Minority::ALL.iter().map(|policy| policy.name()).collect::<Vec<_>>(), ["fork", "wait", "halt"]);
     assert_eq!(AdmissionMode::ALL.iter().map(|mode| mode.number()).collect::<Vec<_>>(), [1, 2, 3]);
 }

@@ -36,7 +36,8 @@ mod writes;
 
 use crate::Digest;
 use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, DataSpec, InnerSpec, ModelSpec, OuterSpec, PartitionSpec, RunSpec, SyncSpec,
+    AdmissionMode, AdmissionSpec, Budget, DataSpec, EngineKind, InnerSpec, ModelSpec, OuterSpec, PartitionSpec,
+    RunSpec, SyncSpec,
 };
 use options::Options;
 
@@ -79,7 +80,7 @@ pub fn specification(options: &Options) -> RunSpec {
             clip: 1.0,
         },
         outer: OuterSpec { lr: vec![(1, 0.9), (2, 0.8), (4, 0.7)], momentum: 0.9 },
-        sync: SyncSpec { codec: options.codec },
+        sync: SyncSpec { codec: options.codec, engine: EngineKind::Ring },
         partition: PartitionSpec { minority: options.policy, grace_ms: (options.grace / MS) as u32 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: options.rounds, tokens: 0 },

@@ -10,7 +10,9 @@ use crate::message::{
     Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
-use crate::run::{AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, InnerSpec, Minority, ModelSpec, OuterSpec};
+use crate::run::{
+    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec, OuterSpec,
+};
 use crate::run::{PartitionSpec, RunSpec, SyncSpec};
 use crate::{Digest, NodeId};
 
@@ -58,7 +60,7 @@ pub fn spec() -> RunSpec {
             clip: 1.0,
         },
         outer: OuterSpec { lr: vec![(1, 0.9), (4, 0.7)], momentum: 0.9 },
-        sync: SyncSpec { codec: Codec::Int8 },
+        sync: SyncSpec { codec: Codec::Int8, engine: EngineKind::Ring },
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 100, tokens: 0 },

@@ -4,7 +4,9 @@ use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::message::{Certificate, Stamp, Value, ValueKind};
 use starling_protocol::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
-use starling_protocol::run::{AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, InnerSpec, Minority, ModelSpec};
+use starling_protocol::run::{
+    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec,
+};
 use starling_protocol::run::{OuterSpec, PartitionSpec, RunSpec, SyncSpec};
 use starling_protocol::state::{self, Manifest};
 use starling_protocol::{Digest, NodeId, outer, update, wire};
@@ -48,7 +50,7 @@ pub fn spec() -> RunSpec {
             clip: 1.0,
         },
         outer: OuterSpec { lr: vec![(1, 0.9)], momentum: 0.9 },
-        sync: SyncSpec { codec: Codec::Int8 },
+        sync: SyncSpec { codec: Codec::Int8, engine: EngineKind::Ring },
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 100, tokens: 0 },

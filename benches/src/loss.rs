@@ -1,0 +1,255 @@
+//! `bench-loss`: what codecs and engines cost in validation loss, at equal tokens and without a network.
+//!
+//! Some members train one model side by side in one process, as DiLoCo does, on the same text and the same samples in every
+//! case; only how their pseudo-gradients are averaged differs. That is the protocol's own arithmetic (ring or owners), with
+//! error feedback where the codec takes it. Seeds are pairs: a case is compared with the first one seed by seed.
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use serde_json::json;
+use starling_kernels::codec::{offered, settle};
+use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer};
+use starling_protocol::run::{Codec, EngineKind};
+use starling_protocol::{outer, update};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Outer rate and momentum of short runs (`algorithms.md` §9).
+const OUTER: (f32, f32) = (0.9, 0.3);
+/// Steps until the inner rate is at its peak; then a cosine goes down to a twentieth.
+const WARM_UP: f64 = 30.0;
+const LR_FINAL: f64 = 0.05;
+/// Text beyond this many bytes is not read.
+const TEXT_BYTES_MAX: usize = 16 << 20;
+/// Student's t for 95 % with 1, 2, ... degrees of freedom.
+const STUDENT: [f64; 9] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
+
+/// Compare the validation loss of codecs at equal tokens.
+#[derive(Parser)]
+struct Arguments {
+    /// Text to train on: a file, or a folder whose .rs and .md files are taken.
+    #[arg(long)]
+    text: PathBuf,
+    /// CODEC:ENGINE, with top-k as top-64 and so on; repeat for several. The first is what others are compared with.
+    #[arg(long = "case", default_values = ["bf16:ring", "int8:ring", "int4:owners"])]
+    cases: Vec<Case>,
+    #[arg(long, default_value = "0.1m")]
+    preset: String,
+    #[arg(long, default_value_t = 64)]
+    seq: usize,
+    #[arg(long, default_value_t = 8)]
+    batch: usize,
+    #[arg(long, default_value_t = 4)]
+    members: usize,
+    /// Inner steps a round.
+    #[arg(long, default_value_t = 10)]
+    steps: usize,
+    #[arg(long, default_value_t = 60)]
+    rounds: usize,
+    #[arg(long, default_value_t = 3)]
+    seeds: u64,
+    #[arg(long, default_value_t = 4e-3)]
+    lr: f64,
+    /// Threads; 0 = as many as the machine has.
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
+    /// Append one JSON object a case and seed to this file; else to what JSON names.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// A way to average.
+#[derive(Clone, Copy)]
+struct Case {
+    codec: Codec,
+    engine: EngineKind,
+}
+
+impl std::str::FromStr for Case {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (codec, engine) = text.split_once(':').ok_or("give CODEC:ENGINE, for example int4:owners")?;
+        let codec = match codec.strip_prefix("top-") {
+            Some(k) => Codec::TopK { k: k.parse().map_err(|_| format!("{k:?} is no number"))? },
+            None => [Codec::Bf16, Codec::Int8, Codec::Int4]
+                .into_iter()
+                .find(|known| known.name() == codec)
+                .ok_or_else(|| format!("{codec:?} is not one of bf16, int8, int4, top-K"))?,
+        };
+        Ok(Self { codec, engine: engine.parse()? })
+    }
+}
+
+/// Bytes of text: what is trained on, and what is held out.
+struct Text {
+    train: Vec<u8>,
+    held_out: Vec<u8>,
+}
+
+impl Text {
+    fn read(path: &Path) -> Result<Self> {
+        let (mut bytes, mut waiting) = (Vec::new(), vec![path.to_path_buf()]);
+        while let Some(path) = waiting.pop() {
+            if path.is_dir() {
+                let mut inside: Vec<_> = std::fs::read_dir(&path)?.flatten().map(|entry| entry.path()).collect();
+                inside.sort();
+                let wanted = |p: &PathBuf| p.is_dir() || p.extension().is_some_and(|e| e == "rs" || e == "md");
+                waiting.extend(inside.into_iter().rev().filter(wanted));
+            } else if bytes.len() < TEXT_BYTES_MAX {
+                bytes.extend(std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
+            }
+        }
+        let held_out = bytes.split_off(bytes.len() - bytes.len() / 20);
+        Ok(Self { train: bytes, held_out })
+    }
+
+    /// Sequence number `n` of a stream that a seed names, with the token after it.
+    fn sample(&self, seed: u64, n: u64, seq: usize, out: &mut Vec<u32>) {
+        let mut z = (seed << 40 ^ n).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let start = ((z ^ z >> 31) % (self.train.len() - seq) as u64) as usize;
+        out.extend(self.train[start..=start + seq].iter().map(|byte| u32::from(*byte)));
+    }
+}
+
+/// Averages pseudo-gradients, and keeps what is left out.
+struct Averager {
+    case: Case,
+    own: Vec<Vec<f32>>,
+    sums: Vec<f32>,
+}
+
+impl Averager {
+    fn new(case: Case, members: usize, elements: usize) -> Self {
+        Self { case, own: vec![vec![0.0; elements]; members], sums: vec![0.0; elements] }
+    }
+
+    fn average(&mut self, deltas: &[Vec<f32>]) -> Result<Vec<f32>> {
+        let Case { codec, engine } = self.case;
+        let weight = update::weight(1, deltas.len() as u64);
+        let mut mean = vec![0.0; self.sums.len()];
+        let decay = match codec {
+            Codec::Bf16 | Codec::Int8 => None,
+            Codec::Int4 => Some(1.0),
+            Codec::TopK { .. } => Some(0.95),
+        };
+        let Some(decay) = decay else {
+            let views: Vec<&[f32]> = deltas.iter().map(Vec::as_slice).collect();
+            let reduced = match engine {
+                EngineKind::Owners => update::owners::reduce(codec, &vec![weight; deltas.len()], &views)?,
+                EngineKind::Ring => {
+                    let mut weighted = deltas.to_vec();
+                    weighted.iter_mut().for_each(|delta| update::apply_weight(weight, delta));
+                    update::reduce(codec, &weighted.iter().map(Vec::as_slice).collect::<Vec<_>>())?
+                }
+            };
+            update::decode(codec, &reduced, &mut mean)?;
+            return Ok(mean);
+        };
+        ensure!(engine == EngineKind::Owners, "{codec} goes with owners");
+        let (mut offer, mut said) = (mean.clone(), mean.clone());
+        let mut sum = mean.clone();
+        for (delta, own) in deltas.iter().zip(&mut self.own) {
+            offered(delta, own, decay, &mut offer);
+            update::decode(codec, &update::encode(codec, &offer)?, &mut said)?;
+            settle(delta, own, decay, &said);
+            sum.iter_mut().zip(&said).for_each(|(sum, x)| *sum += x * weight);
+        }
+        let without = sum.clone();
+        sum.iter_mut().zip(&self.sums).for_each(|(sum, left)| *sum += left);
+        update::decode(codec, &update::encode(codec, &sum)?, &mut mean)?;
+        settle(&without, &mut self.sums, 1.0, &mean);
+        Ok(mean)
+    }
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let text = Text::read(&arguments.text)?;
+    if text.train.len() < 100 * arguments.seq {
+        bail!("{} has too little text", arguments.text.display());
+    }
+    let json = arguments.json.clone().or_else(|| std::env::var_os("JSON").map(PathBuf::from));
+    let mut losses = vec![Vec::new(); arguments.cases.len()];
+    for seed in 1..=arguments.seeds {
+        for (case, losses) in arguments.cases.iter().zip(&mut losses) {
+            let loss = train(&arguments, &text, *case, seed)?;
+            println!("seed {seed}  {:>14} {:<6}  validation {loss:.4}", case.codec.to_string(), case.engine);
+            losses.push(loss);
+            if let Some(path) = &json {
+                let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+                let row = json!({"bench": "loss", "codec": case.codec.to_string(), "engine": case.engine.name(),
+                    "seed": seed, "members": arguments.members, "rounds": arguments.rounds, "loss": loss});
+                writeln!(file, "{row}")?;
+            }
+        }
+    }
+    for (case, others) in arguments.cases.iter().zip(&losses).skip(1) {
+        let percent: Vec<f64> = others.iter().zip(&losses[0]).map(|(a, b)| (a / b - 1.0) * 100.0).collect();
+        let (mean, half) = interval(&percent);
+        println!("{} {}: {mean:+.2} % +- {half:.2} (95 %) against the first", case.codec, case.engine);
+    }
+    Ok(())
+}
+
+/// Mean, and half of its interval of confidence.
+fn interval(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+    let t = STUDENT.get(values.len().saturating_sub(2)).copied().unwrap_or(2.0);
+    (mean, t * (variance / n).sqrt())
+}
+
+/// The validation loss at the end of one run, in nats a byte.
+fn train(arguments: &Arguments, text: &Text, case: Case, seed: u64) -> Result<f64> {
+    let base = ModelConfig::preset(&arguments.preset).context("there is no such preset")?;
+    let model = ModelConfig { vocab: 256, seq_len: arguments.seq, ..base };
+    let threads = if arguments.threads > 0 { arguments.threads } else { std::thread::available_parallelism()?.get() };
+    let options = TrainerOptions {
+        batch: arguments.batch,
+        accumulate: 1,
+        threads,
+        beta1: 0.9,
+        beta2: 0.99,
+        eps: 1e-8,
+        weight_decay: 0.01,
+        clip: 1.0,
+    };
+    let mut theta = initial_parameters(&model, seed);
+    let mut momentum = vec![0.0; theta.len()];
+    let open = |_| open_trainer(&DeviceChoice::Cpu, &model, &options).context("the CPU");
+    let mut members: Vec<Box<dyn Trainer>> = (0..arguments.members).map(open).collect::<Result<_>>()?;
+    let mut averager = Averager::new(case, arguments.members, theta.len());
+    let mut deltas = vec![vec![0.0; theta.len()]; arguments.members];
+    let all = (arguments.rounds * arguments.steps) as f64;
+    for round in 0..arguments.rounds {
+        for (member, (trainer, delta)) in members.iter_mut().zip(&mut deltas).enumerate() {
+            trainer.load(&theta)?;
+            for step in 0..arguments.steps {
+                let done = (round * arguments.steps + step) as f64;
+                let cosine = 0.5 * (1.0 + (std::f64::consts::PI * done / all).cos());
+                let lr = arguments.lr * ((done + 1.0) / WARM_UP).min(1.0) * (LR_FINAL + (1.0 - LR_FINAL) * cosine);
+                let first = ((done as usize * arguments.members + member) * arguments.batch) as u64;
+                let mut tokens = Vec::new();
+                (0..arguments.batch as u64).for_each(|n| text.sample(seed, first + n, arguments.seq, &mut tokens));
+                trainer.step(&tokens, lr)?;
+            }
+            trainer.read(delta)?;
+            delta.iter_mut().zip(&theta).for_each(|(trained, theta)| *trained = theta - *trained);
+        }
+        let mean = averager.average(&deltas)?;
+        ensure!(outer::nesterov(&mut theta, &mut momentum, &mean, OUTER.0, OUTER.1), "the run diverged");
+    }
+    let length = arguments.seq + 1;
+    let held_out: Vec<u32> = text.held_out.iter().map(|byte| u32::from(*byte)).collect();
+    let whole = (held_out.len() / length).min(512) / arguments.batch * arguments.batch;
+    members[0].load(&theta)?;
+    let (nats, tokens) = members[0].evaluate(&held_out[..whole * length])?;
+    Ok(nats / tokens.max(1) as f64)
+}

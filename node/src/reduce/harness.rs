@@ -1,0 +1,229 @@
+//! Members of a flock in one process, joined by pipes that may be cut, changed or repeated: for the engines' tests.
+
+use super::{
+    BulkLinks, BulkRouter, Feedback, OwnersReducer, ProgressFn, ReduceEngine, ReduceError, ReduceJob, RingReducer,
+    RouterError,
+};
+use crate::net::BulkStream;
+use futures::future::BoxFuture;
+use starling_protocol::engine::io::{AttemptKey, Contribution};
+use starling_protocol::run::{Codec, EngineKind};
+use starling_protocol::{Digest, NodeId, update};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::Notify;
+
+pub const RUN: Digest = Digest([1; 32]);
+
+/// What happens to the bytes that one member sends.
+#[derive(Clone, Copy, Debug)]
+pub enum Wire {
+    /// They end, with both sides of the stream, after so many.
+    CutAfter(usize),
+    /// The byte at this place arrives changed.
+    Flip(usize),
+    /// Everything after so many bytes is sent twice.
+    RepeatFrom(usize),
+}
+
+/// Links of one member of an in-process flock.
+#[derive(Clone)]
+pub struct Pipes {
+    pub me: NodeId,
+    pub routers: Arc<BTreeMap<NodeId, BulkRouter>>,
+    pub wire: Option<Wire>,
+    /// Bytes of a pipe's buffer.
+    pub room: usize,
+    /// A member whose process is gone: nothing can be opened to it.
+    pub dead: Option<NodeId>,
+    /// This member dies when it has sent so much.
+    pub kill: Option<Kill>,
+}
+
+/// When a member dies, and the sign that it has.
+#[derive(Clone)]
+pub struct Kill {
+    pub after: usize,
+    pub sent: Arc<AtomicUsize>,
+    pub now: Arc<Notify>,
+}
+
+impl Kill {
+    /// Counts bytes on their way; false if the member is dead before all of them have left.
+    fn pass(&self, bytes: usize) -> bool {
+        let alive = self.sent.fetch_add(bytes, Ordering::SeqCst) + bytes < self.after;
+        if !alive {
+            self.now.notify_one();
+        }
+        alive
+    }
+}
+
+impl BulkLinks for Pipes {
+    fn open(&self, to: NodeId) -> BoxFuture<'static, io::Result<BulkStream>> {
+        if self.dead == Some(to) {
+            return Box::pin(async { Err(io::ErrorKind::NotConnected.into()) });
+        }
+        let (near, far) = tokio::io::duplex(self.room);
+        let far = if self.wire.is_none() && self.kill.is_none() {
+            far
+        } else {
+            let (relayed, out) = tokio::io::duplex(self.room);
+            tokio::spawn(relay(far, relayed, self.wire, self.kill.clone()));
+            out
+        };
+        self.routers[&to].route(self.me, BulkStream::new(far));
+        Box::pin(async move { Ok(BulkStream::new(near)) })
+    }
+
+    fn accept(&self, key: AttemptKey, from: NodeId) -> BoxFuture<'static, Result<BulkStream, RouterError>> {
+        let router = self.routers[&self.me].clone();
+        Box::pin(async move { router.accept(key, from).await })
+    }
+
+    fn leave(&self, key: AttemptKey) {
+        self.routers[&self.me].leave(key);
+    }
+}
+
+async fn relay(mut from: DuplexStream, mut to: DuplexStream, wire: Option<Wire>, kill: Option<Kill>) {
+    let (mut passed, mut buffer) = (0, vec![0; 4096]);
+    while let Ok(len @ 1..) = from.read(&mut buffer).await {
+        let bytes = &mut buffer[..len];
+        if kill.as_ref().is_some_and(|kill| !kill.pass(len)) {
+            return;
+        }
+        let result = match wire {
+            Some(Wire::CutAfter(end)) if passed + len > end => return drop(to.write_all(&bytes[..end - passed]).await),
+            Some(Wire::Flip(at)) if (passed..passed + len).contains(&at) => {
+                bytes[at - passed] ^= 0x10;
+                to.write_all(bytes).await
+            }
+            Some(Wire::RepeatFrom(at)) if passed + len > at => {
+                let fresh = at.saturating_sub(passed);
+                let twice = [&bytes[..], &bytes[fresh..]].concat();
+                to.write_all(&twice).await
+            }
+            _ => to.write_all(bytes).await,
+        };
+        if result.is_err() {
+            return;
+        }
+        passed += len;
+    }
+}
+
+/// `deltas.len()` members that have trained on `100, 200, ...` tokens.
+pub struct Flock {
+    pub engine: EngineKind,
+    pub codec: Codec,
+    pub members: Vec<Contribution>,
+    pub deltas: Vec<Arc<Vec<f32>>>,
+    pub feedback: Vec<Arc<Feedback>>,
+    pub routers: Arc<BTreeMap<NodeId, BulkRouter>>,
+    pub room: usize,
+    /// Name of the set, and number of the record.
+    pub set: Digest,
+    pub seq: u64,
+}
+
+impl Flock {
+    pub fn new(engine: EngineKind, codec: Codec, n: usize, elements: usize, room: usize) -> Self {
+        let id = |i: usize| NodeId([i as u8 + 1; 32]);
+        let member =
+            |i: usize| Contribution { member: id(i), tokens: 100 * (i as u64 + 1), payload: Digest([i as u8; 32]) };
+        let value = |i: usize, e: usize| ((e * (2 * i + 3) % 1999) as f32 - 999.0) * 1e-5 / (1 + e % 7) as f32;
+        let routers = (0..n).map(|i| (id(i), BulkRouter::new(RUN))).collect();
+        Self {
+            engine,
+            codec,
+            members: (0..n).map(member).collect(),
+            feedback: (0..n).map(|_| Arc::default()).collect(),
+            deltas: (0..n).map(|i| Arc::new((0..elements).map(|e| value(i, e)).collect())).collect(),
+            routers: Arc::new(routers),
+            room,
+            set: Digest([3; 32]),
+            seq: 9,
+        }
+    }
+
+    pub fn key(&self, attempt: u32) -> AttemptKey {
+        AttemptKey { lineage: Digest([2; 32]), seq: self.seq, attempt, set: self.set }
+    }
+
+    pub fn job(&self, position: usize, attempt: u32) -> ReduceJob {
+        ReduceJob {
+            run: RUN,
+            key: self.key(attempt),
+            codec: self.codec,
+            members: self.members.clone(),
+            me: self.members[position].member,
+            delta: Arc::clone(&self.deltas[position]),
+            feedback: Arc::clone(&self.feedback[position]),
+        }
+    }
+
+    pub fn start(
+        &self,
+        position: usize,
+        attempt: u32,
+        wire: Option<Wire>,
+    ) -> BoxFuture<'static, Result<Vec<u8>, ReduceError>> {
+        self.start_on(Pipes { wire, ..self.pipes(position) }, position, attempt)
+    }
+
+    /// A member's sound links.
+    pub fn pipes(&self, position: usize) -> Pipes {
+        let (me, routers) = (self.members[position].member, Arc::clone(&self.routers));
+        Pipes { me, routers, wire: None, room: self.room, dead: None, kill: None }
+    }
+
+    pub fn start_on(
+        &self,
+        links: Pipes,
+        position: usize,
+        attempt: u32,
+    ) -> BoxFuture<'static, Result<Vec<u8>, ReduceError>> {
+        let (job, progress): (_, ProgressFn) = (self.job(position, attempt), Arc::new(|_| {}));
+        match self.engine {
+            EngineKind::Ring => RingReducer::new(links).run(job, progress),
+            EngineKind::Owners => OwnersReducer::new(links).run(job, progress),
+        }
+    }
+
+    /// Everybody's result; the bytes that `bad.0` sends meet `bad.1`.
+    pub async fn run(&self, attempt: u32, bad: Option<(usize, Wire)>) -> Vec<Result<Vec<u8>, ReduceError>> {
+        let wire = |i| bad.filter(|(at, _)| *at == i).map(|(_, wire)| wire);
+        let tasks: Vec<_> = (0..self.members.len()).map(|i| tokio::spawn(self.start(i, attempt, wire(i)))).collect();
+        let mut results = Vec::new();
+        for task in tasks {
+            results.push(task.await.unwrap());
+        }
+        results
+    }
+
+    /// What the specification says, with nothing left over from earlier rounds.
+    pub fn expected(&self) -> Vec<u8> {
+        let total: u64 = self.members.iter().map(|m| m.tokens).sum();
+        let weights: Vec<f32> = self.members.iter().map(|m| update::weight(m.tokens, total)).collect();
+        if self.engine == EngineKind::Owners {
+            let views: Vec<&[f32]> = self.deltas.iter().map(|delta| delta.as_slice()).collect();
+            return update::owners::reduce(self.codec, &weights, &views).unwrap();
+        }
+        let weighted = self.deltas.iter().zip(weights).map(|(delta, weight)| {
+            let mut delta = delta.to_vec();
+            update::apply_weight(weight, &mut delta);
+            delta
+        });
+        let weighted: Vec<Vec<f32>> = weighted.collect();
+        let views: Vec<&[f32]> = weighted.iter().map(Vec::as_slice).collect();
+        update::reduce(self.codec, &views).unwrap()
+    }
+}
+
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}

@@ -1,0 +1,296 @@
+//! Owners: each chunk is added up by one member, which then sends the encoded sum to all. Two hops, however many members
+//! there are, and each contribution is encoded once.
+//!
+//! A reduction has a *writer* and a *reader* for each other member, and a task for this node's own part. A writer sends
+//! this node's parts of the chunks that the member owns, then the sums that this node has finished. A reader takes the
+//! member's parts of this node's chunks, adds each in its turn ([`Sums`]), then the sums that the member owns. All members
+//! are written to at once, beginning with the one after this node, so that no owner gets everybody's parts first and
+//! alone; a slow one holds up nothing but its own stream until sums need its part.
+//!
+//! Parts never wait for anything of others, and who waits for its turn waits for parts only: there is no circle. Nothing
+//! waits for a timer; an attempt that makes no progress is ended from outside by dropping it.
+
+use super::error::{PeerFault, ReduceError, own_fault};
+use super::feedback::{Share, Terms};
+use super::links::BulkLinks;
+use super::opening;
+use super::progress::{Progress, ProgressFn};
+use super::stream::{self, close, expect_end, fault, fill_frame, read_frame};
+use super::sums::Sums;
+use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
+use crate::coding::Coder;
+use crate::net::BulkStream;
+use futures::future::BoxFuture;
+use starling_protocol::NodeId;
+use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameKind, FrameScope};
+use starling_protocol::update::{self, owners::Owners};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// How long a node whose reduction has failed goes on serving the others. Who closed its streams at once would be taken
+/// for the cause by members that have not yet seen the real one; and some of them may still end with the update.
+const LINGER: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 2000 });
+
+/// The owners engine. Cheap to clone.
+#[derive(Clone)]
+pub struct OwnersReducer {
+    links: Arc<dyn BulkLinks>,
+}
+
+impl OwnersReducer {
+    pub fn new(links: impl BulkLinks) -> Self {
+        Self { links: Arc::new(links) }
+    }
+}
+
+impl ReduceEngine for OwnersReducer {
+    fn run(&self, job: ReduceJob, progress: ProgressFn) -> BoxFuture<'static, Result<Vec<u8>, ReduceError>> {
+        let links = Arc::clone(&self.links);
+        Box::pin(async move {
+            let attempt = Attempt { links: Arc::clone(&links), key: job.key };
+            let result = reduce(links, attempt, job, Progress::new(progress)).await;
+            count_refusal(&result);
+            result
+        })
+    }
+}
+
+/// What all tasks of one reduction know.
+struct Context {
+    job: ReduceJob,
+    scope: FrameScope,
+    owners: Owners,
+    /// Members in the order in which they own and are added, and their weights.
+    members: Vec<NodeId>,
+    weights: Vec<f32>,
+    me: usize,
+    share: Share,
+    sums: Sums,
+    /// Finished payloads by chunk.
+    payloads: Mutex<Vec<Arc<Vec<u8>>>>,
+    /// How many of my chunks are finished.
+    finished: watch::Sender<usize>,
+    /// How many parts have left for each member.
+    sent: Vec<AtomicUsize>,
+    progress: Progress,
+}
+
+impl Context {
+    fn new(job: ReduceJob, progress: Progress) -> Result<Self, ReduceError> {
+        job.position()?;
+        let mut by_id = job.members.clone();
+        by_id.sort_unstable_by_key(|member| member.member);
+        let me = by_id.iter().position(|member| member.member == job.me);
+        let me = me.ok_or(ReduceError::Members("this node is not a member"))?;
+        let elements = job.delta.len();
+        let chunks = update::chunks(elements);
+        // No record tells what a member's link can do by itself: what the last reduction sent in its time depends on
+        // the slowest of all.
+        let owners = Owners::new(&vec![0; by_id.len()], chunks);
+        let total = by_id.iter().map(|member| member.tokens).fold(0, u64::saturating_add);
+        let weights: Vec<f32> = by_id.iter().map(|member| update::weight(member.tokens, total)).collect();
+        let owned = owners.segment(me);
+        let terms =
+            Terms { codec: job.codec, weight: weights[me], owned: owned.clone(), delta: Arc::clone(&job.delta) };
+        Ok(Self {
+            scope: FrameScope { run: job.run, key: job.key, codec: job.codec, elements },
+            members: by_id.iter().map(|member| member.member).collect(),
+            me,
+            share: job.feedback.join(job.key, terms),
+            sums: Sums::new(by_id.len(), owned, elements),
+            payloads: Mutex::new(vec![Arc::default(); chunks]),
+            finished: watch::Sender::new(0),
+            sent: by_id.iter().map(|_| AtomicUsize::new(0)).collect(),
+            owners,
+            weights,
+            progress,
+            job,
+        })
+    }
+
+    /// The bytes are plain data: whatever a panicking holder left is still only bytes.
+    fn payloads(&self) -> MutexGuard<'_, Vec<Arc<Vec<u8>>>> {
+        self.payloads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn put(&self, chunk: usize, payload: Vec<u8>) {
+        if let Some(slot) = self.payloads().get_mut(chunk) {
+            *slot = Arc::new(payload);
+        }
+    }
+
+    /// Encodes a complete sum for all.
+    fn finish(&self, chunk: usize, mut sum: Vec<f32>, coder: &mut Coder) -> Result<(), ReduceError> {
+        self.share.mend(chunk, &mut sum);
+        let mut payload = Vec::new();
+        coder.encode(&sum, &mut payload).map_err(|source| ReduceError::Sum { chunk, source })?;
+        self.share.stage(chunk, &sum, &payload, coder);
+        self.sums.recycle(sum);
+        self.put(chunk, payload);
+        self.finished.send_modify(|count| *count += 1);
+        Ok(())
+    }
+
+    /// The finished payload of my chunk number `index`, when it is there.
+    async fn finished(&self, index: usize, chunk: usize) -> Arc<Vec<u8>> {
+        // The sender is in `self`, so the channel cannot close while we wait.
+        drop(self.finished.subscribe().wait_for(|finished| *finished > index).await);
+        self.payloads().get(chunk).cloned().unwrap_or_default()
+    }
+}
+
+/// A codec and room for one chunk, of one task.
+struct Desk {
+    coder: Coder,
+    values: Vec<f32>,
+    payload: Vec<u8>,
+}
+
+impl Desk {
+    fn new(context: &Context) -> Self {
+        let payload = Vec::with_capacity(FRAME_PAYLOAD_BYTES_MAX);
+        Self { coder: Coder::new(context.job.codec), values: Vec::new(), payload }
+    }
+
+    /// Puts the payload of my part of `chunk` into place.
+    fn encode_own(&mut self, context: &Context, chunk: usize) -> Result<(), ReduceError> {
+        context.share.offer(chunk, &mut self.values);
+        self.coder.encode(&self.values, &mut self.payload).map_err(|source| own_fault(chunk, source))
+    }
+
+    /// Reads the payload at hand as a part of `chunk` and adds it in its turn.
+    async fn add(&mut self, context: &Context, chunk: usize, place: usize) -> Result<(), ReduceError> {
+        self.values.resize(update::chunk_elements(context.scope.elements, chunk).len(), 0.0);
+        let refused = |source| fault(context.members[place], PeerFault::Payload { chunk, source });
+        self.coder.decode(&self.payload, &mut self.values).map_err(refused)?;
+        match context.sums.add(chunk, place, context.weights[place], &self.values).await {
+            Some(sum) => context.finish(chunk, sum, &mut self.coder),
+            None => Ok(()),
+        }
+    }
+}
+
+async fn reduce(
+    links: Arc<dyn BulkLinks>,
+    attempt: Attempt,
+    job: ReduceJob,
+    progress: Progress,
+) -> Result<Vec<u8>, ReduceError> {
+    let feedback = Arc::clone(&job.feedback);
+    let settled = tokio::task::spawn_blocking(move || feedback.settle()).await;
+    settled.map_err(|error| ReduceError::Task(error.to_string()))?;
+    let context = Arc::new(Context::new(job, progress)?);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(add_own(Arc::clone(&context)));
+    let members = context.members.len();
+    for place in (1..members).map(|step| (context.me + step) % members) {
+        tasks.spawn(write(Arc::clone(&links), Arc::clone(&context), place));
+        tasks.spawn(read(Arc::clone(&links), Arc::clone(&context), place));
+    }
+    while let Some(ended) = tasks.join_next().await {
+        let result = ended.unwrap_or_else(|error| Err(ReduceError::Task(error.to_string())));
+        if let Err(error) = result {
+            tokio::spawn(linger(tasks, attempt));
+            return Err(error);
+        }
+    }
+    context.progress.finish();
+    let payloads = std::mem::take(&mut *context.payloads());
+    Ok(update::assemble(context.job.codec, payloads.iter().map(|payload| payload.as_slice())))
+}
+
+/// Goes on with what can still be done for others, for a while.
+async fn linger(mut tasks: JoinSet<Result<(), ReduceError>>, attempt: Attempt) {
+    let rest = async { while tasks.join_next().await.is_some() {} };
+    drop(tokio::time::timeout(LINGER, rest).await);
+    tasks.shutdown().await;
+    drop(attempt);
+}
+
+/// This node's own part, encoded and decoded as everybody else's is.
+async fn add_own(context: Arc<Context>) -> Result<(), ReduceError> {
+    let mut desk = Desk::new(&context);
+    for chunk in context.owners.segment(context.me) {
+        desk.encode_own(&context, chunk)?;
+        desk.add(&context, chunk, context.me).await?;
+        // Between chunks others have their turn: with one member nothing here ever waits.
+        tokio::task::yield_now().await;
+    }
+    Ok(())
+}
+
+async fn write(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -> Result<(), ReduceError> {
+    let to = context.members[place];
+    let stream = links.open(to).await;
+    let mut stream = stream.map_err(|e| fault(to, PeerFault::Unreachable(e.to_string())))?;
+    write_frames(&mut stream, &context, place).await?;
+    tokio::spawn(close(stream));
+    Ok(())
+}
+
+async fn write_frames(stream: &mut BulkStream, context: &Context, place: usize) -> Result<(), ReduceError> {
+    let lost = |error| fault(context.members[place], PeerFault::Lost(error));
+    stream.write_all(&opening::encode(&context.job.run, &context.job.key)).await.map_err(lost)?;
+    let mut desk = Desk::new(context);
+    let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
+    for chunk in context.owners.segment(place) {
+        desk.encode_own(context, chunk)?;
+        fill_frame(&mut frame, &context.scope, FrameKind::Contrib, chunk, &desk.payload);
+        // Counted before it leaves: the sum may be back before we are.
+        context.sent[place].fetch_add(1, Ordering::AcqRel);
+        stream.write_all(&frame).await.map_err(lost)?;
+        context.progress.add(frame.len());
+    }
+    for (index, chunk) in context.owners.segment(context.me).enumerate() {
+        if *context.finished.borrow() <= index {
+            // The member shall have all that there is while we wait.
+            stream.flush().await.map_err(lost)?;
+        }
+        let mut nothing = [0];
+        let payload = tokio::select! {
+            biased;
+            payload = context.finished(index, chunk) => payload,
+            // The member writes nothing here: this returns when it has let go, which writing would show too late.
+            _ = stream.read(&mut nothing) => return Err(lost(std::io::ErrorKind::BrokenPipe.into())),
+        };
+        fill_frame(&mut frame, &context.scope, FrameKind::Reduced, chunk, &payload);
+        stream.write_all(&frame).await.map_err(lost)?;
+        context.progress.add(frame.len());
+    }
+    stream.flush().await.map_err(lost)
+}
+
+async fn read(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -> Result<(), ReduceError> {
+    let from = context.members[place];
+    let stream = links.accept(context.job.key, from).await;
+    let mut stream = stream::reader(stream.map_err(|error| fault(from, PeerFault::Silent(error)))?);
+    let mut desk = Desk::new(&context);
+    for chunk in context.owners.segment(context.me) {
+        let read = read_frame(&mut stream, &context.scope, FrameKind::Contrib, chunk, &mut desk.payload).await;
+        read.map_err(|e| fault(from, e))?;
+        context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
+        desk.add(&context, chunk, place).await?;
+    }
+    for (index, chunk) in context.owners.segment(place).enumerate() {
+        let read = read_frame(&mut stream, &context.scope, FrameKind::Reduced, chunk, &mut desk.payload).await;
+        read.map_err(|e| fault(from, e))?;
+        if context.sent[place].load(Ordering::Acquire) <= index {
+            return Err(fault(from, PeerFault::Early { chunk }));
+        }
+        let elements = update::chunk_elements(context.scope.elements, chunk).len();
+        let refused = |source| fault(from, PeerFault::Payload { chunk, source });
+        desk.coder.check(&desk.payload, elements).map_err(refused)?;
+        context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
+        context.put(chunk, desk.payload.clone());
+    }
+    tokio::spawn(expect_end(stream, from));
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "owners_test.rs"]
+mod tests;

@@ -1,0 +1,71 @@
+//! One bulk stream of an attempt: frames in, frames out, and its end.
+
+use super::error::{PeerFault, ReduceError};
+use crate::net::BulkStream;
+use starling_protocol::NodeId;
+use starling_protocol::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, FrameScope};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+
+/// How long a finished stream is kept to be closed in order.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that a reader takes from the transport at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// A stream that arrived, ready to be read frame by frame.
+pub(super) fn reader(stream: BulkStream) -> BufReader<BulkStream> {
+    BufReader::with_capacity(READ_BYTES, stream)
+}
+
+/// Makes `frame` the frame of a chunk's payload: header and payload leave in one write.
+pub(super) fn fill_frame(frame: &mut Vec<u8>, scope: &FrameScope, kind: FrameKind, chunk: usize, payload: &[u8]) {
+    frame.clear();
+    frame.extend_from_slice(&FrameHeader::new(scope, kind, chunk, payload).encode());
+    frame.extend_from_slice(payload);
+}
+
+/// Reads the frame that is due, and no other, into `payload`.
+pub(super) async fn read_frame(
+    stream: &mut BufReader<BulkStream>,
+    scope: &FrameScope,
+    kind: FrameKind,
+    chunk: usize,
+    payload: &mut Vec<u8>,
+) -> Result<(), PeerFault> {
+    let mut header = [0; FRAME_HEADER_BYTES];
+    stream.read_exact(&mut header).await.map_err(PeerFault::Lost)?;
+    let header = FrameHeader::decode(&header)?;
+    header.belongs_to(scope)?;
+    if header.kind != kind || header.chunk as usize != chunk {
+        let (got, got_chunk) = (header.kind, header.chunk);
+        return Err(PeerFault::OutOfOrder { expected: kind, expected_chunk: chunk, got, got_chunk });
+    }
+    // At most FRAME_PAYLOAD_BYTES_MAX: decoding has checked it.
+    payload.resize(header.payload_len(), 0);
+    stream.read_exact(payload).await.map_err(PeerFault::Lost)?;
+    Ok(header.check_payload(payload)?)
+}
+
+pub(super) fn fault(suspect: NodeId, fault: PeerFault) -> ReduceError {
+    ReduceError::Peer { suspect, fault }
+}
+
+/// Closes a stream in order, so that its last bytes are not lost with it.
+pub(super) async fn close(mut stream: BulkStream) {
+    let closing = async {
+        stream.shutdown().await?;
+        // The reader writes nothing: this returns when it has read all and let go.
+        stream.read(&mut [0]).await
+    };
+    // Whatever happens now does not matter to an attempt that is done.
+    drop(tokio::time::timeout(CLOSE_TIMEOUT, closing).await);
+}
+
+/// Counts a peer that goes on after its last frame.
+pub(super) async fn expect_end(mut stream: BufReader<BulkStream>, from: NodeId) {
+    let mut more = [0];
+    if let Ok(Ok(1)) = tokio::time::timeout(CLOSE_TIMEOUT, stream.read(&mut more)).await {
+        tracing::debug!(peer = %from.short(), "more data after the last frame of an attempt");
+        metrics::counter!("starling_refused_total", "reason" => "reduce_trailing").increment(1);
+    }
+}

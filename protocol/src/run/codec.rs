@@ -1,0 +1,125 @@
+//! Which codec, and which engine: how a round's updates travel.
+
+use crate::limits::TOPK_K_MAX;
+use crate::wire::number::numbered;
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::ser::SerializeTuple;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// How a vector of f32 is written on the wire (`protocol.md` §10). On the wire it is its number, and with top-k its k.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Codec {
+    Bf16,
+    Int8,
+    Int4,
+    /// The `k` (1 to [`TOPK_K_MAX`]) largest of each 4096.
+    TopK {
+        k: u16,
+    },
+}
+
+impl Codec {
+    /// The highest number of a codec, from 1.
+    pub const NUMBER_MAX: u8 = 4;
+
+    /// The number on the wire.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Bf16 => 1,
+            Self::Int8 => 2,
+            Self::Int4 => 3,
+            Self::TopK { .. } => 4,
+        }
+    }
+
+    /// The name in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+            Self::TopK { .. } => "top-k",
+        }
+    }
+
+    /// Whether the length of a payload follows from its elements alone.
+    pub const fn is_fixed(self) -> bool {
+        !matches!(self, Self::TopK { .. })
+    }
+
+    /// Whether sums may be written with it again and again, as a ring does at each hop. The noise of int4 grows with the
+    /// ring's length, and top-k would forget at each hop what the ones before have kept (`algorithms.md` §3.2).
+    pub const fn suits_rings(self) -> bool {
+        matches!(self, Self::Bf16 | Self::Int8)
+    }
+}
+
+impl fmt::Display for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TopK { k } => write!(f, "top-k {k}/4096"),
+            fixed => f.write_str(fixed.name()),
+        }
+    }
+}
+
+impl Serialize for Codec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::TopK { k } => {
+                let mut parts = serializer.serialize_tuple(2)?;
+                parts.serialize_element(&self.number())?;
+                parts.serialize_element(k)?;
+                parts.end()
+            }
+            fixed => {
+                let mut parts = serializer.serialize_tuple(1)?;
+                parts.serialize_element(&fixed.number())?;
+                parts.end()
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Codec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Parts;
+
+        impl<'de> Visitor<'de> for Parts {
+            type Value = Codec;
+
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("a codec's number, and k behind that of top-k")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut parts: A) -> Result<Codec, A::Error> {
+                match parts.next_element::<u8>()? {
+                    Some(1) => Ok(Codec::Bf16),
+                    Some(2) => Ok(Codec::Int8),
+                    Some(3) => Ok(Codec::Int4),
+                    Some(4) => match parts.next_element::<u16>()? {
+                        Some(k @ 1..=TOPK_K_MAX) => Ok(Codec::TopK { k }),
+                        Some(k) => Err(A::Error::custom(format_args!("top-k of {k}, must be 1 to {TOPK_K_MAX}"))),
+                        None => Err(A::Error::invalid_length(1, &self)),
+                    },
+                    Some(number) => Err(A::Error::custom(format_args!("unknown codec {number}"))),
+                    None => Err(A::Error::invalid_length(0, &self)),
+                }
+            }
+        }
+        deserializer.deserialize_tuple(2, Parts)
+    }
+}
+
+/// Who adds up what. The numbers are on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EngineKind {
+    /// Partial sums travel around a ring, then finished ones do: few connections.
+    Ring = 1,
+    /// Each chunk is added up by one member and sent to all: two hops, however many members there are.
+    Owners = 2,
+}
+
+numbered!(EngineKind, "engine", { Ring = "ring", Owners = "owners" });

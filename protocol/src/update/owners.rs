@@ -1,0 +1,178 @@
+//! The owners' reduction: every chunk has one member that adds it up (`algorithms.md` §4.1, "butterfly").
+//!
+//! Members stand by ascending id. Each encodes its pseudo-gradient once, *not* weighted, and sends each owner its chunks;
+//! the owner decodes the payloads, multiplies each by its member's weight, adds them up in that one order and encodes the
+//! sum once; D is the owners' payloads in order. What a member leaves out in encoding, and an owner in encoding sums, it
+//! may offer again later: nobody else's bits depend on that but through what it sends.
+
+use super::{assemble, chunk_elements, chunks};
+use crate::NodeId;
+use crate::codec::{self, CodecError};
+use crate::run::Codec;
+use std::ops::Range;
+
+/// No owner has more than this share of the chunks when there are more than two members, and with four or more at least
+/// [`OWNERS_MIN`] have some: one bad owner must not spoil all.
+const SHARE_MAX: f64 = 0.5;
+const OWNERS_MIN: usize = 3;
+/// Share of an owner that is one only so that there are enough.
+const SHARE_ADDED: f64 = 0.125;
+
+/// Members in the order in which they own chunks and are added up.
+pub fn order(members: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
+    let mut members: Vec<_> = members.into_iter().collect();
+    members.sort_unstable();
+    members.dedup();
+    members
+}
+
+/// Which member owns which chunks: contiguous segments in the members' order, some of them empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owners {
+    /// Where each segment ends.
+    ends: Vec<usize>,
+}
+
+impl Owners {
+    /// Deals `chunks` to members whose upload bandwidths are `kbps`, so that the slowest is done as early as possible;
+    /// to all alike if one of them is 0, which is not measured.
+    ///
+    /// With S the encoded size, member i sends its contribution and, as an owner of the share f of all chunks, each sum to
+    /// M - 2 more than it saves: `S (1 + (M - 2) f) / B` takes it so long. The least of the largest is reached where all
+    /// owners take equally long and the others, which are slower without owning anything, own nothing.
+    pub fn new(kbps: &[u32], chunks: usize) -> Self {
+        let quotas: Vec<f64> = shares(kbps).iter().map(|share| share * chunks as f64).collect();
+        let mut counts: Vec<usize> = quotas.iter().map(|quota| quota.floor() as usize).collect();
+        // The largest remainders take what is left, of equal ones the first.
+        let mut order: Vec<usize> = (0..quotas.len()).collect();
+        let rest = |place: usize| quotas[place] - quotas[place].floor();
+        order.sort_by(|a, b| rest(*b).total_cmp(&rest(*a)).then(a.cmp(b)));
+        let left = chunks.saturating_sub(counts.iter().sum());
+        for place in order.into_iter().cycle().take(if counts.is_empty() { 0 } else { left }) {
+            counts[place] += 1;
+        }
+        let mut end = 0;
+        let ends = counts.iter().map(|count| {
+            end = (end + count).min(chunks);
+            end
+        });
+        Self { ends: ends.collect() }
+    }
+
+    pub fn members(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The chunks of the member at `place`; none beyond the last.
+    pub fn segment(&self, place: usize) -> Range<usize> {
+        let end = self.ends.get(place).copied().unwrap_or(0);
+        let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        start.min(end)..end
+    }
+
+    /// The place of the member that owns `chunk`.
+    pub fn owner(&self, chunk: usize) -> Option<usize> {
+        let place = self.ends.partition_point(|end| *end <= chunk);
+        (place < self.ends.len()).then_some(place)
+    }
+}
+
+/// What part of the chunks each member should own; together 1.
+fn shares(kbps: &[u32]) -> Vec<f64> {
+    let members = kbps.len();
+    let mut shares = vec![0.0; members];
+    if kbps.contains(&0) || members < 2 {
+        shares.fill(1.0 / members.max(1) as f64);
+        return shares;
+    }
+    let total: f64 = kbps.iter().map(|b| f64::from(*b)).sum();
+    if members == 2 {
+        return kbps.iter().map(|b| f64::from(*b) / total).collect();
+    }
+    let mut order: Vec<usize> = (0..members).collect();
+    order.sort_by(|a, b| kbps[*b].cmp(&kbps[*a]).then(a.cmp(b)));
+    let fastest: Vec<f64> = order.iter().map(|place| f64::from(kbps[*place])).collect();
+    let dealt = cap(deal(&fastest));
+    for (place, share) in order.into_iter().zip(dealt) {
+        shares[place] = share;
+    }
+    shares
+}
+
+/// The closed form of `algorithms.md` §4.3, for three and more bandwidths from the fastest to the slowest.
+fn deal(fastest: &[f64]) -> Vec<f64> {
+    let (members, more) = (fastest.len(), (fastest.len() - 2) as f64);
+    let (mut together, mut best) = (0.0, vec![1.0]);
+    for owners in 1..=members {
+        together += fastest[owners - 1];
+        let time = (owners as f64 + more) / together;
+        let share = |b: &f64| (time * b - 1.0) / more;
+        if share(&fastest[owners - 1]) >= 0.0 {
+            best = fastest[..owners].iter().map(share).collect();
+        }
+    }
+    let least = if members > OWNERS_MIN { OWNERS_MIN } else { 2 };
+    let added = least.saturating_sub(best.len());
+    best.iter_mut().for_each(|share| *share *= 1.0 - added as f64 * SHARE_ADDED);
+    best.resize(best.len() + added, SHARE_ADDED);
+    best.resize(members, 0.0);
+    best
+}
+
+/// Deals what the first has beyond the most to the other owners; nobody else can have so much.
+fn cap(mut shares: Vec<f64>) -> Vec<f64> {
+    let owners = shares.iter().filter(|share| **share > 0.0).count();
+    let Some(beyond) = shares.first().map(|first| first - SHARE_MAX).filter(|beyond| *beyond > 0.0) else {
+        return shares;
+    };
+    if owners > 1 {
+        shares[0] = SHARE_MAX;
+        shares[1..owners].iter_mut().for_each(|share| *share += beyond / (owners - 1) as f64);
+    }
+    shares
+}
+
+/// The sum of one chunk from its payloads and their weights, in the members' order: from zeros, one product and one sum a
+/// member and element, each rounded to f32.
+///
+/// # Errors
+/// The place of a payload that is not canonical, and why.
+pub fn sum(codec: Codec, parts: &[(f32, &[u8])], elements: usize) -> Result<Vec<f32>, (usize, CodecError)> {
+    let (mut sum, mut part) = (vec![0.0f32; elements], vec![0.0f32; elements]);
+    for (place, (weight, payload)) in parts.iter().enumerate() {
+        codec::decode(codec, payload, &mut part).map_err(|error| (place, error))?;
+        for (sum, x) in sum.iter_mut().zip(&part) {
+            *sum += *x * *weight;
+        }
+    }
+    Ok(sum)
+}
+
+/// The update of members that contribute `contributions`, *not* weighted and of equal length, with these weights, in the
+/// members' order. Who owns a chunk changes nothing in its sum.
+pub fn reduce(codec: Codec, weights: &[f32], contributions: &[&[f32]]) -> Result<Vec<u8>, CodecError> {
+    let elements = contributions.first().map_or(0, |c| c.len());
+    if let Some(other) = contributions.iter().find(|c| c.len() != elements) {
+        return Err(CodecError::Length { elements, expected: 4 * elements, actual: 4 * other.len() });
+    }
+    let mut payloads = Vec::with_capacity(chunks(elements));
+    for chunk in 0..chunks(elements) {
+        let range = chunk_elements(elements, chunk);
+        let mut sent = Vec::with_capacity(contributions.len());
+        for contribution in contributions {
+            let mut payload = Vec::new();
+            codec::encode(codec, &contribution[range.clone()], &mut payload)?;
+            sent.push(payload);
+        }
+        let parts: Vec<(f32, &[u8])> = weights.iter().copied().zip(sent.iter().map(Vec::as_slice)).collect();
+        let sum = sum(codec, &parts, range.len()).map_err(|(_, error)| error)?;
+        let mut payload = Vec::new();
+        codec::encode(codec, &sum, &mut payload)?;
+        payloads.push(payload);
+    }
+    Ok(assemble(codec, payloads.iter().map(Vec::as_slice)))
+}
+
+#[cfg(test)]
+#[path = "owners_test.rs"]
+mod tests;

@@ -1,0 +1,135 @@
+use super::*;
+use crate::limits::CHUNK_ELEMENTS;
+use crate::update;
+use proptest::prelude::*;
+
+const CODECS: [Codec; 4] = [Codec::Bf16, Codec::Int8, Codec::Int4, Codec::TopK { k: 256 }];
+
+proptest! {
+    #[test]
+    fn every_chunk_has_exactly_one_owner(kbps in prop::collection::vec(0u32..5_000_000, 1..40), chunks in 0usize..400) {
+        let owners = Owners::new(&kbps, chunks);
+        let mut next = 0;
+        for place in 0..kbps.len() {
+            let segment = owners.segment(place);
+            prop_assert_eq!(segment.start, next);
+            for chunk in segment.clone() {
+                prop_assert_eq!(owners.owner(chunk), Some(place));
+            }
+            next = segment.end;
+        }
+        prop_assert_eq!(next, chunks);
+        prop_assert_eq!((owners.owner(chunks), owners.owner(usize::MAX)), (None, None));
+        prop_assert_eq!(owners.members(), kbps.len());
+        prop_assert!(owners.segment(kbps.len()).is_empty());
+    }
+
+    #[test]
+    fn the_slowest_is_done_as_early_as_bisection_finds(kbps in prop::collection::vec(10_000u32..10_000_000, 3..33)) {
+        let mut fastest: Vec<f64> = kbps.iter().map(|b| f64::from(*b)).collect();
+        fastest.sort_by(|a, b| b.total_cmp(a));
+        let more = (fastest.len() - 2) as f64;
+        // The closed form by itself: caps and added owners are made from it afterwards.
+        let owned = |time: f64| fastest.iter().map(|b| ((time * b - 1.0) / more).max(0.0)).sum::<f64>();
+        let (mut low, mut high) = (0.0, 1.0);
+        for _ in 0..200 {
+            let middle = (low + high) / 2.0;
+            if owned(middle) < 1.0 { low = middle } else { high = middle }
+        }
+        let shares = deal(&fastest);
+        let alone = shares.iter().filter(|share| **share > 0.0 && **share != SHARE_ADDED).count();
+        if alone >= OWNERS_MIN {
+            for (share, b) in shares.iter().zip(&fastest).take(alone) {
+                prop_assert!((share - (high * b - 1.0) / more).abs() < 1e-9);
+            }
+        }
+        prop_assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+        let owning = shares.iter().filter(|share| **share > 0.0).count();
+        prop_assert!(owning >= 3.min(kbps.len() - 1));
+    }
+
+    #[test]
+    fn nobody_owns_more_than_half(kbps in prop::collection::vec(1u32..u32::MAX, 3..20)) {
+        let shares = shares(&kbps);
+        prop_assert!(shares.iter().all(|share| (0.0..=SHARE_MAX + 1e-9).contains(share)), "{shares:?}");
+        prop_assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+    }
+
+    /// An owner adds in the members' order, however late a payload comes; here each member is late in turn.
+    #[test]
+    fn the_sum_is_that_of_the_weighted_values(
+        members in 1usize..7,
+        elements in 1usize..CHUNK_ELEMENTS + 300,
+        tokens in prop::collection::vec(1u64..1_000_000, 7),
+    ) {
+        let total: u64 = tokens[..members].iter().sum();
+        let weights: Vec<f32> = tokens[..members].iter().map(|t| update::weight(*t, total)).collect();
+        let vectors: Vec<Vec<f32>> = (0..members).map(|m| vector(m, elements)).collect();
+        let views: Vec<&[f32]> = vectors.iter().map(Vec::as_slice).collect();
+        for codec in CODECS {
+            let reduced = reduce(codec, &weights, &views).unwrap();
+            let mut expect = vec![0.0f32; elements];
+            for (weight, vector) in weights.iter().zip(&vectors) {
+                let mut decoded = vec![0.0; elements];
+                update::decode(codec, &update::encode(codec, vector).unwrap(), &mut decoded).unwrap();
+                expect.iter_mut().zip(&decoded).for_each(|(e, d)| *e += weight * d);
+            }
+            prop_assert!(reduced == update::encode(codec, &expect).unwrap(), "{}", codec);
+        }
+    }
+}
+
+fn vector(member: usize, elements: usize) -> Vec<f32> {
+    (0..elements).map(|e| ((e * (2 * member + 3) % 1999) as f32 - 999.0) * 1e-5 / (1 + e % 7) as f32).collect()
+}
+
+#[test]
+fn unmeasured_members_own_alike() {
+    for members in 1..9 {
+        for chunks in [0, 1, members, 3 * members + 2] {
+            let owners = Owners::new(&vec![0; members], chunks);
+            let lengths: Vec<usize> = (0..members).map(|place| owners.segment(place).len()).collect();
+            assert!(lengths.iter().all(|l| *l == chunks / members || *l == chunks.div_ceil(members)), "{lengths:?}");
+            assert_eq!(lengths.iter().sum::<usize>(), chunks);
+        }
+    }
+    assert_eq!(Owners::new(&[], 0).owner(0), None);
+    // One that is not measured makes all of them equal: its share would be a guess.
+    assert_eq!(Owners::new(&[1000, 0, 10], 30), Owners::new(&[0; 3], 30));
+}
+
+#[test]
+fn two_own_in_proportion_and_slow_ones_nothing() {
+    assert_eq!(Owners::new(&[300, 100], 40).segment(0), 0..30);
+    // xi = S (3 + 2) / 3000 for three of 1000 each: the fourth, at 100, is slower by its own contribution alone.
+    let owners = Owners::new(&[1000, 1000, 100, 1000], 30);
+    assert_eq!([0, 1, 2, 3].map(|place| owners.segment(place).len()), [10, 10, 0, 10]);
+    // The fastest would own all; it may own half, and two more are owners.
+    let owners = Owners::new(&[1_000_000, 10, 10, 10], 16);
+    assert_eq!([0, 1, 2, 3].map(|place| owners.segment(place).len()), [8, 4, 4, 0]);
+}
+
+#[test]
+fn members_stand_by_id_and_once() {
+    let ids = |fills: &[u8]| -> Vec<NodeId> { fills.iter().map(|fill| NodeId([*fill; 32])).collect() };
+    assert_eq!(order(ids(&[3, 1, 2, 1])), ids(&[1, 2, 3]));
+}
+
+#[test]
+fn a_payload_that_is_not_canonical_names_its_member() {
+    let good = update::encode(Codec::Int8, &[1.0, -1.0]).unwrap();
+    let bad = [0x80, 0x3f, 0x80, 0x00];
+    let (place, error) = sum(Codec::Int8, &[(0.5, &good), (0.5, &bad)], 2).unwrap_err();
+    assert_eq!((place, error.reason()), (1, "bad_quant"));
+    assert!(matches!(reduce(Codec::Int8, &[0.5, 0.5], &[&[1.0], &[1.0, 2.0]]), Err(CodecError::Length { .. })));
+}
+
+/// As text, so that another implementation can be held to it.
+#[test]
+fn golden_sum() {
+    let (a, b): (Vec<f32>, Vec<f32>) = ((0..6).map(|i| i as f32 * 0.25 - 0.5).collect(), vec![0.125; 6]);
+    let hex = |codec| data_encoding::HEXLOWER.encode(&reduce(codec, &[0.25, 0.75], &[&a, &b]).unwrap());
+    assert_eq!([Codec::Bf16, Codec::Int4, Codec::TopK { k: 1024 }].map(hex), GOLDEN);
+}
+
+const GOLDEN: [&str; 3] = ["00bd003dc03d203e603e903e", "263d4f6172", "080000000200c03d403e7102"];
