@@ -3,6 +3,7 @@
 
 use super::Engine;
 use super::attempt::set_digest;
+use super::clock::Moment;
 use super::decision::{ATTEMPTS_MAX, Instance};
 use super::round::{Round, Training};
 use super::succession::{SignedReady, merging};
@@ -40,10 +41,14 @@ impl Engine {
         self.note_quorum_ready();
         self.cut_short_if_late();
         self.give_way_to_rival();
-        let Some(round) = &self.round else { return };
-        if round.attempt == 0 {
+        if self.round.as_ref().is_some_and(|round| round.attempt == 0) {
             self.gather_expected();
-        } else if self.votes() {
+        }
+        // Attempt 0 may have failed this very moment.
+        if self.round.as_ref().is_none_or(|round| round.attempt == 0) {
+            return;
+        }
+        if self.votes() {
             self.vote_on_set();
         } else {
             self.begin_told();
@@ -64,13 +69,27 @@ impl Engine {
     /// may take as long again as the quorum took; a learner gets a tenth of that, and the time by which it may have begun
     /// later.
     fn allowance(&self, round: &Round) -> Option<(u64, u64, u64)> {
+        let (since, voters, learners) = self.allowances(round)?;
+        Some((self.now.since(since), voters, learners))
+    }
+
+    fn allowances(&self, round: &Round) -> Option<(Moment, u64, u64)> {
         let since = round.quorum_ready_at?;
         let took = since.since(round.began);
         let voters = took.clamp(self.timing.patience_min, self.timing.patience_max);
         let least = LEARNER_GRACE.0.max(2 * self.slowest_rtt()).min(LEARNER_GRACE.1);
         let learners = (took / 10).clamp(least, LEARNER_GRACE.1);
         let lag = self.learners_lag().min(LEARNER_GRACE.1);
-        Some((self.now.since(since), voters, learners.min(voters) + lag))
+        Some((since, voters, learners.min(voters) + lag))
+    }
+
+    /// When time alone changes what this node does to complete attempt 0: half of what is allowed, and all of it.
+    pub(super) fn assembly_deadlines(&self, round: &Round) -> impl Iterator<Item = Moment> + use<> {
+        let allowances = self.allowances(round).filter(|_| round.attempt == 0);
+        let of = |(since, voters, learners): (Moment, u64, u64)| {
+            [voters / 2, voters, learners / 2, learners].map(|allowed| since.plus(allowed))
+        };
+        allowances.into_iter().flat_map(of)
     }
 
     /// The others are done: ends the own inner steps in time to be counted.

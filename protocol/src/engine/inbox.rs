@@ -103,8 +103,8 @@ impl Engine {
         }
         let now = self.now;
         let Some(peer) = self.entry(from) else { return self.refuse(from, Refusal::Full) };
-        if peer.meet(hello.boot, now) == Incarnation::Cloned {
-            return self.refuse(from, Refusal::IdentityInUse);
+        if peer.meet(hello.boot, now) == Incarnation::Former {
+            return self.stale(from);
         }
         peer.greeted = true;
         peer.heard_at = now;

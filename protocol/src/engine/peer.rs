@@ -13,8 +13,6 @@ use std::collections::BTreeMap;
 pub const PEERS_MAX: usize = MEMBERS_MAX + 256;
 /// READYs kept of one peer: of this round, and of the next, since a peer may be a record ahead.
 const READYS_MAX: usize = 2;
-/// Former starts of a peer's process that are remembered.
-const BOOTS_MAX: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Peer {
@@ -25,9 +23,9 @@ pub(super) struct Peer {
     pub refused: bool,
     /// It said that it goes away.
     pub left: bool,
-    /// Start of its process, and the starts before that on this connection.
+    /// Start of its process, and whether it was named on the connection that there is now.
     pub boot: Option<u64>,
-    former_boots: Vec<u64>,
+    introduced: bool,
     /// A later start of its key whose Hello was passed on to it.
     pub namesake: Option<u64>,
     /// The register that it speaks from, and the newest place that it has signed under one.
@@ -65,8 +63,8 @@ pub(super) enum Incarnation {
     Same,
     /// Its process was started anew.
     Restarted,
-    /// A start that had been followed by another on this very connection speaks again.
-    Cloned,
+    /// On this very connection a later start has spoken: an old word came late.
+    Former,
 }
 
 impl Peer {
@@ -78,19 +76,14 @@ impl Peer {
     /// Takes note of the start of the peer's process. What a former process said of the round does not bind the new
     /// one, which has lost it.
     pub fn meet(&mut self, boot: u64, now: Moment) -> Incarnation {
-        match self.boot {
-            None => {
-                self.boot = Some(boot);
-                Incarnation::First
-            }
+        if self.boot.is_some_and(|before| boot < before) && self.introduced {
+            return Incarnation::Former;
+        }
+        self.introduced = true;
+        match self.boot.replace(boot) {
+            None => Incarnation::First,
             Some(before) if before == boot => Incarnation::Same,
-            Some(_) if self.former_boots.contains(&boot) => Incarnation::Cloned,
-            Some(before) => {
-                if self.former_boots.len() == BOOTS_MAX {
-                    self.former_boots.remove(0);
-                }
-                self.former_boots.push(before);
-                self.boot = Some(boot);
+            Some(_) => {
                 self.restarted_at = Some(now);
                 self.left = false;
                 self.pace = Pace::default();
@@ -106,7 +99,7 @@ impl Peer {
 
     /// On the next connection another process may speak, also one that was started before.
     pub fn end_of_channel(&mut self) {
-        self.former_boots.clear();
+        self.introduced = false;
         self.namesake = None;
     }
 
@@ -233,13 +226,11 @@ mod tests {
         assert_eq!(peer.meet(2, now), Incarnation::Restarted);
         assert_eq!(peer.restarted_at, Some(now));
         assert_eq!(peer.take_ready(signed(4, 1, 2)), Ok(()));
-        assert_eq!(peer.meet(1, now), Incarnation::Cloned);
-        for boot in 3..30 {
-            assert_eq!(peer.meet(boot, now), Incarnation::Restarted);
-        }
-        assert_eq!(peer.former_boots.len(), BOOTS_MAX);
+        assert_eq!(peer.meet(1, now), Incarnation::Former, "its word came late");
+        assert_eq!(peer.boot, Some(2));
         peer.end_of_channel();
-        assert_eq!(peer.meet(28, now), Incarnation::Restarted, "another connection");
+        assert_eq!(peer.meet(1, now), Incarnation::Restarted, "another connection");
+        assert_eq!((peer.meet(1, now), peer.boot), (Incarnation::Same, Some(1)));
     }
 
     #[test]

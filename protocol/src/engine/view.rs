@@ -363,6 +363,7 @@ impl Engine {
         let fetches = round.fetching.values().map(|fetching| fetching.not_before);
         let others = votes.into_iter().chain(fork).chain(fetches).chain([round.not_before]);
         let settle = (round.training == Training::Due).then(|| round.began.plus(self.timing.settle));
-        graces.chain(others).chain(settle).filter(|at| !at.passed(self.now)).fold(next, Moment::min)
+        let assembly = self.assembly_deadlines(round);
+        graces.chain(others).chain(settle).chain(assembly).filter(|at| !at.passed(self.now)).fold(next, Moment::min)
     }
 }
