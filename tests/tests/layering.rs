@@ -25,7 +25,6 @@ const OURS: &[(&str, &[&str])] = &[
             "starling-data",
             "starling-store",
             "starling-node",
-            "starling-benches",
         ],
     ),
     (
@@ -37,6 +36,7 @@ const OURS: &[(&str, &[&str])] = &[
             "starling-data",
             "starling-store",
             "starling-node",
+            "starling-tests",
         ],
     ),
 ];
