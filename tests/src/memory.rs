@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 
 /// Read at once.
 const PIECE: usize = 1 << 20;
+/// Memory is there, or not, in pages of at least this size.
+const PAGE: usize = 4096;
 
 /// Replaces each occurrence of `pattern`, at addresses that are multiples of four, in the writable memory of a process
 /// that we may trace (a child, or any as root). Returns how many there were.
@@ -36,8 +38,8 @@ fn replace_in(memory: &File, start: u64, end: u64, pattern: &[u8], with: &[u8]) 
     let (mut at, mut replaced) = (start, 0);
     while at < end {
         let room = bytes.len().min(usize::try_from(end - at)?);
-        // What was unmapped meanwhile, or cannot be read at all, holds nothing of ours.
-        let Ok(read) = memory.read_at(&mut bytes[..room], at) else { break };
+        // What was unmapped meanwhile, or cannot be read at all, holds nothing of ours; what lies behind it may.
+        let read = memory.read_at(&mut bytes[..room], at).unwrap_or(0);
         let piece = &bytes[..read];
         for offset in (0..read.saturating_sub(pattern.len() - 1)).step_by(4).take_while(|offset| *offset < PIECE) {
             if piece[offset..].starts_with(pattern) {
@@ -45,7 +47,8 @@ fn replace_in(memory: &File, start: u64, end: u64, pattern: &[u8], with: &[u8]) 
                 replaced += 1;
             }
         }
-        at += PIECE as u64;
+        let whole = read == room;
+        at += if whole { PIECE } else { (read / PAGE * PAGE).max(PAGE) } as u64;
     }
     Ok(replaced)
 }
