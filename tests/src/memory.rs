@@ -1,20 +1,27 @@
 //! Another process's memory, changed behind its back: what a faulty memory module does.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 /// Read at once.
 const PIECE: usize = 1 << 20;
 /// Memory is there, or not, in pages of at least this size.
 const PAGE: usize = 4096;
+/// A process that is not at rest by then never will be.
+const REST: Duration = Duration::from_secs(10);
 
 /// Replaces each occurrence of `pattern`, at addresses that are multiples of four, in the writable memory of a process
 /// that we may trace (a child, or any as root). Returns how many there were.
 ///
+/// The process stands still meanwhile: all copies change at once, as far as it can tell.
+///
 /// # Errors
-/// The system does not let us; or pattern and replacement differ in length.
+/// The system does not let us; the process does not stop; or pattern and replacement differ in length.
 pub fn replace(process: u32, pattern: &[u8], with: &[u8]) -> anyhow::Result<usize> {
     anyhow::ensure!(pattern.len() == with.len() && pattern.len() >= 4, "as many bytes as before, and at least four");
+    let _stopped = Stopped::new(process)?;
     let maps = std::fs::read_to_string(format!("/proc/{process}/maps"))?;
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{process}/mem"))?;
     let mut replaced = 0;
@@ -22,6 +29,52 @@ pub fn replace(process: u32, pattern: &[u8], with: &[u8]) -> anyhow::Result<usiz
         replaced += replace_in(&memory, start, end, pattern, with)?;
     }
     Ok(replaced)
+}
+
+/// A process that goes on when this is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    /// Stops all threads of the process, and waits until they stand.
+    fn new(process: u32) -> anyhow::Result<Self> {
+        let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| anyhow::anyhow!("{process} is no process"))?;
+        kill_process(pid, Signal::STOP)?;
+        let stopped = Self(pid);
+        let deadline = Instant::now() + REST;
+        while !all_stand(process)? {
+            anyhow::ensure!(Instant::now() < deadline, "process {process} does not stop");
+            std::thread::yield_now();
+        }
+        Ok(stopped)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
+fn all_stand(process: u32) -> anyhow::Result<bool> {
+    for thread in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        match std::fs::read_to_string(thread?.path().join("stat")) {
+            // It may have ended since it was listed.
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            stat => {
+                if !stands(&stat?) {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Whether a line of `stat` is of a stopped or ended thread. Its name, in parentheses, may hold anything.
+fn stands(stat: &str) -> bool {
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('T' | 't' | 'Z' | 'X'))
 }
 
 /// The range of a line of `maps` whose memory may be read and written.
@@ -62,5 +115,11 @@ mod tests {
         assert_eq!(writable("7f00-7f10 rw-p 00000000 00:00 0 [heap]"), Some((0x7f00, 0x7f10)));
         assert_eq!(writable("7f00-7f10 r--p 00000000 00:00 0"), None);
         assert_eq!(writable("nonsense"), None);
+    }
+
+    #[test]
+    fn threads_stand_when_the_kernel_says_so() {
+        assert!(stands("17 (a) R (b) T 1 17"));
+        assert!(!stands("17 (a) T (b) R 1 17") && !stands("nonsense"));
     }
 }

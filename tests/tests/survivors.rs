@@ -198,10 +198,6 @@ fn newest(node: &Process) -> Value {
 }
 
 /// Nothing is learnt, so the state stays what the run began with, and can be found in a process's memory.
-/// Flocks in which a flipped bit is tried, and how long it may go unnoticed.
-const TRIES: usize = 8;
-const NOTICED: Duration = Duration::from_secs(10);
-
 #[test]
 fn who_has_another_result_than_the_flock_fetches_the_state_and_is_back() {
     let model = ModelConfig::preset("0.1m").expect("a preset");
@@ -210,28 +206,20 @@ fn who_has_another_result_than_the_flock_fetches_the_state_and_is_back() {
     let sound = bytes(&theta[1_000..1_016]);
     let mut faulty = sound.clone();
     faulty[20] ^= 0x10;
-    // On a busy machine a flip now and then has no effect (docs/next.md); then another flock is tried.
-    let mut noticed = None;
-    for _ in 0..TRIES {
-        let (folder, flock) = flock("1e-30", "");
-        let mut nodes = nodes(&flock, 3);
-        let mark = nodes[2].mark();
-        match memory::replace(nodes[2].id(), &sound, &faulty) {
-            Err(why) => return println!("SKIPPED: the memory of another process cannot be changed here: {why:#}"),
-            Ok(places) => assert!(places > 0, "the parameters are in memory"),
-        }
-        match nodes[2].wait_since(mark, NOTICED, "own_fault", |_| true) {
-            Ok(fault) => {
-                noticed = Some((folder, flock, nodes, mark, fault));
-                break;
-            }
-            Err(why) => println!("not noticed: {why:#}"),
-        }
+    let (_folder, flock) = flock("1e-30", "");
+    let mut nodes = nodes(&flock, 3);
+    let mark = nodes[2].mark();
+    match memory::replace(nodes[2].id(), &sound, &faulty) {
+        Err(why) => return println!("SKIPPED: the memory of another process cannot be changed here: {why:#}"),
+        Ok(places) => assert!(places > 0, "the parameters are in memory"),
     }
-    let (_folder, flock, mut nodes, mark, fault) = noticed.expect("it notices");
-    nodes[2].wait_since(mark, LIMIT, "catching_up", |e| e["afresh"] == true).expect("it fetches the state");
-    nodes[2].wait_since(mark, LIMIT, "caught_up", |_| true).expect("and has it");
-    let after = nodes[2].events().iter().position(|e| named(e, "caught_up")).expect("it is there");
+    let fault = nodes[2].wait_since(mark, LIMIT, "own_fault", |_| true).expect("it notices");
+    // Changed between a commit and its snapshot, it is found out, and mended from disk, before anybody disagrees.
+    if !fault["detail"].as_str().is_some_and(|detail| detail.contains("read from disk again")) {
+        nodes[2].wait_since(mark, LIMIT, "catching_up", |e| e["afresh"] == true).expect("it fetches the state");
+        nodes[2].wait_since(mark, LIMIT, "caught_up", |_| true).expect("and has it");
+    }
+    let after = nodes[2].mark();
     let back = nodes[2].wait_since(after, LIMIT, "committed", |e| contributors(e) == 3 && voters(e) == 3);
     let back = back.expect("it contributes again");
     let same = nodes[0].wait(LIMIT, "committed", |e| e["record"] == back["record"]).expect("the others have it too");

@@ -243,6 +243,11 @@ impl Driver {
                 self.feed(Input::Durable { token }).await?;
                 self.start_wanted_round().await
             }
+            Done::Mended { why } => {
+                metrics::counter!("starling_own_faults_total").increment(1);
+                self.show(Event::OwnFault { detail: format!("{why}; it was read from disk again") });
+                Ok(())
+            }
             Done::Fatal(failure) => Err(failure),
         }
     }

@@ -101,7 +101,7 @@ fn event(notice: Notice) -> Option<Event> {
         Notice::LineageMet { lineage, yields } => Event::LineageMet { lineage: lineage.to_string(), yields },
         Notice::SplitBrain { ours, theirs } => Event::SplitBrain { ours: hex(&ours), theirs: hex(&theirs) },
         Notice::NewIncarnation { incarnation, why } => Event::NewIncarnation { incarnation, why: why.into() },
-        Notice::OwnFault { detail } => Event::OwnFault { detail: detail.into() },
+        Notice::OwnFault { detail } => Event::OwnFault { detail: format!("{detail}; it fetches the flock's state") },
         Notice::CatchUpFailed { reason } => Event::CatchUpFailed { reason },
         Notice::RolledBack { from_seq, to_seq } => Event::RolledBack { from_seq, to_seq },
         Notice::Refused { refusal: Refusal::Stale, .. } => return None,

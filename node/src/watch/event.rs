@@ -174,7 +174,7 @@ pub enum Event {
         incarnation: u64,
         why: String,
     },
-    /// This node's result differs from the decided one.
+    /// This node's state or result is not what was decided.
     OwnFault {
         detail: String,
     },

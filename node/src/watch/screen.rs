@@ -193,7 +193,7 @@ fn plain_line(event: &Event) -> Option<String> {
         ),
         Event::NewIncarnation { why, .. } => format!("speaks anew, as a learner at first: {why}"),
         Event::OwnFault { detail } => {
-            format!("this node is at fault ({detail}): it fetches the flock's state; check its memory and disk")
+            format!("this node is at fault: {detail}; check its memory and disk")
         }
         Event::RolledBack { from_seq, to_seq } => format!(
             "this node was off the flock's head: dropped record {from_seq} and fetches the flock's state at {to_seq}"

@@ -98,6 +98,10 @@ pub enum Done {
     Durable {
         token: PersistToken,
     },
+    /// The state in memory was not that of its record any more; it was read from disk again.
+    Mended {
+        why: String,
+    },
     /// The store cannot be relied on any more; the process must end.
     Fatal(Failure),
 }

@@ -305,12 +305,17 @@ impl Worker {
 
     fn snapshot_if_due(&self) -> Result<(), Failure> {
         let seq = self.state.read().record.seq;
-        if seq.is_multiple_of(self.snapshot_every.max(1)) { self.snapshot() } else { Ok(()) }
-    }
-
-    fn snapshot(&self) -> Result<(), Failure> {
-        let state = self.state.read();
-        match self.store.write_snapshot(&state.record, &state.schema, &state.theta, &state.momentum) {
+        if !seq.is_multiple_of(self.snapshot_every.max(1)) {
+            return Ok(());
+        }
+        let written = match self.snapshot() {
+            Err(wrong @ StoreError::StateMismatch { .. }) => {
+                self.mend(&wrong)?;
+                self.snapshot()
+            }
+            other => other,
+        };
+        match written {
             // The records and updates are safe, and the snapshots before are kept: the next one may find room.
             Err(e @ StoreError::Full { .. }) => {
                 tracing::warn!("no snapshot was written: {e}");
@@ -318,6 +323,23 @@ impl Worker {
             }
             other => other.map_err(store_failure),
         }
+    }
+
+    fn snapshot(&self) -> Result<(), StoreError> {
+        let state = self.state.read();
+        self.store.write_snapshot(&state.record, &state.schema, &state.theta, &state.momentum)
+    }
+
+    /// The state was right when the votes named its root, and is not any more: memory lies. The disk has it.
+    fn mend(&self, wrong: &StoreError) -> Result<(), Failure> {
+        let loaded = stored(&self.store, &self.spec).map_err(|e| {
+            let text = format!("{wrong}; and it cannot be read from disk again: {e}");
+            Failure::message(Code::StoreDamaged, text)
+        })?;
+        self.state.change(|state| state.take(loaded));
+        // Nobody to tell: the node is ending.
+        drop(self.done.blocking_send(Done::Mended { why: wrong.to_string() }));
+        Ok(())
     }
 
     fn checkpoint(&self, folder: &std::path::Path) -> Result<(), StoreError> {
@@ -362,3 +384,7 @@ pub fn store_failure(error: StoreError) -> Failure {
     };
     Failure::new(code, error)
 }
+
+#[cfg(test)]
+#[path = "ledger_test.rs"]
+mod tests;
