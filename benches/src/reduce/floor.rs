@@ -1,8 +1,10 @@
 //! What a reduction cannot do without, each measured by itself on one core: encryption, the kernel's copies, the codec.
 
+use super::way::Way;
 use anyhow::{Context, Result};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use starling_kernels::codec::{self, CodecKind};
+use starling_protocol::run::EngineKind;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
@@ -21,19 +23,25 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// All of a ring of `nodes` over `elements` values, on `cores` cores.
+    /// All of a reduction by `nodes` over `elements` values, on `cores` cores; none for codecs whose payloads depend on
+    /// the values.
     ///
     /// # Errors
     /// The system refuses a socket.
-    pub fn ring(kind: CodecKind, elements: usize, nodes: usize, cores: usize) -> Result<Self> {
-        // Each byte of the encoded vector travels over n - 1 links twice.
+    pub fn of(way: Way, elements: usize, nodes: usize, cores: usize) -> Result<Option<Self>> {
+        let Some(kind) = way.kind() else { return Ok(None) };
+        // Each byte of the encoded vector travels over n - 1 links twice: around the ring, or to its owner and back.
         let bytes = codec::encoded_len(kind, elements) * 2 * (nodes - 1);
         let spread = |seconds: f64| seconds / cores as f64;
-        Ok(Self {
+        let codec = match way.engine {
+            EngineKind::Ring => ring_codec,
+            EngineKind::Owners => owners_codec,
+        };
+        Ok(Some(Self {
             encryption: spread(quickest(|| encryption(bytes))?),
             copies: spread(quickest(|| copies(bytes))?),
-            codec: spread(quickest(|| ring_codec(kind, elements, nodes))?),
-        })
+            codec: spread(quickest(|| codec(kind, elements, nodes))?),
+        }))
     }
 
     pub fn sum(&self) -> f64 {
@@ -102,6 +110,28 @@ fn ring_codec(kind: CodecKind, elements: usize, nodes: usize) -> Result<f64> {
         }
         for _ in 0..hops {
             codec::decode(kind, &bytes, &mut sum)?;
+        }
+        left -= left.min(values.len());
+    }
+    Ok(start.elapsed().as_secs_f64())
+}
+
+/// All members' codec work: every chunk is encoded by each member, decoded and added by its owner, encoded once as a sum,
+/// and checked by all others.
+fn owners_codec(kind: CodecKind, elements: usize, nodes: usize) -> Result<f64> {
+    let values = vec![1e-3f32; elements.min(1 << 18)];
+    let (mut bytes, mut part) = (vec![0; codec::encoded_len(kind, values.len())], values.clone());
+    let (start, mut left) = (Instant::now(), elements);
+    while left > 0 {
+        let mut sum = vec![0.0; values.len()];
+        for _ in 0..nodes {
+            codec::encode(kind, &values, &mut bytes)?;
+            codec::decode(kind, &bytes, &mut part)?;
+            codec::add_scaled(&mut sum, &part, 1.0 / nodes as f32);
+        }
+        codec::encode(kind, &sum, &mut bytes)?;
+        for _ in 1..nodes {
+            codec::check(kind, &bytes, values.len())?;
         }
         left -= left.min(values.len());
     }

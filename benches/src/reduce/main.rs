@@ -4,13 +4,15 @@
 //! On loopback the floor is what encryption, the kernel's copies and the codec take when each is measured alone, spread
 //! over the cores; on links of limited rate it is the wire: 2 (n - 1) / n of the encoded vector over each node's link.
 
+mod delayed;
 mod floor;
 mod place;
 mod process;
 mod rivals;
+mod way;
 mod worker;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Parser;
 use floor::Floor;
 use place::Places;
@@ -18,8 +20,9 @@ use process::Process;
 use rivals::Rival;
 use serde_json::json;
 use starling_benches::{append_row, json_file, median};
-use starling_kernels::codec::{CodecKind, encoded_len};
 use std::path::PathBuf;
+use std::time::Duration;
+use way::Way;
 use worker::{Answer, Order};
 
 #[global_allocator]
@@ -34,12 +37,21 @@ struct Arguments {
     /// Sizes of the vector, in MiB of f32.
     #[arg(long, value_delimiter = ',', default_values_t = [64])]
     mib: Vec<usize>,
-    /// bf16, int8
-    #[arg(long, value_delimiter = ',', default_values_t = ["bf16".to_owned(), "int8".to_owned()])]
+    /// ring, owners
+    #[arg(long, value_delimiter = ',', default_values_t = ["ring".to_owned(), "owners".to_owned()])]
+    engine: Vec<String>,
+    /// bf16, int8, and with owners int4 and top-k
+    #[arg(long, value_delimiter = ',', default_values_t = ["bf16", "int8", "int4"].map(String::from))]
     codec: Vec<String>,
     /// Each node's link carries so many Mbit/s either way (needs root: network namespaces); else loopback.
     #[arg(long)]
     rate: Option<u32>,
+    /// All members in this process, so many milliseconds away from each other, without encryption and rivals.
+    #[arg(long, conflicts_with = "rate")]
+    delay: Option<u64>,
+    /// KiB of f32 instead of --mib, for small rounds.
+    #[arg(long)]
+    kib: Option<usize>,
     /// Turns of each; one more before them warms up.
     #[arg(long, default_value_t = 5)]
     turns: usize,
@@ -63,18 +75,24 @@ fn main() -> Result<()> {
         return worker::run(index.parse()?, host);
     }
     let cores = std::thread::available_parallelism()?.get();
-    match arguments.rate {
-        Some(rate) => println!("links of {rate} Mbit/s a node, {cores} cores"),
-        None => println!("loopback, {cores} cores"),
+    match (arguments.rate, arguments.delay) {
+        (Some(rate), _) => println!("links of {rate} Mbit/s a node, {cores} cores"),
+        (_, Some(delay)) => println!("pipes with {delay} ms of delay one way, {cores} cores"),
+        _ => println!("loopback, {cores} cores"),
     }
     println!(
-        "{:>5} {:>6}  {:<16} {:>9} {:>9} {:>9} {:>7}",
+        "{:>5} {:>7}  {:<16} {:>9} {:>9} {:>9} {:>7}",
         "nodes", "MiB", "", "ms", "floor ms", "of floor", "bus GB/s"
     );
     for &nodes in &arguments.nodes {
         ensure!(nodes >= 2, "--nodes: a flock has at least 2 members, not {nodes}");
-        for &mib in &arguments.mib {
-            Case { arguments: &arguments, nodes, elements: mib << 18, cores }.run()?;
+        let sizes = arguments.kib.map_or_else(|| arguments.mib.iter().map(|mib| mib << 18).collect(), |k| vec![k << 8]);
+        for elements in sizes {
+            let case = Case { arguments: &arguments, nodes, elements, cores };
+            match arguments.delay {
+                Some(delay) => case.run_delayed(Duration::from_millis(delay))?,
+                None => case.run()?,
+            }
         }
     }
     Ok(())
@@ -93,10 +111,21 @@ struct Contestant {
     kind: Kind,
     seconds: Vec<f64>,
     cpu: Vec<f64>,
+    /// Bytes of the encoded vector, as last sent.
+    encoded: usize,
+    /// Seconds that distance takes.
+    floor: Option<f64>,
+}
+
+/// What one turn of ours took, the slowest member's seconds and all members' CPU seconds, and the bytes of the update.
+struct Turn {
+    seconds: f64,
+    cpu: f64,
+    encoded: usize,
 }
 
 enum Kind {
-    Ring(String),
+    Starling(Way),
     Rival(Rival, rivals::Flock),
 }
 
@@ -104,30 +133,54 @@ impl Case<'_> {
     fn run(&self) -> Result<()> {
         let places = Places::new(self.nodes, self.arguments.rate)?;
         let mut workers = self.meet(&places)?;
-        let mut contestants: Vec<_> = self.arguments.codec.iter().map(|name| Kind::Ring(name.clone())).collect();
+        let ways = Way::all(&self.arguments.engine, &self.arguments.codec)?;
+        let mut contestants: Vec<_> = ways.into_iter().map(Kind::Starling).collect();
         if !self.arguments.no_rivals {
             contestants.extend(self.rivals(&places));
         }
-        let empty = |kind| Contestant { kind, seconds: Vec::new(), cpu: Vec::new() };
+        let empty = |kind| Contestant { kind, seconds: Vec::new(), cpu: Vec::new(), encoded: 0, floor: None };
         let mut contestants: Vec<_> = contestants.into_iter().map(empty).collect();
         let mut attempt = 0;
         for turn in 0..=self.arguments.turns {
             for contestant in &mut contestants {
-                let (seconds, cpu) = match &mut contestant.kind {
-                    Kind::Ring(codec) => {
+                let done = match &mut contestant.kind {
+                    Kind::Starling(way) => {
                         attempt += 1;
-                        self.reduce(&mut workers, attempt, codec)?
+                        self.reduce(&mut workers, attempt, *way)?
                     }
-                    Kind::Rival(_, flock) => (flock.turn()?, 0.0),
+                    Kind::Rival(rival, flock) => {
+                        Turn { seconds: flock.turn()?, cpu: 0.0, encoded: self.elements * rival.value_bytes() }
+                    }
                 };
+                contestant.encoded = done.encoded;
                 // The first warms up.
                 if turn > 0 {
-                    contestant.seconds.push(seconds);
-                    contestant.cpu.push(cpu);
+                    contestant.seconds.push(done.seconds);
+                    contestant.cpu.push(done.cpu);
                 }
             }
         }
         contestants.iter().try_for_each(|contestant| self.report(contestant))
+    }
+
+    fn run_delayed(&self, delay: Duration) -> Result<()> {
+        let flock = delayed::Flock::new(self.nodes, self.elements, delay)?;
+        let mut attempt = 0;
+        for way in Way::all(&self.arguments.engine, &self.arguments.codec)? {
+            let floor = Some(flock.floor(way));
+            let mut contestant =
+                Contestant { kind: Kind::Starling(way), seconds: Vec::new(), cpu: Vec::new(), encoded: 0, floor };
+            for turn in 0..=self.arguments.turns {
+                attempt += 1;
+                let (seconds, encoded) = flock.reduce(attempt, way)?;
+                contestant.encoded = encoded;
+                if turn > 0 {
+                    contestant.seconds.push(seconds);
+                }
+            }
+            self.report(&contestant)?;
+        }
+        Ok(())
     }
 
     fn meet(&self, places: &Places) -> Result<Vec<Process>> {
@@ -165,45 +218,43 @@ impl Case<'_> {
         Rival::ALL.into_iter().filter_map(start).collect()
     }
 
-    /// One reduction: seconds of the slowest member, and CPU seconds of all.
-    fn reduce(&self, workers: &mut [Process], attempt: u32, codec: &str) -> Result<(f64, f64)> {
-        let order = Order::Reduce { attempt, elements: self.elements, codec: codec.into() };
-        let order = serde_json::to_string(&order)?;
+    fn reduce(&self, workers: &mut [Process], attempt: u32, way: Way) -> Result<Turn> {
+        let (engine, codec) = (way.engine_name().into(), way.codec_name().into());
+        let order = serde_json::to_string(&Order::Reduce { attempt, elements: self.elements, engine, codec })?;
         workers.iter_mut().try_for_each(|worker| worker.tell(&order))?;
-        let (mut slowest, mut work, mut same) = (0f64, 0.0, None);
+        let (mut turn, mut same) = (Turn { seconds: 0.0, cpu: 0.0, encoded: 0 }, None);
         for worker in workers {
-            let Answer::Reduced { seconds, cpu, digest, error } = worker.hear()? else { bail!("no result") };
-            // int8 rounds by 1/254 of a block's largest value at each hop.
-            ensure!(error < 0.02 * self.nodes as f64, "the result is {error} of the largest value away from the mean");
+            let Answer::Reduced { seconds, cpu, digest, error, encoded } = worker.hear()? else { bail!("no result") };
+            ensure!(error < way.tolerance(self.nodes), "{way:?}: {error} of the largest value away from the mean");
             ensure!(same.get_or_insert_with(|| digest.clone()) == &digest, "two members hold different bytes");
-            slowest = slowest.max(seconds);
-            work += cpu;
+            turn = Turn { seconds: turn.seconds.max(seconds), cpu: turn.cpu + cpu, encoded };
         }
-        Ok((slowest, work))
+        Ok(turn)
     }
 
     fn report(&self, contestant: &Contestant) -> Result<()> {
-        let (engine, codec, peer, wire) = match &contestant.kind {
-            Kind::Ring(codec) => ("ring", codec.as_str(), "starling", encoded_len(kind_of(codec)?, self.elements)),
-            Kind::Rival(rival, _) => ("all-reduce", rival.codec(), rival.name(), self.elements * rival.value_bytes()),
+        let (engine, codec, peer) = match &contestant.kind {
+            Kind::Starling(way) => (way.engine_name(), way.codec_name(), "starling"),
+            Kind::Rival(rival, _) => ("all-reduce", rival.codec(), rival.name()),
         };
+        let wire = contestant.encoded;
         let share = 2.0 * (self.nodes - 1) as f64 / self.nodes as f64;
-        let parts = match (&contestant.kind, self.arguments.rate) {
-            (Kind::Ring(codec), None) => Some(Floor::ring(kind_of(codec)?, self.elements, self.nodes, self.cores)?),
+        let parts = match (&contestant.kind, self.arguments.rate.is_none() && contestant.floor.is_none()) {
+            (Kind::Starling(way), true) => Floor::of(*way, self.elements, self.nodes, self.cores)?,
             _ => None,
         };
         let wire_floor = self.arguments.rate.map(|rate| share * wire as f64 * 8.0 / (f64::from(rate) * 1e6));
-        let floor = wire_floor.or(parts.map(|parts| parts.sum()));
+        let floor = wire_floor.or(contestant.floor).or(parts.map(|parts| parts.sum()));
         let bytes = self.elements * 4;
         let seconds = median(contestant.seconds.iter().copied()).unwrap_or(f64::NAN);
         let cpu = median(contestant.cpu.iter().copied()).unwrap_or_default();
         let bus = share * bytes as f64 / seconds / 1e9;
         let show = |value: Option<f64>, unit: f64| value.map_or("-".into(), |value| format!("{:.2}", value * unit));
         println!(
-            "{:>5} {:>6}  {:<16} {:>9.1} {:>9} {:>9} {:>7.2}",
+            "{:>5} {:>7}  {:<16} {:>9.1} {:>9} {:>9} {:>7.2}",
             self.nodes,
-            bytes >> 20,
-            format!("{peer} {codec}"),
+            format!("{:.2}", bytes as f64 / f64::from(1 << 20)).trim_end_matches(".00"),
+            if peer == "starling" { format!("{engine} {codec}") } else { format!("{peer} {codec}") },
             seconds * 1e3,
             show(floor, 1e3),
             show(floor.map(|floor| seconds / floor), 1.0),
@@ -220,24 +271,15 @@ impl Case<'_> {
             );
         }
         let version = match &contestant.kind {
-            Kind::Ring(_) => env!("CARGO_PKG_VERSION"),
+            Kind::Starling(_) => env!("CARGO_PKG_VERSION"),
             Kind::Rival(_, flock) => &flock.version,
         };
         let row = json!({
             "bench": "reduce", "engine": engine, "codec": codec, "nodes": self.nodes, "bytes": bytes,
             "seconds": seconds, "all_seconds": contestant.seconds, "cpu_seconds": cpu,
             "floor_seconds": floor, "bus_gb_per_s": bus, "peer": peer, "version": version,
-            "rate_mbit_per_s": self.arguments.rate, "cores": self.cores,
+            "rate_mbit_per_s": self.arguments.rate, "delay_ms": self.arguments.delay, "cores": self.cores,
         });
         append_row(json_file(self.arguments.json.as_deref()).as_deref(), &row)
     }
-}
-
-fn kind_of(codec: &str) -> Result<CodecKind> {
-    match codec {
-        "bf16" => Ok(CodecKind::Bf16),
-        "int8" => Ok(CodecKind::Int8),
-        _ => Err(anyhow::anyhow!("--codec: there is no {codec:?} for this engine; take bf16 or int8")),
-    }
-    .context("which codec")
 }

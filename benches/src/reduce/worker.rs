@@ -1,15 +1,16 @@
 //! One member of the flock under test: a process with a real network and a reducer, told what to do on its standard
 //! input, a JSON object a line, and answering on its standard output.
 
+use super::way::Way;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use starling_benches::cpu_seconds;
 use starling_bootstrap::{addresses, identity::Identity};
 use starling_node::net::fetch::NothingToFetch;
 use starling_node::net::{NetEvent, NetHandle, NetOptions, Network};
-use starling_node::reduce::{BulkRouter, NetLinks, ReduceEngine, ReduceJob, RingReducer};
+use starling_node::reduce::{BulkRouter, NetLinks, OwnersReducer, ReduceEngine, ReduceJob, RingReducer};
 use starling_protocol::engine::io::{AttemptKey, Contribution};
-use starling_protocol::run::Codec;
+use starling_protocol::run::EngineKind;
 use starling_protocol::{Digest, NodeId, update};
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub enum Order {
     /// Connect to these, in ring order, this worker among them.
     Meet { peers: Vec<Member> },
     /// Reduce `elements` values, as the `attempt`-th.
-    Reduce { attempt: u32, elements: usize, codec: String },
+    Reduce { attempt: u32, elements: usize, engine: String, codec: String },
 }
 
 /// What it answers.
@@ -42,6 +43,8 @@ pub enum Answer {
         digest: String,
         /// Largest distance from the mean, in the largest absolute value of the mean.
         error: f64,
+        /// Bytes of the encoded update.
+        encoded: usize,
     },
 }
 
@@ -52,20 +55,8 @@ pub struct Member {
     pub address: String,
 }
 
-/// The codec of this name.
-///
-/// # Errors
-/// There is none.
-pub fn codec(name: &str) -> Result<Codec> {
-    Ok(match name {
-        "bf16" => Codec::Bf16,
-        "int8" => Codec::Int8,
-        other => bail!("there is no codec {other:?} for this bench; take bf16 or int8"),
-    })
-}
-
 /// The values that member `index` offers: small, of both signs, of different sizes from block to block.
-fn offered(index: usize, elements: usize) -> Vec<f32> {
+pub fn offered(index: usize, elements: usize) -> Vec<f32> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(index as u64 + 1);
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -136,7 +127,9 @@ async fn obey(index: usize, host: &str) -> Result<()> {
     while let Some(line) = orders.recv().await {
         match serde_json::from_str(&line).context("an order")? {
             Order::Meet { peers } => flock.meet(&peers).await?,
-            Order::Reduce { attempt, elements, codec } => flock.reduce(attempt, elements, self::codec(&codec)?).await?,
+            Order::Reduce { attempt, elements, engine, codec } => {
+                flock.reduce(attempt, elements, Way::parse(&engine, &codec)?).await?;
+            }
         }
     }
     flock.net.shutdown().await;
@@ -186,7 +179,8 @@ impl Flock {
         (Arc::clone(mine), mean)
     }
 
-    async fn reduce(&mut self, attempt: u32, elements: usize, codec: Codec) -> Result<()> {
+    async fn reduce(&mut self, attempt: u32, elements: usize, way: Way) -> Result<()> {
+        let codec = way.codec;
         let (delta, _) = self.deltas(elements);
         let contribution = |member: &NodeId| Contribution { member: *member, tokens: 1, payload: Digest::default() };
         let job = ReduceJob {
@@ -200,7 +194,11 @@ impl Flock {
         };
         let links = NetLinks::new(self.net.clone(), self.router.clone());
         let (start, cpu) = (Instant::now(), cpu_seconds());
-        let update = RingReducer::new(links).run(job, Arc::new(|_| {})).await?;
+        let engine: Box<dyn ReduceEngine> = match way.engine {
+            EngineKind::Ring => Box::new(RingReducer::new(links)),
+            EngineKind::Owners => Box::new(OwnersReducer::new(links)),
+        };
+        let update = engine.run(job, Arc::new(|_| {})).await?;
         let seconds = start.elapsed().as_secs_f64();
         let cpu = cpu_seconds().zip(cpu).map_or(0.0, |(after, before)| after - before);
         let digest = update::digest(&update).to_string();
@@ -209,6 +207,6 @@ impl Flock {
         let (_, mean) = self.deltas(elements);
         let largest = mean.iter().fold(0f32, |m, x| m.max(x.abs()));
         let apart = out.iter().zip(mean).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
-        answer(&Answer::Reduced { seconds, cpu, digest, error: f64::from(apart / largest) })
+        answer(&Answer::Reduced { seconds, cpu, digest, error: f64::from(apart / largest), encoded: update.len() })
     }
 }

@@ -1,0 +1,145 @@
+//! Members in one process over pipes whose bytes arrive late: what distance costs an engine, and nothing else.
+
+use super::way::Way;
+use super::worker::offered;
+use anyhow::{Context, Result, ensure};
+use futures::future::{BoxFuture, try_join_all};
+use starling_node::net::BulkStream;
+use starling_node::reduce::{BulkLinks, BulkRouter, OwnersReducer, ReduceEngine, ReduceJob, RingReducer, RouterError};
+use starling_protocol::engine::io::{AttemptKey, Contribution};
+use starling_protocol::run::EngineKind;
+use starling_protocol::{Digest, NodeId};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::mpsc;
+
+/// Bytes of one write on their way.
+const PIECE_BYTES: usize = 1 << 16;
+/// Writes on their way in one direction: more than any vector of this bench needs.
+const PIECES: usize = 1 << 14;
+
+/// Links of one member.
+#[derive(Clone)]
+struct Late {
+    me: NodeId,
+    routers: Arc<BTreeMap<NodeId, BulkRouter>>,
+    by: Duration,
+}
+
+impl BulkLinks for Late {
+    fn open(&self, to: NodeId) -> BoxFuture<'static, io::Result<BulkStream>> {
+        let (near, far) = tokio::io::duplex(PIECE_BYTES);
+        let (relayed, out) = tokio::io::duplex(PIECE_BYTES);
+        tokio::spawn(carry(far, relayed, self.by));
+        match self.routers.get(&to) {
+            Some(router) => router.route(self.me, BulkStream::new(out)),
+            None => return Box::pin(async { Err(io::ErrorKind::NotConnected.into()) }),
+        }
+        Box::pin(async move { Ok(BulkStream::new(near)) })
+    }
+
+    fn accept(&self, key: AttemptKey, from: NodeId) -> BoxFuture<'static, Result<BulkStream, RouterError>> {
+        let router = self.routers.get(&self.me).cloned();
+        Box::pin(async move {
+            match router {
+                Some(router) => router.accept(key, from).await,
+                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn leave(&self, key: AttemptKey) {
+        if let Some(router) = self.routers.get(&self.me) {
+            router.leave(key);
+        }
+    }
+}
+
+/// Brings everything across, each byte `by` later than it was written.
+async fn carry(mut from: DuplexStream, mut to: DuplexStream, by: Duration) {
+    let (sender, mut pieces) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES);
+    let read = async move {
+        let mut buffer = vec![0; PIECE_BYTES];
+        while let Ok(len @ 1..) = from.read(&mut buffer).await {
+            if sender.send((Instant::now() + by, buffer[..len].to_vec())).await.is_err() {
+                return;
+            }
+        }
+    };
+    let write = async move {
+        while let Some((due, piece)) = pieces.recv().await {
+            tokio::time::sleep_until(due.into()).await;
+            if to.write_all(&piece).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::join!(read, write);
+}
+
+/// A flock of `nodes` that are `by` away from each other.
+pub struct Flock {
+    members: Vec<Contribution>,
+    deltas: Vec<Arc<Vec<f32>>>,
+    routers: Arc<BTreeMap<NodeId, BulkRouter>>,
+    by: Duration,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Flock {
+    pub fn new(nodes: usize, elements: usize, by: Duration) -> Result<Self> {
+        let id = |index: usize| NodeId([index as u8 + 1; 32]);
+        ensure!(nodes < 255, "--delay is for fewer than 255 nodes, not {nodes}");
+        let run = Digest::default();
+        Ok(Self {
+            members: (0..nodes)
+                .map(|n| Contribution { member: id(n), tokens: 1, payload: Digest::default() })
+                .collect(),
+            deltas: (0..nodes).map(|n| Arc::new(offered(n, elements))).collect(),
+            routers: Arc::new((0..nodes).map(|n| (id(n), BulkRouter::new(run))).collect()),
+            by,
+            runtime: tokio::runtime::Builder::new_multi_thread().enable_all().build()?,
+        })
+    }
+
+    /// Seconds of one reduction, and the bytes of its update.
+    pub fn reduce(&self, attempt: u32, way: Way) -> Result<(f64, usize)> {
+        let start = Instant::now();
+        let one = |(contribution, delta): (&Contribution, &Arc<Vec<f32>>)| {
+            let links = Late { me: contribution.member, routers: Arc::clone(&self.routers), by: self.by };
+            let engine: Box<dyn ReduceEngine> = match way.engine {
+                EngineKind::Ring => Box::new(RingReducer::new(links)),
+                EngineKind::Owners => Box::new(OwnersReducer::new(links)),
+            };
+            let job = ReduceJob {
+                run: Digest::default(),
+                key: AttemptKey { lineage: Digest::default(), seq: 1, attempt, set: Digest::default() },
+                codec: way.codec,
+                members: self.members.clone(),
+                me: contribution.member,
+                delta: Arc::clone(delta),
+                feedback: Arc::default(),
+            };
+            async move { engine.run(job, Arc::new(|_| {})).await }
+        };
+        let _runtime = self.runtime.enter();
+        let all = self.members.iter().zip(&self.deltas).map(|member| self.runtime.spawn(one(member)));
+        let updates = self.runtime.block_on(try_join_all(all))?;
+        let updates = updates.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let seconds = start.elapsed().as_secs_f64();
+        ensure!(updates.windows(2).all(|pair| pair[0] == pair[1]), "two members hold different bytes");
+        Ok((seconds, updates.first().context("no members")?.len()))
+    }
+
+    /// Seconds that bytes spend on their way when nothing else takes time: 2 (n - 1) hops of a ring, two of owners.
+    pub fn floor(&self, way: Way) -> f64 {
+        let hops = match way.engine {
+            EngineKind::Ring => 2 * (self.members.len() - 1),
+            EngineKind::Owners => 2,
+        };
+        hops as f64 * self.by.as_secs_f64()
+    }
+}
