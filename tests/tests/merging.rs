@@ -23,6 +23,10 @@ fn flock(folder: &Path, name: &str) -> Flock {
         .expect("a bootstrap peer")
 }
 
+/// Tokens by which the winners are ahead when the losers start again: who gives way is decided by tokens, and these may
+/// train by themselves for seconds before they meet anybody.
+const LEAD: u64 = 10_000;
+
 /// Two nodes that train until `rounds` are committed by both.
 fn pair(flock: &Flock, rounds: u64) -> Vec<Process> {
     let mut founder = flock.node("founder", &options(true, None)).expect("a node");
@@ -47,6 +51,14 @@ fn merges(node: &Process) -> Vec<(String, u64)> {
     merged.map(|e| (e["lineage"].to_string(), e["round"].as_u64().unwrap_or_default())).collect()
 }
 
+/// What the nodes have told, but for each step of their work: how a meeting went cannot be seen from its end.
+fn story(nodes: &[Process]) -> String {
+    let work = ["step", "phase", "trained", "attempt_started", "committed", "validated"];
+    let telling = |e: &&Value| !work.iter().any(|name| e["event"] == *name);
+    let lines = |node: &Process| node.events().iter().filter(telling).map(|e| format!("{e}\n")).collect::<String>();
+    nodes.iter().map(|node| format!("{} told:\n{}", node.name, lines(node))).collect()
+}
+
 #[test]
 fn what_a_flock_that_gives_way_has_learned_is_merged_once() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -59,13 +71,20 @@ fn what_a_flock_that_gives_way_has_learned_is_merged_once() {
         node.terminate();
         node.wait_exit(LIMIT).expect("it leaves");
     }
+    let trained = gone.iter().flat_map(Process::events).filter(|e| e["event"] == "committed");
+    let trained = trained.filter_map(|e| e["tokens"].as_u64()).max().expect("they have trained");
     let mut nodes = pair(&winners, 12);
+    for node in &mut nodes {
+        node.wait(LIMIT, "committed", |e| e["tokens"].as_u64() >= Some(trained + LEAD)).expect("they train");
+    }
     let winner = nodes[0].wait(LIMIT, "founded", |_| true).expect("it was seen before")["lineage"].clone();
     for name in ["founder", "second"] {
         nodes.push(losers.node(name, &options(false, Some(&winners.address))).expect("a node"));
     }
-    for node in &mut nodes[..2] {
-        node.wait(LIMIT, "merged", |e| e["lineage"] == lineage).expect("the losers' work comes in");
+    for n in 0..2 {
+        if let Err(e) = nodes[n].wait(LIMIT, "merged", |e| e["lineage"] == lineage) {
+            panic!("the losers' work comes in: {e}\n{}", story(&nodes));
+        }
     }
     // All four go on, as one flock.
     let marks: Vec<usize> = nodes.iter().map(Process::mark).collect();

@@ -51,6 +51,25 @@ pub struct Arrived {
     pub seconds: f64,
     /// The lineage that this node has left on the way, if it has, and what it keeps of it.
     pub left: Option<Left>,
+    /// Lineages that records on the way have merged, and in which rounds.
+    pub merged: Vec<(Digest, u64)>,
+}
+
+/// How far the state has moved.
+#[derive(Default)]
+pub struct Way {
+    /// Where it stands, if it has moved.
+    reached: Option<Link>,
+    merged: Vec<(Digest, u64)>,
+}
+
+impl Way {
+    /// The state, which was that of `held` at first, is now that of `link`.
+    fn reach(&mut self, held: impl FnOnce() -> Link, link: &Link) {
+        let new = link.takes_in(&self.reached.take().unwrap_or_else(held));
+        self.merged.extend(new.into_iter().map(|lineage| (lineage, link.record.round)));
+        self.reached = Some(link.clone());
+    }
 }
 
 /// Why it did not get there.
@@ -83,8 +102,8 @@ pub struct Task {
     pub head: Arc<Head>,
     /// Bytes received so far.
     pub bytes: AtomicU64,
-    /// Where the state stands by now, if it has moved.
-    pub reached: Mutex<Option<Link>>,
+    /// How far the state has moved by now.
+    pub way: Mutex<Way>,
     /// What is kept of the lineage held now, once it is left.
     pub left: Mutex<Option<Left>>,
 }
@@ -107,7 +126,7 @@ impl Task {
     pub async fn run(self, progress: Progress<'_>) -> Result<Arrived, Failed> {
         let started = Instant::now();
         let outcome = if self.errand.afresh { self.afresh(progress).await } else { self.onward(progress).await };
-        let reached = self.reached.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Way { reached, merged } = std::mem::take(&mut *self.way.lock().unwrap_or_else(PoisonError::into_inner));
         let link = match (outcome, reached) {
             (Ok(link), _) => link,
             (Err(failed), Some(link)) => {
@@ -120,13 +139,12 @@ impl Task {
         let bytes = self.bytes.load(Ordering::Relaxed);
         let Link { record, certificate, .. } = link;
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(Arrived { record, certificate, bytes, seconds: started.elapsed().as_secs_f64(), left })
+        Ok(Arrived { record, certificate, bytes, seconds: started.elapsed().as_secs_f64(), left, merged })
     }
 
     /// From the head held here; by way of a snapshot if the sources have dropped the updates in between.
     async fn onward(&self, progress: Progress<'_>) -> Result<Link, Failed> {
-        // What is held here was checked when it came.
-        let held = Link { record: self.head.record.clone(), digest: self.head.record.digest(), certificate: None };
+        let held = self.held();
         let mut why = "no peer to fetch from".to_string();
         let (mut diverged, mut asked, mut split) = (0, 0, None);
         for source in &self.errand.sources {
@@ -148,6 +166,11 @@ impl Task {
         }
         let diverged = asked > 0 && diverged == asked;
         Err(Failed { diverged, split: split.map(Box::new), ..Failed::because(why) })
+    }
+
+    /// What is held at first, which was checked when it came.
+    fn held(&self) -> Link {
+        Link { record: self.head.record.clone(), digest: self.head.record.digest(), certificate: None }
     }
 
     /// A source's chain does not hold this node's head: if they are of one lineage, looks where they part.
@@ -331,7 +354,7 @@ impl Task {
     }
 
     fn reach(&self, link: &Link) {
-        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some(link.clone());
+        self.way.lock().unwrap_or_else(PoisonError::into_inner).reach(|| self.held(), link);
     }
 
     fn count(&self, bytes: usize, progress: Progress<'_>) {
@@ -349,3 +372,7 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T, Failed> {
     tokio::task::spawn_blocking(work).await.map_err(Failed::because)?.map_err(Failed::because)
 }
+
+#[cfg(test)]
+#[path = "catch_up_test.rs"]
+mod tests;

@@ -17,6 +17,18 @@ pub struct Link {
     pub certificate: Option<Certificate>,
 }
 
+impl Link {
+    /// The lineages whose work this record has brought into the state that it found, if it follows `before`. Only a COMMIT
+    /// does: a FORK lists the lineage that it leaves, whose work was in there.
+    pub fn takes_in(&self, before: &Link) -> Vec<Digest> {
+        if self.record.kind != RecordKind::Commit || self.record.parent != before.digest {
+            return Vec::new();
+        }
+        let new = |lineage: &&Digest| before.record.merged.binary_search(lineage).is_err();
+        self.record.merged.iter().filter(new).copied().collect()
+    }
+}
+
 /// Why a source's records were of no use.
 #[derive(Debug, PartialEq)]
 pub enum NoChain {

@@ -7,7 +7,7 @@ use crate::watch::event::Event;
 use crate::watch::status::{MergedStatus, OfferStatus};
 use starling_protocol::difference::Difference;
 use starling_protocol::engine::Candidate;
-use starling_protocol::engine::io::{Input, Merge};
+use starling_protocol::engine::io::{Input, Merge, Notice};
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::limits::MERGED_MAX;
 use starling_protocol::message::Message;
@@ -31,6 +31,11 @@ pub struct Merges {
 impl Merges {
     pub fn merged(&mut self, lineage: Digest, round: u64) {
         insert(&mut self.rounds, lineage, round);
+    }
+
+    /// Whether it was told that this lineage was merged.
+    fn has_told(&self, lineage: &Digest) -> bool {
+        self.rounds.contains_key(lineage)
     }
 
     /// Takes note of what the contributions of a candidate merge.
@@ -89,6 +94,15 @@ impl Driver {
     pub(super) fn note_merging(&mut self, candidate: &Candidate) {
         if candidate.record.merged.len() > self.state.head().record.merged.len() {
             self.merges.weighed(&candidate.record.run, candidate);
+        }
+    }
+
+    /// Records that others have committed, and this node has caught up with, have merged these lineages in these rounds.
+    pub(super) fn note_merged(&mut self, merged: Vec<(Digest, u64)>) {
+        for (lineage, round) in merged {
+            if !self.merges.has_told(&lineage) {
+                self.notice(Notice::Merged { lineage, round });
+            }
         }
     }
 

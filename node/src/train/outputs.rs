@@ -316,7 +316,7 @@ impl Driver {
             elements: self.settings.elements,
             head: self.state.head(),
             bytes: AtomicU64::new(0),
-            reached: Mutex::new(None),
+            way: Mutex::default(),
             left: Mutex::new(None),
         };
         let results = self.results.clone();
@@ -342,7 +342,8 @@ impl Driver {
                 self.forget_attempts(arrived.record.seq);
                 self.settle_feedback(&arrived.record);
                 self.check_admission(&arrived.record);
-                let catch_up::Arrived { record, certificate, left, .. } = *arrived;
+                let catch_up::Arrived { record, certificate, left, merged, .. } = *arrived;
+                self.note_merged(merged);
                 self.feed(Input::CaughtUp { record: record.clone(), certificate }).await?;
                 if let Some(left) = left {
                     self.note_left(left, &record).await?;
