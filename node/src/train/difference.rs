@@ -91,10 +91,16 @@ pub fn keep(store: &Store, spec: &RunSpec, me: &NodeId, last: &Canonical) -> Res
     file.write(&(vector.len() as u64).to_le_bytes())?;
     file.write_f32s(&vector)?;
     file.commit()?;
-    if origin == Origin::Fork {
-        store.remove_private(BASE)?;
-    }
     Ok(kept)
+}
+
+/// The state of another lineage has taken the place of that which began with the parameters kept by [`keep_base`]: they
+/// are of no use any more. Not before: until then the node may go on where it was, and leave again.
+pub fn forget_base(store: &Store, lineage: &Digest) {
+    let of_another = matches!(base(store), Ok(Some((fork, _))) if fork.lineage != *lineage);
+    if of_another && let Err(e) = store.remove_private(BASE) {
+        tracing::warn!("parameters that are of no use any more were not removed: {e}");
+    }
 }
 
 /// The difference on disk, if there is one. Whether it is whole shows when it is used.

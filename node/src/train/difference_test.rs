@@ -104,7 +104,12 @@ fn a_fork_is_measured_from_where_it_began_also_after_a_restart() {
     let (_, mixed) = mix(&store, &own, 1, &merge(kept.lineage, 1)).expect("whole");
     assert!(mixed.iter().step_by(2).all(|x| (x + 0.125).abs() < 1e-6), "half of what the fork has trained");
     assert!(mixed.iter().skip(1).step_by(2).all(|x| *x == 0.0));
-    let lost = keep(&store, &spec(), &me(), &last).expect_err("the base is gone with it");
+    forget_base(&store, &last.record.lineage);
+    let more = keep(&store, &spec(), &me(), &standing(fork(800), trained(0.75))).expect("it went on and leaves again");
+    assert_eq!(more.tokens, 600);
+    forget_base(&store, &Digest([7; 32]));
+    assert_eq!(held(&store), Some(more), "what was kept stays");
+    let lost = keep(&store, &spec(), &me(), &last).expect_err("another lineage's state is here now");
     assert!(matches!(lost, Lost::Nothing(Nothing::NoBase)), "{lost}");
 }
 

@@ -300,6 +300,7 @@ impl Worker {
         let loaded = stored(&self.store, &self.spec).map_err(|e| e.to_string())?;
         let record = loaded.record.clone();
         self.state.change(|state| state.take(loaded));
+        difference::forget_base(&self.store, &record.lineage);
         Ok(record)
     }
 
