@@ -119,9 +119,11 @@ impl Flock {
                 key: AttemptKey { lineage: Digest::default(), seq: 1, attempt, set: Digest::default() },
                 codec: way.codec,
                 members: self.members.clone(),
+                flock: self.members.iter().map(|member| member.member).collect(),
                 me: contribution.member,
                 delta: Arc::clone(delta),
                 feedback: Arc::default(),
+                parts: Arc::default(),
             };
             async move { engine.run(job, Arc::new(|_| {})).await }
         };

@@ -11,6 +11,7 @@ use starling_node::net::{NetEvent, NetHandle, NetOptions, Network};
 use starling_node::reduce::{BulkRouter, NetLinks, OwnersReducer, ReduceEngine, ReduceJob, RingReducer};
 use starling_protocol::engine::io::{AttemptKey, Contribution};
 use starling_protocol::run::EngineKind;
+use starling_protocol::update::owners::order;
 use starling_protocol::{Digest, NodeId, update};
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -188,9 +189,11 @@ impl Flock {
             key: AttemptKey { lineage: Digest::default(), seq: 1, attempt, set: Digest::default() },
             codec,
             members: self.members.iter().map(contribution).collect(),
+            flock: order(self.members.iter().copied()),
             me: self.net.me(),
             delta,
             feedback: Arc::default(),
+            parts: Arc::default(),
         };
         let links = NetLinks::new(self.net.clone(), self.router.clone());
         let (start, cpu) = (Instant::now(), cpu_seconds());

@@ -70,6 +70,8 @@ pub enum PeerFault {
     Early { chunk: usize },
     #[error("the payload of chunk {chunk} was refused: {source}")]
     Payload { chunk: usize, source: CodecError },
+    #[error("it says that it has parts of chunks that there are not")]
+    Held,
 }
 
 impl PeerFault {
@@ -80,6 +82,7 @@ impl PeerFault {
             Self::OutOfOrder { .. } => Some("reduce_order"),
             Self::Early { .. } => Some("reduce_early"),
             Self::Payload { .. } => Some("reduce_payload"),
+            Self::Held => Some("reduce_held"),
         }
     }
 }

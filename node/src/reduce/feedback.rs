@@ -18,7 +18,6 @@ use starling_protocol::run::Codec;
 use starling_protocol::{NodeId, update};
 use starling_store::{Store, StoreError};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Attempts of one record that may still be the one that is committed.
@@ -68,8 +67,8 @@ struct Staged {
 pub(super) struct Terms {
     pub codec: Codec,
     pub weight: f32,
-    /// Chunks that the node adds up.
-    pub owned: Range<usize>,
+    /// Chunks that the node adds up, ascending.
+    pub owned: Vec<usize>,
     pub delta: Arc<Vec<f32>>,
 }
 
@@ -159,13 +158,21 @@ impl Feedback {
         Ok(Self { residuals: Mutex::new(Residuals { own, sums, ..Residuals::default() }) })
     }
 
-    /// Begins an attempt.
-    pub(super) fn join(self: &Arc<Self>, key: AttemptKey, terms: Terms) -> Share {
+    /// Begins an attempt. What is sent of a pseudo-gradient is the same in all attempts of a record, since an owner may have
+    /// it from an earlier one: so the weight that folded residuals are divided by stays that of the first, and they count
+    /// for a little more or less where members are gone.
+    pub(super) fn join(self: &Arc<Self>, key: AttemptKey, mut terms: Terms) -> Share {
         if decay(terms.codec).is_none() {
             return Share { feedback: None, key, terms };
         }
         let mut residuals = self.residuals();
         residuals.settle();
+        let same = |s: &&Staged| {
+            (s.key.lineage, s.key.seq) == (key.lineage, key.seq) && Arc::ptr_eq(&s.terms.delta, &terms.delta)
+        };
+        if let Some(first) = residuals.staged.iter().find(same) {
+            terms.weight = first.terms.weight;
+        }
         residuals.staged.retain(|staged| staged.key != key);
         let surplus = (residuals.staged.len() + 1).saturating_sub(STAGED_MAX);
         residuals.staged.drain(..surplus);
@@ -217,7 +224,7 @@ impl Residuals {
 
     /// What was left of sums of `chunk`, if it goes into the contribution.
     fn folded(&self, terms: &Terms, chunk: usize) -> Option<&Vec<f32>> {
-        if terms.owned.contains(&chunk) || terms.weight < FOLD_WEIGHT_MIN {
+        if terms.owned.binary_search(&chunk).is_ok() || terms.weight < FOLD_WEIGHT_MIN {
             return None;
         }
         self.sums.get(&chunk)

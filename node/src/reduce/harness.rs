@@ -1,19 +1,20 @@
 //! Members of a flock in one process, joined by pipes that may be cut, changed or repeated: for the engines' tests.
 
 use super::{
-    BulkLinks, BulkRouter, Feedback, OwnersReducer, ProgressFn, ReduceEngine, ReduceError, ReduceJob, RingReducer,
-    RouterError,
+    BulkLinks, BulkRouter, Feedback, OwnersReducer, Parts, ProgressFn, ReduceEngine, ReduceError, ReduceJob,
+    RingReducer, RouterError,
 };
 use crate::net::BulkStream;
 use futures::future::BoxFuture;
 use starling_protocol::engine::io::{AttemptKey, Contribution};
 use starling_protocol::run::{Codec, EngineKind};
+use starling_protocol::update::owners::Owners;
 use starling_protocol::{Digest, NodeId, update};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 
 pub const RUN: Digest = Digest([1; 32]);
@@ -89,7 +90,22 @@ impl BulkLinks for Pipes {
     }
 }
 
-async fn relay(mut from: DuplexStream, mut to: DuplexStream, wire: Option<Wire>, kill: Option<Kill>) {
+/// Carries what is written at one end to the other, and what comes back; ends both ways at once.
+async fn relay(from: DuplexStream, to: DuplexStream, wire: Option<Wire>, kill: Option<Kill>) {
+    let (from_read, mut from_write) = tokio::io::split(from);
+    let (mut to_read, to_write) = tokio::io::split(to);
+    tokio::select! {
+        () = forward(from_read, to_write, wire, kill) => {}
+        _ = tokio::io::copy(&mut to_read, &mut from_write) => {}
+    }
+}
+
+async fn forward(
+    mut from: ReadHalf<DuplexStream>,
+    mut to: WriteHalf<DuplexStream>,
+    wire: Option<Wire>,
+    kill: Option<Kill>,
+) {
     let (mut passed, mut buffer) = (0, vec![0; 4096]);
     while let Ok(len @ 1..) = from.read(&mut buffer).await {
         let bytes = &mut buffer[..len];
@@ -123,6 +139,9 @@ pub struct Flock {
     pub members: Vec<Contribution>,
     pub deltas: Vec<Arc<Vec<f32>>>,
     pub feedback: Vec<Arc<Feedback>>,
+    pub parts: Vec<Arc<Parts>>,
+    /// Whom the record before expects.
+    pub expected: Vec<NodeId>,
     pub routers: Arc<BTreeMap<NodeId, BulkRouter>>,
     pub room: usize,
     /// Name of the set, and number of the record.
@@ -142,6 +161,8 @@ impl Flock {
             codec,
             members: (0..n).map(member).collect(),
             feedback: (0..n).map(|_| Arc::default()).collect(),
+            parts: (0..n).map(|_| Arc::default()).collect(),
+            expected: (0..n).map(id).collect(),
             deltas: (0..n).map(|i| Arc::new((0..elements).map(|e| value(i, e)).collect())).collect(),
             routers: Arc::new(routers),
             room,
@@ -162,8 +183,34 @@ impl Flock {
             members: self.members.clone(),
             me: self.members[position].member,
             delta: Arc::clone(&self.deltas[position]),
+            flock: self.expected.clone(),
             feedback: Arc::clone(&self.feedback[position]),
+            parts: Arc::clone(&self.parts[position]),
         }
+    }
+
+    /// The others, with all that they know, after a member is gone.
+    pub fn without(&self, gone: usize) -> Self {
+        fn others<T: Clone>(all: &[T], gone: usize) -> Vec<T> {
+            [&all[..gone], &all[gone + 1..]].concat()
+        }
+        Self {
+            members: others(&self.members, gone),
+            deltas: others(&self.deltas, gone),
+            feedback: others(&self.feedback, gone),
+            parts: others(&self.parts, gone),
+            expected: self.expected.clone(),
+            routers: Arc::clone(&self.routers),
+            set: Digest([gone as u8 + 50; 32]),
+            ..*self
+        }
+    }
+
+    /// Who owns what among the members.
+    pub fn owners(&self) -> Owners {
+        let flock: Vec<_> = self.expected.iter().map(|id| (*id, 0)).collect();
+        let members: Vec<_> = self.members.iter().map(|member| member.member).collect();
+        Owners::among(&flock, &members, update::chunks(self.deltas[0].len()))
     }
 
     pub fn start(
@@ -206,7 +253,7 @@ impl Flock {
     }
 
     /// What the specification says, with nothing left over from earlier rounds.
-    pub fn expected(&self) -> Vec<u8> {
+    pub fn specified(&self) -> Vec<u8> {
         let total: u64 = self.members.iter().map(|m| m.tokens).sum();
         let weights: Vec<f32> = self.members.iter().map(|m| update::weight(m.tokens, total)).collect();
         if self.engine == EngineKind::Owners {

@@ -17,9 +17,11 @@ mod error;
 mod feedback;
 #[cfg(test)]
 mod harness;
+mod held;
 mod links;
 mod opening;
 mod owners;
+mod parts;
 mod progress;
 mod ring;
 mod router;
@@ -30,6 +32,7 @@ pub use error::{PeerFault, ReduceError};
 pub use feedback::Feedback;
 pub use links::{BulkLinks, NetLinks};
 pub use owners::OwnersReducer;
+pub use parts::Parts;
 pub use progress::ProgressFn;
 pub use ring::RingReducer;
 pub use router::{BulkRouter, RouterError};
@@ -48,11 +51,16 @@ pub struct ReduceJob {
     pub codec: Codec,
     /// All contributors, in ring order.
     pub members: Vec<Contribution>,
+    /// Whom the head expects, by ascending id: among them owners are dealt their chunks, so that a death moves only the
+    /// dead one's.
+    pub flock: Vec<NodeId>,
     pub me: NodeId,
     /// My pseudo-gradient, not weighted: one f32 for each parameter.
     pub delta: Arc<Vec<f32>>,
     /// What this node has not said in earlier rounds; nothing with codecs that need none.
     pub feedback: Arc<Feedback>,
+    /// What this node was sent, as an owner, in earlier attempts of the record.
+    pub parts: Arc<Parts>,
 }
 
 impl ReduceJob {

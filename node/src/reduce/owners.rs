@@ -9,9 +9,13 @@
 //!
 //! Parts never wait for anything of others, and who waits for its turn waits for parts only: there is no circle. Nothing
 //! waits for a timer; an attempt that makes no progress is ended from outside by dropping it.
+//!
+//! Repair: what an owner has been sent is kept until the record is decided ([`Parts`](super::Parts)), also by what goes on
+//! after a failure. In a later attempt it says first which parts it has ([`held`]), and only the others are sent.
 
 use super::error::{PeerFault, ReduceError, own_fault};
 use super::feedback::{Share, Terms};
+use super::held;
 use super::links::BulkLinks;
 use super::opening;
 use super::progress::{Progress, ProgressFn};
@@ -21,13 +25,13 @@ use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
 use crate::coding::Coder;
 use crate::net::BulkStream;
 use futures::future::BoxFuture;
-use starling_protocol::NodeId;
+use starling_protocol::engine::io::Contribution;
 use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameKind, FrameScope};
 use starling_protocol::update::{self, owners::Owners};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -64,8 +68,8 @@ struct Context {
     job: ReduceJob,
     scope: FrameScope,
     owners: Owners,
-    /// Members in the order in which they own and are added, and their weights.
-    members: Vec<NodeId>,
+    /// Members in the order in which they are added, and their weights.
+    members: Vec<Contribution>,
     weights: Vec<f32>,
     me: usize,
     share: Share,
@@ -74,8 +78,10 @@ struct Context {
     payloads: Mutex<Vec<Arc<Vec<u8>>>>,
     /// How many of my chunks are finished.
     finished: watch::Sender<usize>,
-    /// How many parts have left for each member.
+    /// How many parts have left for each member, or are known to be there.
     sent: Vec<AtomicUsize>,
+    /// Whether each member has said what it has, if it is to say so.
+    told: Vec<watch::Sender<bool>>,
     progress: Progress,
 }
 
@@ -90,26 +96,35 @@ impl Context {
         let chunks = update::chunks(elements);
         // No record tells what a member's link can do by itself: what the last reduction sent in its time depends on
         // the slowest of all.
-        let owners = Owners::new(&vec![0; by_id.len()], chunks);
+        let flock: Vec<_> = job.flock.iter().map(|member| (*member, 0)).collect();
+        let ids: Vec<_> = by_id.iter().map(|member| member.member).collect();
+        let owners = Owners::among(&flock, &ids, chunks);
         let total = by_id.iter().map(|member| member.tokens).fold(0, u64::saturating_add);
         let weights: Vec<f32> = by_id.iter().map(|member| update::weight(member.tokens, total)).collect();
-        let owned = owners.segment(me);
+        let owned = owners.chunks(me).to_vec();
+        job.parts.begin(&job.key, &by_id, &owned);
         let terms =
             Terms { codec: job.codec, weight: weights[me], owned: owned.clone(), delta: Arc::clone(&job.delta) };
         Ok(Self {
             scope: FrameScope { run: job.run, key: job.key, codec: job.codec, elements },
-            members: by_id.iter().map(|member| member.member).collect(),
             me,
             share: job.feedback.join(job.key, terms),
             sums: Sums::new(by_id.len(), owned, elements),
             payloads: Mutex::new(vec![Arc::default(); chunks]),
             finished: watch::Sender::new(0),
             sent: by_id.iter().map(|_| AtomicUsize::new(0)).collect(),
+            told: by_id.iter().map(|_| watch::Sender::new(!repairs(&job))).collect(),
+            members: by_id,
             owners,
             weights,
             progress,
             job,
         })
+    }
+
+    /// The other end of a stream did this.
+    fn fault(&self, place: usize, what: PeerFault) -> ReduceError {
+        fault(self.members[place].member, what)
     }
 
     /// The bytes are plain data: whatever a panicking holder left is still only bytes.
@@ -143,6 +158,11 @@ impl Context {
     }
 }
 
+/// Whether owners say first what they have: in every attempt at a record but the first.
+fn repairs(job: &ReduceJob) -> bool {
+    job.key.attempt > 0
+}
+
 /// A codec and room for one chunk, of one task.
 struct Desk {
     coder: Coder,
@@ -162,11 +182,14 @@ impl Desk {
         self.coder.encode(&self.values, &mut self.payload).map_err(|source| own_fault(chunk, source))
     }
 
-    /// Reads the payload at hand as a part of `chunk` and adds it in its turn.
+    /// Reads the payload at hand as a part of `chunk`, keeps it, and adds it in its turn.
     async fn add(&mut self, context: &Context, chunk: usize, place: usize) -> Result<(), ReduceError> {
         self.values.resize(update::chunk_elements(context.scope.elements, chunk).len(), 0.0);
-        let refused = |source| fault(context.members[place], PeerFault::Payload { chunk, source });
+        let refused = |source| context.fault(place, PeerFault::Payload { chunk, source });
         self.coder.decode(&self.payload, &mut self.values).map_err(refused)?;
+        if place != context.me {
+            context.job.parts.keep(&context.job.key, &context.members[place], chunk, &self.payload);
+        }
         match context.sums.add(chunk, place, context.weights[place], &self.values).await {
             Some(sum) => context.finish(chunk, sum, &mut self.coder),
             None => Ok(()),
@@ -194,6 +217,8 @@ async fn reduce(
     while let Some(ended) = tasks.join_next().await {
         let result = ended.unwrap_or_else(|error| Err(ReduceError::Task(error.to_string())));
         if let Err(error) = result {
+            // Parts that still come are kept for the next attempt, and wait for nobody.
+            context.sums.give_up();
             tokio::spawn(linger(tasks, attempt));
             return Err(error);
         }
@@ -214,7 +239,7 @@ async fn linger(mut tasks: JoinSet<Result<(), ReduceError>>, attempt: Attempt) {
 /// This node's own part, encoded and decoded as everybody else's is.
 async fn add_own(context: Arc<Context>) -> Result<(), ReduceError> {
     let mut desk = Desk::new(&context);
-    for chunk in context.owners.segment(context.me) {
+    for chunk in context.owners.chunks(context.me).iter().copied() {
         desk.encode_own(&context, chunk)?;
         desk.add(&context, chunk, context.me).await?;
         // Between chunks others have their turn: with one member nothing here ever waits.
@@ -224,28 +249,46 @@ async fn add_own(context: Arc<Context>) -> Result<(), ReduceError> {
 }
 
 async fn write(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -> Result<(), ReduceError> {
-    let to = context.members[place];
-    let stream = links.open(to).await;
-    let mut stream = stream.map_err(|e| fault(to, PeerFault::Unreachable(e.to_string())))?;
-    write_frames(&mut stream, &context, place).await?;
+    let stream = links.open(context.members[place].member).await;
+    let mut stream = stream.map_err(|e| context.fault(place, PeerFault::Unreachable(e.to_string())))?;
+    write_parts(&mut stream, &context, place).await?;
+    write_sums(&mut stream, &context, place).await?;
     tokio::spawn(close(stream));
     Ok(())
 }
 
-async fn write_frames(stream: &mut BulkStream, context: &Context, place: usize) -> Result<(), ReduceError> {
-    let lost = |error| fault(context.members[place], PeerFault::Lost(error));
+/// This node's parts of what the member at `place` owns.
+async fn write_parts(stream: &mut BulkStream, context: &Context, place: usize) -> Result<(), ReduceError> {
+    let lost = |error| context.fault(place, PeerFault::Lost(error));
     stream.write_all(&opening::encode(&context.job.run, &context.job.key)).await.map_err(lost)?;
+    let chunks = context.owners.chunks(place);
+    let mut held = vec![false; chunks.len()];
+    if repairs(&context.job) {
+        stream.flush().await.map_err(lost)?;
+        held = held::read(stream, chunks.len()).await.map_err(|what| context.fault(place, what))?;
+        context.told[place].send_replace(true);
+    }
     let mut desk = Desk::new(context);
     let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
-    for chunk in context.owners.segment(place) {
-        desk.encode_own(context, chunk)?;
-        fill_frame(&mut frame, &context.scope, FrameKind::Contrib, chunk, &desk.payload);
+    for (chunk, held) in chunks.iter().copied().zip(held) {
         // Counted before it leaves: the sum may be back before we are.
         context.sent[place].fetch_add(1, Ordering::AcqRel);
+        if held {
+            continue;
+        }
+        desk.encode_own(context, chunk)?;
+        fill_frame(&mut frame, &context.scope, FrameKind::Contrib, chunk, &desk.payload);
         stream.write_all(&frame).await.map_err(lost)?;
         context.progress.add(frame.len());
     }
-    for (index, chunk) in context.owners.segment(context.me).enumerate() {
+    Ok(())
+}
+
+/// The sums that this node owns, as they are finished.
+async fn write_sums(stream: &mut BulkStream, context: &Context, place: usize) -> Result<(), ReduceError> {
+    let lost = |error| context.fault(place, PeerFault::Lost(error));
+    let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
+    for (index, chunk) in context.owners.chunks(context.me).iter().copied().enumerate() {
         if *context.finished.borrow() <= index {
             // The member shall have all that there is while we wait.
             stream.flush().await.map_err(lost)?;
@@ -265,29 +308,58 @@ async fn write_frames(stream: &mut BulkStream, context: &Context, place: usize) 
 }
 
 async fn read(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -> Result<(), ReduceError> {
-    let from = context.members[place];
+    let from = context.members[place].member;
     let stream = links.accept(context.job.key, from).await;
     let mut stream = stream::reader(stream.map_err(|error| fault(from, PeerFault::Silent(error)))?);
-    let mut desk = Desk::new(&context);
-    for chunk in context.owners.segment(context.me) {
-        let read = read_frame(&mut stream, &context.scope, FrameKind::Contrib, chunk, &mut desk.payload).await;
-        read.map_err(|e| fault(from, e))?;
-        context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
-        desk.add(&context, chunk, place).await?;
+    read_parts(&mut stream, &context, place).await?;
+    read_sums(&mut stream, &context, place).await?;
+    tokio::spawn(expect_end(stream, from));
+    Ok(())
+}
+
+/// The member's parts of this node's chunks: those that are here from an earlier attempt, and the others.
+async fn read_parts(stream: &mut BufReader<BulkStream>, context: &Context, place: usize) -> Result<(), ReduceError> {
+    let chunks = context.owners.chunks(context.me);
+    let (key, member) = (&context.job.key, &context.members[place]);
+    let mut kept = vec![None; chunks.len()];
+    if repairs(&context.job) {
+        kept = chunks.iter().map(|chunk| context.job.parts.get(key, member, *chunk)).collect();
+        let held: Vec<bool> = kept.iter().map(Option::is_some).collect();
+        let written = held::write(stream, &held).await;
+        written.map_err(|error| context.fault(place, PeerFault::Lost(error)))?;
     }
-    for (index, chunk) in context.owners.segment(place).enumerate() {
-        let read = read_frame(&mut stream, &context.scope, FrameKind::Reduced, chunk, &mut desk.payload).await;
-        read.map_err(|e| fault(from, e))?;
+    let mut desk = Desk::new(context);
+    for (chunk, kept) in chunks.iter().copied().zip(kept) {
+        if let Some(kept) = kept {
+            desk.payload.clear();
+            desk.payload.extend_from_slice(&kept);
+        } else {
+            let read = read_frame(stream, &context.scope, FrameKind::Contrib, chunk, &mut desk.payload).await;
+            read.map_err(|what| context.fault(place, what))?;
+            context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
+        }
+        desk.add(context, chunk, place).await?;
+    }
+    Ok(())
+}
+
+/// The sums that the member owns.
+async fn read_sums(stream: &mut BufReader<BulkStream>, context: &Context, place: usize) -> Result<(), ReduceError> {
+    let mut desk = Desk::new(context);
+    for (index, chunk) in context.owners.chunks(place).iter().copied().enumerate() {
+        let read = read_frame(stream, &context.scope, FrameKind::Reduced, chunk, &mut desk.payload).await;
+        read.map_err(|what| context.fault(place, what))?;
+        // The sender is in the context, so the channel cannot close while we wait.
+        drop(context.told[place].subscribe().wait_for(|told| *told).await);
         if context.sent[place].load(Ordering::Acquire) <= index {
-            return Err(fault(from, PeerFault::Early { chunk }));
+            return Err(context.fault(place, PeerFault::Early { chunk }));
         }
         let elements = update::chunk_elements(context.scope.elements, chunk).len();
-        let refused = |source| fault(from, PeerFault::Payload { chunk, source });
+        let refused = |source| context.fault(place, PeerFault::Payload { chunk, source });
         desk.coder.check(&desk.payload, elements).map_err(refused)?;
         context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
         context.put(chunk, desk.payload.clone());
     }
-    tokio::spawn(expect_end(stream, from));
     Ok(())
 }
 

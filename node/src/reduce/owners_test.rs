@@ -18,7 +18,7 @@ fn every_small_flock_gives_the_specified_bytes() {
                 for elements in [1, 300, CHUNK_ELEMENTS, 3 * CHUNK_ELEMENTS + 5, 7 * CHUNK_ELEMENTS - 1] {
                     // Pipes far smaller than a frame: nobody may rely on the transport's buffers.
                     let flock = flock(codec, n, elements, 4096);
-                    let expected = flock.expected();
+                    let expected = flock.specified();
                     for result in flock.run(0, None).await {
                         assert!(result.unwrap() == expected, "{codec}, {n} members, {elements} elements");
                     }
@@ -34,7 +34,7 @@ proptest! {
     fn any_length_gives_the_specified_bytes(n in 1usize..=6, elements in 1usize..6 * CHUNK_ELEMENTS, room in 64usize..100_000) {
         runtime().block_on(async {
             let flock = flock(Codec::Int4, n, elements, room);
-            let expected = flock.expected();
+            let expected = flock.specified();
             for result in flock.run(0, None).await {
                 assert!(result.unwrap() == expected);
             }
@@ -47,7 +47,7 @@ fn more_chunks_than_the_window_flow_through_tiny_pipes() {
     runtime().block_on(async {
         // Each owns 80 chunks, of which 64 may be begun.
         let flock = flock(Codec::Int4, 2, 160 * CHUNK_ELEMENTS, 1 << 14);
-        let expected = flock.expected();
+        let expected = flock.specified();
         for result in flock.run(0, None).await {
             assert!(result.unwrap() == expected);
         }
@@ -57,13 +57,16 @@ fn more_chunks_than_the_window_flow_through_tiny_pipes() {
 /// How long an attempt of pipes may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Bytes of frames with these chunks.
+fn frames_bytes(flock: &Flock, chunks: &[usize]) -> usize {
+    let elements = flock.deltas[0].len();
+    chunks.iter().map(|chunk| 80 + update::chunk_range(flock.codec, elements, *chunk).len()).sum()
+}
+
 /// Bytes that a member sends to all others, openings included.
 fn sent_bytes(flock: &Flock, position: usize) -> usize {
-    let (n, elements) = (flock.members.len(), flock.deltas[0].len());
-    let owners = Owners::new(&vec![0; n], update::chunks(elements));
-    let segment = |place: usize| -> usize {
-        owners.segment(place).map(|chunk| 80 + update::chunk_range(flock.codec, elements, chunk).len()).sum()
-    };
+    let (n, owners) = (flock.members.len(), flock.owners());
+    let segment = |place: usize| frames_bytes(flock, owners.chunks(place));
     let parts: usize = (0..n).filter(|place| *place != position).map(segment).sum();
     parts + (n - 1) * (segment(position) + opening::OPENING_BYTES)
 }
@@ -100,16 +103,17 @@ async fn with_a_death(
 #[test]
 fn whoever_dies_whenever_is_named_or_the_update_is_complete() {
     runtime().block_on(async {
-        let flock = flock(Codec::Int4, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
-        let expected = flock.expected();
-        let (mut attempt, mut complete) = (0, 0);
+        let mut flock = flock(Codec::Int4, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
+        let expected = flock.specified();
+        let mut complete = 0;
         for victim in 0..4 {
             let (member, total) = (flock.members[victim].member, sent_bytes(&flock, victim));
             // Before anything, in the middle of each frame and of openings, and after the last byte but one.
             let moments = (0..total).step_by(total / 23).chain([1, 100, total - 1]);
             for after in moments {
-                attempt += 1;
-                let results = with_a_death(&flock, victim, after, attempt).await;
+                // A record of its own: nothing is known from an attempt before.
+                flock.seq += 1;
+                let results = with_a_death(&flock, victim, after, 0).await;
                 let named = |result: &Result<Vec<u8>, ReduceError>| {
                     result.as_ref().is_err_and(|error| error.suspect() == Some(member) && error.refusal().is_none())
                 };
@@ -139,16 +143,18 @@ fn whoever_dies_whenever_is_named_or_the_update_is_complete() {
 #[test]
 fn a_changed_byte_is_refused_wherever_it_is() {
     runtime().block_on(async {
-        let flock = flock(Codec::TopK { k: 64 }, 3, 4 * CHUNK_ELEMENTS + 300, 2048);
+        let mut flock = flock(Codec::TopK { k: 64 }, 3, 4 * CHUNK_ELEMENTS + 300, 2048);
         let after_opening = opening::OPENING_BYTES;
         let heads = after_opening..after_opening + FRAME_HEADER_BYTES;
-        for (attempt, at) in heads.chain([after_opening + 90, after_opening + 500]).enumerate() {
-            let results = flock.run(attempt as u32, Some((0, Wire::Flip(at)))).await;
+        for at in heads.chain([after_opening + 90, after_opening + 500]) {
+            flock.seq += 1;
+            let results = flock.run(0, Some((0, Wire::Flip(at)))).await;
             let error = results[1].as_ref().unwrap_err();
             assert_eq!(error.suspect(), Some(flock.members[0].member));
             assert_eq!(error.refusal(), Some("reduce_frame"), "byte {at}: {error}");
         }
-        let results = flock.run(1000, Some((0, Wire::RepeatFrom(after_opening)))).await;
+        flock.seq += 1;
+        let results = flock.run(0, Some((0, Wire::RepeatFrom(after_opening)))).await;
         let error = results[1].as_ref().unwrap_err();
         assert!(matches!(error.refusal(), Some("reduce_order" | "reduce_frame")), "{error}");
     });
@@ -175,10 +181,11 @@ fn what_is_not_due_or_not_canonical_is_refused() {
         // Nobody reads what member 1 sends, so its parts cannot all have left when "finished" sums come.
         let flock = flock(Codec::Int8, 2, 30 * CHUNK_ELEMENTS, 1024);
         let zeros = |_: usize| vec![0; 2 * (CHUNK_ELEMENTS / 256) + CHUNK_ELEMENTS];
-        let owners = Owners::new(&[0; 2], 30);
-        let parts = owners.segment(1).map(|chunk| (FrameKind::Contrib, chunk));
-        let sums = owners.segment(0).map(|chunk| (FrameKind::Reduced, chunk));
+        let owners = flock.owners();
+        let parts = owners.chunks(1).iter().map(|chunk| (FrameKind::Contrib, *chunk));
+        let sums = owners.chunks(0).iter().map(|chunk| (FrameKind::Reduced, *chunk));
         let refused = async |attempt: u32, frames: Vec<(FrameKind, usize)>, payload: &dyn Fn(usize) -> Vec<u8>| {
+            flock.parts[1].forget();
             let error = tokio::select! {
                 result = flock.start(1, attempt, None) => result.unwrap_err(),
                 () = play(&flock, attempt, &frames, payload) => unreachable!(),
@@ -198,7 +205,7 @@ fn what_is_not_due_or_not_canonical_is_refused() {
 fn a_cancelled_attempt_leaves_nothing_for_the_next() {
     runtime().block_on(async {
         let flock = flock(Codec::Int4, 3, 8 * CHUNK_ELEMENTS, 4096);
-        let expected = flock.expected();
+        let expected = flock.specified();
         for attempt in 0..4 {
             // Members 0 and 1 begin; member 2 never does; the attempt is dropped in its middle.
             let (a, b) = (flock.start(0, 2 * attempt, None), flock.start(1, 2 * attempt, None));
@@ -236,5 +243,121 @@ fn diverged_training_is_told_apart() {
         without.members.remove(0);
         let alone = OwnersReducer::new(flock.pipes(0)).run(without, Arc::new(|_| {})).await;
         assert!(matches!(alone, Err(ReduceError::Members(_))));
+    });
+}
+
+/// A member that says that its every part is there already, and more.
+#[test]
+fn who_has_parts_of_chunks_that_there_are_not_is_refused() {
+    runtime().block_on(async {
+        let flock = flock(Codec::Int8, 2, 30 * CHUNK_ELEMENTS, 1024);
+        let (liar, honest) = (flock.pipes(0), flock.start(1, 1, None));
+        let answer = async {
+            let mut stream = liar.accept(flock.key(1), flock.members[1].member).await.unwrap();
+            // 15 chunks, so the last bit stands for nothing.
+            stream.write_all(&[0xff, 0xff]).await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        let error = tokio::select! {
+            result = honest => result.unwrap_err(),
+            () = answer => unreachable!(),
+        };
+        assert_eq!((error.suspect(), error.refusal()), (Some(flock.members[0].member), Some("reduce_held")));
+    });
+}
+
+/// Waits until survivors have from each other all that an owner can have; whether they do.
+async fn all_is_kept(flock: &Flock, victim: usize) -> bool {
+    let owners = flock.owners();
+    let places: Vec<usize> = (0..flock.members.len()).filter(|place| *place != victim).collect();
+    let missing = |owner: usize, from: usize| {
+        let get = |chunk: &usize| flock.parts[owner].get(&flock.key(0), &flock.members[from], *chunk);
+        owner != from && owners.chunks(owner).iter().any(|chunk| get(chunk).is_none())
+    };
+    let deadline = tokio::time::Instant::now() + 3 * LINGER;
+    while places.iter().any(|owner| places.iter().any(|from| missing(*owner, *from))) {
+        if tokio::time::Instant::now() > deadline {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    true
+}
+
+/// What each member may send in an attempt after one that failed: its parts that are not there, and all sums.
+fn repair_bytes(flock: &Flock, attempt: u32) -> Vec<usize> {
+    let (n, owners) = (flock.members.len(), flock.owners());
+    let bytes = |place: usize| {
+        let parts = (0..n).filter(|to| *to != place).map(|to| {
+            let held = |chunk: &usize| flock.parts[to].get(&flock.key(attempt), &flock.members[place], *chunk);
+            let missing: Vec<usize> = owners.chunks(to).iter().copied().filter(|chunk| held(chunk).is_none()).collect();
+            frames_bytes(flock, &missing)
+        });
+        parts.sum::<usize>() + (n - 1) * (frames_bytes(flock, owners.chunks(place)) + opening::OPENING_BYTES)
+    };
+    (0..n).map(bytes).collect()
+}
+
+/// Runs an attempt in which all live; the bytes that each has sent.
+async fn bytes_sent(flock: &Flock, attempt: u32) -> Vec<usize> {
+    let expected = flock.specified();
+    let start = |place: usize| {
+        let kill = Kill { after: usize::MAX, sent: Arc::default(), now: Arc::default() };
+        let sent = Arc::clone(&kill.sent);
+        let part = flock.start_on(Pipes { kill: Some(kill), ..flock.pipes(place) }, place, attempt);
+        (sent, tokio::spawn(part))
+    };
+    let running: Vec<_> = (0..flock.members.len()).map(start).collect();
+    let mut bytes = Vec::new();
+    for (sent, running) in running {
+        let ended = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
+        assert!(ended.unwrap() == expected, "another update than specified");
+        bytes.push(sent);
+    }
+    bytes.into_iter().map(|sent| sent.load(Ordering::SeqCst)).collect()
+}
+
+/// `protocol.md` §5: after an owner's death contributors send its chunks again, and nothing else.
+#[test]
+fn after_a_death_only_what_is_missing_is_sent_again() {
+    runtime().block_on(async {
+        let (mut cases, mut whole) = (0, 0);
+        for codec in [Codec::Int4, Codec::Int8] {
+            for victim in 0..4 {
+                let total = sent_bytes(&flock(codec, 4, 9 * CHUNK_ELEMENTS + 77, 2048), victim);
+                for after in (0..total).step_by(total / 7).chain([total - 1]) {
+                    let flock = flock(codec, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
+                    with_a_death(&flock, victim, after, 0).await;
+                    let (kept, rest) = (all_is_kept(&flock, victim).await, flock.without(victim));
+                    let oracle = repair_bytes(&rest, 1);
+                    assert_eq!(bytes_sent(&rest, 1).await, oracle, "{victim} died after {after} of {total}");
+                    cases += 1;
+                    if kept {
+                        whole += 1;
+                        // Two of the three survivors send each of the dead one's chunks to the third.
+                        let sums: usize =
+                            (0..3).map(|place| 2 * frames_bytes(&rest, rest.owners().chunks(place))).sum();
+                        let again = 2 * frames_bytes(&flock, flock.owners().chunks(victim));
+                        assert_eq!(oracle.iter().sum::<usize>(), again + sums + 6 * opening::OPENING_BYTES);
+                    }
+                }
+            }
+        }
+        assert!(whole * 2 > cases, "in {whole} of {cases} the survivors had each other's parts");
+    });
+}
+
+#[test]
+fn one_death_after_another_is_repaired() {
+    runtime().block_on(async {
+        let five = flock(Codec::TopK { k: 64 }, 5, 11 * CHUNK_ELEMENTS + 9, 2048);
+        with_a_death(&five, 1, sent_bytes(&five, 1) / 4, 0).await;
+        let four = five.without(1);
+        with_a_death(&four, 3, 6000, 1).await;
+        let three = four.without(3);
+        let oracle = repair_bytes(&three, 2);
+        // What lingers of the attempts before may still bring parts.
+        let sent = bytes_sent(&three, 2).await;
+        assert!(sent.iter().zip(&oracle).all(|(sent, oracle)| sent <= oracle), "{sent:?} of at most {oracle:?}");
     });
 }

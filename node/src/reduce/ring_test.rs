@@ -25,7 +25,7 @@ fn every_small_ring_gives_the_specified_bytes() {
                 for elements in [1, 300, CHUNK_ELEMENTS, 3 * CHUNK_ELEMENTS + 5, 7 * CHUNK_ELEMENTS - 1] {
                     // Pipes far smaller than a frame: nobody may rely on the transport's buffers.
                     let flock = Flock::new(EngineKind::Ring, codec, n, elements, 4096);
-                    let expected = flock.expected();
+                    let expected = flock.specified();
                     for result in flock.run(0, None).await {
                         assert!(result.unwrap() == expected, "{n} members, {elements} elements");
                     }
@@ -41,7 +41,7 @@ proptest! {
     fn any_length_gives_the_specified_bytes(n in 1usize..=6, elements in 1usize..6 * CHUNK_ELEMENTS, room in 64usize..100_000) {
         runtime().block_on(async {
             let flock = Flock::new(EngineKind::Ring, Codec::Int8, n, elements, room);
-            let expected = flock.expected();
+            let expected = flock.specified();
             for result in flock.run(0, None).await {
                 assert!(result.unwrap() == expected);
             }
@@ -71,7 +71,7 @@ fn progress_counts_both_directions() {
 fn a_member_that_dies_anywhere_ends_the_attempt_for_all() {
     runtime().block_on(async {
         let flock = Flock::new(EngineKind::Ring, Codec::Int8, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
-        let expected = flock.expected();
+        let expected = flock.specified();
         let total = sent_bytes(&flock, 1);
         let frame = FRAME_HEADER_BYTES + 33 * 1024;
         let cuts = (0..total).step_by(frame / 2).chain([1, total - 1]);
@@ -172,7 +172,7 @@ fn finished_sums_before_their_time_are_refused() {
 fn a_cancelled_attempt_leaves_nothing_for_the_next() {
     runtime().block_on(async {
         let flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 8 * CHUNK_ELEMENTS, 4096);
-        let expected = flock.expected();
+        let expected = flock.specified();
         for attempt in 0..4 {
             // Members 0 and 1 begin; member 2 never does; the attempt is dropped in its middle.
             let (a, b) = (flock.start(0, 2 * attempt, None), flock.start(1, 2 * attempt, None));

@@ -9,7 +9,7 @@ use super::view::Gauges;
 use super::{candidate, catch_up, difference, ending};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
-use crate::reduce::Feedback;
+use crate::reduce::{self, Feedback};
 use crate::watch::event::{Committed, Event};
 use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
@@ -34,7 +34,7 @@ const WAIT_SHOWN: Duration = Duration::from_secs(3);
 
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
-    Reduced { key: AttemptKey, outcome: Result<Update, crate::reduce::ReduceError> },
+    Reduced { key: AttemptKey, outcome: Result<Update, reduce::ReduceError> },
     ReduceProgress { key: AttemptKey, bytes: u64 },
     CatchUpProgress { bytes: u64 },
     CaughtUp(Result<Box<catch_up::Arrived>, catch_up::Failed>),
@@ -107,7 +107,7 @@ pub struct Driver {
     pub(super) results: mpsc::Sender<Outcome>,
     pub(super) started: Instant,
     pub(super) reduction: Option<Reduction>,
-    pub(super) router: crate::reduce::BulkRouter,
+    pub(super) router: reduce::BulkRouter,
     /// The last pseudo-gradient and its digest, for as many attempts and rounds as it takes until a COMMIT has it.
     pub(super) delta: Option<(Digest, Arc<Vec<f32>>)>,
     /// The same with a difference mixed into it.
@@ -115,6 +115,7 @@ pub struct Driver {
     pub(super) merges: super::merging::Merges,
     /// What this node's payloads have not said in earlier rounds.
     pub(super) feedback: Arc<Feedback>,
+    pub(super) parts: Arc<reduce::Parts>,
     pub(super) fetching: Vec<Fetching>,
     pub(super) fetched: Vec<Fetched>,
     /// A round to train once the ledger holds its base and the shards are here.
@@ -162,11 +163,12 @@ impl Driver {
             results,
             started: Instant::now(),
             reduction: None,
-            router: crate::reduce::BulkRouter::new(parts.run),
+            router: reduce::BulkRouter::new(parts.run),
             delta: None,
             mixed: None,
             merges: Default::default(),
             feedback: parts.feedback,
+            parts: Arc::default(),
             fetching: Vec::new(),
             fetched: Vec::new(),
             wanted_round: None,

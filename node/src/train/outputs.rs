@@ -53,7 +53,7 @@ impl Driver {
                 self.wanted_round.take_if(|wanted| wanted.round == round);
                 self.trainer.next_generation();
             }
-            Output::Reduce { key, members, codec } => self.reduce(key, members, codec),
+            Output::Reduce { key, members, flock, codec } => self.reduce(key, members, flock, codec),
             Output::Merge { round, base, tokens, merge } => self.mix((round, base), tokens, merge),
             Output::DropDifference { lineage } => self.drop_difference(lineage),
             Output::Abandon { key } => self.abandon(key),
@@ -191,7 +191,7 @@ impl Driver {
         Ok(())
     }
 
-    fn reduce(&mut self, key: AttemptKey, members: Vec<Contribution>, codec: Codec) {
+    fn reduce(&mut self, key: AttemptKey, members: Vec<Contribution>, flock: Vec<NodeId>, codec: Codec) {
         let mine = members.iter().find(|member| member.member == self.me).map(|member| member.payload);
         let mut held = self.delta.iter().chain(&self.mixed).cloned();
         let Some((_, delta)) = held.find(|(payload, _)| Some(*payload) == mine) else {
@@ -199,8 +199,8 @@ impl Driver {
             self.later(Input::ReduceFailed { key, suspect: None, reason });
             return;
         };
-        let feedback = Arc::clone(&self.feedback);
-        let job = ReduceJob { run: self.run, key, codec, members, me: self.me, delta, feedback };
+        let (feedback, parts) = (Arc::clone(&self.feedback), Arc::clone(&self.parts));
+        let job = ReduceJob { run: self.run, key, codec, members, flock, me: self.me, delta, feedback, parts };
         self.gauges.reduce_started(self.net.counters().total.bulk.sent);
         let links = NetLinks::new(self.net.clone(), self.router.clone());
         self.reduction = Some(Reduction::start(self.spec.sync.engine, job, links, self.results.clone()));
@@ -237,6 +237,7 @@ impl Driver {
     /// A record of this number was decided: nothing that was to become it, or one before, is of use any more.
     fn forget_attempts(&mut self, seq: u64) {
         self.reduction.take_if(|reduction| reduction.key.seq <= seq);
+        self.parts.forget();
         self.fetching.retain(|fetching| fetching.key.seq > seq);
         self.fetched.retain(|fetched| fetched.key.seq > seq);
     }

@@ -146,8 +146,9 @@ pub enum Output {
     Merge { round: u64, base: Digest, tokens: u64, merge: Merge },
     /// The difference of this lineage is of no use any more: somebody has merged it.
     DropDifference { lineage: Digest },
-    /// Average these contributions. Members are in ring order; mine is the one made for this round.
-    Reduce { key: AttemptKey, members: Vec<Contribution>, codec: Codec },
+    /// Average these contributions. Members are in ring order; mine is the one made for this round. `flock` are those
+    /// whom the head expects, by ascending id, whether they are in the attempt or not.
+    Reduce { key: AttemptKey, members: Vec<Contribution>, flock: Vec<NodeId>, codec: Codec },
     /// Drop everything of this attempt: streams, partial sums, speculative state. My contribution stays until a
     /// COMMIT takes it in or a later one is made; persisted candidates and their updates stay until the head moves.
     Abandon { key: AttemptKey },

@@ -6,10 +6,9 @@
 //! may offer again later: nobody else's bits depend on that but through what it sends.
 
 use super::{assemble, chunk_elements, chunks};
-use crate::NodeId;
 use crate::codec::{self, CodecError};
 use crate::run::Codec;
-use std::ops::Range;
+use crate::{Digest, NodeId};
 
 /// No owner has more than this share of the chunks when there are more than two members, and with four or more at least
 /// [`OWNERS_MIN`] have some: one bad owner must not spoil all.
@@ -26,15 +25,47 @@ pub fn order(members: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
     members
 }
 
-/// Which member owns which chunks: contiguous segments in the members' order, some of them empty.
+/// Which member owns which chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owners {
-    /// Where each segment ends.
-    ends: Vec<usize>,
+    /// Each member's chunks, ascending.
+    owned: Vec<Vec<usize>>,
+    /// The owner's place by chunk.
+    owner: Vec<usize>,
 }
 
 impl Owners {
-    /// Deals `chunks` to members whose upload bandwidths are `kbps`, so that the slowest is done as early as possible;
+    /// Deals `chunks` to the whole flock, given by ascending id with its upload bandwidths ([`Self::new`]); what those
+    /// own that do not contribute moves, chunk by chunk, to a contributor by rendezvous hash. So every chunk keeps its
+    /// owner as long as that one takes part, whoever else does: after a death only the dead one's parts are sent again.
+    /// `contributors` are by ascending id; places are theirs.
+    pub fn among(flock: &[(NodeId, u32)], contributors: &[NodeId], chunks: usize) -> Self {
+        let kbps: Vec<u32> = flock.iter().map(|(_, kbps)| *kbps).collect();
+        let dealt = Self::new(&kbps, chunks);
+        let heir = |chunk: usize| {
+            let weights = contributors.iter().map(|id| rendezvous(id, chunk));
+            weights
+                .enumerate()
+                .max_by_key(|(place, weight)| (*weight, std::cmp::Reverse(*place)))
+                .map(|(place, _)| place)
+        };
+        let place = |chunk: usize| {
+            let stays = dealt.owner(chunk).and_then(|place| flock.get(place));
+            stays.and_then(|(id, _)| contributors.binary_search(id).ok()).or_else(|| heir(chunk))
+        };
+        Self::owned_by((0..chunks).map_while(place), contributors.len())
+    }
+
+    fn owned_by(owner: impl Iterator<Item = usize>, members: usize) -> Self {
+        let owner: Vec<usize> = owner.collect();
+        let mut owned = vec![Vec::new(); members];
+        for (chunk, place) in owner.iter().enumerate() {
+            owned[*place].push(chunk);
+        }
+        Self { owned, owner }
+    }
+
+    /// Deals `chunks` in contiguous segments to members whose upload bandwidths are `kbps`, so that the slowest is done as early as possible;
     /// to all alike if one of them is 0, which is not measured.
     ///
     /// With S the encoded size, member i sends its contribution and, as an owner of the share f of all chunks, each sum to
@@ -51,30 +82,29 @@ impl Owners {
         for place in order.into_iter().cycle().take(if counts.is_empty() { 0 } else { left }) {
             counts[place] += 1;
         }
-        let mut end = 0;
-        let ends = counts.iter().map(|count| {
-            end = (end + count).min(chunks);
-            end
-        });
-        Self { ends: ends.collect() }
+        let places = counts.iter().enumerate().flat_map(|(place, count)| std::iter::repeat_n(place, *count));
+        Self::owned_by(places.take(chunks), kbps.len())
     }
 
     pub fn members(&self) -> usize {
-        self.ends.len()
+        self.owned.len()
     }
 
-    /// The chunks of the member at `place`; none beyond the last.
-    pub fn segment(&self, place: usize) -> Range<usize> {
-        let end = self.ends.get(place).copied().unwrap_or(0);
-        let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        start.min(end)..end
+    /// The chunks of the member at `place`, ascending; none beyond the last.
+    pub fn chunks(&self, place: usize) -> &[usize] {
+        self.owned.get(place).map_or(&[], Vec::as_slice)
     }
 
     /// The place of the member that owns `chunk`.
     pub fn owner(&self, chunk: usize) -> Option<usize> {
-        let place = self.ends.partition_point(|end| *end <= chunk);
-        (place < self.ends.len()).then_some(place)
+        self.owner.get(chunk).copied()
     }
+}
+
+/// How much a member is drawn to a chunk whose owner is gone: highest random weight (Thaler and Ravishankar 1998).
+fn rendezvous(member: &NodeId, chunk: usize) -> u64 {
+    let digest = Digest::of("starling owner of a chunk", &[&member.0, &(chunk as u64).to_le_bytes()]);
+    u64::from_le_bytes(std::array::from_fn(|i| digest.0[i]))
 }
 
 /// What part of the chunks each member should own; together 1.

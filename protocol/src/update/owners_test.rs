@@ -11,17 +11,33 @@ proptest! {
         let owners = Owners::new(&kbps, chunks);
         let mut next = 0;
         for place in 0..kbps.len() {
-            let segment = owners.segment(place);
-            prop_assert_eq!(segment.start, next);
-            for chunk in segment.clone() {
-                prop_assert_eq!(owners.owner(chunk), Some(place));
+            for chunk in owners.chunks(place) {
+                prop_assert_eq!((*chunk, owners.owner(*chunk)), (next, Some(place)));
+                next += 1;
             }
-            next = segment.end;
         }
         prop_assert_eq!(next, chunks);
         prop_assert_eq!((owners.owner(chunks), owners.owner(usize::MAX)), (None, None));
         prop_assert_eq!(owners.members(), kbps.len());
-        prop_assert!(owners.segment(kbps.len()).is_empty());
+        prop_assert!(owners.chunks(kbps.len()).is_empty());
+    }
+
+    #[test]
+    fn only_chunks_of_those_who_are_gone_move(members in 2usize..20, gone in any::<u32>(), chunks in 0usize..300) {
+        let flock: Vec<(NodeId, u32)> = (0..members).map(|n| (NodeId([n as u8 + 1; 32]), 0)).collect();
+        let all: Vec<NodeId> = flock.iter().map(|(id, _)| *id).collect();
+        let here: Vec<NodeId> = all.iter().enumerate().filter(|(n, _)| *n == 0 || gone >> n & 1 == 0).map(|(_, id)| *id).collect();
+        let (whole, rest) = (Owners::among(&flock, &all, chunks), Owners::among(&flock, &here, chunks));
+        prop_assert_eq!(&whole, &Owners::new(&vec![0; members], chunks));
+        prop_assert_eq!(rest.members(), here.len());
+        for chunk in 0..chunks {
+            let before = all[whole.owner(chunk).unwrap()];
+            let after = here[rest.owner(chunk).unwrap()];
+            prop_assert!(before == after || !here.contains(&before));
+            prop_assert!(rest.chunks(rest.owner(chunk).unwrap()).binary_search(&chunk).is_ok());
+        }
+        let owned: usize = (0..here.len()).map(|place| rest.chunks(place).len()).sum();
+        prop_assert_eq!(owned, chunks);
     }
 
     #[test]
@@ -88,7 +104,7 @@ fn unmeasured_members_own_alike() {
     for members in 1..9 {
         for chunks in [0, 1, members, 3 * members + 2] {
             let owners = Owners::new(&vec![0; members], chunks);
-            let lengths: Vec<usize> = (0..members).map(|place| owners.segment(place).len()).collect();
+            let lengths: Vec<usize> = (0..members).map(|place| owners.chunks(place).len()).collect();
             assert!(lengths.iter().all(|l| *l == chunks / members || *l == chunks.div_ceil(members)), "{lengths:?}");
             assert_eq!(lengths.iter().sum::<usize>(), chunks);
         }
@@ -100,14 +116,33 @@ fn unmeasured_members_own_alike() {
 
 #[test]
 fn two_own_in_proportion_and_slow_ones_nothing() {
-    assert_eq!(Owners::new(&[300, 100], 40).segment(0), 0..30);
+    assert_eq!(Owners::new(&[300, 100], 40).chunks(0), (0..30).collect::<Vec<_>>());
     // xi = S (3 + 2) / 3000 for three of 1000 each: the fourth, at 100, is slower by its own contribution alone.
     let owners = Owners::new(&[1000, 1000, 100, 1000], 30);
-    assert_eq!([0, 1, 2, 3].map(|place| owners.segment(place).len()), [10, 10, 0, 10]);
+    assert_eq!([0, 1, 2, 3].map(|place| owners.chunks(place).len()), [10, 10, 0, 10]);
     // The fastest would own all; it may own half, and two more are owners.
     let owners = Owners::new(&[1_000_000, 10, 10, 10], 16);
-    assert_eq!([0, 1, 2, 3].map(|place| owners.segment(place).len()), [8, 4, 4, 0]);
+    assert_eq!([0, 1, 2, 3].map(|place| owners.chunks(place).len()), [8, 4, 4, 0]);
 }
+
+#[test]
+fn what_the_dead_owned_is_spread_over_the_others() {
+    let flock: Vec<(NodeId, u32)> = (1..=5).map(|fill| (NodeId([fill; 32]), 0)).collect();
+    let here: Vec<NodeId> = [1, 2, 4, 5].map(|fill| NodeId([fill; 32])).to_vec();
+    let owners = Owners::among(&flock, &here, 1000);
+    let moved = [0, 1, 2, 3].map(|place| owners.chunks(place).iter().filter(|c| (400..600).contains(*c)).count());
+    assert_eq!(moved.iter().sum::<usize>(), 200);
+    assert!(moved.iter().all(|count| (30..75).contains(count)), "{moved:?}");
+    // For another implementation.
+    assert_eq!((400..412).map(|chunk| owners.owner(chunk).unwrap()).collect::<Vec<_>>(), HEIRS);
+    // Who contributes without being expected owns nothing but what moves; nobody contributes, nobody owns.
+    let stranger = [NodeId([9; 32])];
+    assert_eq!(Owners::among(&flock, &stranger, 7).chunks(0).len(), 7);
+    assert_eq!(Owners::among(&flock, &[], 7).owner(0), None);
+    assert_eq!(Owners::among(&[], &here, 7).members(), 4);
+}
+
+const HEIRS: [usize; 12] = [0, 2, 3, 0, 0, 3, 2, 1, 0, 1, 0, 1];
 
 #[test]
 fn members_stand_by_id_and_once() {

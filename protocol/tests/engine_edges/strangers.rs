@@ -133,7 +133,7 @@ fn a_joiner_that_holds_the_state_is_named_in_the_next_record() {
     bench.say(2, &join(&bench));
     let outputs = bench.trained();
     let reduce = outputs.iter().find_map(|output| match output {
-        Output::Reduce { key, members, codec } => Some((*key, members.len(), *codec)),
+        Output::Reduce { key, members, codec, .. } => Some((*key, members.len(), *codec)),
         _ => None,
     });
     let (key, members, codec) = reduce.expect("a flock of one needs nobody to begin");

@@ -1,0 +1,53 @@
+//! What the owner on a stream's other end has already: its answer to the opening of any attempt but the first.
+//!
+//! One bit for each of its chunks, ascending, the first in the lowest bit of the first byte; set for a part that need not
+//! be sent again. The bits of the last byte that stand for nothing are zero.
+
+use super::error::PeerFault;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Writes the bits and sends them off.
+pub(super) async fn write(stream: &mut (impl AsyncWrite + Unpin), held: &[bool]) -> std::io::Result<()> {
+    stream.write_all(&encode(held)).await?;
+    stream.flush().await
+}
+
+/// Reads the bits of `chunks` chunks.
+pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin), chunks: usize) -> Result<Vec<bool>, PeerFault> {
+    let mut bytes = vec![0; chunks.div_ceil(8)];
+    stream.read_exact(&mut bytes).await.map_err(PeerFault::Lost)?;
+    decode(&bytes, chunks).ok_or(PeerFault::Held)
+}
+
+fn encode(held: &[bool]) -> Vec<u8> {
+    let byte = |bits: &[bool]| bits.iter().enumerate().fold(0, |byte, (n, bit)| byte | u8::from(*bit) << n);
+    held.chunks(8).map(byte).collect()
+}
+
+/// None if a bit is set that stands for nothing.
+fn decode(bytes: &[u8], chunks: usize) -> Option<Vec<bool>> {
+    let mut held: Vec<bool> = bytes.iter().flat_map(|byte| (0..8).map(move |n| byte >> n & 1 == 1)).collect();
+    let beyond = held.split_off(chunks.min(held.len()));
+    (!beyond.contains(&true)).then_some(held)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_list_comes_back(held in prop::collection::vec(any::<bool>(), 0..200)) {
+            prop_assert_eq!(decode(&encode(&held), held.len()), Some(held));
+        }
+    }
+
+    #[test]
+    fn golden_bits() {
+        assert_eq!(encode(&[true, false, false, false, true, true, false, false, true]), [0b0011_0001, 1]);
+        assert_eq!(encode(&[]), [0; 0]);
+        assert_eq!(decode(&[0b1000], 3), None);
+        assert_eq!(decode(&[0b0100], 3), Some(vec![false, false, true]));
+    }
+}
