@@ -1,5 +1,7 @@
 //! What the benches share: the clock of this process's threads, and the file of JSON rows.
 
+pub mod way;
+
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::Write;

@@ -85,6 +85,22 @@ impl Flock {
         Process::start(name, &self.bin_dir.join("starling"), &arguments, &self.folder.join("logs"))
     }
 
+    /// Small nodes `node-0` and on, the first of which has founded.
+    ///
+    /// # Errors
+    /// A program does not start, or nothing is founded within `limit`.
+    pub fn small_nodes(&self, count: usize, limit: Duration) -> anyhow::Result<Vec<Process>> {
+        let mut nodes = Vec::new();
+        for n in 0..count {
+            let mut node = self.node(&format!("node-{n}"), &NodeOptions::small(n == 0))?;
+            if n == 0 {
+                node.wait(limit, "founded", |_| true)?;
+            }
+            nodes.push(node);
+        }
+        Ok(nodes)
+    }
+
     /// The cache of tokenized text that nodes with a run file share.
     pub fn shared_cache(&self) -> PathBuf {
         self.folder.join("cache").join("shared")
@@ -97,6 +113,14 @@ impl Flock {
         let finished = crate::process::run(&program, &["invite", "--home", &home], Duration::from_secs(20))?;
         anyhow::ensure!(finished.code == Some(0), "starling invite failed: {}", finished.stderr);
         Ok(finished.stdout.trim().to_string())
+    }
+}
+
+impl NodeOptions {
+    /// A node on one thread of the CPU.
+    pub fn small(found: bool) -> Self {
+        let arguments = ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
+        Self { found, arguments, ..Self::default() }
     }
 }
 

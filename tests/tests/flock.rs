@@ -31,11 +31,6 @@ fn flock(rounds: u64) -> (TempDir, Flock) {
     (folder, flock)
 }
 
-fn options(found: bool) -> NodeOptions {
-    let arguments = ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
-    NodeOptions { found, arguments, ..NodeOptions::default() }
-}
-
 fn contributors(event: &Value) -> usize {
     event["contributors"].as_array().map_or(0, Vec::len)
 }
@@ -61,9 +56,9 @@ fn final_root(node: &Process) -> String {
 fn two_nodes_train_and_end_with_equal_state() {
     // Long enough for the second to come in, whatever the machine's pace.
     let (_folder, flock) = flock(ROUNDS);
-    let mut first = flock.node("first", &options(true)).expect("a node");
+    let mut first = flock.node("first", &NodeOptions::small(true)).expect("a node");
     first.wait(LIMIT, "founded", |_| true).expect("it founds");
-    let mut second = flock.node("second", &options(false)).expect("a node");
+    let mut second = flock.node("second", &NodeOptions::small(false)).expect("a node");
     first.wait(LIMIT, "committed", |e| contributors(e) == 2).expect("both contribute");
     for node in [&mut first, &mut second] {
         let status = node.wait_exit(LIMIT).expect("it ends by its budget");
@@ -87,7 +82,7 @@ fn the_killed_are_left_behind_and_come_back() {
     let (_folder, flock) = flock(1_000_000);
     let mut nodes: Vec<Process> = Vec::new();
     for n in 0..3 {
-        let mut node = flock.node(&format!("node-{n}"), &options(n == 0)).expect("a node");
+        let mut node = flock.node(&format!("node-{n}"), &NodeOptions::small(n == 0)).expect("a node");
         if n == 0 {
             node.wait(LIMIT, "founded", |_| true).expect("it founds");
         }
@@ -98,12 +93,12 @@ fn the_killed_are_left_behind_and_come_back() {
     nodes[2].kill();
     let mark = nodes[0].mark();
     nodes[0].wait_since(mark, LIMIT, "committed", |e| contributors(e) == 2).expect("the others go on");
-    nodes[2] = flock.node("node-2", &options(false)).expect("a node");
+    nodes[2] = flock.node("node-2", &NodeOptions::small(false)).expect("a node");
     nodes[2].wait(LIMIT, "committed", |e| contributors(e) == 3).expect("it contributes again");
 
     // Nothing but a ticket: no run file, no text, an empty disk.
     let ticket = flock.invite("node-1").expect("a ticket");
-    let by_ticket = NodeOptions { ticket: Some(ticket), ..options(false) };
+    let by_ticket = NodeOptions { ticket: Some(ticket), ..NodeOptions::small(false) };
     let mut guest = flock.node("guest", &by_ticket).expect("a node");
     guest.wait(LIMIT, "committed", |e| contributors(e) == 4).expect("the guest contributes");
 
@@ -119,7 +114,7 @@ fn the_killed_are_left_behind_and_come_back() {
         node.kill();
     }
     let mut again: Vec<Process> =
-        (0..3).map(|n| flock.node(&format!("node-{n}"), &options(false)).expect("a node")).collect();
+        (0..3).map(|n| flock.node(&format!("node-{n}"), &NodeOptions::small(false)).expect("a node")).collect();
     again.push(flock.node("guest", &by_ticket).expect("a node"));
     let first = again[0].wait(LIMIT, "committed", |_| true).expect("they go on");
     let after = first["round"].as_u64().expect("a round");
@@ -134,7 +129,7 @@ fn the_killed_are_left_behind_and_come_back() {
 #[test]
 fn a_node_without_a_flock_says_that_it_waits() {
     let (_folder, flock) = flock(5);
-    let mut lost = flock.node("lost", &options(false)).expect("a node");
+    let mut lost = flock.node("lost", &NodeOptions::small(false)).expect("a node");
     let waiting = lost.wait(LIMIT, "waiting", |_| true).expect("it says so");
     assert!(waiting["why"].as_str().is_some_and(|why| why.contains("flock")), "{waiting}");
     let home = flock.home("lost").to_string_lossy().into_owned();
@@ -148,11 +143,11 @@ fn a_node_without_a_flock_says_that_it_waits() {
 #[test]
 fn another_run_is_refused_by_name_of_the_key() {
     let (folder, flock) = flock(1_000_000);
-    let mut first = flock.node("first", &options(true)).expect("a node");
+    let mut first = flock.node("first", &NodeOptions::small(true)).expect("a node");
     first.wait(LIMIT, "committed", |_| true).expect("it trains");
     let other = folder.path().join("other.toml");
     std::fs::write(&other, run_toml(1_000_000).replace("steps = 4", "steps = 5")).expect("write");
-    let options = NodeOptions { run_file: Some(other), ..options(false) };
+    let options = NodeOptions { run_file: Some(other), ..NodeOptions::small(false) };
     let mut stranger = flock.node("stranger", &options).expect("a node");
     let status = stranger.wait_exit(LIMIT).expect("it ends");
     assert_eq!(status.code(), Some(3), "{}", stranger.last_words());

@@ -27,25 +27,13 @@ fn run_toml(sync: &str) -> String {
     )
 }
 
-fn options(found: bool) -> NodeOptions {
-    let arguments = ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
-    NodeOptions { found, arguments, ..NodeOptions::default() }
-}
-
 fn contributors(event: &Value) -> usize {
     event["contributors"].as_array().map_or(0, Vec::len)
 }
 
 /// Nodes `node-0` and on, the first of which founds, once all of them contribute.
 fn nodes(flock: &Flock, count: usize) -> Vec<Process> {
-    let mut nodes: Vec<Process> = Vec::new();
-    for n in 0..count {
-        let mut node = flock.node(&format!("node-{n}"), &options(n == 0)).expect("a node");
-        if n == 0 {
-            node.wait(LIMIT, "founded", |_| true).expect("it founds");
-        }
-        nodes.push(node);
-    }
+    let mut nodes = flock.small_nodes(count, LIMIT).expect("nodes");
     nodes[0].wait(LIMIT, "committed", |e| contributors(e) == count).expect("all contribute");
     nodes
 }
@@ -93,7 +81,7 @@ fn four_nodes_learn_in_four_bits_and_lose_one_in_mid_round() {
             node.wait_since(marks[n], LIMIT, "committed", |e| contributors(e) == 3).expect("the others go on");
         }
         assert_parity(&nodes);
-        nodes[victim] = flock.node(&format!("node-{victim}"), &options(false)).expect("a node");
+        nodes[victim] = flock.node(&format!("node-{victim}"), &NodeOptions::small(false)).expect("a node");
         nodes[victim].wait(LIMIT, "committed", |e| contributors(e) == 4).expect("it contributes again");
     }
     together(&mut nodes, 4);

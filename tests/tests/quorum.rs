@@ -22,11 +22,6 @@ fn flock(top: &str, tables: &str) -> (TempDir, Flock) {
     (folder, flock)
 }
 
-fn options(found: bool) -> NodeOptions {
-    let arguments = ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
-    NodeOptions { found, arguments, ..NodeOptions::default() }
-}
-
 fn voters(event: &Value) -> u64 {
     event["voters"].as_u64().unwrap_or_default()
 }
@@ -42,7 +37,7 @@ fn who_loses_the_quorum_forks_after_the_grace_and_is_one_flock_again_later() {
     let (_folder, flock) = flock("", "[partition]\nminority = \"fork\"\ngrace_s = 2\n");
     let mut nodes: Vec<Process> = Vec::new();
     for n in 0..3 {
-        let mut node = flock.node(&format!("node-{n}"), &options(n == 0)).expect("a node");
+        let mut node = flock.node(&format!("node-{n}"), &NodeOptions::small(n == 0)).expect("a node");
         if n == 0 {
             node.wait(LIMIT, "founded", |_| true).expect("it founds");
         }
@@ -62,7 +57,7 @@ fn who_loses_the_quorum_forks_after_the_grace_and_is_one_flock_again_later() {
     nodes[0].wait(LIMIT, "committed", |e| e["lineage"] == forked["lineage"]).expect("and trains");
 
     for (n, node) in nodes.iter_mut().enumerate().skip(1) {
-        *node = flock.node(&format!("node-{n}"), &options(false)).expect("a node");
+        *node = flock.node(&format!("node-{n}"), &NodeOptions::small(false)).expect("a node");
     }
     let mark = nodes[0].mark();
     let again = nodes[0].wait_since(mark, LIMIT, "committed", |e| voters(e) == 3).expect("one flock again");
@@ -95,19 +90,20 @@ fn a_ticket_admits_as_many_as_it_says() {
     std::fs::write(&run_file, format!("{text}[admission]\nmode = \"ticket\"\n")).expect("write");
     flock.run_file = run_file;
 
-    let mut first = flock.node("creator", &options(true)).expect("a node");
+    let mut first = flock.node("creator", &NodeOptions::small(true)).expect("a node");
     first.wait(LIMIT, "committed", |_| true).expect("it trains");
     let invited = starling(&flock, "invite", "creator", &["--uses", "1"]);
     assert_eq!(invited.code, Some(0), "{}", invited.stderr);
     let ticket = Some(invited.stdout.trim().to_string());
-    let mut guest = flock.node("guest", &NodeOptions { ticket: ticket.clone(), ..options(false) }).expect("a node");
+    let mut guest =
+        flock.node("guest", &NodeOptions { ticket: ticket.clone(), ..NodeOptions::small(false) }).expect("a node");
     guest.wait(LIMIT, "committed", |e| e["members"].as_u64() == Some(2)).expect("the ticket admits");
 
     let spent = ticket.clone();
-    let mut late = flock.node("late", &NodeOptions { ticket, ..options(false) }).expect("a node");
+    let mut late = flock.node("late", &NodeOptions { ticket, ..NodeOptions::small(false) }).expect("a node");
     let why = |e: &Value, what: &str| e["why"].as_str().is_some_and(|why| why.contains(what));
     late.wait(LIMIT, "waiting", |e| why(e, "has admitted 1 nodes")).expect("it says that the ticket is used up");
-    let mut bare = flock.node("bare", &options(false)).expect("a node");
+    let mut bare = flock.node("bare", &NodeOptions::small(false)).expect("a node");
     bare.wait(LIMIT, "waiting", |e| why(e, "showed none")).expect("it says that it needs a ticket");
     let status = starling(&flock, "status", "bare", &[]);
     assert!(status.stdout.contains("admits by ticket"), "{}", status.stdout);
@@ -126,7 +122,7 @@ fn a_ticket_admits_as_many_as_it_says() {
     first.wait_since(mark, LIMIT, "committed", alone).expect("the guest is out");
     // And stays out, also when it starts again; it knows why from its own disk, before anybody refuses it.
     guest.kill();
-    let mut guest = flock.node("guest", &NodeOptions { ticket: spent, ..options(false) }).expect("a node");
+    let mut guest = flock.node("guest", &NodeOptions { ticket: spent, ..NodeOptions::small(false) }).expect("a node");
     let soon = Duration::from_secs(40);
     guest.wait(soon, "waiting", |e| why(e, "has revoked")).expect("it says that it was revoked");
 
@@ -137,7 +133,7 @@ fn a_ticket_admits_as_many_as_it_says() {
     assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
     let mark = first.mark();
     first.wait_since(mark, LIMIT, "committed", |_| true).expect("the record that carries it");
-    let by_ticket = NodeOptions { ticket: Some(ticket), ..options(false) };
+    let by_ticket = NodeOptions { ticket: Some(ticket), ..NodeOptions::small(false) };
     let mut stranger = flock.node("stranger", &by_ticket).expect("a node");
     stranger.wait(LIMIT, "waiting", |e| why(e, "has revoked the ticket")).expect("it says that the ticket is revoked");
     let mark = first.mark();

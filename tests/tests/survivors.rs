@@ -31,21 +31,9 @@ fn flock(lr: &str, tables: &str) -> (TempDir, Flock) {
     (folder, flock)
 }
 
-fn options(found: bool) -> NodeOptions {
-    let arguments = ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
-    NodeOptions { found, arguments, ..NodeOptions::default() }
-}
-
 /// Nodes `node-0` and on, the first of which founds; all of them vote.
 fn nodes(flock: &Flock, count: usize) -> Vec<Process> {
-    let mut nodes: Vec<Process> = Vec::new();
-    for n in 0..count {
-        let mut node = flock.node(&format!("node-{n}"), &options(n == 0)).expect("a node");
-        if n == 0 {
-            node.wait(LIMIT, "founded", |_| true).expect("it founds");
-        }
-        nodes.push(node);
-    }
+    let mut nodes = flock.small_nodes(count, LIMIT).expect("nodes");
     for node in &mut nodes {
         node.wait(LIMIT, "committed", |e| voters(e) == count as u64).expect("all vote");
     }
@@ -124,7 +112,7 @@ fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
             cut_off_survivor(&flock, node, &alone, policy, mark);
         }
         let before = nodes[survivor].mark();
-        nodes[victim] = flock.node(&killed, &options(false)).expect("a node");
+        nodes[victim] = flock.node(&killed, &NodeOptions::small(false)).expect("a node");
         if named(&fate, "cut_off") && policy != "fork" {
             nodes[survivor].wait_since(before, LIMIT, "rejoined", |_| true).expect("the quorum is back");
             let events = nodes[survivor].events();
@@ -176,7 +164,7 @@ fn of_two_the_other_halts_until_it_is_told_to_go_on_alone() {
         node.kill();
     }
     let heads: Vec<Value> = nodes.iter().map(newest).collect();
-    let mut forced = options(false);
+    let mut forced = NodeOptions::small(false);
     forced.arguments.push("--force-lineage".into());
     nodes[0] = flock.node("node-0", &forced).expect("a node");
     let forked = nodes[0].wait(LIMIT, "forked", |_| true).expect("it goes on alone");
@@ -185,7 +173,7 @@ fn of_two_the_other_halts_until_it_is_told_to_go_on_alone() {
     assert_eq!(next["lineage"], forked["lineage"]);
     assert!(next["round"].as_u64() > heads[0]["round"].as_u64(), "from the state at hand: {next}");
     // Who was away finds it, and joins it.
-    nodes[1] = flock.node("node-1", &options(false)).expect("a node");
+    nodes[1] = flock.node("node-1", &NodeOptions::small(false)).expect("a node");
     for node in &mut nodes {
         let both = |e: &Value| e["lineage"] == forked["lineage"] && voters(e) == 2;
         node.wait(LIMIT, "committed", both).expect("one flock again");
@@ -246,7 +234,7 @@ fn a_clone_gives_way(flock: &Flock, nodes: &mut [Process], original: usize, copy
     let me = me.expect("a node says who it is");
     let marks: Vec<usize> = nodes.iter().map(Process::mark).collect();
     let began = Instant::now();
-    let mut clone = flock.node(copy, &options(false)).expect("a node");
+    let mut clone = flock.node(copy, &NodeOptions::small(false)).expect("a node");
     let status = clone.wait_exit(LIMIT).expect("it gives way");
     println!("{copy} ended after {:.1} s", began.elapsed().as_secs_f64());
     let (words, events) = (clone.last_words(), clone.events());
@@ -283,7 +271,7 @@ fn of_two_processes_with_one_key_the_newer_ends_and_the_older_goes_on() {
     // side of its peers'.
     nodes[1].kill();
     copy_folder(&flock.home("node-1"), &flock.home("copy-1"));
-    nodes[1] = flock.node("node-1", &options(false)).expect("a node");
+    nodes[1] = flock.node("node-1", &NodeOptions::small(false)).expect("a node");
     let mark = nodes[0].mark();
     let back = |e: &Value| contributors(e) == 3 && voters(e) == 3;
     nodes[0].wait_since(mark, LIMIT, "committed", back).expect("it is back");
@@ -298,7 +286,7 @@ fn of_two_processes_with_one_key_the_newer_ends_and_the_older_goes_on() {
         nodes[original].kill();
         nodes[0].wait_since(mark, LIMIT, "peer_down", |e| e["peer"].as_str() == me.as_deref()).expect("it is gone");
         let began = Instant::now();
-        nodes[original] = flock.node(&format!("node-{original}"), &options(false)).expect("a node");
+        nodes[original] = flock.node(&format!("node-{original}"), &NodeOptions::small(false)).expect("a node");
         nodes[0].wait_since(mark, LIMIT, "peer_up", |e| e["peer"].as_str() == me.as_deref()).expect("it is back");
         assert!(began.elapsed() < SILENCE, "admitted only after {:?}", began.elapsed());
         let mark = nodes[0].mark();

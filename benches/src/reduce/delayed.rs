@@ -1,9 +1,9 @@
 //! Members in one process over pipes whose bytes arrive late: what distance costs an engine, and nothing else.
 
-use super::way::Way;
 use super::worker::offered;
 use anyhow::{Context, Result, ensure};
 use futures::future::{BoxFuture, try_join_all};
+use starling_benches::way::Way;
 use starling_node::net::BulkStream;
 use starling_node::reduce::{BulkLinks, BulkRouter, OwnersReducer, ReduceEngine, ReduceJob, RingReducer, RouterError};
 use starling_protocol::engine::io::{AttemptKey, Contribution};

@@ -1,8 +1,8 @@
 //! What a reduction cannot do without, each measured by itself on one core: encryption, the kernel's copies, the codec.
 
-use super::way::Way;
 use anyhow::{Context, Result};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use starling_benches::way::Way;
 use starling_kernels::codec::{self, CodecKind};
 use starling_protocol::run::EngineKind;
 use std::io::{Read, Write};

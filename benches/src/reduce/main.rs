@@ -9,7 +9,6 @@ mod floor;
 mod place;
 mod process;
 mod rivals;
-mod way;
 mod worker;
 
 use anyhow::{Result, bail, ensure};
@@ -19,10 +18,10 @@ use place::Places;
 use process::Process;
 use rivals::Rival;
 use serde_json::json;
+use starling_benches::way::Way;
 use starling_benches::{append_row, json_file, median};
 use std::path::PathBuf;
 use std::time::Duration;
-use way::Way;
 use worker::{Answer, Order};
 
 #[global_allocator]

@@ -1,10 +1,9 @@
 //! One member of the flock under test: a process with a real network and a reducer, told what to do on its standard
 //! input, a JSON object a line, and answering on its standard output.
 
-use super::way::Way;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
-use starling_benches::cpu_seconds;
+use starling_benches::{cpu_seconds, way::Way};
 use starling_bootstrap::{addresses, identity::Identity};
 use starling_node::net::fetch::NothingToFetch;
 use starling_node::net::{NetEvent, NetHandle, NetOptions, Network};
