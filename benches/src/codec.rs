@@ -8,7 +8,7 @@ use clap::Parser;
 use serde_json::json;
 use starling_benches::{append_row, json_file, median};
 use starling_kernels::DeviceChoice;
-use starling_kernels::codec::device::Int8Encoder;
+use starling_kernels::codec::device::{DeviceCodec, OpenCodecError};
 use starling_kernels::codec::{self, CodecKind, TOPK_BLOCK, TopkScratch};
 use starling_protocol::codec as scalar;
 use starling_protocol::limits::CHUNK_ELEMENTS;
@@ -29,9 +29,9 @@ struct Arguments {
     /// Turns of each.
     #[arg(long, default_value_t = 15)]
     turns: usize,
-    /// A device to encode on as well: `wgpu[:N]` or `cuda[:N]`.
-    #[arg(long)]
-    device: Option<DeviceChoice>,
+    /// A device to code on as well: `auto`, `wgpu[:N]` or `cuda[:N]`. Never an adapter that is software.
+    #[arg(long, default_value_t = DeviceChoice::Auto)]
+    device: DeviceChoice,
     /// Append one JSON object a row to this file; else to what JSON names.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -183,14 +183,37 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// The codecs of the device, from host memory to host memory; an adapter that is software would only repeat the CPU.
     fn device(&self) -> Result<()> {
-        let Some(choice) = &self.arguments.device else { return Ok(()) };
-        let encoder = Int8Encoder::open(choice)?;
-        let mut bytes = vec![0; codec::encoded_len(CodecKind::Int8, self.src.len())];
-        let path = format!("{:?}", encoder.device().kind).to_lowercase();
-        self.row("int8 encode, copies too", &path, || {
-            encoder.encode(black_box(&self.src), black_box(&mut bytes)).expect("finite");
-        })
+        let device = match DeviceCodec::open(&self.arguments.device) {
+            Ok(device) if device.is_software() => {
+                println!("device SKIPPED: {} is no GPU", device.device());
+                return Ok(());
+            }
+            Ok(device) => device,
+            Err(OpenCodecError::Cpu(_)) => {
+                println!("device SKIPPED: there is no GPU");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let path = format!("{:?}", device.device().kind).to_lowercase();
+        for kind in [CodecKind::Bf16, CodecKind::Int8, CodecKind::Int4] {
+            let mut bytes = vec![0; codec::encoded_len(kind, self.src.len())];
+            let mut dst = vec![0.0f32; self.src.len()];
+            let id = |what: &str| format!("{kind:?} {what}, copies too").to_lowercase();
+            self.row(&id("encode"), &path, || {
+                device.encode(kind, black_box(&self.src), black_box(&mut bytes)).expect("finite");
+            })?;
+            self.row(&id("decode"), &path, || {
+                device.decode(kind, black_box(&bytes), black_box(&mut dst)).expect("canonical");
+            })?;
+            dst.fill(0.0);
+            self.row(&id("decode-add"), &path, || {
+                device.decode_add(kind, black_box(&bytes), black_box(&mut dst)).expect("canonical");
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -1,48 +1,20 @@
-//! One wire format, three implementations: protocol's scalar specification, kernels' CPU codecs, kernels' device kernel.
-//! They write the same bytes, refuse the same vectors, accept the same payloads, and decode them to the same bits.
-//!
-//! The device kernel runs on whatever adapter there is, a software one too. Without any, its tests print SKIPPED and why;
-//! with `STARLING_REQUIRE_DEVICE` set they fail instead.
+//! One wire format, two implementations on the CPU: protocol's scalar specification and kernels' codecs. They write the same
+//! bytes, refuse the same vectors, accept the same payloads, and decode them to the same bits. `codec_device.rs` has the
+//! third, on a device.
+
+mod vectors;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use starling_kernels::DeviceChoice;
-use starling_kernels::codec::device::{EncodeError, Int8Encoder};
 use starling_kernels::codec::{self as fast, CodecKind, TopkScratch};
 use starling_protocol::codec as scalar;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::run::Codec;
-use starling_protocol::update;
-
-const FIXED: [(Codec, CodecKind); 3] =
-    [(Codec::Bf16, CodecKind::Bf16), (Codec::Int8, CodecKind::Int8), (Codec::Int4, CodecKind::Int4)];
-
-/// What an encoder or decoder said, comparable across the crates: their errors have the same shape.
-fn said<T, E: std::fmt::Debug>(result: Result<T, E>) -> Result<T, String> {
-    result.map_err(|error| format!("{error:?}"))
-}
-
-fn encode_scalar(codec: Codec, src: &[f32]) -> Result<Vec<u8>, String> {
-    let mut bytes = Vec::new();
-    said(scalar::encode(codec, src, &mut bytes)).map(|()| bytes)
-}
+use vectors::{EXPONENTS, FIXED, bits, encode_scalar, lengths, said, ties, vectors};
 
 fn encode_fast(kind: CodecKind, src: &[f32]) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0xa5; fast::encoded_len(kind, src.len())];
     said(fast::encode(kind, src, &mut bytes)).map(|()| bytes)
-}
-
-fn encode_device(encoder: &Int8Encoder, src: &[f32]) -> Result<Vec<u8>, String> {
-    let mut bytes = vec![0xa5; fast::encoded_len(CodecKind::Int8, src.len())];
-    match encoder.encode(src, &mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(EncodeError::Codec(error)) => Err(format!("{error:?}")),
-        Err(error) => panic!("the device failed: {error}"),
-    }
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|v| v.to_bits()).collect()
 }
 
 /// Checks that both CPU implementations encode alike, and decode what they encoded alike.
@@ -77,87 +49,6 @@ fn check_payload(codec: Codec, kind: CodecKind, bytes: &[u8], elements: usize) -
     verdict.is_ok()
 }
 
-/// Lengths around the edges of blocks and of vector registers.
-fn lengths() -> impl Strategy<Value = usize> {
-    prop_oneof![
-        Just(0usize),
-        Just(1),
-        Just(255),
-        Just(256),
-        Just(257),
-        2usize..40,
-        Just(511),
-        Just(512),
-        Just(513),
-        500usize..3000,
-    ]
-}
-
-/// One value: ordinary, of any bit pattern that is finite, subnormal, zero of both signs, huge.
-fn values() -> impl Strategy<Value = f32> {
-    prop_oneof![
-        8 => -1e-3f32..1e-3,
-        4 => -1e3f32..1e3,
-        4 => any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |x| x.is_finite()),
-        2 => (0u32..0x0080_0000, any::<bool>()).prop_map(|(m, s)| f32::from_bits(m | u32::from(s) << 31)),
-        2 => prop_oneof![Just(0.0f32), Just(-0.0)],
-        1 => prop_oneof![Just(f32::MAX), Just(f32::MIN), 1.6e38f32..1.8e38],
-    ]
-}
-
-/// Vectors whose blocks have one magnitude each, or any mixture; a few hold what no codec can write.
-fn vectors() -> impl Strategy<Value = Vec<f32>> {
-    let mixed = lengths().prop_flat_map(|n| prop::collection::vec(values(), n));
-    let levelled = (lengths(), prop::collection::vec(-126i32..121, 12)).prop_flat_map(|(n, exponents)| {
-        prop::collection::vec(-1f32..1.0, n).prop_map(move |mut v| {
-            for (i, x) in v.iter_mut().enumerate() {
-                *x *= 2f32.powi(exponents[i / 256 % exponents.len()]);
-            }
-            v
-        })
-    });
-    let levelled = levelled.boxed();
-    let spoiled = (levelled.clone(), any::<prop::sample::Index>(), 0usize..3).prop_map(|(mut v, at, which)| {
-        if !v.is_empty() {
-            let at = at.index(v.len());
-            v[at] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY][which];
-        }
-        v
-    });
-    prop_oneof![3 => mixed, 6 => levelled, 1 => spoiled]
-}
-
-/// For every significand of a scale: values at, just below and just above every tie between two integers, and largest
-/// magnitudes at, just below and just above those that ask for that scale. `exponent` places the scales.
-fn ties(exponent: i32) -> Vec<f32> {
-    let mut vector = Vec::new();
-    for significand in 128..256u32 {
-        let scale = significand as f32 / 128.0 * 2f32.powi(exponent);
-        let largest = scale * 127.0;
-        let mut near = Vec::new();
-        for k in 0..127 {
-            let tie = (k as f32 + 0.5) * scale;
-            near.extend([tie, tie.next_down(), tie.next_up(), -tie, -tie.next_down(), -tie.next_up()]);
-        }
-        for block in near.chunks(255) {
-            vector.push(largest);
-            vector.extend_from_slice(block);
-            vector.resize(vector.len().next_multiple_of(256), 0.0);
-        }
-        for edge in [largest, largest.next_down(), -largest.next_up()] {
-            // The edge of the largest scale lies above what can be written.
-            if edge.abs() <= 127.0 * 2f32.powi(120) {
-                vector.push(edge);
-                vector.resize(vector.len().next_multiple_of(256), scale);
-            }
-        }
-    }
-    vector
-}
-
-/// Exponents from the smallest scale to the largest, and some between. Scales below 2^-100 are zeros.
-const EXPONENTS: [i32; 8] = [-101, -100, -60, -14, 0, 20, 119, 120];
-
 #[test]
 fn cpu_codecs_write_the_specification() {
     let mut runner = TestRunner::new(ProptestConfig::with_cases(400));
@@ -171,10 +62,11 @@ fn cpu_codecs_write_the_specification() {
 #[test]
 fn cpu_codecs_round_every_tie_alike() {
     for exponent in EXPONENTS {
-        // The largest scale stands alone: greater significands are refused.
-        let src = if exponent == 120 { ties(120)[..4 * 256].to_vec() } else { ties(exponent) };
-        assert!(encode_scalar(Codec::Int8, &src).is_ok(), "2^{exponent}");
-        check_vector(&src);
+        for (codec, levels, block) in [(Codec::Int8, 127, 256), (Codec::Int4, 7, 64)] {
+            let src = ties(levels, block, exponent);
+            assert!(encode_scalar(codec, &src).is_ok(), "{codec:?} 2^{exponent}");
+            check_vector(&src);
+        }
     }
 }
 
@@ -312,56 +204,4 @@ fn lengths_agree() {
             assert_eq!(scalar::encoded_max(codec, n), fast::encoded_len(kind, n));
         }
     }
-}
-
-/// The device's encoder; `None`, and a line on stderr, where there is no device.
-fn device() -> Option<Int8Encoder> {
-    match Int8Encoder::open(&DeviceChoice::Wgpu(0)) {
-        Ok(encoder) => {
-            eprintln!("the kernel runs on {}", encoder.device());
-            Some(encoder)
-        }
-        Err(error) if std::env::var_os("STARLING_REQUIRE_DEVICE").is_none() => {
-            eprintln!("SKIPPED: {error}");
-            None
-        }
-        Err(error) => panic!("a device is required, and there is none: {error}"),
-    }
-}
-
-#[test]
-fn the_device_writes_the_specification() {
-    let Some(encoder) = device() else { return };
-    let mut runner = TestRunner::new(ProptestConfig::with_cases(100));
-    let run = runner.run(&vectors(), |src| {
-        prop_assert_eq!(encode_device(&encoder, &src), encode_scalar(Codec::Int8, &src));
-        Ok(())
-    });
-    run.unwrap();
-}
-
-#[test]
-fn the_device_rounds_every_tie_alike() {
-    let Some(encoder) = device() else { return };
-    for exponent in EXPONENTS {
-        let src = if exponent == 120 { ties(120)[..4 * 256].to_vec() } else { ties(exponent) };
-        assert!(encode_device(&encoder, &src) == encode_scalar(Codec::Int8, &src), "2^{exponent}");
-    }
-}
-
-#[test]
-fn the_device_writes_an_update_in_chunks() {
-    let Some(encoder) = device() else { return };
-    // More than one batch, a short last chunk, and a short last block.
-    let src: Vec<f32> = (0..(1 << 22) + 3 * CHUNK_ELEMENTS + 1000u32 as usize + 77)
-        .map(|i| ((i * 7919) % 10_007) as f32 * 1e-6 - 0.005)
-        .collect();
-    let mut bytes = vec![0; fast::encoded_len(CodecKind::Int8, src.len())];
-    encoder.encode_chunks(&src, CHUNK_ELEMENTS, &mut bytes).unwrap();
-    assert!(bytes == update::encode(Codec::Int8, &src).unwrap());
-    let mut back = vec![0.0; src.len()];
-    update::decode(Codec::Int8, &bytes, &mut back).unwrap();
-    assert!(src.iter().zip(&back).all(|(a, b)| (a - b).abs() <= 0.005 / 127.0));
-    assert!(matches!(encoder.encode_chunks(&src, 100, &mut bytes), Err(EncodeError::Chunk(100))));
-    assert!(matches!(encoder.encode(&src[1..], &mut bytes), Err(EncodeError::Codec(_))));
 }

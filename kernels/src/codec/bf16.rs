@@ -4,7 +4,7 @@ use super::scale::nearest;
 use super::{CodecError, CodecKind, check_length, magnitude};
 
 /// The largest magnitude that does not round to infinity.
-const LARGEST: u32 = 0x7f7f_7fff;
+pub(super) const LARGEST: u32 = 0x7f7f_7fff;
 /// Magnitude of the smallest bf16 that is not finite.
 const INFINITE: u16 = 0x7f80;
 
@@ -76,7 +76,7 @@ pub(super) fn check(bytes: &[u8], elements: usize) -> Result<(), CodecError> {
 
 /// Names the first element that cannot be written.
 #[cold]
-fn refusal(src: &[f32]) -> CodecError {
+pub(super) fn refusal(src: &[f32]) -> CodecError {
     let index = src.iter().position(|x| magnitude(*x) > LARGEST).unwrap_or(0);
     if src.get(index).is_some_and(|x| x.is_finite()) {
         CodecError::TooLarge { index }

@@ -8,7 +8,7 @@ use super::{CodecError, CodecKind, check_length, magnitude};
 pub const INT4_BLOCK: usize = 64;
 
 /// Values reach from -7 to 7.
-const LEVELS: f32 = 7.0;
+pub(super) const LEVELS: f32 = 7.0;
 
 /// Bytes of a payload of `elements` values.
 pub(super) const fn encoded_len(elements: usize) -> usize {

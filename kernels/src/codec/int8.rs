@@ -10,9 +10,7 @@ use super::{CodecError, CodecKind, check_length, magnitude};
 pub const INT8_BLOCK: usize = 256;
 
 /// Values reach from -127 to 127.
-const LEVELS: f32 = 127.0;
-/// Bits of the largest magnitude that can be written.
-pub(super) const LARGEST: u32 = scale::largest(LEVELS);
+pub(super) const LEVELS: f32 = 127.0;
 
 /// Writes `src` into `dst` of [`super::encoded_len`] bytes: scales, then values.
 ///
@@ -131,7 +129,7 @@ fn reason(scales: &[[u8; 2]], values: &[u8], block: usize) -> CodecError {
 
 /// Names the element that keeps `block` from being written.
 #[cold]
-pub(super) fn refusal(src: &[f32], block: usize) -> CodecError {
+fn refusal(src: &[f32], block: usize) -> CodecError {
     scale::refusal(src.chunks(INT8_BLOCK).nth(block).unwrap_or_default(), block * INT8_BLOCK)
 }
 

@@ -1,158 +1,115 @@
-//! Codecs on the device where the model trains, so that a quarter of the bytes crosses the bus.
+//! Codecs on the device where the model trains, so that payloads and not floats cross the bus.
+//!
+//! They write the same bytes as the CPU's, refuse the same vectors and payloads for the same reason, and decode to the same
+//! bits. What makes that so on any device is said at the kernels. A payload is checked on the host before any of it goes to
+//! the device; a vector is checked on the device, and the host finds the reason.
 
+mod decode;
+mod encode;
 mod kernel;
 mod open;
 
-pub use open::{Int8Encoder, OpenEncoderError};
+pub use open::{DeviceCodec, OpenCodecError};
 
-use super::int8::refusal;
-use super::{CodecError, CodecKind, INT8_BLOCK, check_length, encoded_len};
+use super::{CodecError, CodecKind, INT4_BLOCK, INT8_BLOCK};
 use cubecl::Runtime;
-use cubecl::prelude::{ArrayArg, ComputeClient, CubeDim};
+use cubecl::prelude::{ArrayArg, ComputeClient, CubeCount, CubeDim};
 use cubecl::server::{CubeCountSelection, Handle, ServerError};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Counts launches. One for the process, since encoders of one device share its memory.
-static LAUNCHES: AtomicU16 = AtomicU16::new(0);
-
-/// Elements that are on the device at once: bounds the memory that an encoder takes to 21 MiB for each of two batches.
+/// Elements that are on the device at once: bounds the memory that a codec takes there to 25 MiB for each of two batches.
 const BATCH_ELEMENTS: usize = 1 << 22;
 
-/// Why a device could not encode.
+/// Counts launches. One for the process, since the codecs of one device share its memory.
+static LAUNCHES: AtomicU16 = AtomicU16::new(0);
+
+/// Why a device could not encode or decode.
 #[derive(Debug, thiserror::Error)]
-pub enum EncodeError {
+pub enum DeviceCodecError {
     #[error(transparent)]
     Codec(#[from] CodecError),
-    #[error("chunks of {0} elements cannot be coded on their own: take a multiple of {INT8_BLOCK}")]
-    Chunk(usize),
-    #[error("the device failed while encoding: {0}; encode on the CPU instead, or restart the node")]
+    #[error("chunks of {chunk} elements cannot be coded on their own: take a multiple of {block}")]
+    Chunk { chunk: usize, block: usize },
+    #[error("the device failed: {0}; code on the CPU instead, or restart the node")]
     Device(String),
-    #[error("the device did not run the kernel (the log may say why); encode on the CPU instead, or restart the node")]
+    #[error("the device did not run the kernel (the log may say why); code on the CPU instead, or restart the node")]
     NoResult,
 }
 
-impl From<ServerError> for EncodeError {
+impl From<ServerError> for DeviceCodecError {
     fn from(error: ServerError) -> Self {
         Self::Device(error.to_string())
     }
 }
 
-/// A batch of encoded blocks that is still on the device.
-struct Encoded {
-    /// First element of the batch in the vector.
-    start: usize,
-    elements: usize,
-    /// One word a block.
-    scales: Handle,
-    /// One byte an element, padded to whole words.
-    values: Handle,
-    /// What the high half of each scale's word must hold.
-    tag: u16,
-}
-
-/// The int8 encoder on one cubecl runtime. It writes the same bytes as [`super::int8_encode`].
-pub struct RuntimeEncoder<R: Runtime> {
+/// The codecs on one cubecl runtime.
+pub struct RuntimeCodec<R: Runtime> {
     client: ComputeClient<R>,
 }
 
-impl<R: Runtime> RuntimeEncoder<R> {
+impl<R: Runtime> RuntimeCodec<R> {
     pub fn new(client: ComputeClient<R>) -> Self {
         Self { client }
     }
 
-    /// Writes `src` as one payload into `dst` of [`encoded_len`] bytes.
-    pub fn encode(&self, src: &[f32], dst: &mut [u8]) -> Result<(), EncodeError> {
-        self.encode_chunks(src, src.len().next_multiple_of(INT8_BLOCK).max(INT8_BLOCK), dst)
+    /// As many cubes as `units` need, perhaps some more, which have nothing to do.
+    fn cubes(&self, units: usize) -> (CubeCount, CubeDim) {
+        let cubes = units.div_ceil(kernel::UNITS as usize) as u32;
+        (CubeCountSelection::new(&self.client, cubes).cube_count(), CubeDim::new_1d(kernel::UNITS))
     }
 
-    /// Cuts `src` into chunks of `chunk` elements, a multiple of [`INT8_BLOCK`] (the last may be shorter), and writes
-    /// their payloads one after the other.
-    ///
-    /// Refuses what is not finite or too large; `dst` then holds no payload.
-    pub fn encode_chunks(&self, src: &[f32], chunk: usize, dst: &mut [u8]) -> Result<(), EncodeError> {
-        if chunk == 0 || !chunk.is_multiple_of(INT8_BLOCK) {
-            return Err(EncodeError::Chunk(chunk));
-        }
-        // Whole chunks hold whole blocks, so that the sum of their lengths is that of one payload.
-        check_length(CodecKind::Int8, src.len(), dst.len())?;
-        let mut pending = None;
-        for (index, batch) in src.chunks(BATCH_ELEMENTS).enumerate() {
-            let encoded = self.launch(index * BATCH_ELEMENTS, batch);
-            // The device works on this batch while the one before is read.
-            if let Some(before) = pending.replace(encoded) {
-                self.collect(src, chunk, before, dst)?;
-            }
-        }
-        match pending {
-            Some(last) => self.collect(src, chunk, last, dst),
-            None => Ok(()),
-        }
+    fn upload(&self, words: &[u32]) -> Handle {
+        self.client.create_from_slice(bytemuck::cast_slice(words))
     }
 
-    /// Sends a batch to the device and starts the kernel on it.
-    fn launch(&self, start: usize, batch: &[f32]) -> Encoded {
-        let elements = batch.len();
-        let input = self.client.create_from_slice(bytemuck::cast_slice(batch));
-        let blocks = elements.div_ceil(INT8_BLOCK);
-        let words = elements.div_ceil(4);
-        let scales = self.client.empty(4 * blocks);
-        let values = self.client.empty(4 * words);
-        // Never 0, which is what fresh memory holds.
-        let tag = LAUNCHES.fetch_add(1, Ordering::Relaxed) % u16::MAX + 1;
-        // SAFETY: each length is that of the allocation above in 4-byte words, and the kernel checks its indices.
-        let (input, scales_arg, values_arg) = unsafe {
-            (
-                ArrayArg::from_raw_parts(input, elements),
-                ArrayArg::from_raw_parts(scales.clone(), blocks),
-                ArrayArg::from_raw_parts(values.clone(), words),
-            )
-        };
-        kernel::encode_blocks::launch::<R>(
-            &self.client,
-            CubeCountSelection::new(&self.client, blocks as u32).cube_count(),
-            CubeDim::new_1d(kernel::UNITS),
-            input,
-            scales_arg,
-            values_arg,
-            u32::from(tag),
-        );
-        Encoded { start, elements, scales, values, tag }
-    }
-
-    /// Reads a batch of `src` and puts its bytes where they belong.
-    fn collect(&self, src: &[f32], chunk: usize, batch: Encoded, dst: &mut [u8]) -> Result<(), EncodeError> {
-        let Encoded { start, elements, tag, .. } = batch;
-        let scales = self.scales(batch.scales, tag)?;
-        let values = self.client.read_one(batch.values)?;
-        if let Some(block) = scales.iter().position(|s| *s == kernel::REFUSED) {
-            return Err(refusal(src, start / INT8_BLOCK + block).into());
-        }
-        let end = start + elements;
-        let mut from = start;
-        while from < end {
-            let chunk_start = from - from % chunk;
-            let chunk_len = chunk.min(src.len() - chunk_start);
-            let to = end.min(chunk_start + chunk_len);
-            let payload = encoded_len(CodecKind::Int8, chunk_start);
-            let first_block = (from - start) / INT8_BLOCK;
-            let blocks = (to - from).div_ceil(INT8_BLOCK);
-            let at = payload + 2 * ((from - chunk_start) / INT8_BLOCK);
-            let out = dst[at..at + 2 * blocks].as_chunks_mut::<2>().0;
-            for (out, scale) in out.iter_mut().zip(&scales[first_block..]) {
-                *out = scale.to_le_bytes();
-            }
-            let at = payload + 2 * chunk_len.div_ceil(INT8_BLOCK) + (from - chunk_start);
-            dst[at..at + (to - from)].copy_from_slice(&values[from - start..to - start]);
-            from = to;
-        }
-        Ok(())
-    }
-
-    /// Reads a batch's scales after checking that the kernel really wrote them.
-    fn scales(&self, handle: Handle, tag: u16) -> Result<Vec<u16>, EncodeError> {
+    /// Reads words, of which `high` is the upper half of each if the launch that had that tag wrote them.
+    fn tagged(&self, handle: Handle, tag: u16) -> Result<Vec<u16>, DeviceCodecError> {
         let words = self.client.read_one(handle)?;
         let words = words.as_chunks::<4>().0.iter().map(|w| u32::from_ne_bytes(*w));
-        words.map(|w| if (w >> 16) as u16 == tag { Ok(w as u16) } else { Err(EncodeError::NoResult) }).collect()
+        words.map(|w| if (w >> 16) as u16 == tag { Ok(w as u16) } else { Err(DeviceCodecError::NoResult) }).collect()
+    }
+
+    /// Checks a word to which each of `launches` added 1.
+    fn finished(&self, done: Handle, launches: u32) -> Result<(), DeviceCodecError> {
+        let words = self.client.read_one(done)?;
+        if words.first_chunk() == Some(&launches.to_ne_bytes()) { Ok(()) } else { Err(DeviceCodecError::NoResult) }
+    }
+}
+
+/// A tag for a launch: never 0, which is what fresh memory holds.
+fn next_tag() -> u16 {
+    LAUNCHES.fetch_add(1, Ordering::Relaxed) % u16::MAX + 1
+}
+
+/// The first `words` words of a buffer that has at least as many, as an argument of a kernel.
+fn array<R: Runtime>(buffer: &Handle, words: usize) -> ArrayArg<R> {
+    // SAFETY: callers give the length that they allocated, and kernels check their indices.
+    unsafe { ArrayArg::from_raw_parts(buffer.clone(), words) }
+}
+
+/// Elements that no chunk may part: they share a scale.
+const fn unit(kind: CodecKind) -> usize {
+    match kind {
+        CodecKind::Bf16 => 1,
+        CodecKind::Int8 => INT8_BLOCK,
+        CodecKind::Int4 => INT4_BLOCK,
+    }
+}
+
+/// Bytes of the scales of `elements` values.
+const fn scales_len(kind: CodecKind, elements: usize) -> usize {
+    match kind {
+        CodecKind::Bf16 => 0,
+        CodecKind::Int8 | CodecKind::Int4 => 2 * elements.div_ceil(unit(kind)),
+    }
+}
+
+/// Bytes of `elements` values without their scales.
+const fn values_len(kind: CodecKind, elements: usize) -> usize {
+    match kind {
+        CodecKind::Bf16 => 2 * elements,
+        CodecKind::Int8 => elements,
+        CodecKind::Int4 => elements.div_ceil(2),
     }
 }
 
@@ -163,16 +120,33 @@ mod tests {
 
     #[test]
     fn a_kernel_that_did_not_run_is_noticed() {
-        let encoder = match Int8Encoder::open(&DeviceChoice::Wgpu(0)) {
-            Ok(encoder) => encoder,
+        let codec = match DeviceCodec::open(&DeviceChoice::Wgpu(0)) {
+            Ok(codec) => codec,
             Err(error) => return eprintln!("SKIPPED: {error}"),
         };
         let mut bytes = [0; 3];
-        encoder.encode(&[1.0], &mut bytes).unwrap();
+        codec.encode(CodecKind::Int8, &[1.0], &mut bytes).unwrap();
         assert_eq!(bytes, [0x02, 0x3c, 126]);
-        let encoder = encoder.wgpu().unwrap();
-        let stale = encoder.client.create_from_slice(bytemuck::bytes_of(&[0x0007_3f80u32]));
-        assert_eq!(encoder.scales(stale.clone(), 7).unwrap(), [0x3f80]);
-        assert!(matches!(encoder.scales(stale, 8), Err(EncodeError::NoResult)));
+        let mut sum = [1.0];
+        codec.decode_add(CodecKind::Int8, &bytes, &mut sum).unwrap();
+        assert_eq!(sum, [1.0 + 126.0 * f32::from_bits(0x3c02_0000)]);
+        let codec = codec.wgpu().unwrap();
+        let stale = codec.upload(&[0x0007_3f80]);
+        assert_eq!(codec.tagged(stale.clone(), 7).unwrap(), [0x3f80]);
+        assert!(matches!(codec.tagged(stale, 8), Err(DeviceCodecError::NoResult)));
+        let once = codec.upload(&[1]);
+        assert!(codec.finished(once.clone(), 1).is_ok());
+        assert!(matches!(codec.finished(once, 2), Err(DeviceCodecError::NoResult)));
+    }
+
+    #[test]
+    fn parts_make_a_payload() {
+        for kind in [CodecKind::Bf16, CodecKind::Int8, CodecKind::Int4] {
+            for elements in 0..2000 {
+                let parts = scales_len(kind, elements) + values_len(kind, elements);
+                assert_eq!(parts, super::super::encoded_len(kind, elements));
+            }
+            assert!(BATCH_ELEMENTS.is_multiple_of(unit(kind)));
+        }
     }
 }

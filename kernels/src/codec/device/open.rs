@@ -1,54 +1,66 @@
-//! The device's encoder behind the same choice of device as a trainer's.
+//! The device's codecs behind the same choice of device as a trainer's.
 
-use super::{EncodeError, RuntimeEncoder};
+use super::{CodecKind, DeviceCodecError, RuntimeCodec};
 use crate::device::{DeviceChoice, DeviceError, DeviceInfo, graphics};
 use cubecl::Runtime;
 use cubecl::wgpu::WgpuRuntime;
 
-/// The int8 encoder on a device that was chosen at run time.
-pub struct Int8Encoder {
+/// The codecs on a device that was chosen at run time.
+pub struct DeviceCodec {
     device: DeviceInfo,
-    encoder: AnyEncoder,
+    software: bool,
+    codec: AnyCodec,
 }
 
-enum AnyEncoder {
-    Wgpu(RuntimeEncoder<WgpuRuntime>),
+enum AnyCodec {
+    Wgpu(RuntimeCodec<WgpuRuntime>),
     #[cfg(feature = "cuda")]
-    Cuda(RuntimeEncoder<cubecl::cuda::CudaRuntime>),
+    Cuda(RuntimeCodec<cubecl::cuda::CudaRuntime>),
 }
 
-/// Why there is no encoder.
+/// Evaluates a call on the codec of whichever runtime it is.
+macro_rules! on_runtime {
+    ($any:expr, $codec:ident => $call:expr) => {
+        match $any {
+            AnyCodec::Wgpu($codec) => $call,
+            #[cfg(feature = "cuda")]
+            AnyCodec::Cuda($codec) => $call,
+        }
+    };
+}
+
+/// Why there is no codec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenEncoderError {
+pub enum OpenCodecError {
     #[error(transparent)]
     Device(#[from] DeviceError),
-    #[error("{0} encodes with the CPU's codecs, which need no device")]
+    #[error("{0} codes with the CPU's codecs, which need no device")]
     Cpu(DeviceChoice),
 }
 
-impl Int8Encoder {
+impl DeviceCodec {
     /// Opens the chosen device. [`DeviceChoice::Auto`] takes CUDA, then a graphics adapter that is no software; without
-    /// either, and for [`DeviceChoice::Cpu`], use [`crate::codec::int8_encode`].
-    pub fn open(choice: &DeviceChoice) -> Result<Self, OpenEncoderError> {
+    /// either, and for [`DeviceChoice::Cpu`], use the functions of [`crate::codec`].
+    pub fn open(choice: &DeviceChoice) -> Result<Self, OpenCodecError> {
         match *choice {
             DeviceChoice::Wgpu(index) => Ok(Self::on_adapter(graphics::find(index)?)?),
             DeviceChoice::Cuda(index) => Ok(Self::on_cuda(index)?),
-            DeviceChoice::Cpu => Err(OpenEncoderError::Cpu(*choice)),
+            DeviceChoice::Cpu => Err(OpenCodecError::Cpu(*choice)),
             DeviceChoice::Auto => {
-                if let Ok(encoder) = Self::on_cuda(0) {
-                    return Ok(encoder);
+                if let Ok(codec) = Self::on_cuda(0) {
+                    return Ok(codec);
                 }
                 let real = graphics::adapters().into_iter().find(|adapter| !adapter.software);
-                Ok(Self::on_adapter(real.ok_or(OpenEncoderError::Cpu(*choice))?)?)
+                Ok(Self::on_adapter(real.ok_or(OpenCodecError::Cpu(*choice))?)?)
             }
         }
     }
 
     fn on_adapter(found: graphics::Found) -> Result<Self, DeviceError> {
-        let device = found.info.clone();
+        let (device, software) = (found.info.clone(), found.software);
         let failed = |reason| DeviceError::Failed { device: device.to_string(), reason };
-        let encoder = RuntimeEncoder::new(WgpuRuntime::client(&graphics::start(found).map_err(failed)?));
-        Ok(Self { device, encoder: AnyEncoder::Wgpu(encoder) })
+        let codec = RuntimeCodec::new(WgpuRuntime::client(&graphics::start(found).map_err(failed)?));
+        Ok(Self { device, software, codec: AnyCodec::Wgpu(codec) })
     }
 
     #[cfg(feature = "cuda")]
@@ -59,7 +71,7 @@ impl Int8Encoder {
         let client = std::panic::catch_unwind(|| CudaRuntime::client(&CudaDevice::new(index)));
         let reason = "CUDA's libraries do not start: see the log".to_owned();
         let client = client.map_err(|_| DeviceError::Failed { device: device.to_string(), reason })?;
-        Ok(Self { device, encoder: AnyEncoder::Cuda(RuntimeEncoder::new(client)) })
+        Ok(Self { device, software: false, codec: AnyCodec::Cuda(RuntimeCodec::new(client)) })
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -72,30 +84,43 @@ impl Int8Encoder {
         &self.device
     }
 
-    /// [`RuntimeEncoder::encode`].
-    pub fn encode(&self, src: &[f32], dst: &mut [u8]) -> Result<(), EncodeError> {
-        match &self.encoder {
-            AnyEncoder::Wgpu(encoder) => encoder.encode(src, dst),
-            #[cfg(feature = "cuda")]
-            AnyEncoder::Cuda(encoder) => encoder.encode(src, dst),
-        }
+    /// Whether that is an adapter whose work is done by the CPU.
+    pub fn is_software(&self) -> bool {
+        self.software
     }
 
-    /// [`RuntimeEncoder::encode_chunks`].
-    pub fn encode_chunks(&self, src: &[f32], chunk: usize, dst: &mut [u8]) -> Result<(), EncodeError> {
-        match &self.encoder {
-            AnyEncoder::Wgpu(encoder) => encoder.encode_chunks(src, chunk, dst),
-            #[cfg(feature = "cuda")]
-            AnyEncoder::Cuda(encoder) => encoder.encode_chunks(src, chunk, dst),
-        }
+    /// [`RuntimeCodec::encode`].
+    pub fn encode(&self, kind: CodecKind, src: &[f32], dst: &mut [u8]) -> Result<(), DeviceCodecError> {
+        on_runtime!(&self.codec, codec => codec.encode(kind, src, dst))
+    }
+
+    /// [`RuntimeCodec::encode_chunks`].
+    pub fn encode_chunks(
+        &self,
+        kind: CodecKind,
+        src: &[f32],
+        chunk: usize,
+        dst: &mut [u8],
+    ) -> Result<(), DeviceCodecError> {
+        on_runtime!(&self.codec, codec => codec.encode_chunks(kind, src, chunk, dst))
+    }
+
+    /// [`RuntimeCodec::decode`].
+    pub fn decode(&self, kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), DeviceCodecError> {
+        on_runtime!(&self.codec, codec => codec.decode(kind, bytes, dst))
+    }
+
+    /// [`RuntimeCodec::decode_add`].
+    pub fn decode_add(&self, kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), DeviceCodecError> {
+        on_runtime!(&self.codec, codec => codec.decode_add(kind, bytes, dst))
     }
 
     #[cfg(test)]
-    pub(super) fn wgpu(&self) -> Option<&RuntimeEncoder<WgpuRuntime>> {
-        match &self.encoder {
-            AnyEncoder::Wgpu(encoder) => Some(encoder),
+    pub(super) fn wgpu(&self) -> Option<&RuntimeCodec<WgpuRuntime>> {
+        match &self.codec {
+            AnyCodec::Wgpu(codec) => Some(codec),
             #[cfg(feature = "cuda")]
-            AnyEncoder::Cuda(_) => None,
+            AnyCodec::Cuda(_) => None,
         }
     }
 }
