@@ -213,6 +213,16 @@ impl Bench<'_> {
                 device.decode_add(kind, black_box(&bytes), black_box(&mut dst)).expect("canonical");
             })?;
         }
+        let mut bytes = Vec::new();
+        let mut dst = vec![0.0f32; self.src.len()];
+        for k in [16, 64, 256] {
+            self.row(&format!("top-{k} encode, copies too"), &path, || {
+                device.topk_encode(k, black_box(&self.src), black_box(&mut bytes)).expect("finite");
+            })?;
+            self.row(&format!("top-{k} decode-add, copies too"), &path, || {
+                device.topk_decode_add(k, black_box(&bytes), black_box(&mut dst)).expect("canonical");
+            })?;
+        }
         Ok(())
     }
 }

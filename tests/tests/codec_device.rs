@@ -277,3 +277,114 @@ fn an_update_is_written_in_chunks() {
         assert!(matches!(refused, Err(DeviceCodecError::Chunk { chunk: 100, block: 256 })));
     }
 }
+
+/// Checks that the device writes what the specification writes of a vector, or refuses it alike, and then reads it alike.
+fn check_topk(device: &DeviceCodec, k: usize, src: &[f32]) {
+    let (mut specified, mut bytes) = (Vec::new(), vec![0xa5; 3]);
+    let said = said(scalar::topk::encode(k, src, &mut specified));
+    assert_eq!(verdict(device.topk_encode(k, src, &mut bytes)), said, "top-{k} of {}", src.len());
+    if said.is_ok() {
+        assert!(bytes == specified, "top-{k} of {} elements: {bytes:x?}, not {specified:x?}", src.len());
+        check_topk_payload(device, k, &bytes, src);
+        check_topk_payload(device, k, &bytes, &any_floats(k as u64, src.len()));
+    }
+}
+
+fn check_topk_payload(device: &DeviceCodec, k: usize, bytes: &[u8], before: &[f32]) {
+    let (mut a, mut b) = (before.to_vec(), before.to_vec());
+    let specified = said(scalar::topk::decode(k, bytes, &mut a));
+    assert_eq!(verdict(device.topk_decode(k, bytes, &mut b)), specified);
+    assert!(bits(&a) == bits(&b), "top-{k} decoded");
+    let (mut a, mut b) = (before.to_vec(), before.to_vec());
+    assert_eq!(said(scalar::topk::decode_add(k, bytes, &mut a)), specified);
+    assert_eq!(verdict(device.topk_decode_add(k, bytes, &mut b)), specified);
+    assert!(bits(&a) == bits(&b), "top-{k} decoded and added");
+    assert!(specified.is_ok() || bits(&b) == bits(before), "a refused payload leaves no trace");
+}
+
+/// Vectors of any values, sparse ones, and ones of many equal magnitudes, of which the first are kept.
+#[test]
+fn the_same_largest_are_kept() {
+    for device in devices() {
+        let mut runner = TestRunner::new(ProptestConfig::with_cases(60));
+        let sparse = prop::collection::vec(prop_oneof![9 => Just(0.0f32), 1 => -3f32..3.0], 0..9000);
+        let run =
+            runner.run(&(vectors(), sparse, prop::sample::select(vec![1usize, 16, 64, 256])), |(any, sparse, k)| {
+                check_topk(&device, k, &any);
+                check_topk(&device, k, &sparse);
+                check_topk(&device, k, &sparse.iter().map(|x| x.round()).collect::<Vec<_>>());
+                Ok(())
+            });
+        run.unwrap();
+    }
+}
+
+/// Magnitudes so far apart that their sums in f64 are rounded, in each way: levels are the same to the last bit.
+#[test]
+fn levels_are_the_same_means() {
+    for device in devices() {
+        for (seed, spread) in (0..12).zip([0u32, 1, 3, 8, 20, 28, 30, 34, 45, 60, 100, 220]) {
+            let mut random = words(seed);
+            let mut word = || random.next().unwrap();
+            let lowest = 127 + 40 - spread.min(140);
+            let src: Vec<f32> = (0..12 * 4096 + 1777)
+                .map(|i| {
+                    let exponent = (lowest + word() % (spread + 1)).min(246);
+                    // In some blocks few bits, so that sums meet ties.
+                    let fraction = word() & if (i / 4096) % 3 == 0 { 0x0070_0003 } else { 0x007f_ffff };
+                    f32::from_bits((word() & 0x8000_0000) | exponent << 23 | fraction)
+                })
+                .collect();
+            for k in [1, 16, 256, 4096] {
+                check_topk(&device, k, &src);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_short_block_is_coded() {
+    for device in devices() {
+        for n in (0..40).chain([255, 256, 257, 1000, 4095, 4096, 4097, 8191, 8192, 8193]) {
+            let src: Vec<f32> = words(n as u64).map(|w| f32::from_bits(w & 0xbfff_ffff)).take(n).collect();
+            for k in [0, 16, 100, 4096, 5000] {
+                check_topk(&device, k, &src);
+            }
+            check_topk(&device, 64, &vec![-0.0; n]);
+            check_topk(&device, 64, &vec![f32::from_bits(0x007f_ffff); n]);
+            // At and just below the smallest level; the largest, and what is above it.
+            check_topk(&device, 64, &vec![2f32.powi(-100); n]);
+            check_topk(&device, 64, &vec![2f32.powi(-100).next_down(); n]);
+            check_topk(&device, 64, &vec![-(2f32.powi(120)); n]);
+            check_topk(&device, 64, &vec![2f32.powi(120).next_up(); n]);
+        }
+    }
+}
+
+#[test]
+fn topk_takes_several_batches() {
+    for device in devices() {
+        let mut src: Vec<f32> = words(5).map(|w| (w as f32 / 2f32.powi(31) - 1.0) * 1e-3).take(BATCH + 5000).collect();
+        check_topk(&device, 64, &src);
+        src[BATCH + 4100] = f32::NAN;
+        check_topk(&device, 64, &src);
+    }
+}
+
+#[test]
+fn the_same_topk_payloads_are_refused() {
+    for device in devices() {
+        for seed in 0..300 {
+            let mut random = words(seed);
+            let mut word = || random.next().unwrap() as usize;
+            let k = [16, 64, 256][word() % 3];
+            let src: Vec<f32> = words(seed).map(|w| w as f32 - 2e9).take(1 + word() % 9000).collect();
+            let mut bytes = Vec::new();
+            scalar::topk::encode(k, &src, &mut bytes).unwrap();
+            let at = word() % (8 * bytes.len());
+            check_topk_payload(&device, k, &bytes[..at / 8], &src);
+            bytes[at / 8] ^= 1 << (at % 8);
+            check_topk_payload(&device, k, &bytes, &src);
+        }
+    }
+}

@@ -16,6 +16,7 @@
 pub mod device;
 
 mod bf16;
+mod bits;
 mod feedback;
 mod int4;
 mod int8;

@@ -1,6 +1,7 @@
 //! Chunked top-k: the largest values of each block of 4096, as one of two magnitudes with a sign, at Rice-coded places.
 //! The layout is stated by the protocol crate's codec of that name.
 
+use super::bits::{BitReader, BitWriter};
 use super::scale::{self, SCALE_MAX, SCALE_MIN, nearest, widen};
 use super::{CodecError, magnitude};
 
@@ -8,10 +9,10 @@ use super::{CodecError, magnitude};
 pub const TOPK_BLOCK: usize = 4096;
 
 /// Passes of Lloyd's algorithm over the kept magnitudes.
-const LLOYD_PASSES: usize = 2;
+pub(super) const LLOYD_PASSES: usize = 2;
 /// Bits of the largest and of the smallest magnitude that can be written.
-const LARGEST: u32 = (SCALE_MAX as u32) << 16;
-const SMALLEST: u32 = (SCALE_MIN as u32) << 16;
+pub(super) const LARGEST: u32 = (SCALE_MAX as u32) << 16;
+pub(super) const SMALLEST: u32 = (SCALE_MIN as u32) << 16;
 /// Magnitudes are counted by their bits without so many low ones: by exponent and two bits of mantissa.
 const BIN_SHIFT: u32 = 21;
 const BINS: usize = 1 << (31 - BIN_SHIFT);
@@ -140,30 +141,54 @@ fn select(budget: usize, x: &[f32], places: &mut Vec<u16>, edge: &mut Vec<u32>) 
 }
 
 fn write_block(x: &[f32], places: &[u16], out: &mut Vec<u8>) {
-    out.extend_from_slice(&(places.len() as u16).to_le_bytes());
-    if places.is_empty() {
+    let (low, high, bound) = levels(x, places);
+    let entries = places.iter().map(|place| {
+        let x = x[usize::from(*place)];
+        let upper = low != high && f64::from(x.abs()) > bound;
+        Entry { place: u32::from(*place), negative: x.is_sign_negative(), upper }
+    });
+    pack(x.len(), low, high, entries, out);
+}
+
+/// What is kept of an element.
+pub(super) struct Entry {
+    /// Within the block.
+    pub place: u32,
+    pub negative: bool,
+    /// Whether it takes the higher level.
+    pub upper: bool,
+}
+
+/// Appends a block of `elements` with these entries, whose places ascend, and levels, which only entries need.
+#[inline(always)]
+pub(super) fn pack(
+    elements: usize,
+    low: u16,
+    high: u16,
+    entries: impl ExactSizeIterator<Item = Entry>,
+    out: &mut Vec<u8>,
+) {
+    let count = entries.len();
+    out.extend_from_slice(&(count as u16).to_le_bytes());
+    if count == 0 {
         return;
     }
-    let (low, high, bound) = levels(x, places);
     out.extend_from_slice(&low.to_le_bytes());
     out.extend_from_slice(&high.to_le_bytes());
-    let r = rice(x.len(), places.len());
+    let r = rice(elements, count);
     let mut bits = BitWriter { at: out.len(), held: 0, count: 0 };
     // Room for words that are written whole, the last one beyond the end.
-    out.resize(bits.at + (places.len() * (8 + r as usize)).div_ceil(8) + 8, 0);
+    out.resize(bits.at + (count * (8 + r as usize)).div_ceil(8) + 8, 0);
     let mut next = 0;
-    for place in places {
-        let gap = u32::from(*place) - next;
-        next = u32::from(*place) + 1;
+    for Entry { place, negative, upper } in entries {
+        let gap = place - next;
+        next = place + 1;
         let mut ones = gap >> r;
         while ones > 32 {
             bits.put(out, 0xffff_ffff, 32);
             ones -= 32;
         }
-        let x = x[usize::from(*place)];
-        let tail = u64::from(gap & ((1 << r) - 1))
-            | u64::from(x.is_sign_negative()) << r
-            | u64::from(low != high && f64::from(x.abs()) > bound) << (r + 1);
+        let tail = u64::from(gap & ((1 << r) - 1)) | u64::from(negative) << r | u64::from(upper) << (r + 1);
         // At most 32 + 1 + 10 + 2 bits, and 7 that are held.
         bits.put(out, ((1 << ones) - 1) | tail << (ones + 1), ones + r + 3);
     }
@@ -172,6 +197,9 @@ fn write_block(x: &[f32], places: &[u16], out: &mut Vec<u8>) {
 
 /// The two magnitudes as bf16, and the bound above which an entry takes the higher one.
 fn levels(x: &[f32], places: &[u16]) -> (u16, u16, f64) {
+    if places.is_empty() {
+        return (0, 0, 0.0);
+    }
     let magnitudes = || places.iter().map(|place| f64::from(x[usize::from(*place)].abs()));
     let all = magnitudes().fold(0.0, |sum, m| sum + m) / places.len() as f64;
     // Both means, if there are both. Adding 0 changes no sum, and needs no branch.
@@ -198,29 +226,6 @@ fn levels(x: &[f32], places: &[u16]) -> (u16, u16, f64) {
     (nearest(low as f32), nearest(high as f32), bound)
 }
 
-/// Writes bits, the lowest first, a word at a time: whole bytes count, what is above them is written again.
-struct BitWriter {
-    at: usize,
-    held: u64,
-    /// Bits of `held`, fewer than 8.
-    count: u32,
-}
-
-impl BitWriter {
-    /// Writes the `count` (at most 56) low bits of `bits`, above which there are none.
-    #[inline(always)]
-    fn put(&mut self, out: &mut [u8], bits: u64, count: u32) {
-        self.held |= bits << self.count;
-        self.count += count;
-        if let Some(word) = out.get_mut(self.at..self.at + 8) {
-            word.copy_from_slice(&self.held.to_le_bytes());
-        }
-        self.at += (self.count / 8) as usize;
-        self.held >>= self.count & !7;
-        self.count &= 7;
-    }
-}
-
 /// Reads a payload into `dst`.
 pub fn topk_decode(k: usize, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
     topk_check(k, bytes, dst.len())?;
@@ -241,7 +246,7 @@ pub fn topk_check(k: usize, bytes: &[u8], elements: usize) -> Result<(), CodecEr
 
 /// Calls `put` with place and value of each entry. Refuses what is not canonical, perhaps after some calls.
 #[inline(always)]
-fn walk(k: usize, bytes: &[u8], elements: usize, mut put: impl FnMut(usize, f32)) -> Result<(), CodecError> {
+pub(super) fn walk(k: usize, bytes: &[u8], elements: usize, mut put: impl FnMut(usize, f32)) -> Result<(), CodecError> {
     let mut rest = bytes;
     for block in 0..elements.div_ceil(TOPK_BLOCK) {
         let start = block * TOPK_BLOCK;
@@ -316,66 +321,5 @@ impl Head {
             return Err(CodecError::BadScale { block, bits: self.high });
         }
         bits.finish().ok_or(CodecError::Padding { block })
-    }
-}
-
-struct BitReader<'a> {
-    bytes: &'a [u8],
-    /// Bits that were read.
-    at: usize,
-}
-
-impl<'a> BitReader<'a> {
-    /// Up to 57 bits from here on, zeros beyond the end.
-    #[inline(always)]
-    fn peek(&self) -> u64 {
-        let rest = self.bytes.get(self.at / 8..).unwrap_or_default();
-        let word = match rest.first_chunk::<8>() {
-            Some(word) => u64::from_le_bytes(*word),
-            None => rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
-        };
-        word >> (self.at % 8)
-    }
-
-    /// Moves on, unless that is beyond the end.
-    #[inline(always)]
-    fn skip(&mut self, count: usize) -> Option<()> {
-        self.at += count;
-        (self.at <= 8 * self.bytes.len()).then_some(())
-    }
-
-    /// The next `count` (at most 57) bits.
-    #[inline(always)]
-    fn take(&mut self, count: u32) -> Option<u64> {
-        let bits = self.peek() & ((1 << count) - 1);
-        self.skip(count as usize).map(|()| bits)
-    }
-
-    /// A gap; one that would leave a block of `elements` is cut off there.
-    #[inline(always)]
-    fn rice(&mut self, r: u32, elements: usize) -> Option<usize> {
-        let mut high = 0;
-        loop {
-            let ones = self.peek().trailing_ones().min(56) as usize;
-            high += ones;
-            if high << r >= elements {
-                // So many ones must be there, or the block is cut off before it goes wrong.
-                return self.skip(ones).map(|()| elements);
-            }
-            if ones < 56 {
-                self.skip(ones + 1)?;
-                return Some((high << r) + self.take(r)? as usize);
-            }
-            self.skip(ones)?;
-        }
-    }
-
-    /// What follows the last byte that was begun, whose other bits must be 0.
-    fn finish(mut self) -> Option<&'a [u8]> {
-        let rest = (8 - self.at % 8) % 8;
-        if self.take(rest as u32)? != 0 {
-            return None;
-        }
-        self.bytes.get(self.at / 8..)
     }
 }

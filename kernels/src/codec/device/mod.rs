@@ -3,11 +3,15 @@
 //! They write the same bytes as the CPU's, refuse the same vectors and payloads for the same reason, and decode to the same
 //! bits. What makes that so on any device is said at the kernels. A payload is checked on the host before any of it goes to
 //! the device; a vector is checked on the device, and the host finds the reason.
+//!
+//! Of top-k the device finds places, signs and levels, and adds values at places. The host codes the gaps between places
+//! and reads them, since where a gap's code begins depends on all codes before it.
 
 mod decode;
 mod encode;
 mod kernel;
 mod open;
+mod topk;
 
 pub use open::{DeviceCodec, OpenCodecError};
 
@@ -17,7 +21,8 @@ use cubecl::prelude::{ArrayArg, ComputeClient, CubeCount, CubeDim};
 use cubecl::server::{CubeCountSelection, Handle, ServerError};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Elements that are on the device at once: bounds the memory that a codec takes there to 25 MiB for each of two batches.
+/// Elements that are on the device at once: bounds the memory that a codec takes there to some 25 MiB for each of two
+/// batches.
 const BATCH_ELEMENTS: usize = 1 << 22;
 
 /// Counts launches. One for the process, since the codecs of one device share its memory.
@@ -62,7 +67,7 @@ impl<R: Runtime> RuntimeCodec<R> {
         self.client.create_from_slice(bytemuck::cast_slice(words))
     }
 
-    /// Reads words, of which `high` is the upper half of each if the launch that had that tag wrote them.
+    /// Reads the low half of each word, if all have `tag` in the high one.
     fn tagged(&self, handle: Handle, tag: u16) -> Result<Vec<u16>, DeviceCodecError> {
         let words = self.client.read_one(handle)?;
         let words = words.as_chunks::<4>().0.iter().map(|w| u32::from_ne_bytes(*w));

@@ -115,6 +115,21 @@ impl DeviceCodec {
         on_runtime!(&self.codec, codec => codec.decode_add(kind, bytes, dst))
     }
 
+    /// [`RuntimeCodec::topk_encode`].
+    pub fn topk_encode(&self, k: usize, src: &[f32], out: &mut Vec<u8>) -> Result<(), DeviceCodecError> {
+        on_runtime!(&self.codec, codec => codec.topk_encode(k, src, out))
+    }
+
+    /// [`RuntimeCodec::topk_decode`].
+    pub fn topk_decode(&self, k: usize, bytes: &[u8], dst: &mut [f32]) -> Result<(), DeviceCodecError> {
+        on_runtime!(&self.codec, codec => codec.topk_decode(k, bytes, dst))
+    }
+
+    /// [`RuntimeCodec::topk_decode_add`].
+    pub fn topk_decode_add(&self, k: usize, bytes: &[u8], dst: &mut [f32]) -> Result<(), DeviceCodecError> {
+        on_runtime!(&self.codec, codec => codec.topk_decode_add(k, bytes, dst))
+    }
+
     #[cfg(test)]
     pub(super) fn wgpu(&self) -> Option<&RuntimeCodec<WgpuRuntime>> {
         match &self.codec {

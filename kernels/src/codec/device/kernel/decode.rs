@@ -104,7 +104,7 @@ fn put(dst: &mut Array<u32>, at: usize, value: u32, #[comptime] adds: bool) {
 
 /// Tells the host that this launch ran.
 #[cube]
-fn finish(done: &mut Array<u32>) {
+pub(super) fn finish(done: &mut Array<u32>) {
     if ABSOLUTE_POS == 0 {
         done[0] += 1;
     }

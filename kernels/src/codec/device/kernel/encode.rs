@@ -144,7 +144,7 @@ pub(in crate::codec::device) fn encode_int4(
 
 /// Nearest bf16, ties to even. The carry of the rounding runs into the exponent, as it should.
 #[cube]
-fn nearest(bits: u32) -> u32 {
+pub(super) fn nearest(bits: u32) -> u32 {
     (bits + 0x7fff + ((bits >> 16) & 1)) >> 16
 }
 

@@ -5,6 +5,8 @@
 pub(super) mod decode;
 pub(super) mod encode;
 mod sum;
+pub(super) mod topk;
+mod wide;
 
 use cubecl::prelude::*;
 
