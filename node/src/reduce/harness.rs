@@ -24,6 +24,8 @@ pub const RUN: Digest = Digest([1; 32]);
 pub enum Wire {
     /// They end, with both sides of the stream, after so many.
     CutAfter(usize),
+    /// They stay away after so many, and nothing ends.
+    StallAfter(usize),
     /// The byte at this place arrives changed.
     Flip(usize),
     /// Everything after so many bytes is sent twice.
@@ -114,6 +116,10 @@ async fn forward(
         }
         let result = match wire {
             Some(Wire::CutAfter(end)) if passed + len > end => return drop(to.write_all(&bytes[..end - passed]).await),
+            Some(Wire::StallAfter(end)) if passed + len > end => {
+                drop(to.write_all(&bytes[..end - passed]).await);
+                return std::future::pending().await;
+            }
             Some(Wire::Flip(at)) if (passed..passed + len).contains(&at) => {
                 bytes[at - passed] ^= 0x10;
                 to.write_all(bytes).await

@@ -11,7 +11,7 @@ use super::chunk::ChunkCoder;
 use super::error::{PeerFault, ReduceError};
 use super::links::BulkLinks;
 use super::opening;
-use super::progress::{Progress, ProgressFn};
+use super::progress::{Progress, ProgressFn, of_ring};
 use super::stream::{self, close, expect_end, fault, fill_frame, read_frame};
 use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
 use crate::net::BulkStream;
@@ -87,6 +87,13 @@ impl Context {
             };
             ring.segment(if leaving { hop.send } else { hop.receive }).map(move |chunk| (kind, chunk))
         })
+    }
+
+    /// How many hops have arrived whole when so many frames have: for none, one, and so on up to all.
+    fn hops_before(&self) -> Vec<usize> {
+        let hops = self.ring.hops(self.position).enumerate();
+        let of_frames = hops.flat_map(|(n, hop)| self.ring.segment(hop.receive).map(move |_| n));
+        of_frames.chain([self.ring.hops(self.position).count()]).collect()
     }
 
     /// Chunks whose partial sums begin here: the first segment sent.
@@ -182,7 +189,6 @@ async fn write_frames(stream: &mut BulkStream, context: &Context) -> Result<(), 
         context.board.picked();
         fill_frame(&mut frame, &context.scope, kind, chunk, &payload);
         stream.write_all(&frame).await.map_err(lost)?;
-        context.progress.add(frame.len());
     }
     stream.flush().await.map_err(lost)
 }
@@ -193,11 +199,14 @@ async fn read(links: Arc<dyn BulkLinks>, context: Arc<Context>) -> Result<(), Re
     let stream = stream.map_err(|error| fault(from, PeerFault::Silent(error)))?;
     let mut stream = stream::reader(stream);
     let mut desk = ReaderDesk::new(&context);
+    let (hops, mut received) = (context.hops_before(), 0);
+    context.progress.reach(of_ring(hops[0], 0));
     for (index, (kind, chunk)) in context.frames(false).enumerate() {
         read_frame(&mut stream, &context.scope, kind, chunk, &mut desk.payload).await.map_err(|e| fault(from, e))?;
         desk.take(&context, index, kind, chunk)?;
         context.board.received();
-        context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
+        received += (FRAME_HEADER_BYTES + desk.payload.len()) as u64;
+        context.progress.reach(of_ring(hops[index + 1], received));
     }
     tokio::spawn(expect_end(stream, from));
     Ok(())

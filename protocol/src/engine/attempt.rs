@@ -8,6 +8,7 @@ use super::round::Round;
 use super::succession::{self, SignedReady};
 use crate::message::Phase;
 use crate::plant::{Plant, planted};
+use crate::run::EngineKind;
 use crate::{Digest, NodeId, record, ring};
 use std::collections::BTreeMap;
 
@@ -226,7 +227,8 @@ impl Engine {
         median.map_or(self.timing.patience_max, |micros| (REDUCTION_FACTOR * micros).max(self.timing.unmeasured))
     }
 
-    /// A reduction in which nothing moves anywhere: leaves it, and rules out the member that has moved least.
+    /// A reduction in which nothing moves anywhere: leaves it, and rules out the member that has moved least, or in a ring
+    /// one end of the link that has carried least.
     fn check_stall(&mut self) {
         let Some(round) = &self.round else { return };
         let Some(attempt) = round.running.as_ref() else { return };
@@ -252,14 +254,37 @@ impl Engine {
         }
         let least = bytes.values().min().copied().unwrap_or(0);
         let behind: Vec<NodeId> = bytes.iter().filter(|(_, moved)| **moved == least).map(|(id, _)| *id).collect();
-        // Only a single culprit is clear, and nobody accuses itself: the others do.
-        let culprit = match behind[..] {
-            [one] if one != self.me && bytes.len() > 1 => Some(one),
-            _ => None,
+        // Only a single culprit is clear.
+        let culprit = match (behind[..].first(), self.spec.sync.engine) {
+            (Some(_), _) if behind.len() > 1 => None,
+            (Some(starved), EngineKind::Ring) => self.bad_end(round, &attempt.members, *starved),
+            // Nobody accuses itself: the others do.
+            (one, EngineKind::Owners) => one.filter(|id| **id != self.me && bytes.len() > 1).map(|id| (*id, None)),
+            (None, EngineKind::Ring) => None,
         };
-        if let (Some(culprit), Some(round)) = (culprit, &mut self.round) {
+        if let (Some((culprit, other)), Some(round)) = (culprit, &mut self.round) {
             round.ruled_out.insert(culprit);
+            if let Some(other) = other {
+                *round.suspected.entry(other).or_default() += 1;
+            }
         }
-        self.fail_attempt("nothing has moved for too long", culprit);
+        self.fail_attempt("nothing has moved for too long", culprit.map(|(culprit, _)| culprit));
+    }
+
+    /// Who is to blame for a link of the ring on which nothing arrives any more, and the other end: the sender may
+    /// withhold, or the receiver not take. Both are suspected; who was before, with another neighbour, is the worse.
+    fn bad_end(&self, round: &Round, members: &[NodeId], receiver: NodeId) -> Option<(NodeId, Option<NodeId>)> {
+        let ring = ring::order(&round.parent, members.iter().copied());
+        let at = ring.iter().position(|id| *id == receiver)?;
+        let sender = ring[(at + ring.len() - 1) % ring.len()];
+        let times = |id: &NodeId| round.suspected.get(id).copied().unwrap_or(0);
+        let other = |id: NodeId| Some(id).filter(|id| *id != self.me);
+        if sender == receiver {
+            None
+        } else if sender == self.me || (receiver != self.me && times(&receiver) > times(&sender)) {
+            Some((receiver, other(sender)))
+        } else {
+            Some((sender, other(receiver)))
+        }
     }
 }

@@ -227,7 +227,7 @@ impl Engine {
 
     /// Names the own result, or SKIP when the attempts are exhausted.
     fn enter_vote(&mut self) {
-        let named = self.named_by_others();
+        let lost = self.names_are_lost();
         let me = self.me;
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
         if round.record_vote.entered() {
@@ -247,12 +247,6 @@ impl Engine {
         // Who is in this vote does not return to those on sets: these may never end then.
         let others = round.record_vote.ballot.as_ref().is_some_and(|ballot| ballot.heard().next().is_some());
         let last = round.set_vote.said_at.max(round.told_at).max(round.began);
-        // Nor does attempt 0 end for who is not expected in it, when a result that was named has gone with its holder.
-        let gone = |digest: &Digest| {
-            round.skip.as_ref().is_some_and(|(skip, _)| skip == digest)
-                || round.fetching.get(digest).is_some_and(|fetching| fetching.failures > FETCH_FAILURES)
-        };
-        let lost = !named.is_empty() && named.iter().all(gone);
         let left_behind = others && (round.attempt > 0 || lost) && self.now.since(last) >= 2 * self.timing.patience_min;
         let exhausted = idle && (round.attempt > ATTEMPTS_MAX || others_skip || left_behind);
         let skip = round.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
@@ -261,6 +255,23 @@ impl Engine {
         if let Some(value) = best.or(skip.filter(|_| !coming)) {
             round.record_vote.ballot(me).propose(value);
         }
+    }
+
+    /// Whether no result that another voter names can come here any more: its holders are gone, or could not give it. Who
+    /// was not in attempt 0, or has left it, cannot wait for it then.
+    fn names_are_lost(&self) -> bool {
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
+        let gone = |value: &Value| {
+            round.skip.as_ref().is_some_and(|(skip, _)| *skip == value.digest)
+                || round.fetching.get(&value.digest).is_some_and(|fetching| fetching.failures > FETCH_FAILURES)
+        };
+        let names = |id: &NodeId| round.record_vote.ballot.iter().flat_map(|b| b.names(id)).collect::<Vec<_>>();
+        let others = head.quorum.voters().iter().map(|(id, _)| id).filter(|id| **id != self.me);
+        let mut naming = others.map(|id| (id, names(id))).filter(|(_, names)| !names.is_empty()).peekable();
+        let lost = |(id, names): (&NodeId, Vec<&Value>)| {
+            if self.is_present(id) { names.into_iter().all(gone) } else { self.fault(id, round).is_some() }
+        };
+        naming.peek().is_some() && naming.all(lost)
     }
 
     /// One step of the ballot; whether there may be another.

@@ -86,7 +86,8 @@ pub enum Input {
     Mixed { round: u64, base: Digest, payload: Option<Digest> },
     /// A measured round-trip time to a peer.
     Rtt { peer: NodeId, micros: u32 },
-    /// Bytes moved in the attempt's reduction.
+    /// How far the attempt's reduction is here: grows while something moves. Owners count the bytes moved both ways; a
+    /// ring what has *arrived*, by hops first, so that of all members the one after a bad link is furthest behind.
     ReduceProgress { key: AttemptKey, bytes: u64 },
     /// The attempt's encoded update is complete here.
     Reduced { key: AttemptKey, update: Digest },

@@ -262,6 +262,7 @@ impl Engine {
     fn advance(&mut self) {
         if self.end.is_none() && !self.frozen {
             self.consider_heads();
+            self.hear_quorum();
             self.watch_quorum();
             self.advance_round();
             self.leave_when_due();

@@ -31,6 +31,8 @@ pub(super) struct Peer {
     /// The register that it speaks from, and the newest place that it has signed under one.
     pub incarnation: u64,
     pub signed: Option<(u64, Stamp)>,
+    /// When it was last told what this node has seen it sign, and what that was.
+    pub told: Option<(Moment, Stamp)>,
     /// When it was first seen to have started anew.
     pub restarted_at: Option<Moment>,
     /// Last connect or disconnect.

@@ -1,6 +1,7 @@
 //! The voice of this identity: what it has signed in votes, under which incarnation, and whether it may speak
 //! (`protocol.md` §7, §8).
 
+use super::clock::Moment;
 use super::config::Register;
 use super::io::{Notice, Output, PersistToken};
 use super::{Engine, PEERS_MAX};
@@ -22,6 +23,8 @@ pub(super) struct Voice {
     writing: Option<PersistToken>,
     /// Who has said, since this process started, what it has seen this identity sign.
     witnesses: BTreeMap<NodeId, Stamp>,
+    /// Since when those are, with this node, a quorum.
+    heard_since: Option<Moment>,
     /// Votes of others in certificates that this process did not see made: the newest place, by incarnation.
     certified: BTreeMap<NodeId, (u64, Stamp)>,
 }
@@ -34,6 +37,7 @@ impl Voice {
             resumed: false,
             writing: None,
             witnesses: BTreeMap::new(),
+            heard_since: None,
             certified: BTreeMap::new(),
         }
     }
@@ -79,12 +83,33 @@ impl Engine {
         self.head.as_ref().is_some_and(|head| head.quorum.has(&self.me, self.voice.incarnation))
     }
 
-    /// Whether this node may speak in votes: a restarted one first asks a quorum of voters whether its register is
-    /// the newest that they have seen.
+    /// Whether this node may speak in votes: a restarted one first asks the voters whether its register is the newest that
+    /// they have seen. A quorum has to have answered; the others may still know better, so they are waited for, for a
+    /// while.
     pub(super) fn may_speak(&self) -> bool {
         let sound = self.votes() && !self.catch_up.distrusts();
-        let Some(head) = self.head.as_ref().filter(|_| sound) else { return false };
-        !self.voice.resumed || head.quorum.met_by(|id| *id == self.me || self.voice.witnesses.contains_key(id))
+        sound && (!self.voice.resumed || self.voice.heard_since.is_some() && self.waits_for_witnesses().is_none())
+    }
+
+    /// Whether voters that have borne witness are a quorum, and whether all have.
+    fn witnessed(&self) -> (bool, bool) {
+        let Some(head) = &self.head else { return (false, false) };
+        let answered = |id: &NodeId| *id == self.me || self.voice.witnesses.contains_key(id);
+        (head.quorum.met_by(answered), head.quorum.voters().iter().all(|(id, _)| answered(id)))
+    }
+
+    /// Notes when enough have answered.
+    pub(super) fn hear_quorum(&mut self) {
+        if self.voice.resumed {
+            let since = self.voice.heard_since.unwrap_or(self.now);
+            self.voice.heard_since = self.witnessed().0.then_some(since);
+        }
+    }
+
+    /// Until when a restarted node waits for the voters that have not answered, though a quorum has.
+    pub(super) fn waits_for_witnesses(&self) -> Option<Moment> {
+        let until = self.voice.heard_since.filter(|_| self.voice.resumed)?.plus(self.witness_patience());
+        (!until.passed(self.now) && !self.witnessed().1).then_some(until)
     }
 
     /// Whether a statement of this place may still be signed: none is signed twice, none taken back.
@@ -108,7 +133,7 @@ impl Engine {
         self.boot = self.boot.saturating_add(1);
         self.offered.clear();
         self.voice.incarnation = self.boot;
-        self.voice.resumed = false;
+        (self.voice.resumed, self.voice.heard_since) = (false, None);
         self.beat.forget_join();
         self.notice(Notice::NewIncarnation { incarnation: self.voice.incarnation, why });
         self.write_empty_register();
@@ -131,13 +156,28 @@ impl Engine {
         let incarnation = peer.incarnation;
         let seen = [peer.signed, self.voice.certified.get(&to).copied()].into_iter().flatten();
         let stamp = seen.filter(|(of, _)| *of == incarnation).map(|(_, stamp)| stamp).max().unwrap_or_default();
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(&to) {
+            peer.told = Some((now, stamp));
+        }
         self.send_to(&[to], &Message::Witness(Witness { incarnation, stamp }));
     }
 
-    /// Remembers the newest place that a peer has signed.
+    /// Remembers the newest place that a peer has signed. Words of a former process may still have been on their way when
+    /// the present one was told what is known of it: then it is told again.
     pub(super) fn note_signed(&mut self, from: NodeId, incarnation: u64, stamp: Stamp) {
+        let (now, patience) = (self.now, self.witness_patience());
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.signed = Some(newer(peer.signed, (incarnation, stamp)));
+        let late = |(at, told): (Moment, Stamp)| stamp > told && now.since(at) < patience;
+        if incarnation == peer.incarnation && peer.told.is_some_and(late) {
+            self.bear_witness(from);
+        }
+    }
+
+    /// How long a restarted node waits for the last of the voters, and others look for what they may have to tell it.
+    fn witness_patience(&self) -> u64 {
+        self.timing.repeat.max(4 * self.slowest_rtt())
     }
 
     /// Remembers what a certificate shows to have been signed, also by this identity itself: who reads a vote of its own

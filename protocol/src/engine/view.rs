@@ -361,7 +361,8 @@ impl Engine {
         let votes = [&round.set_vote, &round.record_vote].map(|vote| vote.said_at.plus(100_000));
         let fork = self.cut.since().map(|since| since.plus(u64::from(self.spec.partition.grace_ms) * 1_000));
         let fetches = round.fetching.values().map(|fetching| fetching.not_before);
-        let others = votes.into_iter().chain(fork).chain(fetches).chain([round.not_before]);
+        let waits = self.waits_for_witnesses();
+        let others = votes.into_iter().chain(fork).chain(fetches).chain(waits).chain([round.not_before]);
         let settle = (round.training == Training::Due).then(|| round.began.plus(self.timing.settle));
         let assembly = self.assembly_deadlines(round);
         graces.chain(others).chain(settle).chain(assembly).filter(|at| !at.passed(self.now)).fold(next, Moment::min)

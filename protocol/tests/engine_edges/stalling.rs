@@ -1,14 +1,12 @@
 //! T20, T21: withholding, stalling and griefing cost whoever does it its place in the round, and nobody else.
 
 use crate::bench::{BOOT, Bench, INCARNATION, digest, id, refusals};
-use starling_protocol::engine::MemberState;
 use starling_protocol::engine::io::{Input, Notice, Output, Refusal};
+use starling_protocol::engine::{MemberState, MemberView};
 use starling_protocol::message::{Estimate, Message, Phase, Ready, Statement, StatementKind, Value, ValueKind, Vote};
 use starling_protocol::{Digest, NodeId};
 
 const SECOND: u64 = 1_000_000;
-const STALLER: u8 = 4;
-
 /// A second in which everybody says how far it is.
 fn beat(bench: &mut Bench, progress: [u64; 3]) -> Vec<Output> {
     let mut outputs = Vec::new();
@@ -30,7 +28,15 @@ fn blamed(outputs: &[Output]) -> Vec<Option<NodeId>> {
 }
 
 /// The vote on the next set is answered by the honest; the members of the attempt that follows.
-fn agree(bench: &mut Bench, mut outputs: Vec<Output>) -> Vec<NodeId> {
+fn agree(bench: &mut Bench, outputs: Vec<Output>) -> Vec<NodeId> {
+    let out = |member: &MemberView| matches!(member.state, MemberState::Out(_));
+    let members = bench.engine.view().members;
+    let honest: Vec<u8> = members.iter().filter(|m| !out(m) && m.id != id(1)).map(|m| m.id.0[0]).collect();
+    agree_among(bench, outputs, &honest)
+}
+
+/// The same, answered by these.
+fn agree_among(bench: &mut Bench, mut outputs: Vec<Output>, honest: &[u8]) -> Vec<NodeId> {
     outputs.extend(bench.wait(SECOND));
     let sent = crate::bench::sent(&bench.spec, &outputs);
     let said = sent.into_iter().rev().find_map(|(_, message)| match message {
@@ -40,7 +46,7 @@ fn agree(bench: &mut Bench, mut outputs: Vec<Output>) -> Vec<NodeId> {
     let Some(Estimate { question, ballot, value, .. }) = said else { panic!("no vote on a set: {outputs:?}") };
     let mut outputs = Vec::new();
     let incarnation = INCARNATION;
-    for peer in [2, 3] {
+    for peer in honest.iter().copied() {
         let (question, value) = (question.clone(), value.clone());
         outputs.extend(bench.say(peer, &Message::Estimate(Estimate { question, incarnation, ballot, value })));
     }
@@ -54,32 +60,95 @@ fn agree(bench: &mut Bench, mut outputs: Vec<Output>) -> Vec<NodeId> {
     attempt.unwrap_or_else(|| panic!("no attempt follows: {outputs:?}")).1
 }
 
-fn goes_on_without_the_staller(bench: &mut Bench, outputs: Vec<Output>) {
+fn goes_on_without(bench: &mut Bench, outputs: Vec<Output>, gone: NodeId) {
     let out: Vec<NodeId> = (bench.engine.view().members.into_iter())
         .filter(|member| matches!(member.state, MemberState::Out(_)))
         .map(|member| member.id)
         .collect();
-    assert_eq!(out, [id(STALLER)], "nobody else is left out");
+    assert_eq!(out, [gone], "nobody else is left out");
     let members = agree(bench, outputs);
-    assert_eq!(members, [id(1), id(2), id(3)]);
+    assert_eq!(members, [1, 2, 3, 4].map(id).into_iter().filter(|id| *id != gone).collect::<Vec<_>>());
 }
 
+/// How many hops of a ring have arrived at each member, in ring order, when the one at `staller` sends only so many.
+fn standstill(members: usize, staller: usize, sends: u64) -> Vec<u64> {
+    let hops = 2 * (members as u64 - 1);
+    let (mut sent, mut arrived) = (vec![0; members], vec![0; members]);
+    for place in (0..members * members).map(|turn| turn % members) {
+        // The first hop is a member's own; each further one is what has arrived before it.
+        let may = hops.min(arrived[place] + 1).min(if place == staller { sends } else { hops });
+        sent[place] = may;
+        arrived[(place + 1) % members] = sent[place];
+    }
+    arrived
+}
+
+/// T20: withholding at any hop costs the one that withholds its place, not its honest neighbour.
 #[test]
-fn t20_who_stops_at_the_last_hop_is_left_out() {
-    let mut bench = Bench::flock(4);
-    let key = bench.all_ready();
-    let mut outputs = Vec::new();
-    for second in 0..60 {
-        // Everybody has all but what the staller owes.
-        let moved = second.min(5) * 100 + 100;
-        bench.feed(Input::ReduceProgress { key, bytes: moved + 2 });
-        outputs.extend(beat(&mut bench, [moved + 1, moved + 1, moved.min(300)]));
-        if !blamed(&outputs).is_empty() {
-            break;
+fn t20_who_stops_at_any_hop_is_left_out() {
+    for staller in [2, 3, 4] {
+        for hop in 0..6 {
+            let mut bench = Bench::flock(4);
+            let key = bench.all_ready();
+            let ring = starling_protocol::ring::order(&bench.record().digest(), [1, 2, 3, 4].map(id));
+            let place = |n: u8| ring.iter().position(|member| *member == id(n)).unwrap();
+            let arrived = standstill(4, place(staller), hop);
+            assert_eq!(arrived.iter().min(), Some(&hop), "the starved has what was sent");
+            if arrived[place(1)] == 6 {
+                // This node has everything: it holds the result, and waits for no stream.
+                continue;
+            }
+            bench.feed(Input::ReduceProgress { key, bytes: arrived[place(1)] });
+            let mut outputs = Vec::new();
+            for _ in 0..120 {
+                for peer in [2, 3, 4] {
+                    let arrived = arrived[place(peer)];
+                    let phase = if arrived == 6 { Phase::Settling } else { Phase::Reducing };
+                    let head = bench.standing(phase, arrived);
+                    outputs.extend(bench.say(peer, &Message::Head(head)));
+                }
+                outputs.extend(bench.wait(SECOND));
+                if !blamed(&outputs).is_empty() {
+                    break;
+                }
+            }
+            assert_eq!(blamed(&outputs), [Some(id(staller))], "{staller} stopped at hop {hop}: {arrived:?}");
+            goes_on_without(&mut bench, outputs, id(staller));
         }
     }
-    assert_eq!(blamed(&outputs), [Some(id(STALLER))]);
-    goes_on_without_the_staller(&mut bench, outputs);
+}
+
+/// A receiver that takes nothing, so that its neighbour is blamed, is found out at its next neighbour.
+#[test]
+fn t20_both_ends_of_a_bad_link_are_suspected() {
+    let mut bench = Bench::flock(4);
+    let key = bench.all_ready();
+    let ring = starling_protocol::ring::order(&bench.record().digest(), [1, 2, 3, 4].map(id));
+    // Somebody two places after this node, so that neither of its neighbours in the next ring is this node alone.
+    let me = ring.iter().position(|member| *member == id(1)).unwrap();
+    let (victim, liar) = (ring[(me + 1) % 4], ring[(me + 2) % 4]);
+    let stall = |bench: &mut Bench, key, peers: &[u8]| {
+        bench.feed(Input::ReduceProgress { key, bytes: 3 });
+        let mut outputs = Vec::new();
+        for _ in 0..120 {
+            for peer in peers {
+                let head = bench.standing(Phase::Reducing, if id(*peer) == liar { 1 } else { 3 });
+                outputs.extend(bench.say(*peer, &Message::Head(head)));
+            }
+            outputs.extend(bench.wait(SECOND));
+            if !blamed(&outputs).is_empty() {
+                break;
+            }
+        }
+        outputs
+    };
+    let outputs = stall(&mut bench, key, &[2, 3, 4]);
+    assert_eq!(blamed(&outputs), [Some(victim)], "who sends on the link, at first");
+    let honest: Vec<u8> = [2, 3, 4].into_iter().filter(|n| id(*n) != victim).collect();
+    agree_among(&mut bench, outputs, &honest);
+    let key = bench.running();
+    let outputs = stall(&mut bench, key, &honest);
+    assert_eq!(blamed(&outputs), [Some(liar)], "who was at both bad links");
 }
 
 /// A byte now and then is no progress: who keeps everybody waiting far longer than a reduction ever took is left out.
@@ -87,17 +156,21 @@ fn t20_who_stops_at_the_last_hop_is_left_out() {
 fn t20_a_byte_a_second_does_not_hold_up_the_round() {
     let mut bench = Bench::flock(4);
     let key = bench.all_ready();
+    // Bytes come so slowly to this node, which then has least of all.
+    let ring = starling_protocol::ring::order(&bench.record().digest(), [1, 2, 3, 4].map(id));
+    let me = ring.iter().position(|member| *member == id(1)).unwrap();
+    let staller = ring[(me + 3) % 4];
     let mut outputs = Vec::new();
     let mut seconds = 0;
     while blamed(&outputs).is_empty() {
         seconds += 1;
         assert!(seconds < 1_200, "the round hangs on the staller");
-        bench.feed(Input::ReduceProgress { key, bytes: 10_000 + seconds });
-        outputs = beat(&mut bench, [10_000 + seconds, 10_000 + seconds, seconds]);
+        bench.feed(Input::ReduceProgress { key, bytes: seconds });
+        outputs = beat(&mut bench, [10_000 + seconds, 10_000 + seconds, 10_000 + seconds]);
     }
     assert!(seconds > 100, "slow is not dead: {seconds} s");
-    assert_eq!(blamed(&outputs), [Some(id(STALLER))]);
-    goes_on_without_the_staller(&mut bench, outputs);
+    assert_eq!(blamed(&outputs), [Some(staller)]);
+    goes_on_without(&mut bench, outputs, staller);
 }
 
 /// T21: one voter that always wants to give up keeps nobody from going on without it.

@@ -1,12 +1,16 @@
 //! S5: what one incarnation says in votes it says once, in rising order, and has on its disk before anybody hears it.
+//!
+//! Said is what has left a node. Of a node whose disk went back that cannot be asked, since nobody can tell it of words
+//! that were lost on their way, or are still on it: there it is what had arrived somewhere when it started again.
 
 use super::{Invariant, Observed, require};
 use crate::engine::Register;
+use crate::engine::io::Input;
 use crate::message::{Message, Question, Stamp, Value};
 use crate::sim::disk::Write;
 use crate::sim::world::{World, kind};
 use crate::{Digest, NodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who said it, from which register and in which lineage.
 type Voice = (NodeId, u64, Digest);
@@ -17,6 +21,12 @@ pub(super) struct Registers {
     /// What was on a disk, whether or not it left the node: it may be said later.
     written: BTreeMap<(Voice, Digest, Stamp), (Value, bool)>,
     newest: BTreeMap<Voice, Stamp>,
+    /// Nodes whose disks went back, and of them what has arrived.
+    old: BTreeSet<NodeId>,
+    arrived: BTreeMap<(Voice, Digest, Stamp), (Value, bool)>,
+    newest_arrived: BTreeMap<Voice, Stamp>,
+    /// Words of a former process with a newer disk, which had not arrived when the present one started.
+    late: BTreeMap<(Voice, Digest, Stamp), (Value, bool)>,
     /// The lineages of the records that votes followed, by their digests.
     lineages: BTreeMap<Digest, Digest>,
 }
@@ -33,7 +43,20 @@ impl Invariant for Registers {
                 self.signed(*node, world.nodes[*node].id, register)
             }
             Observed::Sent { node, bytes, .. } if matches!(kind(bytes), "estimate" | "vote") => {
-                self.heard(*node, bytes, world)
+                self.said(*node, bytes, world)
+            }
+            Observed::Input { input: Input::Message { bytes, .. }, .. }
+                if matches!(kind(bytes), "estimate" | "vote") =>
+            {
+                self.heard(bytes, world)
+            }
+            Observed::Started { node } if self.old.contains(&world.nodes[*node].id) => {
+                self.forget_on_the_way(&world.nodes[*node].id);
+                Ok(())
+            }
+            Observed::LostDisk { node } => {
+                self.old.insert(world.nodes[*node].id);
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -47,7 +70,8 @@ impl Registers {
         let estimate = register.estimate.iter().map(|(ballot, value)| (*ballot, 1, value, false));
         let vote = register.vote.iter().map(|(ballot, value, voted)| (*ballot, 2, value, *voted));
         let voice = (id, register.incarnation, register.lineage);
-        let newest = self.newest.get(&voice).copied().unwrap_or_default();
+        let newest = if self.old.contains(&id) { &self.newest_arrived } else { &self.newest };
+        let newest = newest.get(&voice).copied().unwrap_or_default();
         for (ballot, phase, value, voted) in estimate.chain(vote) {
             let stamp = Stamp { seq, instance, ballot, phase };
             let place = (voice, register.parent, stamp);
@@ -61,26 +85,58 @@ impl Registers {
         Ok(())
     }
 
-    fn heard(&mut self, node: usize, bytes: &[u8], world: &World) -> Result<(), String> {
-        let Some(opened) = world.open(bytes) else { return Ok(()) };
-        let (question, incarnation, ballot, phase, value, voted) = match opened.message {
-            Message::Estimate(said) => (said.question, said.incarnation, said.ballot, 1, said.value, false),
-            Message::Vote(said) => (said.question, said.incarnation, said.ballot, 2, said.value, said.voted),
-            _ => return Ok(()),
-        };
-        let Question { seq, parent, instance } = question;
-        let lineage = self.lineages.get(&parent).copied().unwrap_or_default();
-        let stamp = Stamp { seq, instance, ballot, phase };
-        let voice = (opened.sender, incarnation, lineage);
-        let place = (voice, parent, stamp);
-        let word = (value, voted);
+    fn said(&mut self, node: usize, bytes: &[u8], world: &World) -> Result<(), String> {
+        let Some((place, word)) = self.word(bytes, world) else { return Ok(()) };
+        let (voice, _, stamp) = place;
         let durable = world.nodes[node].disk.register.as_ref();
         require(self.written.get(&place) == Some(&word), || {
             format!("node {node} says {word:?} at {stamp:?} before it is on its disk, which has {durable:?}")
         })?;
+        if self.old.contains(&voice.0) {
+            return Ok(());
+        }
         let newest = self.newest.entry(voice).or_default();
         *newest = stamp.max(*newest);
         let known = self.said.entry(place).or_insert_with(|| word.clone());
         require(*known == word, || format!("node {node} says {word:?} at {stamp:?}, and said {known:?} before"))
+    }
+
+    fn heard(&mut self, bytes: &[u8], world: &World) -> Result<(), String> {
+        let Some((place, word)) = self.word(bytes, world) else { return Ok(()) };
+        let (voice, _, stamp) = place;
+        if world.nodes.iter().any(|node| node.id == voice.0 && node.liar.is_some()) {
+            return Ok(());
+        }
+        if self.late.get(&place) == Some(&word) {
+            return Ok(());
+        }
+        let newest = self.newest_arrived.entry(voice).or_default();
+        *newest = stamp.max(*newest);
+        let known = self.arrived.entry(place).or_insert_with(|| word.clone());
+        require(*known == word, || {
+            format!("{} was heard to say {word:?} at {stamp:?}, and {known:?} before", voice.0.short())
+        })
+    }
+
+    fn forget_on_the_way(&mut self, id: &NodeId) {
+        let way = |(place, word): &(&(Voice, Digest, Stamp), &(Value, bool))| {
+            place.0.0 == *id && self.arrived.get(place) != Some(word)
+        };
+        let late: Vec<_> = self.written.iter().filter(way).map(|(place, word)| (*place, word.clone())).collect();
+        self.late.extend(late);
+    }
+
+    /// What was said, and where.
+    fn word(&self, bytes: &[u8], world: &World) -> Option<((Voice, Digest, Stamp), (Value, bool))> {
+        let opened = world.open(bytes)?;
+        let (question, incarnation, ballot, phase, value, voted) = match opened.message {
+            Message::Estimate(said) => (said.question, said.incarnation, said.ballot, 1, said.value, false),
+            Message::Vote(said) => (said.question, said.incarnation, said.ballot, 2, said.value, said.voted),
+            _ => return None,
+        };
+        let Question { seq, parent, instance } = question;
+        let lineage = self.lineages.get(&parent).copied().unwrap_or_default();
+        let stamp = Stamp { seq, instance, ballot, phase };
+        Some((((opened.sender, incarnation, lineage), parent, stamp), (value, voted)))
     }
 }
