@@ -64,6 +64,10 @@ impl Engine {
     pub(super) fn start_attempt(&mut self, number: u32, contributions: &[SignedReady]) {
         let Some(key) = self.key_of(number, contributions) else { return };
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
+        // Its result is here already, fetched or made before the attempt was left.
+        if round.holding.values().any(|held| held.candidate.key == key) {
+            return;
+        }
         let members: Vec<NodeId> = contributions.iter().map(|c| c.member).collect();
         let by_id: BTreeMap<NodeId, &SignedReady> = contributions.iter().map(|c| (c.member, c)).collect();
         let in_ring = ring::order(&round.parent, members.iter().copied());

@@ -298,7 +298,9 @@ impl Engine {
         let Some(ballot) = round.record_vote.ballot.as_mut() else { return false };
         ballot.advance(&head.quorum, usable, &fallback, patient);
         let Some((said, forced)) = ballot.pending().map(|(said, forced)| (said.clone(), forced)) else { return false };
-        let lacking = said.voted.is_none()
+        // A vote for nothing names what may be chosen next: a value that only this node names, and cannot give, would keep
+        // the others from ever following it.
+        let lacking = said.voted != Some(true)
             && said.value.kind == ValueKind::Commit
             && !round.holding.contains_key(&said.value.digest);
         if !lacking {

@@ -1,6 +1,7 @@
 //! Fetching a result that others hold, and rebuilding it before it is believed (`protocol.md` §7).
 
 use super::Engine;
+use super::attempt::Stage;
 use super::clock::Moment;
 use super::config::Candidate;
 use super::decision::Holding;
@@ -135,6 +136,10 @@ impl Engine {
             if let Some(round) = &mut self.round {
                 round.fetching.remove(&digest);
                 round.holding.insert(digest, Holding::new(candidate));
+                // Leaving the attempt would drop the update of the result, which goes by the same name.
+                if let Some(running) = round.running.as_mut().filter(|running| running.key == *key) {
+                    running.stage = Stage::Rebuilt;
+                }
             }
             return true;
         }
