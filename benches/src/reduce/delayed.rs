@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 
 /// Bytes of one write on their way.
@@ -33,7 +33,9 @@ impl BulkLinks for Late {
     fn open(&self, to: NodeId) -> BoxFuture<'static, io::Result<BulkStream>> {
         let (near, far) = tokio::io::duplex(PIECE_BYTES);
         let (relayed, out) = tokio::io::duplex(PIECE_BYTES);
-        tokio::spawn(carry(far, relayed, self.by));
+        let ((far_read, far_write), (relayed_read, relayed_write)) = (tokio::io::split(far), tokio::io::split(relayed));
+        tokio::spawn(carry(far_read, relayed_write, self.by));
+        tokio::spawn(carry(relayed_read, far_write, self.by));
         match self.routers.get(&to) {
             Some(router) => router.route(self.me, BulkStream::new(out)),
             None => return Box::pin(async { Err(io::ErrorKind::NotConnected.into()) }),
@@ -58,8 +60,8 @@ impl BulkLinks for Late {
     }
 }
 
-/// Brings everything across, each byte `by` later than it was written.
-async fn carry(mut from: DuplexStream, mut to: DuplexStream, by: Duration) {
+/// Brings everything across, each byte `by` later than it was written, and the end.
+async fn carry(mut from: ReadHalf<DuplexStream>, mut to: WriteHalf<DuplexStream>, by: Duration) {
     let (sender, mut pieces) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES);
     let read = async move {
         let mut buffer = vec![0; PIECE_BYTES];
@@ -76,6 +78,8 @@ async fn carry(mut from: DuplexStream, mut to: DuplexStream, by: Duration) {
                 return;
             }
         }
+        // Whoever reads has gone, or is told.
+        drop(to.shutdown().await);
     };
     tokio::join!(read, write);
 }
@@ -106,7 +110,7 @@ impl Flock {
     }
 
     /// Seconds of one reduction, and the bytes of its update.
-    pub fn reduce(&self, attempt: u32, way: Way) -> Result<(f64, usize)> {
+    pub fn reduce(&self, turn: u32, way: Way) -> Result<(f64, usize)> {
         let start = Instant::now();
         let one = |(contribution, delta): (&Contribution, &Arc<Vec<f32>>)| {
             let links = Late { me: contribution.member, routers: Arc::clone(&self.routers), by: self.by };
@@ -116,7 +120,12 @@ impl Flock {
             };
             let job = ReduceJob {
                 run: Digest::default(),
-                key: AttemptKey { lineage: Digest::default(), seq: 1, attempt, set: Digest::default() },
+                key: AttemptKey {
+                    lineage: Digest::default(),
+                    seq: u64::from(turn),
+                    attempt: 0,
+                    set: Digest::default(),
+                },
                 codec: way.codec,
                 members: self.members.clone(),
                 flock: self.members.iter().map(|member| member.member).collect(),

@@ -139,13 +139,13 @@ impl Case<'_> {
         }
         let empty = |kind| Contestant { kind, seconds: Vec::new(), cpu: Vec::new(), encoded: 0, floor: None };
         let mut contestants: Vec<_> = contestants.into_iter().map(empty).collect();
-        let mut attempt = 0;
+        let mut number = 0;
         for turn in 0..=self.arguments.turns {
             for contestant in &mut contestants {
                 let done = match &mut contestant.kind {
                     Kind::Starling(way) => {
-                        attempt += 1;
-                        self.reduce(&mut workers, attempt, *way)?
+                        number += 1;
+                        self.reduce(&mut workers, number, *way)?
                     }
                     Kind::Rival(rival, flock) => {
                         Turn { seconds: flock.turn()?, cpu: 0.0, encoded: self.elements * rival.value_bytes() }
@@ -164,14 +164,14 @@ impl Case<'_> {
 
     fn run_delayed(&self, delay: Duration) -> Result<()> {
         let flock = delayed::Flock::new(self.nodes, self.elements, delay)?;
-        let mut attempt = 0;
+        let mut number = 0;
         for way in Way::all(&self.arguments.engine, &self.arguments.codec)? {
             let floor = Some(flock.floor(way));
             let mut contestant =
                 Contestant { kind: Kind::Starling(way), seconds: Vec::new(), cpu: Vec::new(), encoded: 0, floor };
             for turn in 0..=self.arguments.turns {
-                attempt += 1;
-                let (seconds, encoded) = flock.reduce(attempt, way)?;
+                number += 1;
+                let (seconds, encoded) = flock.reduce(number, way)?;
                 contestant.encoded = encoded;
                 if turn > 0 {
                     contestant.seconds.push(seconds);
@@ -217,9 +217,9 @@ impl Case<'_> {
         Rival::ALL.into_iter().filter_map(start).collect()
     }
 
-    fn reduce(&self, workers: &mut [Process], attempt: u32, way: Way) -> Result<Turn> {
+    fn reduce(&self, workers: &mut [Process], turn: u32, way: Way) -> Result<Turn> {
         let (engine, codec) = (way.engine_name().into(), way.codec_name().into());
-        let order = serde_json::to_string(&Order::Reduce { attempt, elements: self.elements, engine, codec })?;
+        let order = serde_json::to_string(&Order::Reduce { turn, elements: self.elements, engine, codec })?;
         workers.iter_mut().try_for_each(|worker| worker.tell(&order))?;
         let (mut turn, mut same) = (Turn { seconds: 0.0, cpu: 0.0, encoded: 0 }, None);
         for worker in workers {

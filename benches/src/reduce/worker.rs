@@ -26,8 +26,8 @@ const MEETING: Duration = Duration::from_secs(60);
 pub enum Order {
     /// Connect to these, in ring order, this worker among them.
     Meet { peers: Vec<Member> },
-    /// Reduce `elements` values, as the `attempt`-th.
-    Reduce { attempt: u32, elements: usize, engine: String, codec: String },
+    /// Reduce `elements` values, as the `turn`-th.
+    Reduce { turn: u32, elements: usize, engine: String, codec: String },
 }
 
 /// What it answers.
@@ -127,8 +127,8 @@ async fn obey(index: usize, host: &str) -> Result<()> {
     while let Some(line) = orders.recv().await {
         match serde_json::from_str(&line).context("an order")? {
             Order::Meet { peers } => flock.meet(&peers).await?,
-            Order::Reduce { attempt, elements, engine, codec } => {
-                flock.reduce(attempt, elements, Way::parse(&engine, &codec)?).await?;
+            Order::Reduce { turn, elements, engine, codec } => {
+                flock.reduce(turn, elements, Way::parse(&engine, &codec)?).await?;
             }
         }
     }
@@ -179,13 +179,13 @@ impl Flock {
         (Arc::clone(mine), mean)
     }
 
-    async fn reduce(&mut self, attempt: u32, elements: usize, way: Way) -> Result<()> {
+    async fn reduce(&mut self, turn: u32, elements: usize, way: Way) -> Result<()> {
         let codec = way.codec;
         let (delta, _) = self.deltas(elements);
         let contribution = |member: &NodeId| Contribution { member: *member, tokens: 1, payload: Digest::default() };
         let job = ReduceJob {
             run: self.run,
-            key: AttemptKey { lineage: Digest::default(), seq: 1, attempt, set: Digest::default() },
+            key: AttemptKey { lineage: Digest::default(), seq: u64::from(turn), attempt: 0, set: Digest::default() },
             codec,
             members: self.members.iter().map(contribution).collect(),
             flock: order(self.members.iter().copied()),
