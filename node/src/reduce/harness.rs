@@ -258,6 +258,28 @@ impl Flock {
         results
     }
 
+    /// Attempts that are dropped in their middle, after more and more steps, do not disturb those that follow.
+    pub async fn assert_cancelled_attempts_leave_nothing(&self) {
+        let expected = self.specified();
+        for attempt in 0..4 {
+            // Members 0 and 1 begin; member 2 never does.
+            let (a, b) = (self.start(0, 2 * attempt, None), self.start(1, 2 * attempt, None));
+            let some_time = async {
+                for _ in 0..50 * attempt {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = futures::future::join(a, b) => unreachable!("two of three cannot end"),
+                () = some_time => {}
+            }
+            for result in self.run(2 * attempt + 1, None).await {
+                assert!(result.unwrap() == expected);
+            }
+        }
+    }
+
     /// What the specification says, with nothing left over from earlier rounds.
     pub fn specified(&self) -> Vec<u8> {
         let total: u64 = self.members.iter().map(|m| m.tokens).sum();

@@ -207,24 +207,7 @@ fn finished_sums_before_their_time_are_refused() {
 fn a_cancelled_attempt_leaves_nothing_for_the_next() {
     runtime().block_on(async {
         let flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 8 * CHUNK_ELEMENTS, 4096);
-        let expected = flock.specified();
-        for attempt in 0..4 {
-            // Members 0 and 1 begin; member 2 never does; the attempt is dropped in its middle.
-            let (a, b) = (flock.start(0, 2 * attempt, None), flock.start(1, 2 * attempt, None));
-            let some_time = async {
-                for _ in 0..50 * attempt {
-                    tokio::task::yield_now().await;
-                }
-            };
-            tokio::select! {
-                biased;
-                _ = futures::future::join(a, b) => unreachable!("two of three cannot end"),
-                () = some_time => {}
-            }
-            for result in flock.run(2 * attempt + 1, None).await {
-                assert!(result.unwrap() == expected);
-            }
-        }
+        flock.assert_cancelled_attempts_leave_nothing().await;
     });
 }
 
