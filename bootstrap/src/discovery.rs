@@ -134,11 +134,20 @@ impl Discovery {
         self.accept(peer, list, origin, Some(via), via_is_local)
     }
 
-    /// No dial to the peer and no connection from it for so long; open ones are closed.
-    pub fn refuse(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId, time: Duration) {
+    /// No dial to the peer and no new connection from it for so long; open ones stay, until [`Discovery::disconnect`].
+    pub fn shun(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId, time: Duration) {
         let until = dialer::after(self.now(), time);
         self.dialer.shun(peer, until);
         swarm.behaviour_mut().gate.shun(peer, true);
+    }
+
+    /// Whether the peer is shunned now.
+    pub fn shuns(&self, peer: &PeerId) -> bool {
+        self.dialer.is_shunned(peer, self.now())
+    }
+
+    /// Closes all connections with the peer.
+    pub fn disconnect(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId) {
         if swarm.is_connected(&peer) {
             // It may have gone in between, which is as good.
             let _ = swarm.disconnect_peer_id(peer);

@@ -125,7 +125,11 @@ async fn a_refused_peer_is_told_off_at_once() {
     let mut b = start(&[&a], NothingToFetch).await;
     a.wait_for_peers(&[b.id()]).await;
     b.wait_for_peers(&[a.id()]).await;
+    // What was said before still arrives, so that the peer may find out why.
+    a.net.send_control(b.id(), b"what I train".to_vec());
     a.net.refuse(b.id(), "it trains something else");
+    assert!(a.net.peers().is_empty(), "nothing more is said to it");
+    assert_eq!(b.next_control().await, b"what I train");
     a.wait_for(|event| {
         matches!(event, NetEvent::PeerDown { reason: DownReason::Refused(why), .. } if why == "it trains something else")
     })

@@ -120,7 +120,7 @@ fn a_ticket_admits_as_many_as_it_says() {
     assert_eq!(revoked.code, Some(0), "{}", revoked.stderr);
     let alone = |e: &Value| e["members"].as_u64() == Some(1) && voters(e) == 1;
     first.wait_since(mark, LIMIT, "committed", alone).expect("the guest is out");
-    // And stays out, also when it starts again; it knows why from its own disk, before anybody refuses it.
+    // And stays out, also when it starts again; it knows why from the records, which it may have to read first.
     guest.kill();
     let mut guest = flock.node("guest", &NodeOptions { ticket: spent, ..NodeOptions::small(false) }).expect("a node");
     let soon = Duration::from_secs(40);

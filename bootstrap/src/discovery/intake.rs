@@ -164,7 +164,8 @@ impl Discovery {
     ) -> NetEvent {
         if info.protocol_version != IDENTIFY_PROTOCOL {
             let theirs = untrusted::printable(&info.protocol_version);
-            self.refuse(swarm, peer, STRANGER_REST);
+            self.shun(swarm, peer, STRANGER_REST);
+            self.disconnect(swarm, peer);
             self.dialer.blame(&peer, Reason::OtherVersion(theirs.clone()));
             metrics::counter!("starling_refused_total", "reason" => "other_version").increment(1);
             return NetEvent::OtherVersion { peer, theirs };

@@ -117,9 +117,10 @@ impl NetHandle {
         Downloader::new(open, check)
     }
 
-    /// Ends the session with a peer now, closes its connections, and takes none from it for a while.
+    /// Ends the session with a peer when all that is queued is written, closes its connections, and takes none from it for a
+    /// while.
     pub fn refuse(&self, peer: NodeId, reason: &str) {
-        self.sessions.end(&peer, DownReason::Refused(reason.to_owned()));
+        self.sessions.refuse(&peer, DownReason::Refused(reason.to_owned()));
         // Orders pile up only when the swarm's task is far behind. Then the peer may come back once more, to be
         // refused once more.
         if self.commands.try_send(Command::Refuse(peer)).is_err() {

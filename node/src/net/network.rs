@@ -165,7 +165,13 @@ impl SwarmTask {
             self.swarm.behaviour_mut().streams.close(&identity::peer_id(&end.peer), process);
         }
         let step = self.table.ended(&end.peer, end.serial, end.was_up, Instant::now());
-        self.take(step);
+        let id = identity::peer_id(&end.peer);
+        if self.discovery.shuns(&id) {
+            // It was refused, and has been sent what was queued for it.
+            self.discovery.disconnect(&mut self.swarm, id);
+        } else {
+            self.take(step);
+        }
     }
 
     fn on_control_stream(&mut self, Incoming { peer, process, stream }: Incoming) {
@@ -186,7 +192,10 @@ impl SwarmTask {
                 self.acquaintances.drop(&peer);
                 let id = identity::peer_id(&peer);
                 self.discovery.unwant(&mut self.swarm, id);
-                self.discovery.refuse(&mut self.swarm, id, REFUSAL);
+                self.discovery.shun(&mut self.swarm, id, REFUSAL);
+                if !self.table.has_session(&peer) {
+                    self.discovery.disconnect(&mut self.swarm, id);
+                }
             }
             Command::Admit(peer) => {
                 if let Some(process) = self.table.admit(&peer) {

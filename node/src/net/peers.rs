@@ -250,6 +250,11 @@ impl<S> PeerTable<S> {
         self.peers.values().flat_map(|peer| [peer.retry_at, peer.guest_at]).flatten().min()
     }
 
+    /// Whether the task of a session with the peer has not ended.
+    pub fn has_session(&self, node: &NodeId) -> bool {
+        self.peers.get(node).is_some_and(|peer| peer.session.is_some())
+    }
+
     /// Sessions whose tasks have not ended.
     pub fn sessions(&self) -> usize {
         self.peers.values().filter(|peer| peer.session.is_some()).count()

@@ -180,11 +180,18 @@ pub(super) async fn carry<S: AsyncRead + AsyncWrite + Unpin + Send>(io: S, links
     let reader = BufReader::with_capacity(CONTROL_BYTES_MAX, reader).compat();
     let frames = FrameReader::new(reader, CONTROL_BYTES_MAX, deadlines);
     let mut reading = std::pin::pin!(read_frames(frames, peer, events));
+    let mut writing = std::pin::pin!(write_frames(writer, queue));
     tokio::select! {
         biased;
-        reason = end.ended() => reason,
+        reason = end.ended() => {
+            // Who is refused may find its fault in what is queued: our Hello shows that it runs with other settings.
+            if matches!(reason, DownReason::Refused(_)) {
+                drop(timeout(CLOSE_TIMEOUT, async { tokio::join!(writing, reading) }).await);
+            }
+            reason
+        }
         reason = &mut reading => reason,
-        reason = write_frames(writer, queue) => {
+        reason = &mut writing => {
             // All is written and our side is closed. The peer closes its own when it has read to the end.
             drop(timeout(CLOSE_TIMEOUT, reading).await);
             reason

@@ -46,9 +46,10 @@ impl Sessions {
         }
     }
 
-    /// Ends the session with a peer, if there is one.
-    pub fn end(&self, peer: &NodeId, reason: DownReason) {
-        if let Some(line) = self.lines().get(peer) {
+    /// Ends the session with a peer, if there is one, when all that is queued is written.
+    pub fn refuse(&self, peer: &NodeId, reason: DownReason) {
+        // Without its line the queue takes no more, and ends.
+        if let Some(line) = self.lines().remove(peer) {
             line.end.end(reason);
         }
     }

@@ -148,6 +148,11 @@ impl Engine {
             let admitted =
                 admission::admit(&self.spec, self.verifier.as_ref(), &self.run, &head.record, &from, &join.ticket);
             if let Err(why) = admitted {
+                // Who stands on an older record may have been admitted by that one. It reads why it is not any more, in
+                // the records between, and is told so by its own node: nobody shuts it out before.
+                if join.record != head.digest {
+                    return self.stale(from);
+                }
                 return self.refuse(from, Refusal::NotAdmitted { why: why.reason() });
             }
         }

@@ -138,6 +138,20 @@ fn what_is_revoked_lets_nobody_in_any_more() {
     assert!(refusals(&ask(&mut bench, 7, &other)).is_empty());
 }
 
+/// It stood on a record that admitted it, and has to read the newer one to know better: its connection stays.
+#[test]
+fn who_has_not_heard_yet_that_it_is_not_admitted_is_not_shut_out() {
+    let mut bench = flock(AdmissionMode::Ticket);
+    let ticket = wire::encode_ticket(&Ticket::sign(&Key(id(CREATOR)), &bench.spec.digest(), 1, None, 1, 0));
+    let early = join(&bench, &ticket);
+    bench.commit();
+    bench.reconnect(7);
+    assert_eq!(refusals(&bench.say(7, &early)), [&Refusal::Stale], "counted, and its connection stays");
+    let record = after_a_round(&mut bench);
+    assert!(record.member(&id(7)).is_none(), "and does not let it in either");
+    assert_eq!(refusals(&ask(&mut bench, 7, &ticket)), [&refused("expired")]);
+}
+
 #[test]
 fn t8_a_hundred_identities_change_neither_members_nor_quorum() {
     let mut bench = flock(AdmissionMode::Ticket);
