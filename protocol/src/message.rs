@@ -54,7 +54,30 @@ pub struct Head {
     pub phase: Phase,
     /// Grows while the sender makes progress in its phase (inner steps done, bytes reduced).
     pub progress: u64,
+    /// What a reduction by owners waits for at the sender.
+    pub awaits: Option<Awaits>,
 }
+
+/// What a member of a reduction cannot go on without, and from whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Awaits {
+    pub what: Awaited,
+    pub from: NodeId,
+}
+
+/// The numbers are on the wire. What comes first depends on nothing that comes later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Awaited {
+    /// A part of a chunk that the sender owns, or which parts are missing at an owner.
+    Part = 1,
+    /// The sum of a chunk, from its owner.
+    Sum = 2,
+    /// That what was sent is taken.
+    Room = 3,
+}
+
+numbered!(Awaited, "thing to await", { Part = "part", Sum = "sum", Room = "room" });
 
 /// What a node is doing. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ const SEED: u64 = 11;
 /// After so long without a word a process counts as dead.
 const SILENCE: Duration = Duration::from_secs(8);
 /// Chance decides who is the distinguished voter of a record, so both cases come soon.
-const TURNS: usize = 14;
+const TURNS: usize = 24;
 
 /// A flock on text that is there; `tables` ends its run file.
 fn flock(lr: &str, tables: &str) -> (TempDir, Flock) {
@@ -108,7 +108,8 @@ fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
             assert!(!node.events()[mark..].iter().any(|e| named(e, "forked")), "it is the flock: {fate}");
         } else {
             was_cut = true;
-            assert_eq!((fate["policy"].as_str(), fate["missing"].as_array().map(Vec::len)), (Some(policy), Some(1)));
+            let said = (fate["policy"].as_str(), fate["missing"].as_array().map(Vec::len));
+            assert_eq!(said, (Some(policy), Some(1)), "{fate}");
             cut_off_survivor(&flock, node, &alone, policy, mark);
         }
         let before = nodes[survivor].mark();

@@ -1,7 +1,7 @@
 //! Members of a flock in one process, joined by pipes that may be cut, changed or repeated: for the engines' tests.
 
 use super::{
-    BulkLinks, BulkRouter, Feedback, OwnersReducer, Parts, ProgressFn, ReduceEngine, ReduceError, ReduceJob,
+    BulkLinks, BulkRouter, Feedback, OwnersReducer, Parts, ProgressFn, ReduceEngine, ReduceError, ReduceJob, Report,
     RingReducer, RouterError,
 };
 use crate::net::BulkStream;
@@ -12,8 +12,9 @@ use starling_protocol::update::owners::Owners;
 use starling_protocol::{Digest, NodeId, update};
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 
@@ -240,11 +241,49 @@ impl Flock {
         position: usize,
         attempt: u32,
     ) -> BoxFuture<'static, Result<Vec<u8>, ReduceError>> {
-        let (job, progress): (_, ProgressFn) = (self.job(position, attempt), Arc::new(|_| {}));
+        self.start_told(links, position, attempt, Arc::new(|_| {}))
+    }
+
+    fn start_told(
+        &self,
+        links: Pipes,
+        position: usize,
+        attempt: u32,
+        progress: ProgressFn,
+    ) -> BoxFuture<'static, Result<Vec<u8>, ReduceError>> {
+        let job = self.job(position, attempt);
         match self.engine {
             EngineKind::Ring => RingReducer::new(links).run(job, progress),
             EngineKind::Owners => OwnersReducer::new(links).run(job, progress),
         }
+    }
+
+    /// How far all members are when nothing moves any more, because one sends only so much on each stream; those who are
+    /// done are at the end, and wait for nothing.
+    pub async fn standstill(&self, staller: usize, after: usize) -> Vec<Report> {
+        let told: Vec<Arc<Mutex<Report>>> = self.members.iter().map(|_| Arc::default()).collect();
+        let start = |place: usize| {
+            let wire = (place == staller).then_some(Wire::StallAfter(after));
+            let told = Arc::clone(&told[place]);
+            let report: ProgressFn = Arc::new(move |report| *told.lock().unwrap() = report);
+            tokio::spawn(self.start_told(Pipes { wire, ..self.pipes(place) }, place, 0, report))
+        };
+        let running: Vec<_> = (0..self.members.len()).map(start).collect();
+        // All on one thread, which sleeps when nobody can go on: what has not moved a few times will not move.
+        let (mut still, mut before) = (0, Vec::new());
+        while still < 3 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let now: Vec<Report> = told.iter().map(|told| *told.lock().unwrap()).collect();
+            still = if now == before { still + 1 } else { 0 };
+            before = now;
+        }
+        for (place, running) in running.into_iter().enumerate() {
+            if running.is_finished() {
+                before[place] = Report { reached: u64::MAX, awaits: None };
+            }
+            running.abort();
+        }
+        before
     }
 
     /// Everybody's result; the bytes that `bad.0` sends meet `bad.1`.

@@ -33,7 +33,7 @@ pub use feedback::Feedback;
 pub use links::{BulkLinks, NetLinks};
 pub use owners::OwnersReducer;
 pub use parts::Parts;
-pub use progress::ProgressFn;
+pub use progress::{ProgressFn, Report};
 pub use ring::RingReducer;
 pub use router::{BulkRouter, RouterError};
 
@@ -87,8 +87,8 @@ impl ReduceJob {
 
 /// Reduces attempts.
 pub trait ReduceEngine: Send + Sync {
-    /// The encoded update of the attempt. `progress` is told now and then how many bytes were moved so far, and once
-    /// at the end. Dropping the future leaves the attempt.
+    /// The encoded update of the attempt. `progress` is told now and then how far it is, and once at the
+    /// end. Dropping the future leaves the attempt.
     fn run(&self, job: ReduceJob, progress: ProgressFn) -> BoxFuture<'static, Result<Vec<u8>, ReduceError>>;
 }
 

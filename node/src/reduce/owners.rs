@@ -18,7 +18,7 @@ use super::feedback::{Share, Terms};
 use super::held;
 use super::links::BulkLinks;
 use super::opening;
-use super::progress::{Progress, ProgressFn};
+use super::progress::{Progress, ProgressFn, Way};
 use super::stream::{self, close, expect_end, fault, fill_frame, read_frame};
 use super::sums::Sums;
 use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
@@ -27,6 +27,7 @@ use crate::net::BulkStream;
 use futures::future::BoxFuture;
 use starling_protocol::engine::io::Contribution;
 use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameKind, FrameScope};
+use starling_protocol::message::Awaited;
 use starling_protocol::update::{self, owners::Owners};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,10 +115,10 @@ impl Context {
             finished: watch::Sender::new(0),
             sent: by_id.iter().map(|_| AtomicUsize::new(0)).collect(),
             told: by_id.iter().map(|_| watch::Sender::new(!repairs(&job))).collect(),
+            progress: progress.of_links(by_id.iter().map(|member| member.member)),
             members: by_id,
             owners,
             weights,
-            progress,
             job,
         })
     }
@@ -265,7 +266,9 @@ async fn write_parts(stream: &mut BulkStream, context: &Context, place: usize) -
     let mut held = vec![false; chunks.len()];
     if repairs(&context.job) {
         stream.flush().await.map_err(lost)?;
-        held = held::read(stream, chunks.len()).await.map_err(|what| context.fault(place, what))?;
+        let said = held::read(stream, chunks.len());
+        let said = context.progress.wait(place, Way::Out, Awaited::Part, said).await;
+        held = said.map_err(|what| context.fault(place, what))?;
         context.told[place].send_replace(true);
     }
     let mut desk = Desk::new(context);
@@ -278,7 +281,8 @@ async fn write_parts(stream: &mut BulkStream, context: &Context, place: usize) -
         }
         desk.encode_own(context, chunk)?;
         fill_frame(&mut frame, &context.scope, FrameKind::Contrib, chunk, &desk.payload);
-        stream.write_all(&frame).await.map_err(lost)?;
+        let written = context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&frame)).await;
+        written.map_err(lost)?;
         context.progress.add(frame.len());
     }
     Ok(())
@@ -291,7 +295,7 @@ async fn write_sums(stream: &mut BulkStream, context: &Context, place: usize) ->
     for (index, chunk) in context.owners.chunks(context.me).iter().copied().enumerate() {
         if *context.finished.borrow() <= index {
             // The member shall have all that there is while we wait.
-            stream.flush().await.map_err(lost)?;
+            context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)?;
         }
         let mut nothing = [0];
         let payload = tokio::select! {
@@ -301,15 +305,16 @@ async fn write_sums(stream: &mut BulkStream, context: &Context, place: usize) ->
             _ = stream.read(&mut nothing) => return Err(lost(std::io::ErrorKind::BrokenPipe.into())),
         };
         fill_frame(&mut frame, &context.scope, FrameKind::Reduced, chunk, &payload);
-        stream.write_all(&frame).await.map_err(lost)?;
+        let written = context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&frame)).await;
+        written.map_err(lost)?;
         context.progress.add(frame.len());
     }
-    stream.flush().await.map_err(lost)
+    context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)
 }
 
 async fn read(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -> Result<(), ReduceError> {
     let from = context.members[place].member;
-    let stream = links.accept(context.job.key, from).await;
+    let stream = context.progress.wait(place, Way::In, Awaited::Part, links.accept(context.job.key, from)).await;
     let mut stream = stream::reader(stream.map_err(|error| fault(from, PeerFault::Silent(error)))?);
     read_parts(&mut stream, &context, place).await?;
     read_sums(&mut stream, &context, place).await?;
@@ -334,7 +339,8 @@ async fn read_parts(stream: &mut BufReader<BulkStream>, context: &Context, place
             desk.payload.clear();
             desk.payload.extend_from_slice(&kept);
         } else {
-            let read = read_frame(stream, &context.scope, FrameKind::Contrib, chunk, &mut desk.payload).await;
+            let read = read_frame(stream, &context.scope, FrameKind::Contrib, chunk, &mut desk.payload);
+            let read = context.progress.wait(place, Way::In, Awaited::Part, read).await;
             read.map_err(|what| context.fault(place, what))?;
             context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
         }
@@ -347,7 +353,8 @@ async fn read_parts(stream: &mut BufReader<BulkStream>, context: &Context, place
 async fn read_sums(stream: &mut BufReader<BulkStream>, context: &Context, place: usize) -> Result<(), ReduceError> {
     let mut desk = Desk::new(context);
     for (index, chunk) in context.owners.chunks(place).iter().copied().enumerate() {
-        let read = read_frame(stream, &context.scope, FrameKind::Reduced, chunk, &mut desk.payload).await;
+        let read = read_frame(stream, &context.scope, FrameKind::Reduced, chunk, &mut desk.payload);
+        let read = context.progress.wait(place, Way::In, Awaited::Sum, read).await;
         read.map_err(|what| context.fault(place, what))?;
         // The sender is in the context, so the channel cannot close while we wait.
         drop(context.told[place].subscribe().wait_for(|told| *told).await);

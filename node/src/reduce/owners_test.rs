@@ -1,8 +1,10 @@
 use super::super::harness::{Flock, Kill, Pipes, RUN, Wire, runtime};
 use super::*;
 use proptest::prelude::*;
+use starling_protocol::NodeId;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::run::{Codec, EngineKind};
+use std::collections::BTreeSet;
 
 const CODECS: [Codec; 4] = [Codec::Bf16, Codec::Int8, Codec::Int4, Codec::TopK { k: 64 }];
 
@@ -342,5 +344,26 @@ fn one_death_after_another_is_repaired() {
         // What lingers of the attempts before may still bring parts.
         let sent = bytes_sent(&three, 2).await;
         assert!(sent.iter().zip(&oracle).all(|(sent, oracle)| sent <= oracle), "{sent:?} of at most {oracle:?}");
+    });
+}
+
+/// A member that withholds everything from some byte of each stream on: of what others wait for, the first that depends
+/// on nothing else is due from it.
+#[test]
+fn whoever_withholds_is_waited_for() {
+    runtime().block_on(async {
+        let mut flock = flock(Codec::Int8, 4, 9 * CHUNK_ELEMENTS + 77, 1 << 14);
+        for staller in 0..4 {
+            let total = sent_bytes(&flock, staller) / 3;
+            for after in (0..total).step_by(total / 9) {
+                flock.seq += 1;
+                let waits: Vec<_> = flock.standstill(staller, after).await.iter().filter_map(|r| r.awaits).collect();
+                let first = waits.iter().map(|awaits| awaits.what).min().expect("somebody waits");
+                let from = waits.iter().filter(|awaits| awaits.what == first).map(|awaits| awaits.from);
+                let from: BTreeSet<NodeId> = from.collect();
+                let expected = BTreeSet::from([flock.members[staller].member]);
+                assert_eq!(from, expected, "{staller} stops after {after} of {total}: {waits:?}");
+            }
+        }
     });
 }

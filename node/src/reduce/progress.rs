@@ -1,12 +1,23 @@
-//! Tells the driver that a reduction moves, but not for every frame.
+//! Tells the driver that a reduction moves, and what it waits for, but not for every frame.
 
+use starling_protocol::NodeId;
+use starling_protocol::message::{Awaited, Awaits};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Told how far an attempt is: a number that grows while something moves, and by which its members can be compared. With
-/// owners it is the bytes moved both ways, frame headers included; of a ring see [`of_ring`].
-pub type ProgressFn = Arc<dyn Fn(u64) + Send + Sync>;
+/// Told how far an attempt is.
+pub type ProgressFn = Arc<dyn Fn(Report) + Send + Sync>;
+
+/// How far an attempt is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Grows while something moves, so that members can be compared. With owners it is the bytes moved both ways, frame
+    /// headers included; of a ring see [`of_ring`].
+    pub reached: u64,
+    /// What stands in the way, with owners.
+    pub awaits: Option<Awaits>,
+}
 
 /// At most one report in this time; the engine's deadlines are far longer.
 const REPORT_EVERY: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
@@ -27,11 +38,50 @@ pub(super) struct Progress {
     reached: Arc<AtomicU64>,
     /// A report is on its way.
     due: Arc<AtomicBool>,
+    /// What each direction of each link waits for, as [`Awaited`]'s number, or 0.
+    waits: Arc<[(NodeId, [AtomicU8; 2])]>,
+}
+
+/// The directions of a link.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    In,
+    Out,
 }
 
 impl Progress {
+    /// Of a reduction that says nothing of what it waits for.
     pub fn new(report: ProgressFn) -> Self {
-        Self { report, reached: Arc::default(), due: Arc::default() }
+        Self { report, reached: Arc::default(), due: Arc::default(), waits: Arc::default() }
+    }
+
+    /// Of one with links to these members.
+    pub fn of_links(self, members: impl Iterator<Item = NodeId>) -> Self {
+        Self { waits: members.map(|member| (member, <[AtomicU8; 2]>::default())).collect(), ..self }
+    }
+
+    /// Waits for `step`, which is due from the member at `place`, and for nothing else.
+    pub async fn wait<T>(&self, place: usize, way: Way, what: Awaited, step: impl Future<Output = T>) -> T {
+        let Some(cell) = self.waits.get(place).and_then(|(_, ways)| ways.get(way as usize)) else { return step.await };
+        // Most steps wait for nothing.
+        let mut step = std::pin::pin!(step);
+        let at_once = std::future::poll_fn(|cx| std::task::Poll::Ready(step.as_mut().poll(cx))).await;
+        if let std::task::Poll::Ready(done) = at_once {
+            return done;
+        }
+        cell.store(what.number(), Ordering::Release);
+        self.report_soon();
+        let done = step.await;
+        cell.store(0, Ordering::Release);
+        done
+    }
+
+    /// What does not depend on anything else that is awaited.
+    fn awaits(&self) -> Option<Awaits> {
+        let number = |cell: &AtomicU8| Awaited::from_number(cell.load(Ordering::Acquire));
+        let of = |(from, ways): &(NodeId, [AtomicU8; 2])| Some((ways.iter().filter_map(number).min()?, *from));
+        let (what, from) = self.waits.iter().filter_map(of).min()?;
+        Some(Awaits { what, from })
     }
 
     /// So much more.
@@ -61,7 +111,7 @@ impl Progress {
 
     /// Reports now.
     pub fn finish(&self) {
-        (self.report)(self.reached.load(Ordering::Relaxed));
+        (self.report)(Report { reached: self.reached.load(Ordering::Relaxed), awaits: self.awaits() });
     }
 }
 
@@ -75,7 +125,7 @@ mod tests {
         crate::reduce::harness::runtime().block_on(async {
             let told = Arc::new(Mutex::new(Vec::new()));
             let seen = Arc::clone(&told);
-            let progress = Progress::new(Arc::new(move |reached| seen.lock().unwrap().push(reached)));
+            let progress = Progress::new(Arc::new(move |report: Report| seen.lock().unwrap().push(report.reached)));
             for _ in 0..1000 {
                 progress.add(3);
             }
@@ -86,6 +136,36 @@ mod tests {
             };
             tokio::time::timeout(Duration::from_secs(20), last).await.expect("it is told");
             assert!(told.lock().unwrap().len() < 100, "not for every frame");
+        });
+    }
+
+    #[test]
+    fn what_is_awaited_first_is_told_even_if_nothing_moves() {
+        crate::reduce::harness::runtime().block_on(async {
+            let told = Arc::new(Mutex::new(None));
+            let seen = Arc::clone(&told);
+            let progress = Progress::new(Arc::new(move |report: Report| *seen.lock().unwrap() = report.awaits));
+            let ids = [NodeId([1; 32]), NodeId([2; 32]), NodeId([3; 32])];
+            let progress = progress.of_links(ids.into_iter());
+            let never = std::future::pending::<()>;
+            let sum = progress.wait(0, Way::In, Awaited::Sum, never());
+            let room = progress.wait(1, Way::Out, Awaited::Room, never());
+            let part = progress.wait(2, Way::In, Awaited::Part, async { tokio::task::yield_now().await });
+            let until = |expected: Option<Awaits>| {
+                let told = Arc::clone(&told);
+                async move {
+                    while *told.lock().unwrap() != expected {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            };
+            let all = async { futures::future::join3(sum, room, part).await };
+            let sum_is_told = until(Some(Awaits { what: Awaited::Sum, from: ids[0] }));
+            let limit = tokio::time::timeout(Duration::from_secs(20), sum_is_told);
+            tokio::select! {
+                _ = all => unreachable!("two of them never end"),
+                told = limit => told.expect("it is told"),
+            }
         });
     }
 

@@ -5,8 +5,6 @@ use proptest::prelude::*;
 use starling_protocol::frame::FrameHeader;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::run::{Codec, EngineKind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 /// Bytes that a member sends, opening included.
 fn sent_bytes(flock: &Flock, position: usize) -> usize {
@@ -61,45 +59,17 @@ fn whoever_is_starved_is_furthest_behind() {
                 let total = sent_bytes(&flock, staller);
                 for after in (0..total).step_by(total / 13).chain([total - 1]) {
                     flock.seq += 1;
-                    let progress = standstill(&flock, staller, after).await;
+                    let progress = flock.standstill(staller, after).await;
                     let starved = (staller + 1) % 4;
                     let others = (0..4).filter(|n| *n != starved);
                     assert!(
-                        others.clone().all(|n| progress[n] > progress[starved]),
+                        others.clone().all(|n| progress[n].reached > progress[starved].reached),
                         "{staller} stops after {after} of {total}: {progress:?}"
                     );
                 }
             }
         }
     });
-}
-
-/// How far all members are when nothing moves any more; those who are done are at the end.
-async fn standstill(flock: &Flock, staller: usize, after: usize) -> Vec<u64> {
-    let told: Vec<Arc<AtomicU64>> = (0..4).map(|_| Arc::default()).collect();
-    let start = |place: usize| {
-        let wire = (place == staller).then_some(Wire::StallAfter(after));
-        let told = Arc::clone(&told[place]);
-        let report: ProgressFn = Arc::new(move |progress| told.store(progress, Ordering::SeqCst));
-        tokio::spawn(RingReducer::new(Pipes { wire, ..flock.pipes(place) }).run(flock.job(place, 0), report))
-    };
-    let running: Vec<_> = (0..4).map(start).collect();
-    // All on one thread, which sleeps when nobody can go on: what has not moved a few times will not move.
-    let mut still = 0;
-    let mut before = Vec::new();
-    while still < 3 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-        let now: Vec<u64> = told.iter().map(|told| told.load(Ordering::SeqCst)).collect();
-        still = if now == before { still + 1 } else { 0 };
-        before = now;
-    }
-    for (place, running) in running.into_iter().enumerate() {
-        if running.is_finished() {
-            before[place] = u64::MAX;
-        }
-        running.abort();
-    }
-    before
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::view::Gauges;
 use super::{candidate, catch_up, difference, ending};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
-use crate::reduce::{self, Feedback};
+use crate::reduce::{self, Feedback, Report};
 use crate::watch::event::{Committed, Event};
 use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
@@ -35,7 +35,7 @@ const WAIT_SHOWN: Duration = Duration::from_secs(3);
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
     Reduced { key: AttemptKey, outcome: Result<Update, reduce::ReduceError> },
-    ReduceProgress { key: AttemptKey, bytes: u64 },
+    ReduceProgress { key: AttemptKey, report: Report },
     CatchUpProgress { bytes: u64 },
     CaughtUp(Result<Box<catch_up::Arrived>, catch_up::Failed>),
     Fetched { key: AttemptKey, record: Digest, outcome: Result<Box<candidate::Arrived>, String> },
@@ -297,7 +297,9 @@ impl Driver {
 
     async fn result(&mut self, result: Outcome) -> Result<(), Failure> {
         match result {
-            Outcome::ReduceProgress { key, bytes } => self.feed(Input::ReduceProgress { key, bytes }).await,
+            Outcome::ReduceProgress { key, report: Report { reached, awaits } } => {
+                self.feed(Input::ReduceProgress { key, bytes: reached, awaits }).await
+            }
             Outcome::Reduced { key, outcome } => self.reduced(key, outcome).await,
             Outcome::CatchUpProgress { bytes } => self.feed(Input::CatchUpProgress { bytes }).await,
             Outcome::CaughtUp(outcome) => self.caught_up(outcome).await,

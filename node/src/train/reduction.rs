@@ -28,8 +28,8 @@ impl Reduction {
         };
         let progress_results = results.clone();
         // Progress is for liveness; when the driver is behind, the next report says more.
-        let progress = Arc::new(move |bytes| {
-            let _ = progress_results.try_send(Outcome::ReduceProgress { key, bytes });
+        let progress = Arc::new(move |report| {
+            let _ = progress_results.try_send(Outcome::ReduceProgress { key, report });
         });
         let work = tokio::spawn(async move {
             let outcome = match engine.run(job, progress).await {

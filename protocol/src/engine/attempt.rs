@@ -6,9 +6,8 @@ use super::decision::Holding;
 use super::io::{AttemptKey, Contribution, Notice, Output};
 use super::round::Round;
 use super::succession::{self, SignedReady};
-use crate::message::Phase;
+use crate::message::{Awaits, Phase};
 use crate::plant::{Plant, planted};
-use crate::run::EngineKind;
 use crate::{Digest, NodeId, record, ring};
 use std::collections::BTreeMap;
 
@@ -33,6 +32,8 @@ pub(super) struct Attempt {
     /// Bytes moved here, and when they last moved.
     pub progress: u64,
     pub moved_at: Moment,
+    /// What the reduction waits for here.
+    pub awaits: Option<Awaits>,
 }
 
 impl Attempt {
@@ -88,7 +89,7 @@ impl Engine {
         let now = self.now;
         if let Some(round) = &mut self.round {
             let stage = Stage::Reducing;
-            round.running = Some(Attempt { key, members, stage, began: now, progress: 0, moved_at: now });
+            round.running = Some(Attempt { key, members, stage, began: now, progress: 0, moved_at: now, awaits: None });
         }
     }
 
@@ -97,9 +98,11 @@ impl Engine {
         ((running.key == *key || planted!(Plant::AnyAttempt)) && running.stage == stage).then_some(running)
     }
 
-    pub(super) fn reduce_progress(&mut self, key: &AttemptKey, bytes: u64) {
+    pub(super) fn reduce_progress(&mut self, key: &AttemptKey, bytes: u64, awaits: Option<Awaits>) {
         let now = self.now;
-        if let Some(attempt) = self.running(key, Stage::Reducing).filter(|attempt| bytes > attempt.progress) {
+        let Some(attempt) = self.running(key, Stage::Reducing) else { return };
+        attempt.awaits = awaits;
+        if bytes > attempt.progress {
             attempt.progress = bytes;
             attempt.moved_at = now;
         }
@@ -231,8 +234,7 @@ impl Engine {
         median.map_or(self.timing.patience_max, |micros| (REDUCTION_FACTOR * micros).max(self.timing.unmeasured))
     }
 
-    /// A reduction in which nothing moves anywhere: leaves it, and rules out the member that has moved least, or in a ring
-    /// one end of the link that has carried least.
+    /// A reduction in which nothing moves anywhere: leaves it, and rules out who is to blame.
     fn check_stall(&mut self) {
         let Some(round) = &self.round else { return };
         let Some(attempt) = round.running.as_ref() else { return };
@@ -244,51 +246,21 @@ impl Engine {
             return;
         }
         let (mut moved, mut patience) = (attempt.moved_at, 2 * self.timing.patience_min);
-        let mut bytes = BTreeMap::from([(self.me, attempt.progress)]);
-        for (id, peer) in attempt.members.iter().filter_map(|id| Some((*id, self.peers.get(id)?))) {
+        for peer in attempt.members.iter().filter_map(|id| self.peers.get(id)) {
             moved = moved.max(peer.moved_at);
             patience = patience.max(self.stall(peer, Phase::Reducing));
-            if let Some(head) = peer.head.as_ref().filter(|head| head.phase == Phase::Reducing) {
-                bytes.insert(id, head.progress);
-            }
         }
         let creeps = self.now.since(attempt.began) >= self.longest_reduction(round, attempt) << doublings;
         if self.now.since(moved) < patience << doublings && !creeps {
             return;
         }
-        let least = bytes.values().min().copied().unwrap_or(0);
-        let behind: Vec<NodeId> = bytes.iter().filter(|(_, moved)| **moved == least).map(|(id, _)| *id).collect();
-        // Only a single culprit is clear.
-        let culprit = match (behind[..].first(), self.spec.sync.engine) {
-            (Some(_), _) if behind.len() > 1 => None,
-            (Some(starved), EngineKind::Ring) => self.bad_end(round, &attempt.members, *starved),
-            // Nobody accuses itself: the others do.
-            (one, EngineKind::Owners) => one.filter(|id| **id != self.me && bytes.len() > 1).map(|id| (*id, None)),
-            (None, EngineKind::Ring) => None,
-        };
-        if let (Some((culprit, other)), Some(round)) = (culprit, &mut self.round) {
-            round.ruled_out.insert(culprit);
-            if let Some(other) = other {
+        let blame = self.blame(round, attempt);
+        if let (Some(blame), Some(round)) = (blame, &mut self.round) {
+            round.ruled_out.insert(blame.culprit);
+            if let Some(other) = blame.other {
                 *round.suspected.entry(other).or_default() += 1;
             }
         }
-        self.fail_attempt("nothing has moved for too long", culprit.map(|(culprit, _)| culprit));
-    }
-
-    /// Who is to blame for a link of the ring on which nothing arrives any more, and the other end: the sender may
-    /// withhold, or the receiver not take. Both are suspected; who was before, with another neighbour, is the worse.
-    fn bad_end(&self, round: &Round, members: &[NodeId], receiver: NodeId) -> Option<(NodeId, Option<NodeId>)> {
-        let ring = ring::order(&round.parent, members.iter().copied());
-        let at = ring.iter().position(|id| *id == receiver)?;
-        let sender = ring[(at + ring.len() - 1) % ring.len()];
-        let times = |id: &NodeId| round.suspected.get(id).copied().unwrap_or(0);
-        let other = |id: NodeId| Some(id).filter(|id| *id != self.me);
-        if sender == receiver {
-            None
-        } else if sender == self.me || (receiver != self.me && times(&receiver) > times(&sender)) {
-            Some((receiver, other(sender)))
-        } else {
-            Some((sender, other(receiver)))
-        }
+        self.fail_attempt("nothing has moved for too long", blame.map(|blame| blame.culprit));
     }
 }

@@ -5,7 +5,7 @@ use crate::admission::Revocation;
 use crate::certificate::Split;
 use crate::difference::Difference;
 use crate::evidence::Contradiction;
-use crate::message::{Certificate, Evidence, Phase};
+use crate::message::{Awaits, Certificate, Evidence, Phase};
 use crate::record::{Measured, Record, Span};
 use crate::run::{Codec, Minority};
 use crate::{Digest, NodeId};
@@ -86,9 +86,10 @@ pub enum Input {
     Mixed { round: u64, base: Digest, payload: Option<Digest> },
     /// A measured round-trip time to a peer.
     Rtt { peer: NodeId, micros: u32 },
-    /// How far the attempt's reduction is here: grows while something moves. Owners count the bytes moved both ways; a
-    /// ring what has *arrived*, by hops first, so that of all members the one after a bad link is furthest behind.
-    ReduceProgress { key: AttemptKey, bytes: u64 },
+    /// How far the attempt's reduction is here: grows while something moves. Owners count the bytes moved both ways, and
+    /// say what they wait for; a ring counts what has *arrived*, by hops first, so that of all members the one after a bad
+    /// link is furthest behind.
+    ReduceProgress { key: AttemptKey, bytes: u64, awaits: Option<Awaits> },
     /// The attempt's encoded update is complete here.
     Reduced { key: AttemptKey, update: Digest },
     /// The reduction cannot go on, perhaps because of `suspect`.

@@ -33,6 +33,7 @@
 
 mod assembly;
 mod attempt;
+mod blame;
 mod chain;
 mod clock;
 mod config;
@@ -240,7 +241,7 @@ impl Engine {
             Input::Difference { difference } => self.hold_difference(difference),
             Input::Mixed { round, base, payload } => self.mixed(round, base, payload),
             Input::Rtt { peer, micros } => self.measured_rtt(peer, micros),
-            Input::ReduceProgress { key, bytes } => self.reduce_progress(&key, bytes),
+            Input::ReduceProgress { key, bytes, awaits } => self.reduce_progress(&key, bytes, awaits),
             Input::Reduced { key, update } => self.reduced(&key, update),
             Input::ReduceFailed { key, suspect, reason } => self.reduce_failed(&key, suspect, reason),
             Input::Applied { key, update, state_root } => self.applied(&key, &update, state_root),

@@ -154,7 +154,10 @@ impl Engine {
             self.head.as_ref().map_or((Digest::default(), 0, Digest::default(), 0), |h| {
                 (h.record.lineage, h.record.seq, h.digest, h.record.tokens)
             });
-        Head { lineage, seq, record, tokens, phase: self.phase(), progress: self.progress() }
+        let awaits = self.round.as_ref().and_then(|round| round.running.as_ref()?.awaits);
+        let phase = self.phase();
+        let awaits = awaits.filter(|_| phase == Phase::Reducing);
+        Head { lineage, seq, record, tokens, phase, progress: self.progress(), awaits }
     }
 
     pub(super) fn send_heads(&mut self, targets: &[NodeId]) {

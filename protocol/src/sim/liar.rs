@@ -59,7 +59,7 @@ impl World {
         let (lineage, seq) = (head.record.lineage, head.record.seq + self.random.between(1, 5));
         let record = Digest::of("starling sim lie v1", &[&seq.to_le_bytes()]);
         let phase = crate::message::Phase::Training;
-        let head = Head { lineage, seq, record, tokens: head.record.tokens << 1, phase, progress: 0 };
+        let head = Head { lineage, seq, record, tokens: head.record.tokens << 1, phase, progress: 0, awaits: None };
         self.sealed(from, &Message::Head(head))
     }
 

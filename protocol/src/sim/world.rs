@@ -275,7 +275,7 @@ impl World {
                 }
             }
             Event::Step { job } => self.train_step(node, job),
-            Event::Moved { key, bytes } => self.feed(node, Input::ReduceProgress { key, bytes }),
+            Event::Moved { key, bytes } => self.feed(node, Input::ReduceProgress { key, bytes, awaits: None }),
             Event::Reduced { key } => self.reduced(node, key),
             Event::Failed { key, suspect } => self.reduce_failed(node, key, suspect),
             Event::Verified => self.verified(node),

@@ -6,8 +6,8 @@ use crate::engine::{Candidate, Register};
 use crate::identity::{Ed25519Signer, Signer};
 use crate::limits::PROTOCOL_VERSION;
 use crate::message::{
-    Alive, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase, Question, Ready,
-    Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
+    Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase,
+    Question, Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{
@@ -213,6 +213,7 @@ pub fn messages() -> Vec<Message> {
             tokens: 184_320,
             phase: Phase::Reducing,
             progress: 77,
+            awaits: Some(Awaits { what: Awaited::Sum, from: node(0x21) }),
         }),
         Message::Join(Join {
             lineage: digest(2),

@@ -287,7 +287,7 @@ impl Bench {
     pub fn standing(&self, phase: Phase, progress: u64) -> Head {
         let view = self.engine.view();
         let (lineage, seq, record, tokens) = (view.lineage, view.seq, view.head, view.tokens);
-        Head { lineage, seq, record, tokens, phase, progress }
+        Head { lineage, seq, record, tokens, phase, progress, awaits: None }
     }
 
     /// The READY of a member of the round under way.

@@ -232,7 +232,8 @@ fn a_second_contribution_of_one_round_is_a_new_starts() {
     bench.greet(9, BOOT);
     for target in [fork, again.clone()] {
         let (lineage, seq, tokens) = (target.lineage, target.seq, target.tokens);
-        let head = Head { lineage, seq, record: target.digest(), tokens, phase: Phase::Training, progress: 0 };
+        let head =
+            Head { lineage, seq, record: target.digest(), tokens, phase: Phase::Training, progress: 0, awaits: None };
         let mut outputs = bench.say(9, &Message::Head(head));
         outputs.extend(bench.wait(5_000_000));
         assert!(outputs.iter().any(|output| matches!(output, Output::CatchUp { .. })), "{outputs:?}");

@@ -5,8 +5,8 @@ use crate::bench::{BOOT, Bench, INCARNATION, id};
 use starling_protocol::Digest;
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::message::{
-    Alive, Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Question, Ready, Stamp, Start,
-    Statement, StatementKind, Value, ValueKind, Vote, Witness,
+    Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Join, Leave, Message, Phase, Question, Ready,
+    Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
 use starling_protocol::record::Measured;
 
@@ -97,7 +97,10 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
         1 => {
             let phase = Phase::ALL[words.below(Phase::ALL.len() as u64) as usize];
             let (tokens, progress) = (words.near(record.tokens), words.next());
-            Message::Head(Head { lineage, seq: words.near(record.seq), record: parent, tokens, phase, progress })
+            let what = Awaited::ALL[words.below(Awaited::ALL.len() as u64) as usize];
+            let awaits = (words.below(2) == 1).then(|| Awaits { what, from: id(words.below(10) as u8) });
+            let seq = words.near(record.seq);
+            Message::Head(Head { lineage, seq, record: parent, tokens, phase, progress, awaits })
         }
         2 => {
             let (seq, state_root) = (words.near(record.seq), words.pick(&digests));

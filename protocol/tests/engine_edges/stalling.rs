@@ -1,9 +1,12 @@
 //! T20, T21: withholding, stalling and griefing cost whoever does it its place in the round, and nobody else.
 
 use crate::bench::{BOOT, Bench, INCARNATION, digest, id, refusals};
-use starling_protocol::engine::io::{Input, Notice, Output, Refusal};
+use starling_protocol::engine::io::{AttemptKey, Input, Notice, Output, Refusal};
 use starling_protocol::engine::{MemberState, MemberView};
-use starling_protocol::message::{Estimate, Message, Phase, Ready, Statement, StatementKind, Value, ValueKind, Vote};
+use starling_protocol::message::{
+    Awaited, Awaits, Estimate, Head, Message, Phase, Ready, Statement, StatementKind, Value, ValueKind, Vote,
+};
+use starling_protocol::run::EngineKind;
 use starling_protocol::{Digest, NodeId};
 
 const SECOND: u64 = 1_000_000;
@@ -98,7 +101,7 @@ fn t20_who_stops_at_any_hop_is_left_out() {
                 // This node has everything: it holds the result, and waits for no stream.
                 continue;
             }
-            bench.feed(Input::ReduceProgress { key, bytes: arrived[place(1)] });
+            bench.feed(Input::ReduceProgress { key, bytes: arrived[place(1)], awaits: None });
             let mut outputs = Vec::new();
             for _ in 0..120 {
                 for peer in [2, 3, 4] {
@@ -128,7 +131,7 @@ fn t20_both_ends_of_a_bad_link_are_suspected() {
     let me = ring.iter().position(|member| *member == id(1)).unwrap();
     let (victim, liar) = (ring[(me + 1) % 4], ring[(me + 2) % 4]);
     let stall = |bench: &mut Bench, key, peers: &[u8]| {
-        bench.feed(Input::ReduceProgress { key, bytes: 3 });
+        bench.feed(Input::ReduceProgress { key, bytes: 3, awaits: None });
         let mut outputs = Vec::new();
         for _ in 0..120 {
             for peer in peers {
@@ -151,6 +154,80 @@ fn t20_both_ends_of_a_bad_link_are_suspected() {
     assert_eq!(blamed(&outputs), [Some(liar)], "who was at both bad links");
 }
 
+/// A flock of four whose updates go by owners.
+fn owners() -> Bench {
+    let mut spec = crate::bench::spec();
+    spec.sync.engine = EngineKind::Owners;
+    Bench::flock_of(spec, &crate::bench::voters(4))
+}
+
+/// Nothing moves, and these wait for those; what this node then says.
+fn stand_still(bench: &mut Bench, key: AttemptKey, waiting: &[(u8, Awaited, NodeId)]) -> Vec<Output> {
+    let awaits = |n: u8| waiting.iter().find(|(waiter, ..)| *waiter == n).map(|(_, what, from)| (*what, *from));
+    let awaits = |n: u8| awaits(n).map(|(what, from)| Awaits { what, from });
+    bench.feed(Input::ReduceProgress { key, bytes: 3, awaits: awaits(1) });
+    let mut outputs = Vec::new();
+    for _ in 0..120 {
+        for peer in [2, 3, 4] {
+            let head = Head { awaits: awaits(peer), ..bench.standing(Phase::Reducing, 3) };
+            outputs.extend(bench.say(peer, &Message::Head(head)));
+        }
+        outputs.extend(bench.wait(SECOND));
+        if !blamed(&outputs).is_empty() {
+            return outputs;
+        }
+    }
+    panic!("the round hangs");
+}
+
+/// T20: with owners those are asked who wait for what depends on nothing else, and sums depend on parts.
+#[test]
+fn t20_who_withholds_from_owners_or_as_one_is_left_out() {
+    use Awaited::{Part, Room, Sum};
+    for staller in [2, 3, 4] {
+        let honest: Vec<u8> = [1, 2, 3, 4].into_iter().filter(|n| *n != staller).collect();
+        let by = |from: &[u8], what, of| from.iter().map(|n| (*n, what, id(of))).collect::<Vec<_>>();
+        // Its parts from all, while it waits for their sums; from one owner only, for whose sums the others wait; its sums;
+        // what it is to read.
+        let from_one = [by(&honest[2..], Part, staller), by(&honest[..2], Sum, honest[2])].concat();
+        for waiting in [
+            [by(&honest, Part, staller), by(&[staller], Sum, honest[0])].concat(),
+            from_one,
+            by(&honest, Sum, staller),
+            [by(&honest[..2], Room, staller), by(&[honest[2]], Sum, staller)].concat(),
+        ] {
+            let mut bench = owners();
+            let key = bench.all_ready();
+            let outputs = stand_still(&mut bench, key, &waiting);
+            assert_eq!(blamed(&outputs), [Some(id(staller))], "{waiting:?}");
+            goes_on_without(&mut bench, outputs, id(staller));
+        }
+    }
+}
+
+/// Who says that it waits for what it was sent gets one of them blamed, and not another.
+#[test]
+fn t20_who_accuses_one_owner_after_the_other_is_left_out() {
+    let mut bench = owners();
+    let key = bench.all_ready();
+    let lie = |victim: u8| [(4, Awaited::Part, id(victim)), (1, Awaited::Sum, id(4)), (2, Awaited::Sum, id(4))];
+    let outputs = stand_still(&mut bench, key, &lie(3));
+    assert_eq!(blamed(&outputs), [Some(id(3))], "its word against nobody's");
+    agree_among(&mut bench, outputs, &[2, 4]);
+    let key = bench.running();
+    let outputs = stand_still(&mut bench, key, &lie(2));
+    assert_eq!(blamed(&outputs), [Some(id(4))], "it was at both bad links");
+}
+
+/// Those who name nobody of the attempt, or themselves, name nobody.
+#[test]
+fn nobody_is_blamed_for_what_means_nothing() {
+    let mut bench = owners();
+    let key = bench.all_ready();
+    let outputs = stand_still(&mut bench, key, &[(2, Awaited::Part, id(9)), (3, Awaited::Part, id(3))]);
+    assert_eq!(blamed(&outputs), [None]);
+}
+
 /// A byte now and then is no progress: who keeps everybody waiting far longer than a reduction ever took is left out.
 #[test]
 fn t20_a_byte_a_second_does_not_hold_up_the_round() {
@@ -165,7 +242,7 @@ fn t20_a_byte_a_second_does_not_hold_up_the_round() {
     while blamed(&outputs).is_empty() {
         seconds += 1;
         assert!(seconds < 1_200, "the round hangs on the staller");
-        bench.feed(Input::ReduceProgress { key, bytes: seconds });
+        bench.feed(Input::ReduceProgress { key, bytes: seconds, awaits: None });
         outputs = beat(&mut bench, [10_000 + seconds, 10_000 + seconds, 10_000 + seconds]);
     }
     assert!(seconds > 100, "slow is not dead: {seconds} s");

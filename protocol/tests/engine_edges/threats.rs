@@ -276,7 +276,8 @@ fn t23_nobody_is_drawn_back_to_an_old_head() {
     joiner.feed(Input::CatchUpFailed { reason: "no proof".to_owned(), diverged: false });
     joiner.greet(2, BOOT);
     let (lineage, seq, tokens) = (before.lineage, before.seq, before.tokens);
-    let head = Head { lineage, seq, record: before.digest(), tokens, phase: Phase::Training, progress: 0 };
+    let head =
+        Head { lineage, seq, record: before.digest(), tokens, phase: Phase::Training, progress: 0, awaits: None };
     let mut outputs = joiner.say(2, &Message::Head(head));
     outputs.extend(joiner.wait(2_000_000));
     let target = |o: &Output| matches!(o, Output::CatchUp { target, .. } if *target == before.digest());

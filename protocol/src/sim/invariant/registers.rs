@@ -14,19 +14,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Who said it, from which register and in which lineage.
 type Voice = (NodeId, u64, Digest);
+/// Which word it is: of the vote on what follows a record, and where in it.
+type Place = (Voice, Digest, Stamp);
+/// What it says, and whether it is for something.
+type Word = (Value, bool);
 
 #[derive(Default)]
 pub(super) struct Registers {
-    said: BTreeMap<(Voice, Digest, Stamp), (Value, bool)>,
+    said: BTreeMap<Place, Word>,
     /// What was on a disk, whether or not it left the node: it may be said later.
-    written: BTreeMap<(Voice, Digest, Stamp), (Value, bool)>,
+    written: BTreeMap<Place, Word>,
     newest: BTreeMap<Voice, Stamp>,
     /// Nodes whose disks went back, and of them what has arrived.
     old: BTreeSet<NodeId>,
-    arrived: BTreeMap<(Voice, Digest, Stamp), (Value, bool)>,
+    arrived: BTreeMap<Place, Word>,
     newest_arrived: BTreeMap<Voice, Stamp>,
     /// Words of a former process with a newer disk, which had not arrived when the present one started.
-    late: BTreeMap<(Voice, Digest, Stamp), (Value, bool)>,
+    late: BTreeMap<Place, Word>,
     /// The lineages of the records that votes followed, by their digests.
     lineages: BTreeMap<Digest, Digest>,
 }
@@ -119,15 +123,13 @@ impl Registers {
     }
 
     fn forget_on_the_way(&mut self, id: &NodeId) {
-        let way = |(place, word): &(&(Voice, Digest, Stamp), &(Value, bool))| {
-            place.0.0 == *id && self.arrived.get(place) != Some(word)
-        };
+        let way = |(place, word): &(&Place, &Word)| place.0.0 == *id && self.arrived.get(place) != Some(word);
         let late: Vec<_> = self.written.iter().filter(way).map(|(place, word)| (*place, word.clone())).collect();
         self.late.extend(late);
     }
 
     /// What was said, and where.
-    fn word(&self, bytes: &[u8], world: &World) -> Option<((Voice, Digest, Stamp), (Value, bool))> {
+    fn word(&self, bytes: &[u8], world: &World) -> Option<(Place, Word)> {
         let opened = world.open(bytes)?;
         let (question, incarnation, ballot, phase, value, voted) = match opened.message {
             Message::Estimate(said) => (said.question, said.incarnation, said.ballot, 1, said.value, false),

@@ -1,0 +1,91 @@
+//! Who is to blame for a reduction in which nothing moves any more. Its members say in their Heads how far they are, and
+//! with owners what they wait for; none of them is believed alone for long.
+
+use super::Engine;
+use super::attempt::Attempt;
+use super::round::Round;
+use crate::NodeId;
+use crate::message::{Awaits, Head, Phase};
+use crate::ring;
+use crate::run::EngineKind;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who is left out of the next attempt, and who may have been at fault instead.
+#[derive(Clone, Copy)]
+pub(super) struct Blame {
+    pub culprit: NodeId,
+    pub other: Option<NodeId>,
+}
+
+impl Engine {
+    /// Nobody accuses itself: the others do.
+    pub(super) fn blame(&self, round: &Round, attempt: &Attempt) -> Option<Blame> {
+        match self.spec.sync.engine {
+            EngineKind::Ring => self.bad_hop(round, attempt),
+            EngineKind::Owners => self.bad_link(round, attempt),
+        }
+    }
+
+    /// Heads of the other members that are in the reduction.
+    fn reducing<'a>(&'a self, attempt: &'a Attempt) -> impl Iterator<Item = (NodeId, &'a Head)> {
+        let head = |id: &NodeId| Some((*id, self.peers.get(id)?.head.as_ref()?));
+        attempt.members.iter().filter_map(head).filter(|(_, head)| head.phase == Phase::Reducing)
+    }
+
+    /// In a ring, an end of the link into the member at which least has arrived: the sender may withhold, or the receiver
+    /// not take. Both are suspected; who was before, with another neighbour, is the worse.
+    fn bad_hop(&self, round: &Round, attempt: &Attempt) -> Option<Blame> {
+        let mut arrived = BTreeMap::from([(self.me, attempt.progress)]);
+        arrived.extend(self.reducing(attempt).map(|(id, head)| (id, head.progress)));
+        let least = *arrived.values().min()?;
+        let mut starved = arrived.iter().filter(|(_, arrived)| **arrived == least).map(|(id, _)| *id);
+        // Only a single one is clear.
+        let (receiver, None) = (starved.next()?, starved.next()) else { return None };
+        let ring = ring::order(&round.parent, attempt.members.iter().copied());
+        let at = ring.iter().position(|id| *id == receiver)?;
+        let sender = ring[(at + ring.len() - 1) % ring.len()];
+        if sender == receiver {
+            return None;
+        }
+        let times = |id: &NodeId| round.suspected.get(id).copied().unwrap_or(0);
+        let other = |id: NodeId| Some(id).filter(|id| *id != self.me);
+        let receiver_is_worse = receiver != self.me && times(&receiver) > times(&sender);
+        Some(if sender == self.me || receiver_is_worse {
+            Blame { culprit: receiver, other: other(sender) }
+        } else {
+            Blame { culprit: sender, other: other(receiver) }
+        })
+    }
+
+    /// With owners, an end of a link on which something is due that depends on nothing else: of the links that members wait
+    /// for, those for parts; if there are none, those for sums; if there are none of these, those on which nobody reads. Who is at most of
+    /// them is to blame; of two ends the one that was suspected before, and else the one that is waited for.
+    fn bad_link(&self, round: &Round, attempt: &Attempt) -> Option<Blame> {
+        let mine = attempt.awaits.map(|awaits| (self.me, awaits));
+        let others = self.reducing(attempt).filter_map(|(id, head)| Some((id, head.awaits?)));
+        let is_link = |(waiter, awaits): &(NodeId, Awaits)| {
+            *waiter != awaits.from && attempt.members.binary_search(&awaits.from).is_ok()
+        };
+        let said: Vec<_> = mine.into_iter().chain(others).filter(is_link).collect();
+        let first = said.iter().map(|(_, awaits)| awaits.what).min()?;
+        let links =
+            said.iter().filter(|(_, awaits)| awaits.what == first).map(|(waiter, awaits)| (*waiter, awaits.from));
+        let links: Vec<(NodeId, NodeId)> = links.collect();
+        let at = |id: &NodeId| links.iter().filter(|(waiter, from)| waiter == id || from == id).count();
+        let rank = |id: &NodeId| {
+            let awaited = links.iter().filter(|(_, from)| from == id).count();
+            // All nodes that heard the same shall blame the same one.
+            (at(id), round.suspected.get(id).copied().unwrap_or(0), awaited, Reverse(*id))
+        };
+        let ends: BTreeSet<NodeId> = links.iter().flat_map(|(waiter, from)| [*waiter, *from]).collect();
+        let culprit = ends.into_iter().filter(|id| *id != self.me).max_by_key(rank)?;
+        // Who is at several bad links is the bad end of each.
+        let mut of_culprit = links.iter().filter(|(waiter, from)| *waiter == culprit || *from == culprit);
+        let other = match (of_culprit.next(), of_culprit.next()) {
+            (Some((waiter, from)), None) => Some(if *waiter == culprit { *from } else { *waiter }),
+            _ => None,
+        };
+        Some(Blame { culprit, other: other.filter(|id| *id != self.me) })
+    }
+}
