@@ -139,7 +139,10 @@ impl Engine {
             (past.digest, past.record.seq, past.record.lineage, past.record.state_root)
                 == (join.record, join.seq, join.lineage, join.state_root)
         });
-        let Some(head) = self.head.as_ref().filter(|_| known) else { return self.stale(from) };
+        // Who comes over from another lineage, also from the one that this one has forked from, does so under a new
+        // incarnation: the one that its Join names would get a seat that nobody can vote on.
+        let here = |head: &&super::Standing| known && head.record.lineage == join.lineage;
+        let Some(head) = self.head.as_ref().filter(here) else { return self.stale(from) };
         if self.is_convicted(&from) {
             return self.refuse(from, Refusal::NotAdmitted { why: CONTRADICTED });
         }

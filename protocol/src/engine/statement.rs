@@ -70,7 +70,7 @@ impl Engine {
         let fresh = |at: Moment| self.now.since(at) <= self.timing.join_valid;
         let asks = self.peers.iter().filter_map(|(id, peer)| {
             let (join, at) = peer.join.as_ref().filter(|_| peer.present() && !self.is_convicted(id))?;
-            fresh(*at).then_some((id, join))
+            (fresh(*at) && join.lineage == record.lineage).then_some((id, join))
         });
         let statement = |(id, join): (&NodeId, &crate::message::Join)| {
             let verifier = self.verifier.as_ref();

@@ -5,7 +5,7 @@ use starling_protocol::certificate::{self, CertificateError, Split};
 use starling_protocol::engine::io::{Input, Notice, Output, Refusal};
 use starling_protocol::engine::succession;
 use starling_protocol::message::{
-    Certificate, Estimate, Fork, Message, Phase, Question, Value, ValueKind, Vote, member_bits,
+    Certificate, Estimate, Fork, Join, Message, Phase, Question, Value, ValueKind, Vote, member_bits,
 };
 use starling_protocol::record::{Record, RecordKind, Role};
 
@@ -262,6 +262,7 @@ fn a_fork_needs_the_word_of_everybody_in_it() {
     for gone in [3, 4, 5] {
         bench.feed(Input::PeerDown { peer: id(gone) });
     }
+    let parent = bench.record();
     let (record, proof) = fork_of(&bench, &[ME, 2], INCARNATION);
     let Message::Fork(theirs) =
         starling_protocol::wire::open(&Keys, &bench.spec.digest(), &proof.votes[1]).unwrap().message
@@ -290,4 +291,14 @@ fn a_fork_needs_the_word_of_everybody_in_it() {
     assert!(
         outputs.contains(&Output::Notice(Notice::Forked { lineage: record.lineage, members: vec![id(ME), id(2)] }))
     );
+    // Who was left behind comes over under a new incarnation, and asks under that one.
+    bench.reconnect(4);
+    let ask = |bench: &mut Bench, at: &Record, incarnation| {
+        let (lineage, seq, state_root) = (at.lineage, at.seq, at.state_root);
+        let join = Join { lineage, seq, record: at.digest(), state_root, incarnation, ticket: Vec::new() };
+        bench.say(4, &Message::Join(join)).into_iter().find(|o| matches!(o, Output::Notice(Notice::Refused { .. })))
+    };
+    let stale = Output::Notice(Notice::Refused { peer: id(4), refusal: Refusal::Stale });
+    assert_eq!(ask(&mut bench, &parent, INCARNATION), Some(stale), "still of the lineage before");
+    assert_eq!(ask(&mut bench, &record, INCARNATION + 1), None);
 }
