@@ -260,6 +260,11 @@ fn graphics_cards_learn_the_same() {
     assert_eq!(remote.device().kind, DeviceKind::Wgpu);
     remote.load(&initial_parameters(&model, 3)).unwrap();
     let mut host = open(DeviceChoice::Cpu, &model, &options);
+    let mut gradients = [0, 1].map(|_| vec![f32::NAN; model.schema().elements()]);
+    remote.gradient(&tokens(&model, 4, 7), &mut gradients[0]).unwrap();
+    host.gradient(&tokens(&model, 4, 7), &mut gradients[1]).unwrap();
+    let [a, b] = gradients;
+    assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-4), "gradients differ");
     for step in 0..3 {
         let batch = tokens(&model, 4, step);
         let (a, b) = (remote.step(&batch, 1e-2).unwrap(), host.step(&batch, 1e-2).unwrap());

@@ -1,4 +1,83 @@
-//! The outer optimizer: Nesterov momentum on the averaged pseudo-gradient (DiLoCo, arXiv 2311.08105, algorithm 1).
+//! The outer optimizer: how the mean of the contributions, as it was decoded, changes the canonical state.
+//!
+//! In rounds that is Nesterov momentum on a mean of parameter differences (DiLoCo, arXiv 2311.08105, algorithm 1). With
+//! `every-step` it is AdamW on a mean gradient ([`adamw`]). Plain IEEE arithmetic; each operation is rounded by itself, in
+//! the order written, nothing fused: so every machine gets the same bits.
+
+pub mod adamw;
+pub mod schedule;
+
+use crate::limits::CHUNK_ELEMENTS;
+use crate::record::Record;
+use crate::run::{RunSpec, SyncMode};
+use crate::state::State;
+use adamw::AdamW;
+
+/// One outer step, in all but its update.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rule {
+    Nesterov { lr: f32, momentum: f32 },
+    AdamW(AdamW),
+}
+
+impl Rule {
+    /// The step of a COMMIT after `parent` with so many contributors: a function of the run and of the chain.
+    pub fn of(spec: &RunSpec, parent: &Record, contributors: usize) -> Self {
+        match spec.sync.mode {
+            SyncMode::Rounds => {
+                Self::Nesterov { lr: spec.outer.lr_for(contributors) as f32, momentum: spec.outer.momentum as f32 }
+            }
+            SyncMode::EveryStep => Self::AdamW(AdamW::of(spec, parent)),
+        }
+    }
+
+    /// Whether [`Self::scale`] needs the update's length.
+    pub fn clips(&self) -> bool {
+        matches!(self, Self::AdamW(adamw) if adamw.clips())
+    }
+
+    /// The factor on the update, from the squares of all of its chunks ([`adamw::squares`]), added in order.
+    pub fn scale(&self, squares: f64) -> f32 {
+        match self {
+            Self::Nesterov { .. } => 1.0,
+            Self::AdamW(adamw) => adamw.scale(squares),
+        }
+    }
+
+    /// Steps a piece of the state whose first element is `first`, in place. Pieces of any partition may be stepped in any
+    /// order.
+    ///
+    /// Returns whether all results are finite; if not, or with moments of another rule, the state is lost and the caller
+    /// drops it.
+    ///
+    /// # Panics
+    /// When the slices differ in length: the caller made them from one schema.
+    pub fn step(
+        &self,
+        scale: f32,
+        first: usize,
+        theta: &mut [f32],
+        moments: &mut [&mut [f32]],
+        update: &[f32],
+    ) -> bool {
+        match (self, moments) {
+            (Self::Nesterov { lr, momentum }, [m]) => nesterov(theta, m, update, *lr, *momentum),
+            (Self::AdamW(adamw), [m, v]) => adamw.step(scale, first, theta, [m, v], update),
+            _ => false,
+        }
+    }
+
+    /// The scalar statement of a whole step: `update` is decoded, as long as the state. What it returns is that of
+    /// [`Self::step`].
+    ///
+    /// # Panics
+    /// As [`Self::step`].
+    pub fn apply(&self, state: &mut State, update: &[f32]) -> bool {
+        let scale = self.scale(update.chunks(CHUNK_ELEMENTS).map(adamw::squares).sum());
+        let mut moments: Vec<&mut [f32]> = state.moments.iter_mut().map(Vec::as_mut_slice).collect();
+        self.step(scale, 0, &mut state.theta, &mut moments, update)
+    }
+}
 
 /// One outer step in place, element by element:
 ///

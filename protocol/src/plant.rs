@@ -43,6 +43,8 @@ pub enum Plant {
     ForgetLeftOut,
     /// Engine: `Commit` says `mine: false` although the record takes it in. S7.
     KeepTakenIn,
+    /// Engine: a gradient that a commit left out is offered again for another state. S8.
+    StaleGradient,
     /// Succession: a lease is not returned when its holder is removed. S6.
     KeepDeadLease,
     /// Succession: the cursor does not move past what was leased. S6.
@@ -110,6 +112,7 @@ impl Plant {
         Self::EqualWeights,
         Self::ForgetLeftOut,
         Self::KeepTakenIn,
+        Self::StaleGradient,
         Self::KeepDeadLease,
         Self::LeaseTwice,
         Self::AnyAttempt,

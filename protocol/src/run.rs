@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 
 mod check;
 mod codec;
+mod gains;
 
 pub use check::{Problem, RunError};
-pub use codec::{Codec, EngineKind};
+pub use codec::{Codec, EngineKind, SyncMode};
+pub use gains::Gains;
 
 /// The specification of a run. Two nodes train together exactly when these are equal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,7 +60,8 @@ pub struct DataSpec {
     pub tokenizer: Digest,
 }
 
-/// The inner optimizer: AdamW with clipping, warm-up and cosine decay.
+/// AdamW with clipping, warm-up and cosine decay: each member's own between two records, or with
+/// [`SyncMode::EveryStep`] everybody's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InnerSpec {
     /// Inner steps a round (H).
@@ -92,6 +95,7 @@ pub struct OuterSpec {
 /// How updates travel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyncSpec {
+    pub mode: SyncMode,
     pub codec: Codec,
     pub engine: EngineKind,
 }
@@ -200,6 +204,7 @@ impl RunSpec {
             ("inner.clip", float(inner.clip)),
             ("outer.lr", format!("{:?}", outer.lr)),
             ("outer.momentum", float(outer.momentum)),
+            ("sync.mode", sync.mode.to_string()),
             ("sync.codec", sync.codec.to_string()),
             ("sync.engine", sync.engine.to_string()),
             ("partition.minority", partition.minority.to_string()),
@@ -233,6 +238,11 @@ impl InnerSpec {
 }
 
 impl OuterSpec {
+    /// What stands in a run that has no use for it.
+    pub fn unused() -> Self {
+        Self { lr: vec![(1, 1.0)], momentum: 0.0 }
+    }
+
     /// The outer learning rate of a round with this many contributors: that of the largest tabulated count not above
     /// it; of the first entry if there is none (a valid table starts at 1).
     pub fn lr_for(&self, contributors: usize) -> f64 {

@@ -1,30 +1,81 @@
 //! The canonical state in chunks, their manifest, and its root (`protocol.md` §3).
 //!
-//! State is the parameters theta and the outer momentum m, each `elements` f32. Both are cut, each by itself, into
-//! chunks of [`STATE_CHUNK_BYTES`] of little-endian f32, the last one short; chunks are numbered through theta, then
-//! through m. The root is over schema digest, element count and the Merkle tree of the chunks' digests: a node is
-//! the digest of its two children; a last child without sibling moves up as it is.
+//! State is the parameters theta and what the outer optimizer keeps: the momentum m, or AdamW's m and v (`outer`). Each
+//! of these vectors has `elements` f32 and is cut, by itself, into chunks of [`STATE_CHUNK_BYTES`] of little-endian f32,
+//! the last one short; chunks are numbered through theta, then through m, then through v. The root is over schema digest,
+//! element count, count of vectors and the Merkle tree of the chunks' digests: a node is the digest of its two children;
+//! a last child without sibling moves up as it is.
 
 use crate::Digest;
 use crate::digest::FloatHasher;
 use crate::limits::{PARAMETERS_MAX, STATE_CHUNK_BYTES};
+use crate::run::SyncMode;
 use std::ops::Range;
 
 const CHUNK_FLOATS: usize = STATE_CHUNK_BYTES / 4;
 const CHUNK_DOMAIN: &str = "starling state chunk v1";
 const NODE_DOMAIN: &str = "starling state node v1";
 const ROOT_DOMAIN: &str = "starling state root v1";
-const MANIFEST_VERSION: u16 = 1;
-const MANIFEST_HEADER: usize = 2 + 32 + 8;
+const MANIFEST_VERSION: u16 = 2;
+const MANIFEST_HEADER: usize = 2 + 32 + 8 + 1;
+
+/// Fewest and most vectors of a state: theta and one moment, or two.
+pub const VECTORS: std::ops::RangeInclusive<u8> = 2..=3;
 
 /// Bytes of the largest manifest, that of a model of [`PARAMETERS_MAX`].
-pub const MANIFEST_BYTES_MAX: usize = MANIFEST_HEADER + 32 * chunk_count(PARAMETERS_MAX);
+pub const MANIFEST_BYTES_MAX: usize = MANIFEST_HEADER + 32 * chunk_count(PARAMETERS_MAX, *VECTORS.end());
 
-/// Which vector a chunk is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    Theta,
-    Momentum,
+/// The vectors of a state, all of one length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    pub theta: Vec<f32>,
+    /// What the outer optimizer keeps, in the order of its formula: m, or m and v.
+    pub moments: Vec<Vec<f32>>,
+}
+
+impl State {
+    /// These parameters, and an optimizer that has seen nothing.
+    pub fn initial(theta: Vec<f32>, mode: SyncMode) -> Self {
+        let moments = (1..mode.vectors()).map(|_| vec![0.0; theta.len()]).collect();
+        Self { theta, moments }
+    }
+
+    /// Elements of each vector.
+    pub fn elements(&self) -> usize {
+        self.theta.len()
+    }
+
+    /// Theta, then the moments.
+    pub fn vectors(&self) -> impl Iterator<Item = &[f32]> {
+        std::iter::once(&self.theta).chain(&self.moments).map(Vec::as_slice)
+    }
+
+    /// The manifest of this state.
+    ///
+    /// # Errors
+    /// When the vectors differ in length, or are too many, too few, empty or too long.
+    pub fn manifest(&self, schema: Digest) -> Result<Manifest, StateError> {
+        let elements = self.theta.len();
+        if let Some(other) = self.moments.iter().find(|moment| moment.len() != elements) {
+            return Err(StateError::Lengths { theta: elements, other: other.len() });
+        }
+        let chunks = self.vectors().flat_map(|vector| vector.chunks(CHUNK_FLOATS)).map(floats_digest).collect();
+        // More than 255 are too many whatever the mode.
+        let vectors = u8::try_from(1 + self.moments.len()).unwrap_or(u8::MAX);
+        Manifest::of_chunks(schema, elements as u64, vectors, chunks)
+    }
+
+    /// The floats of chunk `index`; none beyond the last chunk, or if the vectors differ in length.
+    pub fn chunk_floats(&self, index: usize) -> Option<&[f32]> {
+        let vectors = u8::try_from(1 + self.moments.len()).ok()?;
+        let (vector, range) = chunk_span(self.theta.len() as u64, vectors, index)?;
+        self.vectors().nth(vector)?.get(range)
+    }
+
+    /// The bytes of chunk `index`.
+    pub fn chunk_bytes(&self, index: usize) -> Option<Vec<u8>> {
+        Some(self.chunk_floats(index)?.iter().flat_map(|x| x.to_le_bytes()).collect())
+    }
 }
 
 /// Why a manifest or a chunk is refused.
@@ -34,14 +85,16 @@ pub enum StateError {
     Version { theirs: u16 },
     #[error("manifest: {elements} elements, must be between 1 and {PARAMETERS_MAX}")]
     Elements { elements: u64 },
+    #[error("manifest: {vectors} vectors, must be {} to {}", VECTORS.start(), VECTORS.end())]
+    Vectors { vectors: u8 },
     #[error("{what}: {bytes} bytes where {expected} are due")]
     Length { what: &'static str, bytes: usize, expected: usize },
     #[error("state has no chunk {index}: it has {count}")]
     NoSuchChunk { index: usize, count: usize },
     #[error("chunk {index} does not have the digest that the manifest names: fetch it from another peer")]
     Digest { index: usize },
-    #[error("parameters ({theta}) and momentum ({momentum}) differ in length")]
-    Halves { theta: usize, momentum: usize },
+    #[error("the vectors of a state differ in length: {theta} parameters, {other} in a moment")]
+    Lengths { theta: usize, other: usize },
 }
 
 /// Names every chunk of a state. Together with a record's `state_root` it lets chunks be fetched from anyone.
@@ -51,25 +104,25 @@ pub struct Manifest {
     pub schema: Digest,
     /// Parameters of the model.
     pub elements: u64,
-    /// Digests of theta's chunks, then of m's; [`chunk_count`] of them.
+    /// Vectors of the state: theta and the moments of the run's outer optimizer ([`SyncMode::vectors`]).
+    pub vectors: u8,
+    /// Digests of theta's chunks, then of m's, then of v's; [`chunk_count`] of them.
     pub chunks: Vec<Digest>,
 }
 
-/// Chunks of a state of `elements` parameters: those of theta and as many of m.
-pub const fn chunk_count(elements: u64) -> usize {
-    2 * elements.div_ceil(CHUNK_FLOATS as u64) as usize
+/// Chunks of a state of so many vectors of `elements` each.
+pub const fn chunk_count(elements: u64, vectors: u8) -> usize {
+    vectors as usize * elements.div_ceil(CHUNK_FLOATS as u64) as usize
 }
 
-/// Which vector chunk `index` is of, and which of its elements; none beyond the last chunk.
-pub fn chunk_span(elements: u64, index: usize) -> Option<(Part, Range<usize>)> {
-    let half = chunk_count(elements) / 2;
-    let (part, index) = match index {
-        i if i < half => (Part::Theta, i),
-        i if i < 2 * half => (Part::Momentum, i - half),
-        _ => return None,
-    };
-    let start = index * CHUNK_FLOATS;
-    Some((part, start..(start + CHUNK_FLOATS).min(elements as usize)))
+/// Which vector chunk `index` is of, from 0, and which of its elements; none beyond the last chunk.
+pub fn chunk_span(elements: u64, vectors: u8, index: usize) -> Option<(usize, Range<usize>)> {
+    let of_vector = chunk_count(elements, 1);
+    if of_vector == 0 || index >= chunk_count(elements, vectors) {
+        return None;
+    }
+    let start = index % of_vector * CHUNK_FLOATS;
+    Some((index / of_vector, start..(start + CHUNK_FLOATS).min(elements as usize)))
 }
 
 /// Digest of one chunk's bytes.
@@ -88,30 +141,6 @@ pub fn chunk_hasher(elements: usize) -> FloatHasher {
     FloatHasher::new(CHUNK_DOMAIN, elements)
 }
 
-/// The floats of chunk `index` in a state; none beyond the last chunk or if the halves differ in length.
-pub fn chunk_floats<'a>(theta: &'a [f32], momentum: &'a [f32], index: usize) -> Option<&'a [f32]> {
-    let (part, range) = chunk_span(theta.len() as u64, index)?;
-    match part {
-        Part::Theta => theta.get(range),
-        Part::Momentum => momentum.get(range),
-    }
-}
-
-/// The bytes of chunk `index`.
-pub fn chunk_bytes(theta: &[f32], momentum: &[f32], index: usize) -> Option<Vec<u8>> {
-    let floats = chunk_floats(theta, momentum, index)?;
-    Some(floats.iter().flat_map(|x| x.to_le_bytes()).collect())
-}
-
-/// The manifest of a state.
-pub fn manifest_of(schema: Digest, theta: &[f32], momentum: &[f32]) -> Result<Manifest, StateError> {
-    if theta.len() != momentum.len() {
-        return Err(StateError::Halves { theta: theta.len(), momentum: momentum.len() });
-    }
-    let chunks = theta.chunks(CHUNK_FLOATS).chain(momentum.chunks(CHUNK_FLOATS)).map(floats_digest).collect();
-    Manifest::of_chunks(schema, theta.len() as u64, chunks)
-}
-
 /// The root that a record's `state_root` holds.
 pub fn root(manifest: &Manifest) -> Digest {
     let mut level = manifest.chunks.clone();
@@ -125,35 +154,42 @@ pub fn root(manifest: &Manifest) -> Digest {
             .collect();
     }
     let top = level.first().copied().unwrap_or_default();
-    Digest::of(ROOT_DOMAIN, &[&manifest.schema.0, &manifest.elements.to_le_bytes(), &top.0])
+    Digest::of(ROOT_DOMAIN, &[&manifest.schema.0, &manifest.elements.to_le_bytes(), &[manifest.vectors], &top.0])
+}
+
+/// Before anything is allocated by them.
+fn check_sizes(elements: u64, vectors: u8) -> Result<(), StateError> {
+    if elements == 0 || elements > PARAMETERS_MAX {
+        return Err(StateError::Elements { elements });
+    }
+    if VECTORS.contains(&vectors) { Ok(()) } else { Err(StateError::Vectors { vectors }) }
 }
 
 impl Manifest {
-    /// From chunk digests made elsewhere; their count must fit `elements`.
-    pub fn of_chunks(schema: Digest, elements: u64, chunks: Vec<Digest>) -> Result<Self, StateError> {
-        if elements == 0 || elements > PARAMETERS_MAX {
-            return Err(StateError::Elements { elements });
-        }
-        let (bytes, expected) = (32 * chunks.len(), 32 * chunk_count(elements));
+    /// From chunk digests made elsewhere; their count must fit that of elements and vectors.
+    pub fn of_chunks(schema: Digest, elements: u64, vectors: u8, chunks: Vec<Digest>) -> Result<Self, StateError> {
+        check_sizes(elements, vectors)?;
+        let (bytes, expected) = (32 * chunks.len(), 32 * chunk_count(elements, vectors));
         if bytes != expected {
             return Err(StateError::Length { what: "chunk digests", bytes, expected });
         }
-        Ok(Self { schema, elements, chunks })
+        Ok(Self { schema, elements, vectors, chunks })
     }
 
-    /// `version u16 | schema 32 | elements u64 | chunk digests 32 each`, little endian.
+    /// `version u16 | schema 32 | elements u64 | vectors u8 | chunk digests 32 each`, little endian.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(MANIFEST_HEADER + 32 * self.chunks.len());
         bytes.extend_from_slice(&MANIFEST_VERSION.to_le_bytes());
         bytes.extend_from_slice(&self.schema.0);
         bytes.extend_from_slice(&self.elements.to_le_bytes());
+        bytes.push(self.vectors);
         for chunk in &self.chunks {
             bytes.extend_from_slice(&chunk.0);
         }
         bytes
     }
 
-    /// Reads [`Manifest::encode`]'s bytes; the element count fixes their number.
+    /// Reads [`Manifest::encode`]'s bytes; the counts of elements and vectors fix their number.
     pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
         let truncated = StateError::Length { what: "manifest", bytes: bytes.len(), expected: MANIFEST_HEADER };
         let (version, rest) = bytes.split_first_chunk::<2>().ok_or(truncated)?;
@@ -163,21 +199,20 @@ impl Manifest {
         }
         let (schema, rest) = rest.split_first_chunk::<32>().ok_or(truncated)?;
         let (elements, rest) = rest.split_first_chunk::<8>().ok_or(truncated)?;
+        let (&vectors, rest) = rest.split_first().ok_or(truncated)?;
         let elements = u64::from_le_bytes(*elements);
-        if elements == 0 || elements > PARAMETERS_MAX {
-            return Err(StateError::Elements { elements });
-        }
-        let expected = MANIFEST_HEADER + 32 * chunk_count(elements);
+        check_sizes(elements, vectors)?;
+        let expected = MANIFEST_HEADER + 32 * chunk_count(elements, vectors);
         if bytes.len() != expected {
             return Err(StateError::Length { what: "manifest", bytes: bytes.len(), expected });
         }
         let chunks = rest.as_chunks::<32>().0.iter().map(|chunk| Digest(*chunk)).collect();
-        Ok(Self { schema: Digest(*schema), elements, chunks })
+        Ok(Self { schema: Digest(*schema), elements, vectors, chunks })
     }
 
     /// Bytes of chunk `index`.
     pub fn chunk_len(&self, index: usize) -> Option<usize> {
-        chunk_span(self.elements, index).map(|(_, range)| 4 * range.len())
+        chunk_span(self.elements, self.vectors, index).map(|(_, range)| 4 * range.len())
     }
 
     /// Whether `bytes` are chunk `index`: its length, then its digest.
@@ -189,29 +224,6 @@ impl Manifest {
         }
         let digest = self.chunks.get(index).ok_or(missing)?;
         if chunk_digest(bytes) == *digest { Ok(()) } else { Err(StateError::Digest { index }) }
-    }
-
-    /// Checks `bytes` and writes them to where chunk `index` belongs.
-    pub fn place_chunk(
-        &self,
-        index: usize,
-        bytes: &[u8],
-        theta: &mut [f32],
-        momentum: &mut [f32],
-    ) -> Result<(), StateError> {
-        self.check_chunk(index, bytes)?;
-        let halves = StateError::Halves { theta: theta.len(), momentum: momentum.len() };
-        let missing = StateError::NoSuchChunk { index, count: self.chunks.len() };
-        let (part, range) = chunk_span(self.elements, index).ok_or(missing)?;
-        let vector = match part {
-            Part::Theta => theta,
-            Part::Momentum => momentum,
-        };
-        let floats = vector.get_mut(range).ok_or(halves)?;
-        for (float, bytes) in floats.iter_mut().zip(bytes.as_chunks::<4>().0) {
-            *float = f32::from_le_bytes(*bytes);
-        }
-        Ok(())
     }
 }
 

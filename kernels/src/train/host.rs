@@ -103,6 +103,28 @@ impl HostTrainer {
         value
     }
 
+    /// Leaves the gradient of the mean loss over all of these sequences in the context.
+    fn pass(&mut self, tokens: &[u32]) -> Result<StepReport, TrainError> {
+        let (batch, accumulate) = (self.options.batch, self.options.accumulate);
+        check_sequences(tokens, &self.config, Some(batch * accumulate))?;
+        let count = batch * accumulate * self.config.seq_len;
+        let scale = 1.0 / count as f32;
+        let team = self.context.team.clone();
+        let (loss, grad_norm) = team.enter(|| {
+            let mut gradients = self.context.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+            gradients.fill(0.0);
+            drop(gradients);
+            let parts = tokens.chunks_exact(batch * (self.config.seq_len + 1));
+            let loss: f64 = parts.map(|part| self.micro_batch(part, scale)).sum();
+            let gradients = self.context.gradients.lock().unwrap_or_else(PoisonError::into_inner);
+            (loss, adamw::norm(&team, &gradients))
+        });
+        if !(loss.is_finite() && grad_norm.is_finite()) {
+            return Err(TrainError::NotFinite { step: self.moments.step + 1, loss, grad_norm });
+        }
+        Ok(StepReport { loss, grad_norm, tokens: count as u64 })
+    }
+
     fn update(&mut self, lr: f64, grad_norm: f64) -> Result<(), TrainError> {
         let ranges: Vec<_> = self.schema.tensors.iter().map(|t| (t.range(), t.decays())).collect();
         let (context, options) = (self.context.clone(), &self.options);
@@ -155,25 +177,16 @@ impl Trainer for HostTrainer {
 
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
         check_rate(lr)?;
-        let (batch, accumulate) = (self.options.batch, self.options.accumulate);
-        check_sequences(tokens, &self.config, Some(batch * accumulate))?;
-        let count = batch * accumulate * self.config.seq_len;
-        let scale = 1.0 / count as f32;
-        let team = self.context.team.clone();
-        let (loss, grad_norm) = team.enter(|| {
-            let mut gradients = self.context.gradients.lock().unwrap_or_else(PoisonError::into_inner);
-            gradients.fill(0.0);
-            drop(gradients);
-            let parts = tokens.chunks_exact(batch * (self.config.seq_len + 1));
-            let loss: f64 = parts.map(|part| self.micro_batch(part, scale)).sum();
-            let gradients = self.context.gradients.lock().unwrap_or_else(PoisonError::into_inner);
-            (loss, adamw::norm(&team, &gradients))
-        });
-        if !(loss.is_finite() && grad_norm.is_finite()) {
-            return Err(TrainError::NotFinite { step: self.moments.step + 1, loss, grad_norm });
-        }
-        self.update(lr, grad_norm)?;
-        Ok(StepReport { loss, grad_norm, tokens: count as u64 })
+        let report = self.pass(tokens)?;
+        self.update(lr, report.grad_norm)?;
+        Ok(report)
+    }
+
+    fn gradient(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<StepReport, TrainError> {
+        check_length("a gradient", out.len(), self.len())?;
+        let report = self.pass(tokens)?;
+        out.copy_from_slice(&self.context.gradients.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(report)
     }
 
     fn evaluate(&mut self, tokens: &[u32]) -> Result<(f64, u64), TrainError> {

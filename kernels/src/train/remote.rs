@@ -28,6 +28,9 @@ impl<B: Backend> Slot<B> {
     }
 }
 
+/// One gradient for each slot; none for a weight that the loss does not depend on.
+type Gradients<B> = Vec<Option<Tensor<B, 1>>>;
+
 /// A backend without autodiff.
 type Inner<A> = <A as AutodiffBackend>::InnerBackend;
 
@@ -107,12 +110,7 @@ where
     }
 
     /// Adds the gradients of one micro-batch to `gradients`; returns its share of the loss.
-    fn micro_batch(
-        &self,
-        tokens: &[u32],
-        scale: f32,
-        gradients: &mut Vec<Option<Tensor<B, 1>>>,
-    ) -> Result<f64, String> {
+    fn micro_batch(&self, tokens: &[u32], scale: f32, gradients: &mut Gradients<B>) -> Result<f64, String> {
         let length = self.config.seq_len;
         let batch = Batch::of(tokens, length);
         let mut leaves: Vec<FloatTensor<A>> = Vec::with_capacity(self.slots.len());
@@ -138,6 +136,25 @@ where
         scalar(value)
     }
 
+    /// The gradient of the mean loss over all of these sequences, tensor by tensor, and what a step reports of it.
+    fn pass(&mut self, tokens: &[u32]) -> Result<(Gradients<B>, StepReport), TrainError> {
+        let (batch, accumulate) = (self.options.batch, self.options.accumulate);
+        check_sequences(tokens, &self.config, Some(batch * accumulate))?;
+        let count = batch * accumulate * self.config.seq_len;
+        let (gradients, loss, grad_norm) = self.on_device(|this| {
+            let (mut gradients, mut loss) = (Vec::new(), 0.0);
+            for part in tokens.chunks_exact(batch * (this.config.seq_len + 1)) {
+                loss += this.micro_batch(part, 1.0 / count as f32, &mut gradients)?;
+            }
+            let grad_norm = this.global_norm(&gradients)?;
+            Ok((gradients, loss, grad_norm))
+        })?;
+        if !(loss.is_finite() && grad_norm.is_finite()) {
+            return Err(TrainError::NotFinite { step: self.step + 1, loss, grad_norm });
+        }
+        Ok((gradients, StepReport { loss, grad_norm, tokens: count as u64 }))
+    }
+
     fn global_norm(&self, gradients: &[Option<Tensor<B, 1>>]) -> Result<f64, String> {
         let squares = gradients.iter().flatten().map(|g| g.clone().powi_scalar(2).sum());
         match squares.reduce(|a, b| a + b) {
@@ -146,7 +163,7 @@ where
         }
     }
 
-    fn update(&mut self, gradients: Vec<Option<Tensor<B, 1>>>, lr: f64, grad_norm: f64) {
+    fn update(&mut self, gradients: Gradients<B>, lr: f64, grad_norm: f64) {
         self.step += 1;
         let o = &self.options;
         let scale = clip_scale(o.clip, grad_norm);
@@ -249,24 +266,28 @@ where
 
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError> {
         check_rate(lr)?;
-        let (batch, accumulate) = (self.options.batch, self.options.accumulate);
-        check_sequences(tokens, &self.config, Some(batch * accumulate))?;
-        let count = batch * accumulate * self.config.seq_len;
-        let (loss, grad_norm) = self.on_device(|this| {
-            let (mut gradients, mut loss) = (Vec::new(), 0.0);
-            for part in tokens.chunks_exact(batch * (this.config.seq_len + 1)) {
-                loss += this.micro_batch(part, 1.0 / count as f32, &mut gradients)?;
-            }
-            let grad_norm = this.global_norm(&gradients)?;
-            if loss.is_finite() && grad_norm.is_finite() {
-                this.update(gradients, lr, grad_norm);
-            }
-            Ok((loss, grad_norm))
+        let (gradients, report) = self.pass(tokens)?;
+        self.on_device(|this| {
+            this.update(gradients, lr, report.grad_norm);
+            Ok(())
         })?;
-        if !(loss.is_finite() && grad_norm.is_finite()) {
-            return Err(TrainError::NotFinite { step: self.step + 1, loss, grad_norm });
-        }
-        Ok(StepReport { loss, grad_norm, tokens: count as u64 })
+        Ok(report)
+    }
+
+    fn gradient(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<StepReport, TrainError> {
+        check_length("a gradient", out.len(), self.len())?;
+        let (gradients, report) = self.pass(tokens)?;
+        self.on_device(|this| {
+            for (slot, gradient) in this.slots.iter().zip(gradients) {
+                let out = &mut out[slot.place.range()];
+                match gradient {
+                    Some(gradient) => out.copy_from_slice(&download(gradient)?),
+                    None => out.fill(0.0),
+                }
+            }
+            Ok(())
+        })?;
+        Ok(report)
     }
 
     fn evaluate(&mut self, tokens: &[u32]) -> Result<(f64, u64), TrainError> {

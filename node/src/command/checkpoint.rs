@@ -17,7 +17,7 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
                 "{}: round {}, {} parameters, state {}: every byte checks",
                 folder.display(),
                 checkpoint.record.round,
-                checkpoint.theta.len(),
+                checkpoint.state.theta.len(),
                 checkpoint.record.state_root
             );
             Ok(ExitCode::SUCCESS)
@@ -27,7 +27,7 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
             export(&checkpoint, output)?;
             println!(
                 "wrote {} parameters of round {} to {}",
-                checkpoint.theta.len(),
+                checkpoint.state.theta.len(),
                 checkpoint.record.round,
                 output.display()
             );
@@ -43,7 +43,7 @@ pub fn open(folder: &Path) -> Result<Checkpoint, Failure> {
 
 /// The weights under their Hugging Face names, as Python's safetensors reads them.
 fn export(checkpoint: &Checkpoint, output: &Path) -> Result<(), Failure> {
-    let mut rest = checkpoint.theta.as_slice();
+    let mut rest = checkpoint.state.theta.as_slice();
     let mut tensors = Vec::new();
     for tensor in &checkpoint.manifest.tensors {
         let elements = tensor.elements().filter(|n| *n <= rest.len());

@@ -35,7 +35,7 @@ pub fn run(args: &GenerateArgs) -> Result<ExitCode, Failure> {
     let options = TrainerOptions { batch: 1, accumulate: 1, ..trainer_options(&checkpoint.spec.inner, 0) };
     let mut trainer =
         starling_kernels::open_trainer(&device, &model, &options).map_err(|e| Failure::new(Code::Refused, e))?;
-    trainer.load(&checkpoint.theta)?;
+    trainer.load(&checkpoint.state.theta)?;
 
     let mut tokens = tokenizer.encode(&args.prompt)?;
     if tokens.is_empty() {

@@ -3,6 +3,7 @@
 use crate::exit::{Code, Failure};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use starling_protocol::run::SyncMode;
 use std::path::{Path, PathBuf};
 
 /// The whole file; all keys are optional.
@@ -33,8 +34,9 @@ pub struct NodeFile {
     pub metrics: String,
     /// Log filter, as `tracing` reads it.
     pub log: String,
-    /// Rounds between two validations.
-    pub validate_every: u64,
+    /// Rounds between two validations. Left out: a few, or where every step is averaged a hundred of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validate_every: Option<u64>,
     /// Sequences of held-out text a validation reads.
     pub validate_sequences: usize,
     /// Commits between two snapshots.
@@ -55,7 +57,7 @@ impl Default for NodeFile {
             relay: false,
             metrics: "127.0.0.1:0".into(),
             log: "info".into(),
-            validate_every: 5,
+            validate_every: None,
             validate_sequences: 64,
             snapshot_every: 16,
         }
@@ -74,6 +76,14 @@ impl NodeFile {
     /// The folder of this node for the run of that name.
     pub fn home_for(&self, run: &str) -> PathBuf {
         self.home.clone().unwrap_or_else(|| runs_folder().join(run))
+    }
+
+    /// Rounds between two validations of a run in this mode.
+    pub fn validate_every(&self, mode: SyncMode) -> u64 {
+        self.validate_every.unwrap_or(match mode {
+            SyncMode::Rounds => 5,
+            SyncMode::EveryStep => 100,
+        })
     }
 
     /// The folder of tokenized shards.

@@ -4,15 +4,18 @@
 //! never paths.
 
 use super::flock_tables::{AdmissionTable, PartitionTable, node_id};
-use super::sync_table::SyncTable;
+use super::sync_table::{SyncTable, table_or_mode};
 use crate::exit::{Code, Failure};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use starling_data::{CRATES_SOURCE, CorpusOptions, TokenizerChoice};
 use starling_kernels::{ModelConfig, TrainerOptions};
 use starling_protocol::Digest;
-use starling_protocol::run::{Budget, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec};
+use starling_protocol::run::{Budget, DataSpec, InnerSpec, ModelSpec, OuterSpec, RunSpec, SyncMode};
 use std::path::{Path, PathBuf};
+
+/// Inner steps of a round.
+const STEPS_DEFAULT: u32 = 30;
 
 /// The whole file. Every key has a default but `name`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,7 +35,7 @@ pub struct RunFile {
     pub inner: InnerTable,
     #[serde(default)]
     pub outer: OuterTable,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "table_or_mode")]
     pub sync: SyncTable,
     #[serde(default)]
     pub partition: PartitionTable,
@@ -120,11 +123,13 @@ impl Default for DataTable {
     }
 }
 
-/// `[inner]`: AdamW on each node.
+/// `[inner]`: AdamW on each node, or on the mean gradient where every step is averaged.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InnerTable {
-    pub steps: u32,
+    /// Left out: 30, or 1 where every step is averaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
     pub batch: u32,
     pub accumulate: u32,
     pub lr: f64,
@@ -140,7 +145,7 @@ pub struct InnerTable {
 impl Default for InnerTable {
     fn default() -> Self {
         Self {
-            steps: 30,
+            steps: None,
             batch: 8,
             accumulate: 1,
             lr: 2e-3,
@@ -226,6 +231,7 @@ impl RunFile {
             Some(text) => Some(node_id("creator", text)?),
             None => None,
         };
+        let sync = self.sync.spec()?;
         let spec = RunSpec {
             name: self.name.clone(),
             seed: self.seed,
@@ -233,7 +239,10 @@ impl RunFile {
             model: self.model.spec(tokenizer_vocab)?,
             data,
             inner: InnerSpec {
-                steps: self.inner.steps,
+                steps: self.inner.steps.unwrap_or(match sync.mode {
+                    SyncMode::Rounds => STEPS_DEFAULT,
+                    SyncMode::EveryStep => 1,
+                }),
                 batch: self.inner.batch,
                 accumulate: self.inner.accumulate,
                 lr: self.inner.lr,
@@ -245,8 +254,8 @@ impl RunFile {
                 weight_decay: self.inner.weight_decay,
                 clip: self.inner.clip,
             },
-            outer: self.outer.spec(self.budget.rounds),
-            sync: self.sync.spec()?,
+            outer: self.outer.spec(sync.mode, self.budget.rounds)?,
+            sync,
             partition: self.partition.spec()?,
             admission: self.admission.spec()?,
             budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },
@@ -299,20 +308,28 @@ impl ModelTable {
 
 impl OuterTable {
     /// Few rounds want a high rate and little momentum, because momentum needs rounds to settle (`algorithms.md` §9).
-    fn spec(&self, rounds: u64) -> OuterSpec {
+    fn spec(&self, mode: SyncMode, rounds: u64) -> Result<OuterSpec, Failure> {
+        if mode == SyncMode::EveryStep {
+            if self.lr.is_some() || self.momentum.is_some() {
+                let why = "outer means nothing with sync.mode = \"every-step\": AdamW applies the average there, as [inner] \
+                           says; leave the table out";
+                return Err(Failure::message(Code::Usage, why));
+            }
+            return Ok(OuterSpec::unused());
+        }
         let (lr, momentum) = match rounds {
             1..200 => (vec![(1, 0.9)], 0.3),
             200..500 => (vec![(1, 0.7)], 0.6),
             _ => (vec![(1, 0.4), (2, 0.6), (8, 0.8)], 0.9),
         };
-        OuterSpec {
+        Ok(OuterSpec {
             lr: match &self.lr {
                 Some(OuterRate::Constant(rate)) => vec![(1, *rate)],
                 Some(OuterRate::Table(table)) => table.clone(),
                 None => lr,
             },
             momentum: self.momentum.unwrap_or(momentum),
-        }
+        })
     }
 }
 

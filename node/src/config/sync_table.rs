@@ -1,20 +1,26 @@
 //! The run file's table about how updates travel.
 
 use crate::exit::{Code, Failure};
-use serde::{Deserialize, Serialize};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use starling_bootstrap::config_file::nearest;
-use starling_protocol::run::{Codec, EngineKind, SyncSpec};
+use starling_protocol::run::{Codec, EngineKind, SyncMode, SyncSpec};
+use std::fmt;
 
 /// What `k` is when top-k is chosen without one: one value of 64.
 const K_DEFAULT: u16 = 64;
 /// Names of codecs.
 const CODECS: [&str; 4] = ["bf16", "int8", "int4", "top-k"];
 
-/// `[sync]`: how updates travel.
+/// `[sync]`: what is averaged, and how updates travel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncTable {
-    pub codec: String,
+    pub mode: String,
+    /// Left out: int8, or bf16 where every step is averaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codec: Option<String>,
     /// Entries of each 4096 values that top-k keeps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub k: Option<u16>,
@@ -25,14 +31,19 @@ pub struct SyncTable {
 
 impl Default for SyncTable {
     fn default() -> Self {
-        Self { codec: "int8".into(), k: None, engine: None }
+        Self { mode: SyncMode::Rounds.name().into(), codec: None, k: None, engine: None }
     }
 }
 
 impl SyncTable {
     /// As the protocol takes it.
     pub fn spec(&self) -> Result<SyncSpec, Failure> {
-        let codec = match (self.codec.as_str(), self.k) {
+        let mode = self.mode()?;
+        let default = match mode {
+            SyncMode::Rounds => Codec::Int8,
+            SyncMode::EveryStep => Codec::Bf16,
+        };
+        let codec = match (self.codec.as_deref().unwrap_or(default.name()), self.k) {
             ("top-k", k) => Codec::TopK { k: k.unwrap_or(K_DEFAULT) },
             ("bf16", None) => Codec::Bf16,
             ("int8", None) => Codec::Int8,
@@ -52,8 +63,38 @@ impl SyncTable {
                 unknown("sync.engine", name, &names)
             })?,
         };
-        Ok(SyncSpec { codec, engine })
+        Ok(SyncSpec { mode, codec, engine })
     }
+
+    /// What is averaged.
+    pub fn mode(&self) -> Result<SyncMode, Failure> {
+        self.mode.parse().map_err(|_| {
+            let names: Vec<_> = SyncMode::ALL.iter().map(|mode| mode.name()).collect();
+            unknown("sync.mode", &self.mode, &names)
+        })
+    }
+}
+
+/// The table, or its mode alone: `sync = "every-step"`.
+pub fn table_or_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyncTable, D::Error> {
+    struct TableOrMode;
+
+    impl<'de> Visitor<'de> for TableOrMode {
+        type Value = SyncTable;
+
+        fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+            f.write_str("a mode such as \"every-step\", or a table")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, mode: &str) -> Result<SyncTable, E> {
+            Ok(SyncTable { mode: mode.to_owned(), ..SyncTable::default() })
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<SyncTable, A::Error> {
+            SyncTable::deserialize(MapAccessDeserializer::new(table))
+        }
+    }
+    deserializer.deserialize_any(TableOrMode)
 }
 
 /// A value that is none of `known`, with the one that was probably meant.
@@ -75,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_engine_follows_the_codec_unless_it_is_named() {
-        let named = |codec, engine| Ok(SyncSpec { codec, engine });
+        let named = |codec, engine| Ok(SyncSpec { mode: SyncMode::Rounds, codec, engine });
         assert_eq!(spec(""), named(Codec::Int8, EngineKind::Ring));
         assert_eq!(spec("codec = \"int4\""), named(Codec::Int4, EngineKind::Owners));
         assert_eq!(spec("codec = \"top-k\""), named(Codec::TopK { k: 64 }, EngineKind::Owners));
@@ -83,6 +124,26 @@ mod tests {
         assert_eq!(spec("codec = \"bf16\"\nengine = \"owners\""), named(Codec::Bf16, EngineKind::Owners));
         // What does not fit together is for the specification to refuse, with its reason.
         assert_eq!(spec("codec = \"int4\"\nengine = \"ring\""), named(Codec::Int4, EngineKind::Ring));
+    }
+
+    #[test]
+    fn every_step_may_be_said_in_short_and_is_exact_unless_told_otherwise() {
+        #[derive(Deserialize)]
+        struct File {
+            #[serde(deserialize_with = "table_or_mode")]
+            sync: SyncTable,
+        }
+        let said = |text: &str| toml::from_str::<File>(text).map(|file| file.sync.spec()).map_err(|e| e.to_string());
+        let every_step = |codec, engine| SyncSpec { mode: SyncMode::EveryStep, codec, engine };
+        for text in ["sync = \"every-step\"", "[sync]\nmode = \"every-step\""] {
+            let spec = said(text).expect("it parses").expect("it is sound");
+            assert_eq!(spec, every_step(Codec::Bf16, EngineKind::Ring), "{text}");
+        }
+        assert_eq!(spec("mode = \"every-step\"\ncodec = \"int4\""), Ok(every_step(Codec::Int4, EngineKind::Owners)));
+        let near = spec("mode = \"every-steps\"").expect_err("no such mode");
+        assert!(near.contains("sync.mode") && near.contains("did you mean \"every-step\"?"), "{near}");
+        assert!(said("sync = 7").is_err_and(|why| why.contains("every-step")));
+        assert!(said("[sync]\nmod = \"rounds\"").is_err_and(|why| why.contains("unknown field `mod`")));
     }
 
     #[test]

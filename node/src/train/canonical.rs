@@ -1,18 +1,19 @@
-//! The state that all nodes share, to the bit: parameters and outer momentum in host memory.
+//! The state that all nodes share, to the bit: parameters and the outer optimizer's moments in host memory.
 //!
 //! The arithmetic is `protocol`'s (`outer`, `codec`, `state`); this module runs it in parallel over chunks,
 //! without ever holding a decoded update or a second copy of the state.
 
 use crate::coding::Coder;
 use rayon::prelude::*;
+use starling_protocol::Digest;
 use starling_protocol::codec::CodecError;
 use starling_protocol::digest::FloatHasher;
 use starling_protocol::limits::{CHUNK_ELEMENTS, STATE_CHUNK_BYTES};
+use starling_protocol::outer::{Rule, adamw};
 use starling_protocol::record::Record;
 use starling_protocol::run::Codec;
-use starling_protocol::state::{self, Manifest, StateError};
-use starling_protocol::update::Layout;
-use starling_protocol::{Digest, outer};
+use starling_protocol::state::{self, Manifest, State, StateError};
+use starling_protocol::update::{self, Layout};
 use starling_store::LoadedState;
 
 /// Elements of one chunk of the state.
@@ -21,7 +22,7 @@ const STATE_CHUNK_ELEMENTS: usize = STATE_CHUNK_BYTES / 4;
 const UPDATE_CHUNKS: usize = STATE_CHUNK_ELEMENTS / CHUNK_ELEMENTS;
 const _: () = assert!(STATE_CHUNK_ELEMENTS.is_multiple_of(CHUNK_ELEMENTS), "a state chunk holds whole update chunks");
 
-/// Parameters and outer momentum after `record`.
+/// The state after `record`.
 pub struct Canonical {
     pub record: Record,
     /// [`Record::digest`] of `record`.
@@ -30,16 +31,14 @@ pub struct Canonical {
     pub base: Digest,
     /// Digest of the parameters' names and shapes.
     pub schema: Digest,
-    pub theta: Vec<f32>,
-    pub momentum: Vec<f32>,
+    pub state: State,
 }
 
 /// An outer step: an encoded update and how to apply it (`protocol::outer`).
 pub struct OuterStep<'a> {
     pub update: &'a [u8],
     pub codec: Codec,
-    pub lr: f32,
-    pub momentum: f32,
+    pub rule: Rule,
 }
 
 /// An update that does not decode. The engines have checked it chunk by chunk, so this is damage or a lie of a source.
@@ -51,14 +50,14 @@ pub enum StepError {
     Chunk { chunk: usize, reason: CodecError },
     #[error(transparent)]
     State(#[from] StateError),
-    #[error("the update makes parameter or momentum chunk {chunk} infinite or not a number; it was dropped")]
+    #[error("the update makes chunk {chunk} of parameters or moments infinite or not a number; it was dropped")]
     NonFinite { chunk: usize },
 }
 
 impl Canonical {
     /// Elements of the model.
     pub fn elements(&self) -> usize {
-        self.theta.len()
+        self.state.elements()
     }
 
     /// The manifest of the state as it is.
@@ -66,27 +65,32 @@ impl Canonical {
         let digests = |values: &[f32]| -> Vec<Digest> {
             values.par_chunks(STATE_CHUNK_ELEMENTS).map(state::floats_digest).collect()
         };
-        let mut chunks = digests(&self.theta);
-        chunks.extend(digests(&self.momentum));
-        Manifest::of_chunks(self.schema, self.theta.len() as u64, chunks)
+        self.manifest_of(self.state.vectors().map(digests).collect())
     }
 
     /// The manifest that the state will have after `step`; the state itself does not change.
     pub fn speculate(&self, step: &OuterStep) -> Result<Manifest, StepError> {
-        let layout = step.layout(self.elements())?;
-        let stepped: Vec<(Digest, Digest)> = self
-            .theta
-            .par_chunks(STATE_CHUNK_ELEMENTS)
-            .zip(self.momentum.par_chunks(STATE_CHUNK_ELEMENTS))
-            .enumerate()
+        let prepared = step.prepare(self.elements())?;
+        let vectors: Vec<&[f32]> = self.state.vectors().collect();
+        let stepped: Vec<Vec<Digest>> = (0..self.elements().div_ceil(STATE_CHUNK_ELEMENTS))
+            .into_par_iter()
             .map_init(
-                || Scratch::new(step.codec),
-                |scratch, (index, (theta, momentum))| scratch.digests_after((step, &layout), index, theta, momentum),
+                || Scratch::new(step.codec, vectors.len()),
+                |scratch, index| {
+                    let range = index * STATE_CHUNK_ELEMENTS..((index + 1) * STATE_CHUNK_ELEMENTS).min(self.elements());
+                    let chunk: Vec<&[f32]> = vectors.iter().map(|vector| &vector[range.clone()]).collect();
+                    scratch.digests_after((step, &prepared), index, &chunk)
+                },
             )
             .collect::<Result<_, StepError>>()?;
-        let (mut chunks, momentum): (Vec<_>, Vec<_>) = stepped.into_iter().unzip();
-        chunks.extend(momentum);
-        Ok(Manifest::of_chunks(self.schema, self.theta.len() as u64, chunks)?)
+        let of_vector = |n: usize| stepped.iter().map(|digests| digests[n]).collect();
+        Ok(self.manifest_of((0..vectors.len()).map(of_vector).collect())?)
+    }
+
+    /// Of each vector's chunks.
+    fn manifest_of(&self, chunks: Vec<Vec<Digest>>) -> Result<Manifest, StateError> {
+        let vectors = u8::try_from(chunks.len()).unwrap_or(u8::MAX);
+        Manifest::of_chunks(self.schema, self.elements() as u64, vectors, chunks.concat())
     }
 
     /// Applies a step that [`Self::speculate`] has accepted. The record stays the one before until [`Self::stand_on`].
@@ -94,12 +98,12 @@ impl Canonical {
     /// # Errors
     /// The state is lost then.
     pub fn apply(&mut self, step: &OuterStep) -> Result<(), StepError> {
-        step.apply(&mut self.theta, &mut self.momentum)
+        step.apply(&mut self.state)
     }
 
     /// Takes the place of what was held.
     pub fn take(&mut self, loaded: LoadedState) {
-        (self.theta, self.momentum) = (loaded.theta, loaded.momentum);
+        self.state = loaded.state;
         self.stand_on(loaded.record);
     }
 
@@ -115,8 +119,7 @@ impl Canonical {
 /// nothing but digests is written.
 struct Scratch {
     decoder: Decoder,
-    theta: Vec<f32>,
-    momentum: Vec<f32>,
+    vectors: Vec<Vec<f32>>,
 }
 
 /// A codec, and room for what it decodes.
@@ -125,79 +128,107 @@ struct Decoder {
     decoded: Vec<f32>,
 }
 
+/// What all chunks of a step have in common.
+struct Prepared {
+    layout: Layout,
+    /// The factor on the update.
+    scale: f32,
+}
+
 impl Decoder {
     fn new(codec: Codec) -> Self {
         Self { coder: Coder::new(codec), decoded: Vec::new() }
     }
+
+    /// Chunk `chunk` of an update, of so many elements.
+    fn decode(&mut self, update: &[u8], layout: &Layout, chunk: usize, elements: usize) -> Result<&[f32], StepError> {
+        self.decoded.resize(elements, 0.0);
+        let decoded = self.coder.decode(&update[layout.range(chunk)], &mut self.decoded);
+        decoded.map_err(|reason| StepError::Chunk { chunk, reason })?;
+        Ok(&self.decoded)
+    }
 }
 
 impl Scratch {
-    fn new(codec: Codec) -> Self {
-        Self { decoder: Decoder::new(codec), theta: Vec::new(), momentum: Vec::new() }
+    fn new(codec: Codec, vectors: usize) -> Self {
+        Self { decoder: Decoder::new(codec), vectors: vec![Vec::new(); vectors] }
     }
 
-    /// Digests of state chunk `index` of parameters and momentum after `step`.
+    /// Digests of state chunk `index` of each vector after `step`, from what they hold now.
     fn digests_after(
         &mut self,
-        step: (&OuterStep, &Layout),
+        (step, prepared): (&OuterStep, &Prepared),
         index: usize,
-        theta: &[f32],
-        momentum: &[f32],
-    ) -> Result<(Digest, Digest), StepError> {
-        let mut hashers = [theta, momentum].map(|chunk| state::chunk_hasher(chunk.len()));
-        let parts = theta.chunks(CHUNK_ELEMENTS).zip(momentum.chunks(CHUNK_ELEMENTS));
-        for (n, (theta, momentum)) in parts.enumerate() {
-            for (own, part) in [(&mut self.theta, theta), (&mut self.momentum, momentum)] {
+        vectors: &[&[f32]],
+    ) -> Result<Vec<Digest>, StepError> {
+        let mut hashers: Vec<_> = vectors.iter().map(|chunk| state::chunk_hasher(chunk.len())).collect();
+        let elements = vectors.first().map_or(0, |theta| theta.len());
+        for (n, start) in (0..elements).step_by(CHUNK_ELEMENTS).enumerate() {
+            let range = start..(start + CHUNK_ELEMENTS).min(elements);
+            for (own, vector) in self.vectors.iter_mut().zip(vectors) {
                 own.clear();
-                own.extend_from_slice(part);
+                own.extend_from_slice(&vector[range.clone()]);
             }
-            let chunk = index * UPDATE_CHUNKS + n;
-            step.0.apply_to_chunk((step.1, chunk), &mut self.theta, &mut self.momentum, &mut self.decoder)?;
-            hashers[0].put(&self.theta);
-            hashers[1].put(&self.momentum);
+            let mut parts: Vec<&mut [f32]> = self.vectors.iter_mut().map(Vec::as_mut_slice).collect();
+            step.apply_to_chunk(prepared, index * UPDATE_CHUNKS + n, &mut parts, &mut self.decoder)?;
+            for (hasher, own) in hashers.iter_mut().zip(&self.vectors) {
+                hasher.put(own);
+            }
         }
-        let [theta, momentum] = hashers.map(FloatHasher::finish);
-        Ok((theta, momentum))
+        Ok(hashers.into_iter().map(FloatHasher::finish).collect())
     }
 }
 
 impl OuterStep<'_> {
-    /// Applies the step to flat parameters and momentum of equal length.
-    pub fn apply(&self, theta: &mut [f32], momentum: &mut [f32]) -> Result<(), StepError> {
-        let layout = self.layout(theta.len())?;
-        theta
-            .par_chunks_mut(STATE_CHUNK_ELEMENTS)
-            .zip(momentum.par_chunks_mut(STATE_CHUNK_ELEMENTS))
-            .enumerate()
-            .try_for_each_init(
+    /// Applies the step to a state in place.
+    pub fn apply(&self, state: &mut State) -> Result<(), StepError> {
+        let prepared = self.prepare(state.elements())?;
+        let State { theta, moments } = state;
+        let mut chunks: Vec<Vec<&mut [f32]>> = theta.chunks_mut(CHUNK_ELEMENTS).map(|chunk| vec![chunk]).collect();
+        for moment in moments {
+            for (chunk, part) in chunks.iter_mut().zip(moment.chunks_mut(CHUNK_ELEMENTS)) {
+                chunk.push(part);
+            }
+        }
+        chunks.into_par_iter().enumerate().try_for_each_init(
+            || Decoder::new(self.codec),
+            |decoder, (chunk, mut parts)| self.apply_to_chunk(&prepared, chunk, &mut parts, decoder),
+        )
+    }
+
+    /// Reads the whole update once if its length matters.
+    fn prepare(&self, elements: usize) -> Result<Prepared, StepError> {
+        let layout = Layout::of(self.codec, elements, self.update).map_err(StepError::Layout)?;
+        let squares = if self.rule.clips() { self.squares(&layout, elements)? } else { 0.0 };
+        Ok(Prepared { layout, scale: self.rule.scale(squares) })
+    }
+
+    fn squares(&self, layout: &Layout, elements: usize) -> Result<f64, StepError> {
+        let of_chunks: Vec<f64> = (0..update::chunks(elements))
+            .into_par_iter()
+            .map_init(
                 || Decoder::new(self.codec),
-                |decoder, (index, (theta, momentum))| {
-                    let mut parts =
-                        theta.chunks_mut(CHUNK_ELEMENTS).zip(momentum.chunks_mut(CHUNK_ELEMENTS)).enumerate();
-                    parts.try_for_each(|(n, (theta, momentum))| {
-                        self.apply_to_chunk((&layout, index * UPDATE_CHUNKS + n), theta, momentum, decoder)
-                    })
+                |decoder, chunk| {
+                    let length = update::chunk_elements(elements, chunk).len();
+                    decoder.decode(self.update, layout, chunk, length).map(adamw::squares)
                 },
             )
+            .collect::<Result<_, StepError>>()?;
+        // In order, whoever computed them.
+        Ok(of_chunks.iter().sum())
     }
 
-    fn layout(&self, elements: usize) -> Result<Layout, StepError> {
-        Layout::of(self.codec, elements, self.update).map_err(StepError::Layout)
-    }
-
-    /// `chunk` counts chunks of the update, whose layout is given; `theta` and `momentum` are what it steps.
+    /// `chunk` counts chunks of the update; `parts` are what it steps, theta first.
     fn apply_to_chunk(
         &self,
-        (layout, chunk): (&Layout, usize),
-        theta: &mut [f32],
-        momentum: &mut [f32],
+        prepared: &Prepared,
+        chunk: usize,
+        parts: &mut [&mut [f32]],
         decoder: &mut Decoder,
     ) -> Result<(), StepError> {
-        let Decoder { coder, decoded } = decoder;
-        decoded.resize(theta.len(), 0.0);
-        let refused = |reason| StepError::Chunk { chunk, reason };
-        coder.decode(&self.update[layout.range(chunk)], decoded).map_err(refused)?;
-        if !outer::nesterov(theta, momentum, decoded, self.lr, self.momentum) {
+        let Some((theta, moments)) = parts.split_first_mut() else { return Ok(()) };
+        let decoded = decoder.decode(self.update, &prepared.layout, chunk, theta.len())?;
+        if !self.rule.step(prepared.scale, chunk * CHUNK_ELEMENTS, theta, moments, decoded) {
             return Err(StepError::NonFinite { chunk });
         }
         Ok(())
@@ -207,57 +238,77 @@ impl OuterStep<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::train::sample_test::genesis;
+    use crate::train::sample_test::{genesis, spec};
+    use starling_protocol::run::SyncMode;
     use starling_protocol::update;
 
     /// Two whole chunks of the state and a part, which ends in a part of an update's chunk.
     const ELEMENTS: usize = 2 * STATE_CHUNK_ELEMENTS + CHUNK_ELEMENTS + 77;
 
-    fn canonical() -> Canonical {
+    fn canonical(mode: SyncMode) -> Canonical {
         let vector = |salt: usize| (0..ELEMENTS).map(|i| ((i * 7 + salt) % 1009) as f32 * 1e-3 - 0.5).collect();
         let record = genesis().record;
         let digest = record.digest();
-        let (theta, momentum) = (vector(1), vector(500));
-        Canonical { record, digest, base: digest, schema: Digest([3; 32]), theta, momentum }
+        let mut state = State::initial(vector(1), mode);
+        state.moments[0] = vector(500);
+        Canonical { record, digest, base: digest, schema: Digest([3; 32]), state }
+    }
+
+    /// The first step of a run in this mode.
+    fn rule(mode: SyncMode) -> Rule {
+        let mut spec = spec();
+        spec.sync.mode = mode;
+        Rule::of(&spec, &genesis().record, 1)
     }
 
     fn delta() -> Vec<f32> {
-        (0..ELEMENTS).map(|i| ((i * 31) % 2001) as f32 * 1e-6 - 1e-3).collect()
+        (0..ELEMENTS).map(|i| ((i * 31) % 2001) as f32 * 1e-5 - 1e-2).collect()
     }
 
     #[test]
     fn what_is_speculated_is_what_is_applied_and_what_is_specified() {
-        for codec in [Codec::Int8, Codec::Bf16, Codec::Int4, Codec::TopK { k: 64 }] {
+        let codecs = [Codec::Int8, Codec::Bf16, Codec::Int4, Codec::TopK { k: 64 }];
+        for (mode, codec) in SyncMode::ALL.iter().flat_map(|mode| codecs.map(|codec| (*mode, codec))) {
             let update = update::encode(codec, &delta()).expect("finite");
-            let step = OuterStep { update: &update, codec, lr: 0.7, momentum: 0.9 };
-            let mut state = canonical();
-            let before = state.manifest().expect("of a sound size");
-            let speculated = state.speculate(&step).expect("it applies");
-            assert_eq!(state.manifest().expect("of a sound size"), before, "nothing has changed");
-            let (mut theta, mut momentum, mut decoded) = (state.theta.clone(), state.momentum.clone(), delta());
+            let step = OuterStep { update: &update, codec, rule: rule(mode) };
+            let mut canonical = canonical(mode);
+            let before = canonical.manifest().expect("of a sound size");
+            let speculated = canonical.speculate(&step).expect("it applies");
+            assert_eq!(canonical.manifest().expect("of a sound size"), before, "nothing has changed");
+            let (mut specified, mut decoded) = (canonical.state.clone(), delta());
             update::decode(codec, &update, &mut decoded).expect("it decodes");
-            assert!(outer::nesterov(&mut theta, &mut momentum, &decoded, 0.7, 0.9));
-            state.apply(&step).expect("it was speculated on");
-            assert_eq!(state.manifest().expect("of a sound size"), speculated);
-            assert_eq!(state::manifest_of(state.schema, &theta, &momentum).expect("of a sound size"), speculated);
+            assert!(step.rule.apply(&mut specified, &decoded));
+            canonical.apply(&step).expect("it was speculated on");
+            assert_eq!(canonical.manifest().expect("of a sound size"), speculated, "{mode}, {codec}");
+            assert_eq!(specified.manifest(canonical.schema).expect("of a sound size"), speculated, "{mode}, {codec}");
+            assert_ne!(speculated, before);
         }
+        assert!(rule(SyncMode::EveryStep).clips() && rule(SyncMode::EveryStep).scale(100.0) < 1.0, "the norm counts");
     }
 
     #[test]
     fn updates_that_do_not_apply_are_refused() {
-        let mut state = canonical();
-        let good = update::encode(Codec::Int8, &delta()).expect("finite");
-        let said = |state: &Canonical, update: &[u8]| {
-            state.speculate(&OuterStep { update, codec: Codec::Int8, lr: 0.7, momentum: 0.9 }).map(drop)
-        };
-        assert!(matches!(said(&state, &good[1..]), Err(StepError::Layout(_))));
-        let mut bad = good.clone();
-        // A scale that no encoder writes, in the second chunk of the second chunk of the state.
-        let chunk = UPDATE_CHUNKS + 1;
-        bad[update::chunk_range(Codec::Int8, ELEMENTS, chunk)][..2].copy_from_slice(&[0xff, 0xff]);
-        assert!(matches!(said(&state, &bad), Err(StepError::Chunk { chunk: found, .. }) if found == chunk));
-        state.momentum[3 * CHUNK_ELEMENTS] = f32::MAX;
-        state.theta[3 * CHUNK_ELEMENTS] = f32::NAN;
-        assert!(matches!(said(&state, &good), Err(StepError::NonFinite { chunk: 3 })));
+        for mode in SyncMode::ALL {
+            let mut state = canonical(*mode);
+            let good = update::encode(Codec::Int8, &delta()).expect("finite");
+            let said = |state: &Canonical, update: &[u8]| {
+                state.speculate(&OuterStep { update, codec: Codec::Int8, rule: rule(*mode) }).map(drop)
+            };
+            assert!(matches!(said(&state, &good[1..]), Err(StepError::Layout(_))));
+            let mut bad = good.clone();
+            // A scale that no encoder writes, in the second chunk of the second chunk of the state.
+            let chunk = UPDATE_CHUNKS + 1;
+            bad[update::chunk_range(Codec::Int8, ELEMENTS, chunk)][..2].copy_from_slice(&[0xff, 0xff]);
+            assert!(matches!(said(&state, &bad), Err(StepError::Chunk { chunk: found, .. }) if found == chunk));
+            state.state.theta[3 * CHUNK_ELEMENTS] = f32::NAN;
+            assert!(matches!(said(&state, &good), Err(StepError::NonFinite { chunk: 3 })));
+        }
+    }
+
+    #[test]
+    fn a_state_of_another_mode_is_not_stepped() {
+        let update = update::encode(Codec::Bf16, &delta()).expect("finite");
+        let step = OuterStep { update: &update, codec: Codec::Bf16, rule: rule(SyncMode::EveryStep) };
+        assert!(matches!(canonical(SyncMode::Rounds).speculate(&step), Err(StepError::NonFinite { .. })));
     }
 }

@@ -245,7 +245,10 @@ impl Task {
     /// Checks that the manifest is of the record at `seq`, and that the record leads to the target.
     async fn snapshot(&self, source: NodeId, seq: u64, manifest: &[u8]) -> Result<Offer, String> {
         let manifest = Manifest::decode(manifest).map_err(|e| e.to_string())?;
-        if manifest.schema != self.head.schema || manifest.elements != self.elements as u64 {
+        let vectors = self.spec.sync.mode.vectors();
+        if manifest.schema != self.head.schema
+            || (manifest.elements, manifest.vectors) != (self.elements as u64, vectors)
+        {
             return Err("its snapshot is of another model".into());
         }
         let found = chain::at(seq, |request, expected| self.ask(source, request, expected)).await;

@@ -2,6 +2,7 @@ use super::*;
 use crate::train::sample_test::{genesis, signers, spec};
 use starling_protocol::Signer;
 use starling_protocol::record::{NextRound, RecordKind};
+use starling_protocol::state::State;
 use starling_store::StoreOptions;
 use std::path::Path;
 
@@ -16,14 +17,13 @@ fn me() -> NodeId {
 
 /// A state of this record with these parameters.
 fn standing(mut record: Record, theta: Vec<f32>) -> Canonical {
-    let (schema, momentum) = (Digest([3; 32]), vec![0.0; theta.len()]);
+    let schema = Digest([3; 32]);
     let mut state = Canonical {
         record: record.clone(),
         digest: Digest::default(),
         base: Digest::default(),
         schema,
-        theta,
-        momentum,
+        state: State::initial(theta, SyncMode::Rounds),
     };
     record.state_root = state::root(&state.manifest().expect("of a sound size"));
     state.stand_on(record);
@@ -146,7 +146,7 @@ fn what_is_damaged_is_lost_and_said_so() {
     assert!(matches!(mix(&store, &own, 1, &merge(kept.lineage, 1)), Err(Lost::Gone)));
     std::fs::write(&path, good).expect("written");
     assert!(mix(&store, &own[1..], 1, &merge(kept.lineage, 1)).is_err(), "another model");
-    last.theta[0] += 1.0;
+    last.state.theta[0] += 1.0;
     let lost = keep(&store, &spec(), &me(), &last).expect_err("not the state of its record");
     assert!(matches!(lost, Lost::Nothing(Nothing::Damaged)), "{lost}");
     let stranger = keep(&store, &spec(), &NodeId([7; 32]), &last).expect_err("it did not vote");

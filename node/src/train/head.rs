@@ -60,14 +60,16 @@ impl SharedState {
 mod tests {
     use super::*;
     use crate::train::sample_test::genesis;
+    use starling_protocol::run::SyncMode;
+    use starling_protocol::state::State;
 
     #[test]
     fn who_asks_for_the_head_does_not_wait_for_a_change_of_the_tensors() {
         let record = genesis().record;
         let digest = record.digest();
-        let (theta, momentum) = (vec![1.0; 8], vec![0.0; 8]);
+        let vectors = State::initial(vec![1.0; 8], SyncMode::Rounds);
         let schema = Digest([3; 32]);
-        let state = SharedState::new(Canonical { record, digest, base: digest, schema, theta, momentum });
+        let state = SharedState::new(Canonical { record, digest, base: digest, schema, state: vectors });
         state.change(|tensors| {
             tensors.base = Digest::default();
             assert_eq!(state.head().base, digest, "the head before, and at once");

@@ -3,19 +3,19 @@
 use crate::exit::{Code, Failure};
 use crate::watch::screen::bytes as human_bytes;
 use starling_kernels::{MemoryEstimate, ModelConfig, TrainerOptions};
-use starling_protocol::run::Codec;
+use starling_protocol::run::SyncSpec;
 
 /// Everything beside tensors that a node may take (`issue 2`, "A node's memory").
 const MEMORY_SLACK: u64 = 300 << 20;
 
 /// Returns the budget in bytes, or refuses when the machine cannot hold it.
-pub fn check(model: &ModelConfig, options: &TrainerOptions, codec: Codec) -> Result<u64, Failure> {
+pub fn check(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec) -> Result<u64, Failure> {
     let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
     let vector = 4 * model.parameters();
-    // Canonical parameters and momentum, the pseudo-gradient, one that the last commit left out or that a difference is
-    // mixed into, and one buffer for updates under way: two encoded ones, each at most half of it.
+    // The canonical state, the contribution, one that the last commit left out or that a difference is mixed into, and one
+    // buffer for updates under way: two encoded ones, each at most half of it.
     // Strong codecs keep what they leave out: of contributions, and of the sums that this node makes, of all if it is alone.
-    let vectors = if codec.suits_rings() { 5 } else { 7 };
+    let vectors = u64::from(sync.mode.vectors()) + if sync.codec.suits_rings() { 3 } else { 5 };
     let needed = estimate.total() + vectors * vector + MEMORY_SLACK;
     let mut system = sysinfo::System::new();
     system.refresh_memory();

@@ -22,7 +22,6 @@ mod outputs;
 mod reduction;
 #[cfg(test)]
 pub(crate) mod sample_test;
-mod schedule;
 mod setup;
 mod shards;
 mod source;

@@ -44,6 +44,12 @@ impl Trainer for NullTrainer {
         Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens: self.tokens(tokens) })
     }
 
+    fn gradient(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<StepReport, TrainError> {
+        std::thread::sleep(self.step_time);
+        out.fill(1e-3);
+        Ok(StepReport { loss: 1.0, grad_norm: 1.0, tokens: self.tokens(tokens) })
+    }
+
     fn evaluate(&mut self, tokens: &[u32]) -> Result<(f64, u64), TrainError> {
         let tokens = self.tokens(tokens);
         Ok((tokens as f64, tokens))

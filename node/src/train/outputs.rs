@@ -57,9 +57,9 @@ impl Driver {
             Output::Merge { round, base, tokens, merge } => self.mix((round, base), tokens, merge),
             Output::DropDifference { lineage } => self.drop_difference(lineage),
             Output::Abandon { key } => self.abandon(key),
-            Output::Speculate { key, update, outer_lr, momentum } => {
+            Output::Speculate { key, update, rule } => {
                 let at_hand = self.update_at_hand(&update);
-                self.ledger(Job::Speculate { key, update, at_hand, lr: outer_lr, momentum }).await?;
+                self.ledger(Job::Speculate { key, update, at_hand, rule }).await?;
             }
             Output::Persist { token, register, candidate } => {
                 candidate.iter().for_each(|candidate| self.note_merging(candidate));

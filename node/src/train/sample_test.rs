@@ -8,7 +8,7 @@ use starling_protocol::record::{Contributor, Measured, Member, NextRound, Record
 use starling_protocol::run::{
     AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec,
 };
-use starling_protocol::run::{OuterSpec, PartitionSpec, RunSpec, SyncSpec};
+use starling_protocol::run::{OuterSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec};
 use starling_protocol::{Digest, NodeId, Signer, certificate, wire};
 
 /// Positions of one lease.
@@ -46,7 +46,7 @@ pub fn spec() -> RunSpec {
             clip: 1.0,
         },
         outer: OuterSpec { lr: vec![(1, 0.7)], momentum: 0.9 },
-        sync: SyncSpec { codec: Codec::Int8, engine: EngineKind::Ring },
+        sync: SyncSpec { mode: SyncMode::Rounds, codec: Codec::Int8, engine: EngineKind::Ring },
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 0, tokens: 0 },

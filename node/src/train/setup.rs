@@ -29,6 +29,7 @@ use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
 use starling_protocol::engine::io::Finish;
 use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
+use starling_protocol::state::State;
 use starling_protocol::{Digest, wire};
 use starling_store::{Opened, Store, StoreError, StoreOptions, TensorShape};
 use std::path::{Path, PathBuf};
@@ -153,7 +154,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
 
     let model = model_config(&spec.model);
     let options = trainer_options(&spec.inner, node.threads);
-    let memory = memory::check(&model, &options, spec.sync.codec)?;
+    let memory = memory::check(&model, &options, &spec.sync)?;
     let trainer = open_trainer(args, &device, &model, &options)?;
     let canonical = first_state(&model, &spec, &store, !bootstrap.is_empty()).await?;
     screen.show(&Event::Started {
@@ -197,12 +198,13 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     let device_name = trainer.device().to_string();
     let feedback = feedback(&store, &canonical);
     let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
+    let validate_every = node.validate_every(spec.sync.mode);
     let setting = Setting {
         seed: spec.seed,
         seq_len: model.seq_len,
         inner: spec.inner.clone(),
-        budget_rounds: spec.budget.rounds,
-        budget_tokens: spec.budget.tokens,
+        mode: spec.sync.mode,
+        budget: spec.budget.clone(),
     };
     let trainer = TrainerHandle::start(trainer, setting, ledger.state.clone(), data.clone(), store.clone())?;
     let (_status, questions) = StatusServer::start(&home)?;
@@ -226,7 +228,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         settings: Settings {
             device: device_name,
             elements: model.parameters() as usize,
-            validate_every: node.validate_every,
+            validate_every,
             validate_sequences: node.validate_sequences,
             ticket,
             admission: origin.admission(),
@@ -313,14 +315,12 @@ async fn first_state(
     let (model, spec, store) = (model.clone(), spec.clone(), store.clone());
     let loading = move || -> Result<Canonical, Failure> {
         let theta = starling_kernels::initial_parameters(&model, spec.seed);
-        let momentum = vec![0.0; theta.len()];
         let mut state = Canonical {
             record: no_record(&spec),
             digest: Digest::default(),
             base: Digest::default(),
             schema: Digest(model.schema().digest()),
-            theta,
-            momentum,
+            state: State::initial(theta, spec.sync.mode),
         };
         if store.head().is_some() {
             match ledger::stored(&store, &spec) {

@@ -1,22 +1,22 @@
 //! The thread that owns the device. It takes jobs, one at a time, and never waits for a disk or for the network.
 
-use super::canonical::Canonical;
 use super::head::SharedState;
 use super::moments;
-use super::schedule::Schedule;
 use starling_data::Dataset;
-use starling_kernels::{TrainError, Trainer};
-use starling_protocol::limits::CHUNK_ELEMENTS;
+use starling_kernels::Trainer;
+use starling_protocol::Digest;
 use starling_protocol::permutation::SampleOrder;
 use starling_protocol::record::Span;
-use starling_protocol::run::InnerSpec;
-use starling_protocol::{Digest, update};
+use starling_protocol::run::{Budget, InnerSpec, SyncMode};
 use starling_store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 use tokio::sync::mpsc;
+
+mod gradient;
+mod rounds;
 
 /// Jobs that may wait: a stop, a round and a validation.
 const JOBS_MAX: usize = 8;
@@ -85,7 +85,7 @@ pub struct Trained {
     pub steps: u32,
     /// Mean over the steps, in nats per token.
     pub loss: f64,
-    /// Pseudo-gradient: head's parameters minus the trained ones.
+    /// Pseudo-gradient: head's parameters minus the trained ones. Or the gradient, in runs that average each step.
     pub delta: Arc<Vec<f32>>,
     pub payload: Digest,
     /// L2 norm of the pseudo-gradient.
@@ -101,8 +101,8 @@ pub struct Setting {
     pub seed: u64,
     pub seq_len: usize,
     pub inner: InnerSpec,
-    pub budget_rounds: u64,
-    pub budget_tokens: u64,
+    pub mode: SyncMode,
+    pub budget: Budget,
 }
 
 /// The driver's end.
@@ -139,10 +139,17 @@ impl TrainerHandle {
             cut: cut.clone(),
             spare: None,
             validation: Vec::new(),
+            spoilt: 0,
         };
         let thread = std::thread::Builder::new().name("trainer".into()).spawn(move || {
-            worker.restore();
-            worker.run(job_queue);
+            // Where gradients are averaged the moments are everybody's, and part of the state.
+            let own_moments = worker.setting.mode == SyncMode::Rounds;
+            if own_moments {
+                worker.restore();
+            }
+            if worker.run(job_queue) && own_moments {
+                worker.save();
+            }
         })?;
         Ok(Self { jobs, events, generation, cut, thread: Some(thread) })
     }
@@ -171,10 +178,13 @@ struct Worker {
     /// The last pseudo-gradient, whose memory the next one takes if nobody holds it any more.
     spare: Option<Arc<Vec<f32>>>,
     validation: Vec<u32>,
+    /// Gradients in a row that were not finite.
+    spoilt: u32,
 }
 
 impl Worker {
-    fn run(&mut self, mut jobs: mpsc::Receiver<Job>) {
+    /// Until there are no more jobs; false if the driver is gone before that.
+    fn run(&mut self, mut jobs: mpsc::Receiver<Job>) -> bool {
         while let Some(job) = jobs.blocking_recv() {
             let said = match job {
                 Job::Round(round) => match self.round(&round) {
@@ -187,10 +197,10 @@ impl Worker {
                 },
             };
             if self.events.blocking_send(said).is_err() {
-                return;
+                return false;
             }
         }
-        self.save();
+        true
     }
 
     fn restore(&mut self) {
@@ -215,13 +225,21 @@ impl Worker {
             self.validate(job.round, sequences)?;
         }
         let started = Instant::now();
-        let done = match self.steps(job, started)? {
-            Ok(done) => done,
-            Err(said) => return Ok(said),
+        let (done, made) = match self.setting.mode {
+            SyncMode::EveryStep => match self.gradient(job, started)? {
+                Ok((done, made)) => (done, Some(made)),
+                Err(said) => return Ok(said),
+            },
+            SyncMode::Rounds => match self.steps(job, started)? {
+                Ok(done) => (done, None),
+                Err(said) => return Ok(said),
+            },
         };
         let ended = Instant::now();
         let seconds = ended.duration_since(started).as_secs_f64();
-        let Some(made) = self.pseudo_gradient(job)? else { return Ok(Happened::Stopped) };
+        let Some(made) = made.map_or_else(|| self.pseudo_gradient(job), |made| Ok(Some(made)))? else {
+            return Ok(Happened::Stopped);
+        };
         Ok(Happened::Trained(Trained {
             round: job.round,
             base: job.base,
@@ -238,62 +256,13 @@ impl Worker {
         }))
     }
 
-    /// The inner steps, until the lease is used up or the round is cut short; the inner error is what ended them without
-    /// a result.
-    fn steps(&mut self, job: &Round, started: Instant) -> Result<Result<Steps, Happened>, String> {
-        let inner = self.setting.inner.clone();
-        let sequences = u64::from(inner.batch) * u64::from(inner.accumulate);
-        let schedule = Schedule { setting: &self.setting, round: job };
-        let mut order = SampleOrder::new(self.setting.seed, self.data.train_sequences(self.setting.seq_len));
-        let (mut done, mut left_out, mut batch) = (Steps::default(), 0, Vec::new());
-        // Never a sequence of somebody else's lease.
-        let steps = u64::from(job.inner_steps).min(job.lease.count / sequences.max(1)) as u32;
-        for step in 0..steps {
-            if self.generation.load(Ordering::Acquire) != job.generation {
-                return Ok(Err(Happened::Stopped));
-            }
-            if done.steps > 0 && self.cut.load(Ordering::Acquire) == job.generation {
-                break;
-            }
-            batch.clear();
-            for n in 0..sequences {
-                let position = job.lease.start + u64::from(step) * sequences + n;
-                if let Err(shard) = self.read_sequence(&mut order, position, &mut batch)? {
-                    return Ok(Err(Happened::MissingShard { round: job.round, shard }));
-                }
-            }
-            done.samples += sequences;
-            let report = match self.trainer.step(&batch, schedule.lr(step)) {
-                Ok(report) => report,
-                // One bad batch must not end a run; many are a diverged one.
-                Err(e @ TrainError::NotFinite { .. }) if left_out < STEPS_LEFT_OUT_MAX => {
-                    tracing::warn!("round {}: {e}", job.round);
-                    left_out += 1;
-                    continue;
-                }
-                Err(e) => return Err(e.to_string()),
-            };
-            done.tokens += report.tokens;
-            done.steps += 1;
-            done.loss_sum += report.loss;
-            let tokens_per_second = done.tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
-            let (round, step) = (job.round, step + 1);
-            // Progress is for watching and for liveness; a full queue drops one, never a step.
-            let _ = self.events.try_send(Happened::Step { round, step, steps, loss: report.loss, tokens_per_second });
-        }
-        if done.steps == 0 {
-            return Err(format!("no step of round {} could be done with {} sequences", job.round, job.lease.count));
-        }
-        Ok(Ok(done))
-    }
-
     /// Puts the head's parameters on the device; false if the head is another one by now.
     fn load(&mut self, job: &Round) -> Result<bool, String> {
         let state = self.state.read();
         if state.base != job.base {
             return Ok(false);
         }
-        self.trainer.load(&state.theta).map_err(|e| e.to_string())?;
+        self.trainer.load(&state.state.theta).map_err(|e| e.to_string())?;
         Ok(true)
     }
 
@@ -301,7 +270,7 @@ impl Worker {
     fn validate_head(&mut self, sequences: usize) -> Result<(), String> {
         let state = self.state.clone();
         let state = state.read();
-        self.trainer.load(&state.theta).map_err(|e| e.to_string())?;
+        self.trainer.load(&state.state.theta).map_err(|e| e.to_string())?;
         self.validate(state.record.round, sequences)
     }
 
@@ -319,6 +288,23 @@ impl Worker {
         self.events.blocking_send(said).map_err(|_| "the driver is gone".to_string())
     }
 
+    /// The sequences of one step, from a position on, in place of what `batch` holds; the inner error is a shard to fetch
+    /// first.
+    fn read_step(
+        &self,
+        order: &mut SampleOrder,
+        start: u64,
+        batch: &mut Vec<u32>,
+    ) -> Result<Result<(), Digest>, String> {
+        batch.clear();
+        for n in 0..self.setting.inner.samples(1) {
+            if let Err(shard) = self.read_sequence(order, start + n, batch)? {
+                return Ok(Err(shard));
+            }
+        }
+        Ok(Ok(()))
+    }
+
     /// Appends the sequence at a position of the run's order; the inner error is a shard to fetch first.
     fn read_sequence(
         &self,
@@ -333,23 +319,16 @@ impl Worker {
         }
     }
 
-    fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Made>, String> {
-        let mut delta = self.spare.take().and_then(|spare| Arc::try_unwrap(spare).ok()).unwrap_or_default();
-        let state = self.state.read();
-        if state.base != job.base {
-            return Ok(None);
-        }
-        delta.resize(state.elements(), 0.0);
-        self.trainer.read(&mut delta).map_err(|e| e.to_string())?;
-        let made = subtract_from(&state, &mut delta);
-        drop(state);
-        let Some((payload, norm)) = made else {
-            return Err(format!("parameters became infinite or not a number in round {}: lower inner.lr", job.round));
-        };
+    /// The memory of the last contribution, if nobody holds it any more.
+    fn spare(&mut self) -> Vec<f32> {
+        self.spare.take().and_then(|spare| Arc::try_unwrap(spare).ok()).unwrap_or_default()
+    }
+
+    fn made(&mut self, delta: Vec<f32>, payload: Digest, norm: f64) -> Made {
         let delta = Arc::new(delta);
         self.spare = Some(delta.clone());
         // A measurement: the largest f32 says enough of a norm beyond it.
-        Ok(Some(Made { delta, payload, norm: norm.min(f64::from(f32::MAX)) as f32 }))
+        Made { delta, payload, norm: norm.min(f64::from(f32::MAX)) as f32 }
     }
 }
 
@@ -368,20 +347,4 @@ struct Made {
     delta: Arc<Vec<f32>>,
     payload: Digest,
     norm: f32,
-}
-
-/// `trained <- theta - trained`, its digest and its L2 norm; none unless all of it is finite.
-fn subtract_from(state: &Canonical, trained: &mut [f32]) -> Option<(Digest, f64)> {
-    let mut hasher = update::contribution_hasher(trained.len());
-    let mut squares = 0f64;
-    // Measured and hashed while it is in the cache.
-    for (values, theta) in trained.chunks_mut(CHUNK_ELEMENTS).zip(state.theta.chunks(CHUNK_ELEMENTS)) {
-        for (value, theta) in values.iter_mut().zip(theta) {
-            *value = theta - *value;
-            squares += f64::from(*value) * f64::from(*value);
-        }
-        hasher.put(values);
-    }
-    // Squares of f32 do not overflow a sum of f64: it is finite exactly when every element is.
-    squares.is_finite().then(|| (hasher.finish(), squares.sqrt()))
 }

@@ -6,6 +6,7 @@ use crate::tip::seq_key;
 use crate::{Part, StoreError};
 use starling_protocol::message::Certificate;
 use starling_protocol::record::{Record, RecordKind};
+use starling_protocol::state::State;
 use starling_protocol::{Digest, wire};
 use std::sync::Arc;
 
@@ -13,13 +14,13 @@ use std::sync::Arc;
 pub type EncodedLink = (Vec<u8>, Vec<u8>);
 
 impl Store {
-    /// Begins a chain: `record` is its first, `theta` and `momentum` (flat, `elements` each) are its state. State,
+    /// Begins a chain: `record` is its first, of which this is the state. State,
     /// record and head are durable when this returns.
     ///
     /// # Errors
     /// [`StoreError::NotNext`] when there is a chain already or the record is no first one,
     /// [`StoreError::StateMismatch`] when the state is not the record's.
-    pub fn found(&self, record: &Record, schema: &Digest, theta: &[f32], momentum: &[f32]) -> Result<(), StoreError> {
+    pub fn found(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
         self.check_run(record.run)?;
         let first = record.seq == 0 && record.kind == RecordKind::Genesis && record.parent == Digest::default();
         if !first {
@@ -29,7 +30,7 @@ impl Store {
         if self.tip().head.is_some() {
             return Err(not_next(record, "there is a chain here already"));
         }
-        let manifest = self.write_state(record, schema, theta, momentum)?;
+        let manifest = self.write_state(record, schema, state)?;
         let mut change = self.begin()?;
         change.push(record, None);
         change.keep_snapshot(record.seq, Arc::new(manifest));

@@ -3,7 +3,7 @@
 //! ```text
 //! manifest.json       for people and scripts: run, round, tokens, state root, model, tensors, files with digests
 //! model.safetensors   the parameters (theta), f32, under their usual names
-//! state.starling      what training needs to go on: record, specification, outer momentum; sealed
+//! state.starling      what training needs to go on: record, specification, moments; sealed
 //! ...                 whatever else belongs to it (a tokenizer, a config.json), listed with its digest
 //! ```
 //!
@@ -19,7 +19,8 @@ use serde::{Deserialize, Serialize};
 use starling_protocol::limits::{PARAMETERS_MAX, RECORD_BYTES_MAX, RUN_SPEC_BYTES_MAX};
 use starling_protocol::record::Record;
 use starling_protocol::run::{ModelSpec, RunSpec};
-use starling_protocol::{Digest, state, wire};
+use starling_protocol::state::{self, State};
+use starling_protocol::{Digest, wire};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -35,7 +36,7 @@ const MANIFEST_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of the largest file beside the model, such as a tokenizer.
 const EXTRA_BYTES_MAX: u64 = 256 << 20;
 const EXTRAS_MAX: usize = 16;
-/// Record, specification and their lengths in front of the momentum in `state.starling`.
+/// Record, specification and their lengths in front of the moments in `state.starling`.
 const STATE_HEAD_MAX: u64 = (RECORD_BYTES_MAX + RUN_SPEC_BYTES_MAX + 64) as u64;
 
 /// What a checkpoint is made of.
@@ -48,9 +49,7 @@ pub struct CheckpointSource<'a> {
     pub schema: Digest,
     /// The tensors that theta consists of, in its order.
     pub tensors: &'a [TensorShape],
-    pub theta: &'a [f32],
-    /// The outer momentum, as long as theta.
-    pub momentum: &'a [f32],
+    pub state: &'a State,
     /// Further files by name, such as a tokenizer.
     pub extras: &'a [(&'a str, &'a [u8])],
 }
@@ -62,8 +61,7 @@ pub struct Checkpoint {
     pub record: Record,
     pub spec: RunSpec,
     pub schema: Digest,
-    pub theta: Vec<f32>,
-    pub momentum: Vec<f32>,
+    pub state: State,
     /// Further files by name.
     pub extras: BTreeMap<String, Vec<u8>>,
 }
@@ -105,7 +103,7 @@ pub struct CheckpointFile {
 /// Writes a checkpoint to `dir`: what was there, a checkpoint, is replaced as a whole or not at all.
 ///
 /// # Errors
-/// [`StoreError::StateMismatch`] when theta and momentum are not the record's state,
+/// [`StoreError::StateMismatch`] when the state is not the record's state,
 /// [`StoreError::NotACheckpoint`] when `dir` is something else, [`StoreError::Full`] when there is no room.
 pub fn export_checkpoint(dir: &Path, source: &CheckpointSource<'_>) -> Result<(), StoreError> {
     let spec = check_source(source)?;
@@ -113,7 +111,8 @@ pub fn export_checkpoint(dir: &Path, source: &CheckpointSource<'_>) -> Result<()
         return Err(StoreError::NotACheckpoint { path: dir.to_path_buf() });
     }
     let extras: u64 = source.extras.iter().map(|(_, bytes)| bytes.len() as u64).sum();
-    space::require(dir, 8 * source.theta.len() as u64 + extras + (1 << 20), 0)?;
+    let vectors = source.state.vectors().count() as u64;
+    space::require(dir, 4 * vectors * source.state.elements() as u64 + extras + (1 << 20), 0)?;
     let staging = sibling(dir, "new")?;
     remove_dir(&staging)?;
     fs::create_dir_all(&staging).map_err(|e| StoreError::io("create", &staging, 4096, e))?;
@@ -126,20 +125,19 @@ fn check_source(source: &CheckpointSource<'_>) -> Result<RunSpec, StoreError> {
     let malformed = |what, why: String| StoreError::Malformed { what, why };
     let spec = wire::decode_spec(source.spec).map_err(|e| malformed("run specification", e.to_string()))?;
     let sizes = source.tensors.iter().try_fold(0usize, |sum, tensor| sum.checked_add(tensor.elements()?));
-    if sizes != Some(source.theta.len()) {
+    if sizes != Some(source.state.elements()) {
         return Err(malformed("the list of tensors", "it does not add up to the parameters".into()));
     }
     if source.extras.len() > EXTRAS_MAX || !source.extras.iter().all(|(name, bytes)| is_extra(name, bytes.len() as u64))
     {
         return Err(malformed("the list of further files", "too many, too large, or not plain file names".into()));
     }
-    check_root(source.record, &source.schema, source.theta, source.momentum)?;
+    check_root(source.record, &source.schema, source.state)?;
     Ok(spec)
 }
 
-fn check_root(record: &Record, schema: &Digest, theta: &[f32], momentum: &[f32]) -> Result<(), StoreError> {
-    let manifest = state::manifest_of(*schema, theta, momentum)
-        .map_err(|e| StoreError::Malformed { what: "state", why: e.to_string() })?;
+fn check_root(record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
+    let manifest = state.manifest(*schema).map_err(|e| StoreError::Malformed { what: "state", why: e.to_string() })?;
     let got = state::root(&manifest);
     if got != record.state_root {
         return Err(StoreError::StateMismatch { seq: record.seq, expected: record.state_root, got });
@@ -161,7 +159,7 @@ fn write_files(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> 
 }
 
 fn write_model(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> Result<CheckpointFile, StoreError> {
-    let mut rest = source.theta;
+    let mut rest = source.state.theta.as_slice();
     let mut views = Vec::with_capacity(source.tensors.len());
     for tensor in source.tensors {
         // Sizes were checked to add up.
@@ -187,7 +185,8 @@ fn write_model(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> 
 
 fn write_state(folder: &Path, source: &CheckpointSource<'_>) -> Result<(), StoreError> {
     let record = wire::encode_record(source.record);
-    let payload = 8 + record.len() + source.spec.len() + 32 + 8 + 4 * source.momentum.len();
+    let moments = &source.state.moments;
+    let payload = 8 + record.len() + source.spec.len() + 32 + 8 + 4 * moments.iter().map(Vec::len).sum::<usize>();
     let file = AtomicFile::create_shared(folder, &folder.join(STATE))?;
     let mut writer = SealedWriter::begin(file, &STATE_KIND, payload as u64)?;
     for part in [record.as_slice(), source.spec] {
@@ -195,8 +194,10 @@ fn write_state(folder: &Path, source: &CheckpointSource<'_>) -> Result<(), Store
         writer.write(part)?;
     }
     writer.write(&source.schema.0)?;
-    writer.write(&(source.momentum.len() as u64).to_le_bytes())?;
-    writer.write_f32s(source.momentum)?;
+    writer.write(&(source.state.elements() as u64).to_le_bytes())?;
+    for moment in moments {
+        writer.write_f32s(moment)?;
+    }
     writer.commit()
 }
 
@@ -241,7 +242,7 @@ pub fn open_checkpoint(dir: &Path) -> Result<Checkpoint, StoreError> {
             extras.insert(file.name.clone(), read_limited(&dir.join(&file.name), EXTRA_BYTES_MAX)?);
         }
     }
-    let theta = read_model(&dir.join(MODEL), &manifest.tensors, sealed.momentum.len())?;
+    let theta = read_model(&dir.join(MODEL), &manifest.tensors, sealed.elements)?;
     let rebuilt =
         self::manifest(&sealed.record, &sealed.spec, &sealed.schema, manifest.tensors.clone(), manifest.files.clone());
     // Both sides went through the same reader of numbers.
@@ -249,11 +250,12 @@ pub fn open_checkpoint(dir: &Path) -> Result<Checkpoint, StoreError> {
         let detail = "it says something else than the record and the specification in state.starling";
         return Err(StoreError::damaged(Part::Checkpoint, &dir.join(MANIFEST), detail));
     }
-    check_root(&sealed.record, &sealed.schema, &theta, &sealed.momentum).map_err(|e| {
+    let state = State { theta, moments: sealed.moments };
+    check_root(&sealed.record, &sealed.schema, &state).map_err(|e| {
         StoreError::damaged(Part::Checkpoint, &dir.join(MODEL), format!("it is not the state of its record: {e}"))
     })?;
-    let SealedState { record, spec, schema, momentum } = sealed;
-    Ok(Checkpoint { manifest, record, spec, schema, theta, momentum, extras })
+    let SealedState { record, spec, schema, .. } = sealed;
+    Ok(Checkpoint { manifest, record, spec, schema, state, extras })
 }
 
 /// What `state.starling` holds.
@@ -261,13 +263,14 @@ struct SealedState {
     record: Record,
     spec: RunSpec,
     schema: Digest,
-    momentum: Vec<f32>,
+    elements: usize,
+    moments: Vec<Vec<f32>>,
 }
 
 fn read_state(path: &Path) -> Result<SealedState, StoreError> {
     let damaged = |detail: String| StoreError::damaged(Part::Checkpoint, path, detail);
     let missing = || StoreError::io("open", path, 0, io::ErrorKind::NotFound.into());
-    let limit = 4 * PARAMETERS_MAX + STATE_HEAD_MAX;
+    let limit = 4 * PARAMETERS_MAX * u64::from(*state::VECTORS.end() - 1) + STATE_HEAD_MAX;
     let mut reader = SealedReader::open(path, &STATE_KIND, limit, Part::Checkpoint)?.ok_or_else(missing)?;
     let mut parts = [Vec::new(), Vec::new()];
     for (part, limit) in parts.iter_mut().zip([RECORD_BYTES_MAX, RUN_SPEC_BYTES_MAX]) {
@@ -284,15 +287,12 @@ fn read_state(path: &Path) -> Result<SealedState, StoreError> {
     reader.read(&mut schema)?;
     reader.read(&mut elements)?;
     let elements = usize::try_from(u64::from_le_bytes(elements)).unwrap_or(usize::MAX);
-    let momentum = reader.read_f32s(elements)?;
-    reader.finish()?;
     let [record, spec] = parts;
-    Ok(SealedState {
-        record: wire::decode_record(&record).map_err(|e| damaged(e.to_string()))?,
-        spec: wire::decode_spec(&spec).map_err(|e| damaged(e.to_string()))?,
-        schema: Digest(schema),
-        momentum,
-    })
+    let spec = wire::decode_spec(&spec).map_err(|e| damaged(e.to_string()))?;
+    let moments = (1..spec.sync.mode.vectors()).map(|_| reader.read_f32s(elements)).collect::<Result<_, _>>()?;
+    reader.finish()?;
+    let record = wire::decode_record(&record).map_err(|e| damaged(e.to_string()))?;
+    Ok(SealedState { record, spec, schema: Digest(schema), elements, moments })
 }
 
 /// Theta from the tensors of `tensors`, in that order; nothing else may be in the file.

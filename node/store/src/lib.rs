@@ -6,7 +6,7 @@
 //! next start ([`Damage`]); what does not hold is reported and never used. Bulk lies in plain files named by digest,
 //! the database is small. `docs/store.md` has the layout and the reasons.
 //!
-//! The store knows records and digests, not models: theta and momentum are flat vectors to it.
+//! The store knows records and digests, not models: a state is some flat vectors to it.
 
 #![forbid(unsafe_code)]
 

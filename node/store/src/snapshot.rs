@@ -12,7 +12,7 @@ use crate::tip::seq_key;
 use crate::{Damage, Part, StoreError, space};
 use starling_protocol::limits::STATE_CHUNK_BYTES;
 use starling_protocol::record::Record;
-use starling_protocol::state::{self, Manifest, StateError};
+use starling_protocol::state::{self, Manifest, State, StateError};
 use starling_protocol::{Digest, wire};
 use std::sync::Arc;
 
@@ -28,30 +28,22 @@ pub struct LoadedState {
     pub record: Record,
     /// Digest of the model's schema.
     pub schema: Digest,
-    pub theta: Vec<f32>,
-    pub momentum: Vec<f32>,
+    pub state: State,
     /// Updates that were applied on top of the snapshot.
     pub replayed: u64,
 }
 
 impl Store {
-    /// Writes the state of `record`, which is on the chain, as a snapshot: `theta` and `momentum`, flat, of equal
-    /// length. Then removes what only older snapshots needed. Takes as long as the disk takes for 8 bytes a parameter;
-    /// commits go on meanwhile.
+    /// Writes the state of `record`, which is on the chain, as a snapshot. Then removes what only older snapshots needed.
+    /// Takes as long as the disk takes for 4 bytes a parameter and vector; commits go on meanwhile.
     ///
     /// # Errors
     /// [`StoreError::Full`] before the disk is; [`StoreError::StateMismatch`] when this is not the record's state;
     /// [`StoreError::NotOnChain`] when the chain has gone another way. The snapshots before are kept then.
-    pub fn write_snapshot(
-        &self,
-        record: &Record,
-        schema: &Digest,
-        theta: &[f32],
-        momentum: &[f32],
-    ) -> Result<(), StoreError> {
+    pub fn write_snapshot(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
         let _bulk = lock(&self.bulk);
         self.check_on_chain(record)?;
-        let manifest = self.write_state(record, schema, theta, momentum)?;
+        let manifest = self.write_state(record, schema, state)?;
         let mut change = self.begin()?;
         self.check_on_chain(record)?;
         change.keep_snapshot(record.seq, Arc::new(manifest));
@@ -81,19 +73,23 @@ impl Store {
         let manifest = self.tip().snapshots.get(&seq).cloned().ok_or(StoreError::NotOnChain { seq })?;
         let record = self.record(seq)?.ok_or(StoreError::NotOnChain { seq })?;
         let elements = usize::try_from(manifest.elements).unwrap_or(usize::MAX);
-        let mut theta = Vec::with_capacity(elements);
-        let mut momentum = Vec::with_capacity(elements);
-        for (index, digest) in manifest.chunks.iter().enumerate() {
-            let bytes = self.whole_chunk(&manifest, index, digest)?;
-            let values = if theta.len() < elements { &mut theta } else { &mut momentum };
-            extend_f32(values, &bytes);
-        }
-        Ok(LoadedState { record, schema: manifest.schema, theta, momentum, replayed: 0 })
+        let mut chunks = manifest.chunks.iter().enumerate();
+        // Every vector has as many chunks, the last of them short.
+        let mut vector = || -> Result<Vec<f32>, StoreError> {
+            let mut values = Vec::with_capacity(elements);
+            for (index, digest) in chunks.by_ref().take(state::chunk_count(manifest.elements, 1)) {
+                extend_f32(&mut values, &self.whole_chunk(&manifest, index, digest)?);
+            }
+            Ok(values)
+        };
+        let theta = vector()?;
+        let moments = (1..manifest.vectors).map(|_| vector()).collect::<Result<_, _>>()?;
+        Ok(LoadedState { record, schema: manifest.schema, state: State { theta, moments }, replayed: 0 })
     }
 
     /// The state of the head: the newest snapshot that holds, and every update since; records that change no state (a
     /// skip, a fork) are passed over. `apply` performs the outer step
-    /// that ended in the record, on theta and momentum.
+    /// that ended in the record.
     ///
     /// The result is checked against the head's state root. A snapshot found damaged on the way is taken off the list.
     ///
@@ -101,7 +97,7 @@ impl Store {
     /// [`StoreError::NoChain`] in an empty store, [`StoreError::Damaged`] when no snapshot leads to the head.
     pub fn load_state<F>(&self, mut apply: F) -> Result<LoadedState, StoreError>
     where
-        F: FnMut(&Record, &[u8], &mut [f32], &mut [f32]) -> Result<(), String>,
+        F: FnMut(&Record, &[u8], &mut State) -> Result<(), String>,
     {
         self.db()?;
         let tip = self.tip();
@@ -126,7 +122,7 @@ impl Store {
 
     fn replay<F>(&self, loaded: &mut LoadedState, head: &Record, apply: &mut F) -> Result<(), StoreError>
     where
-        F: FnMut(&Record, &[u8], &mut [f32], &mut [f32]) -> Result<(), String>,
+        F: FnMut(&Record, &[u8], &mut State) -> Result<(), String>,
     {
         let damaged = |detail: String| StoreError::damaged(Part::State, &self.folder.updates(), detail);
         for seq in loaded.record.seq.saturating_add(1)..=head.seq {
@@ -134,13 +130,13 @@ impl Store {
             if record.changes_state() {
                 let update = self.updates.get(&record.update)?;
                 let update = update.ok_or_else(|| damaged(format!("the update of record {seq} is missing")))?;
-                apply(&record, &update, &mut loaded.theta, &mut loaded.momentum)
+                apply(&record, &update, &mut loaded.state)
                     .map_err(|why| damaged(format!("the update of record {seq} cannot be applied: {why}")))?;
                 loaded.replayed += 1;
             }
             loaded.record = record;
         }
-        let manifest = manifest_of(&loaded.schema, &loaded.theta, &loaded.momentum)?;
+        let manifest = manifest_of(&loaded.schema, &loaded.state)?;
         let got = state::root(&manifest);
         if got != head.state_root {
             let expected = head.state_root;
@@ -167,14 +163,8 @@ impl Store {
     }
 
     /// Writes the chunks of a record's state that are not here yet, durable when this returns. The caller holds `bulk`.
-    pub(crate) fn write_state(
-        &self,
-        record: &Record,
-        schema: &Digest,
-        theta: &[f32],
-        momentum: &[f32],
-    ) -> Result<Manifest, StoreError> {
-        let manifest = manifest_of(schema, theta, momentum)?;
+    pub(crate) fn write_state(&self, record: &Record, schema: &Digest, state: &State) -> Result<Manifest, StoreError> {
+        let manifest = manifest_of(schema, state)?;
         let got = state::root(&manifest);
         if got != record.state_root {
             return Err(StoreError::StateMismatch { seq: record.seq, expected: record.state_root, got });
@@ -184,7 +174,7 @@ impl Store {
         let mut bytes = Vec::with_capacity(STATE_CHUNK_BYTES);
         for (index, digest) in manifest.chunks.iter().enumerate() {
             bytes.clear();
-            extend_le(&mut bytes, state::chunk_floats(theta, momentum, index).unwrap_or_default());
+            extend_le(&mut bytes, state.chunk_floats(index).unwrap_or_default());
             self.note(self.chunks.put(digest, &bytes))?;
         }
         self.note(self.chunks.sync(&manifest.chunks))?;
@@ -235,7 +225,7 @@ impl Change<'_> {
     }
 }
 
-fn manifest_of(schema: &Digest, theta: &[f32], momentum: &[f32]) -> Result<Manifest, StoreError> {
+fn manifest_of(schema: &Digest, state: &State) -> Result<Manifest, StoreError> {
     let malformed = |e: StateError| StoreError::Malformed { what: "state", why: e.to_string() };
-    state::manifest_of(*schema, theta, momentum).map_err(malformed)
+    state.manifest(*schema).map_err(malformed)
 }

@@ -7,6 +7,7 @@ use super::io::{AttemptKey, Contribution, Notice, Output};
 use super::round::Round;
 use super::succession::{self, SignedReady};
 use crate::message::{Awaits, Phase};
+use crate::outer::Rule;
 use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId, record, ring};
 use std::collections::BTreeMap;
@@ -116,9 +117,9 @@ impl Engine {
     }
 
     pub(super) fn speculate(&mut self, key: AttemptKey, update: Digest, contributors: usize) {
-        let outer = &self.spec.outer;
-        let (outer_lr, momentum) = (outer.lr_for(contributors), outer.momentum);
-        self.out.push(Output::Speculate { key, update, outer_lr, momentum });
+        let Some(head) = &self.head else { return };
+        let rule = Rule::of(&self.spec, &head.record, contributors);
+        self.out.push(Output::Speculate { key, update, rule });
     }
 
     /// The state after an update is known: rebuilds the record.

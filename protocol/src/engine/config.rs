@@ -34,7 +34,7 @@ pub struct EngineConfig {
 pub struct Founding {
     /// Makes this lineage differ from every other of the same founder.
     pub nonce: u64,
-    /// Of the initial parameters and zero momentum.
+    /// Of the initial parameters and an optimizer that has seen nothing.
     pub state_root: Digest,
 }
 

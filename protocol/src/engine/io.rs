@@ -6,6 +6,7 @@ use crate::certificate::Split;
 use crate::difference::Difference;
 use crate::evidence::Contradiction;
 use crate::message::{Awaits, Certificate, Evidence, Phase};
+use crate::outer::Rule;
 use crate::record::{Measured, Record, Span};
 use crate::run::{Codec, Minority};
 use crate::{Digest, NodeId};
@@ -156,7 +157,7 @@ pub enum Output {
     Abandon { key: AttemptKey },
     /// Compute the state after the outer step with the update of this digest, which the attempt's reduction or a
     /// `Fetched` has brought; answer with `Applied` or `NotApplied`. Two results of one attempt differ in it.
-    Speculate { key: AttemptKey, update: Digest, outer_lr: f64, momentum: f64 },
+    Speculate { key: AttemptKey, update: Digest, rule: Rule },
     /// Write, synced, in one batch: what this node is about to sign, and the candidate that it speaks of (with the
     /// attempt's update). Answer with `Durable`.
     Persist { token: PersistToken, register: Register, candidate: Option<Candidate> },

@@ -8,6 +8,7 @@ use super::io::{Merge, Notice, Output};
 use super::round::{Round, Training};
 use super::succession::merging;
 use crate::difference::Difference;
+use crate::run::SyncMode;
 use crate::{Digest, NodeId};
 
 /// A contribution with a difference mixed into it, which stands for one round.
@@ -21,8 +22,11 @@ pub(super) struct Mixed {
 }
 
 impl Engine {
-    /// The driver holds this difference, in place of any before.
+    /// The driver holds this difference, in place of any before. Where gradients are averaged it is of no use.
     pub(super) fn hold_difference(&mut self, difference: Difference) {
+        if self.spec.sync.mode == SyncMode::EveryStep {
+            return self.out.push(Output::DropDifference { lineage: difference.lineage });
+        }
         self.difference = Some(difference);
         self.heed_merged();
     }

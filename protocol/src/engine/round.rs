@@ -10,7 +10,9 @@ use super::io::{AttemptKey, Finish, Output, PersistToken};
 use super::merging::Mixed;
 use super::succession::{self, SignedReady};
 use crate::message::{Certificate, Leave, Message, Ready};
+use crate::plant::{Plant, planted};
 use crate::record::{Measured, Record};
+use crate::run::SyncMode;
 use crate::{Digest, NodeId, wire};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -126,6 +128,8 @@ pub(super) struct Work {
 #[derive(Clone, Debug)]
 pub(super) struct Contribution {
     pub start: u64,
+    /// The record that made the state that it was trained from.
+    pub base: Digest,
     pub work: Work,
     /// With a difference mixed into it.
     pub mixed: Option<Mixed>,
@@ -237,7 +241,7 @@ impl Engine {
             return;
         }
         let Some(lease) = head.record.lease_of(&self.me) else { return };
-        self.contribution = Some(Contribution { start: lease.start, work, mixed: None, ready: None });
+        self.contribution = Some(Contribution { start: lease.start, base, work, mixed: None, ready: None });
         let place = (head.record.lineage, number, base);
         if self.offered.contains(&place) {
             // As after another lineage that came to nothing. What was offered here before is lost: a new start, since two
@@ -250,14 +254,17 @@ impl Engine {
     }
 
     /// Says READY with the contribution that is at hand, if it used this round's lease. One that a COMMIT left out is
-    /// offered again, in place of a new one: its lease was kept for it.
+    /// offered again, in place of a new one: its lease was kept for it. But a gradient holds where it was taken only: with
+    /// another base its lease is trained on anew.
     pub(super) fn offer(&mut self) {
         let statements = self.statements();
         let rtts = self.rtts();
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
-        let Some(Contribution { start, work, mixed, ready: said }) = self.contribution.clone() else { return };
+        let Some(Contribution { start, base, work, mixed, ready: said }) = self.contribution.clone() else { return };
         let fits = head.record.lease_of(&self.me).is_some_and(|l| l.start == start && work.samples <= l.count);
-        if !fits || work.steps > head.record.next.inner_steps {
+        let every_step = self.spec.sync.mode == SyncMode::EveryStep;
+        let stale = every_step && base != round.base && !planted!(Plant::StaleGradient);
+        if !fits || stale || work.steps > head.record.next.inner_steps {
             self.contribution = None;
             return;
         }

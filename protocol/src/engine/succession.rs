@@ -7,7 +7,7 @@ use crate::limits::VOTERS_MAX;
 use crate::message::Ready;
 use crate::plant::{Plant, planted};
 use crate::record::{Contributor, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
-use crate::run::RunSpec;
+use crate::run::{RunSpec, SyncMode};
 use crate::{Digest, NodeId, ring};
 use turnover::{Seat, Turnover};
 
@@ -85,7 +85,7 @@ pub fn commit(
     let ascend = contributions.windows(2).all(|pair| pair[0].member < pair[1].member);
     let merging = contributions.iter().filter_map(|c| Some((c.member, c.ready.merges?)));
     let rivals = !merging::rivals(&parent_digest, merging).is_empty();
-    if contributions.is_empty() || !ascend || rivals || !contributions.iter().all(|c| fits(parent, c)) {
+    if contributions.is_empty() || !ascend || rivals || !contributions.iter().all(|c| fits(spec.sync.mode, parent, c)) {
         return None;
     }
     let tokens = contributions.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.ready.tokens))?;
@@ -220,11 +220,11 @@ fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
 
 /// Whether a contribution was trained on a beginning of its member's lease, in steps of the round, and merges only what
 /// it may.
-fn fits(parent: &Record, contribution: &SignedReady) -> bool {
+fn fits(mode: SyncMode, parent: &Record, contribution: &SignedReady) -> bool {
     let ready = &contribution.ready;
     let inside = |lease: &Span| ready.start == lease.start && (1..=lease.count).contains(&ready.samples);
     let steps = (1..=parent.next.inner_steps).contains(&ready.steps);
-    let merges = merging::allowed(parent, &contribution.member, ready);
+    let merges = merging::allowed(mode, parent, &contribution.member, ready);
     steps && merges && ready.tokens > 0 && parent.lease_of(&contribution.member).is_some_and(inside)
 }
 

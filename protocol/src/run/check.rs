@@ -1,6 +1,6 @@
 //! Bounds of a run's values, each with its reason.
 
-use super::{AdmissionMode, Codec, EngineKind, RunSpec};
+use super::{AdmissionMode, Codec, EngineKind, OuterSpec, RunSpec, SyncMode, SyncSpec};
 use crate::codec::topk::TOPK_BLOCK;
 use crate::limits::{
     ALLOWED_MAX, INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, PARAMETERS_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX,
@@ -129,7 +129,19 @@ impl RunSpec {
 
 impl RunSpec {
     fn check_sync(&self, check: &mut Check) {
-        let (codec, engine) = (self.sync.codec, self.sync.engine);
+        let SyncSpec { mode, codec, engine } = self.sync.clone();
+        if mode == SyncMode::EveryStep {
+            let must =
+                "1 with sync.mode = \"every-step\": gradients are averaged at each step; inner.accumulate makes a \
+                        step longer"
+                    .to_owned();
+            check.holds(self.inner.steps == 1, "inner.steps", self.inner.steps, must);
+            let must =
+                "left out: outer means nothing with sync.mode = \"every-step\", where AdamW ([inner]) applies the \
+                        average"
+                    .to_owned();
+            check.holds(self.outer == OuterSpec::unused(), "outer", "set", must);
+        }
         let must = format!(
             "\"owners\" with sync.codec = \"{}\": a ring would encode each sum anew at every hop, and lose more at each",
             codec.name()

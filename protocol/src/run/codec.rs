@@ -1,4 +1,4 @@
-//! Which codec, and which engine: how a round's updates travel.
+//! Which codec, which engine and how often: how updates travel.
 
 use crate::limits::TOPK_K_MAX;
 use crate::wire::number::numbered;
@@ -123,3 +123,25 @@ pub enum EngineKind {
 }
 
 numbered!(EngineKind, "engine", { Ring = "ring", Owners = "owners" });
+
+/// What a record averages, and so how often members talk. The numbers are on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SyncMode {
+    /// What members have learned in some inner steps of their own; an outer step with Nesterov momentum applies the mean.
+    Rounds = 1,
+    /// The gradient of one step; AdamW applies the mean, as if one machine had trained on all samples.
+    EveryStep = 2,
+}
+
+numbered!(SyncMode, "mode", { Rounds = "rounds", EveryStep = "every-step" });
+
+impl SyncMode {
+    /// Vectors of the canonical state: theta and the moments of what applies an update (`outer`).
+    pub const fn vectors(self) -> u8 {
+        match self {
+            Self::Rounds => 2,
+            Self::EveryStep => 3,
+        }
+    }
+}

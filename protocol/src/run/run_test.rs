@@ -59,7 +59,7 @@ fn the_policy_of_a_minority_takes_effect_in_time() {
 #[test]
 fn strong_codecs_need_owners_and_top_k_a_long_run() {
     let sync = |codec, engine, rounds, tokens| {
-        keys(|s| (s.sync, s.budget) = (SyncSpec { codec, engine }, Budget { rounds, tokens }))
+        keys(|s| (s.sync, s.budget) = (SyncSpec { mode: SyncMode::Rounds, codec, engine }, Budget { rounds, tokens }))
     };
     for codec in [Codec::Bf16, Codec::Int8] {
         for engine in [EngineKind::Ring, EngineKind::Owners] {
@@ -79,9 +79,23 @@ fn strong_codecs_need_owners_and_top_k_a_long_run() {
     assert_eq!(topk(64, 2000, 1279 * 30_720), ["sync.codec"], "the nearer bound counts");
     assert_eq!(sync(Codec::TopK { k: 64 }, EngineKind::Ring, 0, 0), ["sync.engine"]);
     let mut spec = spec();
-    spec.sync = SyncSpec { codec: Codec::TopK { k: 64 }, engine: EngineKind::Owners };
+    spec.sync = SyncSpec { mode: SyncMode::Rounds, codec: Codec::TopK { k: 64 }, engine: EngineKind::Owners };
     let said = spec.validate().unwrap_err().to_string();
     assert!(said.contains("at least 1280 rounds instead of at most 100") && said.contains("every 64 rounds"), "{said}");
+}
+
+#[test]
+fn every_step_has_one_step_and_no_outer_optimizer() {
+    let every_step = |steps, outer: OuterSpec| {
+        keys(|s| (s.sync.mode, s.inner.steps, s.outer) = (SyncMode::EveryStep, steps, outer.clone()))
+    };
+    assert_eq!(every_step(1, OuterSpec::unused()), [""; 0]);
+    assert_eq!(every_step(2, OuterSpec::unused()), ["inner.steps"]);
+    assert_eq!(every_step(1, spec().outer), ["outer"]);
+    let mut spec = spec();
+    (spec.sync.mode, spec.inner.steps) = (SyncMode::EveryStep, 2);
+    let said = spec.validate().unwrap_err().to_string();
+    assert!(said.contains("gradients are averaged at each step") && said.contains("outer means nothing"), "{said}");
 }
 
 #[test]
@@ -89,7 +103,7 @@ fn a_codec_takes_its_number_and_top_k_its_k() {
     let mut spec = spec();
     spec.budget.rounds = 0;
     let plain = crate::wire::encode_spec(&spec);
-    spec.sync = SyncSpec { codec: Codec::TopK { k: 0x0123 }, engine: EngineKind::Owners };
+    spec.sync = SyncSpec { mode: SyncMode::Rounds, codec: Codec::TopK { k: 0x0123 }, engine: EngineKind::Owners };
     let topk = crate::wire::encode_spec(&spec);
     assert_eq!(topk.len(), plain.len() + 2);
     let at = plain.iter().zip(&topk).position(|(a, b)| a != b).unwrap();
@@ -144,7 +158,7 @@ fn differences_name_keys_and_match_the_digest() {
     assert_eq!(here.digest(), there.digest());
     there.creator = None;
     there.inner.lr = 2e-3;
-    there.sync = SyncSpec { codec: Codec::Bf16, engine: EngineKind::Owners };
+    there.sync = SyncSpec { mode: SyncMode::EveryStep, codec: Codec::Bf16, engine: EngineKind::Owners };
     there.outer.lr.pop();
     there.partition = PartitionSpec { minority: Minority::Wait, grace_ms: 5_000 };
     there.admission = AdmissionSpec { mode: AdmissionMode::List, allow: vec![NodeId([1; 32])] };
@@ -154,10 +168,11 @@ fn differences_name_keys_and_match_the_digest() {
     let admission = ["admission.mode", "admission.allow"];
     assert_eq!(
         keys,
-        [&["creator", "inner.lr", "outer.lr", "sync.codec", "sync.engine"][..], &partition, &admission].concat()
+        [&["creator", "inner.lr", "outer.lr", "sync.mode", "sync.codec", "sync.engine"][..], &partition, &admission]
+            .concat()
     );
     assert_eq!(differences[1], "inner.lr: 0.001 here, 0.002 there");
-    assert_eq!(differences[5], "partition.minority: fork here, wait there");
+    assert_eq!(differences[6], "partition.minority: fork here, wait there");
     assert_ne!(here.digest(), there.digest());
 }
 
@@ -187,6 +202,11 @@ fn choices_have_names_and_numbers() {
     assert_eq!("ring".parse(), Ok(EngineKind::Ring));
     assert_eq!("rings".parse::<EngineKind>().unwrap_err(), "no such engine, use one of: ring, owners");
     assert_eq!(EngineKind::ALL.iter().map(|engine| engine.number()).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(
+        SyncMode::ALL.iter().map(|mode| (mode.number(), mode.name())).collect::<Vec<_>>(),
+        [(1, "rounds"), (2, "every-step")]
+    );
+    assert_eq!(SyncMode::ALL.iter().map(|mode| mode.vectors()).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(Minority::ALL.iter().map(|policy| policy.name()).collect::<Vec<_>>(), ["fork", "wait", "halt"]);
     assert_eq!(AdmissionMode::ALL.iter().map(|mode| mode.number()).collect::<Vec<_>>(), [1, 2, 3]);
 }

@@ -9,6 +9,7 @@ use super::{MS, SECOND};
 use crate::engine::io::{AttemptKey, Contribution, Finish, Input, Notice, Output, PersistToken, Refusal};
 use crate::engine::{Candidate, Register};
 use crate::message::Certificate;
+use crate::outer::Rule;
 use crate::plant::{Plant, planted};
 use crate::record::{Measured, Record, Span};
 use crate::{Digest, NodeId, update};
@@ -30,9 +31,7 @@ impl World {
             Output::Merge { round, base, tokens, merge } => self.mix(node, (round, base), tokens, merge),
             Output::DropDifference { lineage } => self.drop_difference(node, &lineage),
             Output::Abandon { key } => self.abandon(node, key),
-            Output::Speculate { key, update, outer_lr, momentum } => {
-                self.speculate(node, (key, update), outer_lr, momentum);
-            }
+            Output::Speculate { key, update, rule } => self.speculate(node, (key, update), &rule),
             Output::Persist { token, register, candidate } => self.persist(node, token, register, candidate),
             Output::Commit { token, key, record, certificate, mine } => {
                 self.commit(node, token, key, (record, certificate), mine);
@@ -40,7 +39,7 @@ impl World {
             Output::VerifyState => self.schedule_own(20_000, node, Event::Verified),
             Output::Fetch { key, record, sources } => self.fetch(node, key, record, &sources),
             Output::Found { token, record } => {
-                let (link, state) = (Link::new(record, None), State::initial());
+                let (link, state) = (Link::new(record, None), State::initial(self.spec.sync.mode));
                 let (head, held) = (link.clone(), Rc::clone(&state));
                 self.process(node, |process| (process.head, process.state) = (Some(head), held));
                 self.write(node, token, Write::Found { link, state });
@@ -101,6 +100,10 @@ impl World {
         let step = self.nodes[node].step;
         let after = self.random.between(step / 2, step * 2);
         self.observe(&Observed::Training { node, base, lease });
+        let held = self.nodes[node].process.as_ref().and_then(|process| process.offer.as_ref());
+        if held.is_some_and(|offer| offer.left_out && offer.span.start == lease.start) {
+            self.marks.hit("gradient left out and taken anew");
+        }
         let mut started = None;
         self.process(node, |process| {
             let job = process.job();
@@ -144,7 +147,7 @@ impl World {
         let tokens = span.count * u64::from(self.spec.model.seq_len);
         let norm_bits = trainer::norm(&vector).to_bits();
         let measured = Measured { step_us: pace as u32, upload_kbps: 0, reduce_us: 0, norm_bits };
-        let offer = Offer { payload, vector, span, tokens, left_out: false };
+        let offer = Offer { payload, vector, span, tokens, base: training.base, left_out: false };
         self.observe(&Observed::Trained { node, base: training.base, offer: &offer });
         self.process(node, |process| process.offer = Some(offer));
         let (samples, base, loss_q16) = (span.count, training.base, 3 << 16);
@@ -240,20 +243,14 @@ impl World {
     }
 
     /// The state after the outer step, on a copy.
-    fn stepped(
-        &self,
-        node: usize,
-        (key, update): (&AttemptKey, &Digest),
-        outer_lr: f64,
-        momentum: f64,
-    ) -> Option<Rc<State>> {
+    fn stepped(&self, node: usize, (key, update): (&AttemptKey, &Digest), rule: &Rule) -> Option<Rc<State>> {
         let process = self.nodes[node].process.as_ref()?;
         let bytes = process.update(&self.nodes[node].disk, key, update)?;
         let group = self.reductions.0.get(key).filter(|group| group.contributions.len() > 1);
         if let Some(group) = group.filter(|_| planted!(Plant::ApplyUnencoded)) {
-            return process.state.step_by(&group.unencoded, outer_lr, momentum);
+            return process.state.step_by(&group.unencoded, rule);
         }
-        process.state.step(self.spec.sync.codec, &bytes, outer_lr, momentum)
+        process.state.step(self.spec.sync.codec, &bytes, rule)
     }
 
     /// The root of the state at hand.
@@ -263,8 +260,8 @@ impl World {
         }
     }
 
-    fn speculate(&mut self, node: usize, (key, update): (AttemptKey, Digest), outer_lr: f64, momentum: f64) {
-        let Some(state) = self.stepped(node, (&key, &update), outer_lr, momentum) else {
+    fn speculate(&mut self, node: usize, (key, update): (AttemptKey, Digest), rule: &Rule) {
+        let Some(state) = self.stepped(node, (&key, &update), rule) else {
             return self.violate("S10 attempt isolation", format!("node {node} has no update of {key:?} to apply"));
         };
         self.process(node, |process| drop(process.speculated.insert((key, update), state)));
@@ -313,11 +310,12 @@ impl World {
         let update = link.record.update;
         let known = self.nodes[node].process.as_ref().and_then(|p| p.speculated.get(&(key?, update)).cloned());
         let computed = key.is_none() || known.is_some();
-        let (lr, momentum) = trainer::outer_of(&self.spec.outer, link.record.contributors.len());
+        let parent = self.nodes[node].process.as_ref().and_then(|process| process.head.as_ref());
+        let rule = parent.map(|parent| Rule::of(&self.spec, &parent.record, link.record.contributors.len()));
         // After a restart the step has not been computed by this process.
         let state = match key {
             None => self.nodes[node].process.as_ref().map(|process| Rc::clone(&process.state)),
-            Some(key) => known.or_else(|| self.stepped(node, (&key, &update), lr, momentum)),
+            Some(key) => known.or_else(|| self.stepped(node, (&key, &update), rule.as_ref()?)),
         };
         let damaged = self.nodes[node].process.as_ref().is_some_and(|process| process.damaged);
         let sound = state.as_ref().is_some_and(|state| state.root == link.record.state_root);
@@ -330,10 +328,10 @@ impl World {
             return self
                 .violate("S8 exact result", format!("node {node} commits {:?} without its update", link.digest));
         };
-        if let Some(twice) = key.filter(|_| planted!(Plant::ApplyTwice)) {
+        if let Some((twice, rule)) = key.filter(|_| planted!(Plant::ApplyTwice)).zip(rule) {
             let process = self.nodes[node].process.as_ref();
             let bytes = process.and_then(|process| process.update(&self.nodes[node].disk, &twice, &update));
-            state = bytes.and_then(|b| state.step(self.spec.sync.codec, &b, lr, momentum)).unwrap_or(state);
+            state = bytes.and_then(|b| state.step(self.spec.sync.codec, &b, &rule)).unwrap_or(state);
         }
         if key.is_some() && !computed && !sound && self.tainted.contains(&link.digest) {
             // Decided from a damaged state by nobody but nodes that had one, and that state died with its process: no

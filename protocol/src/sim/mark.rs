@@ -36,6 +36,7 @@ pub const MARKS: &[&str] = &[
     "new incarnation",
     "contribution left out and offered again",
     "cut short",
+    "gradient left out and taken anew",
     "member joined",
     "member joined by a limited ticket",
     "admission revoked",

@@ -227,7 +227,7 @@ fn gather(world: &mut World, nodes: usize) -> bool {
 
 /// Starts nodes that have all been members of one flock, and waits until all contribute.
 fn wake(world: &mut World, nodes: usize) -> bool {
-    let state = State::initial();
+    let state = State::initial(world.spec.sync.mode);
     let Some(record) = flock(world, state.root).filter(|record| record.validate_shape().is_ok()) else { return false };
     let link = Link::new(record, None);
     for node in 0..nodes {

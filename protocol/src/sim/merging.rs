@@ -9,6 +9,7 @@ use super::world::{Event, World};
 use crate::Digest;
 use crate::difference::{self, Difference, Mix, Origin};
 use crate::engine::io::{Input, Merge};
+use crate::run::SyncMode;
 use crate::update;
 use std::rc::Rc;
 
@@ -23,6 +24,9 @@ pub struct Kept {
 impl World {
     /// A node is about to leave its lineage for another: keeps what there is to keep of it.
     pub(super) fn keep_difference(&mut self, node: usize) {
+        if self.spec.sync.mode == SyncMode::EveryStep {
+            return;
+        }
         let (me, disk) = (self.nodes[node].id, &mut self.nodes[node].disk);
         let Some((last, state)) = disk.head().cloned().zip(disk.state.clone()) else { return };
         let base = disk.base.take_if(|(record, _)| record.lineage == last.record.lineage);
@@ -30,10 +34,10 @@ impl World {
         let Ok((difference, origin)) = difference::of_lineage(&last.record, fork, &me) else { return };
         let from = match (origin, &base) {
             (Origin::Fork, Some((_, state))) => Rc::clone(state),
-            _ => State::initial(),
+            _ => State::initial(SyncMode::Rounds),
         };
-        let mut vector = from.theta.clone();
-        let norm = difference::subtract(&mut vector, &state.theta).sqrt();
+        let mut vector = from.vectors.theta.clone();
+        let norm = difference::subtract(&mut vector, &state.vectors.theta).sqrt();
         let newer = |kept: &Kept| {
             let (known, new) = (&kept.difference, &difference);
             known.lineage == new.lineage || known.tokens < new.tokens

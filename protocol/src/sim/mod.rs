@@ -37,18 +37,22 @@ mod writes;
 use crate::Digest;
 use crate::run::{
     AdmissionMode, AdmissionSpec, Budget, DataSpec, EngineKind, InnerSpec, ModelSpec, OuterSpec, PartitionSpec,
-    RunSpec, SyncSpec,
+    RunSpec, SyncMode, SyncSpec,
 };
 use options::Options;
 
 /// Microseconds.
 pub const MS: u64 = 1_000;
 pub const SECOND: u64 = 1_000_000;
-/// Inner steps of a round in every simulated run.
+/// Inner steps of a round, but for runs that average each step.
 pub const STEPS: u32 = 4;
 
 /// A run whose rounds are short.
 pub fn specification(options: &Options) -> RunSpec {
+    let (steps, outer) = match options.mode {
+        SyncMode::Rounds => (STEPS, OuterSpec { lr: vec![(1, 0.9), (2, 0.8), (4, 0.7)], momentum: 0.9 }),
+        SyncMode::EveryStep => (1, OuterSpec::unused()),
+    };
     RunSpec {
         name: "sim".to_owned(),
         seed: 1,
@@ -67,7 +71,7 @@ pub fn specification(options: &Options) -> RunSpec {
         },
         data: DataSpec { manifest: Digest([1; 32]), tokenizer: Digest([2; 32]) },
         inner: InnerSpec {
-            steps: STEPS,
+            steps,
             batch: 2,
             accumulate: 1,
             lr: 1e-3,
@@ -79,8 +83,8 @@ pub fn specification(options: &Options) -> RunSpec {
             weight_decay: 0.1,
             clip: 1.0,
         },
-        outer: OuterSpec { lr: vec![(1, 0.9), (2, 0.8), (4, 0.7)], momentum: 0.9 },
-        sync: SyncSpec { codec: options.codec, engine: EngineKind::Ring },
+        outer,
+        sync: SyncSpec { mode: options.mode, codec: options.codec, engine: EngineKind::Ring },
         partition: PartitionSpec { minority: options.policy, grace_ms: (options.grace / MS) as u32 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: options.rounds, tokens: 0 },

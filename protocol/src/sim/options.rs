@@ -2,7 +2,7 @@
 
 use super::random::Random;
 use super::{MS, SECOND};
-use crate::run::{AdmissionMode, Codec, Minority};
+use crate::run::{AdmissionMode, Codec, Minority, SyncMode};
 use std::fmt;
 
 /// Options of one history. Each kind of fault is on with a probability of one half.
@@ -16,6 +16,7 @@ pub struct Options {
     pub policy: Minority,
     pub grace: u64,
     pub codec: Codec,
+    pub mode: SyncMode,
     pub ed25519: bool,
     pub admission: AdmissionMode,
     /// The run's creator revokes tickets and identities.
@@ -95,6 +96,9 @@ impl Options {
         };
         options.policy = random.pick(&[Minority::Fork, Minority::Wait, Minority::Halt]).unwrap_or(Minority::Fork);
         options.codec = random.pick(&[Codec::Int8, Codec::Bf16]).unwrap_or(Codec::Int8);
+        if Random::new(seed, "mode").chance(20) {
+            options.mode = SyncMode::EveryStep;
+        }
         options.ed25519 = seed % 100 == 7;
         options.first = random.between(1, nodes as u64) as usize;
         options.founders = if random.chance(15) { random.between(1, nodes.min(3) as u64) as usize } else { 1 };
@@ -129,6 +133,7 @@ impl Options {
         *self = Self {
             policy: random.pick(&[Minority::Wait, Minority::Wait, Minority::Fork]).unwrap_or(Minority::Wait),
             codec: self.codec,
+            mode: self.mode,
             ed25519: self.ed25519,
             replays: self.replays,
             slow_disks: self.slow_disks,
@@ -150,6 +155,7 @@ impl Options {
         let nodes = random.between(2, 5) as usize;
         *self = Self {
             codec: self.codec,
+            mode: self.mode,
             ed25519: self.ed25519,
             crashes: self.crashes,
             wipes: self.wipes,
@@ -173,6 +179,7 @@ impl Options {
             policy: Minority::Fork,
             grace: 10 * SECOND,
             codec: Codec::Int8,
+            mode: SyncMode::Rounds,
             ed25519: false,
             admission: AdmissionMode::Open,
             revocations: false,
@@ -249,9 +256,13 @@ impl Options {
 impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on: Vec<&str> = self.switches().iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
-        let Self { nodes, first, founders, policy, codec, ed25519, admission, rounds, liars, loss, .. } = self;
+        let Self { nodes, first, founders, policy, codec, mode, ed25519, admission, rounds, liars, loss, .. } = self;
         write!(f, "nodes {nodes} (first {first}, founders {founders}, liars {liars}), minority {policy} after ")?;
-        write!(f, "{} s, {codec}, ed25519 {ed25519}, admission {admission}, rounds {rounds}, ", self.grace / SECOND)?;
+        write!(
+            f,
+            "{} s, {mode}, {codec}, ed25519 {ed25519}, admission {admission}, rounds {rounds}, ",
+            self.grace / SECOND
+        )?;
         write!(f, "a fault each {} ms for {} s, ", self.every / MS, self.duration / SECOND)?;
         write!(f, "delay {} ms, {} KiB/s, loss {loss} %: {}", self.delay / MS, self.capacity >> 10, on.join(" "))
     }

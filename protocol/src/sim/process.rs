@@ -49,7 +49,9 @@ pub struct Offer {
     pub vector: Rc<Vec<f32>>,
     pub span: Span,
     pub tokens: u64,
-    /// By a commit: it is to be offered again.
+    /// The record whose state it was trained from.
+    pub base: Digest,
+    /// By a commit: it is to be offered again, or in `every-step` its lease to be trained on anew.
     pub left_out: bool,
 }
 
@@ -131,7 +133,7 @@ impl Node {
             candidates: self.disk.candidates.iter().map(|held| (*held.candidate).clone()).collect(),
             evidence: self.disk.evidence.values().cloned().collect(),
         });
-        let initial = State::initial();
+        let initial = State::initial(spec.sync.mode);
         let found = found.then_some(Founding { nonce: self.starts, state_root: initial.root });
         let config = EngineConfig {
             signer: keys.signer(index),

@@ -2,19 +2,19 @@
 //! codecs, the real outer step and the real state root.
 
 use crate::engine::io::Contribution;
+use crate::outer::Rule;
 use crate::record::Span;
-use crate::run::{Codec, OuterSpec};
-use crate::{Digest, NodeId, outer, state, update};
+use crate::run::{Codec, SyncMode};
+use crate::{Digest, NodeId, state, update};
 use std::rc::Rc;
 
 /// Numbers of the model: more than one block of int8.
 pub const ELEMENTS: usize = 272;
 
-/// Parameters and outer momentum.
+/// The canonical state.
 #[derive(Debug)]
 pub struct State {
-    pub theta: Vec<f32>,
-    pub momentum: Vec<f32>,
+    pub vectors: state::State,
     pub root: Digest,
 }
 
@@ -23,39 +23,38 @@ fn schema() -> Digest {
 }
 
 impl State {
-    pub fn new(theta: Vec<f32>, momentum: Vec<f32>) -> Rc<Self> {
-        let manifest = state::manifest_of(schema(), &theta, &momentum);
+    pub fn new(vectors: state::State) -> Rc<Self> {
+        let manifest = vectors.manifest(schema());
         let root = manifest.map_or(Digest::default(), |manifest| state::root(&manifest));
-        Rc::new(Self { theta, momentum, root })
+        Rc::new(Self { vectors, root })
     }
 
     /// What every founder begins with.
-    pub fn initial() -> Rc<Self> {
+    pub fn initial(mode: SyncMode) -> Rc<Self> {
         let theta = (0..ELEMENTS).map(|i| ((i * 37 % 101) as f32 - 50.0) / 100.0).collect();
-        Self::new(theta, vec![0.0; ELEMENTS])
+        Self::new(state::State::initial(theta, mode))
     }
 
     /// The state after the outer step with an encoded update; None if the update is none or the state is lost.
-    pub fn step(&self, codec: Codec, update: &[u8], outer_lr: f64, momentum: f64) -> Option<Rc<Self>> {
+    pub fn step(&self, codec: Codec, update: &[u8], rule: &Rule) -> Option<Rc<Self>> {
         let mut decoded = vec![0.0; ELEMENTS];
         update::decode(codec, update, &mut decoded).ok()?;
-        self.step_by(&decoded, outer_lr, momentum)
+        self.step_by(&decoded, rule)
     }
 
     /// The same with an update that was never encoded.
-    pub fn step_by(&self, update: &[f32], outer_lr: f64, momentum: f64) -> Option<Rc<Self>> {
-        let (mut theta, mut m) = (self.theta.clone(), self.momentum.clone());
-        let finite = outer::nesterov(&mut theta, &mut m, update, outer_lr as f32, momentum as f32);
-        finite.then(|| Self::new(theta, m))
+    pub fn step_by(&self, update: &[f32], rule: &Rule) -> Option<Rc<Self>> {
+        let mut vectors = self.vectors.clone();
+        rule.apply(&mut vectors, update).then(|| Self::new(vectors))
     }
 
     /// One bit off.
     pub fn damaged(&self) -> Rc<Self> {
-        let mut theta = self.theta.clone();
-        if let Some(first) = theta.first_mut() {
+        let mut vectors = self.vectors.clone();
+        if let Some(first) = vectors.theta.first_mut() {
             *first = f32::from_bits(first.to_bits() ^ 1);
         }
-        Self::new(theta, self.momentum.clone())
+        Self::new(vectors)
     }
 }
 
@@ -67,7 +66,7 @@ pub fn pseudo_gradient(base: &State, member: &NodeId, span: Span) -> Vec<f32> {
     hasher.finalize_xof().fill(&mut bytes);
     let number = |pair: &[u8; 2]| f32::from(i16::from_le_bytes(*pair)) / 32_768.0;
     let noise = bytes.as_chunks::<2>().0.iter().map(number);
-    noise.zip(&base.theta).map(|(noise, theta)| 0.05 * theta + 0.01 * noise).collect()
+    noise.zip(&base.vectors.theta).map(|(noise, theta)| 0.05 * theta + 0.01 * noise).collect()
 }
 
 pub fn norm(delta: &[f32]) -> f32 {
@@ -100,9 +99,4 @@ fn weighted(members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Vec<Vec<f32>>
         part
     };
     members.iter().zip(vectors).map(part).collect()
-}
-
-/// The outer step that a record of so many contributors takes.
-pub fn outer_of(outer: &OuterSpec, contributors: usize) -> (f64, f64) {
-    (outer.lr_for(contributors), outer.momentum)
 }

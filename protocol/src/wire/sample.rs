@@ -13,7 +13,7 @@ use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, 
 use crate::run::{
     AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec, OuterSpec,
 };
-use crate::run::{PartitionSpec, RunSpec, SyncSpec};
+use crate::run::{PartitionSpec, RunSpec, SyncMode, SyncSpec};
 use crate::{Digest, NodeId};
 
 pub fn digest(fill: u8) -> Digest {
@@ -60,7 +60,7 @@ pub fn spec() -> RunSpec {
             clip: 1.0,
         },
         outer: OuterSpec { lr: vec![(1, 0.9), (4, 0.7)], momentum: 0.9 },
-        sync: SyncSpec { codec: Codec::Int8, engine: EngineKind::Ring },
+        sync: SyncSpec { mode: SyncMode::Rounds, codec: Codec::Int8, engine: EngineKind::Ring },
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 100, tokens: 0 },

@@ -303,7 +303,7 @@ impl Bench {
             start: lease.start,
             samples: lease.count,
             tokens: lease.count * 4,
-            steps: 2,
+            steps: record.next.inner_steps.min(2),
             loss_q16: 1,
             payload: digest(member),
             measured: Measured { step_us: 1_000, norm_bits: self.norm.to_bits(), ..Measured::default() },

@@ -5,7 +5,7 @@ use starling_protocol::message::Stamp;
 use starling_protocol::record::{Member, NextRound, Record, RecordKind, Role, Span};
 use starling_protocol::run::{
     AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec, OuterSpec,
-    PartitionSpec, RunSpec, SyncSpec,
+    PartitionSpec, RunSpec, SyncMode, SyncSpec,
 };
 use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier};
 
@@ -83,7 +83,7 @@ pub fn spec() -> RunSpec {
             clip: 1.0,
         },
         outer: OuterSpec { lr: vec![(1, 0.9)], momentum: 0.9 },
-        sync: SyncSpec { codec: Codec::Bf16, engine: EngineKind::Ring },
+        sync: SyncSpec { mode: SyncMode::Rounds, codec: Codec::Bf16, engine: EngineKind::Ring },
         partition: PartitionSpec { minority: Minority::Wait, grace_ms: 60_000 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 0, tokens: 0 },

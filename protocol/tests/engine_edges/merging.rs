@@ -1,10 +1,11 @@
 //! What a lineage that gave way has learned: when it is offered, and what of others' offers is refused.
 
 use crate::bench::{Bench, commits, refusals, sent};
-use crate::fixture::{digest, id};
+use crate::fixture::{digest, id, spec, voters};
 use starling_protocol::difference::Difference;
 use starling_protocol::engine::io::{Input, Merge, Notice, Output, Refusal};
 use starling_protocol::message::{Message, Ready};
+use starling_protocol::run::{OuterSpec, SyncMode};
 
 /// The lineage that gave way.
 const LOSER: u8 = 0x44;
@@ -118,6 +119,21 @@ fn what_may_not_be_merged_is_refused_by_name() {
     let mut itself = bench();
     let message = merging(&itself, itself.record().lineage, 1);
     assert_eq!(refusals(&itself.say(2, &message)), refusal);
+}
+
+#[test]
+fn nothing_is_merged_where_every_step_is_averaged() {
+    let mut spec = spec();
+    (spec.sync.mode, spec.inner.steps, spec.outer) = (SyncMode::EveryStep, 1, OuterSpec::unused());
+    let mut bench = Bench::flock_of(spec, &voters(4));
+    bench.norm = 2.0;
+    bench.commit();
+    assert!(bench.record().next.merge_tokens > 0, "its record would allow it");
+    let outputs = bench.feed(difference(1_000, 0));
+    assert_eq!(outputs, [Output::DropDifference { lineage: digest(LOSER) }]);
+    let ready = Ready { merges: Some(digest(LOSER)), merged_tokens: 1, ..bench.ready(2) };
+    let refusal = [&Refusal::Malformed { what: "ready that merges what it may not" }];
+    assert_eq!(refusals(&bench.say(2, &Message::Ready(ready))), refusal);
 }
 
 #[test]

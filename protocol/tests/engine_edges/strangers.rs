@@ -5,6 +5,7 @@ use starling_protocol::engine::io::{Finish, Input, Notice, Output, Refusal};
 use starling_protocol::engine::{MemberState, PEERS_MAX};
 use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{Hello, Join, Leave, Message, Phase, Ready};
+use starling_protocol::outer::Rule;
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, wire};
 
@@ -139,7 +140,10 @@ fn a_joiner_that_holds_the_state_is_named_in_the_next_record() {
     let (key, members, codec) = reduce.expect("a flock of one needs nobody to begin");
     assert_eq!((members, codec), (1, Codec::Bf16));
     let outputs = bench.feed(Input::Reduced { key, update: Digest([9; 32]) });
-    assert!(matches!(outputs[0], Output::Speculate { outer_lr: 0.9, momentum: 0.9, .. }), "{outputs:?}");
+    assert!(
+        matches!(outputs[0], Output::Speculate { rule: Rule::Nesterov { lr: 0.9, momentum: 0.9 }, .. }),
+        "{outputs:?}"
+    );
     let outputs = bench.feed(Input::Applied { key, update: Digest([9; 32]), state_root: Digest([10; 32]) });
     let [next] = commits(&outputs)[..] else { panic!("{outputs:?}") };
     assert_eq!(next.members().collect::<Vec<_>>(), [id(ME), id(2)]);

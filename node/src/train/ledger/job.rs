@@ -6,6 +6,7 @@ use starling_protocol::difference::Difference;
 use starling_protocol::engine::io::{AttemptKey, PersistToken};
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::message::{Certificate, Evidence};
+use starling_protocol::outer::Rule;
 use starling_protocol::record::Record;
 use starling_protocol::{Digest, NodeId};
 use std::path::PathBuf;
@@ -26,8 +27,7 @@ pub enum Job {
         key: AttemptKey,
         update: Digest,
         at_hand: Option<Update>,
-        lr: f64,
-        momentum: f64,
+        rule: Rule,
     },
     /// Write what the node is about to sign, and the candidate that it speaks of. The update may be at hand with the
     /// driver; otherwise it is one that was speculated on, or on disk.

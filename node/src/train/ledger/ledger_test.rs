@@ -1,5 +1,7 @@
 use super::*;
 use crate::train::sample_test::{chain, genesis, spec};
+use starling_protocol::run::SyncMode;
+use starling_protocol::state::State;
 use starling_protocol::wire;
 use starling_store::StoreOptions;
 use tokio::sync::oneshot;
@@ -11,11 +13,11 @@ fn founded(dir: &std::path::Path) -> (Ledger, Record) {
     store.bind_run(&wire::encode_spec(&spec())).expect("a new store");
     let mut record = genesis().record;
     let theta: Vec<f32> = (0..3000).map(|i| i as f32 * 0.001).collect();
-    let (schema, momentum) = (Digest([3; 32]), vec![0.0; theta.len()]);
-    let none = Digest::default();
-    let mut state = Canonical { record: record.clone(), digest: none, base: none, schema, theta, momentum };
+    let (schema, none) = (Digest([3; 32]), Digest::default());
+    let vectors = State::initial(theta, SyncMode::Rounds);
+    let mut state = Canonical { record: record.clone(), digest: none, base: none, schema, state: vectors };
     record.state_root = state::root(&state.manifest().expect("of a sound size"));
-    store.found(&record, &schema, &state.theta, &state.momentum).expect("an empty store");
+    store.found(&record, &schema, &state.state).expect("an empty store");
     state.stand_on(record.clone());
     let naming = Naming { node: NodeId([1; 32]), spec: Vec::new(), tensors: Vec::new(), extras: Vec::new() };
     (Ledger::start(store, spec(), naming, state, 1).expect("a thread"), record)
@@ -36,12 +38,12 @@ fn goes_on(ledger: &Ledger, record: &Record) -> Result<(), String> {
 fn a_state_that_memory_has_changed_is_read_from_disk_again() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (mut ledger, record) = founded(dir.path());
-    let sound = ledger.state.read().theta.clone();
-    ledger.state.change(|state| state.theta[77] += 1.0);
+    let sound = ledger.state.read().state.theta.clone();
+    ledger.state.change(|state| state.state.theta[77] += 1.0);
     goes_on(&ledger, &record).expect("it follows");
     assert!(matches!(ledger.done.blocking_recv(), Some(Done::Mended { why }) if why.contains("record 1 names")));
     let state = ledger.state.read();
-    assert_eq!((state.record.seq, &state.theta), (1, &sound));
+    assert_eq!((state.record.seq, &state.state.theta), (1, &sound));
     assert_eq!(state::root(&state.manifest().expect("of a sound size")), state.record.state_root);
 }
 
@@ -49,7 +51,7 @@ fn a_state_that_memory_has_changed_is_read_from_disk_again() {
 fn if_the_disk_does_not_have_it_either_the_node_ends() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (mut ledger, record) = founded(dir.path());
-    ledger.state.change(|state| state.theta[77] += 1.0);
+    ledger.state.change(|state| state.state.theta[77] += 1.0);
     for chunk in walk(&dir.path().join("chunks")) {
         std::fs::write(chunk, b"nothing of the kind").expect("it may be written");
     }

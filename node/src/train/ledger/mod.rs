@@ -13,6 +13,7 @@ use crate::exit::{Code, Failure};
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::message::Certificate;
+use starling_protocol::outer::Rule;
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId, state};
@@ -94,7 +95,7 @@ impl Worker {
             if self.done.blocking_send(answer).is_err() || fatal {
                 return;
             }
-            // A commit is told first: a snapshot takes as long as the disk takes for 8 bytes a parameter.
+            // A commit is told first: a snapshot takes as long as the disk takes for all vectors.
             if std::mem::take(&mut self.snapshot_wanted)
                 && let Err(failure) = self.snapshot_if_due()
             {
@@ -106,7 +107,7 @@ impl Worker {
 
     fn handle(&mut self, job: Job) -> Result<Option<Done>, Failure> {
         Ok(match job {
-            Job::Speculate { key, update, at_hand, lr, momentum } => {
+            Job::Speculate { key, update, at_hand, rule } => {
                 let at_hand = match at_hand {
                     Some(at_hand) => Some(at_hand),
                     None => self.stored_update(&update)?,
@@ -115,7 +116,7 @@ impl Worker {
                     let reason = "its update is not at hand any more".into();
                     return Ok(Some(Done::NotApplied { key, update, reason }));
                 };
-                Some(self.speculate(key, at_hand, lr, momentum))
+                Some(self.speculate(key, at_hand, rule))
             }
             Job::Persist { token, register, candidate, update } => {
                 self.persist(&register, candidate.as_deref(), update)?;
@@ -132,7 +133,7 @@ impl Worker {
             }
             Job::Found { token, record } => {
                 let state = self.state.read();
-                self.store.found(&record, &state.schema, &state.theta, &state.momentum).map_err(store_failure)?;
+                self.store.found(&record, &state.schema, &state.state).map_err(store_failure)?;
                 drop(state);
                 self.state.change(|state| state.stand_on(record));
                 Some(Done::Durable { token })
@@ -180,10 +181,10 @@ impl Worker {
         })
     }
 
-    fn speculate(&mut self, key: AttemptKey, update: Update, lr: f64, momentum: f64) -> Done {
+    fn speculate(&mut self, key: AttemptKey, update: Update, rule: Rule) -> Done {
         let state = self.state.read();
         let codec = state.record.next.codec;
-        let step = OuterStep { update: &update.bytes, codec, lr: lr as f32, momentum: momentum as f32 };
+        let step = OuterStep { update: &update.bytes, codec, rule };
         // The candidate must find the update on disk: that is written while the state root is computed.
         let result = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -245,8 +246,7 @@ impl Worker {
         }
         let root = match update {
             Some(update) if record.changes_state() => {
-                let (lr, momentum) = outer_rates(&self.spec, record);
-                let step = OuterStep { update, codec: state.record.next.codec, lr, momentum };
+                let step = step_to(&self.spec, &state.record, record, update);
                 state::root(&state.speculate(&step).map_err(|e| e.to_string())?)
             }
             None if !record.changes_state() => state.record.state_root,
@@ -268,7 +268,7 @@ impl Worker {
     fn advance(&mut self, record: Record, certificate: &Certificate, update: Option<&[u8]>) -> Result<(), Failure> {
         self.speculated.clear();
         if record.kind == RecordKind::Fork
-            && let Err(e) = difference::keep_base(&self.store, &record, &self.state.read().theta)
+            && let Err(e) = difference::keep_base(&self.store, &record, &self.state.read().state.theta)
         {
             tracing::warn!("what this lineage learns will not be merged if it gives way: {e}");
         }
@@ -277,13 +277,13 @@ impl Worker {
             self.state.change(|state| state.stand_on(record));
             return Ok(());
         };
-        let (lr, momentum) = outer_rates(&self.spec, &record);
         let (applied, committed) = std::thread::scope(|scope| {
             let committing = scope.spawn(|| self.store.commit(&record, Some(update), certificate));
             let applied = self.state.change(|state| {
                 // No head until both are done: nobody may train from what is neither the one nor the other.
                 (state.digest, state.base) = (Digest::default(), Digest::default());
-                state.apply(&OuterStep { update, codec: state.record.next.codec, lr, momentum })
+                let step = step_to(&self.spec, &state.record, &record, update);
+                state.apply(&step)
             });
             (applied, committing.join())
         });
@@ -328,7 +328,7 @@ impl Worker {
 
     fn snapshot(&self) -> Result<(), StoreError> {
         let state = self.state.read();
-        self.store.write_snapshot(&state.record, &state.schema, &state.theta, &state.momentum)
+        self.store.write_snapshot(&state.record, &state.schema, &state.state)
     }
 
     /// The state was right when the votes named its root, and is not any more: memory lies. The disk has it.
@@ -351,26 +351,24 @@ impl Worker {
             spec: &self.naming.spec,
             schema: state.schema,
             tensors: &self.naming.tensors,
-            theta: &state.theta,
-            momentum: &state.momentum,
+            state: &state.state,
             extras: &extras,
         };
         starling_store::export_checkpoint(folder, &source)
     }
 }
 
-/// Rate and momentum that a record's outer step used: a function of the run and of the number of contributors.
-fn outer_rates(spec: &RunSpec, record: &Record) -> (f32, f32) {
-    (spec.outer.lr_for(record.contributors.len()) as f32, spec.outer.momentum as f32)
+/// The outer step with which `record` came of `parent`, which fixed its codec.
+fn step_to<'a>(spec: &RunSpec, parent: &Record, record: &Record, update: &'a [u8]) -> OuterStep<'a> {
+    OuterStep { update, codec: parent.next.codec, rule: Rule::of(spec, parent, record.contributors.len()) }
 }
 
 /// The state at the head of the store: the newest snapshot that checks, and the updates after it.
 pub fn stored(store: &Store, spec: &RunSpec) -> Result<LoadedState, StoreError> {
-    store.load_state(|record, update, theta, momentum| {
+    store.load_state(|record, update, state| {
         let parent = store.record(record.seq.saturating_sub(1)).map_err(|e| e.to_string())?;
-        let codec = parent.ok_or("the record before it is gone")?.next.codec;
-        let (lr, mu) = outer_rates(spec, record);
-        OuterStep { update, codec, lr, momentum: mu }.apply(theta, momentum).map_err(|e| e.to_string())
+        let parent = parent.ok_or("the record before it is gone")?;
+        step_to(spec, &parent, record, update).apply(state).map_err(|e| e.to_string())
     })
 }
 

@@ -79,15 +79,14 @@ fn founding_wants_an_empty_store_a_genesis_and_its_state() {
     let dir = scratch();
     let history = History::genesis(SMALL);
     let unbound = open(dir.path());
-    let found =
-        |store: &Store, history: &History| store.found(&history.record, &SCHEMA, &history.theta, &history.momentum);
+    let found = |store: &Store, history: &History| store.found(&history.record, &SCHEMA, &history.state);
     assert!(matches!(found(&unbound, &history), Err(StoreError::NoRun { .. })));
-    assert!(matches!(unbound.load_state(|_, _, _, _| Ok(())), Err(StoreError::NoChain)));
+    assert!(matches!(unbound.load_state(|_, _, _| Ok(())), Err(StoreError::NoChain)));
     unbound.bind_run(&spec_bytes()).unwrap();
     let mut wrong = history.clone();
-    wrong.theta[5] += 1.0;
+    wrong.state.theta[5] += 1.0;
     assert!(matches!(found(&unbound, &wrong), Err(StoreError::StateMismatch { .. })));
-    wrong.theta.pop();
+    wrong.state.theta.pop();
     assert!(matches!(found(&unbound, &wrong), Err(StoreError::Malformed { .. })));
     let mut later = history.clone();
     later.advance(0);
@@ -231,7 +230,7 @@ fn records_without_an_update_move_the_head_and_not_the_state() {
         history.assert_loaded_from(&store);
         history.assert_loaded_from(&open(image(dir.path()).path()));
     }
-    let loaded = store.load_state(|_, update, theta, m| outer_step(update, theta, m)).unwrap();
+    let loaded = store.load_state(|_, update, state| outer_step(update, state)).unwrap();
     assert_eq!(loaded.replayed, 1, "one update in five records");
     // A snapshot may be of such a record, too.
     history.snapshot(&store);
@@ -305,6 +304,6 @@ fn a_reset_chain_can_be_founded_again_and_leaves_nothing_behind() {
     let store = open(dir.path());
     assert!(store.head().is_none());
     let history = History::genesis(SMALL);
-    store.found(&history.record, &SCHEMA, &history.theta, &history.momentum).unwrap();
+    store.found(&history.record, &SCHEMA, &history.state).unwrap();
     history.assert_loaded_from(&store);
 }

@@ -1,7 +1,8 @@
 //! Checkpoint folders: whole, verified, replaced as a whole, and readable by others.
 
-use crate::support::{History, SCHEMA, files, flip, same_bits, spec, spec_bytes};
-use starling_protocol::run::ModelSpec;
+use crate::support::{History, SCHEMA, files, flip, same_bits, same_state, spec};
+use starling_protocol::run::{ModelSpec, OuterSpec, RunSpec, SyncMode};
+use starling_protocol::wire::encode_spec;
 use starling_store::{
     CheckpointSource, Part, StoreError, TensorShape, describe_checkpoint, export_checkpoint, open_checkpoint,
     read_safetensors,
@@ -22,14 +23,22 @@ fn export(dir: &Path, history: &History) -> Result<(), StoreError> {
         dir,
         &CheckpointSource {
             record: &history.record,
-            spec: &spec_bytes(),
+            spec: &encode_spec(&spec_in(history)),
             schema: SCHEMA,
             tensors: &tensors(),
-            theta: &history.theta,
-            momentum: &history.momentum,
+            state: &history.state,
             extras: &[("tokenizer.json", b"{}")],
         },
     )
+}
+
+/// The run that has such a state.
+fn spec_in(history: &History) -> RunSpec {
+    let mut spec = spec();
+    if history.state.moments.len() > 1 {
+        (spec.sync.mode, spec.inner.steps, spec.outer) = (SyncMode::EveryStep, 1, OuterSpec::unused());
+    }
+    spec
 }
 
 fn history(rounds: u32) -> History {
@@ -47,7 +56,7 @@ fn what_is_exported_is_opened_to_the_bit() {
     let checkpoint = open_checkpoint(&dir).unwrap();
     assert_eq!((&checkpoint.record, checkpoint.schema), (&history.record, SCHEMA));
     assert_eq!(checkpoint.spec, spec());
-    assert!(same_bits(&checkpoint.theta, &history.theta) && same_bits(&checkpoint.momentum, &history.momentum));
+    assert!(same_state(&checkpoint.state, &history.state));
     assert_eq!(checkpoint.extras["tokenizer.json"], b"{}");
     let manifest = describe_checkpoint(&dir).unwrap();
     assert_eq!(manifest, checkpoint.manifest);
@@ -60,7 +69,7 @@ fn what_is_exported_is_opened_to_the_bit() {
         weights.iter().map(|t| (t.name.as_str(), t.shape.as_slice())).collect::<Vec<_>>(),
         [("model.embed_tokens.weight", &[20, 30][..]), ("lm_head.weight", &[13, 30]), ("b", &[10])]
     );
-    assert!(same_bits(&weights[1].values, &history.theta[600..990]));
+    assert!(same_bits(&weights[1].values, &history.state.theta[600..990]));
     assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1, "nothing is left beside it");
 }
 
@@ -141,14 +150,29 @@ fn a_checkpoint_is_replaced_but_nothing_else_is() {
 }
 
 #[test]
+fn a_state_of_three_vectors_is_exported_whole() {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("checkpoint");
+    let mut history = History::genesis_in(SyncMode::EveryStep, ELEMENTS);
+    history.advance(0);
+    export(&dir, &history).unwrap();
+    let checkpoint = open_checkpoint(&dir).unwrap();
+    assert!(same_state(&checkpoint.state, &history.state));
+    assert!(checkpoint.state.moments[1].iter().any(|x| *x > 0.0));
+    let mut wrong = history.clone();
+    wrong.state.moments.pop();
+    assert!(matches!(export(&dir, &wrong), Err(StoreError::StateMismatch { .. })));
+}
+
+#[test]
 fn a_state_that_is_not_the_records_is_not_exported() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("checkpoint");
     let mut wrong = history(1);
-    wrong.theta[0] = f32::from_bits(wrong.theta[0].to_bits() ^ 1);
+    wrong.state.theta[0] = f32::from_bits(wrong.state.theta[0].to_bits() ^ 1);
     assert!(matches!(export(&dir, &wrong), Err(StoreError::StateMismatch { .. })));
     let mut short = history(1);
-    short.theta.pop();
+    short.state.theta.pop();
     assert!(matches!(export(&dir, &short), Err(StoreError::Malformed { .. })));
     assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
 }

@@ -87,7 +87,7 @@ fn bulk_is_refused_before_the_disk_is_full_and_goes_on_when_there_is_room() {
     let (mut history, store) = History::founded(&dir, ELEMENTS);
     history.commit(&store);
     disk.fill(2 << 10);
-    let snapshot = || store.write_snapshot(&history.record, &SCHEMA, &history.theta, &history.momentum);
+    let snapshot = || store.write_snapshot(&history.record, &SCHEMA, &history.state);
     assert!(matches!(snapshot(), Err(StoreError::Full { .. })));
     assert!(matches!(store.write_private("adamw", 2 << 20), Err(StoreError::Full { .. })));
     let mut other = history.clone();
@@ -109,7 +109,7 @@ fn the_ballast_lets_work_end_on_a_full_disk() {
     let store = Store::open(&dir, ballast).unwrap().store;
     store.bind_run(&spec_bytes()).unwrap();
     let mut history = History::genesis(1000);
-    store.found(&history.record, &SCHEMA, &history.theta, &history.momentum).unwrap();
+    store.found(&history.record, &SCHEMA, &history.state).unwrap();
     disk.fill(0);
     assert!(store.disk_space().unwrap().low);
     history.commit(&store);
@@ -134,7 +134,7 @@ fn commits_until_the_disk_is_full_lose_nothing() {
     let dir = disk.path().join("node");
     let mut history = History::genesis(ELEMENTS);
     let store = create(&dir);
-    store.found(&history.record, &SCHEMA, &history.theta, &history.momentum).unwrap();
+    store.found(&history.record, &SCHEMA, &history.state).unwrap();
     let last = loop {
         let before = history.clone();
         let update = history.advance(0);

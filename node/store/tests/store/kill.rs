@@ -30,7 +30,7 @@ fn commit_until_killed(dir: &std::path::Path) {
         Some(head) => replayed(head.seq),
         None => {
             let history = History::genesis(ELEMENTS);
-            store.found(&history.record, &SCHEMA, &history.theta, &history.momentum).unwrap();
+            store.found(&history.record, &SCHEMA, &history.state).unwrap();
             history
         }
     };

@@ -264,6 +264,6 @@ fn an_empty_store_after_a_reset_is_founded_like_a_new_one() {
     let dir = scratch();
     let (history, store) = History::founded(dir.path(), ELEMENTS);
     store.reset_chain().unwrap();
-    store.found(&history.record, &SCHEMA, &history.theta, &history.momentum).unwrap();
+    store.found(&history.record, &SCHEMA, &history.state).unwrap();
     history.assert_loaded_from(&store);
 }

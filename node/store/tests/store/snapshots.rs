@@ -1,8 +1,11 @@
 //! Snapshots, replay, adoption by a joiner, and what is pruned.
 
-use crate::support::{ELEMENTS, History, SCHEMA, create, files, flip, image, open, outer_step, same_bits, scratch};
+use crate::support::{
+    ELEMENTS, History, SCHEMA, create, files, flip, image, open, outer_step, same_bits, same_state, scratch,
+};
 use starling_protocol::Digest;
 use starling_protocol::message::Certificate;
+use starling_protocol::run::SyncMode;
 use starling_store::{Part, SNAPSHOT_EVERY, StoreError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{fs, thread};
@@ -25,7 +28,7 @@ fn two_snapshots_are_kept_and_the_updates_since_the_older_one() {
     }
     // The momentum of no two snapshots is the same, so nothing is shared.
     assert_eq!(files(&dir.path().join("chunks")).len(), 4);
-    let loaded = store.load_state(|_, update, theta, m| outer_step(update, theta, m)).unwrap();
+    let loaded = store.load_state(|_, update, state| outer_step(update, state)).unwrap();
     assert_eq!(loaded.replayed, 2);
     let killed = image(dir.path());
     history.assert_loaded_from(&open(killed.path()));
@@ -38,17 +41,41 @@ fn a_snapshot_is_of_a_record_here_and_of_its_state() {
     let mut branch = history.clone();
     history.commit(&store);
     branch.advance(9);
-    let write = |h: &History| store.write_snapshot(&h.record, &SCHEMA, &h.theta, &h.momentum);
+    let write = |h: &History| store.write_snapshot(&h.record, &SCHEMA, &h.state);
     assert!(matches!(write(&branch), Err(StoreError::NotNext { .. })));
     branch.advance(9);
     assert!(matches!(write(&branch), Err(StoreError::NotOnChain { seq: 2 })));
     let mut wrong = history.clone();
-    wrong.momentum[0] = f32::from_bits(wrong.momentum[0].to_bits() ^ 1);
+    wrong.state.moments[0][0] = f32::from_bits(wrong.state.moments[0][0].to_bits() ^ 1);
     assert!(matches!(write(&wrong), Err(StoreError::StateMismatch { seq: 1, .. })));
     write(&history).unwrap();
     write(&history).unwrap();
     assert_eq!(store.snapshots().len(), 2);
-    assert!(same_bits(&store.load_snapshot(1).unwrap().theta, &history.theta));
+    assert!(same_bits(&store.load_snapshot(1).unwrap().state.theta, &history.state.theta));
+}
+
+#[test]
+fn a_state_of_three_vectors_comes_back_from_snapshots_and_updates() {
+    let dir = scratch();
+    let (mut history, store) = History::founded_in(SyncMode::EveryStep, dir.path(), ELEMENTS);
+    for snapshot in [false, true, false, false] {
+        history.commit(&store);
+        if snapshot {
+            history.snapshot(&store);
+        }
+    }
+    assert_eq!(history.manifest().chunks.len(), 6);
+    history.assert_loaded_from(&store);
+    drop(store);
+    let store = open(dir.path());
+    history.assert_loaded_from(&store);
+    // The last chunk is one of the second moment.
+    let of_snapshot = store.snapshots().last().unwrap().1.chunks[5];
+    let name = of_snapshot.to_string();
+    flip(&dir.path().join("chunks").join(&name[..2]).join(&name[2..]), 77);
+    let loaded = store.load_state(|_, update, state| outer_step(update, state)).unwrap();
+    assert_eq!(loaded.replayed, 4, "from the snapshot before");
+    assert!(same_state(&loaded.state, &history.state));
 }
 
 #[test]
@@ -69,12 +96,12 @@ fn a_damaged_chunk_leads_to_the_older_snapshot_and_then_to_peers() {
     assert_eq!(store.snapshots().len(), 1, "the damaged snapshot is not offered any more");
     // The same state can be written again.
     history.snapshot(&store);
-    assert_eq!(store.load_state(|_, _, _, _| Ok(())).unwrap().replayed, 0);
+    assert_eq!(store.load_state(|_, _, _| Ok(())).unwrap().replayed, 0);
 
     for chunk in files(&dir.path().join("chunks")) {
         fs::write(chunk, b"").unwrap();
     }
-    match store.load_state(|_, update, theta, m| outer_step(update, theta, m)) {
+    match store.load_state(|_, update, state| outer_step(update, state)) {
         Err(e @ StoreError::Damaged(_)) => assert_eq!(e.exit_code(), 4),
         other => panic!("loaded from nothing: {:?}", other.map(|s| s.record)),
     }
@@ -85,13 +112,13 @@ fn a_damaged_or_missing_update_is_never_applied() {
     let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     (0..3).for_each(|_| history.commit(&store));
-    let load = || store.load_state(|_, update, theta, m| outer_step(update, theta, m));
+    let load = || store.load_state(|_, update, state| outer_step(update, state));
     let path = files(&dir.path().join("updates"))[1].clone();
     flip(&path, 8000);
     assert!(matches!(load(), Err(StoreError::Damaged(_))));
     assert!(!path.exists(), "a damaged update is removed");
     assert!(matches!(load(), Err(StoreError::Damaged(_))));
-    assert!(matches!(store.load_state(|_, _, _, _| Ok(())), Err(StoreError::Damaged(_))));
+    assert!(matches!(store.load_state(|_, _, _| Ok(())), Err(StoreError::Damaged(_))));
 }
 
 #[test]
@@ -99,8 +126,8 @@ fn applying_something_else_does_not_pass_for_the_head() {
     let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     history.commit(&store);
-    assert!(matches!(store.load_state(|_, _, _, _| Ok(())), Err(StoreError::Damaged(_))));
-    assert!(matches!(store.load_state(|_, _, _, _| Err("no".into())), Err(StoreError::Damaged(_))));
+    assert!(matches!(store.load_state(|_, _, _| Ok(())), Err(StoreError::Damaged(_))));
+    assert!(matches!(store.load_state(|_, _, _| Err("no".into())), Err(StoreError::Damaged(_))));
 }
 
 #[test]

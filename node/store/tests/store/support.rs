@@ -3,13 +3,14 @@
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::message::{Certificate, Stamp, Value, ValueKind};
+use starling_protocol::outer::Rule;
 use starling_protocol::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use starling_protocol::run::{
     AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec,
 };
-use starling_protocol::run::{OuterSpec, PartitionSpec, RunSpec, SyncSpec};
-use starling_protocol::state::{self, Manifest};
-use starling_protocol::{Digest, NodeId, outer, update, wire};
+use starling_protocol::run::{OuterSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec};
+use starling_protocol::state::{self, Manifest, State};
+use starling_protocol::{Digest, NodeId, update, wire};
 use starling_store::{Opened, Store, StoreOptions};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -50,7 +51,7 @@ pub fn spec() -> RunSpec {
             clip: 1.0,
         },
         outer: OuterSpec { lr: vec![(1, 0.9)], momentum: 0.9 },
-        sync: SyncSpec { codec: Codec::Int8, engine: EngineKind::Ring },
+        sync: SyncSpec { mode: SyncMode::Rounds, codec: Codec::Int8, engine: EngineKind::Ring },
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 100, tokens: 0 },
@@ -83,14 +84,18 @@ pub fn create(dir: &Path) -> Store {
 #[derive(Clone)]
 pub struct History {
     pub record: Record,
-    pub theta: Vec<f32>,
-    pub momentum: Vec<f32>,
+    pub state: State,
 }
 
 impl History {
     pub fn genesis(elements: usize) -> Self {
+        Self::genesis_in(SyncMode::Rounds, elements)
+    }
+
+    /// In a mode that fixes which vectors there are; the run is the same.
+    pub fn genesis_in(mode: SyncMode, elements: usize) -> Self {
         let theta: Vec<f32> = (0..elements).map(|i| (i % 1009) as f32 * 1e-3 - 0.5).collect();
-        let momentum = vec![0.0; elements];
+        let state = State::initial(theta, mode);
         let record = Record {
             run: spec().digest(),
             lineage: Digest([2; 32]),
@@ -101,7 +106,7 @@ impl History {
             round: 0,
             contributors: Vec::new(),
             update: Digest::default(),
-            state_root: root(&theta, &momentum),
+            state_root: root(&state),
             tokens: 0,
             cursor: 240,
             free: Vec::new(),
@@ -110,27 +115,29 @@ impl History {
             revoked: Vec::new(),
             next: next_round(0),
         };
-        Self { record, theta, momentum }
+        Self { record, state }
     }
 
     /// A genesis with its store.
     pub fn founded(dir: &Path, elements: usize) -> (Self, Store) {
-        let history = Self::genesis(elements);
+        Self::founded_in(SyncMode::Rounds, dir, elements)
+    }
+
+    pub fn founded_in(mode: SyncMode, dir: &Path, elements: usize) -> (Self, Store) {
+        let history = Self::genesis_in(mode, elements);
         let store = create(dir);
-        store.found(&history.record, &SCHEMA, &history.theta, &history.momentum).unwrap();
+        store.found(&history.record, &SCHEMA, &history.state).unwrap();
         (history, store)
     }
 
     /// Goes on by one record; different salts give different ones. Returns the update that ends in it.
     pub fn advance(&mut self, salt: u32) -> Vec<u8> {
         let round = self.record.round + 1;
-        let delta: Vec<f32> = (0..self.theta.len() as u32)
+        let delta: Vec<f32> = (0..self.state.elements() as u32)
             .map(|i| ((i.wrapping_mul(2_654_435_761) ^ salt ^ round as u32) % 2001) as f32 * 1e-6 - 1e-3)
             .collect();
         let encoded = update::encode(Codec::Int8, &delta).unwrap();
-        let mut theta = std::mem::take(&mut self.theta);
-        let mut momentum = std::mem::take(&mut self.momentum);
-        outer_step(&encoded, &mut theta, &mut momentum).unwrap();
+        outer_step(&encoded, &mut self.state).unwrap();
         let before = &self.record;
         self.record = Record {
             seq: before.seq + 1,
@@ -149,13 +156,12 @@ impl History {
                 measured: Measured::default(),
             }],
             update: update::digest(&encoded),
-            state_root: root(&theta, &momentum),
+            state_root: root(&self.state),
             tokens: before.tokens + 1000,
             cursor: 240 * (round + 1),
             next: next_round(round),
             ..before.clone()
         };
-        (self.theta, self.momentum) = (theta, momentum);
         encoded
     }
 
@@ -229,15 +235,15 @@ impl History {
     }
 
     pub fn snapshot(&self, store: &Store) {
-        store.write_snapshot(&self.record, &SCHEMA, &self.theta, &self.momentum).unwrap();
+        store.write_snapshot(&self.record, &SCHEMA, &self.state).unwrap();
     }
 
     pub fn manifest(&self) -> Manifest {
-        state::manifest_of(SCHEMA, &self.theta, &self.momentum).unwrap()
+        self.state.manifest(SCHEMA).unwrap()
     }
 
     pub fn chunk(&self, index: usize) -> Vec<u8> {
-        state::chunk_bytes(&self.theta, &self.momentum, index).unwrap()
+        self.state.chunk_bytes(index).unwrap()
     }
 
     pub fn attempt(&self, attempt: u32) -> AttemptKey {
@@ -247,25 +253,32 @@ impl History {
     /// The store leads to exactly this state.
     pub fn assert_loaded_from(&self, store: &Store) {
         assert_eq!(store.head().as_ref(), Some(&self.record));
-        let loaded = store.load_state(|_, update, theta, momentum| outer_step(update, theta, momentum)).unwrap();
+        let loaded = store.load_state(|_, update, state| outer_step(update, state)).unwrap();
         assert_eq!(loaded.record, self.record);
-        assert!(same_bits(&loaded.theta, &self.theta) && same_bits(&loaded.momentum, &self.momentum));
+        assert!(same_state(&loaded.state, &self.state));
     }
 }
 
-pub fn outer_step(encoded: &[u8], theta: &mut [f32], momentum: &mut [f32]) -> Result<(), String> {
-    let mut decoded = vec![0.0; theta.len()];
+/// What a run in the state's mode does at its first step.
+pub fn outer_step(encoded: &[u8], state: &mut State) -> Result<(), String> {
+    let mut decoded = vec![0.0; state.elements()];
     update::decode(Codec::Int8, encoded, &mut decoded).map_err(|e| e.to_string())?;
-    outer::nesterov(theta, momentum, &decoded, 0.9, 0.9);
-    Ok(())
+    let mut spec = spec();
+    spec.sync.mode = if state.moments.len() == 1 { SyncMode::Rounds } else { SyncMode::EveryStep };
+    let rule = Rule::of(&spec, &History::genesis(1).record, 1);
+    if rule.apply(state, &decoded) { Ok(()) } else { Err("not finite".into()) }
+}
+
+pub fn same_state(a: &State, b: &State) -> bool {
+    a.moments.len() == b.moments.len() && a.vectors().zip(b.vectors()).all(|(a, b)| same_bits(a, b))
 }
 
 pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-fn root(theta: &[f32], momentum: &[f32]) -> Digest {
-    state::root(&state::manifest_of(SCHEMA, theta, momentum).unwrap())
+fn root(state: &State) -> Digest {
+    state::root(&state.manifest(SCHEMA).unwrap())
 }
 
 fn next_round(round: u64) -> NextRound {

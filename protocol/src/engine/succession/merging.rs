@@ -5,13 +5,18 @@ use super::SignedReady;
 use crate::message::Ready;
 use crate::plant::{Plant, planted};
 use crate::record::{Record, Role, merged_with};
+use crate::run::SyncMode;
 use crate::{Digest, NodeId, ring};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether a READY of the round after `parent` merges nothing, or what it may. Voters only: they do not lie, and what
 /// they name is listed for good.
-pub fn allowed(parent: &Record, member: &NodeId, ready: &Ready) -> bool {
+pub fn allowed(mode: SyncMode, parent: &Record, member: &NodeId, ready: &Ready) -> bool {
     let Some(lineage) = ready.merges else { return ready.merged_tokens == 0 };
+    if mode == SyncMode::EveryStep {
+        // A difference of parameters is no gradient.
+        return false;
+    }
     let votes = parent.member(member).is_some_and(|member| member.role == Role::Voter);
     let within = (1..=parent.next.merge_tokens).contains(&ready.merged_tokens) || planted!(Plant::WeighDifference);
     votes && within && !parent.has_merged(&lineage)

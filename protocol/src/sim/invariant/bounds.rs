@@ -3,6 +3,7 @@
 use super::{Invariant, Observed, require};
 use crate::Digest;
 use crate::record::{Record, RecordKind};
+use crate::run::{RunSpec, SyncMode};
 use crate::sim::process::Offer;
 use crate::sim::trainer::{self, State};
 use crate::sim::world::World;
@@ -35,12 +36,12 @@ impl Invariant for Bounds {
                 })?;
             }
             Observed::Committing { node, link, state, .. } => {
-                let finite = state.theta.iter().chain(&state.momentum).all(|x| x.is_finite());
+                let finite = state.vectors.vectors().flatten().all(|x| x.is_finite());
                 require(finite, || format!("node {node} commits what is not finite"))?;
                 let norms = link.record.contributors.iter().map(|c| f32::from_bits(c.measured.norm_bits));
                 require(norms.clone().all(f32::is_finite), || "a contributor's norm is not a number".to_owned())?;
                 if let Some(process) = world.nodes[*node].process.as_ref() {
-                    self.moved(*node, &process.state, state)?;
+                    self.moved(*node, &process.state, state, &world.spec)?;
                 }
             }
             _ => {}
@@ -51,11 +52,17 @@ impl Invariant for Bounds {
 
 impl Bounds {
     /// A mean is no longer than the longest part, a momentum of 0.9 sums up to ten of them, and a block of int8 may
-    /// round by a little.
-    fn moved(&mut self, node: usize, before: &State, after: &Rc<State>) -> Result<(), String> {
+    /// round by a little. AdamW moves each parameter by about its rate at most, whatever the gradient, and by its decay.
+    fn moved(&mut self, node: usize, before: &State, after: &Rc<State>, spec: &RunSpec) -> Result<(), String> {
         self.momentum = self.momentum.max(10.0 * self.longest);
-        let difference: Vec<f32> = before.theta.iter().zip(&after.theta).map(|(a, b)| a - b).collect();
-        let (moved, most) = (trainer::norm(&difference), 1.1 * (self.longest + self.momentum));
+        let (before, after) = (&before.vectors.theta, &after.vectors.theta);
+        let difference: Vec<f32> = before.iter().zip(after).map(|(a, b)| a - b).collect();
+        let moved = trainer::norm(&difference);
+        let decay = spec.inner.weight_decay as f32 * trainer::norm(before);
+        let most = match spec.sync.mode {
+            SyncMode::Rounds => 1.1 * (self.longest + self.momentum),
+            SyncMode::EveryStep => spec.inner.lr as f32 * (1.5 * (trainer::ELEMENTS as f32).sqrt() + decay),
+        };
         require(moved <= most, || format!("node {node}: one step moves by {moved}, contributions allow {most}"))
     }
 }

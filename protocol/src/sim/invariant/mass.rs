@@ -3,6 +3,7 @@
 use super::{Invariant, Observed, require};
 use crate::Digest;
 use crate::message::Message;
+use crate::run::SyncMode;
 use crate::sim::disk::Write;
 use crate::sim::process::Offer;
 use crate::sim::world::{World, kind};
@@ -30,9 +31,11 @@ impl Invariant for Mass {
                 }
                 Ok(())
             }
-            Observed::Training { node, lease, .. } => {
+            Observed::Training { node, base, lease } => {
                 let held = world.nodes[*node].process.as_ref().and_then(|process| process.offer.as_ref());
-                let kept = held.is_some_and(|offer: &Offer| offer.span.start == lease.start);
+                // A gradient of another state is of no use any more.
+                let stale = |offer: &Offer| world.spec.sync.mode == SyncMode::EveryStep && offer.base != *base;
+                let kept = held.is_some_and(|offer: &Offer| offer.span.start == lease.start && !stale(offer));
                 require(!kept, || format!("node {node} trains on a lease again whose contribution it holds"))
             }
             Observed::Committing { node, link, mine, .. } => {

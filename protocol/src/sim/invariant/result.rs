@@ -1,10 +1,12 @@
 //! S8: the update of a commit is the reference reduction of its contributors' vectors, bit for bit, and its state is
-//! the outer step with the decoded update.
+//! the outer step with the decoded update. Gradients are of the state that they step.
 
 use super::{Invariant, Observed, require};
 use crate::engine::io::Contribution;
 use crate::message::Message;
+use crate::outer::Rule;
 use crate::record::{Record, RecordKind};
+use crate::run::SyncMode;
 use crate::sim::disk::Write;
 use crate::sim::trainer::{self, State};
 use crate::sim::world::{World, kind};
@@ -15,6 +17,8 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(super) struct Exact {
     vectors: BTreeMap<Digest, Rc<Vec<f32>>>,
+    /// The records from whose state vectors were trained.
+    bases: BTreeMap<Digest, Digest>,
     /// Payload of a READY, and what it counts for beside its own tokens.
     readys: BTreeMap<Digest, (Digest, u64)>,
     states: BTreeMap<Digest, Rc<State>>,
@@ -29,7 +33,10 @@ impl Invariant for Exact {
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
         match event {
             Observed::Mixed { mixed, .. } => drop(self.vectors.insert(mixed.payload, Rc::clone(&mixed.vector))),
-            Observed::Trained { offer, .. } => drop(self.vectors.insert(offer.payload, Rc::clone(&offer.vector))),
+            Observed::Trained { offer, .. } => {
+                self.vectors.insert(offer.payload, Rc::clone(&offer.vector));
+                self.bases.insert(offer.payload, offer.base);
+            }
             Observed::Sent { bytes, .. } if kind(bytes) == "ready" => self.note(bytes, world),
             Observed::Stored { write: Write::Vote { candidate: Some(held), .. }, .. } => {
                 // A node that is alone with a READY tells it to nobody.
@@ -76,10 +83,16 @@ impl Exact {
         let bytes = trainer::reduce(world.spec.sync.codec, &members, &vectors).ok_or("no reduction")?;
         require(update::digest(&bytes) == record.update, || format!("seq {seq}: not the reference reduction"))?;
         let base = world.nodes.iter().flat_map(|node| node.disk.chain.iter()).find(|link| link.digest == record.parent);
+        let mode = world.spec.sync.mode;
+        if let Some(made) = base.filter(|_| mode == SyncMode::EveryStep).map(|link| link.record.base_or(link.digest)) {
+            let stale = payloads.iter().any(|(payload, _)| self.bases.get(payload) != Some(&made));
+            require(!stale, || format!("seq {seq}: a gradient of another state is averaged"))?;
+        }
         let before = base.and_then(|link| self.states.get(&link.record.base_or(link.digest)));
         let Some(before) = before.filter(|_| !world.tainted.contains(&record.digest())) else { return Ok(()) };
-        let (lr, momentum) = trainer::outer_of(&world.spec.outer, members.len());
-        let after = before.step(world.spec.sync.codec, &bytes, lr, momentum);
+        let Some(parent) = base else { return Ok(()) };
+        let rule = Rule::of(&world.spec, &parent.record, members.len());
+        let after = before.step(world.spec.sync.codec, &bytes, &rule);
         let exact = after.is_some_and(|after| after.root == state.root && after.root == record.state_root);
         require(exact, || format!("seq {seq}: the state is not that of the decoded update"))
     }

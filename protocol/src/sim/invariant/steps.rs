@@ -1,7 +1,7 @@
 //! S15: a commit moves a node's state by its own outer step once, wherever its process died before.
 
 use super::{Invariant, Observed, require};
-use crate::sim::trainer;
+use crate::outer::Rule;
 use crate::sim::world::World;
 
 pub(super) struct Steps;
@@ -22,8 +22,9 @@ impl Invariant for Steps {
             return Ok(());
         };
         let Some(bytes) = process.update(&machine.disk, key, &link.record.update) else { return Ok(()) };
-        let (lr, momentum) = trainer::outer_of(&world.spec.outer, link.record.contributors.len());
-        let once = process.state.step(world.spec.sync.codec, &bytes, lr, momentum);
+        let Some(parent) = process.head.as_ref() else { return Ok(()) };
+        let rule = Rule::of(&world.spec, &parent.record, link.record.contributors.len());
+        let once = process.state.step(world.spec.sync.codec, &bytes, &rule);
         require(once.is_some_and(|once| once.root == state.root), || {
             format!("node {node}: seq {} is not one step from its state before", link.record.seq)
         })
