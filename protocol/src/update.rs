@@ -112,6 +112,10 @@ pub fn reduce(codec: Codec, contributions: &[&[f32]]) -> Result<Vec<u8>, CodecEr
 }
 
 #[cfg(test)]
+#[path = "update/noise_test.rs"]
+mod noise_test;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
