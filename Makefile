@@ -19,7 +19,7 @@ SEEDS ?= 1000
 PLANTS ?= 2000
 JSON ?=
 
-.PHONY: help demo test verify fix bench bench-codec bench-reduce bench-train bench-engine sim kills fuzz build system
+.PHONY: help demo test verify fix bench bench-codec bench-reduce bench-train bench-step bench-engine sim kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -27,7 +27,7 @@ help:
 	@echo "make verify  read-only gate: format, lints, tests, docs"
 	@echo "make fix     format and apply lint suggestions"
 	@echo "make bench   all benches, beside other systems where PYTHON has them; JSON=FILE for rows"
-	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-engine"
+	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-engine"
 	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, planted bugs and all; JSON=FILE for the table"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
 	@echo "make fuzz    fuzz every decoder and the engine for SECONDS=$(SECONDS) each with libFuzzer"
@@ -65,9 +65,9 @@ fix:
 	$(CARGO) clippy $(BUILD) --all-targets --fix --allow-dirty --allow-staged
 	$(CARGO) fmt --all
 
-bench: bench-codec bench-reduce bench-train bench-engine
+bench: bench-codec bench-reduce bench-train bench-step bench-engine
 
-bench-codec bench-train: build
+bench-codec bench-train bench-step: build
 	@JSON=$(JSON) $(BIN)/$@
 
 # Over limited links as well, where namespaces can be made.

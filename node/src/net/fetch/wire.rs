@@ -28,8 +28,8 @@ pub const RECORDS_MAX: u16 = 256;
 pub const RECORDS_BYTES_MAX: u64 = 2 + RECORDS_MAX as u64 * (8 + RECORD_BYTES_MAX as u64 + CONTROL_BYTES_MAX as u64);
 /// Snapshots in one answer.
 pub const SNAPSHOTS_MAX: u8 = 4;
-/// Bytes of one encoded snapshot manifest: the largest model has 2^19 state chunks of 32-byte digests.
-pub const SNAPSHOT_BYTES_MAX: usize = (1 << 24) + 1024;
+/// Bytes of one encoded snapshot manifest: that of the largest model and the most vectors of a state.
+pub const SNAPSHOT_BYTES_MAX: usize = starling_protocol::state::MANIFEST_BYTES_MAX;
 /// Bytes of one answer with snapshot manifests.
 pub const SNAPSHOTS_BYTES_MAX: u64 = 1 + SNAPSHOTS_MAX as u64 * (12 + SNAPSHOT_BYTES_MAX as u64);
 /// Bytes of an encoded data manifest.
