@@ -2,15 +2,18 @@
 //!
 //! Some members train one model side by side in one process, as DiLoCo does, on the same text and the same samples in every
 //! case; only how their pseudo-gradients are averaged differs. That is the protocol's own arithmetic (ring or owners), with
-//! error feedback where the codec takes it. Seeds are pairs: a case is compared with the first one seed by seed.
+//! error feedback where the codec takes it. With `every-step` gradients are averaged at each step, in the same way, and
+//! the protocol's AdamW applies them. Seeds are pairs: a case is compared with the first one seed by seed.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use serde_json::json;
 use starling_kernels::codec::{offered, settle};
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer};
-use starling_protocol::run::{Codec, EngineKind};
-use starling_protocol::{outer, update};
+use starling_protocol::limits::CHUNK_ELEMENTS;
+use starling_protocol::outer::{self, adamw::AdamW};
+use starling_protocol::run::{Codec, EngineKind, InnerSpec, ModelSpec, SyncMode};
+use starling_protocol::update;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +27,8 @@ const WARM_UP: f64 = 30.0;
 const LR_FINAL: f64 = 0.05;
 /// Text beyond this many bytes is not read.
 const TEXT_BYTES_MAX: usize = 16 << 20;
+/// Sequences that the loss is measured on.
+const HELD_OUT_MAX: usize = 2048;
 /// Student's t for 95 % with 1, 2, ... degrees of freedom.
 const STUDENT: [f64; 9] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
 
@@ -33,7 +38,8 @@ struct Arguments {
     /// Text to train on: a file, or a folder whose .rs and .md files are taken.
     #[arg(long)]
     text: PathBuf,
-    /// CODEC:ENGINE, with top-k as top-64 and so on; repeat for several. The first is what others are compared with.
+    /// CODEC:ENGINE, with top-k as top-64 and so on, and :every-step behind it for that mode; repeat for several. The first
+    /// is what others are compared with.
     #[arg(long = "case", default_values = ["bf16:ring", "int8:ring", "int4:owners"])]
     cases: Vec<Case>,
     #[arg(long, default_value = "0.1m")]
@@ -66,6 +72,16 @@ struct Arguments {
 struct Case {
     codec: Codec,
     engine: EngineKind,
+    mode: SyncMode,
+}
+
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.mode {
+            SyncMode::Rounds => write!(f, "{} {}", self.codec, self.engine),
+            mode => write!(f, "{} {} {mode}", self.codec, self.engine),
+        }
+    }
 }
 
 impl std::str::FromStr for Case {
@@ -73,6 +89,7 @@ impl std::str::FromStr for Case {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (codec, engine) = text.split_once(':').ok_or("give CODEC:ENGINE, for example int4:owners")?;
+        let (engine, mode) = engine.split_once(':').unwrap_or((engine, SyncMode::Rounds.name()));
         let codec = match codec.strip_prefix("top-") {
             Some(k) => Codec::TopK { k: k.parse().map_err(|_| format!("{k:?} is no number"))? },
             None => [Codec::Bf16, Codec::Int8, Codec::Int4]
@@ -80,7 +97,7 @@ impl std::str::FromStr for Case {
                 .find(|known| known.name() == codec)
                 .ok_or_else(|| format!("{codec:?} is not one of bf16, int8, int4, top-K"))?,
         };
-        Ok(Self { codec, engine: engine.parse()? })
+        Ok(Self { codec, engine: engine.parse()?, mode: mode.parse()? })
     }
 }
 
@@ -130,7 +147,7 @@ impl Averager {
     }
 
     fn average(&mut self, deltas: &[Vec<f32>]) -> Result<Vec<f32>> {
-        let Case { codec, engine } = self.case;
+        let Case { codec, engine, .. } = self.case;
         let weight = update::weight(1, deltas.len() as u64);
         let mut mean = vec![0.0; self.sums.len()];
         let decay = match codec {
@@ -179,12 +196,12 @@ fn main() -> Result<()> {
     for seed in 1..=arguments.seeds {
         for (case, losses) in arguments.cases.iter().zip(&mut losses) {
             let loss = train(&arguments, &text, *case, seed)?;
-            println!("seed {seed}  {:>14} {:<6}  validation {loss:.4}", case.codec.to_string(), case.engine);
+            println!("seed {seed}  {:<32}  validation {loss:.4}", case.to_string());
             losses.push(loss);
             if let Some(path) = &json {
                 let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
                 let row = json!({"bench": "loss", "codec": case.codec.to_string(), "engine": case.engine.name(),
-                    "seed": seed, "members": arguments.members, "rounds": arguments.rounds, "loss": loss});
+                    "mode": case.mode.name(), "seed": seed, "members": arguments.members, "rounds": arguments.rounds, "loss": loss});
                 writeln!(file, "{row}")?;
             }
         }
@@ -192,7 +209,7 @@ fn main() -> Result<()> {
     for (case, others) in arguments.cases.iter().zip(&losses).skip(1) {
         let percent: Vec<f64> = others.iter().zip(&losses[0]).map(|(a, b)| (a / b - 1.0) * 100.0).collect();
         let (mean, half) = interval(&percent);
-        println!("{} {}: {mean:+.2} % +- {half:.2} (95 %) against the first", case.codec, case.engine);
+        println!("{case}: {mean:+.2} % +- {half:.2} (95 %) against the first");
     }
     Ok(())
 }
@@ -206,50 +223,141 @@ fn interval(values: &[f64]) -> (f64, f64) {
     (mean, t * (variance / n).sqrt())
 }
 
+/// One run under way.
+struct Run<'a> {
+    arguments: &'a Arguments,
+    text: &'a Text,
+    seed: u64,
+    model: ModelConfig,
+    options: TrainerOptions,
+    members: Vec<Box<dyn Trainer>>,
+    averager: Averager,
+    /// What each member has to say.
+    deltas: Vec<Vec<f32>>,
+    theta: Vec<f32>,
+    /// Of the outer optimizer.
+    moments: [Vec<f32>; 2],
+}
+
+impl<'a> Run<'a> {
+    fn new(arguments: &'a Arguments, text: &'a Text, case: Case, seed: u64) -> Result<Self> {
+        let base = ModelConfig::preset(&arguments.preset).context("there is no such preset")?;
+        let model = ModelConfig { vocab: 256, seq_len: arguments.seq, ..base };
+        let available = std::thread::available_parallelism()?.get();
+        let threads = if arguments.threads > 0 { arguments.threads } else { available };
+        let options = TrainerOptions {
+            batch: arguments.batch,
+            accumulate: 1,
+            threads,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.01,
+            clip: 1.0,
+        };
+        let theta = initial_parameters(&model, seed);
+        let open = |_| open_trainer(&DeviceChoice::Cpu, &model, &options).context("the CPU");
+        let members: Vec<Box<dyn Trainer>> = (0..arguments.members).map(open).collect::<Result<_>>()?;
+        let averager = Averager::new(case, arguments.members, theta.len());
+        let zeros = vec![0.0; theta.len()];
+        let (deltas, moments) = (vec![zeros.clone(); arguments.members], [zeros.clone(), zeros]);
+        Ok(Self { arguments, text, seed, members, averager, deltas, moments, theta, model, options })
+    }
+
+    /// The learning rate of a step of all.
+    fn rate(&self, done: usize) -> f64 {
+        let (done, all) = (done as f64, (self.arguments.rounds * self.arguments.steps) as f64);
+        let cosine = 0.5 * (1.0 + (std::f64::consts::PI * done / all).cos());
+        self.arguments.lr * ((done + 1.0) / WARM_UP).min(1.0) * (LR_FINAL + (1.0 - LR_FINAL) * cosine)
+    }
+
+    /// What a member trains on in this step.
+    fn tokens(&self, done: usize, member: usize) -> Vec<u32> {
+        let first = ((done * self.arguments.members + member) * self.arguments.batch) as u64;
+        let mut tokens = Vec::new();
+        let samples = first..first + self.arguments.batch as u64;
+        samples.for_each(|n| self.text.sample(self.seed, n, self.arguments.seq, &mut tokens));
+        tokens
+    }
+
+    /// Inner steps of everybody, and an outer step.
+    fn round(&mut self, round: usize) -> Result<()> {
+        let steps = self.arguments.steps;
+        for member in 0..self.members.len() {
+            self.members[member].load(&self.theta)?;
+            for done in round * steps..(round + 1) * steps {
+                let (tokens, rate) = (self.tokens(done, member), self.rate(done));
+                self.members[member].step(&tokens, rate)?;
+            }
+            let delta = &mut self.deltas[member];
+            self.members[member].read(delta)?;
+            delta.iter_mut().zip(&self.theta).for_each(|(trained, theta)| *trained = theta - *trained);
+        }
+        let mean = self.averager.average(&self.deltas)?;
+        let sound = outer::nesterov(&mut self.theta, &mut self.moments[0], &mean, OUTER.0, OUTER.1);
+        ensure!(sound, "the run diverged");
+        Ok(())
+    }
+
+    /// A gradient of everybody, and a step of AdamW.
+    fn step(&mut self, done: usize) -> Result<()> {
+        for member in 0..self.members.len() {
+            let tokens = self.tokens(done, member);
+            self.members[member].load(&self.theta)?;
+            self.members[member].gradient(&tokens, &mut self.deltas[member])?;
+        }
+        let mean = self.averager.average(&self.deltas)?;
+        let (inner, model) = self.specs();
+        let rule = outer::Rule::AdamW(AdamW::new(&inner, &model, done as u64 + 1, self.rate(done)));
+        let squares = mean.chunks(CHUNK_ELEMENTS).map(outer::adamw::squares).sum();
+        let [m, v] = &mut self.moments;
+        ensure!(rule.step(rule.scale(squares), 0, &mut self.theta, &mut [m, v], &mean), "the run diverged");
+        Ok(())
+    }
+
+    /// The optimizer and the model as the protocol knows them.
+    fn specs(&self) -> (InnerSpec, ModelSpec) {
+        let (options, model) = (&self.options, &self.model);
+        let inner = InnerSpec {
+            steps: 1,
+            batch: options.batch as u32,
+            accumulate: options.accumulate as u32,
+            lr: self.arguments.lr,
+            lr_final: LR_FINAL,
+            warmup_steps: WARM_UP as u32,
+            beta1: options.beta1,
+            beta2: options.beta2,
+            eps: options.eps,
+            weight_decay: options.weight_decay,
+            clip: options.clip,
+        };
+        let model = ModelSpec {
+            vocab: model.vocab as u32,
+            d_model: model.d_model as u32,
+            layers: model.layers as u32,
+            heads: model.heads as u32,
+            kv_heads: model.kv_heads as u32,
+            ffn: model.ffn as u32,
+            seq_len: model.seq_len as u32,
+            tied: model.tied,
+            rope_theta: model.rope_theta,
+            norm_eps: model.norm_eps,
+        };
+        (inner, model)
+    }
+}
+
 /// The validation loss at the end of one run, in nats a byte.
 fn train(arguments: &Arguments, text: &Text, case: Case, seed: u64) -> Result<f64> {
-    let base = ModelConfig::preset(&arguments.preset).context("there is no such preset")?;
-    let model = ModelConfig { vocab: 256, seq_len: arguments.seq, ..base };
-    let threads = if arguments.threads > 0 { arguments.threads } else { std::thread::available_parallelism()?.get() };
-    let options = TrainerOptions {
-        batch: arguments.batch,
-        accumulate: 1,
-        threads,
-        beta1: 0.9,
-        beta2: 0.99,
-        eps: 1e-8,
-        weight_decay: 0.01,
-        clip: 1.0,
-    };
-    let mut theta = initial_parameters(&model, seed);
-    let mut momentum = vec![0.0; theta.len()];
-    let open = |_| open_trainer(&DeviceChoice::Cpu, &model, &options).context("the CPU");
-    let mut members: Vec<Box<dyn Trainer>> = (0..arguments.members).map(open).collect::<Result<_>>()?;
-    let mut averager = Averager::new(case, arguments.members, theta.len());
-    let mut deltas = vec![vec![0.0; theta.len()]; arguments.members];
-    let all = (arguments.rounds * arguments.steps) as f64;
-    for round in 0..arguments.rounds {
-        for (member, (trainer, delta)) in members.iter_mut().zip(&mut deltas).enumerate() {
-            trainer.load(&theta)?;
-            for step in 0..arguments.steps {
-                let done = (round * arguments.steps + step) as f64;
-                let cosine = 0.5 * (1.0 + (std::f64::consts::PI * done / all).cos());
-                let lr = arguments.lr * ((done + 1.0) / WARM_UP).min(1.0) * (LR_FINAL + (1.0 - LR_FINAL) * cosine);
-                let first = ((done as usize * arguments.members + member) * arguments.batch) as u64;
-                let mut tokens = Vec::new();
-                (0..arguments.batch as u64).for_each(|n| text.sample(seed, first + n, arguments.seq, &mut tokens));
-                trainer.step(&tokens, lr)?;
-            }
-            trainer.read(delta)?;
-            delta.iter_mut().zip(&theta).for_each(|(trained, theta)| *trained = theta - *trained);
-        }
-        let mean = averager.average(&deltas)?;
-        ensure!(outer::nesterov(&mut theta, &mut momentum, &mean, OUTER.0, OUTER.1), "the run diverged");
+    let mut run = Run::new(arguments, text, case, seed)?;
+    match case.mode {
+        SyncMode::Rounds => (0..arguments.rounds).try_for_each(|round| run.round(round))?,
+        SyncMode::EveryStep => (0..arguments.rounds * arguments.steps).try_for_each(|done| run.step(done))?,
     }
     let length = arguments.seq + 1;
     let held_out: Vec<u32> = text.held_out.iter().map(|byte| u32::from(*byte)).collect();
-    let whole = (held_out.len() / length).min(512) / arguments.batch * arguments.batch;
-    members[0].load(&theta)?;
-    let (nats, tokens) = members[0].evaluate(&held_out[..whole * length])?;
+    let whole = (held_out.len() / length).min(HELD_OUT_MAX) / arguments.batch * arguments.batch;
+    run.members[0].load(&run.theta)?;
+    let (nats, tokens) = run.members[0].evaluate(&held_out[..whole * length])?;
     Ok(nats / tokens.max(1) as f64)
 }

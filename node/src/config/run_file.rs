@@ -197,7 +197,12 @@ impl RunFile {
     /// Reads and checks a run file. Paths in it become relative to its folder.
     pub fn load(path: &Path) -> Result<Self, Failure> {
         let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the run file {}", path.display()))
+            .with_context(|| {
+                format!(
+                    "cannot read the run file {}: check the path, or start from a copy of configs/run.toml",
+                    path.display()
+                )
+            })
             .map_err(|e| Failure::new(Code::Usage, e))?;
         let mut file: Self =
             starling_bootstrap::config_file::parse(&text, path).map_err(|e| Failure::new(Code::Usage, e))?;

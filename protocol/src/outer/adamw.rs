@@ -3,7 +3,7 @@
 use super::schedule;
 use crate::limits::CHUNK_ELEMENTS;
 use crate::record::Record;
-use crate::run::{Gains, RunSpec};
+use crate::run::{Gains, InnerSpec, ModelSpec, RunSpec};
 use std::ops::Range;
 
 /// Sums of squares that go side by side, so that they fit vector registers.
@@ -32,9 +32,13 @@ impl AdamW {
     /// is that COMMIT's round: rounds count the COMMITs that lead to a state, through forks too, and nothing else changes
     /// one.
     pub fn of(spec: &RunSpec, parent: &Record) -> Self {
-        let inner = &spec.inner;
         let number = parent.round.saturating_add(1);
-        let lr = schedule::rate(inner, &spec.budget, number, 0, parent.tokens);
+        let lr = schedule::rate(&spec.inner, &spec.budget, number, 0, parent.tokens);
+        Self::new(&spec.inner, &spec.model, number, lr)
+    }
+
+    /// Step `number` (from 1) at this learning rate; of `inner` only betas, epsilon, decay and clip matter.
+    pub fn new(inner: &InnerSpec, model: &ModelSpec, number: u64, lr: f64) -> Self {
         let bias = |beta: f64| 1.0 - power(beta, number);
         Self {
             clip: inner.clip,
@@ -46,7 +50,7 @@ impl AdamW {
             root: (1.0 / bias(inner.beta2).sqrt()) as f32,
             eps: inner.eps as f32,
             keep: (1.0 - lr * inner.weight_decay) as f32,
-            gains: Gains::of(&spec.model),
+            gains: Gains::of(model),
         }
     }
 
