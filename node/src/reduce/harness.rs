@@ -19,6 +19,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 
 pub const RUN: Digest = Digest([1; 32]);
+/// No attempt takes so long.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What happens to the bytes that one member sends.
 #[derive(Clone, Copy, Debug)]
@@ -284,6 +286,54 @@ impl Flock {
             running.abort();
         }
         before
+    }
+
+    /// One member dies when it has sent so much. Everybody else's result.
+    pub async fn with_a_death(
+        &self,
+        victim: usize,
+        after: usize,
+        attempt: u32,
+    ) -> Vec<(usize, Result<Vec<u8>, ReduceError>)> {
+        let kill = Kill { after, sent: Arc::default(), now: Arc::default() };
+        let others: Vec<usize> = (0..self.members.len()).filter(|place| *place != victim).collect();
+        // A process that was gone before the attempt began cannot be reached either.
+        let dead = (after == 0).then(|| self.members[victim].member);
+        let start = |place: &usize| tokio::spawn(self.start_on(Pipes { dead, ..self.pipes(*place) }, *place, attempt));
+        let running: Vec<_> = others.iter().map(start).collect();
+        if after > 0 {
+            let death = Arc::clone(&kill.now);
+            let part = self.start_on(Pipes { kill: Some(kill), ..self.pipes(victim) }, victim, attempt);
+            tokio::select! {
+                () = death.notified() => {}
+                _ = part => {}
+            }
+        }
+        let mut results = Vec::new();
+        for (place, running) in others.into_iter().zip(running) {
+            let ended = tokio::time::timeout(PATIENCE, running).await;
+            results.push((place, ended.expect("an attempt with a dead member ends").unwrap()));
+        }
+        results
+    }
+
+    /// Runs an attempt in which all live; the bytes that each has sent.
+    pub async fn bytes_sent(&self, attempt: u32) -> Vec<usize> {
+        let expected = self.specified();
+        let start = |place: usize| {
+            let kill = Kill { after: usize::MAX, sent: Arc::default(), now: Arc::default() };
+            let sent = Arc::clone(&kill.sent);
+            let part = self.start_on(Pipes { kill: Some(kill), ..self.pipes(place) }, place, attempt);
+            (sent, tokio::spawn(part))
+        };
+        let running: Vec<_> = (0..self.members.len()).map(start).collect();
+        let mut bytes = Vec::new();
+        for (sent, running) in running {
+            let ended = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
+            assert!(ended.unwrap() == expected, "another update than specified");
+            bytes.push(sent);
+        }
+        bytes.into_iter().map(|sent| sent.load(Ordering::SeqCst)).collect()
     }
 
     /// Everybody's result; the bytes that `bad.0` sends meet `bad.1`.

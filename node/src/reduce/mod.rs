@@ -26,7 +26,7 @@ mod progress;
 mod ring;
 mod router;
 mod stream;
-mod sums;
+mod turns;
 
 pub use error::{PeerFault, ReduceError};
 pub use feedback::Feedback;

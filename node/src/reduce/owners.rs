@@ -1,14 +1,14 @@
 //! Owners: each chunk is added up by one member, which then sends the encoded sum to all. Two hops, however many members
 //! there are, and each contribution is encoded once.
 //!
-//! A reduction has a *writer* and a *reader* for each other member, and a task for this node's own part. A writer sends
-//! this node's parts of the chunks that the member owns, then the sums that this node has finished. A reader takes the
-//! member's parts of this node's chunks, adds each in its turn ([`Sums`]), then the sums that the member owns. All members
-//! are written to at once, beginning with the one after this node, so that no owner gets everybody's parts first and
-//! alone; a slow one holds up nothing but its own stream until sums need its part.
+//! A reduction has a *writer* and a *reader* for each other member, and an *adder*. A writer sends this node's parts of the
+//! chunks that the member owns, then the sums that this node has finished. A reader takes the member's parts of this node's
+//! chunks, then the sums that the member owns. The adder adds parts in the order of members, however they arrive. Members
+//! are written to one after another, beginning with the one after this node, so that no owner gets everybody's parts at
+//! once; one that takes its time does not hold up the others ([`Turns`]).
 //!
-//! Parts never wait for anything of others, and who waits for its turn waits for parts only: there is no circle. Nothing
-//! waits for a timer; an attempt that makes no progress is ended from outside by dropping it.
+//! Readers wait for nothing but their stream, and parts depend on nothing of others: there is no circle. An attempt that
+//! makes no progress is ended from outside by dropping it.
 //!
 //! Repair: what an owner has been sent is kept until the record is decided ([`Parts`](super::Parts)), also by what goes on
 //! after a failure. In a later attempt it says first which parts it has ([`held`]), and only the others are sent.
@@ -20,11 +20,12 @@ use super::links::BulkLinks;
 use super::opening;
 use super::progress::{Progress, ProgressFn, Way};
 use super::stream::{self, close, expect_end, fault, fill_frame, read_frame};
-use super::sums::Sums;
+use super::turns::{Turn, Turns};
 use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
 use crate::coding::Coder;
 use crate::net::BulkStream;
 use futures::future::BoxFuture;
+use starling_kernels::codec::add_scaled;
 use starling_protocol::engine::io::Contribution;
 use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameKind, FrameScope};
 use starling_protocol::message::Awaited;
@@ -33,7 +34,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 /// How long a node whose reduction has failed goes on serving the others. Who closed its streams at once would be taken
@@ -74,15 +75,17 @@ struct Context {
     weights: Vec<f32>,
     me: usize,
     share: Share,
-    sums: Sums,
     /// Finished payloads by chunk.
     payloads: Mutex<Vec<Arc<Vec<u8>>>>,
     /// How many of my chunks are finished.
     finished: watch::Sender<usize>,
-    /// How many parts have left for each member, or are known to be there.
+    /// Up to which of its chunks parts have left for each member, or are known to be there.
     sent: Vec<AtomicUsize>,
     /// Whether each member has said what it has, if it is to say so.
     told: Vec<watch::Sender<bool>>,
+    /// The writers' order, with parts and with sums.
+    parts_first: Turns,
+    then_sums: Turns,
     progress: Progress,
 }
 
@@ -104,17 +107,17 @@ impl Context {
         let weights: Vec<f32> = by_id.iter().map(|member| update::weight(member.tokens, total)).collect();
         let owned = owners.chunks(me).to_vec();
         job.parts.begin(&job.key, &by_id, &owned);
-        let terms =
-            Terms { codec: job.codec, weight: weights[me], owned: owned.clone(), delta: Arc::clone(&job.delta) };
+        let terms = Terms { codec: job.codec, weight: weights[me], owned, delta: Arc::clone(&job.delta) };
         Ok(Self {
             scope: FrameScope { run: job.run, key: job.key, codec: job.codec, elements },
             me,
             share: job.feedback.join(job.key, terms),
-            sums: Sums::new(by_id.len(), owned, elements),
             payloads: Mutex::new(vec![Arc::default(); chunks]),
             finished: watch::Sender::new(0),
             sent: by_id.iter().map(|_| AtomicUsize::new(0)).collect(),
             told: by_id.iter().map(|_| watch::Sender::new(!repairs(&job))).collect(),
+            parts_first: Turns::new(by_id.len() - 1),
+            then_sums: Turns::new(by_id.len() - 1),
             progress: progress.of_links(by_id.iter().map(|member| member.member)),
             members: by_id,
             owners,
@@ -140,12 +143,11 @@ impl Context {
     }
 
     /// Encodes a complete sum for all.
-    fn finish(&self, chunk: usize, mut sum: Vec<f32>, coder: &mut Coder) -> Result<(), ReduceError> {
-        self.share.mend(chunk, &mut sum);
+    fn finish(&self, chunk: usize, sum: &mut [f32], coder: &mut Coder) -> Result<(), ReduceError> {
+        self.share.mend(chunk, sum);
         let mut payload = Vec::new();
-        coder.encode(&sum, &mut payload).map_err(|source| ReduceError::Sum { chunk, source })?;
-        self.share.stage(chunk, &sum, &payload, coder);
-        self.sums.recycle(sum);
+        coder.encode(sum, &mut payload).map_err(|source| ReduceError::Sum { chunk, source })?;
+        self.share.stage(chunk, sum, &payload, coder);
         self.put(chunk, payload);
         self.finished.send_modify(|count| *count += 1);
         Ok(())
@@ -183,18 +185,13 @@ impl Desk {
         self.coder.encode(&self.values, &mut self.payload).map_err(|source| own_fault(chunk, source))
     }
 
-    /// Reads the payload at hand as a part of `chunk`, keeps it, and adds it in its turn.
-    async fn add(&mut self, context: &Context, chunk: usize, place: usize) -> Result<(), ReduceError> {
-        self.values.resize(update::chunk_elements(context.scope.elements, chunk).len(), 0.0);
+    /// Adds the payload at hand to a chunk's sum, as the part of the member at `place`.
+    fn add(&mut self, context: &Context, chunk: usize, place: usize, sum: &mut [f32]) -> Result<(), ReduceError> {
+        self.values.resize(sum.len(), 0.0);
         let refused = |source| context.fault(place, PeerFault::Payload { chunk, source });
         self.coder.decode(&self.payload, &mut self.values).map_err(refused)?;
-        if place != context.me {
-            context.job.parts.keep(&context.job.key, &context.members[place], chunk, &self.payload);
-        }
-        match context.sums.add(chunk, place, context.weights[place], &self.values).await {
-            Some(sum) => context.finish(chunk, sum, &mut self.coder),
-            None => Ok(()),
-        }
+        add_scaled(sum, &self.values, context.weights[place]);
+        Ok(())
     }
 }
 
@@ -209,17 +206,20 @@ async fn reduce(
     settled.map_err(|error| ReduceError::Task(error.to_string()))?;
     let context = Arc::new(Context::new(job, progress)?);
     let mut tasks = JoinSet::new();
-    tasks.spawn(add_own(Arc::clone(&context)));
-    let members = context.members.len();
-    for place in (1..members).map(|step| (context.me + step) % members) {
-        tasks.spawn(write(Arc::clone(&links), Arc::clone(&context), place));
-        tasks.spawn(read(Arc::clone(&links), Arc::clone(&context), place));
+    let (members, owned) = (context.members.len(), context.owners.chunks(context.me).len());
+    let mut arriving: Vec<_> = (0..members).map(|_| None).collect();
+    for writer in 0..members - 1 {
+        let place = (context.me + 1 + writer) % members;
+        let (arrived, parts) = mpsc::channel(owned.max(1));
+        arriving[place] = Some(parts);
+        tasks.spawn(write(Arc::clone(&links), Arc::clone(&context), place, writer));
+        tasks.spawn(read(Arc::clone(&links), Arc::clone(&context), place, arrived));
     }
+    tasks.spawn(add_up(Arc::clone(&context), arriving));
     while let Some(ended) = tasks.join_next().await {
         let result = ended.unwrap_or_else(|error| Err(ReduceError::Task(error.to_string())));
         if let Err(error) = result {
-            // Parts that still come are kept for the next attempt, and wait for nobody.
-            context.sums.give_up();
+            // Parts that still come are kept for the next attempt.
             tokio::spawn(linger(tasks, attempt));
             return Err(error);
         }
@@ -237,59 +237,111 @@ async fn linger(mut tasks: JoinSet<Result<(), ReduceError>>, attempt: Attempt) {
     drop(attempt);
 }
 
-/// This node's own part, encoded and decoded as everybody else's is.
-async fn add_own(context: Arc<Context>) -> Result<(), ReduceError> {
-    let mut desk = Desk::new(&context);
+/// The sums of this node's chunks, one after another. Its own part is encoded and decoded as everybody else's is.
+async fn add_up(
+    context: Arc<Context>,
+    mut arriving: Vec<Option<mpsc::Receiver<Arc<Vec<u8>>>>>,
+) -> Result<(), ReduceError> {
+    let (mut desk, mut sum) = (Desk::new(&context), Vec::new());
     for chunk in context.owners.chunks(context.me).iter().copied() {
-        desk.encode_own(&context, chunk)?;
-        desk.add(&context, chunk, context.me).await?;
+        sum.clear();
+        sum.resize(update::chunk_elements(context.scope.elements, chunk).len(), 0.0);
+        for (place, parts) in arriving.iter_mut().enumerate() {
+            match parts {
+                None => desk.encode_own(&context, chunk)?,
+                Some(parts) => {
+                    // A reader that ends before its last part has said why.
+                    let Some(part) = parts.recv().await else { return Ok(()) };
+                    desk.payload.clear();
+                    desk.payload.extend_from_slice(&part);
+                }
+            }
+            desk.add(&context, chunk, place, &mut sum)?;
+        }
+        context.finish(chunk, &mut sum, &mut desk.coder)?;
         // Between chunks others have their turn: with one member nothing here ever waits.
         tokio::task::yield_now().await;
     }
     Ok(())
 }
 
-async fn write(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -> Result<(), ReduceError> {
-    let stream = links.open(context.members[place].member).await;
-    let mut stream = stream.map_err(|e| context.fault(place, PeerFault::Unreachable(e.to_string())))?;
-    write_parts(&mut stream, &context, place).await?;
-    write_sums(&mut stream, &context, place).await?;
+async fn write(
+    links: Arc<dyn BulkLinks>,
+    context: Arc<Context>,
+    place: usize,
+    writer: usize,
+) -> Result<(), ReduceError> {
+    let (parts, sums) = (context.parts_first.of(writer), context.then_sums.of(writer));
+    let (mut stream, held) = sums.before(parts.before(open(&links, &context, place))).await?;
+    sums.before(parts.begin()).await;
+    sums.before(write_parts(&mut stream, &context, place, &held, &parts)).await?;
+    drop(parts);
+    sums.begin().await;
+    write_sums(&mut stream, &context, place, &sums).await?;
+    drop(sums);
     tokio::spawn(close(stream));
     Ok(())
 }
 
-/// This node's parts of what the member at `place` owns.
-async fn write_parts(stream: &mut BulkStream, context: &Context, place: usize) -> Result<(), ReduceError> {
+/// A stream to the member at `place`, and which of this node's parts it has already.
+async fn open(
+    links: &Arc<dyn BulkLinks>,
+    context: &Context,
+    place: usize,
+) -> Result<(BulkStream, Vec<bool>), ReduceError> {
     let lost = |error| context.fault(place, PeerFault::Lost(error));
+    let stream = links.open(context.members[place].member).await;
+    let mut stream = stream.map_err(|e| context.fault(place, PeerFault::Unreachable(e.to_string())))?;
     stream.write_all(&opening::encode(&context.job.run, &context.job.key)).await.map_err(lost)?;
-    let chunks = context.owners.chunks(place);
-    let mut held = vec![false; chunks.len()];
-    if repairs(&context.job) {
-        stream.flush().await.map_err(lost)?;
-        let said = held::read(stream, chunks.len());
-        let said = context.progress.wait(place, Way::Out, Awaited::Part, said).await;
-        held = said.map_err(|what| context.fault(place, what))?;
-        context.told[place].send_replace(true);
+    // It is to know at once from whom it gets something, though its turn may come later.
+    context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)?;
+    let chunks = context.owners.chunks(place).len();
+    if !repairs(&context.job) {
+        return Ok((stream, vec![false; chunks]));
     }
+    let said = context.progress.wait(place, Way::Out, Awaited::Part, held::read(&mut stream, chunks)).await;
+    let held = said.map_err(|what| context.fault(place, what))?;
+    context.sent[place].store(all_there(&held, 0), Ordering::Release);
+    context.told[place].send_replace(true);
+    Ok((stream, held))
+}
+
+/// Up to which chunk parts are there, if those before `from` are.
+fn all_there(held: &[bool], from: usize) -> usize {
+    held.iter().skip(from).position(|held| !held).map_or(held.len(), |more| from + more)
+}
+
+/// This node's parts of what the member at `place` owns.
+async fn write_parts(
+    stream: &mut BulkStream,
+    context: &Context,
+    place: usize,
+    held: &[bool],
+    turn: &Turn<'_>,
+) -> Result<(), ReduceError> {
+    let lost = |error| context.fault(place, PeerFault::Lost(error));
     let mut desk = Desk::new(context);
     let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
-    for (chunk, held) in chunks.iter().copied().zip(held) {
+    let chunks = context.owners.chunks(place).iter().copied().enumerate();
+    for (index, chunk) in chunks.filter(|(index, _)| !held[*index]) {
         // Counted before it leaves: the sum may be back before we are.
-        context.sent[place].fetch_add(1, Ordering::AcqRel);
-        if held {
-            continue;
-        }
+        context.sent[place].store(all_there(held, index + 1), Ordering::Release);
         desk.encode_own(context, chunk)?;
         fill_frame(&mut frame, &context.scope, FrameKind::Contrib, chunk, &desk.payload);
-        let written = context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&frame)).await;
-        written.map_err(lost)?;
+        let written = context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&frame));
+        turn.step(written).await.map_err(lost)?;
         context.progress.add(frame.len());
     }
     Ok(())
 }
 
 /// The sums that this node owns, as they are finished.
-async fn write_sums(stream: &mut BulkStream, context: &Context, place: usize) -> Result<(), ReduceError> {
+async fn write_sums(
+    stream: &mut BulkStream,
+    context: &Context,
+    place: usize,
+    turn: &Turn<'_>,
+) -> Result<(), ReduceError> {
     let lost = |error| context.fault(place, PeerFault::Lost(error));
     let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
     for (index, chunk) in context.owners.chunks(context.me).iter().copied().enumerate() {
@@ -305,25 +357,35 @@ async fn write_sums(stream: &mut BulkStream, context: &Context, place: usize) ->
             _ = stream.read(&mut nothing) => return Err(lost(std::io::ErrorKind::BrokenPipe.into())),
         };
         fill_frame(&mut frame, &context.scope, FrameKind::Reduced, chunk, &payload);
-        let written = context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&frame)).await;
-        written.map_err(lost)?;
+        let written = context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&frame));
+        turn.step(written).await.map_err(lost)?;
         context.progress.add(frame.len());
     }
-    context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)
+    turn.step(context.progress.wait(place, Way::Out, Awaited::Room, stream.flush())).await.map_err(lost)
 }
 
-async fn read(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -> Result<(), ReduceError> {
+async fn read(
+    links: Arc<dyn BulkLinks>,
+    context: Arc<Context>,
+    place: usize,
+    arrived: mpsc::Sender<Arc<Vec<u8>>>,
+) -> Result<(), ReduceError> {
     let from = context.members[place].member;
     let stream = context.progress.wait(place, Way::In, Awaited::Part, links.accept(context.job.key, from)).await;
     let mut stream = stream::reader(stream.map_err(|error| fault(from, PeerFault::Silent(error)))?);
-    read_parts(&mut stream, &context, place).await?;
+    read_parts(&mut stream, &context, place, arrived).await?;
     read_sums(&mut stream, &context, place).await?;
     tokio::spawn(expect_end(stream, from));
     Ok(())
 }
 
 /// The member's parts of this node's chunks: those that are here from an earlier attempt, and the others.
-async fn read_parts(stream: &mut BufReader<BulkStream>, context: &Context, place: usize) -> Result<(), ReduceError> {
+async fn read_parts(
+    stream: &mut BufReader<BulkStream>,
+    context: &Context,
+    place: usize,
+    arrived: mpsc::Sender<Arc<Vec<u8>>>,
+) -> Result<(), ReduceError> {
     let chunks = context.owners.chunks(context.me);
     let (key, member) = (&context.job.key, &context.members[place]);
     let mut kept = vec![None; chunks.len()];
@@ -335,16 +397,23 @@ async fn read_parts(stream: &mut BufReader<BulkStream>, context: &Context, place
     }
     let mut desk = Desk::new(context);
     for (chunk, kept) in chunks.iter().copied().zip(kept) {
-        if let Some(kept) = kept {
-            desk.payload.clear();
-            desk.payload.extend_from_slice(&kept);
-        } else {
-            let read = read_frame(stream, &context.scope, FrameKind::Contrib, chunk, &mut desk.payload);
-            let read = context.progress.wait(place, Way::In, Awaited::Part, read).await;
-            read.map_err(|what| context.fault(place, what))?;
-            context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
-        }
-        desk.add(context, chunk, place).await?;
+        let part = match kept {
+            Some(kept) => kept,
+            None => {
+                let read = read_frame(stream, &context.scope, FrameKind::Contrib, chunk, &mut desk.payload);
+                let read = context.progress.wait(place, Way::In, Awaited::Part, read).await;
+                read.map_err(|what| context.fault(place, what))?;
+                let elements = update::chunk_elements(context.scope.elements, chunk).len();
+                let refused = |source| context.fault(place, PeerFault::Payload { chunk, source });
+                desk.coder.check(&desk.payload, elements).map_err(refused)?;
+                context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
+                let part = Arc::new(desk.payload.clone());
+                context.job.parts.keep(key, member, chunk, Arc::clone(&part));
+                part
+            }
+        };
+        // There is room for all; and when nobody adds any more, parts are still kept.
+        drop(arrived.try_send(part));
     }
     Ok(())
 }

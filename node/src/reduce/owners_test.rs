@@ -1,4 +1,4 @@
-use super::super::harness::{Flock, Kill, Pipes, RUN, Wire, runtime};
+use super::super::harness::{Flock, Pipes, RUN, Wire, runtime};
 use super::*;
 use proptest::prelude::*;
 use starling_protocol::NodeId;
@@ -56,9 +56,6 @@ fn more_chunks_than_the_window_flow_through_tiny_pipes() {
     });
 }
 
-/// How long an attempt of pipes may take.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// Bytes of frames with these chunks.
 fn frames_bytes(flock: &Flock, chunks: &[usize]) -> usize {
     let elements = flock.deltas[0].len();
@@ -71,35 +68,6 @@ fn sent_bytes(flock: &Flock, position: usize) -> usize {
     let segment = |place: usize| frames_bytes(flock, owners.chunks(place));
     let parts: usize = (0..n).filter(|place| *place != position).map(segment).sum();
     parts + (n - 1) * (segment(position) + opening::OPENING_BYTES)
-}
-
-/// One member dies when it has sent so much. Everybody else's result.
-async fn with_a_death(
-    flock: &Flock,
-    victim: usize,
-    after: usize,
-    attempt: u32,
-) -> Vec<(usize, Result<Vec<u8>, ReduceError>)> {
-    let kill = Kill { after, sent: Arc::default(), now: Arc::default() };
-    let others: Vec<usize> = (0..flock.members.len()).filter(|place| *place != victim).collect();
-    // A process that was gone before the attempt began cannot be reached either.
-    let dead = (after == 0).then(|| flock.members[victim].member);
-    let start = |place: &usize| tokio::spawn(flock.start_on(Pipes { dead, ..flock.pipes(*place) }, *place, attempt));
-    let running: Vec<_> = others.iter().map(start).collect();
-    if after > 0 {
-        let death = Arc::clone(&kill.now);
-        let part = flock.start_on(Pipes { kill: Some(kill), ..flock.pipes(victim) }, victim, attempt);
-        tokio::select! {
-            () = death.notified() => {}
-            _ = part => {}
-        }
-    }
-    let mut results = Vec::new();
-    for (place, running) in others.into_iter().zip(running) {
-        let ended = tokio::time::timeout(PATIENCE, running).await;
-        results.push((place, ended.expect("an attempt with a dead member ends").unwrap()));
-    }
-    results
 }
 
 #[test]
@@ -115,7 +83,7 @@ fn whoever_dies_whenever_is_named_or_the_update_is_complete() {
             for after in moments {
                 // A record of its own: nothing is known from an attempt before.
                 flock.seq += 1;
-                let results = with_a_death(&flock, victim, after, 0).await;
+                let results = flock.with_a_death(victim, after, 0).await;
                 let named = |result: &Result<Vec<u8>, ReduceError>| {
                     result.as_ref().is_err_and(|error| error.suspect() == Some(member) && error.refusal().is_none())
                 };
@@ -283,25 +251,6 @@ fn repair_bytes(flock: &Flock, attempt: u32) -> Vec<usize> {
     (0..n).map(bytes).collect()
 }
 
-/// Runs an attempt in which all live; the bytes that each has sent.
-async fn bytes_sent(flock: &Flock, attempt: u32) -> Vec<usize> {
-    let expected = flock.specified();
-    let start = |place: usize| {
-        let kill = Kill { after: usize::MAX, sent: Arc::default(), now: Arc::default() };
-        let sent = Arc::clone(&kill.sent);
-        let part = flock.start_on(Pipes { kill: Some(kill), ..flock.pipes(place) }, place, attempt);
-        (sent, tokio::spawn(part))
-    };
-    let running: Vec<_> = (0..flock.members.len()).map(start).collect();
-    let mut bytes = Vec::new();
-    for (sent, running) in running {
-        let ended = tokio::time::timeout(PATIENCE, running).await.expect("it ends").unwrap();
-        assert!(ended.unwrap() == expected, "another update than specified");
-        bytes.push(sent);
-    }
-    bytes.into_iter().map(|sent| sent.load(Ordering::SeqCst)).collect()
-}
-
 /// `protocol.md` §5: after an owner's death contributors send its chunks again, and nothing else.
 #[test]
 fn after_a_death_only_what_is_missing_is_sent_again() {
@@ -312,10 +261,10 @@ fn after_a_death_only_what_is_missing_is_sent_again() {
                 let total = sent_bytes(&flock(codec, 4, 9 * CHUNK_ELEMENTS + 77, 2048), victim);
                 for after in (0..total).step_by(total / 7).chain([total - 1]) {
                     let flock = flock(codec, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
-                    with_a_death(&flock, victim, after, 0).await;
+                    flock.with_a_death(victim, after, 0).await;
                     let (kept, rest) = (all_is_kept(&flock, victim).await, flock.without(victim));
                     let oracle = repair_bytes(&rest, 1);
-                    assert_eq!(bytes_sent(&rest, 1).await, oracle, "{victim} died after {after} of {total}");
+                    assert_eq!(rest.bytes_sent(1).await, oracle, "{victim} died after {after} of {total}");
                     cases += 1;
                     if kept {
                         whole += 1;
@@ -336,13 +285,13 @@ fn after_a_death_only_what_is_missing_is_sent_again() {
 fn one_death_after_another_is_repaired() {
     runtime().block_on(async {
         let five = flock(Codec::TopK { k: 64 }, 5, 11 * CHUNK_ELEMENTS + 9, 2048);
-        with_a_death(&five, 1, sent_bytes(&five, 1) / 4, 0).await;
+        five.with_a_death(1, sent_bytes(&five, 1) / 4, 0).await;
         let four = five.without(1);
-        with_a_death(&four, 3, 6000, 1).await;
+        four.with_a_death(3, 6000, 1).await;
         let three = four.without(3);
         let oracle = repair_bytes(&three, 2);
         // What lingers of the attempts before may still bring parts.
-        let sent = bytes_sent(&three, 2).await;
+        let sent = three.bytes_sent(2).await;
         assert!(sent.iter().zip(&oracle).all(|(sent, oracle)| sent <= oracle), "{sent:?} of at most {oracle:?}");
     });
 }

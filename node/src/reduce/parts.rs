@@ -48,11 +48,11 @@ impl Parts {
         });
     }
 
-    /// Keeps a part that was decoded; not if its attempt is one of another record by now.
-    pub(super) fn keep(&self, key: &AttemptKey, from: &Contribution, chunk: usize, payload: &[u8]) {
+    /// Keeps a part that was checked; not if its attempt is one of another record by now.
+    pub(super) fn keep(&self, key: &AttemptKey, from: &Contribution, chunk: usize, payload: Arc<Vec<u8>>) {
         let mut kept = self.kept();
         if kept.place == (key.lineage, key.seq) {
-            let part = Part { contribution: from.payload, payload: Arc::new(payload.to_vec()) };
+            let part = Part { contribution: from.payload, payload };
             kept.parts.insert((from.member, chunk), part);
         }
     }
@@ -84,12 +84,12 @@ mod tests {
     fn parts_last_as_long_as_their_record_and_their_contribution() {
         let parts = Parts::default();
         let other = Contribution { member: NodeId([3; 32]), ..FROM };
-        parts.keep(&key(0, 0), &FROM, 1, b"before anything began");
+        parts.keep(&key(0, 0), &FROM, 1, Arc::new(b"before anything began".to_vec()));
         parts.begin(&key(4, 0), &[FROM, other.clone()], &[1, 2]);
         assert_eq!(parts.get(&key(4, 0), &FROM, 1), None);
-        parts.keep(&key(4, 0), &FROM, 1, b"a");
-        parts.keep(&key(4, 0), &other, 2, b"b");
-        parts.keep(&key(3, 0), &other, 1, b"of another record");
+        parts.keep(&key(4, 0), &FROM, 1, Arc::new(b"a".to_vec()));
+        parts.keep(&key(4, 0), &other, 2, Arc::new(b"b".to_vec()));
+        parts.keep(&key(3, 0), &other, 1, Arc::new(b"of another record".to_vec()));
         // The next attempt has them, but not for another contribution of the same member.
         parts.begin(&key(4, 1), &[FROM, other.clone()], &[1, 2, 3]);
         assert_eq!(parts.get(&key(4, 1), &FROM, 1).as_deref(), Some(&b"a".to_vec()));
@@ -100,7 +100,7 @@ mod tests {
         parts.begin(&key(4, 2), &[FROM], &[2]);
         parts.begin(&key(4, 3), &[FROM, other.clone()], &[1, 2]);
         assert!(parts.kept().parts.is_empty());
-        parts.keep(&key(4, 3), &FROM, 1, b"a");
+        parts.keep(&key(4, 3), &FROM, 1, Arc::new(b"a".to_vec()));
         parts.forget();
         assert_eq!(parts.get(&key(4, 3), &FROM, 1), None);
     }

@@ -93,6 +93,50 @@ fn a_member_that_dies_anywhere_ends_the_attempt_for_all() {
     });
 }
 
+/// Where each hop of a member begins in what it sends, and the end.
+fn hop_bytes(flock: &Flock, position: usize) -> Vec<usize> {
+    let elements = flock.deltas[0].len();
+    let ring = Ring::new(flock.members.len(), update::chunks(elements));
+    let framed = |range: std::ops::Range<usize>| {
+        range.len() * FRAME_HEADER_BYTES + update::chunks_range(flock.codec, elements, range).len()
+    };
+    let mut at = vec![opening::OPENING_BYTES];
+    for hop in ring.hops(position) {
+        at.push(at[at.len() - 1] + framed(ring.segment(hop.send)));
+    }
+    at
+}
+
+/// A ring's sums are weighted for one set, so nothing of a failed attempt is of use: whoever dies at whatever hop of either
+/// half, the next attempt costs a ring of the others, and not a byte more.
+#[test]
+fn a_death_at_any_hop_costs_one_ring_of_the_others() {
+    runtime().block_on(async {
+        for codec in [Codec::Int8, Codec::Bf16] {
+            for victim in 0..4 {
+                let ring = || Flock::new(EngineKind::Ring, codec, 4, 9 * CHUNK_ELEMENTS + 77, 2048);
+                let hops = hop_bytes(&ring(), victim);
+                assert_eq!(hops.last(), Some(&sent_bytes(&ring(), victim)));
+                // Before anything, as each hop begins, and in the middle of each.
+                let middles = hops.windows(2).map(|hop| (hop[0] + hop[1]) / 2);
+                for after in hops[..hops.len() - 1].iter().copied().chain(middles).chain([0]) {
+                    let flock = ring();
+                    let expected = flock.specified();
+                    for (place, result) in flock.with_a_death(victim, after, 0).await {
+                        match result {
+                            Ok(update) => assert!(update == expected, "{place} ends with another update"),
+                            Err(error) => assert!(error.suspect().is_some() && error.refusal().is_none(), "{error}"),
+                        }
+                    }
+                    let rest = flock.without(victim);
+                    let oracle: Vec<usize> = (0..3).map(|place| sent_bytes(&rest, place)).collect();
+                    assert_eq!(rest.bytes_sent(1).await, oracle, "{victim} died after {after}");
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn a_changed_byte_is_refused_wherever_it_is() {
     runtime().block_on(async {
