@@ -1,6 +1,6 @@
 //! A bootstrap peer and some nodes on loopback.
 
-use crate::process::Process;
+use crate::process::{Process, run};
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -34,6 +34,17 @@ pub struct NodeOptions {
 }
 
 impl Flock {
+    /// What a node says that is to found this run, and refuses it as wrong usage.
+    pub fn refusal(&self, run_toml: &str) -> anyhow::Result<String> {
+        let path = self.folder.join("wrong.toml");
+        std::fs::write(&path, run_toml).with_context(|| format!("cannot write {}", path.display()))?;
+        let (path, home) = (path.to_string_lossy(), self.home("wrong").to_string_lossy().into_owned());
+        let arguments = ["train", "--run", &path, "--home", &home, "--found"];
+        let ended = run(&self.bin_dir.join("starling"), &arguments, START_LIMIT)?;
+        anyhow::ensure!(ended.code == Some(2), "it ended with {:?}: {}", ended.code, ended.stderr);
+        Ok(ended.stderr)
+    }
+
     /// Starts the bootstrap peer. `run_toml` is written as the run file of all nodes.
     pub fn start(bin_dir: &Path, folder: &Path, run_toml: &str) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

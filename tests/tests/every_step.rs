@@ -151,16 +151,8 @@ fn owners_take_gradients_in_four_bits() {
 
 #[test]
 fn settings_that_mean_nothing_there_are_refused_by_name() {
-    let (folder, flock) = flock("sync = \"every-step\"", "");
-    let starling = flock.bin_dir.join("starling");
-    let said = |toml: String| {
-        let path = folder.path().join("wrong.toml");
-        std::fs::write(&path, toml).expect("write");
-        let (path, home) = (path.to_string_lossy(), flock.home("wrong").to_string_lossy().into_owned());
-        let ended = run(&starling, &["train", "--run", &path, "--home", &home, "--found"], LIMIT).expect("it ends");
-        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-        ended.stderr
-    };
+    let (_folder, flock) = flock("sync = \"every-step\"", "");
+    let said = |toml: String| flock.refusal(&toml).expect("it is refused");
     let steps = said(run_toml("sync = \"every-step\"", "").replace("[inner]\n", "[inner]\nsteps = 4\n"));
     assert!(steps.contains("inner.steps = 4") && steps.contains("averaged at each step"), "{steps}");
     let outer = said(run_toml("sync = \"every-step\"", "[outer]\nmomentum = 0.5"));

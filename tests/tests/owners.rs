@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
-use starling_tests::process::{Process, run};
+use starling_tests::process::Process;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -129,16 +129,8 @@ fn two_nodes_send_the_largest_values_only() {
 
 #[test]
 fn a_run_that_is_too_short_for_top_k_is_refused_with_the_reason() {
-    let (folder, flock) = flock("codec = \"int8\"");
-    let starling = flock.bin_dir.join("starling");
-    let said = |toml: String| {
-        let path = folder.path().join("wrong.toml");
-        std::fs::write(&path, toml).expect("write");
-        let (path, home) = (path.to_string_lossy(), flock.home("wrong").to_string_lossy().into_owned());
-        let ended = run(&starling, &["train", "--run", &path, "--home", &home, "--found"], LIMIT).expect("it ends");
-        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
-        ended.stderr
-    };
+    let (_folder, flock) = flock("codec = \"int8\"");
+    let said = |toml: String| flock.refusal(&toml).expect("it is refused");
     let short = said(run_toml("codec = \"top-k\"\nk = 64") + "[budget]\nrounds = 100\n");
     assert!(short.contains("sync.codec") && short.contains("at least 1280 rounds"), "{short}");
     let ring = said(run_toml("codec = \"int4\"\nengine = \"ring\""));
