@@ -82,7 +82,7 @@ impl Scope {
     }
 }
 
-/// How an address is reached: what to try first. TCP + Noise + yamux moves bulk data faster than QUIC
+/// How an address is reached: what to try first. TCP + TLS + yamux moves bulk data faster than QUIC
 /// (`foundations.md`), and a relay is for those who cannot be reached otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Route {

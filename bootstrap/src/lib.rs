@@ -27,5 +27,6 @@ pub mod streams;
 pub mod swarm;
 pub mod telemetry;
 pub mod ticket;
+pub mod tls;
 pub mod transport;
 pub mod untrusted;

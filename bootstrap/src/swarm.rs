@@ -8,13 +8,13 @@ use crate::gate::{self, Gate};
 use crate::identity::Identity;
 use crate::process::Process;
 use crate::reach::Capped;
-use crate::{dht, gossip, streams, transport};
+use crate::{dht, gossip, streams, tls, transport};
 use libp2p::core::upgrade::Version;
 use libp2p::gossipsub::IdentTopic;
 use libp2p::identity::Keypair;
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::{NetworkBehaviour, Swarm};
-use libp2p::{Multiaddr, autonat, dcutr, identify, mdns, noise, ping, relay};
+use libp2p::{Multiaddr, autonat, dcutr, identify, mdns, ping, relay};
 use libp2p_connection_limits::ConnectionLimits;
 use std::num::NonZeroU8;
 use std::time::Duration;
@@ -95,8 +95,8 @@ pub enum StartError {
     Listen(#[from] ListenFailed),
 }
 
-impl From<noise::Error> for StartError {
-    fn from(error: noise::Error) -> Self {
+impl From<tls::Failed> for StartError {
+    fn from(error: tls::Failed) -> Self {
         Self::Transport(error.into())
     }
 }

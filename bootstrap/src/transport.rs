@@ -1,16 +1,16 @@
-//! How connections are made: TCP with Noise and yamux, QUIC, and relayed circuits; names resolved; all dials past the
+//! How connections are made: TCP with TLS and yamux, QUIC, and relayed circuits; names resolved; all dials past the
 //! [`Gate`].
 //!
 //! Every path is encrypted and authenticated by the node's key; there is no plain-text fallback.
 
 use crate::gate::{Gate, GuardedTransport};
-use crate::mux;
+use crate::{mux, tls};
 use libp2p::core::Transport;
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::Boxed;
 use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
-use libp2p::{PeerId, dns, noise, quic, relay, tcp};
+use libp2p::{PeerId, dns, quic, relay, tcp};
 use std::io;
 use std::time::Duration;
 
@@ -28,21 +28,22 @@ type Connections = Boxed<(PeerId, StreamMuxerBox)>;
 /// Why the transports could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportFailed {
-    #[error("the encryption layer does not take this key: {0}")]
-    Noise(#[from] noise::Error),
+    #[error(transparent)]
+    Tls(#[from] tls::Failed),
     #[error("name resolution could not be set up: {0}")]
     Names(#[from] io::Error),
 }
 
 /// The transport of a node, and the behaviour that its relayed part belongs to.
 pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::client::Behaviour), TransportFailed> {
+    let security = tls::Upgrade::new(keypair)?;
     let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
         .map(|stream, _| {
             limit_unsent(&stream.0);
             stream
         })
         .upgrade(Version::V1Lazy)
-        .authenticate(noise::Config::new(keypair)?)
+        .authenticate(security.clone())
         .multiplex(mux::Upgrade::default())
         .timeout(HANDSHAKE_TIMEOUT)
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
@@ -59,7 +60,7 @@ pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::clien
     let (relayed, behaviour) = relay::client::new(keypair.public().to_peer_id());
     let relayed = relayed
         .upgrade(Version::V1Lazy)
-        .authenticate(noise::Config::new(keypair)?)
+        .authenticate(security)
         .multiplex(mux::Upgrade::default())
         .timeout(HANDSHAKE_TIMEOUT)
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));

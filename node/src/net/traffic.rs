@@ -38,7 +38,7 @@ pub struct Bytes {
     pub received: u64,
 }
 
-/// Payload bytes with one peer, or with all. Framing below the streams (yamux, Noise, TCP) is not in it.
+/// Payload bytes with one peer, or with all. Framing below the streams (yamux, TLS, TCP) is not in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteCounts {
     pub control: Bytes,
