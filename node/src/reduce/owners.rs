@@ -3,9 +3,9 @@
 //!
 //! A reduction has a *writer* and a *reader* for each other member, and an *adder*. A writer sends this node's parts of the
 //! chunks that the member owns, then the sums that this node has finished. A reader takes the member's parts of this node's
-//! chunks, then the sums that the member owns. The adder adds parts in the order of members, however they arrive. Members
-//! are written to one after another, beginning with the one after this node, so that no owner gets everybody's parts at
-//! once; one that takes its time does not hold up the others ([`Turns`]).
+//! chunks, then the sums that the member owns. The adder adds parts in the order of members, however they arrive. Writers
+//! take turns by short slices, beginning with the one to the member after this node, so that no owner gets everybody's
+//! parts at once; a member that takes its time does not hold up the others ([`Turns`]).
 //!
 //! Readers wait for nothing but their stream, and parts depend on nothing of others: there is no circle. An attempt that
 //! makes no progress is ended from outside by dropping it.
@@ -19,7 +19,7 @@ use super::held;
 use super::links::BulkLinks;
 use super::opening;
 use super::progress::{Progress, ProgressFn, Way};
-use super::stream::{self, close, expect_end, fault, fill_frame, read_frame};
+use super::stream::{close, expect_end, fault, fill_frame, read_frame};
 use super::turns::{Turn, Turns};
 use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
 use crate::coding::Coder;
@@ -33,7 +33,7 @@ use starling_protocol::update::{self, owners::Owners};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -83,9 +83,7 @@ struct Context {
     sent: Vec<AtomicUsize>,
     /// Whether each member has said what it has, if it is to say so.
     told: Vec<watch::Sender<bool>>,
-    /// The writers' order, with parts and with sums.
-    parts_first: Turns,
-    then_sums: Turns,
+    turns: Turns,
     progress: Progress,
 }
 
@@ -116,8 +114,7 @@ impl Context {
             finished: watch::Sender::new(0),
             sent: by_id.iter().map(|_| AtomicUsize::new(0)).collect(),
             told: by_id.iter().map(|_| watch::Sender::new(!repairs(&job))).collect(),
-            parts_first: Turns::new(by_id.len() - 1),
-            then_sums: Turns::new(by_id.len() - 1),
+            turns: Turns::new(),
             progress: progress.of_links(by_id.iter().map(|member| member.member)),
             members: by_id,
             owners,
@@ -208,11 +205,10 @@ async fn reduce(
     let mut tasks = JoinSet::new();
     let (members, owned) = (context.members.len(), context.owners.chunks(context.me).len());
     let mut arriving: Vec<_> = (0..members).map(|_| None).collect();
-    for writer in 0..members - 1 {
-        let place = (context.me + 1 + writer) % members;
+    for place in (1..members).map(|after| (context.me + after) % members) {
         let (arrived, parts) = mpsc::channel(owned.max(1));
         arriving[place] = Some(parts);
-        tasks.spawn(write(Arc::clone(&links), Arc::clone(&context), place, writer));
+        tasks.spawn(write(Arc::clone(&links), Arc::clone(&context), place));
         tasks.spawn(read(Arc::clone(&links), Arc::clone(&context), place, arrived));
     }
     tasks.spawn(add_up(Arc::clone(&context), arriving));
@@ -265,20 +261,11 @@ async fn add_up(
     Ok(())
 }
 
-async fn write(
-    links: Arc<dyn BulkLinks>,
-    context: Arc<Context>,
-    place: usize,
-    writer: usize,
-) -> Result<(), ReduceError> {
-    let (parts, sums) = (context.parts_first.of(writer), context.then_sums.of(writer));
-    let (mut stream, held) = sums.before(parts.before(open(&links, &context, place))).await?;
-    sums.before(parts.begin()).await;
-    sums.before(write_parts(&mut stream, &context, place, &held, &parts)).await?;
-    drop(parts);
-    sums.begin().await;
-    write_sums(&mut stream, &context, place, &sums).await?;
-    drop(sums);
+async fn write(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -> Result<(), ReduceError> {
+    let (mut stream, held) = open(&links, &context, place).await?;
+    let mut turn = context.turns.join();
+    write_parts(&mut stream, &context, place, &held, &mut turn).await?;
+    write_sums(&mut stream, &context, place, turn).await?;
     tokio::spawn(close(stream));
     Ok(())
 }
@@ -317,7 +304,7 @@ async fn write_parts(
     context: &Context,
     place: usize,
     held: &[bool],
-    turn: &Turn<'_>,
+    turn: &mut Turn<'_>,
 ) -> Result<(), ReduceError> {
     let lost = |error| context.fault(place, PeerFault::Lost(error));
     let mut desk = Desk::new(context);
@@ -329,7 +316,7 @@ async fn write_parts(
         desk.encode_own(context, chunk)?;
         fill_frame(&mut frame, &context.scope, FrameKind::Contrib, chunk, &desk.payload);
         let written = context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&frame));
-        turn.step(written).await.map_err(lost)?;
+        turn.write(frame.len(), written).await.map_err(lost)?;
         context.progress.add(frame.len());
     }
     Ok(())
@@ -340,12 +327,13 @@ async fn write_sums(
     stream: &mut BulkStream,
     context: &Context,
     place: usize,
-    turn: &Turn<'_>,
+    mut turn: Turn<'_>,
 ) -> Result<(), ReduceError> {
     let lost = |error| context.fault(place, PeerFault::Lost(error));
     let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
     for (index, chunk) in context.owners.chunks(context.me).iter().copied().enumerate() {
         if *context.finished.borrow() <= index {
+            turn.rest();
             // The member shall have all that there is while we wait.
             context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)?;
         }
@@ -358,10 +346,11 @@ async fn write_sums(
         };
         fill_frame(&mut frame, &context.scope, FrameKind::Reduced, chunk, &payload);
         let written = context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&frame));
-        turn.step(written).await.map_err(lost)?;
+        turn.write(frame.len(), written).await.map_err(lost)?;
         context.progress.add(frame.len());
     }
-    turn.step(context.progress.wait(place, Way::Out, Awaited::Room, stream.flush())).await.map_err(lost)
+    drop(turn);
+    context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)
 }
 
 async fn read(
@@ -372,7 +361,7 @@ async fn read(
 ) -> Result<(), ReduceError> {
     let from = context.members[place].member;
     let stream = context.progress.wait(place, Way::In, Awaited::Part, links.accept(context.job.key, from)).await;
-    let mut stream = stream::reader(stream.map_err(|error| fault(from, PeerFault::Silent(error)))?);
+    let mut stream = stream.map_err(|error| fault(from, PeerFault::Silent(error)))?;
     read_parts(&mut stream, &context, place, arrived).await?;
     read_sums(&mut stream, &context, place).await?;
     tokio::spawn(expect_end(stream, from));
@@ -381,7 +370,7 @@ async fn read(
 
 /// The member's parts of this node's chunks: those that are here from an earlier attempt, and the others.
 async fn read_parts(
-    stream: &mut BufReader<BulkStream>,
+    stream: &mut BulkStream,
     context: &Context,
     place: usize,
     arrived: mpsc::Sender<Arc<Vec<u8>>>,
@@ -419,7 +408,7 @@ async fn read_parts(
 }
 
 /// The sums that the member owns.
-async fn read_sums(stream: &mut BufReader<BulkStream>, context: &Context, place: usize) -> Result<(), ReduceError> {
+async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize) -> Result<(), ReduceError> {
     let mut desk = Desk::new(context);
     for (index, chunk) in context.owners.chunks(place).iter().copied().enumerate() {
         let read = read_frame(stream, &context.scope, FrameKind::Reduced, chunk, &mut desk.payload);

@@ -12,7 +12,7 @@ use super::error::{PeerFault, ReduceError};
 use super::links::BulkLinks;
 use super::opening;
 use super::progress::{Progress, ProgressFn, of_ring};
-use super::stream::{self, close, expect_end, fault, fill_frame, read_frame};
+use super::stream::{close, expect_end, fault, fill_frame, read_frame};
 use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
 use crate::net::BulkStream;
 use futures::future::BoxFuture;
@@ -196,8 +196,7 @@ async fn write_frames(stream: &mut BulkStream, context: &Context) -> Result<(), 
 async fn read(links: Arc<dyn BulkLinks>, context: Arc<Context>) -> Result<(), ReduceError> {
     let from = context.previous();
     let stream = links.accept(context.job.key, from).await;
-    let stream = stream.map_err(|error| fault(from, PeerFault::Silent(error)))?;
-    let mut stream = stream::reader(stream);
+    let mut stream = stream.map_err(|error| fault(from, PeerFault::Silent(error)))?;
     let mut desk = ReaderDesk::new(&context);
     let (hops, mut received) = (context.hops_before(), 0);
     context.progress.reach(of_ring(hops[0], 0));

@@ -5,18 +5,10 @@ use crate::net::BulkStream;
 use starling_protocol::NodeId;
 use starling_protocol::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, FrameScope};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// How long a finished stream is kept to be closed in order.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes that a reader takes from the transport at once.
-const READ_BYTES: usize = 64 * 1024;
-
-/// A stream that arrived, ready to be read frame by frame.
-pub(super) fn reader(stream: BulkStream) -> BufReader<BulkStream> {
-    BufReader::with_capacity(READ_BYTES, stream)
-}
-
 /// Makes `frame` the frame of a chunk's payload: header and payload leave in one write.
 pub(super) fn fill_frame(frame: &mut Vec<u8>, scope: &FrameScope, kind: FrameKind, chunk: usize, payload: &[u8]) {
     frame.clear();
@@ -24,9 +16,10 @@ pub(super) fn fill_frame(frame: &mut Vec<u8>, scope: &FrameScope, kind: FrameKin
     frame.extend_from_slice(payload);
 }
 
-/// Reads the frame that is due, and no other, into `payload`.
+/// Reads the frame that is due, and no other, into `payload`. The muxer keeps what has arrived, so that two reads of a frame
+/// ask it and not the system.
 pub(super) async fn read_frame(
-    stream: &mut BufReader<BulkStream>,
+    stream: &mut BulkStream,
     scope: &FrameScope,
     kind: FrameKind,
     chunk: usize,
@@ -62,7 +55,7 @@ pub(super) async fn close(mut stream: BulkStream) {
 }
 
 /// Counts a peer that goes on after its last frame.
-pub(super) async fn expect_end(mut stream: BufReader<BulkStream>, from: NodeId) {
+pub(super) async fn expect_end(mut stream: BulkStream, from: NodeId) {
     let mut more = [0];
     if let Ok(Ok(1)) = tokio::time::timeout(CLOSE_TIMEOUT, stream.read(&mut more)).await {
         tracing::debug!(peer = %from.short(), "more data after the last frame of an attempt");

@@ -1,88 +1,70 @@
-//! The order in which one member's writers work. Each begins with another member than its neighbours do, so when each serves
-//! one at a time, all links carry one stream either way; with all streams at once some are slower than others, and every
-//! sum waits for the slowest of its parts.
+//! The order in which one member's writers work: round about, a slice each.
 //!
-//! A member that takes nothing must not hold up the others: whoever cannot write for a while lets the next begin.
+//! Members share links. If each were served whole before the next, two that serve the same one at a time would halve each
+//! other's rate and leave another link idle, and nobody would ever catch up; with all streams left to themselves some are
+//! faster than others, and every sum waits for the slowest of its parts. Slices are short enough that a few of them at
+//! once fit in a link's queue.
+//!
+//! A member that takes little must not hold up the others: whoever cannot write for a while writes beside the turns, until
+//! a frame leaves in time again.
 
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A frame that does not leave within this time does not keep others from leaving: at 100 Mbit/s it takes 3 ms, and a
 /// window's round trip on a long way takes more.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 40 });
+/// Bytes of a slice: 10 ms at 100 Mbit/s, so that slices of four senders fit in a queue of 50 ms.
+const SLICE_BYTES: usize = 128 << 10;
 
-/// One pass of all writers.
-pub(super) struct Turns(Vec<CancellationToken>);
+/// The turns of all writers. First come, first served.
+pub(super) struct Turns(Semaphore);
 
 impl Turns {
-    /// Of so many writers; the first may begin.
-    pub fn new(writers: usize) -> Self {
-        let turns: Vec<CancellationToken> = (0..writers).map(|_| CancellationToken::new()).collect();
-        if let Some(first) = turns.first() {
-            first.cancel();
-        }
-        Self(turns)
+    pub fn new() -> Self {
+        Self(Semaphore::new(1))
     }
 
-    /// The turn of `writer`, which lasts until it is dropped.
-    pub fn of(&self, writer: usize) -> Turn<'_> {
-        Turn { mine: self.0.get(writer), next: self.0.get(writer + 1) }
+    /// One writer's part in them.
+    pub fn join(&self) -> Turn<'_> {
+        Turn { turns: self, permit: None, written: 0, beside: false }
     }
 }
 
-/// A writer's turn.
+/// A writer, and whether it is its turn.
 pub(super) struct Turn<'a> {
-    mine: Option<&'a CancellationToken>,
-    next: Option<&'a CancellationToken>,
+    turns: &'a Turns,
+    permit: Option<SemaphorePermit<'a>>,
+    /// In this slice.
+    written: usize,
+    /// The last frame took too long.
+    beside: bool,
 }
 
 impl Turn<'_> {
-    /// Waits for it.
-    pub async fn begin(&self) {
-        if let Some(mine) = self.mine {
-            mine.cancelled().await;
+    /// Writes so many bytes when the turn comes. If they do not leave for a while, the others go on meanwhile.
+    pub async fn write<T>(&mut self, bytes: usize, write: impl Future<Output = T>) -> T {
+        if self.permit.is_none() && !self.beside {
+            // Nobody closes the semaphore; if somebody did, all would write at once.
+            self.permit = self.turns.0.acquire().await.ok();
+            self.written = 0;
         }
-    }
-
-    /// Does what comes before the turn. Should the turn come meanwhile, the next writer does not wait for long.
-    pub async fn before<T>(&self, work: impl Future<Output = T>) -> T {
-        let mut work = std::pin::pin!(work);
-        let late = async {
-            self.begin().await;
-            tokio::time::sleep(PATIENCE).await;
-        };
-        tokio::select! {
-            biased;
-            done = &mut work => done,
-            () = late => {
-                self.pass();
-                work.await
-            }
+        let mut write = std::pin::pin!(write);
+        let in_time = tokio::time::timeout(PATIENCE, &mut write).await;
+        self.beside = in_time.is_err();
+        self.written += bytes;
+        if self.beside || self.written >= SLICE_BYTES {
+            self.rest();
         }
-    }
-
-    /// Does one step of the turn's work; the next writer may begin meanwhile if it takes long.
-    pub async fn step<T>(&self, step: impl Future<Output = T>) -> T {
-        let mut step = std::pin::pin!(step);
-        match tokio::time::timeout(PATIENCE, &mut step).await {
+        match in_time {
             Ok(done) => done,
-            Err(_) => {
-                self.pass();
-                step.await
-            }
+            Err(_) => write.await,
         }
     }
 
-    fn pass(&self) {
-        if let Some(next) = self.next {
-            next.cancel();
-        }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.pass();
+    /// There is nothing to write for now.
+    pub fn rest(&mut self) {
+        self.permit = None;
     }
 }
 
@@ -91,49 +73,48 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// Whether a writer hangs, and where.
-    #[derive(Clone, Copy, PartialEq)]
-    enum Stuck {
-        No,
-        Before,
-        Within,
+    /// Who wrote, slice by slice, when each writes `frames` frames of half a slice and `stuck` hangs in its first.
+    fn order(writers: usize, frames: usize, stuck: Option<usize>) -> Vec<usize> {
+        crate::reduce::harness::runtime().block_on(async {
+            let (turns, order) = (Turns::new(), Mutex::new(Vec::new()));
+            let (turns, order) = (&turns, &order);
+            let write = |writer: usize| async move {
+                let mut turn = turns.join();
+                for _ in 0..frames {
+                    let frame = async {
+                        tokio::task::yield_now().await;
+                        if stuck == Some(writer) {
+                            std::future::pending::<()>().await;
+                        }
+                        order.lock().unwrap().push(writer);
+                    };
+                    turn.write(SLICE_BYTES / 2, frame).await;
+                }
+            };
+            let all = futures::future::join_all((0..writers).map(write));
+            let expected = (writers - usize::from(stuck.is_some())) * frames;
+            let enough = async {
+                while order.lock().unwrap().len() < expected {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                _ = all => assert!(stuck.is_none(), "one never ends"),
+                done = tokio::time::timeout(Duration::from_secs(20), enough) => done.expect("the others end"),
+            }
+            order.lock().unwrap().clone()
+        })
     }
 
     #[test]
-    fn writers_follow_each_other_and_a_stuck_one_holds_up_nobody() {
-        for stuck in [Stuck::Before, Stuck::Within] {
-            crate::reduce::harness::runtime().block_on(async {
-                let turns = Turns::new(4);
-                let order = Mutex::new(Vec::new());
-                let (turns, order) = (&turns, &order);
-                let write = |writer: usize, stuck: Stuck| async move {
-                    let turn = turns.of(writer);
-                    if stuck == Stuck::Before {
-                        turn.before(std::future::pending::<()>()).await;
-                    }
-                    turn.begin().await;
-                    order.lock().unwrap().push(writer);
-                    if stuck == Stuck::Within {
-                        turn.step(std::future::pending::<()>()).await;
-                    }
-                    turn.step(tokio::task::yield_now()).await;
-                    order.lock().unwrap().push(writer);
-                };
-                let no = Stuck::No;
-                let all = futures::future::join4(write(3, no), write(2, no), write(1, stuck), write(0, no));
-                let expected: &[usize] =
-                    if stuck == Stuck::Within { &[0, 0, 1, 2, 2, 3, 3] } else { &[0, 0, 2, 2, 3, 3] };
-                let rest = async {
-                    while order.lock().unwrap().len() < expected.len() {
-                        tokio::time::sleep(Duration::from_millis(1)).await;
-                    }
-                };
-                tokio::select! {
-                    _ = all => unreachable!("one never ends"),
-                    done = tokio::time::timeout(Duration::from_secs(20), rest) => done.expect("the others end"),
-                }
-                assert_eq!(*order.lock().unwrap(), expected);
-            });
-        }
+    fn writers_take_turns_by_slices() {
+        assert_eq!(order(3, 4, None), [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn a_stuck_one_holds_up_nobody() {
+        assert_eq!(order(3, 4, Some(0)), [1, 1, 2, 2, 1, 1, 2, 2]);
+        assert_eq!(order(3, 4, Some(1)), [0, 0, 2, 2, 0, 0, 2, 2]);
     }
 }
