@@ -5,8 +5,11 @@
 //! error feedback where the codec takes it. With `every-step` gradients are averaged at each step, in the same way, and
 //! the protocol's AdamW applies them. Seeds are pairs: a case is compared with the first one seed by seed.
 
+mod loss_plot;
+
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
+use loss_plot::{Curve, Curves};
 use serde_json::json;
 use starling_kernels::codec::{offered, settle};
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer};
@@ -29,6 +32,8 @@ const LR_FINAL: f64 = 0.05;
 const TEXT_BYTES_MAX: usize = 16 << 20;
 /// Sequences that the loss is measured on.
 const HELD_OUT_MAX: usize = 2048;
+/// Sequences for each point of a curve.
+const POINT_MAX: usize = 512;
 /// Student's t for 95 % with 1, 2, ... degrees of freedom.
 const STUDENT: [f64; 9] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
 
@@ -65,6 +70,12 @@ struct Arguments {
     /// Append one JSON object a case and seed to this file; else to what JSON names.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Draw all curves into this file, as SVG.
+    #[arg(long)]
+    plot: Option<PathBuf>,
+    /// Points of a curve, if one is drawn.
+    #[arg(long, default_value_t = 12)]
+    points: usize,
 }
 
 /// A way to average.
@@ -193,9 +204,12 @@ fn main() -> Result<()> {
     }
     let json = arguments.json.clone().or_else(|| std::env::var_os("JSON").map(PathBuf::from));
     let mut losses = vec![Vec::new(); arguments.cases.len()];
+    let curves = |case: &Case| Curves { case: case.to_string(), seeds: Vec::new() };
+    let mut curves: Vec<Curves> = arguments.cases.iter().map(curves).collect();
     for seed in 1..=arguments.seeds {
-        for (case, losses) in arguments.cases.iter().zip(&mut losses) {
-            let loss = train(&arguments, &text, *case, seed)?;
+        for ((case, losses), curves) in arguments.cases.iter().zip(&mut losses).zip(&mut curves) {
+            let (loss, curve) = train(&arguments, &text, *case, seed)?;
+            curves.seeds.push(curve);
             println!("seed {seed}  {:<32}  validation {loss:.4}", case.to_string());
             losses.push(loss);
             if let Some(path) = &json {
@@ -211,7 +225,7 @@ fn main() -> Result<()> {
         let (mean, half) = interval(&percent);
         println!("{case}: {mean:+.2} % +- {half:.2} (95 %) against the first");
     }
-    Ok(())
+    arguments.plot.as_ref().map_or(Ok(()), |path| loss_plot::draw(path, &curves))
 }
 
 /// Mean, and half of its interval of confidence.
@@ -315,6 +329,17 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Nats a byte on at most so many sequences of what is held out.
+    fn validate(&mut self, sequences: usize) -> Result<f64> {
+        let length = self.arguments.seq + 1;
+        let held_out: Vec<u32> = self.text.held_out.iter().map(|byte| u32::from(*byte)).collect();
+        let batch = self.arguments.batch;
+        let whole = (held_out.len() / length).min(sequences) / batch * batch;
+        self.members[0].load(&self.theta)?;
+        let (nats, tokens) = self.members[0].evaluate(&held_out[..whole * length])?;
+        Ok(nats / tokens.max(1) as f64)
+    }
+
     /// The optimizer and the model as the protocol knows them.
     fn specs(&self) -> (InnerSpec, ModelSpec) {
         let (options, model) = (&self.options, &self.model);
@@ -347,17 +372,27 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The validation loss at the end of one run, in nats a byte.
-fn train(arguments: &Arguments, text: &Text, case: Case, seed: u64) -> Result<f64> {
+/// The validation loss at the end of one run, in nats a byte, and on the way if curves are drawn.
+fn train(arguments: &Arguments, text: &Text, case: Case, seed: u64) -> Result<(f64, Curve)> {
     let mut run = Run::new(arguments, text, case, seed)?;
-    match case.mode {
-        SyncMode::Rounds => (0..arguments.rounds).try_for_each(|round| run.round(round))?,
-        SyncMode::EveryStep => (0..arguments.rounds * arguments.steps).try_for_each(|done| run.step(done))?,
+    let per_step = (arguments.members * arguments.batch * arguments.seq) as f64;
+    let (ends, steps) = match case.mode {
+        SyncMode::Rounds => (arguments.rounds, arguments.steps),
+        SyncMode::EveryStep => (arguments.rounds * arguments.steps, 1),
+    };
+    let apart = if arguments.plot.is_some() { (ends / arguments.points.max(1)).max(1) } else { ends };
+    let mut curve = Curve::new();
+    for done in 0..ends {
+        if done % apart == 0 && arguments.plot.is_some() {
+            curve.push(((done * steps) as f64 * per_step, run.validate(POINT_MAX)?));
+        }
+        match case.mode {
+            SyncMode::Rounds => run.round(done)?,
+            SyncMode::EveryStep => run.step(done)?,
+        }
     }
-    let length = arguments.seq + 1;
-    let held_out: Vec<u32> = text.held_out.iter().map(|byte| u32::from(*byte)).collect();
-    let whole = (held_out.len() / length).min(HELD_OUT_MAX) / arguments.batch * arguments.batch;
-    run.members[0].load(&run.theta)?;
-    let (nats, tokens) = run.members[0].evaluate(&held_out[..whole * length])?;
-    Ok(nats / tokens.max(1) as f64)
+    if arguments.plot.is_some() {
+        curve.push(((ends * steps) as f64 * per_step, run.validate(POINT_MAX)?));
+    }
+    Ok((run.validate(HELD_OUT_MAX)?, curve))
 }

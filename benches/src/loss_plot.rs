@@ -1,0 +1,93 @@
+//! The curves of a comparison beside each other: each case's validation loss, and how far it is from the first case's.
+
+use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use std::path::Path;
+
+/// Tokens trained on, and nats a byte.
+pub type Curve = Vec<(f64, f64)>;
+
+/// A case's curves, one a seed.
+pub struct Curves {
+    pub case: String,
+    pub seeds: Vec<Curve>,
+}
+
+impl Curves {
+    /// Mean over the seeds, point by point.
+    fn mean(&self) -> Curve {
+        let points = self.seeds.iter().map(Vec::len).min().unwrap_or(0);
+        let mean = |i: usize| self.seeds.iter().map(|curve| curve[i].1).sum::<f64>() / self.seeds.len() as f64;
+        (0..points).map(|i| (self.seeds[0][i].0, mean(i))).collect()
+    }
+
+    /// Percent above the same seed of `other`.
+    fn above(&self, other: &Self) -> Self {
+        let percent = |a: &(f64, f64), b: &(f64, f64)| (a.0, (a.1 / b.1 - 1.0) * 100.0);
+        let pair = |(a, b): (&Curve, &Curve)| a.iter().zip(b).map(|(a, b)| percent(a, b)).collect();
+        Self { case: self.case.clone(), seeds: self.seeds.iter().zip(&other.seeds).map(pair).collect() }
+    }
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Draws all of it as SVG.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn draw(path: &Path, cases: &[Curves]) -> Result<()> {
+    let failed = |error: Box<dyn std::error::Error + '_>| anyhow!("cannot draw {}: {error}", path.display());
+    let root = SVGBackend::new(path, (1280, 540)).into_drawing_area();
+    root.fill(&WHITE).map_err(|error| failed(error.into()))?;
+    let (left, right) = root.split_horizontally(640);
+    panel(&left, "Validation loss (mean of the seeds)", "nats a byte", cases).map_err(failed)?;
+    let Some(first) = cases.first() else { return Ok(()) };
+    let above: Vec<Curves> = cases.iter().map(|case| case.above(first)).collect();
+    panel(&right, &format!("Against {} (thin: each seed)", first.case), "percent", &above).map_err(failed)?;
+    root.present().map_err(|error| failed(error.into()))
+}
+
+/// One chart: thick lines for means, thin ones for seeds. The first point, of a model that knows nothing, would press the
+/// others together and is left out.
+fn panel<'a>(
+    area: &Area<'a>,
+    caption: &str,
+    unit: &str,
+    cases: &[Curves],
+) -> Result<(), Box<dyn std::error::Error + 'a>> {
+    let all = || cases.iter().flat_map(|case| &case.seeds).flat_map(|curve| curve.iter().skip(1));
+    let tokens = all().map(|point| point.0).fold(1.0, f64::max);
+    let (low, high) = all().map(|point| point.1).fold((f64::MAX, f64::MIN), |(l, h), y| (l.min(y), h.max(y)));
+    let room = ((high - low) * 0.05).max(1e-6);
+    let mut chart = ChartBuilder::on(area)
+        .caption(caption, ("sans-serif", 20))
+        .margin(14)
+        .x_label_area_size(44)
+        .y_label_area_size(56)
+        .build_cartesian_2d(0f64..tokens, low - room..high + room)?;
+    chart
+        .configure_mesh()
+        .x_desc("tokens")
+        .y_desc(unit)
+        .x_label_formatter(&|tokens| format!("{:.1}M", tokens / 1e6))
+        .light_line_style(RGBColor(238, 238, 238))
+        .draw()?;
+    for (index, case) in cases.iter().enumerate() {
+        let color = Palette99::pick(index).to_rgba();
+        for curve in &case.seeds {
+            chart.draw_series(LineSeries::new(curve.iter().skip(1).copied(), color.mix(0.3).stroke_width(1)))?;
+        }
+        chart
+            .draw_series(LineSeries::new(case.mean().into_iter().skip(1), color.stroke_width(2)))?
+            .label(case.case.clone())
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.9))
+        .border_style(RGBColor(160, 160, 160))
+        .draw()?;
+    Ok(())
+}
