@@ -1,5 +1,6 @@
-//! What the benches share: the clock of this process's threads, and the file of JSON rows.
+//! What the benches share: the clock of this process's threads, its heap, and the file of JSON rows.
 
+pub mod heap;
 pub mod way;
 
 use anyhow::{Context, Result};

@@ -20,8 +20,8 @@ use rustls::crypto::aws_lc_rs::cipher_suite::{
 };
 use rustls::pki_types::{CertificateDer, IpAddr, Ipv4Addr, ServerName, UnixTime};
 use rustls::{
-    ClientConfig, CommonState, DigitallySignedStruct, Error, NoKeyLog, PeerIncompatible,
-    ServerConfig, SignatureScheme, SupportedCipherSuite,
+    ClientConfig, CommonState, DigitallySignedStruct, Error, NoKeyLog, PeerIncompatible, ServerConfig, SignatureScheme,
+    SupportedCipherSuite,
 };
 use std::io;
 use std::sync::Arc;

@@ -18,6 +18,7 @@ use place::Places;
 use process::Process;
 use rivals::Rival;
 use serde_json::json;
+use starling_benches::heap::Heap;
 use starling_benches::way::Way;
 use starling_benches::{append_row, json_file, median};
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use std::time::Duration;
 use worker::{Answer, Order};
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Heap = Heap;
 
 /// Time averaging over processes, beside gloo and hivemind.
 #[derive(Parser)]
@@ -112,15 +113,19 @@ struct Contestant {
     cpu: Vec<f64>,
     /// Bytes of the encoded vector, as last sent.
     encoded: usize,
+    /// The most bytes that a member held in a turn, beyond those before it.
+    held: usize,
     /// Seconds that distance takes.
     floor: Option<f64>,
 }
 
-/// What one turn of ours took, the slowest member's seconds and all members' CPU seconds, and the bytes of the update.
+/// What one turn of ours took: the slowest member's seconds, all members' CPU seconds, the bytes of the update, and the
+/// most that a member held.
 struct Turn {
     seconds: f64,
     cpu: f64,
     encoded: usize,
+    held: usize,
 }
 
 enum Kind {
@@ -137,7 +142,7 @@ impl Case<'_> {
         if !self.arguments.no_rivals {
             contestants.extend(self.rivals(&places));
         }
-        let empty = |kind| Contestant { kind, seconds: Vec::new(), cpu: Vec::new(), encoded: 0, floor: None };
+        let empty = |kind| Contestant { kind, seconds: Vec::new(), cpu: Vec::new(), encoded: 0, held: 0, floor: None };
         let mut contestants: Vec<_> = contestants.into_iter().map(empty).collect();
         let mut number = 0;
         for turn in 0..=self.arguments.turns {
@@ -148,10 +153,11 @@ impl Case<'_> {
                         self.reduce(&mut workers, number, *way)?
                     }
                     Kind::Rival(rival, flock) => {
-                        Turn { seconds: flock.turn()?, cpu: 0.0, encoded: self.elements * rival.value_bytes() }
+                        Turn { seconds: flock.turn()?, cpu: 0.0, encoded: self.elements * rival.value_bytes(), held: 0 }
                     }
                 };
                 contestant.encoded = done.encoded;
+                contestant.held = contestant.held.max(done.held);
                 // The first warms up.
                 if turn > 0 {
                     contestant.seconds.push(done.seconds);
@@ -167,8 +173,14 @@ impl Case<'_> {
         let mut number = 0;
         for way in Way::all(&self.arguments.engine, &self.arguments.codec)? {
             let floor = Some(flock.floor(way));
-            let mut contestant =
-                Contestant { kind: Kind::Starling(way), seconds: Vec::new(), cpu: Vec::new(), encoded: 0, floor };
+            let mut contestant = Contestant {
+                kind: Kind::Starling(way),
+                seconds: Vec::new(),
+                cpu: Vec::new(),
+                encoded: 0,
+                held: 0,
+                floor,
+            };
             for turn in 0..=self.arguments.turns {
                 number += 1;
                 let (seconds, encoded) = flock.reduce(number, way)?;
@@ -221,12 +233,14 @@ impl Case<'_> {
         let (engine, codec) = (way.engine_name().into(), way.codec_name().into());
         let order = serde_json::to_string(&Order::Reduce { turn, elements: self.elements, engine, codec })?;
         workers.iter_mut().try_for_each(|worker| worker.tell(&order))?;
-        let (mut turn, mut same) = (Turn { seconds: 0.0, cpu: 0.0, encoded: 0 }, None);
+        let (mut turn, mut same) = (Turn { seconds: 0.0, cpu: 0.0, encoded: 0, held: 0 }, None);
         for worker in workers {
-            let Answer::Reduced { seconds, cpu, digest, error, encoded } = worker.hear()? else { bail!("no result") };
+            let Answer::Reduced { seconds, cpu, digest, error, encoded, held } = worker.hear()? else {
+                bail!("no result")
+            };
             ensure!(error < way.tolerance(self.nodes), "{way:?}: {error} of the largest value away from the mean");
             ensure!(same.get_or_insert_with(|| digest.clone()) == &digest, "two members hold different bytes");
-            turn = Turn { seconds: turn.seconds.max(seconds), cpu: turn.cpu + cpu, encoded };
+            turn = Turn { seconds: turn.seconds.max(seconds), cpu: turn.cpu + cpu, encoded, held: turn.held.max(held) };
         }
         Ok(turn)
     }
@@ -261,12 +275,15 @@ impl Case<'_> {
         );
         if let Some(Floor { encryption, copies, codec }) = parts {
             println!(
-                "{:14} alone: encryption {:.1}, copies {:.1}, codec {:.1} ms; CPU of all members {:.1} ms",
+                "{:14} alone: encryption {:.1}, copies {:.1}, codec {:.1} ms; CPU of all members {:.1} ms; a member held \
+                 {:.0} MiB, of {:.0} encoded",
                 "",
                 encryption * 1e3,
                 copies * 1e3,
                 codec * 1e3,
-                cpu * 1e3
+                cpu * 1e3,
+                contestant.held as f64 / f64::from(1 << 20),
+                wire as f64 / f64::from(1 << 20)
             );
         }
         let version = match &contestant.kind {
@@ -276,7 +293,7 @@ impl Case<'_> {
         let row = json!({
             "bench": "reduce", "engine": engine, "codec": codec, "nodes": self.nodes, "bytes": bytes,
             "seconds": seconds, "all_seconds": contestant.seconds, "cpu_seconds": cpu,
-            "floor_seconds": floor, "bus_gb_per_s": bus, "peer": peer, "version": version,
+            "floor_seconds": floor, "encoded_bytes": wire, "held_bytes": contestant.held, "bus_gb_per_s": bus, "peer": peer, "version": version,
             "rate_mbit_per_s": self.arguments.rate, "delay_ms": self.arguments.delay, "cores": self.cores,
         });
         append_row(json_file(self.arguments.json.as_deref()).as_deref(), &row)

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
-use starling_benches::{cpu_seconds, way::Way};
+use starling_benches::{cpu_seconds, heap, way::Way};
 use starling_bootstrap::{addresses, identity::Identity};
 use starling_node::net::fetch::NothingToFetch;
 use starling_node::net::{NetEvent, NetHandle, NetOptions, Network};
@@ -45,6 +45,8 @@ pub enum Answer {
         error: f64,
         /// Bytes of the encoded update.
         encoded: usize,
+        /// Bytes that the process had in use at the most during the reduction, the update among them, beyond those before.
+        held: usize,
     },
 }
 
@@ -55,14 +57,19 @@ pub struct Member {
     pub address: String,
 }
 
-/// The values that member `index` offers: small, of both signs, of different sizes from block to block.
+/// The values that member `index` offers.
 pub fn offered(index: usize, elements: usize) -> Vec<f32> {
+    values(index).take(elements).collect()
+}
+
+/// Small, of both signs, of different sizes from block to block.
+fn values(index: usize) -> impl Iterator<Item = f32> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64.wrapping_mul(index as u64 + 1);
-    let mut next = || {
+    let mut next = move || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as u32
     };
-    (0..elements).map(|i| (next() as f32 / 2f32.powi(31) - 0.5) * 1e-3 / (1 + (i / 256) % 7) as f32).collect()
+    (0usize..).map(move |i| (next() as f32 / 2f32.powi(31) - 0.5) * 1e-3 / (1 + (i / 256) % 7) as f32)
 }
 
 /// Obeys until the input ends.
@@ -122,7 +129,7 @@ async fn obey(index: usize, host: &str) -> Result<()> {
             }
         }
     });
-    let mut flock = Flock { index, run, net, router, members: Vec::new(), deltas: None };
+    let mut flock = Flock { index, run, net, router, members: Vec::new(), vectors: Vectors::default() };
     let mut orders = orders();
     while let Some(line) = orders.recv().await {
         match serde_json::from_str(&line).context("an order")? {
@@ -142,8 +149,27 @@ struct Flock {
     net: NetHandle,
     router: BulkRouter,
     members: Vec<NodeId>,
-    /// What this member offers, and the mean of all.
-    deltas: Option<(Arc<Vec<f32>>, Vec<f32>)>,
+    vectors: Vectors,
+}
+
+#[derive(Default)]
+struct Vectors {
+    /// What this member offers.
+    mine: Arc<Vec<f32>>,
+    /// The mean of what all do.
+    mean: Vec<f32>,
+    /// What comes out.
+    out: Vec<f32>,
+}
+
+impl Vectors {
+    fn new(index: usize, members: usize, elements: usize) -> Self {
+        let mut mean = vec![0.0; elements];
+        for member in 0..members {
+            mean.iter_mut().zip(values(member)).for_each(|(sum, value)| *sum += value / members as f32);
+        }
+        Self { mine: Arc::new(offered(index, elements)), out: mean.clone(), mean }
+    }
 }
 
 impl Flock {
@@ -164,24 +190,12 @@ impl Flock {
         answer(&Answer::Met)
     }
 
-    /// What this member offers, and the mean of what all do.
-    fn deltas(&mut self, elements: usize) -> (Arc<Vec<f32>>, &[f32]) {
-        let members = self.members.len();
-        if self.deltas.as_ref().is_none_or(|(mine, _)| mine.len() != elements) {
-            let mut mean = vec![0.0; elements];
-            for index in 0..members {
-                let theirs = offered(index, elements);
-                mean.iter_mut().zip(theirs).for_each(|(sum, value)| *sum += value / members as f32);
-            }
-            self.deltas = Some((Arc::new(offered(self.index, elements)), mean));
-        }
-        let (mine, mean) = self.deltas.get_or_insert_with(Default::default);
-        (Arc::clone(mine), mean)
-    }
-
     async fn reduce(&mut self, turn: u32, elements: usize, way: Way) -> Result<()> {
         let codec = way.codec;
-        let (delta, _) = self.deltas(elements);
+        if self.vectors.mine.len() != elements {
+            self.vectors = Vectors::default();
+            self.vectors = Vectors::new(self.index, self.members.len(), elements);
+        }
         let contribution = |member: &NodeId| Contribution { member: *member, tokens: 1, payload: Digest::default() };
         let job = ReduceJob {
             run: self.run,
@@ -190,11 +204,12 @@ impl Flock {
             members: self.members.iter().map(contribution).collect(),
             flock: order(self.members.iter().copied()),
             me: self.net.me(),
-            delta,
+            delta: Arc::clone(&self.vectors.mine),
             feedback: Arc::default(),
             parts: Arc::default(),
         };
         let links = NetLinks::new(self.net.clone(), self.router.clone());
+        let before = heap::begin();
         let (start, cpu) = (Instant::now(), cpu_seconds());
         let engine: Box<dyn ReduceEngine> = match way.engine {
             EngineKind::Ring => Box::new(RingReducer::new(links)),
@@ -203,12 +218,19 @@ impl Flock {
         let update = engine.run(job, Arc::new(|_| {})).await?;
         let seconds = start.elapsed().as_secs_f64();
         let cpu = cpu_seconds().zip(cpu).map_or(0.0, |(after, before)| after - before);
+        let held = heap::most().saturating_sub(before);
         let digest = update::digest(&update).to_string();
-        let mut out = vec![0.0; elements];
-        update::decode(codec, &update, &mut out)?;
-        let (_, mean) = self.deltas(elements);
+        let Vectors { mean, out, .. } = &mut self.vectors;
+        update::decode(codec, &update, out)?;
         let largest = mean.iter().fold(0f32, |m, x| m.max(x.abs()));
-        let apart = out.iter().zip(mean).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
-        answer(&Answer::Reduced { seconds, cpu, digest, error: f64::from(apart / largest), encoded: update.len() })
+        let apart = out.iter().zip(&*mean).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+        answer(&Answer::Reduced {
+            seconds,
+            cpu,
+            digest,
+            error: f64::from(apart / largest),
+            encoded: update.len(),
+            held,
+        })
     }
 }

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use starling_protocol::run::SyncMode;
 use std::path::{Path, PathBuf};
 
+/// More threads than that only wait for each other.
+const NETWORK_THREADS_MAX: usize = 256;
+
 /// The whole file; all keys are optional.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -26,6 +29,8 @@ pub struct NodeFile {
     pub device: String,
     /// Threads for training on the CPU; 0 = all cores.
     pub threads: usize,
+    /// Threads for the network, encryption and averaging; 0 = a quarter of the cores, from 2 to 16.
+    pub network_threads: usize,
     /// Look for peers on the local network.
     pub mdns: bool,
     /// Relay for peers that cannot be reached directly.
@@ -53,6 +58,7 @@ impl Default for NodeFile {
             bootstrap: Vec::new(),
             device: "auto".into(),
             threads: 0,
+            network_threads: 0,
             mdns: true,
             relay: false,
             metrics: "127.0.0.1:0".into(),
@@ -70,7 +76,23 @@ impl NodeFile {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the node file {}", path.display()))
             .map_err(|e| Failure::new(Code::Usage, e))?;
-        starling_bootstrap::config_file::parse(&text, path).map_err(|e| Failure::new(Code::Usage, e))
+        let file: Self =
+            starling_bootstrap::config_file::parse(&text, path).map_err(|e| Failure::new(Code::Usage, e))?;
+        if file.network_threads > NETWORK_THREADS_MAX {
+            let why = format!(
+                "{}: network_threads is {}, at most {NETWORK_THREADS_MAX} make sense; 0 chooses by the machine's cores",
+                path.display(),
+                file.network_threads
+            );
+            return Err(Failure::message(Code::Usage, why));
+        }
+        Ok(file)
+    }
+
+    /// How many threads the network and averaging share.
+    pub fn network_threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        if self.network_threads > 0 { self.network_threads } else { (cores() / 4).clamp(2, 16) }
     }
 
     /// The folder of this node for the run of that name.

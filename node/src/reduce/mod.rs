@@ -25,6 +25,7 @@ mod parts;
 mod progress;
 mod ring;
 mod router;
+mod sheet;
 mod stream;
 mod turns;
 

@@ -19,6 +19,7 @@ use super::held;
 use super::links::BulkLinks;
 use super::opening;
 use super::progress::{Progress, ProgressFn, Way};
+use super::sheet::Sheet;
 use super::stream::{close, expect_end, fault, fill_frame, read_frame};
 use super::turns::{Turn, Turns};
 use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
@@ -30,8 +31,8 @@ use starling_protocol::engine::io::Contribution;
 use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameKind, FrameScope};
 use starling_protocol::message::Awaited;
 use starling_protocol::update::{self, owners::Owners};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
@@ -75,8 +76,7 @@ struct Context {
     weights: Vec<f32>,
     me: usize,
     share: Share,
-    /// Finished payloads by chunk.
-    payloads: Mutex<Vec<Arc<Vec<u8>>>>,
+    sheet: Sheet,
     /// How many of my chunks are finished.
     finished: watch::Sender<usize>,
     /// Up to which of its chunks parts have left for each member, or are known to be there.
@@ -110,7 +110,7 @@ impl Context {
             scope: FrameScope { run: job.run, key: job.key, codec: job.codec, elements },
             me,
             share: job.feedback.join(job.key, terms),
-            payloads: Mutex::new(vec![Arc::default(); chunks]),
+            sheet: Sheet::new(job.codec, elements),
             finished: watch::Sender::new(0),
             sent: by_id.iter().map(|_| AtomicUsize::new(0)).collect(),
             told: by_id.iter().map(|_| watch::Sender::new(!repairs(&job))).collect(),
@@ -128,33 +128,21 @@ impl Context {
         fault(self.members[place].member, what)
     }
 
-    /// The bytes are plain data: whatever a panicking holder left is still only bytes.
-    fn payloads(&self) -> MutexGuard<'_, Vec<Arc<Vec<u8>>>> {
-        self.payloads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn put(&self, chunk: usize, payload: Vec<u8>) {
-        if let Some(slot) = self.payloads().get_mut(chunk) {
-            *slot = Arc::new(payload);
-        }
-    }
-
     /// Encodes a complete sum for all.
-    fn finish(&self, chunk: usize, sum: &mut [f32], coder: &mut Coder) -> Result<(), ReduceError> {
+    fn finish(&self, chunk: usize, sum: &mut [f32], desk: &mut Desk) -> Result<(), ReduceError> {
+        let Desk { coder, payload, .. } = desk;
         self.share.mend(chunk, sum);
-        let mut payload = Vec::new();
-        coder.encode(sum, &mut payload).map_err(|source| ReduceError::Sum { chunk, source })?;
-        self.share.stage(chunk, sum, &payload, coder);
-        self.put(chunk, payload);
+        coder.encode(sum, payload).map_err(|source| ReduceError::Sum { chunk, source })?;
+        self.share.stage(chunk, sum, payload, coder);
+        self.sheet.put(chunk, payload);
         self.finished.send_modify(|count| *count += 1);
         Ok(())
     }
 
-    /// The finished payload of my chunk number `index`, when it is there.
-    async fn finished(&self, index: usize, chunk: usize) -> Arc<Vec<u8>> {
+    /// Returns when my chunk number `index` is finished.
+    async fn finished(&self, index: usize) {
         // The sender is in `self`, so the channel cannot close while we wait.
         drop(self.finished.subscribe().wait_for(|finished| *finished > index).await);
-        self.payloads().get(chunk).cloned().unwrap_or_default()
     }
 }
 
@@ -221,8 +209,7 @@ async fn reduce(
         }
     }
     context.progress.finish();
-    let payloads = std::mem::take(&mut *context.payloads());
-    Ok(update::assemble(context.job.codec, payloads.iter().map(|payload| payload.as_slice())))
+    Ok(context.sheet.take())
 }
 
 /// Goes on with what can still be done for others, for a while.
@@ -254,7 +241,7 @@ async fn add_up(
             }
             desk.add(&context, chunk, place, &mut sum)?;
         }
-        context.finish(chunk, &mut sum, &mut desk.coder)?;
+        context.finish(chunk, &mut sum, &mut desk)?;
         // Between chunks others have their turn: with one member nothing here ever waits.
         tokio::task::yield_now().await;
     }
@@ -331,6 +318,7 @@ async fn write_sums(
 ) -> Result<(), ReduceError> {
     let lost = |error| context.fault(place, PeerFault::Lost(error));
     let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
+    let mut payload = Vec::with_capacity(FRAME_PAYLOAD_BYTES_MAX);
     for (index, chunk) in context.owners.chunks(context.me).iter().copied().enumerate() {
         if *context.finished.borrow() <= index {
             turn.rest();
@@ -338,12 +326,13 @@ async fn write_sums(
             context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)?;
         }
         let mut nothing = [0];
-        let payload = tokio::select! {
+        tokio::select! {
             biased;
-            payload = context.finished(index, chunk) => payload,
+            () = context.finished(index) => (),
             // The member writes nothing here: this returns when it has let go, which writing would show too late.
             _ = stream.read(&mut nothing) => return Err(lost(std::io::ErrorKind::BrokenPipe.into())),
-        };
+        }
+        context.sheet.copy(chunk, &mut payload);
         fill_frame(&mut frame, &context.scope, FrameKind::Reduced, chunk, &payload);
         let written = context.progress.wait(place, Way::Out, Awaited::Room, stream.write_all(&frame));
         turn.write(frame.len(), written).await.map_err(lost)?;
@@ -423,7 +412,7 @@ async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize) -> 
         let refused = |source| context.fault(place, PeerFault::Payload { chunk, source });
         desk.coder.check(&desk.payload, elements).map_err(refused)?;
         context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
-        context.put(chunk, desk.payload.clone());
+        context.sheet.put(chunk, &desk.payload);
     }
     Ok(())
 }

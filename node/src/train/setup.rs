@@ -49,7 +49,8 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     telemetry::init_logs(&node.log, QUIET_LOGS).map_err(telemetry_failure)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let threads = node.network_threads();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let finish = runtime.block_on(run(args, node, origin))?;
     // Blocking threads that still read a file must not hold the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
