@@ -94,7 +94,7 @@ fn a_certificate_that_was_touched_proves_nothing() {
     };
     let (good, _) = tls::certificate::generate(&Keypair::generate_ed25519()).unwrap();
     verify(&good, &[]).unwrap();
-    verify(&good, &[good.clone()]).unwrap_err();
+    verify(&good, std::slice::from_ref(&good)).unwrap_err();
     // A sequence of what is signed, the name of the algorithm and the signature; lengths have two bytes.
     assert_eq!((good[0], good[1], good[4], good[5]), (0x30, 0x82, 0x30, 0x82));
     let signed = 4..8 + usize::from(u16::from_be_bytes([good[6], good[7]]));
