@@ -49,6 +49,10 @@ pub const OUTER_LR_ENTRIES_MAX: usize = 64;
 pub const PARAMETERS_MAX: u64 = 1 << 36;
 /// Inner steps of one round: a round that long would take days.
 pub const INNER_STEPS_MAX: u32 = 1 << 20;
+/// Fragments of a run, and inner steps that may overlap the making of a record: beyond five the published loss rises
+/// (Streaming DiLoCo, arXiv 2501.18512, section 3.3).
+pub const FRAGMENTS_MAX: u32 = 64;
+pub const OVERLAP_MAX: u32 = 5;
 /// Sequences that one member may be leased in one round; keeps a cursor below 2^64 for 2^16 rounds of a full flock.
 pub const SAMPLES_MAX: u64 = 1 << 42;
 

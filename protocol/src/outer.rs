@@ -73,9 +73,19 @@ impl Rule {
     /// # Panics
     /// As [`Self::step`].
     pub fn apply(&self, state: &mut State, update: &[f32]) -> bool {
+        self.apply_at(state, 0, update)
+    }
+
+    /// [`Self::apply`] of an update of some consecutive elements from `first` on, such as a fragment
+    /// ([`crate::update::Fragments`]); the others stay.
+    ///
+    /// # Panics
+    /// When the state ends before them.
+    pub fn apply_at(&self, state: &mut State, first: usize, update: &[f32]) -> bool {
         let scale = self.scale(update.chunks(CHUNK_ELEMENTS).map(adamw::squares).sum());
-        let mut moments: Vec<&mut [f32]> = state.moments.iter_mut().map(Vec::as_mut_slice).collect();
-        self.step(scale, 0, &mut state.theta, &mut moments, update)
+        let range = first..first + update.len();
+        let mut moments: Vec<&mut [f32]> = state.moments.iter_mut().map(|m| &mut m[range.clone()]).collect();
+        self.step(scale, first, &mut state.theta[range], &mut moments, update)
     }
 }
 

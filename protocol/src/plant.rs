@@ -45,6 +45,12 @@ pub enum Plant {
     KeepTakenIn,
     /// Engine: a gradient that a commit left out is offered again for another state. S8.
     StaleGradient,
+    /// Engine: with fragments, a contribution that a commit left out is offered again for another fragment. S8.
+    StaleFragment,
+    /// Simulated driver: inner steps that were done ahead are kept although the record gives another lease. S6.
+    KeepAhead,
+    /// Simulated driver: a trainer's own parameters are kept although a contribution that is in them was dropped. S6.
+    KeepOwn,
     /// Succession: a lease is not returned when its holder is removed. S6.
     KeepDeadLease,
     /// Succession: the cursor does not move past what was leased. S6.
@@ -113,6 +119,9 @@ impl Plant {
         Self::ForgetLeftOut,
         Self::KeepTakenIn,
         Self::StaleGradient,
+        Self::StaleFragment,
+        Self::KeepAhead,
+        Self::KeepOwn,
         Self::KeepDeadLease,
         Self::LeaseTwice,
         Self::AnyAttempt,

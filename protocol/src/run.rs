@@ -64,7 +64,7 @@ pub struct DataSpec {
 /// [`SyncMode::EveryStep`] everybody's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InnerSpec {
-    /// Inner steps a round (H).
+    /// Inner steps a round (H). With fragments each of them is averaged once in so many rounds as there are fragments.
     pub steps: u32,
     /// Sequences a micro-batch.
     pub batch: u32,
@@ -98,6 +98,12 @@ pub struct SyncSpec {
     pub mode: SyncMode,
     pub codec: Codec,
     pub engine: EngineKind,
+    /// Parts of the parameters of which each COMMIT steps one, in turn ([`crate::update::Fragments`]); 1 = all at once.
+    pub fragments: u32,
+    /// Inner steps of the next round that a member may do while a record is made; 0 = none.
+    pub overlap: u32,
+    /// How much of its own parameters a trainer keeps where a COMMIT has stepped; 0 = nothing.
+    pub mixing: f64,
 }
 
 /// What members do that are cut off from the quorum (`protocol.md` §9).
@@ -207,6 +213,9 @@ impl RunSpec {
             ("sync.mode", sync.mode.to_string()),
             ("sync.codec", sync.codec.to_string()),
             ("sync.engine", sync.engine.to_string()),
+            ("sync.fragments", sync.fragments.to_string()),
+            ("sync.overlap", sync.overlap.to_string()),
+            ("sync.mixing", float(sync.mixing)),
             ("partition.minority", partition.minority.to_string()),
             ("partition.grace_ms", partition.grace_ms.to_string()),
             ("admission.mode", admission.mode.to_string()),
@@ -227,6 +236,24 @@ impl ModelSpec {
         let layer = 2 * d + 2 * d * d + 2 * d * kv + 3 * d * ffn;
         let embeddings = if self.tied { vocab * d } else { 2 * vocab * d };
         u64::try_from(layers * layer + embeddings + d).unwrap_or(u64::MAX)
+    }
+}
+
+impl SyncSpec {
+    /// All parameters at once, and trainers that begin each round from the canonical ones.
+    pub fn whole(mode: SyncMode, codec: Codec, engine: EngineKind) -> Self {
+        Self { mode, codec, engine, fragments: 1, overlap: 0, mixing: 0.0 }
+    }
+
+    /// Whether trainers keep parameters of their own from one round to the next (Streaming DiLoCo, arXiv 2501.18512).
+    pub fn streams(&self) -> bool {
+        self.fragments > 1 || self.overlap > 0 || self.mixing > 0.0
+    }
+
+    /// Whether a contribution may have the difference of another lineage in it: it covers all parameters, and is one of
+    /// parameters.
+    pub fn merges(&self) -> bool {
+        self.mode == SyncMode::Rounds && self.fragments <= 1
     }
 }
 

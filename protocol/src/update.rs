@@ -6,9 +6,11 @@
 //! [`reduce`] is the scalar statement of what a ring of nodes computes, [`owners::reduce`] of what owners do; engines that
 //! pipeline and vectorise give their bytes.
 
+mod fragments;
 mod layout;
 pub mod owners;
 
+pub use fragments::{Fragments, mix};
 pub use layout::{Layout, assemble, chunk_range, chunks_range, encoded_max};
 
 use crate::Digest;

@@ -63,7 +63,7 @@ impl SyncTable {
                 unknown("sync.engine", name, &names)
             })?,
         };
-        Ok(SyncSpec { mode, codec, engine })
+        Ok(SyncSpec::whole(mode, codec, engine))
     }
 
     /// What is averaged.
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_engine_follows_the_codec_unless_it_is_named() {
-        let named = |codec, engine| Ok(SyncSpec { mode: SyncMode::Rounds, codec, engine });
+        let named = |codec, engine| Ok(SyncSpec::whole(SyncMode::Rounds, codec, engine));
         assert_eq!(spec(""), named(Codec::Int8, EngineKind::Ring));
         assert_eq!(spec("codec = \"int4\""), named(Codec::Int4, EngineKind::Owners));
         assert_eq!(spec("codec = \"top-k\""), named(Codec::TopK { k: 64 }, EngineKind::Owners));
@@ -134,7 +134,7 @@ mod tests {
             sync: SyncTable,
         }
         let said = |text: &str| toml::from_str::<File>(text).map(|file| file.sync.spec()).map_err(|e| e.to_string());
-        let every_step = |codec, engine| SyncSpec { mode: SyncMode::EveryStep, codec, engine };
+        let every_step = |codec, engine| SyncSpec::whole(SyncMode::EveryStep, codec, engine);
         for text in ["sync = \"every-step\"", "[sync]\nmode = \"every-step\""] {
             let spec = said(text).expect("it parses").expect("it is sound");
             assert_eq!(spec, every_step(Codec::Bf16, EngineKind::Ring), "{text}");

@@ -92,6 +92,7 @@ impl Engine {
             let stage = Stage::Reducing;
             round.running = Some(Attempt { key, members, stage, began: now, progress: 0, moved_at: now, awaits: None });
         }
+        self.go_ahead(contributions);
     }
 
     fn running(&mut self, key: &AttemptKey, stage: Stage) -> Option<&mut Attempt> {

@@ -317,6 +317,9 @@ impl Engine {
         }
         let said = self.round.as_ref().and_then(|round| round.own.as_ref()).map(|own| own.signed.ready.base);
         self.contribution = None;
+        if self.spec.sync.streams() {
+            self.out.push(Output::StartOver);
+        }
         if let Some(proof) = &certificate {
             self.learn_signed(proof);
         }

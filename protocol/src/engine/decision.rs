@@ -388,11 +388,12 @@ impl Engine {
         {
             self.out.push(Output::Abandon { key: running.key });
         }
-        let taken = record.contributors.binary_search_by(|c| c.member.cmp(&self.me)).is_ok();
-        let mine = (taken || planted!(Plant::ForgetLeftOut)) && !planted!(Plant::KeepTakenIn);
+        let at = record.contributors.binary_search_by(|c| c.member.cmp(&self.me)).ok();
+        let taken = at.and_then(|at| record.contributors.get(at)).map(|own| own.ready);
+        let mine = (taken.is_some() || planted!(Plant::ForgetLeftOut)) && !planted!(Plant::KeepTakenIn);
         assert!(key.is_some() || !planted!(Plant::PanicAtSkip), "planted");
         if mine {
-            self.contribution = None;
+            self.taken_in(taken);
         }
         let (token, since) = (self.next_token(), self.now);
         let (decided, proof) = (record.clone(), certificate.clone());

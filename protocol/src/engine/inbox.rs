@@ -213,7 +213,7 @@ impl Engine {
         if !fits {
             return Err(LEASE);
         }
-        let allowed = merging::allowed(self.spec.sync.mode, record, &signed.member, ready);
+        let allowed = merging::allowed(&self.spec.sync, record, &signed.member, ready);
         if allowed { Ok(()) } else { Err("ready that merges what it may not") }
     }
 

@@ -85,6 +85,9 @@ pub enum Input {
     /// The contribution that [`Output::Merge`] asked for, made for this round from this state; without a digest the
     /// difference is not whole, and gone.
     Mixed { round: u64, base: Digest, payload: Option<Digest> },
+    /// What [`Output::Retake`] asked for: digest and norm (bits of an f32); without them the trainer has no parameters of
+    /// its own any more.
+    Retaken { round: u64, base: Digest, made: Option<(Digest, u32)> },
     /// A measured round-trip time to a peer.
     Rtt { peer: NodeId, micros: u32 },
     /// How far the attempt's reduction is here: grows while something moves. Owners count the bytes moved both ways, and
@@ -140,6 +143,17 @@ pub enum Output {
         /// Committed tokens so far, for the schedule.
         tokens: u64,
     },
+    /// Meanwhile up to `steps` inner steps of the round after the one under way may be done, over this lease: it is what
+    /// the record will give if the attempt that was just begun is committed, on top of the state of `base`. If a `Train`
+    /// for that round, after a COMMIT on top of `base`, has this very lease, they are its first steps. Otherwise, and when
+    /// another `Ahead` comes with another lease, they are dropped and nothing of them is counted. The contribution made
+    /// before has none of them.
+    Ahead { round: u64, base: Digest, lease: Span, inner_steps: u32, tokens: u64, steps: u32 },
+    /// Take the fragment of this round from the trainer's own parameters as they were when its last contribution was made,
+    /// with what was committed since; answer with `Retaken`.
+    Retake { round: u64, base: Digest },
+    /// What the trainer has of its own does not count any more: it begins from the canonical parameters everywhere.
+    StartOver,
     /// End the inner steps of this round after the one under way and answer with `Trained`: the others are done.
     CutShort { round: u64 },
     /// Stop the inner steps of this round and forget them.

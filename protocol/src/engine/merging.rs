@@ -8,7 +8,6 @@ use super::io::{Merge, Notice, Output};
 use super::round::{Round, Training};
 use super::succession::merging;
 use crate::difference::Difference;
-use crate::run::SyncMode;
 use crate::{Digest, NodeId};
 
 /// A contribution with a difference mixed into it, which stands for one round.
@@ -22,9 +21,9 @@ pub(super) struct Mixed {
 }
 
 impl Engine {
-    /// The driver holds this difference, in place of any before. Where gradients are averaged it is of no use.
+    /// The driver holds this difference, in place of any before. Where gradients or fragments are averaged it is of no use.
     pub(super) fn hold_difference(&mut self, difference: Difference) {
-        if self.spec.sync.mode == SyncMode::EveryStep {
+        if !self.spec.sync.merges() {
             return self.out.push(Output::DropDifference { lineage: difference.lineage });
         }
         self.difference = Some(difference);

@@ -53,6 +53,7 @@ mod register;
 mod round;
 mod speech;
 mod statement;
+mod streaming;
 pub mod succession;
 mod view;
 
@@ -240,6 +241,7 @@ impl Engine {
             }
             Input::Difference { difference } => self.hold_difference(difference),
             Input::Mixed { round, base, payload } => self.mixed(round, base, payload),
+            Input::Retaken { round, base, made } => self.retaken(round, base, made),
             Input::Rtt { peer, micros } => self.measured_rtt(peer, micros),
             Input::ReduceProgress { key, bytes, awaits } => self.reduce_progress(&key, bytes, awaits),
             Input::Reduced { key, update } => self.reduced(&key, update),

@@ -158,7 +158,7 @@ impl Engine {
         let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
         self.stop_training();
         self.leave_attempt("this part of the flock goes on by itself", None);
-        self.contribution = None;
+        self.discard();
         let (token, since) = (self.next_token(), self.now);
         let (decided, proof) = (record.clone(), certificate.clone());
         self.out.push(Output::Commit { token, key: None, record: decided, certificate: proof, mine: true });

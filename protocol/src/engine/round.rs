@@ -186,8 +186,7 @@ impl Engine {
     pub(super) fn enter_round(&mut self, resumed: bool) {
         self.round = None;
         let Some(head) = self.head.as_ref().filter(|head| head.record.member(&self.me).is_some()) else {
-            self.contribution = None;
-            return;
+            return self.discard();
         };
         self.round = Some(Round::new(head, self.now, resumed));
         self.recheck_readys();
@@ -206,13 +205,12 @@ impl Engine {
             return;
         }
         let Some(member) = head.record.member(&self.me) else { return };
-        let per_step = self.spec.inner.samples(1).max(1);
-        let steps = (member.lease.count / per_step).clamp(1, u64::from(head.record.next.inner_steps));
+        let inner_steps = self.steps_of(&member.lease, head.record.next.inner_steps);
         self.out.push(Output::Train {
             round: round.number,
             base: round.base,
             lease: member.lease,
-            inner_steps: steps as u32,
+            inner_steps,
             tokens: head.record.tokens,
         });
         if let Some(round) = &mut self.round {
@@ -255,7 +253,7 @@ impl Engine {
 
     /// Says READY with the contribution that is at hand, if it used this round's lease. One that a COMMIT left out is
     /// offered again, in place of a new one: its lease was kept for it. But a gradient holds where it was taken only: with
-    /// another base its lease is trained on anew.
+    /// another base its lease is trained on anew. And with fragments it is the turn of another one, which is made first.
     pub(super) fn offer(&mut self) {
         let statements = self.statements();
         let rtts = self.rtts();
@@ -265,8 +263,7 @@ impl Engine {
         let every_step = self.spec.sync.mode == SyncMode::EveryStep;
         let stale = every_step && base != round.base && !planted!(Plant::StaleGradient);
         if !fits || stale || work.steps > head.record.next.inner_steps {
-            self.contribution = None;
-            return;
+            return self.discard();
         }
         if round.own.is_some() {
             return;
@@ -276,6 +273,9 @@ impl Engine {
             round.training = Training::Done;
             round.own = Some(Own::new(signed, self.now));
             return;
+        }
+        if self.spec.sync.fragments > 1 && base != round.base && !planted!(Plant::StaleFragment) {
+            return self.retake();
         }
         let mixed = mixed.filter(|mixed| mixed.is_for(round.number, &round.base));
         round.training = Training::Done;

@@ -6,8 +6,8 @@ use crate::lease::{self, Pool};
 use crate::limits::VOTERS_MAX;
 use crate::message::Ready;
 use crate::plant::{Plant, planted};
-use crate::record::{Contributor, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
-use crate::run::{RunSpec, SyncMode};
+use crate::record::{Contributor, GrantUse, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
+use crate::run::{RunSpec, SyncSpec};
 use crate::{Digest, NodeId, ring};
 use turnover::{Seat, Turnover};
 
@@ -82,16 +82,8 @@ pub fn commit(
     update: Digest,
     state_root: Digest,
 ) -> Option<Record> {
-    let ascend = contributions.windows(2).all(|pair| pair[0].member < pair[1].member);
-    let merging = contributions.iter().filter_map(|c| Some((c.member, c.ready.merges?)));
-    let rivals = !merging::rivals(&parent_digest, merging).is_empty();
-    if contributions.is_empty() || !ascend || rivals || !contributions.iter().all(|c| fits(spec.sync.mode, parent, c)) {
-        return None;
-    }
     let tokens = contributions.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.ready.tokens))?;
-    let turnover = Turnover::new(parent, parent_digest, contributions);
-    let (seats, grants) = turnover.seats();
-    let (members, cursor, free) = leases(parent, spec, contributions, seats)?;
+    let Following { members, cursor, free, grants, revoked } = following(parent, parent_digest, spec, contributions)?;
     let contributors: Vec<Contributor> = contributions.iter().map(contributor).collect();
     let Limits { tokens: merge_tokens, norm_bits: merge_norm_bits } = Limits::of(&contributors);
     Some(Record {
@@ -110,9 +102,50 @@ pub fn commit(
         free,
         merged: merging::merged(parent, contributions),
         grants,
-        revoked: turnover.into_revoked(),
+        revoked,
         next: NextRound { merge_tokens, merge_norm_bits, ..next_round(spec, members) },
     })
+}
+
+/// The lease that `member` has after the COMMIT of these contributions, if they can be committed and it stays: whatever
+/// their update is, so that it is known before there is one.
+pub fn lease_after(
+    parent: &Record,
+    parent_digest: Digest,
+    spec: &RunSpec,
+    contributions: &[SignedReady],
+    member: &NodeId,
+) -> Option<Span> {
+    let members = following(parent, parent_digest, spec, contributions)?.members;
+    members.into_iter().find(|seat| seat.id == *member).map(|seat| seat.lease)
+}
+
+/// Who takes part in the round after a COMMIT, with which leases, and what is left to lease.
+struct Following {
+    members: Vec<Member>,
+    cursor: u64,
+    free: Vec<Span>,
+    grants: Vec<GrantUse>,
+    revoked: Vec<Digest>,
+}
+
+/// What follows from the contributions alone; none when they cannot stand after `parent`.
+fn following(
+    parent: &Record,
+    parent_digest: Digest,
+    spec: &RunSpec,
+    contributions: &[SignedReady],
+) -> Option<Following> {
+    let ascend = contributions.windows(2).all(|pair| pair[0].member < pair[1].member);
+    let merging = contributions.iter().filter_map(|c| Some((c.member, c.ready.merges?)));
+    let rivals = !merging::rivals(&parent_digest, merging).is_empty();
+    if contributions.is_empty() || !ascend || rivals || !contributions.iter().all(|c| fits(&spec.sync, parent, c)) {
+        return None;
+    }
+    let turnover = Turnover::new(parent, parent_digest, contributions);
+    let (seats, grants) = turnover.seats();
+    let (members, cursor, free) = leases(parent, spec, contributions, seats)?;
+    Some(Following { members, cursor, free, grants, revoked: turnover.into_revoked() })
 }
 
 /// The record that gives the round up for now: members, leases and pool stay, and every contribution can be offered
@@ -220,11 +253,11 @@ fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
 
 /// Whether a contribution was trained on a beginning of its member's lease, in steps of the round, and merges only what
 /// it may.
-fn fits(mode: SyncMode, parent: &Record, contribution: &SignedReady) -> bool {
+fn fits(sync: &SyncSpec, parent: &Record, contribution: &SignedReady) -> bool {
     let ready = &contribution.ready;
     let inside = |lease: &Span| ready.start == lease.start && (1..=lease.count).contains(&ready.samples);
     let steps = (1..=parent.next.inner_steps).contains(&ready.steps);
-    let merges = merging::allowed(mode, parent, &contribution.member, ready);
+    let merges = merging::allowed(sync, parent, &contribution.member, ready);
     steps && merges && ready.tokens > 0 && parent.lease_of(&contribution.member).is_some_and(inside)
 }
 

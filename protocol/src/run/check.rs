@@ -3,7 +3,7 @@
 use super::{AdmissionMode, Codec, EngineKind, OuterSpec, RunSpec, SyncMode, SyncSpec};
 use crate::codec::topk::TOPK_BLOCK;
 use crate::limits::{
-    ALLOWED_MAX, INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, PARAMETERS_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX,
+    ALLOWED_MAX, CHUNK_ELEMENTS, FRAGMENTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, OVERLAP_MAX, PARAMETERS_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX,
     TOPK_K_MAX, TOPK_TURNS_MIN,
 };
 use std::fmt;
@@ -129,7 +129,8 @@ impl RunSpec {
 
 impl RunSpec {
     fn check_sync(&self, check: &mut Check) {
-        let SyncSpec { mode, codec, engine } = self.sync.clone();
+        let SyncSpec { mode, codec, engine, .. } = self.sync.clone();
+        self.check_streaming(check);
         if mode == SyncMode::EveryStep {
             let must =
                 "1 with sync.mode = \"every-step\": gradients are averaged at each step; inner.accumulate makes a \
@@ -150,14 +151,43 @@ impl RunSpec {
         let Codec::TopK { k } = codec else { return };
         check.range("sync.k", k.into(), 1, TOPK_K_MAX.into());
         let Some(rounds) = self.rounds_at_most() else { return };
-        let least = (TOPK_TURNS_MIN * TOPK_BLOCK as u64).div_ceil(u64::from(k.max(1)));
+        let fragments = u64::from(self.sync.fragments.max(1));
+        let least = (TOPK_TURNS_MIN * TOPK_BLOCK as u64).div_ceil(u64::from(k.max(1))).saturating_mul(fragments);
         let must = format!(
             "another one than top-k, or the run one of at least {least} rounds instead of at most {rounds}: with k = {k} a \
              value is sent about every {} rounds, and it has to be {TOPK_TURNS_MIN} times for the error feedback to be \
              more than a delay. Raise sync.k, or use int4",
-            TOPK_BLOCK / usize::from(k.max(1))
+            (TOPK_BLOCK as u64 / u64::from(k.max(1))).saturating_mul(fragments)
         );
         check.holds(rounds >= least, "sync.codec", codec, must);
+    }
+
+    /// Fragments, overlap and mixing (Streaming DiLoCo, arXiv 2501.18512).
+    fn check_streaming(&self, check: &mut Check) {
+        let SyncSpec { mode, fragments, overlap, mixing, .. } = self.sync;
+        check.range("sync.fragments", fragments, 1, FRAGMENTS_MAX);
+        check.range("sync.overlap", overlap, 0, OVERLAP_MAX);
+        check.float("sync.mixing", mixing, Least::From(0.0), Most::Below(1.0));
+        if mode == SyncMode::EveryStep {
+            let why = "with sync.mode = \"every-step\": a gradient is of all parameters where everybody stands, so there \
+                       is nothing of a member's own to keep or to go on from";
+            check.holds(fragments == 1, "sync.fragments", fragments, format!("1 {why}"));
+            check.holds(overlap == 0, "sync.overlap", overlap, format!("0 {why}"));
+            check.holds(mixing == 0.0, "sync.mixing", mixing, format!("0 {why}"));
+            return;
+        }
+        let chunks = self.model.parameters().div_ceil(CHUNK_ELEMENTS as u64);
+        let must = format!(
+            "at most {chunks}: a fragment has at least one chunk of {CHUNK_ELEMENTS} parameters, and this model has \
+             {chunks}"
+        );
+        check.holds(u64::from(fragments) <= chunks.max(1), "sync.fragments", fragments, must);
+        let must = format!("at most inner.steps ({}): a lease covers one round", self.inner.steps);
+        check.holds(overlap <= self.inner.steps, "sync.overlap", overlap, must);
+        let lost = fragments == 1 && overlap > 0 && mixing == 0.0;
+        let must = "above 0 with sync.overlap and a single fragment (0.5 is what was published): all that was learned in the \
+                    steps ahead would be overwritten";
+        check.holds(!lost, "sync.mixing", mixing, must.to_owned());
     }
 
     /// The most rounds that the budget allows; `None` if it sets no bound. That a bound on tokens is reached by one member

@@ -59,7 +59,7 @@ fn the_policy_of_a_minority_takes_effect_in_time() {
 #[test]
 fn strong_codecs_need_owners_and_top_k_a_long_run() {
     let sync = |codec, engine, rounds, tokens| {
-        keys(|s| (s.sync, s.budget) = (SyncSpec { mode: SyncMode::Rounds, codec, engine }, Budget { rounds, tokens }))
+        keys(|s| (s.sync, s.budget) = (SyncSpec::whole(SyncMode::Rounds, codec, engine), Budget { rounds, tokens }))
     };
     for codec in [Codec::Bf16, Codec::Int8] {
         for engine in [EngineKind::Ring, EngineKind::Owners] {
@@ -79,7 +79,7 @@ fn strong_codecs_need_owners_and_top_k_a_long_run() {
     assert_eq!(topk(64, 2000, 1279 * 30_720), ["sync.codec"], "the nearer bound counts");
     assert_eq!(sync(Codec::TopK { k: 64 }, EngineKind::Ring, 0, 0), ["sync.engine"]);
     let mut spec = spec();
-    spec.sync = SyncSpec { mode: SyncMode::Rounds, codec: Codec::TopK { k: 64 }, engine: EngineKind::Owners };
+    spec.sync = SyncSpec::whole(SyncMode::Rounds, Codec::TopK { k: 64 }, EngineKind::Owners);
     let said = spec.validate().unwrap_err().to_string();
     assert!(said.contains("at least 1280 rounds instead of at most 100") && said.contains("every 64 rounds"), "{said}");
 }
@@ -103,7 +103,7 @@ fn a_codec_takes_its_number_and_top_k_its_k() {
     let mut spec = spec();
     spec.budget.rounds = 0;
     let plain = crate::wire::encode_spec(&spec);
-    spec.sync = SyncSpec { mode: SyncMode::Rounds, codec: Codec::TopK { k: 0x0123 }, engine: EngineKind::Owners };
+    spec.sync = SyncSpec::whole(SyncMode::Rounds, Codec::TopK { k: 0x0123 }, EngineKind::Owners);
     let topk = crate::wire::encode_spec(&spec);
     assert_eq!(topk.len(), plain.len() + 2);
     let at = plain.iter().zip(&topk).position(|(a, b)| a != b).unwrap();
@@ -158,7 +158,7 @@ fn differences_name_keys_and_match_the_digest() {
     assert_eq!(here.digest(), there.digest());
     there.creator = None;
     there.inner.lr = 2e-3;
-    there.sync = SyncSpec { mode: SyncMode::EveryStep, codec: Codec::Bf16, engine: EngineKind::Owners };
+    there.sync = SyncSpec::whole(SyncMode::EveryStep, Codec::Bf16, EngineKind::Owners);
     there.outer.lr.pop();
     there.partition = PartitionSpec { minority: Minority::Wait, grace_ms: 5_000 };
     there.admission = AdmissionSpec { mode: AdmissionMode::List, allow: vec![NodeId([1; 32])] };
@@ -209,4 +209,53 @@ fn choices_have_names_and_numbers() {
     assert_eq!(SyncMode::ALL.iter().map(|mode| mode.vectors()).collect::<Vec<_>>(), [2, 3]);
     assert_eq!(Minority::ALL.iter().map(|policy| policy.name()).collect::<Vec<_>>(), ["fork", "wait", "halt"]);
     assert_eq!(AdmissionMode::ALL.iter().map(|mode| mode.number()).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn streaming_has_bounds_and_none_of_it_goes_with_every_step() {
+    // 264,000 parameters: nine chunks.
+    let streaming = |fragments, overlap, mixing| {
+        keys(|s| {
+            s.model.vocab = 2_600;
+            (s.sync.fragments, s.sync.overlap, s.sync.mixing) = (fragments, overlap, mixing);
+        })
+    };
+    for (fragments, overlap, mixing) in [(1, 0, 0.0), (9, 5, 0.5), (4, 2, 0.0), (1, 0, 0.9), (1, 1, 0.5)] {
+        assert_eq!(streaming(fragments, overlap, mixing), [""; 0], "{fragments}, {overlap}, {mixing}");
+    }
+    assert_eq!(streaming(10, 0, 0.0), ["sync.fragments"], "one would have no chunk");
+    assert_eq!(streaming(0, 0, 0.0), ["sync.fragments"]);
+    assert_eq!(streaming(65, 0, 0.0), ["sync.fragments", "sync.fragments"]);
+    assert_eq!(streaming(2, 6, 0.5), ["sync.overlap"]);
+    assert_eq!(streaming(1, 1, 0.0), ["sync.mixing"], "nothing would be left of the steps ahead");
+    for mixing in [1.0, -0.5, f64::NAN, -0.0] {
+        assert_eq!(streaming(2, 0, mixing), ["sync.mixing"], "{mixing}");
+    }
+    assert_eq!(keys(|s| (s.inner.steps, s.sync.overlap, s.sync.mixing) = (2, 3, 0.5)), ["sync.overlap"]);
+    let every_step = |fragments, overlap, mixing| {
+        keys(|s| {
+            (s.sync.mode, s.inner.steps, s.outer) = (SyncMode::EveryStep, 1, OuterSpec::unused());
+            (s.sync.fragments, s.sync.overlap, s.sync.mixing) = (fragments, overlap, mixing);
+        })
+    };
+    assert_eq!(every_step(1, 0, 0.0), [""; 0]);
+    assert_eq!(every_step(2, 1, 0.5), ["sync.fragments", "sync.overlap", "sync.mixing"]);
+    // A fragment's values have as many turns to be sent as it has rounds.
+    let topk = |rounds| {
+        keys(|s| {
+            (s.model.vocab, s.budget.rounds) = (2_600, rounds);
+            s.sync = SyncSpec::whole(SyncMode::Rounds, Codec::TopK { k: 64 }, EngineKind::Owners);
+            s.sync.fragments = 4;
+        })
+    };
+    assert_eq!((topk(4 * 1280), topk(4 * 1280 - 1)), (vec![], vec!["sync.codec"]));
+}
+
+#[test]
+fn differences_in_streaming_are_named() {
+    let (here, mut there) = (spec(), spec());
+    (there.sync.fragments, there.sync.overlap, there.sync.mixing) = (4, 2, 0.5);
+    let expect = ["sync.fragments: 1 here, 4 there", "sync.overlap: 0 here, 2 there", "sync.mixing: 0.0 here, 0.5 there"];
+    assert_eq!(here.differences(&there), expect);
+    assert!(there.sync.streams() && !there.sync.merges() && !here.sync.streams() && here.sync.merges());
 }

@@ -26,7 +26,13 @@ impl World {
             Output::Send { to, bytes, after } => self.send(node, &to, bytes, after),
             Output::Train { round, base, lease, inner_steps, .. } => self.train(node, round, base, lease, inner_steps),
             Output::CutShort { round } => self.cut_short(node, round),
-            Output::StopTraining { .. } => self.process(node, |process| process.training = None),
+            Output::StopTraining { .. } => self.stop_training(node),
+            Output::Ahead { round, base, lease, steps, .. } => self.ahead(node, (round, base), lease, steps),
+            Output::Retake { round, base } => {
+                let after = self.random.between(1, 100) * MS;
+                self.schedule_own(after, node, Event::Retaken { round, base });
+            }
+            Output::StartOver => self.start_over(node),
             Output::Reduce { key, members, .. } => self.reduce(node, key, members),
             Output::Merge { round, base, tokens, merge } => self.mix(node, (round, base), tokens, merge),
             Output::DropDifference { lineage } => self.drop_difference(node, &lineage),
@@ -104,11 +110,15 @@ impl World {
         if held.is_some_and(|offer| offer.left_out && offer.span.start == lease.start) {
             self.marks.hit("gradient left out and taken anew");
         }
+        let done = self.settle_ahead(node, Some((round, lease)));
         let mut started = None;
         self.process(node, |process| {
             let job = process.job();
             let state = Rc::clone(&process.state);
-            process.training = Some(Training { job, round, base, lease, steps, done: 0, cut_short: false, state });
+            // Who has done all ahead ends with the last of them.
+            let last = process.own.as_mut().filter(|_| done >= steps).and_then(|own| own.steps.pop());
+            let done = if last.is_some() { steps.saturating_sub(1) } else { done };
+            process.training = Some(Training { job, round, base, lease, steps, done, cut_short: false, state });
             started = Some(job).filter(|_| !process.hung);
         });
         if let Some(job) = started {
@@ -135,20 +145,27 @@ impl World {
             return;
         }
         training.done += 1;
-        let (round, done) = (training.round, training.done);
-        if done < training.steps && !training.cut_short {
+        let (round, done, last) = (training.round, training.done, training.done >= training.steps || training.cut_short);
+        let step = Span { start: training.lease.start + u64::from(done - 1) * unit, count: unit };
+        process.stepped(step);
+        if !last {
             self.schedule_own(after, node, Event::Step { job });
             return self.feed(node, Input::TrainProgress { round, step: done });
         }
         let Some(training) = process.training.take() else { return };
         let span = Span { start: training.lease.start, count: (u64::from(done) * unit).min(training.lease.count) };
-        let vector = Rc::new(trainer::pseudo_gradient(&training.state, &self.nodes[node].id, span));
+        let vector = Rc::new(self.contribution(node, &training, span));
         let payload = update::contribution_digest(&vector);
         let tokens = span.count * u64::from(self.spec.model.seq_len);
         let norm_bits = trainer::norm(&vector).to_bits();
         let measured = Measured { step_us: pace as u32, upload_kbps: 0, reduce_us: 0, norm_bits };
         let offer = Offer { payload, vector, span, tokens, base: training.base, left_out: false };
         self.observe(&Observed::Trained { node, base: training.base, offer: &offer });
+        self.process(node, |process| {
+            if let Some(own) = &mut process.own {
+                own.offered = own.steps.len();
+            }
+        });
         self.process(node, |process| process.offer = Some(offer));
         let (samples, base, loss_q16) = (span.count, training.base, 3 << 16);
         self.feed(node, Input::Trained { round, base, samples, tokens, steps: done, loss_q16, payload, measured });
@@ -246,11 +263,12 @@ impl World {
     fn stepped(&self, node: usize, (key, update): (&AttemptKey, &Digest), rule: &Rule) -> Option<Rc<State>> {
         let process = self.nodes[node].process.as_ref()?;
         let bytes = process.update(&self.nodes[node].disk, key, update)?;
+        let round = process.head.as_ref().map_or(0, |head| head.record.round).saturating_add(1);
         let group = self.reductions.0.get(key).filter(|group| group.contributions.len() > 1);
         if let Some(group) = group.filter(|_| planted!(Plant::ApplyUnencoded)) {
-            return process.state.step_by(&group.unencoded, rule);
+            return process.state.step_by(&self.spec.sync, round, &group.unencoded, rule);
         }
-        process.state.step(self.spec.sync.codec, &bytes, rule)
+        process.state.step(&self.spec.sync, round, &bytes, rule)
     }
 
     /// The root of the state at hand.
@@ -331,7 +349,8 @@ impl World {
         if let Some((twice, rule)) = key.filter(|_| planted!(Plant::ApplyTwice)).zip(rule) {
             let process = self.nodes[node].process.as_ref();
             let bytes = process.and_then(|process| process.update(&self.nodes[node].disk, &twice, &update));
-            state = bytes.and_then(|b| state.step(self.spec.sync.codec, &b, &rule)).unwrap_or(state);
+            let round = link.record.round;
+            state = bytes.and_then(|b| state.step(&self.spec.sync, round, &b, &rule)).unwrap_or(state);
         }
         if key.is_some() && !computed && !sound && self.tainted.contains(&link.digest) {
             // Decided from a damaged state by nobody but nodes that had one, and that state died with its process: no
@@ -350,6 +369,9 @@ impl World {
             self.marks.hit("later attempt committed");
         }
         let (head, held, sound) = (link.clone(), Rc::clone(&state), state.root == link.record.state_root);
+        if key.is_some() {
+            self.mix_own(node, link.record.round, &state);
+        }
         self.process(node, |process| {
             (process.head, process.state) = (Some(head), held);
             process.damaged &= !sound;

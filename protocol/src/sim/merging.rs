@@ -24,7 +24,7 @@ pub struct Kept {
 impl World {
     /// A node is about to leave its lineage for another: keeps what there is to keep of it.
     pub(super) fn keep_difference(&mut self, node: usize) {
-        if self.spec.sync.mode == SyncMode::EveryStep {
+        if !self.spec.sync.merges() {
             return;
         }
         let (me, disk) = (self.nodes[node].id, &mut self.nodes[node].disk);

@@ -29,6 +29,7 @@ pub mod reduction;
 #[cfg(test)]
 mod scenario_test;
 pub mod schedule;
+mod streaming;
 pub mod trainer;
 mod transfer;
 pub mod world;
@@ -84,7 +85,12 @@ pub fn specification(options: &Options) -> RunSpec {
             clip: 1.0,
         },
         outer,
-        sync: SyncSpec { mode: options.mode, codec: options.codec, engine: EngineKind::Ring },
+        sync: SyncSpec {
+            fragments: options.fragments,
+            overlap: options.overlap,
+            mixing: options.mixing,
+            ..SyncSpec::whole(options.mode, options.codec, EngineKind::Ring)
+        },
         partition: PartitionSpec { minority: options.policy, grace_ms: (options.grace / MS) as u32 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: options.rounds, tokens: 0 },

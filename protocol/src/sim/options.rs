@@ -17,6 +17,10 @@ pub struct Options {
     pub grace: u64,
     pub codec: Codec,
     pub mode: SyncMode,
+    /// Streaming: fragments, inner steps ahead, and what trainers keep of their own.
+    pub fragments: u32,
+    pub overlap: u32,
+    pub mixing: f64,
     pub ed25519: bool,
     pub admission: AdmissionMode,
     /// The run's creator revokes tickets and identities.
@@ -99,6 +103,7 @@ impl Options {
         if Random::new(seed, "mode").chance(20) {
             options.mode = SyncMode::EveryStep;
         }
+        options.stream(&mut Random::new(seed, "streaming"));
         options.ed25519 = seed % 100 == 7;
         options.first = random.between(1, nodes as u64) as usize;
         options.founders = if random.chance(15) { random.between(1, nodes.min(3) as u64) as usize } else { 1 };
@@ -125,6 +130,17 @@ impl Options {
         options
     }
 
+    /// Some runs step fragments, some of them with inner steps ahead; some step ahead only.
+    fn stream(&mut self, random: &mut Random) {
+        if self.mode == SyncMode::EveryStep || !random.chance(30) {
+            return;
+        }
+        self.fragments = random.pick(&[1, 2, 3, 4, 9]).unwrap_or(1);
+        self.overlap = if random.chance(60) { random.between(1, 4) as u32 } else { 0 };
+        let alone = self.fragments == 1 && self.overlap > 0;
+        self.mixing = if alone || random.chance(50) { 0.5 } else { 0.0 };
+    }
+
     /// Voters that differ: some hold a result that the others cannot get, or hear of when they have made another; what
     /// they say comes late, and who has spoken or decided dies of it. Votes that end in their first ballot would show
     /// little of the rules for the others.
@@ -134,6 +150,9 @@ impl Options {
             policy: random.pick(&[Minority::Wait, Minority::Wait, Minority::Fork]).unwrap_or(Minority::Wait),
             codec: self.codec,
             mode: self.mode,
+            fragments: self.fragments,
+            overlap: self.overlap,
+            mixing: self.mixing,
             ed25519: self.ed25519,
             replays: self.replays,
             slow_disks: self.slow_disks,
@@ -156,6 +175,9 @@ impl Options {
         *self = Self {
             codec: self.codec,
             mode: self.mode,
+            fragments: self.fragments,
+            overlap: self.overlap,
+            mixing: self.mixing,
             ed25519: self.ed25519,
             crashes: self.crashes,
             wipes: self.wipes,
@@ -180,6 +202,9 @@ impl Options {
             grace: 10 * SECOND,
             codec: Codec::Int8,
             mode: SyncMode::Rounds,
+            fragments: 1,
+            overlap: 0,
+            mixing: 0.0,
             ed25519: false,
             admission: AdmissionMode::Open,
             revocations: false,
@@ -257,12 +282,14 @@ impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on: Vec<&str> = self.switches().iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
         let Self { nodes, first, founders, policy, codec, mode, ed25519, admission, rounds, liars, loss, .. } = self;
+        let Self { fragments, overlap, mixing, .. } = self;
         write!(f, "nodes {nodes} (first {first}, founders {founders}, liars {liars}), minority {policy} after ")?;
         write!(
             f,
             "{} s, {mode}, {codec}, ed25519 {ed25519}, admission {admission}, rounds {rounds}, ",
             self.grace / SECOND
         )?;
+        write!(f, "fragments {fragments}, overlap {overlap}, mixing {mixing}, ")?;
         write!(f, "a fault each {} ms for {} s, ", self.every / MS, self.duration / SECOND)?;
         write!(f, "delay {} ms, {} KiB/s, loss {loss} %: {}", self.delay / MS, self.capacity >> 10, on.join(" "))
     }

@@ -55,6 +55,28 @@ pub struct Offer {
     pub left_out: bool,
 }
 
+/// A trainer's own parameters, in runs that keep them from round to round.
+#[derive(Clone, Debug)]
+pub struct Own {
+    pub theta: Vec<f32>,
+    /// What it has stepped on since it began from the canonical parameters, step by step.
+    pub steps: Vec<Span>,
+    /// How many of these were done when its last contribution was made: `theta` has only those.
+    pub offered: usize,
+}
+
+/// Inner steps of the next round while the record of this one is made.
+#[derive(Clone, Debug)]
+pub struct Ahead {
+    pub job: u64,
+    pub round: u64,
+    /// The record that made the state which the one to come steps.
+    pub base: Digest,
+    pub lease: Span,
+    pub steps: u32,
+    pub done: u32,
+}
+
 /// A contribution with a difference mixed into it.
 #[derive(Clone, Debug)]
 pub struct Mixed {
@@ -87,6 +109,10 @@ pub struct Process {
     pub offer: Option<Offer>,
     pub mixed: Option<Mixed>,
     pub training: Option<Training>,
+    pub own: Option<Own>,
+    pub ahead: Option<Ahead>,
+    /// The state that the one at hand was made of by a commit of this process.
+    pub before: Option<Digest>,
     /// Numbers of the jobs under way; results of others are dropped.
     pub catching: Option<u64>,
     pub fetching: BTreeMap<AttemptKey, u64>,
@@ -156,6 +182,9 @@ impl Node {
             offer: None,
             mixed: None,
             training: None,
+            own: None,
+            ahead: None,
+            before: None,
             catching: None,
             fetching: BTreeMap::new(),
             jobs: 0,

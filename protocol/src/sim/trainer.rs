@@ -4,12 +4,21 @@
 use crate::engine::io::Contribution;
 use crate::outer::Rule;
 use crate::record::Span;
-use crate::run::{Codec, SyncMode};
+use crate::run::{Codec, SyncMode, SyncSpec};
+use crate::update::Fragments;
 use crate::{Digest, NodeId, state, update};
 use std::rc::Rc;
 
 /// Numbers of the model: more than one block of int8.
 pub const ELEMENTS: usize = 272;
+/// Numbers of what stands here for a codec's chunk where fragments begin and end: whole chunks would be a million times
+/// the work.
+const PART: usize = 32;
+
+/// The fragments of the model.
+pub fn fragments(sync: &SyncSpec) -> Fragments {
+    Fragments::new(sync.fragments, ELEMENTS, PART)
+}
 
 /// The canonical state.
 #[derive(Debug)]
@@ -35,17 +44,17 @@ impl State {
         Self::new(state::State::initial(theta, mode))
     }
 
-    /// The state after the outer step with an encoded update; None if the update is none or the state is lost.
-    pub fn step(&self, codec: Codec, update: &[u8], rule: &Rule) -> Option<Rc<Self>> {
-        let mut decoded = vec![0.0; ELEMENTS];
-        update::decode(codec, update, &mut decoded).ok()?;
-        self.step_by(&decoded, rule)
+    /// The state after the outer step of a round with an encoded update; None if the update is none or the state is lost.
+    pub fn step(&self, sync: &SyncSpec, round: u64, update: &[u8], rule: &Rule) -> Option<Rc<Self>> {
+        let mut decoded = vec![0.0; fragments(sync).of_round(round).len()];
+        update::decode(sync.codec, update, &mut decoded).ok()?;
+        self.step_by(sync, round, &decoded, rule)
     }
 
     /// The same with an update that was never encoded.
-    pub fn step_by(&self, update: &[f32], rule: &Rule) -> Option<Rc<Self>> {
-        let mut vectors = self.vectors.clone();
-        rule.apply(&mut vectors, update).then(|| Self::new(vectors))
+    pub fn step_by(&self, sync: &SyncSpec, round: u64, update: &[f32], rule: &Rule) -> Option<Rc<Self>> {
+        let (mut vectors, range) = (self.vectors.clone(), fragments(sync).of_round(round));
+        (range.len() == update.len() && rule.apply_at(&mut vectors, range.start, update)).then(|| Self::new(vectors))
     }
 
     /// One bit off.
@@ -58,15 +67,15 @@ impl State {
     }
 }
 
-/// The pseudo-gradient of some samples from a state: the same for whoever trains on the same.
-pub fn pseudo_gradient(base: &State, member: &NodeId, span: Span) -> Vec<f32> {
+/// What some samples change parameters by, from a state: the same for whoever trains on the same.
+pub fn pseudo_gradient(base: &State, theta: &[f32], member: &NodeId, span: Span) -> Vec<f32> {
     let mut hasher = blake3::Hasher::new_derive_key("starling sim gradient v1");
     hasher.update(&base.root.0).update(&member.0).update(&span.start.to_le_bytes()).update(&span.count.to_le_bytes());
     let mut bytes = [0; 2 * ELEMENTS];
     hasher.finalize_xof().fill(&mut bytes);
     let number = |pair: &[u8; 2]| f32::from(i16::from_le_bytes(*pair)) / 32_768.0;
     let noise = bytes.as_chunks::<2>().0.iter().map(number);
-    noise.zip(&base.vectors.theta).map(|(noise, theta)| 0.05 * theta + 0.01 * noise).collect()
+    noise.zip(theta).map(|(noise, theta)| 0.05 * theta + 0.01 * noise).collect()
 }
 
 pub fn norm(delta: &[f32]) -> f32 {
@@ -82,7 +91,7 @@ pub fn reduce(codec: Codec, members: &[Contribution], vectors: &[Rc<Vec<f32>>]) 
 
 /// The weighted sum without any encoding on the way.
 pub fn sum(members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Vec<f32> {
-    let mut sum = vec![0.0; ELEMENTS];
+    let mut sum = vec![0.0; vectors.first().map_or(0, |vector| vector.len())];
     for part in weighted(members, vectors) {
         for (sum, x) in sum.iter_mut().zip(part) {
             *sum += x;

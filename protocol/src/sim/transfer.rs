@@ -113,6 +113,7 @@ impl World {
             process.offer = None;
             process.mixed = None;
             process.training = None;
+            process.ahead = None;
             process.reducing = None;
             process.speculated.clear();
             process.updates.clear();

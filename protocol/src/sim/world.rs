@@ -71,6 +71,13 @@ pub enum Event {
         tokens: u64,
         merge: Merge,
     },
+    AheadStep {
+        job: u64,
+    },
+    Retaken {
+        round: u64,
+        base: Digest,
+    },
     Applied {
         key: AttemptKey,
         update: Digest,
@@ -275,6 +282,8 @@ impl World {
                 }
             }
             Event::Step { job } => self.train_step(node, job),
+            Event::AheadStep { job } => self.ahead_step(node, job),
+            Event::Retaken { round, base } => self.retaken(node, round, base),
             Event::Moved { key, bytes } => self.feed(node, Input::ReduceProgress { key, bytes, awaits: None }),
             Event::Reduced { key } => self.reduced(node, key),
             Event::Failed { key, suspect } => self.reduce_failed(node, key, suspect),

@@ -83,7 +83,7 @@ pub fn spec() -> RunSpec {
             clip: 1.0,
         },
         outer: OuterSpec { lr: vec![(1, 0.9)], momentum: 0.9 },
-        sync: SyncSpec { mode: SyncMode::Rounds, codec: Codec::Bf16, engine: EngineKind::Ring },
+        sync: SyncSpec::whole(SyncMode::Rounds, Codec::Bf16, EngineKind::Ring),
         partition: PartitionSpec { minority: Minority::Wait, grace_ms: 60_000 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
         budget: Budget { rounds: 0, tokens: 0 },

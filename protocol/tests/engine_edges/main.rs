@@ -11,5 +11,6 @@ mod nonsense;
 mod restart;
 mod stalling;
 mod strangers;
+mod streaming;
 mod threats;
 mod watch;

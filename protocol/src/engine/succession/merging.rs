@@ -5,16 +5,16 @@ use super::SignedReady;
 use crate::message::Ready;
 use crate::plant::{Plant, planted};
 use crate::record::{Record, Role, merged_with};
-use crate::run::SyncMode;
+use crate::run::SyncSpec;
 use crate::{Digest, NodeId, ring};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether a READY of the round after `parent` merges nothing, or what it may. Voters only: they do not lie, and what
 /// they name is listed for good.
-pub fn allowed(mode: SyncMode, parent: &Record, member: &NodeId, ready: &Ready) -> bool {
+pub fn allowed(sync: &SyncSpec, parent: &Record, member: &NodeId, ready: &Ready) -> bool {
     let Some(lineage) = ready.merges else { return ready.merged_tokens == 0 };
-    if mode == SyncMode::EveryStep {
-        // A difference of parameters is no gradient.
+    if !sync.merges() {
+        // A difference of parameters is no gradient, and one of all parameters is no fragment.
         return false;
     }
     let votes = parent.member(member).is_some_and(|member| member.role == Role::Voter);

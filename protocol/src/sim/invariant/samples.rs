@@ -2,18 +2,19 @@
 //! cursor is used, leased or free.
 
 use super::{Invariant, Observed, require};
-use crate::Digest;
 use crate::limits::FREE_SPANS_MAX;
 use crate::record::{Record, RecordKind};
 use crate::sim::disk::Write;
+use crate::sim::process::Offer;
 use crate::sim::world::World;
+use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a lineage has used up to a record.
 #[derive(Clone, Default)]
 struct Account {
-    /// Start and end of what was trained on, apart.
-    used: BTreeMap<u64, u64>,
+    /// Start and end of what was trained on, apart, and by whom.
+    used: BTreeMap<u64, (u64, NodeId)>,
     total: u64,
     readys: BTreeSet<Digest>,
     /// Positions below the cursor that nobody accounts for: those of the parent, in a fork.
@@ -29,6 +30,9 @@ impl Invariant for Samples {
     }
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
+        if let Observed::Trained { node, offer, .. } = event {
+            return self.own(*node, offer, world);
+        }
         let Observed::Stored { write, .. } = event else { return Ok(()) };
         let (link, parent) = match write {
             Write::Found { link, .. } => (link, None),
@@ -57,6 +61,30 @@ impl Invariant for Samples {
     }
 }
 
+impl Samples {
+    /// A trainer that keeps parameters of its own has stepped on what it offers, once, and besides that only on what was
+    /// taken in from it.
+    fn own(&self, node: usize, offer: &Offer, world: &World) -> Result<(), String> {
+        let machine = &world.nodes[node];
+        let Some((process, own)) = machine.process.as_ref().and_then(|p| Some((p, p.own.as_ref()?))) else {
+            return Ok(());
+        };
+        let Some(account) = process.head.as_ref().and_then(|head| self.0.get(&head.digest)) else { return Ok(()) };
+        let (mut at, end) = (offer.span.start, offer.span.start + offer.span.count);
+        for step in &own.steps {
+            let before = account.used.range(..=step.start).next_back();
+            let taken = before.is_some_and(|(_, (end, by))| *by == machine.id && step.start + step.count <= *end);
+            if !taken {
+                require(step.start == at && step.start + step.count <= end, || {
+                    format!("node {node} has {step:?} in its own parameters, and offers {:?}", offer.span)
+                })?;
+                at += step.count;
+            }
+        }
+        require(at == end, || format!("node {node} offers {:?}, and has stepped on it up to {at}", offer.span))
+    }
+}
+
 /// Positions below the cursor that are not used, leased or free.
 fn unaccounted(record: &Record, used: u64) -> u64 {
     let leased: u64 = record.next.members.iter().map(|member| member.lease.count).sum();
@@ -73,14 +101,14 @@ impl Account {
                 format!("seq {seq}: {} tokens for {} samples", contributor.tokens, contributor.samples)
             })?;
             require(self.readys.insert(contributor.ready), || format!("seq {seq}: a READY counts twice"))?;
-            let before = self.used.range(..end).next_back().is_some_and(|(_, other)| *other > start);
+            let before = self.used.range(..end).next_back().is_some_and(|(_, (other, _))| *other > start);
             require(!before, || format!("seq {seq}: positions {start}..{end} are trained on twice"))?;
-            self.used.insert(start, end);
+            self.used.insert(start, (end, contributor.member));
             self.total += end - start;
         }
         for span in record.next.members.iter().map(|member| &member.lease).chain(&record.free) {
             let end = span.start + span.count;
-            let used = self.used.range(..end).next_back().is_some_and(|(_, other)| *other > span.start);
+            let used = self.used.range(..end).next_back().is_some_and(|(_, (other, _))| *other > span.start);
             require(!used || span.count == 0, || format!("seq {seq}: {span:?} is to be trained on again"))?;
         }
         Ok(())

@@ -1,0 +1,85 @@
+//! What a member is to be leased is foreseen while its record is made; nothing of another lineage goes into fragments.
+
+use crate::bench::{Bench, refusals};
+use crate::fixture::{digest, id, spec, voters};
+use starling_protocol::difference::Difference;
+use starling_protocol::engine::io::{Input, Output, Refusal};
+use starling_protocol::message::{Message, Ready};
+use starling_protocol::record::Span;
+use starling_protocol::run::RunSpec;
+
+fn streaming(fragments: u32, overlap: u32) -> RunSpec {
+    let mut spec = spec();
+    (spec.sync.fragments, spec.sync.overlap, spec.sync.mixing) = (fragments, overlap, 0.5);
+    spec
+}
+
+/// Everybody says READY; what the engine wants then.
+fn all_ready(bench: &mut Bench) -> Vec<Output> {
+    let mut outputs = bench.trained();
+    for peer in [2, 3, 4] {
+        let mut ready = bench.ready(peer);
+        // One is so slow that leases differ.
+        ready.measured.step_us = if peer == 3 { 2_000 } else { 1_000 };
+        outputs.extend(bench.say(peer, &Message::Ready(ready)));
+    }
+    outputs
+}
+
+fn ahead(outputs: &[Output]) -> Vec<(u64, Span, u32, u64, u32)> {
+    let of = |output: &Output| match *output {
+        Output::Ahead { round, lease, inner_steps, tokens, steps, .. } => {
+            Some((round, lease, inner_steps, tokens, steps))
+        }
+        _ => None,
+    };
+    outputs.iter().filter_map(of).collect()
+}
+
+#[test]
+fn what_a_record_will_lease_is_said_as_soon_as_its_attempt_runs() {
+    let mut bench = Bench::flock_of(streaming(2, 2), &voters(4));
+    for _ in 0..3 {
+        let base = bench.ready(1).base;
+        let outputs = all_ready(&mut bench);
+        let foreseen = ahead(&outputs);
+        let [(round, lease, inner_steps, tokens, steps)] = foreseen[..] else { panic!("{outputs:?}") };
+        assert!(outputs.iter().any(|output| matches!(output, Output::Ahead { base: from, .. } if *from == base)));
+        assert_eq!(steps, 2);
+        let key = bench.running();
+        let outputs = bench.decide(key);
+        let record = bench.record();
+        assert_eq!((round, lease, tokens), (record.round + 1, *record.lease_of(&id(1)).expect("a lease"), record.tokens));
+        let train = outputs.iter().find_map(|output| match *output {
+            Output::Train { round, lease, inner_steps, tokens, .. } => Some((round, lease, inner_steps, tokens)),
+            _ => None,
+        });
+        assert_eq!(train, Some((round, lease, inner_steps, tokens)));
+    }
+}
+
+#[test]
+fn nothing_is_foreseen_without_overlap_or_after_the_last_round() {
+    let mut bench = Bench::flock_of(streaming(2, 0), &voters(4));
+    assert_eq!(ahead(&all_ready(&mut bench)), []);
+    let mut last = streaming(1, 2);
+    last.budget.rounds = 1;
+    let mut bench = Bench::flock_of(last, &voters(4));
+    assert_eq!(ahead(&all_ready(&mut bench)), [], "its record ends the run");
+    let mut bench = Bench::flock_of(streaming(1, 2), &voters(4));
+    bench.feed(Input::Leave);
+    assert_eq!(ahead(&all_ready(&mut bench)), [], "it goes");
+}
+
+#[test]
+fn fragments_take_in_no_other_lineage() {
+    let mut bench = Bench::flock_of(streaming(2, 0), &voters(4));
+    bench.norm = 2.0;
+    bench.commit();
+    let lineage = digest(0x44);
+    let outputs = bench.feed(Input::Difference { difference: Difference { lineage, tokens: 1_000, place: 0, of: 2 } });
+    assert_eq!(outputs, [Output::DropDifference { lineage }]);
+    let ready = Ready { merges: Some(lineage), merged_tokens: 1, ..bench.ready(2) };
+    let refusal = [&Refusal::Malformed { what: "ready that merges what it may not" }];
+    assert_eq!(refusals(&bench.say(2, &Message::Ready(ready))), refusal);
+}
