@@ -16,7 +16,7 @@ use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions, initi
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::outer::{self, adamw::AdamW};
 use starling_protocol::run::{Codec, EngineKind, InnerSpec, ModelSpec, SyncMode};
-use starling_protocol::update;
+use starling_protocol::update::{self, Fragments};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -43,8 +43,8 @@ struct Arguments {
     /// Text to train on: a file, or a folder whose .rs and .md files are taken.
     #[arg(long)]
     text: PathBuf,
-    /// CODEC:ENGINE, with top-k as top-64 and so on, and :every-step behind it for that mode; repeat for several. The first
-    /// is what others are compared with.
+    /// CODEC:ENGINE, with top-k as top-64 and so on, and :every-step behind it for that mode, or any of :fragments=4,
+    /// :overlap=2 and :mixing=0.5; repeat for several. The first is what others are compared with.
     #[arg(long = "case", default_values = ["bf16:ring", "int8:ring", "int4:owners"])]
     cases: Vec<Case>,
     #[arg(long, default_value = "0.1m")]
@@ -84,14 +84,42 @@ struct Case {
     codec: Codec,
     engine: EngineKind,
     mode: SyncMode,
+    fragments: u32,
+    overlap: usize,
+    mixing: f32,
+}
+
+impl Case {
+    fn streams(&self) -> bool {
+        self.fragments > 1 || self.overlap > 0 || self.mixing > 0.0
+    }
+
+    /// Takes one of the words behind codec and engine.
+    fn take(&mut self, word: &str) -> Result<(), String> {
+        let no_number = |_| format!("{word:?} names no number");
+        match word.split_once('=') {
+            None => self.mode = word.parse()?,
+            Some(("fragments", count)) => self.fragments = count.parse().map_err(no_number)?,
+            Some(("overlap", steps)) => self.overlap = steps.parse().map_err(no_number)?,
+            Some(("mixing", share)) => {
+                self.mixing = share.parse().map_err(|_| format!("{word:?} names no number"))?;
+            }
+            Some((key, _)) => return Err(format!("{key:?} is none of fragments, overlap, mixing")),
+        }
+        Ok(())
+    }
 }
 
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.mode {
-            SyncMode::Rounds => write!(f, "{} {}", self.codec, self.engine),
-            mode => write!(f, "{} {} {mode}", self.codec, self.engine),
+        write!(f, "{} {}", self.codec, self.engine)?;
+        if self.mode != SyncMode::Rounds {
+            write!(f, " {}", self.mode)?;
         }
+        if self.streams() {
+            write!(f, " fragments {} overlap {} mixing {}", self.fragments, self.overlap, self.mixing)?;
+        }
+        Ok(())
     }
 }
 
@@ -99,8 +127,9 @@ impl std::str::FromStr for Case {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (codec, engine) = text.split_once(':').ok_or("give CODEC:ENGINE, for example int4:owners")?;
-        let (engine, mode) = engine.split_once(':').unwrap_or((engine, SyncMode::Rounds.name()));
+        let (codec, rest) = text.split_once(':').ok_or("give CODEC:ENGINE, for example int4:owners")?;
+        let mut words = rest.split(':');
+        let engine = words.next().unwrap_or_default();
         let codec = match codec.strip_prefix("top-") {
             Some(k) => Codec::TopK { k: k.parse().map_err(|_| format!("{k:?} is no number"))? },
             None => [Codec::Bf16, Codec::Int8, Codec::Int4]
@@ -108,7 +137,13 @@ impl std::str::FromStr for Case {
                 .find(|known| known.name() == codec)
                 .ok_or_else(|| format!("{codec:?} is not one of bf16, int8, int4, top-K"))?,
         };
-        Ok(Self { codec, engine: engine.parse()?, mode: mode.parse()? })
+        let (engine, mode) = (engine.parse()?, SyncMode::Rounds);
+        let mut case = Self { codec, engine, mode, fragments: 1, overlap: 0, mixing: 0.0 };
+        words.try_for_each(|word| case.take(word))?;
+        if case.streams() && case.mode != SyncMode::Rounds {
+            return Err("fragments, overlap and mixing do not go with every-step".to_owned());
+        }
+        Ok(case)
     }
 }
 
@@ -215,7 +250,8 @@ fn main() -> Result<()> {
             if let Some(path) = &json {
                 let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
                 let row = json!({"bench": "loss", "codec": case.codec.to_string(), "engine": case.engine.name(),
-                    "mode": case.mode.name(), "seed": seed, "members": arguments.members, "rounds": arguments.rounds, "loss": loss});
+                    "mode": case.mode.name(), "fragments": case.fragments, "overlap": case.overlap, "mixing": case.mixing,
+                    "seed": seed, "members": arguments.members, "rounds": arguments.rounds, "loss": loss});
                 writeln!(file, "{row}")?;
             }
         }
@@ -245,7 +281,10 @@ struct Run<'a> {
     model: ModelConfig,
     options: TrainerOptions,
     members: Vec<Box<dyn Trainer>>,
-    averager: Averager,
+    case: Case,
+    fragments: Fragments,
+    /// One for each fragment.
+    averagers: Vec<Averager>,
     /// What each member has to say.
     deltas: Vec<Vec<f32>>,
     theta: Vec<f32>,
@@ -272,10 +311,15 @@ impl<'a> Run<'a> {
         let theta = initial_parameters(&model, seed);
         let open = |_| open_trainer(&DeviceChoice::Cpu, &model, &options).context("the CPU");
         let members: Vec<Box<dyn Trainer>> = (0..arguments.members).map(open).collect::<Result<_>>()?;
-        let averager = Averager::new(case, arguments.members, theta.len());
+        let fragments = Fragments::new(case.fragments, theta.len(), CHUNK_ELEMENTS);
+        let chunks = update::chunks(theta.len());
+        ensure!(fragments.count() <= chunks, "{case}: the model has {chunks} chunks only");
+        ensure!(case.overlap <= arguments.steps, "{case}: a round has {} steps only", arguments.steps);
+        let averager = |index| Averager::new(case, arguments.members, fragments.range(index).len());
+        let averagers = (0..fragments.count()).map(averager).collect();
         let zeros = vec![0.0; theta.len()];
         let (deltas, moments) = (vec![zeros.clone(); arguments.members], [zeros.clone(), zeros]);
-        Ok(Self { arguments, text, seed, members, averager, deltas, moments, theta, model, options })
+        Ok(Self { arguments, text, seed, members, case, fragments, averagers, deltas, moments, theta, model, options })
     }
 
     /// The learning rate of a step of all.
@@ -299,17 +343,52 @@ impl<'a> Run<'a> {
         let steps = self.arguments.steps;
         for member in 0..self.members.len() {
             self.members[member].load(&self.theta)?;
-            for done in round * steps..(round + 1) * steps {
-                let (tokens, rate) = (self.tokens(done, member), self.rate(done));
-                self.members[member].step(&tokens, rate)?;
-            }
+            self.steps(member, round * steps..(round + 1) * steps)?;
             let delta = &mut self.deltas[member];
             self.members[member].read(delta)?;
             delta.iter_mut().zip(&self.theta).for_each(|(trained, theta)| *trained = theta - *trained);
         }
-        let mean = self.averager.average(&self.deltas)?;
+        let mean = self.averagers[0].average(&self.deltas)?;
         let sound = outer::nesterov(&mut self.theta, &mut self.moments[0], &mean, OUTER.0, OUTER.1);
         ensure!(sound, "the run diverged");
+        Ok(())
+    }
+
+    /// The same where members keep parameters of their own and one fragment is averaged: each does its first steps of the
+    /// next round before it has the average.
+    fn streaming_round(&mut self, round: usize) -> Result<()> {
+        let (steps, overlap) = (self.arguments.steps, self.case.overlap);
+        let last = round + 1 == self.arguments.rounds;
+        let range = self.fragments.of_round(round as u64 + 1);
+        let mut own = self.theta.clone();
+        for member in 0..self.members.len() {
+            if round == 0 {
+                self.members[member].load(&self.theta)?;
+            }
+            let begun = if round == 0 { 0 } else { overlap };
+            self.steps(member, round * steps + begun..(round + 1) * steps)?;
+            self.members[member].read(&mut own)?;
+            let (theta, own) = (&self.theta[range.clone()], &own[range.clone()]);
+            self.deltas[member] = theta.iter().zip(own).map(|(theta, own)| theta - own).collect();
+            let ahead = if last { 0 } else { overlap };
+            self.steps(member, (round + 1) * steps..(round + 1) * steps + ahead)?;
+        }
+        let mean = self.averagers[self.fragments.turn(round as u64 + 1)].average(&self.deltas)?;
+        let (theta, momentum) = (&mut self.theta[range.clone()], &mut self.moments[0][range.clone()]);
+        ensure!(outer::nesterov(theta, momentum, &mean, OUTER.0, OUTER.1), "the run diverged");
+        for member in &mut self.members {
+            member.read(&mut own)?;
+            update::mix(self.case.mixing, &mut own[range.clone()], &self.theta[range.clone()]);
+            member.load(&own)?;
+        }
+        Ok(())
+    }
+
+    fn steps(&mut self, member: usize, steps: std::ops::Range<usize>) -> Result<()> {
+        for done in steps {
+            let (tokens, rate) = (self.tokens(done, member), self.rate(done));
+            self.members[member].step(&tokens, rate)?;
+        }
         Ok(())
     }
 
@@ -320,7 +399,7 @@ impl<'a> Run<'a> {
             self.members[member].load(&self.theta)?;
             self.members[member].gradient(&tokens, &mut self.deltas[member])?;
         }
-        let mean = self.averager.average(&self.deltas)?;
+        let mean = self.averagers[0].average(&self.deltas)?;
         let (inner, model) = self.specs();
         let rule = outer::Rule::AdamW(AdamW::new(&inner, &model, done as u64 + 1, self.rate(done)));
         let squares = mean.chunks(CHUNK_ELEMENTS).map(outer::adamw::squares).sum();
@@ -335,8 +414,12 @@ impl<'a> Run<'a> {
         let held_out: Vec<u32> = self.text.held_out.iter().map(|byte| u32::from(*byte)).collect();
         let batch = self.arguments.batch;
         let whole = (held_out.len() / length).min(sequences) / batch * batch;
+        // Who streams goes on from its own.
+        let mut own = vec![0.0; self.theta.len()];
+        self.members[0].read(&mut own)?;
         self.members[0].load(&self.theta)?;
         let (nats, tokens) = self.members[0].evaluate(&held_out[..whole * length])?;
+        self.members[0].load(&own)?;
         Ok(nats / tokens.max(1) as f64)
     }
 
@@ -387,6 +470,7 @@ fn train(arguments: &Arguments, text: &Text, case: Case, seed: u64) -> Result<(f
             curve.push(((done * steps) as f64 * per_step, run.validate(POINT_MAX)?));
         }
         match case.mode {
+            SyncMode::Rounds if case.streams() => run.streaming_round(done)?,
             SyncMode::Rounds => run.round(done)?,
             SyncMode::EveryStep => run.step(done)?,
         }

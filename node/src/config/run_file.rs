@@ -259,7 +259,8 @@ impl RunFile {
                 weight_decay: self.inner.weight_decay,
                 clip: self.inner.clip,
             },
-            outer: self.outer.spec(sync.mode, self.budget.rounds)?,
+            // A fragment has its share of the rounds.
+            outer: self.outer.spec(sync.mode, self.budget.rounds.div_ceil(u64::from(sync.fragments.max(1))))?,
             sync,
             partition: self.partition.spec()?,
             admission: self.admission.spec()?,

@@ -27,11 +27,25 @@ pub struct SyncTable {
     /// Left out: a ring for codecs that go around one, else owners.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
+    /// Parts of the parameters that take turns; 1 = all at once.
+    pub fragments: u32,
+    /// Inner steps of the next round while a record is made.
+    pub overlap: u32,
+    /// What a node keeps of its own parameters where a record has stepped.
+    pub mixing: f64,
 }
 
 impl Default for SyncTable {
     fn default() -> Self {
-        Self { mode: SyncMode::Rounds.name().into(), codec: None, k: None, engine: None }
+        Self {
+            mode: SyncMode::Rounds.name().into(),
+            codec: None,
+            k: None,
+            engine: None,
+            fragments: 1,
+            overlap: 0,
+            mixing: 0.0,
+        }
     }
 }
 
@@ -63,7 +77,8 @@ impl SyncTable {
                 unknown("sync.engine", name, &names)
             })?,
         };
-        Ok(SyncSpec::whole(mode, codec, engine))
+        let Self { fragments, overlap, mixing, .. } = *self;
+        Ok(SyncSpec { mode, codec, engine, fragments, overlap, mixing })
     }
 
     /// What is averaged.
@@ -144,6 +159,15 @@ mod tests {
         assert!(near.contains("sync.mode") && near.contains("did you mean \"every-step\"?"), "{near}");
         assert!(said("sync = 7").is_err_and(|why| why.contains("every-step")));
         assert!(said("[sync]\nmod = \"rounds\"").is_err_and(|why| why.contains("unknown field `mod`")));
+    }
+
+    #[test]
+    fn fragments_overlap_and_mixing_are_the_specifications() {
+        let whole = SyncSpec::whole(SyncMode::Rounds, Codec::Int8, EngineKind::Ring);
+        assert_eq!(
+            spec("fragments = 4\noverlap = 2\nmixing = 0.5"),
+            Ok(SyncSpec { fragments: 4, overlap: 2, mixing: 0.5, ..whole })
+        );
     }
 
     #[test]

@@ -25,8 +25,10 @@ const STAGED_MAX: usize = 4;
 /// A residual of sums goes into the node's own contribution only when that weighs at least so much: divided by less, it
 /// would be larger than what is offered.
 const FOLD_WEIGHT_MIN: f32 = 1.0 / 1024.0;
-/// Name under which the store keeps the residuals.
-const NAME: &str = "residuals";
+/// Name under which the store keeps the residuals of a fragment.
+fn name(fragment: usize) -> String {
+    if fragment == 0 { "residuals".to_owned() } else { format!("residuals-{fragment}") }
+}
 
 /// How much of a residual is offered again; `None` for codecs that do without.
 fn decay(codec: Codec) -> Option<f32> {
@@ -38,7 +40,7 @@ fn decay(codec: Codec) -> Option<f32> {
     }
 }
 
-/// The residuals of one node.
+/// The residuals of one node, of the whole model or of one of its fragments.
 #[derive(Default)]
 pub struct Feedback {
     residuals: Mutex<Residuals>,
@@ -46,7 +48,7 @@ pub struct Feedback {
 
 #[derive(Default)]
 struct Residuals {
-    /// One f32 for each parameter; empty for zeros.
+    /// One f32 for each element; empty for zeros.
     own: Vec<f32>,
     /// By chunk.
     sums: BTreeMap<usize, Vec<f32>>,
@@ -85,8 +87,8 @@ impl Feedback {
 
     /// The lineage stands on `record`. If that has taken in what this node sent in one of its attempts, the residuals
     /// follow, at the next [`Self::settle`]. If it cannot be known what was taken in, they are given up: lost is better
-    /// than counted twice.
-    pub fn stand_on(&self, record: &Record, me: &NodeId) {
+    /// than counted twice. `stepped` is whether the record has stepped what these residuals are of.
+    pub fn stand_on(&self, record: &Record, me: &NodeId, stepped: bool) {
         let mut residuals = self.residuals();
         let set = record.set();
         let over = |s: &Staged| s.key.seq <= record.seq || s.key.lineage != record.lineage;
@@ -94,7 +96,7 @@ impl Feedback {
         residuals.staged = ahead;
         let missed = over.iter().any(|s| s.key.seq < record.seq && s.key.lineage == record.lineage);
         let taken = over.into_iter().find(|s| s.key.seq == record.seq && s.key.set == set);
-        let counts = record.contributors.iter().any(|c| c.member == *me);
+        let counts = stepped && record.contributors.iter().any(|c| c.member == *me);
         residuals.settle();
         match taken {
             Some(taken) if counts => residuals.due = Some(taken),
@@ -103,19 +105,19 @@ impl Feedback {
         }
     }
 
-    /// Writes the residuals after the state of record `head`, in place of those on disk.
+    /// Writes the residuals of a fragment after the state of record `head`, in place of those on disk.
     ///
     /// # Errors
     /// The disk failed, or is full.
-    pub fn save(&self, store: &Store, head: &starling_protocol::Digest) -> Result<(), StoreError> {
+    pub fn save(&self, store: &Store, fragment: usize, head: &starling_protocol::Digest) -> Result<(), StoreError> {
         let mut residuals = self.residuals();
         residuals.settle();
         let Residuals { own, sums, .. } = &*residuals;
         if own.is_empty() && sums.is_empty() {
-            return store.remove_private(NAME);
+            return store.remove_private(&name(fragment));
         }
         let chunks: usize = sums.values().map(|left| 8 + 4 * left.len()).sum();
-        let mut file = store.write_private(NAME, (32 + 16 + 4 * own.len() + chunks) as u64)?;
+        let mut file = store.write_private(&name(fragment), (32 + 16 + 4 * own.len() + chunks) as u64)?;
         file.write(&head.0)?;
         file.write(&(own.len() as u64).to_le_bytes())?;
         file.write(&(sums.len() as u64).to_le_bytes())?;
@@ -127,13 +129,18 @@ impl Feedback {
         file.commit()
     }
 
-    /// The residuals on disk if they are those after `head` of a model of `elements`; otherwise none, as those of a node
+    /// The residuals on disk of a fragment if they are those after `head` of so many `elements`; otherwise none, as those of a node
     /// that has just come.
     ///
     /// # Errors
     /// What is on disk is damaged.
-    pub fn restore(store: &Store, head: &starling_protocol::Digest, elements: usize) -> Result<Self, StoreError> {
-        let Some(mut file) = store.read_private(NAME)? else { return Ok(Self::default()) };
+    pub fn restore(
+        store: &Store,
+        fragment: usize,
+        head: &starling_protocol::Digest,
+        elements: usize,
+    ) -> Result<Self, StoreError> {
+        let Some(mut file) = store.read_private(&name(fragment))? else { return Ok(Self::default()) };
         let (mut after, mut own_len, mut sums_len) = ([0; 32], [0; 8], [0; 8]);
         file.read(&mut after)?;
         file.read(&mut own_len)?;

@@ -107,7 +107,7 @@ fn residuals_follow_committed_records_and_nothing_else() {
                 // At seq 10 a SKIP is decided: nothing was taken in.
                 let taken = if seq == 10 { 0 } else { 3 };
                 for (feedback, member) in flock.feedback.iter().zip(&flock.members) {
-                    feedback.stand_on(&record_of(&flock, seq, taken), &member.member);
+                    feedback.stand_on(&record_of(&flock, seq, taken), &member.member, true);
                 }
                 updates.push(expected);
             }
@@ -124,12 +124,12 @@ fn who_is_left_out_keeps_its_residual() {
         run(&flock, 0).await;
         // The record is that of two others: the third's contribution was not taken in.
         let without = record_of(&flock, 9, 2);
-        flock.feedback[2].stand_on(&without, &flock.members[2].member);
+        flock.feedback[2].stand_on(&without, &flock.members[2].member, true);
         flock.feedback[2].settle();
         assert!(flock.feedback[2].residuals().own.is_empty() && flock.feedback[2].residuals().staged.is_empty());
         // One that was taken in, in an attempt that the node knows nothing of, is given up.
         flock.feedback[1].residuals().own = vec![1.0; ELEMENTS];
-        flock.feedback[1].stand_on(&without, &flock.members[1].member);
+        flock.feedback[1].stand_on(&without, &flock.members[1].member, true);
         assert!(flock.feedback[1].residuals().own.is_empty());
     });
 }
@@ -173,7 +173,7 @@ fn nothing_is_lost_over_many_rounds() {
             for (i, member) in flock.members.iter().enumerate() {
                 let weight = f64::from(update::weight(member.tokens, total));
                 offered.iter_mut().zip(flock.deltas[i].iter()).for_each(|(o, x)| *o += weight * f64::from(*x));
-                flock.feedback[i].stand_on(&record_of(&flock, seq, 3), &member.member);
+                flock.feedback[i].stand_on(&record_of(&flock, seq, 3), &member.member, true);
                 flock.feedback[i].settle();
             }
         }
@@ -204,20 +204,20 @@ fn they_come_back_after_a_clean_stop_and_only_on_their_record() {
     feedback.residuals().own = (0..ELEMENTS).map(|i| i as f32).collect();
     feedback.residuals().sums =
         owned.iter().map(|c| (*c, vec![0.5; update::chunk_elements(ELEMENTS, *c).len()])).collect();
-    feedback.save(&store, &head).unwrap();
-    let back = Feedback::restore(&store, &head, ELEMENTS).unwrap();
+    feedback.save(&store, 0, &head).unwrap();
+    let back = Feedback::restore(&store, 0, &head, ELEMENTS).unwrap();
     assert_eq!(back.residuals().own, feedback.residuals().own);
     assert_eq!(back.residuals().sums, feedback.residuals().sums);
     for (head, elements) in [(other, ELEMENTS), (head, ELEMENTS + 1)] {
-        let none = Feedback::restore(&store, &head, elements).unwrap();
+        let none = Feedback::restore(&store, 0, &head, elements).unwrap();
         assert!(none.residuals().own.is_empty() && none.residuals().sums.is_empty());
     }
-    let path = folder.path().join("private").join(NAME);
+    let path = folder.path().join("private").join(name(0));
     let mut bytes = std::fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    assert!(Feedback::restore(&store, &head, ELEMENTS).is_err());
-    Feedback::default().save(&store, &head).unwrap();
+    assert!(Feedback::restore(&store, 0, &head, ELEMENTS).is_err());
+    Feedback::default().save(&store, 0, &head).unwrap();
     assert!(!path.exists(), "nothing left is nothing on disk");
 }

@@ -15,6 +15,7 @@ mod board;
 mod chunk;
 mod error;
 mod feedback;
+mod fragments;
 #[cfg(test)]
 mod harness;
 mod held;
@@ -31,6 +32,7 @@ mod turns;
 
 pub use error::{PeerFault, ReduceError};
 pub use feedback::Feedback;
+pub use fragments::FragmentFeedback;
 pub use links::{BulkLinks, NetLinks};
 pub use owners::OwnersReducer;
 pub use parts::Parts;
@@ -56,7 +58,7 @@ pub struct ReduceJob {
     /// dead one's.
     pub flock: Vec<NodeId>,
     pub me: NodeId,
-    /// My pseudo-gradient, not weighted: one f32 for each parameter.
+    /// My pseudo-gradient, not weighted: one f32 for each parameter of the model, or of the fragment whose turn it is.
     pub delta: Arc<Vec<f32>>,
     /// What this node has not said in earlier rounds; nothing with codecs that need none.
     pub feedback: Arc<Feedback>,

@@ -15,6 +15,7 @@ use starling_protocol::run::Codec;
 use starling_protocol::state::{self, Manifest, State, StateError};
 use starling_protocol::update::{self, Layout};
 use starling_store::LoadedState;
+use std::ops::Range;
 
 /// Elements of one chunk of the state.
 const STATE_CHUNK_ELEMENTS: usize = STATE_CHUNK_BYTES / 4;
@@ -39,6 +40,8 @@ pub struct OuterStep<'a> {
     pub update: &'a [u8],
     pub codec: Codec,
     pub rule: Rule,
+    /// The elements that it steps: whole chunks of the codec, or up to the end. The others stay.
+    pub range: Range<usize>,
 }
 
 /// An update that does not decode. The engines have checked it chunk by chunk, so this is damage or a lie of a source.
@@ -68,16 +71,22 @@ impl Canonical {
         self.manifest_of(self.state.vectors().map(digests).collect())
     }
 
-    /// The manifest that the state will have after `step`; the state itself does not change.
-    pub fn speculate(&self, step: &OuterStep) -> Result<Manifest, StepError> {
-        let prepared = step.prepare(self.elements())?;
+    /// The manifest that the state will have after `step`; the state itself does not change. `known` is that of the state
+    /// as it is, if the caller has it: what the step leaves as it is needs not be hashed again then.
+    pub fn speculate(&self, step: &OuterStep, known: Option<&Manifest>) -> Result<Manifest, StepError> {
+        let prepared = step.prepare()?;
+        let of_vector = self.elements().div_ceil(STATE_CHUNK_ELEMENTS);
         let vectors: Vec<&[f32]> = self.state.vectors().collect();
-        let stepped: Vec<Vec<Digest>> = (0..self.elements().div_ceil(STATE_CHUNK_ELEMENTS))
+        let stepped: Vec<Vec<Digest>> = (0..of_vector)
             .into_par_iter()
             .map_init(
                 || Scratch::new(step.codec, vectors.len()),
                 |scratch, index| {
                     let range = index * STATE_CHUNK_ELEMENTS..((index + 1) * STATE_CHUNK_ELEMENTS).min(self.elements());
+                    let stays = range.end <= step.range.start || range.start >= step.range.end;
+                    if let Some(known) = known.filter(|_| stays) {
+                        return Ok((0..vectors.len()).map(|n| known.chunks[n * of_vector + index]).collect());
+                    }
                     let chunk: Vec<&[f32]> = vectors.iter().map(|vector| &vector[range.clone()]).collect();
                     scratch.digests_after((step, &prepared), index, &chunk)
                 },
@@ -170,7 +179,9 @@ impl Scratch {
                 own.extend_from_slice(&vector[range.clone()]);
             }
             let mut parts: Vec<&mut [f32]> = self.vectors.iter_mut().map(Vec::as_mut_slice).collect();
-            step.apply_to_chunk(prepared, index * UPDATE_CHUNKS + n, &mut parts, &mut self.decoder)?;
+            if step.range.contains(&(index * STATE_CHUNK_ELEMENTS + start)) {
+                step.apply_to_chunk(prepared, index * UPDATE_CHUNKS + n, &mut parts, &mut self.decoder)?;
+            }
             for (hasher, own) in hashers.iter_mut().zip(&self.vectors) {
                 hasher.put(own);
             }
@@ -182,22 +193,26 @@ impl Scratch {
 impl OuterStep<'_> {
     /// Applies the step to a state in place.
     pub fn apply(&self, state: &mut State) -> Result<(), StepError> {
-        let prepared = self.prepare(state.elements())?;
+        let prepared = self.prepare()?;
         let State { theta, moments } = state;
+        let theta = &mut theta[self.range.clone()];
         let mut chunks: Vec<Vec<&mut [f32]>> = theta.chunks_mut(CHUNK_ELEMENTS).map(|chunk| vec![chunk]).collect();
         for moment in moments {
-            for (chunk, part) in chunks.iter_mut().zip(moment.chunks_mut(CHUNK_ELEMENTS)) {
+            for (chunk, part) in chunks.iter_mut().zip(moment[self.range.clone()].chunks_mut(CHUNK_ELEMENTS)) {
                 chunk.push(part);
             }
         }
         chunks.into_par_iter().enumerate().try_for_each_init(
             || Decoder::new(self.codec),
-            |decoder, (chunk, mut parts)| self.apply_to_chunk(&prepared, chunk, &mut parts, decoder),
+            |decoder, (chunk, mut parts)| {
+                self.apply_to_chunk(&prepared, self.first_chunk() + chunk, &mut parts, decoder)
+            },
         )
     }
 
     /// Reads the whole update once if its length matters.
-    fn prepare(&self, elements: usize) -> Result<Prepared, StepError> {
+    fn prepare(&self) -> Result<Prepared, StepError> {
+        let elements = self.range.len();
         let layout = Layout::of(self.codec, elements, self.update).map_err(StepError::Layout)?;
         let squares = if self.rule.clips() { self.squares(&layout, elements)? } else { 0.0 };
         Ok(Prepared { layout, scale: self.rule.scale(squares) })
@@ -218,7 +233,12 @@ impl OuterStep<'_> {
         Ok(of_chunks.iter().sum())
     }
 
-    /// `chunk` counts chunks of the update; `parts` are what it steps, theta first.
+    /// Chunks of the model before those that it steps.
+    fn first_chunk(&self) -> usize {
+        self.range.start / CHUNK_ELEMENTS
+    }
+
+    /// `chunk` counts the model's chunks of the codec's length; `parts` are what it steps, theta first.
     fn apply_to_chunk(
         &self,
         prepared: &Prepared,
@@ -227,7 +247,7 @@ impl OuterStep<'_> {
         decoder: &mut Decoder,
     ) -> Result<(), StepError> {
         let Some((theta, moments)) = parts.split_first_mut() else { return Ok(()) };
-        let decoded = decoder.decode(self.update, &prepared.layout, chunk, theta.len())?;
+        let decoded = decoder.decode(self.update, &prepared.layout, chunk - self.first_chunk(), theta.len())?;
         if !self.rule.step(prepared.scale, chunk * CHUNK_ELEMENTS, theta, moments, decoded) {
             return Err(StepError::NonFinite { chunk });
         }
@@ -240,7 +260,7 @@ mod tests {
     use super::*;
     use crate::train::sample_test::{genesis, spec};
     use starling_protocol::run::SyncMode;
-    use starling_protocol::update;
+    use starling_protocol::update::{self, Fragments};
 
     /// Two whole chunks of the state and a part, which ends in a part of an update's chunk.
     const ELEMENTS: usize = 2 * STATE_CHUNK_ELEMENTS + CHUNK_ELEMENTS + 77;
@@ -270,10 +290,10 @@ mod tests {
         let codecs = [Codec::Int8, Codec::Bf16, Codec::Int4, Codec::TopK { k: 64 }];
         for (mode, codec) in SyncMode::ALL.iter().flat_map(|mode| codecs.map(|codec| (*mode, codec))) {
             let update = update::encode(codec, &delta()).expect("finite");
-            let step = OuterStep { update: &update, codec, rule: rule(mode) };
+            let step = OuterStep { update: &update, codec, rule: rule(mode), range: 0..ELEMENTS };
             let mut canonical = canonical(mode);
             let before = canonical.manifest().expect("of a sound size");
-            let speculated = canonical.speculate(&step).expect("it applies");
+            let speculated = canonical.speculate(&step, Some(&before)).expect("it applies");
             assert_eq!(canonical.manifest().expect("of a sound size"), before, "nothing has changed");
             let (mut specified, mut decoded) = (canonical.state.clone(), delta());
             update::decode(codec, &update, &mut decoded).expect("it decodes");
@@ -287,12 +307,38 @@ mod tests {
     }
 
     #[test]
+    fn a_fragment_steps_its_own_elements_and_what_stays_is_not_hashed_again() {
+        let mut canonical = canonical(SyncMode::Rounds);
+        let fragments = Fragments::new(3, ELEMENTS, CHUNK_ELEMENTS);
+        for (codec, round) in [(Codec::Int8, 1), (Codec::TopK { k: 64 }, 2), (Codec::Bf16, 3)] {
+            let range = fragments.of_round(round);
+            let part = &delta()[range.clone()];
+            let update = update::encode(codec, part).expect("finite");
+            let step = OuterStep { update: &update, codec, rule: rule(SyncMode::Rounds), range: range.clone() };
+            let before = canonical.manifest().expect("of a sound size");
+            let speculated = canonical.speculate(&step, None).expect("it applies");
+            assert_eq!(canonical.speculate(&step, Some(&before)).expect("it applies"), speculated);
+            let (mut specified, mut decoded) = (canonical.state.clone(), part.to_vec());
+            update::decode(codec, &update, &mut decoded).expect("it decodes");
+            assert!(step.rule.apply_at(&mut specified, range.start, &decoded));
+            let others = canonical.state.theta.clone();
+            canonical.apply(&step).expect("it was speculated on");
+            assert_eq!(canonical.manifest().expect("of a sound size"), speculated, "{codec}");
+            assert_eq!(specified.manifest(canonical.schema).expect("of a sound size"), speculated, "{codec}");
+            assert_eq!(canonical.state.theta[..range.start], others[..range.start]);
+            assert_eq!(canonical.state.theta[range.end..], others[range.end..]);
+            assert_ne!(canonical.state.theta[range.clone()], others[range]);
+        }
+    }
+
+    #[test]
     fn updates_that_do_not_apply_are_refused() {
         for mode in SyncMode::ALL {
             let mut state = canonical(*mode);
             let good = update::encode(Codec::Int8, &delta()).expect("finite");
             let said = |state: &Canonical, update: &[u8]| {
-                state.speculate(&OuterStep { update, codec: Codec::Int8, rule: rule(*mode) }).map(drop)
+                let (codec, rule, range) = (Codec::Int8, rule(*mode), 0..ELEMENTS);
+                state.speculate(&OuterStep { update, codec, rule, range }, None).map(drop)
             };
             assert!(matches!(said(&state, &good[1..]), Err(StepError::Layout(_))));
             let mut bad = good.clone();
@@ -308,7 +354,8 @@ mod tests {
     #[test]
     fn a_state_of_another_mode_is_not_stepped() {
         let update = update::encode(Codec::Bf16, &delta()).expect("finite");
-        let step = OuterStep { update: &update, codec: Codec::Bf16, rule: rule(SyncMode::EveryStep) };
-        assert!(matches!(canonical(SyncMode::Rounds).speculate(&step), Err(StepError::NonFinite { .. })));
+        let rule = rule(SyncMode::EveryStep);
+        let step = OuterStep { update: &update, codec: Codec::Bf16, rule, range: 0..ELEMENTS };
+        assert!(matches!(canonical(SyncMode::Rounds).speculate(&step, None), Err(StepError::NonFinite { .. })));
     }
 }

@@ -11,7 +11,7 @@ use starling_protocol::difference::{self, Difference, Mix, Nothing, Origin};
 use starling_protocol::engine::io::Merge;
 use starling_protocol::limits::{CHUNK_ELEMENTS, RECORD_BYTES_MAX};
 use starling_protocol::record::Record;
-use starling_protocol::run::{RunSpec, SyncMode};
+use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId, state, update, wire};
 use starling_store::{PrivateReader, Store, StoreError};
 use std::sync::Arc;
@@ -27,8 +27,11 @@ const HEADER_BYTES: usize = 32 + 8 + 4 + 4 + 8 + 8;
 pub enum Lost {
     #[error(transparent)]
     Nothing(#[from] Nothing),
-    #[error("the run averages gradients at every step: what another lineage has learned cannot be merged")]
-    Gradients,
+    #[error(
+        "the run averages gradients at every step, or fragments of the model: what another lineage has learned cannot be \
+         merged"
+    )]
+    Parts,
     #[error("its difference is not on this disk any more")]
     Gone,
     #[error("a difference is kept that has more tokens behind it")]
@@ -63,8 +66,8 @@ pub fn keep_base(store: &Store, fork: &Record, theta: &[f32]) -> Result<(), Stor
 /// # Errors
 /// Why nothing is kept.
 pub fn keep(store: &Store, spec: &RunSpec, me: &NodeId, last: &Canonical) -> Result<Difference, Lost> {
-    if spec.sync.mode == SyncMode::EveryStep {
-        return Err(Lost::Gradients);
+    if !spec.sync.merges() {
+        return Err(Lost::Parts);
     }
     let base = base(store)?;
     let fork = base.as_ref().map(|(record, _)| record);

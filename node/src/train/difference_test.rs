@@ -2,6 +2,7 @@ use super::*;
 use crate::train::sample_test::{genesis, signers, spec};
 use starling_protocol::Signer;
 use starling_protocol::record::{NextRound, RecordKind};
+use starling_protocol::run::SyncMode;
 use starling_protocol::state::State;
 use starling_store::StoreOptions;
 use std::path::Path;

@@ -9,7 +9,7 @@ use super::view::Gauges;
 use super::{candidate, catch_up, difference, ending};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
-use crate::reduce::{self, Feedback, Report};
+use crate::reduce::{self, FragmentFeedback, Report};
 use crate::watch::event::{Committed, Event};
 use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
@@ -70,7 +70,7 @@ pub struct Parts {
     pub trainer: TrainerHandle,
     pub store: Arc<Store>,
     pub data: Arc<Dataset>,
-    pub feedback: Arc<Feedback>,
+    pub feedback: Arc<FragmentFeedback>,
     pub questions: mpsc::Receiver<Asked>,
     pub screen: Screen,
     pub home: PathBuf,
@@ -114,14 +114,15 @@ pub struct Driver {
     pub(super) mixed: Option<difference::Mixed>,
     pub(super) merges: super::merging::Merges,
     /// What this node's payloads have not said in earlier rounds.
-    pub(super) feedback: Arc<Feedback>,
+    pub(super) feedback: Arc<FragmentFeedback>,
     pub(super) parts: Arc<reduce::Parts>,
     pub(super) fetching: Vec<Fetching>,
     pub(super) fetched: Vec<Fetched>,
     /// A round to train once the ledger holds its base and the shards are here.
     pub(super) wanted_round: Option<super::outputs::WantedRound>,
-    /// A round was handed to the trainer and it has not answered yet.
+    /// A round, or something beside, was handed to the trainer and it has not answered yet.
     pub(super) device_busy: bool,
+    pub(super) streaming: super::streaming::Streaming,
     pub(super) shards_under_way: bool,
     pub(super) catching_up: Option<tokio_util::task::AbortOnDropHandle<()>>,
     /// Sends that wait for a write, in the order of their writes.
@@ -173,6 +174,7 @@ impl Driver {
             fetched: Vec::new(),
             wanted_round: None,
             device_busy: false,
+            streaming: Default::default(),
             shards_under_way: false,
             catching_up: None,
             held: BTreeMap::new(),
@@ -333,10 +335,9 @@ impl Driver {
                 self.device_busy = false;
                 self.trained(trained).await
             }
-            Happened::Stopped => {
-                self.device_busy = false;
-                self.start_wanted_round().await
-            }
+            Happened::Stopped => self.device_is_free().await,
+            Happened::WentAhead { ended } => self.went_ahead(ended).await,
+            Happened::Retaken { round, base, made } => self.retaken(round, base, made).await,
             Happened::MissingShard { round, shard } => {
                 self.device_busy = false;
                 tracing::debug!("round {round} waits for shard {shard}");

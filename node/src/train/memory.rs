@@ -15,7 +15,9 @@ pub fn check(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec) -> 
     // The canonical state, the contribution, one that the last commit left out or that a difference is mixed into, and one
     // buffer for updates under way: two encoded ones, each at most half of it.
     // Strong codecs keep what they leave out: of contributions, and of the sums that this node makes, of all if it is alone.
-    let vectors = u64::from(sync.mode.vectors()) + if sync.codec.suits_rings() { 3 } else { 5 };
+    // Who streams keeps its own parameters as they were when it was READY, and mixes in what it has done ahead.
+    let own = u64::from(sync.streams()) + if sync.overlap > 0 { 2 } else { 0 };
+    let vectors = u64::from(sync.mode.vectors()) + own + if sync.codec.suits_rings() { 3 } else { 5 };
     let needed = estimate.total() + vectors * vector + MEMORY_SLACK;
     let mut system = sysinfo::System::new();
     system.refresh_memory();

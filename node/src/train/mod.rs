@@ -25,6 +25,7 @@ pub(crate) mod sample_test;
 mod setup;
 mod shards;
 mod source;
+mod streaming;
 mod text;
 mod ticket;
 mod trainer;

@@ -40,6 +40,7 @@ impl Driver {
             Output::Send { to, bytes, after: None } => self.net.send_control(to, bytes),
             Output::Send { to, bytes, after: Some(token) } => self.hold(token, to, bytes),
             Output::Train { round, base, lease, inner_steps, tokens } => {
+                self.make_way();
                 self.wanted_round = Some(WantedRound { round, base, lease, inner_steps, tokens, cut: false });
                 self.start_wanted_round().await?;
             }
@@ -53,6 +54,11 @@ impl Driver {
                 self.wanted_round.take_if(|wanted| wanted.round == round);
                 self.trainer.next_generation();
             }
+            Output::Ahead { round, base, lease, inner_steps, tokens, steps } => {
+                self.ahead((round, base), (lease, inner_steps), (steps, tokens)).await?;
+            }
+            Output::Retake { round, base } => self.retake(round, base).await?,
+            Output::StartOver => self.start_over(),
             Output::Reduce { key, members, flock, codec } => self.reduce(key, members, flock, codec),
             Output::Merge { round, base, tokens, merge } => self.mix((round, base), tokens, merge),
             Output::DropDifference { lineage } => self.drop_difference(lineage),
@@ -76,6 +82,7 @@ impl Driver {
                     self.undurable.insert(token, committed);
                 }
                 self.settle_feedback(&record);
+                self.note_step(&record);
                 let update = self.update_at_hand(&record.update);
                 let (seq, record) = (record.seq, Box::new(record));
                 self.ledger(Job::Commit { token, record, certificate, update }).await?;
@@ -144,6 +151,7 @@ impl Driver {
             tokens: wanted.tokens,
             validate: due.then_some(self.settings.validate_sequences).filter(|n| *n > 0),
             generation,
+            news: self.streaming.news(),
         });
         self.device_busy = true;
         if wanted.cut {
@@ -199,7 +207,9 @@ impl Driver {
             self.later(Input::ReduceFailed { key, suspect: None, reason });
             return;
         };
-        let (feedback, parts) = (Arc::clone(&self.feedback), Arc::clone(&self.parts));
+        // That of the round that it is to be the COMMIT of.
+        let round = self.state.head().record.round.saturating_add(1);
+        let (feedback, parts) = (self.feedback.of_round(round), Arc::clone(&self.parts));
         let job = ReduceJob { run: self.run, key, codec, members, flock, me: self.me, delta, feedback, parts };
         self.gauges.reduce_started(self.net.counters().total.bulk.sent);
         let links = NetLinks::new(self.net.clone(), self.router.clone());
@@ -264,8 +274,9 @@ impl Driver {
             self.later(Input::FetchFailed { key, record });
             return;
         }
-        let codec = self.state.head().record.next.codec;
-        let most = update::encoded_max(codec, self.settings.elements) as u64;
+        let head = self.state.head();
+        let (codec, round) = (head.record.next.codec, head.record.round.saturating_add(1));
+        let most = update::encoded_max(codec, self.fragments().of_round(round).len()) as u64;
         let update = if codec.is_fixed() { Expect::Exactly(most) } else { Expect::AtMost(most) };
         let wanted = candidate::Wanted { key, record, update, sources };
         let (net, results) = (self.net.clone(), self.results.clone());

@@ -16,7 +16,7 @@ use crate::config::node_file::NodeFile;
 use crate::config::run_file::{RunFile, model_config, trainer_options};
 use crate::exit::{Code, Failure};
 use crate::net::{NetOptions, Network};
-use crate::reduce::Feedback;
+use crate::reduce::FragmentFeedback;
 use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use crate::watch::status::StatusServer;
@@ -30,6 +30,7 @@ use starling_protocol::engine::io::Finish;
 use starling_protocol::record::{NextRound, Record, RecordKind};
 use starling_protocol::run::RunSpec;
 use starling_protocol::state::State;
+use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, wire};
 use starling_store::{Opened, Store, StoreError, StoreOptions, TensorShape};
 use std::path::{Path, PathBuf};
@@ -197,14 +198,14 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         extras: tokenizer_file(&origin)?,
     };
     let device_name = trainer.device().to_string();
-    let feedback = feedback(&store, &canonical);
+    let feedback = feedback(&store, &canonical, Fragments::of(&spec.sync, canonical.elements()));
     let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
     let validate_every = node.validate_every(spec.sync.mode);
     let setting = Setting {
         seed: spec.seed,
         seq_len: model.seq_len,
         inner: spec.inner.clone(),
-        mode: spec.sync.mode,
+        sync: spec.sync.clone(),
         budget: spec.budget.clone(),
     };
     let trainer = TrainerHandle::start(trainer, setting, ledger.state.clone(), data.clone(), store.clone())?;
@@ -239,11 +240,11 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
 }
 
 /// What updates before the stop left out; nothing if that is damaged, or of another record than the one at hand.
-fn feedback(store: &Store, state: &Canonical) -> Arc<Feedback> {
-    let restored = Feedback::restore(store, &state.digest, state.elements());
+fn feedback(store: &Store, state: &Canonical, fragments: Fragments) -> Arc<FragmentFeedback> {
+    let restored = FragmentFeedback::restore(store, &state.digest, fragments);
     Arc::new(restored.unwrap_or_else(|e| {
         tracing::warn!("what earlier updates left out is lost: {e}");
-        Feedback::default()
+        FragmentFeedback::new(fragments)
     }))
 }
 

@@ -3,20 +3,24 @@
 use super::head::SharedState;
 use super::moments;
 use starling_data::Dataset;
-use starling_kernels::Trainer;
+use starling_kernels::{StepReport, Trainer};
 use starling_protocol::Digest;
 use starling_protocol::permutation::SampleOrder;
 use starling_protocol::record::Span;
-use starling_protocol::run::{Budget, InnerSpec, SyncMode};
+use starling_protocol::run::{Budget, InnerSpec, SyncMode, SyncSpec};
 use starling_store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
+use streaming::Own;
 use tokio::sync::mpsc;
 
 mod gradient;
 mod rounds;
+mod streaming;
+
+pub use streaming::News;
 
 /// Jobs that may wait: a stop, a round and a validation.
 const JOBS_MAX: usize = 8;
@@ -28,6 +32,13 @@ const STEPS_LEFT_OUT_MAX: u32 = 4;
 /// What the device thread is asked to do.
 pub enum Job {
     Round(Round),
+    Ahead(Ahead),
+    /// Take the fragment of this round from the trainer's own parameters as they are, on top of the state of `base`.
+    Retake {
+        round: u64,
+        base: Digest,
+        news: News,
+    },
     /// Validate the head's parameters on this many sequences.
     Validate {
         sequences: usize,
@@ -48,6 +59,22 @@ pub struct Round {
     pub validate: Option<usize>,
     /// [`TrainerHandle::generation`] for which this job is meant; a newer one stops it.
     pub generation: u64,
+    pub news: News,
+}
+
+/// Some inner steps of the round after the one whose record is being made: over a lease that it will most likely give.
+pub struct Ahead {
+    pub round: u64,
+    /// The record that made the state at hand.
+    pub base: Digest,
+    pub lease: Span,
+    /// Steps for the whole lease, and how many of them may be done.
+    pub inner_steps: u32,
+    pub steps: u32,
+    /// Committed tokens that the record will name.
+    pub tokens: u64,
+    pub generation: u64,
+    pub news: News,
 }
 
 /// What the device thread says.
@@ -66,6 +93,16 @@ pub enum Happened {
     Trained(Trained),
     /// The round was stopped, or its parameters are no longer the head's.
     Stopped,
+    /// As much as could be was done ahead of a record.
+    WentAhead {
+        ended: Instant,
+    },
+    /// A fragment was taken without new steps; none if there is nothing to take it from.
+    Retaken {
+        round: u64,
+        base: Digest,
+        made: Option<Made>,
+    },
     /// A shard is not here yet: fetch it and ask again.
     MissingShard {
         round: u64,
@@ -85,12 +122,13 @@ pub struct Trained {
     pub steps: u32,
     /// Mean over the steps, in nats per token.
     pub loss: f64,
-    /// Pseudo-gradient: head's parameters minus the trained ones. Or the gradient, in runs that average each step.
+    /// Pseudo-gradient: head's parameters minus the trained ones, of the fragment whose turn it is. Or the gradient, in runs that average each step.
     pub delta: Arc<Vec<f32>>,
     pub payload: Digest,
     /// L2 norm of the pseudo-gradient.
     pub norm: f32,
     pub step_us: u32,
+    /// What the inner steps took, those done ahead included.
     pub seconds: f64,
     /// When the last inner step was done.
     pub ended: Instant,
@@ -101,7 +139,7 @@ pub struct Setting {
     pub seed: u64,
     pub seq_len: usize,
     pub inner: InnerSpec,
-    pub mode: SyncMode,
+    pub sync: SyncSpec,
     pub budget: Budget,
 }
 
@@ -138,12 +176,13 @@ impl TrainerHandle {
             generation: generation.clone(),
             cut: cut.clone(),
             spare: None,
+            own: Own::default(),
             validation: Vec::new(),
             spoilt: 0,
         };
         let thread = std::thread::Builder::new().name("trainer".into()).spawn(move || {
             // Where gradients are averaged the moments are everybody's, and part of the state.
-            let own_moments = worker.setting.mode == SyncMode::Rounds;
+            let own_moments = worker.setting.sync.mode == SyncMode::Rounds;
             if own_moments {
                 worker.restore();
             }
@@ -177,6 +216,7 @@ struct Worker {
     cut: Arc<AtomicU64>,
     /// The last pseudo-gradient, whose memory the next one takes if nobody holds it any more.
     spare: Option<Arc<Vec<f32>>>,
+    own: Own,
     validation: Vec<u32>,
     /// Gradients in a row that were not finite.
     spoilt: u32,
@@ -187,10 +227,22 @@ impl Worker {
     fn run(&mut self, mut jobs: mpsc::Receiver<Job>) -> bool {
         while let Some(job) = jobs.blocking_recv() {
             let said = match job {
-                Job::Round(round) => match self.round(&round) {
-                    Ok(said) => said,
-                    Err(message) => Happened::Failed { message },
-                },
+                Job::Round(mut round) => {
+                    self.hear(std::mem::take(&mut round.news));
+                    self.round(&round).unwrap_or_else(|message| Happened::Failed { message })
+                }
+                Job::Ahead(mut ahead) => {
+                    self.hear(std::mem::take(&mut ahead.news));
+                    self.go_ahead(&ahead).unwrap_or_else(|message| Happened::Failed { message })
+                }
+                Job::Retake { round, base, news } => {
+                    self.hear(news);
+                    let made = self.retake(round, base);
+                    made.map_or_else(
+                        |message| Happened::Failed { message },
+                        |made| Happened::Retaken { round, base, made },
+                    )
+                }
                 Job::Validate { sequences } => match self.validate_head(sequences) {
                     Ok(()) => continue,
                     Err(message) => Happened::Failed { message },
@@ -218,25 +270,20 @@ impl Worker {
     }
 
     fn round(&mut self, job: &Round) -> Result<Happened, String> {
-        if !self.load(job)? {
-            return Ok(Happened::Stopped);
-        }
-        if let Some(sequences) = job.validate {
-            self.validate(job.round, sequences)?;
-        }
-        let started = Instant::now();
-        let (done, made) = match self.setting.mode {
+        let Some(done) = self.load(job)? else { return Ok(Happened::Stopped) };
+        let (started, ahead) = (Instant::now(), done.seconds);
+        let (done, made) = match self.setting.sync.mode {
             SyncMode::EveryStep => match self.gradient(job, started)? {
                 Ok((done, made)) => (done, Some(made)),
                 Err(said) => return Ok(said),
             },
-            SyncMode::Rounds => match self.steps(job, started)? {
+            SyncMode::Rounds => match self.steps(job, (started, done))? {
                 Ok(done) => (done, None),
                 Err(said) => return Ok(said),
             },
         };
         let ended = Instant::now();
-        let seconds = ended.duration_since(started).as_secs_f64();
+        let seconds = ahead + ended.duration_since(started).as_secs_f64();
         let Some(made) = made.map_or_else(|| self.pseudo_gradient(job), |made| Ok(Some(made)))? else {
             return Ok(Happened::Stopped);
         };
@@ -256,14 +303,26 @@ impl Worker {
         }))
     }
 
-    /// Puts the head's parameters on the device; false if the head is another one by now.
-    fn load(&mut self, job: &Round) -> Result<bool, String> {
-        let state = self.state.read();
-        if state.base != job.base {
-            return Ok(false);
+    /// Puts the parameters on the device from which the round goes on, and validates the head's if that is due. The steps
+    /// of the round that they have in them already; none if the head is another one by now.
+    fn load(&mut self, job: &Round) -> Result<Option<Steps>, String> {
+        let streams = self.setting.sync.streams();
+        if !streams || job.validate.is_some() {
+            let kept = if streams { self.own.set_aside(&mut *self.trainer)? } else { None };
+            let state = self.state.read();
+            if state.base != job.base {
+                return Ok(None);
+            }
+            self.trainer.load(&state.state.theta).map_err(|e| e.to_string())?;
+            drop(state);
+            if let Some(sequences) = job.validate {
+                self.validate(job.round, sequences)?;
+            }
+            if let Some(kept) = kept {
+                self.trainer.load(&kept).map_err(|e| e.to_string())?;
+            }
         }
-        self.trainer.load(&state.state.theta).map_err(|e| e.to_string())?;
-        Ok(true)
+        if streams { self.load_own(job.base, Some((job.round, job.lease))) } else { Ok(Some(Steps::default())) }
     }
 
     /// What the end of a run is judged by: the committed parameters.
@@ -340,11 +399,23 @@ struct Steps {
     samples: u64,
     tokens: u64,
     loss_sum: f64,
+    /// What those took that were done ahead.
+    seconds: f64,
+}
+
+impl Steps {
+    /// One more, of so many sequences.
+    fn take(&mut self, report: &StepReport, sequences: u64) {
+        self.samples += sequences;
+        self.tokens += report.tokens;
+        self.steps += 1;
+        self.loss_sum += report.loss;
+    }
 }
 
 /// A pseudo-gradient, its digest and its L2 norm.
-struct Made {
-    delta: Arc<Vec<f32>>,
-    payload: Digest,
-    norm: f32,
+pub struct Made {
+    pub delta: Arc<Vec<f32>>,
+    pub payload: Digest,
+    pub norm: f32,
 }

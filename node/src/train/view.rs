@@ -19,6 +19,9 @@ pub struct Gauges {
     last_commit: Instant,
     last_step_event: Option<Instant>,
     trained_at: Option<Instant>,
+    /// Since when the trainer has nothing to do, and how long it had before in this round.
+    idle_since: Option<Instant>,
+    idle: Duration,
     /// When the last of the contributions to the round's first attempt was made, as far as this node can tell.
     gathered_at: Option<Instant>,
     /// When, and how many bytes of reductions had been sent by then.
@@ -36,6 +39,8 @@ impl Gauges {
             last_commit: Instant::now(),
             last_step_event: None,
             trained_at: None,
+            idle_since: None,
+            idle: Duration::ZERO,
             gathered_at: None,
             reduce_started: None,
             reduce_seconds: 0.0,
@@ -48,6 +53,17 @@ impl Gauges {
 
     pub fn training_started(&mut self) {
         self.last_step_event = None;
+        self.device_works();
+    }
+
+    /// The trainer has something to do again.
+    pub fn device_works(&mut self) {
+        self.idle += self.idle_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+    }
+
+    /// It has nothing to do, since then.
+    pub fn device_rests(&mut self, since: Instant) {
+        self.idle_since.get_or_insert(since);
     }
 
     /// Whether this step is to be shown.
@@ -64,6 +80,7 @@ impl Gauges {
 
     pub fn trained(&mut self, trained: &Trained) {
         self.trained_at = Some(trained.ended);
+        self.device_rests(trained.ended);
         self.tokens_per_second = trained.tokens as f64 / trained.seconds.max(1e-9);
     }
 
@@ -108,11 +125,15 @@ impl Gauges {
         let seconds = now.duration_since(self.last_commit).as_secs_f64();
         self.last_commit = now;
         let since = |at: Option<Instant>| at.map(|at| now.duration_since(at).as_secs_f64()).unwrap_or_default();
+        // What follows until the next round begins is the next one's.
+        let idle = since(self.idle_since) + std::mem::take(&mut self.idle).as_secs_f64();
+        self.idle_since = self.idle_since.map(|_| now);
         RoundTiming {
             seconds,
             reduce_seconds: self.reduce_seconds,
             settle_seconds: since(self.trained_at.take()),
             overhead_seconds: since(self.gathered_at.take()),
+            idle_seconds: idle,
             tokens_per_second: self.tokens_per_second,
         }
     }
@@ -242,6 +263,7 @@ impl Driver {
         metrics::histogram!("starling_reduce_seconds").record(timing.reduce_seconds);
         metrics::histogram!("starling_settle_seconds").record(timing.settle_seconds);
         metrics::histogram!("starling_overhead_seconds").record(timing.overhead_seconds);
+        metrics::histogram!("starling_idle_seconds").record(timing.idle_seconds);
         committed.timing = timing;
         self.show(Event::Committed(committed));
     }

@@ -244,6 +244,8 @@ pub struct RoundTiming {
     pub settle_seconds: f64,
     /// From the last contribution's being here to the commit on disk: what the round cost beyond training.
     pub overhead_seconds: f64,
+    /// How long the trainer had nothing to do: what steps ahead of the record do not fill.
+    pub idle_seconds: f64,
     /// Tokens a second of this node in the round's inner steps.
     pub tokens_per_second: f64,
 }

@@ -255,7 +255,8 @@ fn streaming_has_bounds_and_none_of_it_goes_with_every_step() {
 fn differences_in_streaming_are_named() {
     let (here, mut there) = (spec(), spec());
     (there.sync.fragments, there.sync.overlap, there.sync.mixing) = (4, 2, 0.5);
-    let expect = ["sync.fragments: 1 here, 4 there", "sync.overlap: 0 here, 2 there", "sync.mixing: 0.0 here, 0.5 there"];
+    let expect =
+        ["sync.fragments: 1 here, 4 there", "sync.overlap: 0 here, 2 there", "sync.mixing: 0.0 here, 0.5 there"];
     assert_eq!(here.differences(&there), expect);
     assert!(there.sync.streams() && !there.sync.merges() && !here.sync.streams() && here.sync.merges());
 }

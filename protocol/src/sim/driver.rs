@@ -145,7 +145,8 @@ impl World {
             return;
         }
         training.done += 1;
-        let (round, done, last) = (training.round, training.done, training.done >= training.steps || training.cut_short);
+        let (round, done, last) =
+            (training.round, training.done, training.done >= training.steps || training.cut_short);
         let step = Span { start: training.lease.start + u64::from(done - 1) * unit, count: unit };
         process.stepped(step);
         if !last {

@@ -84,12 +84,10 @@ mod tests {
         assert_eq!([1, 2, 3, 4, 5, 8, 9].map(|round| fragments.turn(round)), [0, 1, 2, 3, 0, 3, 0]);
         // 11 chunks: 2, 3, 3 and 3, the last of them short.
         let at = |chunk: usize| (chunk * CHUNK_ELEMENTS).min(fragments.elements());
-        assert_eq!((0..4).map(|f| fragments.range(f)).collect::<Vec<_>>(), [
-            at(0)..at(2),
-            at(2)..at(5),
-            at(5)..at(8),
-            at(8)..at(11)
-        ]);
+        assert_eq!(
+            (0..4).map(|f| fragments.range(f)).collect::<Vec<_>>(),
+            [at(0)..at(2), at(2)..at(5), at(5)..at(8), at(8)..at(11)]
+        );
         assert_eq!(fragments.of_round(6), at(2)..at(5));
         assert!(fragments.range(4).is_empty() && fragments.range(usize::MAX).is_empty());
         assert_eq!(Fragments::new(1, 77, CHUNK_ELEMENTS).of_round(u64::MAX), 0..77);

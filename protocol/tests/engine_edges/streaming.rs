@@ -49,7 +49,10 @@ fn what_a_record_will_lease_is_said_as_soon_as_its_attempt_runs() {
         let key = bench.running();
         let outputs = bench.decide(key);
         let record = bench.record();
-        assert_eq!((round, lease, tokens), (record.round + 1, *record.lease_of(&id(1)).expect("a lease"), record.tokens));
+        assert_eq!(
+            (round, lease, tokens),
+            (record.round + 1, *record.lease_of(&id(1)).expect("a lease"), record.tokens)
+        );
         let train = outputs.iter().find_map(|output| match *output {
             Output::Train { round, lease, inner_steps, tokens, .. } => Some((round, lease, inner_steps, tokens)),
             _ => None,

@@ -16,8 +16,11 @@ use starling_protocol::message::Certificate;
 use starling_protocol::outer::Rule;
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::run::RunSpec;
+use starling_protocol::state::Manifest;
+use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId, state};
 use starling_store::{CheckpointSource, LoadedState, Store, StoreError, TensorShape};
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
@@ -66,6 +69,7 @@ impl Ledger {
             state: state.clone(),
             done: done_queue,
             speculated: Vec::new(),
+            manifest: None,
             snapshot_every,
             snapshot_wanted: false,
         };
@@ -81,7 +85,9 @@ struct Worker {
     state: Arc<SharedState>,
     done: mpsc::Sender<Done>,
     /// Updates that were speculated on since the head moved, the newest last.
-    speculated: Vec<Update>,
+    speculated: Vec<(Update, Manifest)>,
+    /// Of the state at hand, as its votes have named it; known when the step to it was speculated on.
+    manifest: Option<Manifest>,
     snapshot_every: u64,
     /// A commit was made after which a snapshot may be due.
     snapshot_wanted: bool,
@@ -171,7 +177,7 @@ impl Worker {
 
     /// The update that a record names: the one given, one that was speculated on, or one on disk.
     fn update_of(&self, record: &Record, given: Option<Update>) -> Result<Update, Failure> {
-        let speculated = self.speculated.iter().cloned();
+        let speculated = self.speculated.iter().map(|(update, _)| update.clone());
         if let Some(update) = given.into_iter().chain(speculated).find(|update| update.digest == record.update) {
             return Ok(update);
         }
@@ -184,7 +190,8 @@ impl Worker {
     fn speculate(&mut self, key: AttemptKey, update: Update, rule: Rule) -> Done {
         let state = self.state.read();
         let codec = state.record.next.codec;
-        let step = OuterStep { update: &update.bytes, codec, rule };
+        let range = stepped(&self.spec, state.elements(), state.record.round.saturating_add(1));
+        let step = OuterStep { update: &update.bytes, codec, rule, range };
         // The candidate must find the update on disk: that is written while the state root is computed.
         let result = std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -192,17 +199,18 @@ impl Worker {
                     tracing::debug!("the update is written with its candidate: {e}");
                 }
             });
-            state.speculate(&step)
+            state.speculate(&step, self.manifest.as_ref())
         });
         drop(state);
         let digest = update.digest;
         match result {
             Ok(manifest) => {
-                self.speculated.retain(|other| other.digest != update.digest);
-                self.speculated.push(update);
+                let state_root = state::root(&manifest);
+                self.speculated.retain(|(other, _)| other.digest != update.digest);
+                self.speculated.push((update, manifest));
                 let surplus = self.speculated.len().saturating_sub(SPECULATED_MAX);
                 self.speculated.drain(..surplus);
-                Done::Applied { key, update: digest, state_root: state::root(&manifest) }
+                Done::Applied { key, update: digest, state_root }
             }
             Err(e) => Done::NotApplied { key, update: digest, reason: e.to_string() },
         }
@@ -246,8 +254,8 @@ impl Worker {
         }
         let root = match update {
             Some(update) if record.changes_state() => {
-                let step = step_to(&self.spec, &state.record, record, update);
-                state::root(&state.speculate(&step).map_err(|e| e.to_string())?)
+                let step = step_to(&self.spec, &state.record, record, (update, state.elements()));
+                state::root(&state.speculate(&step, None).map_err(|e| e.to_string())?)
             }
             None if !record.changes_state() => state.record.state_root,
             _ => {
@@ -266,7 +274,11 @@ impl Worker {
     /// Makes `record` the head on disk and in memory, side by side; its update, if it has one, was speculated on.
     /// Whatever fails, the two may differ then, and the process must end.
     fn advance(&mut self, record: Record, certificate: &Certificate, update: Option<&[u8]>) -> Result<(), Failure> {
-        self.speculated.clear();
+        let speculated = std::mem::take(&mut self.speculated);
+        if record.changes_state() {
+            let known = speculated.into_iter().find(|(update, _)| update.digest == record.update);
+            self.manifest = known.map(|(_, manifest)| manifest).filter(|known| state::root(known) == record.state_root);
+        }
         if record.kind == RecordKind::Fork
             && let Err(e) = difference::keep_base(&self.store, &record, &self.state.read().state.theta)
         {
@@ -282,7 +294,7 @@ impl Worker {
             let applied = self.state.change(|state| {
                 // No head until both are done: nobody may train from what is neither the one nor the other.
                 (state.digest, state.base) = (Digest::default(), Digest::default());
-                let step = step_to(&self.spec, &state.record, &record, update);
+                let step = step_to(&self.spec, &state.record, &record, (update, state.elements()));
                 state.apply(&step)
             });
             (applied, committing.join())
@@ -297,6 +309,7 @@ impl Worker {
 
     fn reload(&mut self) -> Result<Record, String> {
         self.speculated.clear();
+        self.manifest = None;
         let loaded = stored(&self.store, &self.spec).map_err(|e| e.to_string())?;
         let record = loaded.record.clone();
         self.state.change(|state| state.take(loaded));
@@ -358,9 +371,20 @@ impl Worker {
     }
 }
 
-/// The outer step with which `record` came of `parent`, which fixed its codec.
-fn step_to<'a>(spec: &RunSpec, parent: &Record, record: &Record, update: &'a [u8]) -> OuterStep<'a> {
-    OuterStep { update, codec: parent.next.codec, rule: Rule::of(spec, parent, record.contributors.len()) }
+/// The outer step with which `record` came of `parent`, which fixed its codec, in a model of so many elements.
+fn step_to<'a>(
+    spec: &RunSpec,
+    parent: &Record,
+    record: &Record,
+    (update, elements): (&'a [u8], usize),
+) -> OuterStep<'a> {
+    let rule = Rule::of(spec, parent, record.contributors.len());
+    OuterStep { update, codec: parent.next.codec, rule, range: stepped(spec, elements, record.round) }
+}
+
+/// The elements that the COMMIT of a round steps.
+fn stepped(spec: &RunSpec, elements: usize, round: u64) -> Range<usize> {
+    Fragments::of(&spec.sync, elements).of_round(round)
 }
 
 /// The state at the head of the store: the newest snapshot that checks, and the updates after it.
@@ -368,7 +392,7 @@ pub fn stored(store: &Store, spec: &RunSpec) -> Result<LoadedState, StoreError> 
     store.load_state(|record, update, state| {
         let parent = store.record(record.seq.saturating_sub(1)).map_err(|e| e.to_string())?;
         let parent = parent.ok_or("the record before it is gone")?;
-        step_to(spec, &parent, record, update).apply(state).map_err(|e| e.to_string())
+        step_to(spec, &parent, record, (update, state.elements())).apply(state).map_err(|e| e.to_string())
     })
 }
 

@@ -84,9 +84,14 @@ impl Exact {
         require(update::digest(&bytes) == record.update, || format!("seq {seq}: not the reference reduction"))?;
         let base = world.nodes.iter().flat_map(|node| node.disk.chain.iter()).find(|link| link.digest == record.parent);
         let mode = world.spec.sync.mode;
-        if let Some(made) = base.filter(|_| mode == SyncMode::EveryStep || world.spec.sync.fragments > 1).map(|link| link.record.base_or(link.digest)) {
+        if let Some(made) = base
+            .filter(|_| mode == SyncMode::EveryStep || world.spec.sync.fragments > 1)
+            .map(|link| link.record.base_or(link.digest))
+        {
             let stale = payloads.iter().any(|(payload, _)| self.bases.get(payload) != Some(&made));
-            require(!stale, || format!("seq {seq}: a gradient of another state, or another fragment of one, is averaged"))?;
+            require(!stale, || {
+                format!("seq {seq}: a gradient of another state, or another fragment of one, is averaged")
+            })?;
         }
         let before = base.and_then(|link| self.states.get(&link.record.base_or(link.digest)));
         let Some(before) = before.filter(|_| !world.tainted.contains(&record.digest())) else { return Ok(()) };
