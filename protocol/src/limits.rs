@@ -69,7 +69,7 @@ pub const STATE_CHUNK_BYTES: usize = 1 << 20;
 const _: () = {
     // The largest record: fixed fields, then a full flock of contributors and members.
     let lists = FREE_SPANS_MAX * 16 + MERGED_MAX * 32 + GRANTS_MAX * (36 + 32);
-    assert!(1024 + lists + MEMBERS_MAX * (112 + 59) <= RECORD_BYTES_MAX);
+    assert!(1024 + lists + MEMBERS_MAX * (112 + 63) <= RECORD_BYTES_MAX);
     // The largest control messages: a run specification, and a certificate; evidence is smaller.
     assert!(256 + RUN_SPEC_BYTES_MAX <= CONTROL_BYTES_MAX);
     assert!(512 + VOTERS_MAX * (8 + VOTE_BYTES_MAX) <= CONTROL_BYTES_MAX);

@@ -94,7 +94,8 @@ pub struct Contributor {
 pub struct Measured {
     /// Mean time of an inner step in microseconds.
     pub step_us: u32,
-    /// What the last reduction sent, in kbit/s; 0 = not measured.
+    /// What the member's uplink can do, in kbit/s, all its streams together; 0 = not known, as nothing was ever held back
+    /// by it.
     pub upload_kbps: u32,
     /// Time that the last reduction took, in microseconds, saturating; 0 = not measured.
     pub reduce_us: u32,
@@ -146,6 +147,9 @@ pub struct Member {
     pub expected: bool,
     /// Positions that it may train on.
     pub lease: Span,
+    /// What its uplink can do, in kbit/s, as it said in a contribution; 0 = not known. It follows what is said with
+    /// hysteresis, so that owners of chunks do not change with every round.
+    pub upload_kbps: u32,
 }
 
 /// A contiguous range of positions in the run's sample permutation.

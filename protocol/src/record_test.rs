@@ -313,6 +313,7 @@ proptest! {
             absent: bytes[8],
             expected: bytes[9] > 99,
             lease: pool.take(1 + numbers[1] % 99, 8).unwrap(),
+            upload_kbps: numbers[3],
         };
         let members = ids.iter().enumerate().map(member).collect();
         let (cursor, free) = pool.into_parts();

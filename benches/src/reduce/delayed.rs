@@ -128,7 +128,7 @@ impl Flock {
                 },
                 codec: way.codec,
                 members: self.members.clone(),
-                flock: self.members.iter().map(|member| member.member).collect(),
+                flock: self.members.iter().map(|member| (member.member, 0)).collect(),
                 me: contribution.member,
                 delta: Arc::clone(delta),
                 feedback: Arc::default(),

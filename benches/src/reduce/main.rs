@@ -21,6 +21,8 @@ use serde_json::json;
 use starling_benches::heap::Heap;
 use starling_benches::way::Way;
 use starling_benches::{append_row, json_file, median};
+use starling_protocol::run::EngineKind;
+use starling_protocol::update::{self, owners::Owners};
 use std::path::PathBuf;
 use std::time::Duration;
 use worker::{Answer, Order};
@@ -43,9 +45,10 @@ struct Arguments {
     /// bf16, int8, and with owners int4 and top-k
     #[arg(long, value_delimiter = ',', default_values_t = ["bf16", "int8", "int4"].map(String::from))]
     codec: Vec<String>,
-    /// Each node's link carries so many Mbit/s either way (needs root: network namespaces); else loopback.
-    #[arg(long)]
-    rate: Option<u32>,
+    /// Each node's link carries so many Mbit/s either way (needs root: network namespaces); else loopback. One for all, or
+    /// one for each node: owners are then also dealt their chunks by these, beside equal shares.
+    #[arg(long, value_delimiter = ',')]
+    rate: Vec<u32>,
     /// All members in this process, so many milliseconds away from each other, without encryption and rivals.
     #[arg(long, conflicts_with = "rate")]
     delay: Option<u64>,
@@ -75,10 +78,10 @@ fn main() -> Result<()> {
         return worker::run(index.parse()?, host);
     }
     let cores = std::thread::available_parallelism()?.get();
-    match (arguments.rate, arguments.delay) {
-        (Some(rate), _) => println!("links of {rate} Mbit/s a node, {cores} cores"),
+    match (&arguments.rate[..], arguments.delay) {
+        ([], None) => println!("loopback, {cores} cores"),
         (_, Some(delay)) => println!("pipes with {delay} ms of delay one way, {cores} cores"),
-        _ => println!("loopback, {cores} cores"),
+        (rates, None) => println!("links of {rates:?} Mbit/s a node, {cores} cores"),
     }
     println!(
         "{:>5} {:>7}  {:<16} {:>9} {:>9} {:>9} {:>7}",
@@ -86,9 +89,14 @@ fn main() -> Result<()> {
     );
     for &nodes in &arguments.nodes {
         ensure!(nodes >= 2, "--nodes: a flock has at least 2 members, not {nodes}");
+        let rates = match &arguments.rate[..] {
+            [one] => vec![*one; nodes],
+            rates => rates.to_vec(),
+        };
+        ensure!(rates.is_empty() || rates.len() == nodes, "--rate: one for all, or one for each of {nodes} nodes");
         let sizes = arguments.kib.map_or_else(|| arguments.mib.iter().map(|mib| mib << 18).collect(), |k| vec![k << 8]);
         for elements in sizes {
-            let case = Case { arguments: &arguments, nodes, elements, cores };
+            let case = Case { arguments: &arguments, nodes, elements, cores, rates: &rates };
             match arguments.delay {
                 Some(delay) => case.run_delayed(Duration::from_millis(delay))?,
                 None => case.run()?,
@@ -104,6 +112,8 @@ struct Case<'a> {
     nodes: usize,
     elements: usize,
     cores: usize,
+    /// Mbit/s of each node's link; none on loopback.
+    rates: &'a [u32],
 }
 
 /// Who takes turns, and the seconds of each turn.
@@ -117,46 +127,68 @@ struct Contestant {
     held: usize,
     /// Seconds that distance takes.
     floor: Option<f64>,
+    /// What each node has measured of its uplink so far, in kbit/s.
+    uplinks: Vec<u32>,
 }
 
 /// What one turn of ours took: the slowest member's seconds, all members' CPU seconds, the bytes of the update, and the
 /// most that a member held.
+#[derive(Default)]
 struct Turn {
     seconds: f64,
     cpu: f64,
     encoded: usize,
     held: usize,
+    uplinks: Vec<u32>,
 }
 
 enum Kind {
-    Starling(Way),
+    /// With chunks dealt by the links' rates, or to all alike.
+    Starling(Way, Dealt),
     Rival(Rival, rivals::Flock),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Dealt {
+    Alike,
+    ByRate,
+}
+
+impl Contestant {
+    fn new(kind: Kind, floor: Option<f64>) -> Self {
+        Self { kind, seconds: Vec::new(), cpu: Vec::new(), encoded: 0, held: 0, floor, uplinks: Vec::new() }
+    }
 }
 
 impl Case<'_> {
     fn run(&self) -> Result<()> {
-        let places = Places::new(self.nodes, self.arguments.rate)?;
+        let places = Places::new(self.rates, self.nodes)?;
         let mut workers = self.meet(&places)?;
         let ways = Way::all(&self.arguments.engine, &self.arguments.codec)?;
-        let mut contestants: Vec<_> = ways.into_iter().map(Kind::Starling).collect();
+        let differ = self.rates.windows(2).any(|pair| pair[0] != pair[1]);
+        let dealt = |way: Way| {
+            let by_rate = (differ && way.engine == EngineKind::Owners).then_some(Dealt::ByRate);
+            [Some(Dealt::Alike), by_rate].into_iter().flatten().map(move |dealt| Kind::Starling(way, dealt))
+        };
+        let mut contestants: Vec<_> = ways.into_iter().flat_map(dealt).collect();
         if !self.arguments.no_rivals {
             contestants.extend(self.rivals(&places));
         }
-        let empty = |kind| Contestant { kind, seconds: Vec::new(), cpu: Vec::new(), encoded: 0, held: 0, floor: None };
-        let mut contestants: Vec<_> = contestants.into_iter().map(empty).collect();
+        let mut contestants: Vec<_> = contestants.into_iter().map(|kind| Contestant::new(kind, None)).collect();
         let mut number = 0;
         for turn in 0..=self.arguments.turns {
             for contestant in &mut contestants {
                 let done = match &mut contestant.kind {
-                    Kind::Starling(way) => {
+                    Kind::Starling(way, dealt) => {
                         number += 1;
-                        self.reduce(&mut workers, number, *way)?
+                        self.reduce(&mut workers, number, *way, *dealt)?
                     }
                     Kind::Rival(rival, flock) => {
-                        Turn { seconds: flock.turn()?, cpu: 0.0, encoded: self.elements * rival.value_bytes(), held: 0 }
+                        let encoded = self.elements * rival.value_bytes();
+                        Turn { seconds: flock.turn()?, encoded, ..Turn::default() }
                     }
                 };
-                contestant.encoded = done.encoded;
+                (contestant.encoded, contestant.uplinks) = (done.encoded, done.uplinks);
                 contestant.held = contestant.held.max(done.held);
                 // The first warms up.
                 if turn > 0 {
@@ -173,14 +205,7 @@ impl Case<'_> {
         let mut number = 0;
         for way in Way::all(&self.arguments.engine, &self.arguments.codec)? {
             let floor = Some(flock.floor(way));
-            let mut contestant = Contestant {
-                kind: Kind::Starling(way),
-                seconds: Vec::new(),
-                cpu: Vec::new(),
-                encoded: 0,
-                held: 0,
-                floor,
-            };
+            let mut contestant = Contestant::new(Kind::Starling(way, Dealt::Alike), floor);
             for turn in 0..=self.arguments.turns {
                 number += 1;
                 let (seconds, encoded) = flock.reduce(number, way)?;
@@ -229,35 +254,61 @@ impl Case<'_> {
         Rival::ALL.into_iter().filter_map(start).collect()
     }
 
-    fn reduce(&self, workers: &mut [Process], turn: u32, way: Way) -> Result<Turn> {
-        let (engine, codec) = (way.engine_name().into(), way.codec_name().into());
-        let order = serde_json::to_string(&Order::Reduce { turn, elements: self.elements, engine, codec })?;
+    /// Upload bandwidths that chunks are dealt by, in kbit/s.
+    fn kbps(&self, dealt: Dealt) -> Vec<u32> {
+        match dealt {
+            Dealt::Alike => vec![0; self.nodes],
+            Dealt::ByRate => self.rates.iter().map(|rate| rate * 1000).collect(),
+        }
+    }
+
+    fn reduce(&self, workers: &mut [Process], turn: u32, way: Way, dealt: Dealt) -> Result<Turn> {
+        let (engine, codec, kbps) = (way.engine_name().into(), way.codec_name().into(), self.kbps(dealt));
+        let order = serde_json::to_string(&Order::Reduce { turn, elements: self.elements, engine, codec, kbps })?;
         workers.iter_mut().try_for_each(|worker| worker.tell(&order))?;
-        let (mut turn, mut same) = (Turn { seconds: 0.0, cpu: 0.0, encoded: 0, held: 0 }, None);
+        let (mut turn, mut same) = (Turn::default(), None);
         for worker in workers {
-            let Answer::Reduced { seconds, cpu, digest, error, encoded, held } = worker.hear()? else {
+            let Answer::Reduced { seconds, cpu, digest, error, encoded, held, upload_kbps } = worker.hear()? else {
                 bail!("no result")
             };
             ensure!(error < way.tolerance(self.nodes), "{way:?}: {error} of the largest value away from the mean");
             ensure!(same.get_or_insert_with(|| digest.clone()) == &digest, "two members hold different bytes");
-            turn = Turn { seconds: turn.seconds.max(seconds), cpu: turn.cpu + cpu, encoded, held: turn.held.max(held) };
+            (turn.seconds, turn.cpu, turn.encoded) = (turn.seconds.max(seconds), turn.cpu + cpu, encoded);
+            turn.held = turn.held.max(held);
+            turn.uplinks.push(upload_kbps);
         }
         Ok(turn)
     }
 
+    /// Seconds that the slowest link needs for what it carries of a vector of so many bytes: the bytes that its node sends
+    /// in a ring, or with chunks dealt by these bandwidths. None on loopback.
+    fn wire_floor(&self, bytes: usize, kbps: Option<Vec<u32>>) -> Option<f64> {
+        let chunks = update::chunks(self.elements);
+        let owners = kbps.map(|kbps| Owners::new(&kbps, chunks));
+        let share = |place: usize| match &owners {
+            Some(owners) => 1.0 + (self.nodes - 2) as f64 * owners.chunks(place).len() as f64 / chunks as f64,
+            None => 2.0 * (self.nodes - 1) as f64 / self.nodes as f64,
+        };
+        let seconds = |(place, rate): (usize, &u32)| share(place) * bytes as f64 * 8.0 / (f64::from(*rate) * 1e6);
+        self.rates.iter().enumerate().map(seconds).reduce(f64::max)
+    }
+
     fn report(&self, contestant: &Contestant) -> Result<()> {
-        let (engine, codec, peer) = match &contestant.kind {
-            Kind::Starling(way) => (way.engine_name(), way.codec_name(), "starling"),
-            Kind::Rival(rival, _) => ("all-reduce", rival.codec(), rival.name()),
+        let (engine, codec, peer, dealt) = match &contestant.kind {
+            Kind::Starling(way, dealt) => (way.engine_name(), way.codec_name(), "starling", *dealt),
+            Kind::Rival(rival, _) => ("all-reduce", rival.codec(), rival.name(), Dealt::Alike),
         };
         let wire = contestant.encoded;
         let share = 2.0 * (self.nodes - 1) as f64 / self.nodes as f64;
-        let parts = match (&contestant.kind, self.arguments.rate.is_none() && contestant.floor.is_none()) {
-            (Kind::Starling(way), true) => Floor::of(*way, self.elements, self.nodes, self.cores)?,
+        let parts = match (&contestant.kind, self.rates.is_empty() && contestant.floor.is_none()) {
+            (Kind::Starling(way, _), true) => Floor::of(*way, self.elements, self.nodes, self.cores)?,
             _ => None,
         };
-        let wire_floor = self.arguments.rate.map(|rate| share * wire as f64 * 8.0 / (f64::from(rate) * 1e6));
-        let floor = wire_floor.or(contestant.floor).or(parts.map(|parts| parts.sum()));
+        let owners = engine == "owners";
+        let floor = self
+            .wire_floor(wire, owners.then(|| self.kbps(dealt)))
+            .or(contestant.floor)
+            .or(parts.map(|parts| parts.sum()));
         let bytes = self.elements * 4;
         let seconds = median(contestant.seconds.iter().copied()).unwrap_or(f64::NAN);
         let cpu = median(contestant.cpu.iter().copied()).unwrap_or_default();
@@ -267,7 +318,11 @@ impl Case<'_> {
             "{:>5} {:>7}  {:<16} {:>9.1} {:>9} {:>9} {:>7.2}",
             self.nodes,
             format!("{:.2}", bytes as f64 / f64::from(1 << 20)).trim_end_matches(".00"),
-            if peer == "starling" { format!("{engine} {codec}") } else { format!("{peer} {codec}") },
+            match (peer, dealt) {
+                ("starling", Dealt::Alike) => format!("{engine} {codec}"),
+                ("starling", Dealt::ByRate) => format!("{engine} {codec} by rate"),
+                _ => format!("{peer} {codec}"),
+            },
             seconds * 1e3,
             show(floor, 1e3),
             show(floor.map(|floor| seconds / floor), 1.0),
@@ -286,15 +341,20 @@ impl Case<'_> {
                 wire as f64 / f64::from(1 << 20)
             );
         }
+        if contestant.uplinks.iter().any(|kbps| *kbps > 0) {
+            println!("{:14} uplinks by now, as each has measured: {:?} kbit/s", "", contestant.uplinks);
+        }
         let version = match &contestant.kind {
-            Kind::Starling(_) => env!("CARGO_PKG_VERSION"),
+            Kind::Starling(..) => env!("CARGO_PKG_VERSION"),
             Kind::Rival(_, flock) => &flock.version,
         };
         let row = json!({
             "bench": "reduce", "engine": engine, "codec": codec, "nodes": self.nodes, "bytes": bytes,
             "seconds": seconds, "all_seconds": contestant.seconds, "cpu_seconds": cpu,
-            "floor_seconds": floor, "encoded_bytes": wire, "held_bytes": contestant.held, "bus_gb_per_s": bus, "peer": peer, "version": version,
-            "rate_mbit_per_s": self.arguments.rate, "delay_ms": self.arguments.delay, "cores": self.cores,
+            "floor_seconds": floor, "encoded_bytes": wire, "held_bytes": contestant.held, "bus_gb_per_s": bus,
+            "peer": peer, "version": version,
+            "rate_mbit_per_s": self.rates, "by_rate": dealt == Dealt::ByRate, "uplinks_kbps": contestant.uplinks,
+            "delay_ms": self.arguments.delay, "cores": self.cores,
         });
         append_row(json_file(self.arguments.json.as_deref()).as_deref(), &row)
     }

@@ -10,18 +10,20 @@ pub struct Places {
 }
 
 impl Places {
-    /// `nodes` places; with a rate in Mbit/s, each has a network namespace whose link carries no more either way.
+    /// `nodes` places; with rates in Mbit/s, each has a network namespace whose link carries no more either way.
     ///
     /// # Errors
     /// The system makes no namespaces or limits.
-    pub fn new(nodes: usize, rate: Option<u32>) -> Result<Self> {
-        let Some(rate) = rate else { return Ok(Self { nodes, network: None }) };
+    pub fn new(rates: &[u32], nodes: usize) -> Result<Self> {
+        if rates.is_empty() {
+            return Ok(Self { nodes, network: None });
+        }
         if let Some(why) = Network::missing() {
             bail!("links cannot be limited here: {why}");
         }
         let network = Network::new(nodes, 1)?;
-        for machine in 0..nodes {
-            network.limit(machine, rate)?;
+        for (machine, rate) in rates.iter().enumerate() {
+            network.limit(machine, *rate)?;
         }
         Ok(Self { nodes, network: Some(network) })
     }

@@ -10,7 +10,6 @@ use starling_node::net::{NetEvent, NetHandle, NetOptions, Network};
 use starling_node::reduce::{BulkRouter, NetLinks, OwnersReducer, ReduceEngine, ReduceJob, RingReducer};
 use starling_protocol::engine::io::{AttemptKey, Contribution};
 use starling_protocol::run::EngineKind;
-use starling_protocol::update::owners::order;
 use starling_protocol::{Digest, NodeId, update};
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -26,8 +25,8 @@ const MEETING: Duration = Duration::from_secs(60);
 pub enum Order {
     /// Connect to these, in ring order, this worker among them.
     Meet { peers: Vec<Member> },
-    /// Reduce `elements` values, as the `turn`-th.
-    Reduce { turn: u32, elements: usize, engine: String, codec: String },
+    /// Reduce `elements` values, as the `turn`-th, with owners by the upload bandwidths of the peers.
+    Reduce { turn: u32, elements: usize, engine: String, codec: String, kbps: Vec<u32> },
 }
 
 /// What it answers.
@@ -47,6 +46,8 @@ pub enum Answer {
         encoded: usize,
         /// Bytes that the process had in use at the most during the reduction, the update among them, beyond those before.
         held: usize,
+        /// What this worker has measured of its uplink, in kbit/s; 0 for nothing yet.
+        upload_kbps: u32,
     },
 }
 
@@ -134,8 +135,8 @@ async fn obey(index: usize, host: &str) -> Result<()> {
     while let Some(line) = orders.recv().await {
         match serde_json::from_str(&line).context("an order")? {
             Order::Meet { peers } => flock.meet(&peers).await?,
-            Order::Reduce { turn, elements, engine, codec } => {
-                flock.reduce(turn, elements, Way::parse(&engine, &codec)?).await?;
+            Order::Reduce { turn, elements, engine, codec, kbps } => {
+                flock.reduce(turn, elements, Way::parse(&engine, &codec)?, &kbps).await?;
             }
         }
     }
@@ -190,7 +191,7 @@ impl Flock {
         answer(&Answer::Met)
     }
 
-    async fn reduce(&mut self, turn: u32, elements: usize, way: Way) -> Result<()> {
+    async fn reduce(&mut self, turn: u32, elements: usize, way: Way, kbps: &[u32]) -> Result<()> {
         let codec = way.codec;
         if self.vectors.mine.len() != elements {
             self.vectors = Vectors::default();
@@ -202,7 +203,11 @@ impl Flock {
             key: AttemptKey { lineage: Digest::default(), seq: u64::from(turn), attempt: 0, set: Digest::default() },
             codec,
             members: self.members.iter().map(contribution).collect(),
-            flock: order(self.members.iter().copied()),
+            flock: {
+                let mut flock: Vec<_> = self.members.iter().copied().zip(kbps.iter().copied()).collect();
+                flock.sort_unstable();
+                flock
+            },
             me: self.net.me(),
             delta: Arc::clone(&self.vectors.mine),
             feedback: Arc::default(),
@@ -224,13 +229,8 @@ impl Flock {
         update::decode(codec, &update, out)?;
         let largest = mean.iter().fold(0f32, |m, x| m.max(x.abs()));
         let apart = out.iter().zip(&*mean).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
-        answer(&Answer::Reduced {
-            seconds,
-            cpu,
-            digest,
-            error: f64::from(apart / largest),
-            encoded: update.len(),
-            held,
-        })
+        let (error, encoded) = (f64::from(apart / largest), update.len());
+        let upload_kbps = self.net.end_uplink_round();
+        answer(&Answer::Reduced { seconds, cpu, digest, error, encoded, held, upload_kbps })
     }
 }

@@ -165,6 +165,12 @@ impl NetHandle {
         self.traffic.counters()
     }
 
+    /// Ends a round of measuring: what the uplink can do in kbit/s, by the fastest of the last rounds; 0 while it has held
+    /// back nothing.
+    pub fn end_uplink_round(&self) -> u32 {
+        self.traffic.uplink().end_round()
+    }
+
     /// Writes what is queued to the peers, closes all connections and ends the swarm's task. Returns within seconds.
     pub async fn shutdown(&self) {
         let (reply, done) = oneshot::channel();

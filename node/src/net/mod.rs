@@ -24,6 +24,7 @@ mod peers_test;
 mod session;
 mod sessions;
 mod traffic;
+mod uplink;
 
 pub use bulk::BulkStream;
 pub use event::{NetEvent, ROUND_TRIP_EVERY};

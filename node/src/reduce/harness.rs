@@ -150,7 +150,7 @@ pub struct Flock {
     pub feedback: Vec<Arc<Feedback>>,
     pub parts: Vec<Arc<Parts>>,
     /// Whom the record before expects.
-    pub expected: Vec<NodeId>,
+    pub expected: Vec<(NodeId, u32)>,
     pub routers: Arc<BTreeMap<NodeId, BulkRouter>>,
     pub room: usize,
     /// Name of the set, and number of the record.
@@ -171,7 +171,7 @@ impl Flock {
             members: (0..n).map(member).collect(),
             feedback: (0..n).map(|_| Arc::default()).collect(),
             parts: (0..n).map(|_| Arc::default()).collect(),
-            expected: (0..n).map(id).collect(),
+            expected: (0..n).map(|n| (id(n), 0)).collect(),
             deltas: (0..n).map(|i| Arc::new((0..elements).map(|e| value(i, e)).collect())).collect(),
             routers: Arc::new(routers),
             room,
@@ -217,9 +217,8 @@ impl Flock {
 
     /// Who owns what among the members.
     pub fn owners(&self) -> Owners {
-        let flock: Vec<_> = self.expected.iter().map(|id| (*id, 0)).collect();
         let members: Vec<_> = self.members.iter().map(|member| member.member).collect();
-        Owners::among(&flock, &members, update::chunks(self.deltas[0].len()))
+        Owners::among(&self.expected, &members, update::chunks(self.deltas[0].len()))
     }
 
     pub fn start(

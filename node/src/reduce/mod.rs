@@ -54,9 +54,9 @@ pub struct ReduceJob {
     pub codec: Codec,
     /// All contributors, in ring order.
     pub members: Vec<Contribution>,
-    /// Whom the head expects, by ascending id: among them owners are dealt their chunks, so that a death moves only the
-    /// dead one's.
-    pub flock: Vec<NodeId>,
+    /// Whom the head expects, by ascending id, with their upload bandwidths in kbit/s (0 = not known): among them owners
+    /// are dealt their chunks, so that a death moves only the dead one's.
+    pub flock: Vec<(NodeId, u32)>,
     pub me: NodeId,
     /// My pseudo-gradient, not weighted: one f32 for each parameter of the model, or of the fragment whose turn it is.
     pub delta: Arc<Vec<f32>>,

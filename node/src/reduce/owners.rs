@@ -96,11 +96,8 @@ impl Context {
         let me = me.ok_or(ReduceError::Members("this node is not a member"))?;
         let elements = job.delta.len();
         let chunks = update::chunks(elements);
-        // No record tells what a member's link can do by itself: what the last reduction sent in its time depends on
-        // the slowest of all.
-        let flock: Vec<_> = job.flock.iter().map(|member| (*member, 0)).collect();
         let ids: Vec<_> = by_id.iter().map(|member| member.member).collect();
-        let owners = Owners::among(&flock, &ids, chunks);
+        let owners = Owners::among(&job.flock, &ids, chunks);
         let total = by_id.iter().map(|member| member.tokens).fold(0, u64::saturating_add);
         let weights: Vec<f32> = by_id.iter().map(|member| update::weight(member.tokens, total)).collect();
         let owned = owners.chunks(me).to_vec();

@@ -177,7 +177,7 @@ impl Driver {
             seconds: trained.seconds,
         });
         (self.delta, self.mixed) = (Some((trained.payload, trained.delta)), None);
-        let (upload_kbps, reduce_us) = self.gauges.last_reduction();
+        let (upload_kbps, reduce_us) = (self.net.end_uplink_round(), self.gauges.last_reduction_us());
         let norm_bits = trained.norm.to_bits();
         let measured = Measured { step_us: trained.step_us, upload_kbps, reduce_us, norm_bits };
         let gathering = self.gauges.gathering();
@@ -199,7 +199,7 @@ impl Driver {
         Ok(())
     }
 
-    fn reduce(&mut self, key: AttemptKey, members: Vec<Contribution>, flock: Vec<NodeId>, codec: Codec) {
+    fn reduce(&mut self, key: AttemptKey, members: Vec<Contribution>, flock: Vec<(NodeId, u32)>, codec: Codec) {
         let mine = members.iter().find(|member| member.member == self.me).map(|member| member.payload);
         let mut held = self.delta.iter().chain(&self.mixed).cloned();
         let Some((_, delta)) = held.find(|(payload, _)| Some(*payload) == mine) else {
@@ -211,7 +211,7 @@ impl Driver {
         let round = self.state.head().record.round.saturating_add(1);
         let (feedback, parts) = (self.feedback.of_round(round), Arc::clone(&self.parts));
         let job = ReduceJob { run: self.run, key, codec, members, flock, me: self.me, delta, feedback, parts };
-        self.gauges.reduce_started(self.net.counters().total.bulk.sent);
+        self.gauges.reduce_started();
         let links = NetLinks::new(self.net.clone(), self.router.clone());
         self.reduction = Some(Reduction::start(self.spec.sync.engine, job, links, self.results.clone()));
     }
@@ -226,7 +226,7 @@ impl Driver {
             Ok(update) => {
                 let digest = update.digest;
                 reduction.update = Some(update);
-                self.gauges.reduced(self.net.counters().total.bulk.sent);
+                self.gauges.reduced();
                 self.feed(Input::Reduced { key, update: digest }).await
             }
             Err(error) => {

@@ -72,6 +72,7 @@ pub fn genesis() -> Link {
         absent: 0,
         expected: true,
         lease: Span { start: LEASE * n as u64, count: LEASE },
+        upload_kbps: 0,
     };
     record.next.members = signers.iter().enumerate().map(member).collect();
     record.cursor = LEASE * 3;

@@ -24,10 +24,8 @@ pub struct Gauges {
     idle: Duration,
     /// When the last of the contributions to the round's first attempt was made, as far as this node can tell.
     gathered_at: Option<Instant>,
-    /// When, and how many bytes of reductions had been sent by then.
-    reduce_started: Option<(Instant, u64)>,
+    reduce_started: Option<Instant>,
     reduce_seconds: f64,
-    upload_kbps: u32,
     tokens_per_second: f64,
     pub loss: Option<f64>,
     pub validation: Option<f64>,
@@ -44,7 +42,6 @@ impl Gauges {
             gathered_at: None,
             reduce_started: None,
             reduce_seconds: 0.0,
-            upload_kbps: 0,
             tokens_per_second: 0.0,
             loss: None,
             validation: None,
@@ -105,20 +102,18 @@ impl Gauges {
         metrics::gauge!("starling_validation_nats_per_byte").set(nats_per_byte);
     }
 
-    pub fn reduce_started(&mut self, sent: u64) {
-        self.reduce_started = Some((Instant::now(), sent));
+    pub fn reduce_started(&mut self) {
+        self.reduce_started = Some(Instant::now());
     }
 
-    pub fn reduced(&mut self, sent: u64) {
-        let Some((at, before)) = self.reduce_started.take() else { return };
+    pub fn reduced(&mut self) {
+        let Some(at) = self.reduce_started.take() else { return };
         self.reduce_seconds = at.elapsed().as_secs_f64();
-        let kbit = sent.saturating_sub(before) as f64 * 8.0 / 1000.0;
-        self.upload_kbps = (kbit / self.reduce_seconds.max(1e-6)).min(f64::from(u32::MAX)) as u32;
     }
 
-    /// What the last reduction sent, in kbit/s, and the microseconds that it took; zeros before the first.
-    pub fn last_reduction(&self) -> (u32, u32) {
-        (self.upload_kbps, (self.reduce_seconds * 1e6).min(f64::from(u32::MAX)) as u32)
+    /// The microseconds that the last reduction took; 0 before the first.
+    pub fn last_reduction_us(&self) -> u32 {
+        (self.reduce_seconds * 1e6).min(f64::from(u32::MAX)) as u32
     }
 
     pub fn committed(&mut self, now: Instant) -> RoundTiming {

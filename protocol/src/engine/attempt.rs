@@ -81,7 +81,7 @@ impl Engine {
         let reduce = Output::Reduce {
             key,
             members: in_ring.iter().filter_map(|id| by_id.get(id)).map(contribution).collect(),
-            flock: succession::expected(&head.record),
+            flock: succession::uplinks(&head.record),
             codec: head.record.next.codec,
         };
         let notice = Notice::AttemptStarted { round: round.number, attempt: number, members: members.clone() };

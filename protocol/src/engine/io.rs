@@ -164,8 +164,9 @@ pub enum Output {
     /// The difference of this lineage is of no use any more: somebody has merged it.
     DropDifference { lineage: Digest },
     /// Average these contributions. Members are in ring order; mine is the one made for this round. `flock` are those
-    /// whom the head expects, by ascending id, whether they are in the attempt or not.
-    Reduce { key: AttemptKey, members: Vec<Contribution>, flock: Vec<NodeId>, codec: Codec },
+    /// whom the head expects, by ascending id, whether they are in the attempt or not, and what their uplinks can do in
+    /// kbit/s, 0 if that is not known.
+    Reduce { key: AttemptKey, members: Vec<Contribution>, flock: Vec<(NodeId, u32)>, codec: Codec },
     /// Drop everything of this attempt: streams, partial sums, speculative state. My contribution stays until a
     /// COMMIT takes it in or a later one is made; persisted candidates and their updates stay until the head moves.
     Abandon { key: AttemptKey },

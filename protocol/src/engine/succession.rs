@@ -38,7 +38,13 @@ pub fn admitted_max(voters: usize) -> usize {
 
 /// Whom attempt 0 of the record after `parent` waits for, by ascending id.
 pub fn expected(parent: &Record) -> Vec<NodeId> {
-    parent.next.members.iter().filter(|member| member.expected).map(|member| member.id).collect()
+    uplinks(parent).into_iter().map(|(id, _)| id).collect()
+}
+
+/// The same with their upload bandwidths in kbit/s, 0 if not known: by these, owners of chunks are chosen.
+pub fn uplinks(parent: &Record) -> Vec<(NodeId, u32)> {
+    let expected = parent.next.members.iter().filter(|member| member.expected);
+    expected.map(|member| (member.id, member.upload_kbps)).collect()
 }
 
 /// The first record of a lineage; its only member is the founder, given with its incarnation. None if a lease does
@@ -48,7 +54,7 @@ pub fn genesis(run: Digest, spec: &RunSpec, founder: (NodeId, u64), nonce: u64, 
     let mut pool = Pool::new(0, &[]);
     let lease = pool.take(spec.inner.steps, unit(spec))?;
     let (cursor, free) = pool.into_parts();
-    let member = Member { id, incarnation, role: Role::Voter, absent: 0, expected: true, lease };
+    let member = Member { id, incarnation, role: Role::Voter, absent: 0, expected: true, lease, upload_kbps: 0 };
     Some(Record {
         run,
         lineage: lineage(&run, &id, nonce),
@@ -199,7 +205,8 @@ fn fork_by(parent: &Record, parent_digest: Digest, unit: u64, members: &[(NodeId
         let (_, incarnation) = members.iter().find(|(id, _)| *id == member.id)?;
         let same = member.incarnation == *incarnation;
         let role = if same { member.role } else { Role::Learner };
-        Some(Member { incarnation: *incarnation, role, ..member.clone() })
+        let upload_kbps = if same { member.upload_kbps } else { 0 };
+        Some(Member { incarnation: *incarnation, role, upload_kbps, ..member.clone() })
     };
     let gone: Vec<Member> = parent.next.members.iter().filter_map(goes).collect();
     if gone.is_empty() {

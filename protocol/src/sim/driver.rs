@@ -33,7 +33,7 @@ impl World {
                 self.schedule_own(after, node, Event::Retaken { round, base });
             }
             Output::StartOver => self.start_over(node),
-            Output::Reduce { key, members, .. } => self.reduce(node, key, members),
+            Output::Reduce { key, members, flock, .. } => self.reduce(node, key, (members, flock)),
             Output::Merge { round, base, tokens, merge } => self.mix(node, (round, base), tokens, merge),
             Output::DropDifference { lineage } => self.drop_difference(node, &lineage),
             Output::Abandon { key } => self.abandon(node, key),
@@ -159,7 +159,8 @@ impl World {
         let payload = update::contribution_digest(&vector);
         let tokens = span.count * u64::from(self.spec.model.seq_len);
         let norm_bits = trainer::norm(&vector).to_bits();
-        let measured = Measured { step_us: pace as u32, upload_kbps: 0, reduce_us: 0, norm_bits };
+        let upload_kbps = self.uplink(node, round);
+        let measured = Measured { step_us: pace as u32, upload_kbps, reduce_us: 0, norm_bits };
         let offer = Offer { payload, vector, span, tokens, base: training.base, left_out: false };
         self.observe(&Observed::Trained { node, base: training.base, offer: &offer });
         self.process(node, |process| {
@@ -172,7 +173,19 @@ impl World {
         self.feed(node, Input::Trained { round, base, samples, tokens, steps: done, loss_q16, payload, measured });
     }
 
-    fn reduce(&mut self, node: usize, key: AttemptKey, contributions: Vec<Contribution>) {
+    /// What a node says of its uplink in a round: nothing at first, then about the same for some rounds, then another value.
+    fn uplink(&self, node: usize, round: u64) -> u32 {
+        let own = self.nodes[node].step / 7;
+        let changed = [0, own, own + own / 9, own - own / 9, 3 * own, 3 * own + own / 2];
+        changed[(round + own) as usize % changed.len()] as u32
+    }
+
+    fn reduce(
+        &mut self,
+        node: usize,
+        key: AttemptKey,
+        (contributions, flock): (Vec<Contribution>, Vec<(NodeId, u32)>),
+    ) {
         let offer = self.nodes[node].process.as_ref().and_then(|process| process.offer.clone());
         let own = contributions.iter().find(|c| c.member == self.nodes[node].id).map(|c| c.payload);
         let mixed = self.nodes[node].process.as_ref().and_then(|process| process.mixed.as_ref());
@@ -191,7 +204,7 @@ impl World {
             self.marks.hit("set decided by vote");
         }
         self.process(node, |process| process.reducing = Some(key));
-        match self.reductions.join(key, (node, vector), (members.clone(), contributions), codec) {
+        match self.reductions.join(key, (node, vector), (members.clone(), contributions, flock), codec) {
             Err(why) => self.violate("S10 attempt isolation", why),
             Ok(true) => self.run_reduction(key, &members),
             Ok(false) => {}

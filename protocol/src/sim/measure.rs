@@ -254,7 +254,7 @@ fn flock(world: &World, state_root: Digest) -> Option<Record> {
     let member = |(place, id): (usize, NodeId)| {
         let role = if place < VOTERS_MAX { Role::Voter } else { Role::Learner };
         let lease = Span { start: place as u64 * count, count };
-        Member { id, incarnation: INCARNATION, role, absent: 0, expected: true, lease }
+        Member { id, incarnation: INCARNATION, role, absent: 0, expected: true, lease, upload_kbps: 0 }
     };
     record.cursor = ids.len() as u64 * count;
     record.next.members = ids.into_iter().enumerate().map(member).collect();

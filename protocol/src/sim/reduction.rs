@@ -2,10 +2,9 @@
 //! any stage for some of the members only.
 
 use super::trainer;
-use crate::Digest;
 use crate::engine::io::{AttemptKey, Contribution};
 use crate::run::Codec;
-use crate::update;
+use crate::{Digest, NodeId, update};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -14,6 +13,8 @@ use std::rc::Rc;
 pub struct Group {
     /// In ring order.
     pub contributions: Vec<Contribution>,
+    /// Whom the head expects, and their uplinks: by them, all deal the chunks to the same owners.
+    flock: Vec<(NodeId, u32)>,
     pub members: Vec<usize>,
     vectors: BTreeMap<usize, Rc<Vec<f32>>>,
     pub joined: BTreeSet<usize>,
@@ -37,11 +38,12 @@ impl Reductions {
         &mut self,
         key: AttemptKey,
         (node, vector): (usize, Rc<Vec<f32>>),
-        (members, contributions): (Vec<usize>, Vec<Contribution>),
+        (members, contributions, flock): (Vec<usize>, Vec<Contribution>, Vec<(NodeId, u32)>),
         codec: Codec,
     ) -> Result<bool, String> {
         let fresh = || Group {
             contributions: contributions.clone(),
+            flock: flock.clone(),
             members,
             vectors: BTreeMap::new(),
             joined: BTreeSet::new(),
@@ -53,6 +55,9 @@ impl Reductions {
         let group = self.0.entry(key).or_insert_with(fresh);
         if group.contributions != contributions {
             return Err(format!("one attempt {key:?}, two lists of contributions"));
+        }
+        if group.flock != flock {
+            return Err(format!("one attempt {key:?}, two maps of owners: {:?}, {flock:?}", group.flock));
         }
         group.joined.insert(node);
         group.vectors.insert(node, vector);

@@ -65,8 +65,9 @@ impl Owners {
         Self { owned, owner }
     }
 
-    /// Deals `chunks` in contiguous segments to members whose upload bandwidths are `kbps`, so that the slowest is done as early as possible;
-    /// to all alike if one of them is 0, which is not measured.
+    /// Deals `chunks` in contiguous segments to members whose upload bandwidths are `kbps`, so that the slowest is done as
+    /// early as possible. One of 0 is not known, and counts as the median of the known ones; if none is known, all own
+    /// alike.
     ///
     /// With S the encoded size, member i sends its contribution and, as an owner of the share f of all chunks, each sum to
     /// M - 2 more than it saves: `S (1 + (M - 2) f) / B` takes it so long. The least of the largest is reached where all
@@ -111,7 +112,9 @@ fn rendezvous(member: &NodeId, chunk: usize) -> u64 {
 fn shares(kbps: &[u32]) -> Vec<f64> {
     let members = kbps.len();
     let mut shares = vec![0.0; members];
-    if kbps.contains(&0) || members < 2 {
+    let known = median(kbps);
+    let kbps: Vec<u32> = kbps.iter().map(|b| if *b == 0 { known } else { *b }).collect();
+    if known == 0 || members < 2 {
         shares.fill(1.0 / members.max(1) as f64);
         return shares;
     }
@@ -127,6 +130,13 @@ fn shares(kbps: &[u32]) -> Vec<f64> {
         shares[place] = share;
     }
     shares
+}
+
+/// The middle one of those that are not 0, of an even number the smaller; 0 if there is none.
+pub(crate) fn median(kbps: &[u32]) -> u32 {
+    let mut known: Vec<u32> = kbps.iter().copied().filter(|b| *b > 0).collect();
+    known.sort_unstable();
+    known.get(known.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
 /// The closed form of `algorithms.md` §4.3, for three and more bandwidths from the fastest to the slowest.

@@ -110,8 +110,9 @@ fn unmeasured_members_own_alike() {
         }
     }
     assert_eq!(Owners::new(&[], 0).owner(0), None);
-    // One that is not measured makes all of them equal: its share would be a guess.
-    assert_eq!(Owners::new(&[1000, 0, 10], 30), Owners::new(&[0; 3], 30));
+    // Unknown ones count as the median of the known, of an even number the smaller.
+    assert_eq!(Owners::new(&[1000, 0, 10], 30), Owners::new(&[1000, 10, 10], 30));
+    assert_eq!(Owners::new(&[1000, 0, 10, 400, 0], 30), Owners::new(&[1000, 400, 10, 400, 400], 30));
 }
 
 #[test]

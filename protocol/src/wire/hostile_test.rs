@@ -157,7 +157,7 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     let grants = merged + 8 + 32;
     let revoked = grants + 8 + 36;
     let members = revoked + 8 + 32 + 8 + 12;
-    assert_eq!(record.len(), members + 8 + 2 * 59, "the places follow the record's layout");
+    assert_eq!(record.len(), members + 8 + 2 * 63, "the places follow the record's layout");
     let lists = vec![contributors, free, merged, grants, revoked, members];
     let spec = encode_spec(&sample::spec());
     let (allow, table) = (spec.len() - 16 - 8, spec.len() - 16 - 8 - 17 - 16 - 2 * 12 - 8);

@@ -73,7 +73,7 @@ pub fn measured() -> Measured {
 
 pub fn member(fill: u8, start: u64) -> Member {
     let lease = Span { start, count: 240 };
-    Member { id: node(fill), incarnation: 7, role: Role::Voter, absent: 0, expected: true, lease }
+    Member { id: node(fill), incarnation: 7, role: Role::Voter, absent: 0, expected: true, lease, upload_kbps: 16_000 }
 }
 
 pub fn record() -> Record {

@@ -94,7 +94,7 @@ pub fn spec() -> RunSpec {
 pub fn genesis(spec: &RunSpec, members: &[(u8, Role)]) -> Record {
     let member = |(place, (n, role)): (usize, &(u8, Role))| {
         let lease = Span { start: place as u64 * LEASE, count: LEASE };
-        Member { id: id(*n), incarnation: INCARNATION, role: *role, absent: 0, expected: true, lease }
+        Member { id: id(*n), incarnation: INCARNATION, role: *role, absent: 0, expected: true, lease, upload_kbps: 0 }
     };
     let members: Vec<Member> = members.iter().enumerate().map(member).collect();
     let cursor = members.len() as u64 * LEASE;

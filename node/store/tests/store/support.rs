@@ -284,7 +284,7 @@ fn root(state: &State) -> Digest {
 fn next_round(round: u64) -> NextRound {
     let lease = Span { start: 240 * round, count: 240 };
     let id = NodeId([7; 32]);
-    let member = Member { id, incarnation: 1, role: Role::Voter, absent: 0, expected: true, lease };
+    let member = Member { id, incarnation: 1, role: Role::Voter, absent: 0, expected: true, lease, upload_kbps: 0 };
     // What merges may weigh: the tokens of the round before.
     let merge_tokens = if round == 0 { 0 } else { 1000 };
     let members = vec![member];

@@ -461,3 +461,6 @@ fn a_large_flock_has_few_voters_and_a_limit() {
     assert_eq!(changed.voters().count(), VOTERS_MAX, "others take the vacant seats");
     assert!(changed.voters().all(|voter| record.member(&voter.id).is_some_and(|m| m.role == Role::Learner)));
 }
+
+#[path = "uplink_test.rs"]
+mod uplink;

@@ -12,6 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// COMMITs in a row that a member may be left out of; with the last of them it is removed.
 const ABSENT_MAX: u8 = 2;
 
+/// A seat's upload bandwidth follows what is measured when it is off by more than one such part of itself: owners of chunks,
+/// and what they have left of sums, do not move because of less.
+const UPLINK_STEPS: u64 = 4;
+
 /// A member of the next round before leases are given out.
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
@@ -89,11 +93,22 @@ impl<'a> Turnover<'a> {
         if !seats.values().any(|seat| seat.member.expected) {
             seats.values_mut().for_each(|seat| seat.member.expected = true);
         }
+        seats.values_mut().for_each(|seat| self.measure(&mut seat.member));
         (seats.into_values().collect(), grants)
     }
 
     pub fn into_revoked(self) -> Vec<Digest> {
         self.revoked
+    }
+
+    /// Takes over what a member says of its uplink, if that is news.
+    fn measure(&self, member: &mut Member) {
+        let same = self.parent.member(&member.id).is_some_and(|before| before.incarnation == member.incarnation);
+        let Some(ready) = self.contributions.get(&member.id).filter(|_| same) else { return };
+        let (known, said) = (member.upload_kbps, ready.measured.upload_kbps);
+        if said != 0 && u64::from(known.abs_diff(said)) * UPLINK_STEPS > u64::from(known) {
+            member.upload_kbps = said;
+        }
     }
 
     /// What becomes of a member; None if it is removed.
@@ -195,7 +210,7 @@ impl<'a> Turnover<'a> {
 fn learner(id: NodeId, incarnation: u64) -> Seat {
     let lease = Span::default();
     let role = if planted!(Plant::JoinAsVoter) { Role::Voter } else { Role::Learner };
-    Seat { member: Member { id, incarnation, role, absent: 0, expected: true, lease }, fresh: true }
+    Seat { member: Member { id, incarnation, role, absent: 0, expected: true, lease, upload_kbps: 0 }, fresh: true }
 }
 
 /// Counts one more use of a ticket; false when that cannot be counted.
