@@ -15,6 +15,8 @@ pub const SET_BYTES_MAX: usize = MEMBERS_MAX / 8;
 pub const STATEMENTS_MAX: usize = 2;
 /// Peers whose round-trip time one READY tells.
 pub const RTTS_MAX: usize = 64;
+/// Members of which a record tells the order in the reduction's ring.
+pub const TOUR_MAX: usize = 64;
 /// Bytes of a signed READY: 512 and 4 for each measured peer.
 pub const READY_BYTES_MAX: usize = 512 + 4 * RTTS_MAX;
 /// Bytes of an encoded candidate: its record and the READYs that it follows from.
@@ -68,7 +70,7 @@ pub const STATE_CHUNK_BYTES: usize = 1 << 20;
 
 const _: () = {
     // The largest record: fixed fields, then a full flock of contributors and members.
-    let lists = FREE_SPANS_MAX * 16 + MERGED_MAX * 32 + GRANTS_MAX * (36 + 32);
+    let lists = FREE_SPANS_MAX * 16 + TOUR_MAX * 2 + MERGED_MAX * 32 + GRANTS_MAX * (36 + 32);
     assert!(1024 + lists + MEMBERS_MAX * (112 + 63) <= RECORD_BYTES_MAX);
     // The largest control messages: a run specification, and a certificate; evidence is smaller.
     assert!(256 + RUN_SPEC_BYTES_MAX <= CONTROL_BYTES_MAX);

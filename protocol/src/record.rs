@@ -1,12 +1,12 @@
 //! The hash-chained records that rounds end in (`protocol.md` §6).
 
 use crate::difference::Limits;
-use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX};
+use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX, TOUR_MAX};
 use crate::plant::{Plant, planted};
 use crate::run::Codec;
 use crate::wire::number::numbered;
 use crate::wire::{self, ShapeError, bounded};
-use crate::{Digest, NodeId};
+use crate::{Digest, NodeId, ring};
 use serde::{Deserialize, Serialize};
 
 mod shape;
@@ -120,6 +120,9 @@ pub struct NextRound {
     /// By ascending member id.
     #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
     pub members: Vec<Member>,
+    /// Places in `members` in the order of the reduction's ring, each once; empty if nothing is known that tells a good one.
+    #[serde(deserialize_with = "bounded::list::<_, _, TOUR_MAX>")]
+    pub ring: Vec<u16>,
 }
 
 /// What a member may do. The numbers are on the wire.
@@ -236,6 +239,19 @@ impl Record {
     /// Place of a member in the list: its bit in a set of members.
     pub fn member_index(&self, id: &NodeId) -> Option<usize> {
         self.next.members.binary_search_by(|member| member.id.cmp(id)).ok()
+    }
+
+    /// Members in the order of the ring of a reduction after this record, whose digest is `own`: as it lists them, and behind
+    /// them, in ring order, those that it does not.
+    pub fn ring_of(&self, own: &Digest, members: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
+        let listed = |id: &NodeId| {
+            let place = u16::try_from(self.member_index(id)?).ok()?;
+            self.next.ring.iter().position(|other| *other == place)
+        };
+        let mut order = ring::order(own, members);
+        // A stable sort: those that are not listed stay in their order.
+        order.sort_by_cached_key(|id| listed(id).unwrap_or(usize::MAX));
+        order
     }
 
     /// The lease of a member of the next round.

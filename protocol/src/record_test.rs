@@ -1,5 +1,5 @@
 use super::*;
-use crate::limits::VOTERS_MAX;
+use crate::limits::{TOUR_MAX, VOTERS_MAX};
 use crate::wire::sample::{digest, member, node, record};
 use crate::wire::{decode_record, encode_record, record_digest};
 use proptest::prelude::*;
@@ -108,6 +108,9 @@ fn members_and_leases_are_checked() {
             ("no steps", &|r| r.next.inner_steps = 0),
             ("endless steps", &|r| r.next.inner_steps = INNER_STEPS_MAX + 1),
             ("no members", &|r| r.next.members.clear()),
+            ("a ring with somebody twice", &|r| r.next.ring = vec![1, 1]),
+            ("a ring with a stranger", &|r| r.next.ring = vec![0, 2]),
+            ("too long a ring", &|r| r.next.ring = (0..=TOUR_MAX as u16).collect()),
             ("members out of order", &|r| r.next.members.reverse()),
             ("a member twice", &|r| r.next.members[1].id = node(0x10)),
             ("no voter", &|r| r.next.members[0].role = Role::Learner),
@@ -319,7 +322,8 @@ proptest! {
         let (cursor, free) = pool.into_parts();
         let contributors: Vec<_> = ids[..1 + cut.index(ids.len())].iter().map(contributor).collect();
         let tokens = tokens * contributors.len() as u64;
-        let next = NextRound { members, ..record().next };
+        let ring = (0..ids.len() as u16).rev().collect();
+        let next = NextRound { members, ring, ..record().next };
         let record = Record { contributors, tokens, cursor, free, next, ..record() };
         let encoded = encode_record(&record);
         prop_assert_eq!(record_digest(&encoded), record.digest());

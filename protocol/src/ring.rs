@@ -11,8 +11,11 @@
 use crate::{Digest, NodeId};
 use std::ops::Range;
 
+pub mod tour;
+
 /// Members in ring order: by ascending digest of the parent record and the member's id. Deals positions anew each
-/// round, so that no pair of slow neighbours stays together.
+/// round, so that no pair of slow neighbours stays together. The ring of a reduction goes by round-trip times, if its head
+/// tells any: [`crate::record::Record::ring_of`].
 pub fn order(parent: &Digest, members: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
     let place = |id: NodeId| (Digest::of("starling ring v1", &[&parent.0, &id.0]), id);
     let mut places: Vec<_> = members.into_iter().map(place).collect();

@@ -7,8 +7,9 @@ use starling_benches::way::Way;
 use starling_node::net::BulkStream;
 use starling_node::reduce::{BulkLinks, BulkRouter, OwnersReducer, ReduceEngine, ReduceJob, RingReducer, RouterError};
 use starling_protocol::engine::io::{AttemptKey, Contribution};
+use starling_protocol::ring::tour::{self, Costs};
 use starling_protocol::run::EngineKind;
-use starling_protocol::{Digest, NodeId};
+use starling_protocol::{Digest, NodeId, ring};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -26,7 +27,25 @@ const PIECES: usize = 1 << 14;
 struct Late {
     me: NodeId,
     routers: Arc<BTreeMap<NodeId, BulkRouter>>,
-    by: Duration,
+    map: Map,
+}
+
+/// How far members are from each other: those of one site a little, others `across`.
+#[derive(Clone, Copy)]
+pub struct Map {
+    pub across: Duration,
+    /// Sites among which members are dealt in turn; with one, all are `across` from each other.
+    pub sites: usize,
+}
+
+/// One way inside of a site.
+const INSIDE: Duration = Duration::from_millis(1);
+
+impl Map {
+    fn between(&self, a: NodeId, b: NodeId) -> Duration {
+        let site = |id: NodeId| usize::from(id.0[0]) % self.sites;
+        if self.sites > 1 && site(a) == site(b) { INSIDE } else { self.across }
+    }
 }
 
 impl BulkLinks for Late {
@@ -34,8 +53,9 @@ impl BulkLinks for Late {
         let (near, far) = tokio::io::duplex(PIECE_BYTES);
         let (relayed, out) = tokio::io::duplex(PIECE_BYTES);
         let ((far_read, far_write), (relayed_read, relayed_write)) = (tokio::io::split(far), tokio::io::split(relayed));
-        tokio::spawn(carry(far_read, relayed_write, self.by));
-        tokio::spawn(carry(relayed_read, far_write, self.by));
+        let by = self.map.between(self.me, to);
+        tokio::spawn(carry(far_read, relayed_write, by));
+        tokio::spawn(carry(relayed_read, far_write, by));
         match self.routers.get(&to) {
             Some(router) => router.route(self.me, BulkStream::new(out)),
             None => return Box::pin(async { Err(io::ErrorKind::NotConnected.into()) }),
@@ -84,17 +104,17 @@ async fn carry(mut from: ReadHalf<DuplexStream>, mut to: WriteHalf<DuplexStream>
     tokio::join!(read, write);
 }
 
-/// A flock of `nodes` that are `by` away from each other.
+/// A flock of `nodes` that are some way from each other.
 pub struct Flock {
     members: Vec<Contribution>,
     deltas: Vec<Arc<Vec<f32>>>,
     routers: Arc<BTreeMap<NodeId, BulkRouter>>,
-    by: Duration,
+    map: Map,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Flock {
-    pub fn new(nodes: usize, elements: usize, by: Duration) -> Result<Self> {
+    pub fn new(nodes: usize, elements: usize, map: Map) -> Result<Self> {
         let id = |index: usize| NodeId([index as u8 + 1; 32]);
         ensure!(nodes < 255, "--delay is for fewer than 255 nodes, not {nodes}");
         let run = Digest::default();
@@ -104,16 +124,34 @@ impl Flock {
                 .collect(),
             deltas: (0..nodes).map(|n| Arc::new(offered(n, elements))).collect(),
             routers: Arc::new((0..nodes).map(|n| (id(n), BulkRouter::new(run))).collect()),
-            by,
+            map,
             runtime: tokio::runtime::Builder::new_multi_thread().enable_all().build()?,
         })
     }
 
+    /// Members in the order of the ring: drawn for the turn, as rings are of which nothing is known, or a good one.
+    fn order(&self, turn: u32, toured: bool) -> Vec<Contribution> {
+        let drawn = ring::order(&Digest::of("starling bench ring", &[&turn.to_le_bytes()]), self.ids());
+        let micros = |a: usize, b: usize| self.map.between(drawn[a], drawn[b]).as_micros() as u32;
+        let best = if toured {
+            tour::best(&Costs::new(drawn.len(), micros), &Digest::default())
+        } else {
+            (0..drawn.len()).collect()
+        };
+        let contribution = |place: &usize| self.members.iter().find(|member| member.member == drawn[*place]);
+        best.iter().filter_map(contribution).cloned().collect()
+    }
+
+    fn ids(&self) -> impl Iterator<Item = NodeId> {
+        self.members.iter().map(|member| member.member)
+    }
+
     /// Seconds of one reduction, and the bytes of its update.
-    pub fn reduce(&self, turn: u32, way: Way) -> Result<(f64, usize)> {
+    pub fn reduce(&self, turn: u32, way: Way, toured: bool) -> Result<(f64, usize)> {
+        let members = self.order(turn, toured);
         let start = Instant::now();
         let one = |(contribution, delta): (&Contribution, &Arc<Vec<f32>>)| {
-            let links = Late { me: contribution.member, routers: Arc::clone(&self.routers), by: self.by };
+            let links = Late { me: contribution.member, routers: Arc::clone(&self.routers), map: self.map };
             let engine: Box<dyn ReduceEngine> = match way.engine {
                 EngineKind::Ring => Box::new(RingReducer::new(links)),
                 EngineKind::Owners => Box::new(OwnersReducer::new(links)),
@@ -127,8 +165,8 @@ impl Flock {
                     set: Digest::default(),
                 },
                 codec: way.codec,
-                members: self.members.clone(),
-                flock: self.members.iter().map(|member| (member.member, 0)).collect(),
+                members: members.clone(),
+                flock: self.ids().map(|id| (id, 0)).collect(),
                 me: contribution.member,
                 delta: Arc::clone(delta),
                 feedback: Arc::default(),
@@ -145,12 +183,13 @@ impl Flock {
         Ok((seconds, updates.first().context("no members")?.len()))
     }
 
-    /// Seconds that bytes spend on their way when nothing else takes time: 2 (n - 1) hops of a ring, two of owners.
+    /// Seconds that bytes spend on their way when nothing else takes time and all hops are long: 2 (n - 1) hops of a ring,
+    /// two of owners.
     pub fn floor(&self, way: Way) -> f64 {
         let hops = match way.engine {
             EngineKind::Ring => 2 * (self.members.len() - 1),
             EngineKind::Owners => 2,
         };
-        hops as f64 * self.by.as_secs_f64()
+        hops as f64 * self.map.across.as_secs_f64()
     }
 }

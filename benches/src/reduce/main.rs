@@ -52,6 +52,10 @@ struct Arguments {
     /// All members in this process, so many milliseconds away from each other, without encryption and rivals.
     #[arg(long, conflicts_with = "rate")]
     delay: Option<u64>,
+    /// With --delay: members are dealt in turn to so many sites, inside of which they are 1 ms from each other; rings that
+    /// know of it then take turns with such that do not.
+    #[arg(long, default_value_t = 1, requires = "delay")]
+    sites: usize,
     /// KiB of f32 instead of --mib, for small rounds.
     #[arg(long)]
     kib: Option<usize>,
@@ -143,15 +147,18 @@ struct Turn {
 }
 
 enum Kind {
-    /// With chunks dealt by the links' rates, or to all alike.
-    Starling(Way, Dealt),
+    Starling(Way, Known),
     Rival(Rival, rivals::Flock),
 }
 
+/// What is known of the links.
 #[derive(Clone, Copy, PartialEq)]
-enum Dealt {
-    Alike,
-    ByRate,
+enum Known {
+    Nothing,
+    /// Owners are dealt their chunks by the links' rates.
+    Rates,
+    /// The ring goes by how far members are from each other.
+    Trips,
 }
 
 impl Contestant {
@@ -166,11 +173,11 @@ impl Case<'_> {
         let mut workers = self.meet(&places)?;
         let ways = Way::all(&self.arguments.engine, &self.arguments.codec)?;
         let differ = self.rates.windows(2).any(|pair| pair[0] != pair[1]);
-        let dealt = |way: Way| {
-            let by_rate = (differ && way.engine == EngineKind::Owners).then_some(Dealt::ByRate);
-            [Some(Dealt::Alike), by_rate].into_iter().flatten().map(move |dealt| Kind::Starling(way, dealt))
+        let known = |way: Way| {
+            let by_rate = (differ && way.engine == EngineKind::Owners).then_some(Known::Rates);
+            [Some(Known::Nothing), by_rate].into_iter().flatten().map(move |known| Kind::Starling(way, known))
         };
-        let mut contestants: Vec<_> = ways.into_iter().flat_map(dealt).collect();
+        let mut contestants: Vec<_> = ways.into_iter().flat_map(known).collect();
         if !self.arguments.no_rivals {
             contestants.extend(self.rivals(&places));
         }
@@ -179,9 +186,9 @@ impl Case<'_> {
         for turn in 0..=self.arguments.turns {
             for contestant in &mut contestants {
                 let done = match &mut contestant.kind {
-                    Kind::Starling(way, dealt) => {
+                    Kind::Starling(way, known) => {
                         number += 1;
-                        self.reduce(&mut workers, number, *way, *dealt)?
+                        self.reduce(&mut workers, number, *way, *known)?
                     }
                     Kind::Rival(rival, flock) => {
                         let encoded = self.elements * rival.value_bytes();
@@ -200,21 +207,27 @@ impl Case<'_> {
         contestants.iter().try_for_each(|contestant| self.report(contestant))
     }
 
-    fn run_delayed(&self, delay: Duration) -> Result<()> {
-        let flock = delayed::Flock::new(self.nodes, self.elements, delay)?;
+    fn run_delayed(&self, across: Duration) -> Result<()> {
+        let sites = self.arguments.sites.max(1);
+        let flock = delayed::Flock::new(self.nodes, self.elements, delayed::Map { across, sites })?;
         let mut number = 0;
         for way in Way::all(&self.arguments.engine, &self.arguments.codec)? {
-            let floor = Some(flock.floor(way));
-            let mut contestant = Contestant::new(Kind::Starling(way, Dealt::Alike), floor);
+            let trips = (sites > 1 && way.engine == EngineKind::Ring).then_some(Known::Trips);
+            let knowing = [Some(Known::Nothing), trips].into_iter().flatten();
+            let mut contestants: Vec<_> =
+                knowing.map(|known| Contestant::new(Kind::Starling(way, known), Some(flock.floor(way)))).collect();
             for turn in 0..=self.arguments.turns {
-                number += 1;
-                let (seconds, encoded) = flock.reduce(number, way)?;
-                contestant.encoded = encoded;
-                if turn > 0 {
-                    contestant.seconds.push(seconds);
+                for contestant in &mut contestants {
+                    number += 1;
+                    let toured = matches!(contestant.kind, Kind::Starling(_, Known::Trips));
+                    let (seconds, encoded) = flock.reduce(number, way, toured)?;
+                    contestant.encoded = encoded;
+                    if turn > 0 {
+                        contestant.seconds.push(seconds);
+                    }
                 }
             }
-            self.report(&contestant)?;
+            contestants.iter().try_for_each(|contestant| self.report(contestant))?;
         }
         Ok(())
     }
@@ -255,15 +268,15 @@ impl Case<'_> {
     }
 
     /// Upload bandwidths that chunks are dealt by, in kbit/s.
-    fn kbps(&self, dealt: Dealt) -> Vec<u32> {
-        match dealt {
-            Dealt::Alike => vec![0; self.nodes],
-            Dealt::ByRate => self.rates.iter().map(|rate| rate * 1000).collect(),
+    fn kbps(&self, known: Known) -> Vec<u32> {
+        match known {
+            Known::Nothing | Known::Trips => vec![0; self.nodes],
+            Known::Rates => self.rates.iter().map(|rate| rate * 1000).collect(),
         }
     }
 
-    fn reduce(&self, workers: &mut [Process], turn: u32, way: Way, dealt: Dealt) -> Result<Turn> {
-        let (engine, codec, kbps) = (way.engine_name().into(), way.codec_name().into(), self.kbps(dealt));
+    fn reduce(&self, workers: &mut [Process], turn: u32, way: Way, known: Known) -> Result<Turn> {
+        let (engine, codec, kbps) = (way.engine_name().into(), way.codec_name().into(), self.kbps(known));
         let order = serde_json::to_string(&Order::Reduce { turn, elements: self.elements, engine, codec, kbps })?;
         workers.iter_mut().try_for_each(|worker| worker.tell(&order))?;
         let (mut turn, mut same) = (Turn::default(), None);
@@ -294,9 +307,9 @@ impl Case<'_> {
     }
 
     fn report(&self, contestant: &Contestant) -> Result<()> {
-        let (engine, codec, peer, dealt) = match &contestant.kind {
-            Kind::Starling(way, dealt) => (way.engine_name(), way.codec_name(), "starling", *dealt),
-            Kind::Rival(rival, _) => ("all-reduce", rival.codec(), rival.name(), Dealt::Alike),
+        let (engine, codec, peer, known) = match &contestant.kind {
+            Kind::Starling(way, known) => (way.engine_name(), way.codec_name(), "starling", *known),
+            Kind::Rival(rival, _) => ("all-reduce", rival.codec(), rival.name(), Known::Nothing),
         };
         let wire = contestant.encoded;
         let share = 2.0 * (self.nodes - 1) as f64 / self.nodes as f64;
@@ -306,7 +319,7 @@ impl Case<'_> {
         };
         let owners = engine == "owners";
         let floor = self
-            .wire_floor(wire, owners.then(|| self.kbps(dealt)))
+            .wire_floor(wire, owners.then(|| self.kbps(known)))
             .or(contestant.floor)
             .or(parts.map(|parts| parts.sum()));
         let bytes = self.elements * 4;
@@ -318,9 +331,10 @@ impl Case<'_> {
             "{:>5} {:>7}  {:<16} {:>9.1} {:>9} {:>9} {:>7.2}",
             self.nodes,
             format!("{:.2}", bytes as f64 / f64::from(1 << 20)).trim_end_matches(".00"),
-            match (peer, dealt) {
-                ("starling", Dealt::Alike) => format!("{engine} {codec}"),
-                ("starling", Dealt::ByRate) => format!("{engine} {codec} by rate"),
+            match (peer, known) {
+                ("starling", Known::Nothing) => format!("{engine} {codec}"),
+                ("starling", Known::Rates) => format!("{engine} {codec} by rate"),
+                ("starling", Known::Trips) => format!("{engine} {codec} toured"),
                 _ => format!("{peer} {codec}"),
             },
             seconds * 1e3,
@@ -353,7 +367,8 @@ impl Case<'_> {
             "seconds": seconds, "all_seconds": contestant.seconds, "cpu_seconds": cpu,
             "floor_seconds": floor, "encoded_bytes": wire, "held_bytes": contestant.held, "bus_gb_per_s": bus,
             "peer": peer, "version": version,
-            "rate_mbit_per_s": self.rates, "by_rate": dealt == Dealt::ByRate, "uplinks_kbps": contestant.uplinks,
+            "rate_mbit_per_s": self.rates, "by_rate": known == Known::Rates, "sites": self.arguments.sites,
+            "toured": known == Known::Trips, "uplinks_kbps": contestant.uplinks,
             "delay_ms": self.arguments.delay, "cores": self.cores,
         });
         append_row(json_file(self.arguments.json.as_deref()).as_deref(), &row)

@@ -366,6 +366,7 @@ fn no_record(spec: &RunSpec) -> Record {
             merge_tokens: 0,
             merge_norm_bits: 0,
             members: Vec::new(),
+            ring: Vec::new(),
         },
     }
 }

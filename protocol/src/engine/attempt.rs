@@ -9,7 +9,7 @@ use super::succession::{self, SignedReady};
 use crate::message::{Awaits, Phase};
 use crate::outer::Rule;
 use crate::plant::{Plant, planted};
-use crate::{Digest, NodeId, record, ring};
+use crate::{Digest, NodeId, record};
 use std::collections::BTreeMap;
 
 /// Failures that name the same suspect before it is ruled out although it looks alive.
@@ -72,7 +72,7 @@ impl Engine {
         }
         let members: Vec<NodeId> = contributions.iter().map(|c| c.member).collect();
         let by_id: BTreeMap<NodeId, &SignedReady> = contributions.iter().map(|c| (c.member, c)).collect();
-        let in_ring = ring::order(&round.parent, members.iter().copied());
+        let in_ring = head.record.ring_of(&round.parent, members.iter().copied());
         let contribution = |c: &&SignedReady| {
             let tokens = c.ready.tokens.saturating_add(c.ready.merged_tokens);
             let tokens = if planted!(Plant::EqualWeights) { 1 } else { tokens };

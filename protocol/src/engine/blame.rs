@@ -6,7 +6,6 @@ use super::attempt::Attempt;
 use super::round::Round;
 use crate::NodeId;
 use crate::message::{Awaits, Head, Phase};
-use crate::ring;
 use crate::run::EngineKind;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,7 +41,8 @@ impl Engine {
         let mut starved = arrived.iter().filter(|(_, arrived)| **arrived == least).map(|(id, _)| *id);
         // Only a single one is clear.
         let (receiver, None) = (starved.next()?, starved.next()) else { return None };
-        let ring = ring::order(&round.parent, attempt.members.iter().copied());
+        let head = self.head.as_ref()?;
+        let ring = head.record.ring_of(&round.parent, attempt.members.iter().copied());
         let at = ring.iter().position(|id| *id == receiver)?;
         let sender = ring[(at + ring.len() - 1) % ring.len()];
         if sender == receiver {

@@ -12,6 +12,7 @@ use crate::{Digest, NodeId, ring};
 use turnover::{Seat, Turnover};
 
 pub(super) mod merging;
+mod tour;
 mod turnover;
 
 /// Positions of which a fork has the use before it may come upon those of another fork: beyond what any flock reads.
@@ -90,6 +91,7 @@ pub fn commit(
 ) -> Option<Record> {
     let tokens = contributions.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.ready.tokens))?;
     let Following { members, cursor, free, grants, revoked } = following(parent, parent_digest, spec, contributions)?;
+    let ring = tour::ring(parent, &parent_digest, spec, contributions, &members);
     let contributors: Vec<Contributor> = contributions.iter().map(contributor).collect();
     let Limits { tokens: merge_tokens, norm_bits: merge_norm_bits } = Limits::of(&contributors);
     Some(Record {
@@ -109,7 +111,7 @@ pub fn commit(
         merged: merging::merged(parent, contributions),
         grants,
         revoked,
-        next: NextRound { merge_tokens, merge_norm_bits, ..next_round(spec, members) },
+        next: NextRound { merge_tokens, merge_norm_bits, ring, ..next_round(spec, members) },
     })
 }
 
@@ -236,7 +238,13 @@ fn fork_by(parent: &Record, parent_digest: Digest, unit: u64, members: &[(NodeId
         cursor,
         free,
         merged: merged_with(&parent.merged, parent.lineage),
-        next: NextRound { members: seats, merge_tokens: 0, merge_norm_bits: 0, ..parent.next.clone() },
+        next: NextRound {
+            members: seats,
+            merge_tokens: 0,
+            merge_norm_bits: 0,
+            ring: Vec::new(),
+            ..parent.next.clone()
+        },
         ..skip(parent, parent_digest)?
     })
 }
@@ -255,7 +263,17 @@ fn unit(spec: &RunSpec) -> u64 {
 
 fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
     let (inner_steps, codec) = (spec.inner.steps, spec.sync.codec);
-    NextRound { inner_steps, codec, rung: 0, dwell: 0, verdicts: 0, merge_tokens: 0, merge_norm_bits: 0, members }
+    NextRound {
+        inner_steps,
+        codec,
+        rung: 0,
+        dwell: 0,
+        verdicts: 0,
+        merge_tokens: 0,
+        merge_norm_bits: 0,
+        members,
+        ring: Vec::new(),
+    }
 }
 
 /// Whether a contribution was trained on a beginning of its member's lease, in steps of the round, and merges only what

@@ -4,7 +4,7 @@ use super::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX
 use super::{NextRound, Record, RecordKind, Role, Span};
 use crate::Digest;
 use crate::difference::Limits;
-use crate::limits::VOTERS_MAX;
+use crate::limits::{TOUR_MAX, VOTERS_MAX};
 use crate::wire::{ShapeError, check_ascending};
 
 fn rule(holds: bool, what: &'static str, must: &'static str) -> Result<(), ShapeError> {
@@ -152,6 +152,14 @@ fn next(next: &NextRound, free: &[Span], cursor: u64) -> Result<(), ShapeError> 
         return Err(ShapeError::TooMany { what: "voters", count: voters, limit: VOTERS_MAX });
     }
     rule(voters > 0, "members", "have a voter among them")?;
+    if next.ring.len() > TOUR_MAX {
+        return Err(ShapeError::TooMany { what: "ring", count: next.ring.len(), limit: TOUR_MAX });
+    }
+    let mut places = next.ring.clone();
+    places.sort_unstable();
+    let once = places.windows(2).all(|pair| pair[0] < pair[1]);
+    let known = places.last().is_none_or(|place| usize::from(*place) < next.members.len());
+    rule(once && known, "ring", "list members, each once")?;
     if free.len() > FREE_SPANS_MAX {
         return Err(ShapeError::TooMany { what: "free", count: free.len(), limit: FREE_SPANS_MAX });
     }

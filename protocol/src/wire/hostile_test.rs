@@ -157,8 +157,9 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     let grants = merged + 8 + 32;
     let revoked = grants + 8 + 36;
     let members = revoked + 8 + 32 + 8 + 12;
-    assert_eq!(record.len(), members + 8 + 2 * 63, "the places follow the record's layout");
-    let lists = vec![contributors, free, merged, grants, revoked, members];
+    let ring = members + 8 + 2 * 63;
+    assert_eq!(record.len(), ring + 8 + 2 * 2, "the places follow the record's layout");
+    let lists = vec![contributors, free, merged, grants, revoked, members, ring];
     let spec = encode_spec(&sample::spec());
     let (allow, table) = (spec.len() - 16 - 8, spec.len() - 16 - 8 - 17 - 16 - 2 * 12 - 8);
     let (candidate, key) = (encode_candidate(&sample::candidate()), 32 + 8 + 4 + 32);

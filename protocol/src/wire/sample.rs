@@ -116,6 +116,7 @@ pub fn record() -> Record {
                 member(0x10, 1_440),
                 Member { role: Role::Learner, absent: 1, expected: false, ..member(0x20, 1_680) },
             ],
+            ring: vec![1, 0],
         },
     }
 }

@@ -7,6 +7,7 @@ use starling_protocol::engine::succession;
 use starling_protocol::message::{
     Certificate, Estimate, Fork, Join, Message, Phase, Question, Value, ValueKind, Vote, member_bits,
 };
+use starling_protocol::quorum::Quorum;
 use starling_protocol::record::{Record, RecordKind, Role};
 
 /// The SKIP after the head, as a value and as a record.
@@ -100,7 +101,11 @@ fn a_certificate_that_proves_nothing_is_refused_and_one_that_does_is_believed() 
     let mut bench = Bench::flock(4);
     let (value, record) = skip(&bench);
     let before = bench.still();
-    let bad = [bench.certificate(&[2, 3], &value), bench.certificate(&[2, 3, 9], &value)];
+    // Two of four are half of the voters: whether that is a quorum hangs on the distinguished one.
+    let distinguished = Quorum::after(&record, &record.parent).distinguished();
+    let half: Vec<u8> = (2..=4).filter(|n| id(*n) != distinguished).take(2).collect();
+    let stranger = [half[0], half[1], 9];
+    let bad = [bench.certificate(&half, &value), bench.certificate(&stranger, &value)];
     let bad = bad.into_iter().chain([Certificate { votes: Vec::new(), ..bench.certificate(&[2], &value) }]);
     for certificate in bad.collect::<Vec<_>>() {
         let outputs = bench.say(4, &Message::Certificate(certificate));
@@ -110,7 +115,6 @@ fn a_certificate_that_proves_nothing_is_refused_and_one_that_does_is_believed() 
         bench.reconnect(4);
         assert_eq!(bench.still(), before);
     }
-    // Two of four are half of the voters: whether that is a quorum hangs on the distinguished one.
     let mut outputs = bench.say(4, &Message::Certificate(bench.certificate(&[2, 3, 4], &value)));
     // The own inner steps are ended first, so that they count in the next record.
     outputs.extend(bench.trained());

@@ -107,6 +107,7 @@ pub fn genesis(spec: &RunSpec, members: &[(u8, Role)]) -> Record {
         merge_tokens: 0,
         merge_norm_bits: 0,
         members,
+        ring: Vec::new(),
     };
     let record = Record {
         run: spec.digest(),

@@ -289,7 +289,8 @@ fn next_round(round: u64) -> NextRound {
     let merge_tokens = if round == 0 { 0 } else { 1000 };
     let members = vec![member];
     let (inner_steps, codec) = (30, Codec::Int8);
-    NextRound { inner_steps, codec, rung: 0, dwell: 0, verdicts: 0, merge_tokens, merge_norm_bits: 0, members }
+    let (rung, dwell, verdicts) = (0, 0, 0);
+    NextRound { inner_steps, codec, rung, dwell, verdicts, merge_tokens, merge_norm_bits: 0, members, ring: vec![] }
 }
 
 /// A folder for one test: in memory where there is room, because these tests sync hundreds of times. `kill` and

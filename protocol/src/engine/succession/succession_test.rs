@@ -464,3 +464,6 @@ fn a_large_flock_has_few_voters_and_a_limit() {
 
 #[path = "uplink_test.rs"]
 mod uplink;
+
+#[path = "tour_test.rs"]
+mod tour;

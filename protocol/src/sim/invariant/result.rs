@@ -10,7 +10,7 @@ use crate::run::SyncMode;
 use crate::sim::disk::Write;
 use crate::sim::trainer::{self, State};
 use crate::sim::world::{World, kind};
-use crate::{Digest, ring, update};
+use crate::{Digest, update};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -68,7 +68,10 @@ impl Exact {
     fn check(&self, record: &Record, state: &State, world: &World) -> Result<(), String> {
         let seq = record.seq;
         let by_id: BTreeMap<_, _> = record.contributors.iter().map(|c| (c.member, c)).collect();
-        let order = ring::order(&record.parent, by_id.keys().copied());
+        let base = world.nodes.iter().flat_map(|node| node.disk.chain.iter()).find(|link| link.digest == record.parent);
+        // The order is what the parent says: with nobody left who holds it, nobody can tell.
+        let Some(head) = base else { return Ok(()) };
+        let order = head.record.ring_of(&record.parent, by_id.keys().copied());
         let contributors: Vec<_> = order.iter().filter_map(|id| by_id.get(id)).collect();
         let payloads: Option<Vec<(Digest, u64)>> =
             contributors.iter().map(|c| self.readys.get(&c.ready).copied()).collect();
@@ -82,7 +85,6 @@ impl Exact {
             .collect();
         let bytes = trainer::reduce(world.spec.sync.codec, &members, &vectors).ok_or("no reduction")?;
         require(update::digest(&bytes) == record.update, || format!("seq {seq}: not the reference reduction"))?;
-        let base = world.nodes.iter().flat_map(|node| node.disk.chain.iter()).find(|link| link.digest == record.parent);
         let mode = world.spec.sync.mode;
         if let Some(made) = base
             .filter(|_| mode == SyncMode::EveryStep || world.spec.sync.fragments > 1)
