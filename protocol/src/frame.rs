@@ -46,9 +46,13 @@ pub enum FrameKind {
     Contrib = 1,
     /// A finished sum.
     Reduced = 2,
+    /// Of two that meet between two records: what one has learned since the last exchange.
+    Change = 5,
+    /// How far its slow weights are from the state that the round began with.
+    Drift = 6,
 }
 
-numbered!(FrameKind, "kind of frame", { Contrib = "contrib", Reduced = "reduced" });
+numbered!(FrameKind, "kind of frame", { Contrib = "contrib", Reduced = "reduced", Change = "change", Drift = "drift" });
 
 /// Why a frame is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,8 +1,8 @@
 //! Starling's pure protocol.
 //!
 //! Everything that nodes must agree on lives here, and nothing else: identifiers, the run's
-//! specification, records, control messages and tensor frames, the ring schedule, the scalar codecs,
-//! the outer step, the state root, and the [`engine`] that turns inputs into outputs.
+//! specification, records, control messages and tensor frames, the ring schedule, pairs, the scalar
+//! codecs, the outer step, the state root, and the [`engine`] that turns inputs into outputs.
 //!
 //! No I/O, no clock, no threads, no OS randomness, no iteration over hash maps: time and randomness
 //! are arguments, so that a simulator drives the very code that a node runs.
@@ -28,6 +28,7 @@ pub mod lease;
 pub mod limits;
 pub mod message;
 pub mod outer;
+pub mod pairs;
 pub mod permutation;
 pub mod plant;
 pub mod quorum;

@@ -6,7 +6,7 @@ use crate::exit::{Code, Failure};
 use crate::train::home_of;
 use crate::watch::screen::bytes;
 use crate::watch::status::{
-    Answer, Member, MergedStatus, OfferStatus, Question, QuorumStatus, Status, ask, running_homes,
+    Answer, Member, MergedStatus, OfferStatus, PairsStatus, Question, QuorumStatus, Status, ask, running_homes,
 };
 use anyhow::Context;
 use std::path::PathBuf;
@@ -82,6 +82,7 @@ fn text(status: &Status) -> String {
         bytes(status.bytes_received)
     );
     out += &merging_text(&status.merged, status.offers.as_ref());
+    out += &status.pairs.as_ref().map(pairs_text).unwrap_or_default();
     out += &match &status.waiting {
         Some(why) => format!("now: {}; waiting: {why}\n", status.phase),
         None => format!("now: {}\n", status.phase),
@@ -134,6 +135,14 @@ fn merging_text(merged: &[MergedStatus], offers: Option<&OfferStatus>) -> String
     out
 }
 
+/// How often this node has met a partner between two records.
+fn pairs_text(pairs: &PairsStatus) -> String {
+    let alone: u64 = pairs.alone.values().sum();
+    let reasons: Vec<_> = pairs.alone.iter().map(|(reason, times)| format!("{reason} {times}")).collect();
+    let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
+    format!("pairs: met {} times, alone {alone}{reasons}\n", pairs.met)
+}
+
 /// Whether anything can be decided, and if not what happens next.
 fn quorum_text(quorum: &QuorumStatus) -> String {
     let verdict = if quorum.in_reach { "quorum" } else { "no quorum" };
@@ -160,6 +169,13 @@ fn heard(member: &Member) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exchanges_are_counted_by_how_they_ended() {
+        let alone = [("late".to_owned(), 2), ("odd".to_owned(), 1)].into();
+        assert_eq!(pairs_text(&PairsStatus { met: 7, alone }), "pairs: met 7 times, alone 3 (late 2, odd 1)\n");
+        assert_eq!(pairs_text(&PairsStatus { met: 7, alone: [].into() }), "pairs: met 7 times, alone 0\n");
+    }
 
     #[test]
     fn what_was_merged_and_what_is_on_offer_is_told_in_words() {

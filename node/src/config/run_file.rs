@@ -236,7 +236,11 @@ impl RunFile {
             Some(text) => Some(node_id("creator", text)?),
             None => None,
         };
-        let sync = self.sync.spec()?;
+        let steps = self.inner.steps.unwrap_or(match self.sync.mode()? {
+            SyncMode::Rounds => STEPS_DEFAULT,
+            SyncMode::EveryStep => 1,
+        });
+        let sync = self.sync.spec(steps)?;
         let spec = RunSpec {
             name: self.name.clone(),
             seed: self.seed,
@@ -244,10 +248,7 @@ impl RunFile {
             model: self.model.spec(tokenizer_vocab)?,
             data,
             inner: InnerSpec {
-                steps: self.inner.steps.unwrap_or(match sync.mode {
-                    SyncMode::Rounds => STEPS_DEFAULT,
-                    SyncMode::EveryStep => 1,
-                }),
+                steps,
                 batch: self.inner.batch,
                 accumulate: self.inner.accumulate,
                 lr: self.inner.lr,

@@ -5,11 +5,14 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use starling_bootstrap::config_file::nearest;
+use starling_protocol::pairs::PairsSpec;
 use starling_protocol::run::{Codec, EngineKind, SyncMode, SyncSpec};
 use std::fmt;
 
 /// What `k` is when top-k is chosen without one: one value of 64.
 const K_DEFAULT: u16 = 64;
+/// The engine whose members meet in pairs between two records.
+const PAIRS: &str = "pairs";
 /// Names of codecs.
 const CODECS: [&str; 4] = ["bf16", "int8", "int4", "top-k"];
 
@@ -33,6 +36,36 @@ pub struct SyncTable {
     pub overlap: u32,
     /// What a node keeps of its own parameters where a record has stepped.
     pub mixing: f64,
+    /// For the engine `pairs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<PairsTable>,
+}
+
+/// `[sync.pairs]`: how often members meet in pairs, and what that does.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PairsTable {
+    /// Left out: a quarter of inner.steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beta: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gamma: Option<f64>,
+}
+
+impl PairsTable {
+    fn spec(&self, inner_steps: u32) -> PairsSpec {
+        let default = PairsSpec::every(self.steps.unwrap_or(inner_steps.div_ceil(4)));
+        PairsSpec {
+            alpha: self.alpha.unwrap_or(default.alpha),
+            beta: self.beta.unwrap_or(default.beta),
+            gamma: self.gamma.unwrap_or(default.gamma),
+            ..default
+        }
+    }
 }
 
 impl Default for SyncTable {
@@ -45,13 +78,14 @@ impl Default for SyncTable {
             fragments: 1,
             overlap: 0,
             mixing: 0.0,
+            pairs: None,
         }
     }
 }
 
 impl SyncTable {
-    /// As the protocol takes it.
-    pub fn spec(&self) -> Result<SyncSpec, Failure> {
+    /// As the protocol takes it, for rounds of so many inner steps.
+    pub fn spec(&self, inner_steps: u32) -> Result<SyncSpec, Failure> {
         let mode = self.mode()?;
         let default = match mode {
             SyncMode::Rounds => Codec::Int8,
@@ -69,16 +103,29 @@ impl SyncTable {
             }
             (name, _) => return Err(unknown("sync.codec", name, &CODECS)),
         };
+        let pairs = match (&self.pairs, self.engine.as_deref()) {
+            (pairs, Some(PAIRS)) => Some(pairs.clone().unwrap_or_default().spec(inner_steps)),
+            (Some(pairs), None) => Some(pairs.spec(inner_steps)),
+            (None, _) => None,
+            (Some(_), Some(name)) => {
+                let why = format!(
+                    "sync.pairs means nothing with sync.engine = \"{name}\": leave it out, or use engine = \"{PAIRS}\""
+                );
+                return Err(Failure::message(Code::Usage, why));
+            }
+        };
         let engine = match &self.engine {
+            // What pairs have mixed, owners add up.
+            _ if pairs.is_some() => EngineKind::Owners,
             None if codec.suits_rings() => EngineKind::Ring,
             None => EngineKind::Owners,
             Some(name) => name.parse().map_err(|_| {
-                let names: Vec<_> = EngineKind::ALL.iter().map(|engine| engine.name()).collect();
+                let names: Vec<_> = EngineKind::ALL.iter().map(|engine| engine.name()).chain([PAIRS]).collect();
                 unknown("sync.engine", name, &names)
             })?,
         };
         let Self { fragments, overlap, mixing, .. } = *self;
-        Ok(SyncSpec { mode, codec, engine, fragments, overlap, mixing })
+        Ok(SyncSpec { mode, codec, engine, fragments, overlap, mixing, pairs })
     }
 
     /// What is averaged.
@@ -126,7 +173,7 @@ mod tests {
     use super::*;
 
     fn spec(text: &str) -> Result<SyncSpec, String> {
-        toml::from_str::<SyncTable>(text).expect("a table").spec().map_err(|failure| format!("{failure:?}"))
+        toml::from_str::<SyncTable>(text).expect("a table").spec(30).map_err(|failure| format!("{failure:?}"))
     }
 
     #[test]
@@ -142,13 +189,29 @@ mod tests {
     }
 
     #[test]
+    fn pairs_are_an_engine_with_settings_of_its_own() {
+        let named = |codec, pairs| {
+            Ok(SyncSpec { pairs: Some(pairs), ..SyncSpec::whole(SyncMode::Rounds, codec, EngineKind::Owners) })
+        };
+        assert_eq!(spec("engine = \"pairs\""), named(Codec::Int8, PairsSpec::every(8)), "a quarter of the steps");
+        assert_eq!(spec("codec = \"int4\"\n[pairs]\nsteps = 5"), named(Codec::Int4, PairsSpec::every(5)));
+        let own = PairsSpec { steps: 5, alpha: 0.1, beta: 0.2, gamma: 0.3 };
+        let text = "engine = \"pairs\"\npairs = { steps = 5, alpha = 0.1, beta = 0.2, gamma = 0.3 }";
+        assert_eq!(spec(text), named(Codec::Int8, own));
+        let refused = spec("engine = \"ring\"\n[pairs]\nsteps = 5").expect_err("two engines");
+        assert!(refused.contains("sync.pairs") && refused.contains("engine = \"pairs\""), "{refused}");
+        let near = spec("engine = \"pair\"").expect_err("no such engine");
+        assert!(near.contains("did you mean \"pairs\"?"), "{near}");
+    }
+
+    #[test]
     fn every_step_may_be_said_in_short_and_is_exact_unless_told_otherwise() {
         #[derive(Deserialize)]
         struct File {
             #[serde(deserialize_with = "table_or_mode")]
             sync: SyncTable,
         }
-        let said = |text: &str| toml::from_str::<File>(text).map(|file| file.sync.spec()).map_err(|e| e.to_string());
+        let said = |text: &str| toml::from_str::<File>(text).map(|file| file.sync.spec(1)).map_err(|e| e.to_string());
         let every_step = |codec, engine| SyncSpec::whole(SyncMode::EveryStep, codec, engine);
         for text in ["sync = \"every-step\"", "[sync]\nmode = \"every-step\""] {
             let spec = said(text).expect("it parses").expect("it is sound");

@@ -23,6 +23,8 @@ pub enum NetEvent {
     Namesake { peer: NodeId, hello: Vec<u8> },
     /// A peer opened a bulk stream.
     Bulk { from: NodeId, stream: BulkStream },
+    /// A peer opened a stream for an exchange of two.
+    Pair { from: NodeId, stream: BulkStream },
     /// This node can be dialed at this address, `/p2p/...` included.
     Listening { address: Multiaddr },
     /// It could not listen any more where it did.

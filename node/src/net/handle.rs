@@ -7,8 +7,8 @@ use super::peers::PeerStatus;
 use super::session::DownReason;
 use super::sessions::Sessions;
 use super::traffic::{Class, Counters, Metered, Traffic};
-use super::{BULK_PROTOCOL, FETCH_PROTOCOL};
-use libp2p::Multiaddr;
+use super::{BULK_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
+use libp2p::{Multiaddr, StreamProtocol};
 use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::discovery::dialer::Trouble;
 use starling_bootstrap::identity;
@@ -82,8 +82,20 @@ impl NetHandle {
     /// # Errors
     /// When there is no connection, or it breaks meanwhile.
     pub async fn open_bulk(&self, peer: NodeId) -> Result<BulkStream, OpenError> {
+        self.open(peer, BULK_PROTOCOL).await
+    }
+
+    /// Opens a stream for an exchange of two, in the lane of bulk data and counted as such.
+    ///
+    /// # Errors
+    /// As [`NetHandle::open_bulk`].
+    pub async fn open_pair(&self, peer: NodeId) -> Result<BulkStream, OpenError> {
+        self.open(peer, PAIR_PROTOCOL).await
+    }
+
+    async fn open(&self, peer: NodeId, protocol: StreamProtocol) -> Result<BulkStream, OpenError> {
         let process = self.sessions.process(&peer);
-        let stream = self.streams.open(identity::peer_id(&peer), BULK_PROTOCOL, Lane::Last, process).await?;
+        let stream = self.streams.open(identity::peer_id(&peer), protocol, Lane::Last, process).await?;
         Ok(BulkStream::new(Metered::new(stream.compat(), self.traffic.meter(peer, Class::Bulk))))
     }
 

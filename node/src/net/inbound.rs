@@ -36,12 +36,14 @@ fn metered(stream: Stream, traffic: &Traffic, peer: NodeId, class: Class) -> Bul
     BulkStream::new(Metered::new(stream.compat(), traffic.meter(peer, class)))
 }
 
-/// Hands bulk streams of peers that are up to the node; not those of a second process with a peer's key.
+/// Hands bulk streams of peers that are up to the node, as the event that `told` makes of them; not those of a second
+/// process with a peer's key.
 pub(super) async fn take_bulk(
     mut incoming: IncomingStreams,
     sessions: Sessions,
     traffic: Traffic,
     events: mpsc::Sender<NetEvent>,
+    told: fn(NodeId, BulkStream) -> NetEvent,
 ) {
     while let Some(Incoming { peer, process, stream }) = incoming.next().await {
         let Some(from) = sender(&peer) else { continue };
@@ -50,7 +52,7 @@ pub(super) async fn take_bulk(
             continue;
         }
         let stream = metered(stream, &traffic, from, Class::Bulk);
-        if events.send(NetEvent::Bulk { from, stream }).await.is_err() {
+        if events.send(told(from, stream)).await.is_err() {
             return;
         }
     }

@@ -1,8 +1,8 @@
 //! The node's network: one task owns the swarm, everything else talks to it through a [`NetHandle`].
 //!
-//! Three protocols, all over authenticated connections: control messages on one long-lived stream a peer
-//! ([`session`]), bulk data on a stream of its own for each attempt ([`bulk`]), and fetching by hash or number
-//! ([`fetch`]). Tensor data never goes through gossip, which carries addresses only ([`announce`]).
+//! Four protocols, all over authenticated connections: control messages on one long-lived stream a peer
+//! ([`session`]), bulk data on a stream of its own for each attempt ([`bulk`]), likewise what a pair exchanges, and
+//! fetching by hash or number ([`fetch`]). Tensor data never goes through gossip, which carries addresses only ([`announce`]).
 //!
 //! Every channel and table is bounded. What is refused is counted under `starling_refused_total` with its reason;
 //! payload bytes under `starling_bytes_total` by class and direction.
@@ -42,6 +42,8 @@ use libp2p::StreamProtocol;
 pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/2");
 /// Frames of one attempt's reduction.
 pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/2");
+/// What two members exchange between two records.
+pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/2");
 /// Requests by hash or number.
 pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/2");
 
@@ -52,7 +54,7 @@ mod tests {
     #[test]
     fn stream_protocols_name_the_protocol_version() {
         let version = format!("/{}", starling_protocol::limits::PROTOCOL_VERSION);
-        for name in [CONTROL_PROTOCOL, BULK_PROTOCOL, FETCH_PROTOCOL] {
+        for name in [CONTROL_PROTOCOL, BULK_PROTOCOL, PAIR_PROTOCOL, FETCH_PROTOCOL] {
             assert!(name.as_ref().ends_with(&version), "{name}");
         }
     }

@@ -12,7 +12,7 @@ use super::options::{NetError, NetOptions};
 use super::peers::{PeerTable, Step};
 use super::sessions::{Ended, Role, SessionOffice, Sessions};
 use super::traffic::Traffic;
-use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, FETCH_PROTOCOL};
+use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use futures::StreamExt;
 use libp2p::gossipsub::{MessageAcceptance, MessageId};
 use libp2p::swarm::SwarmEvent;
@@ -52,13 +52,19 @@ impl Network {
         let streams = swarm.behaviour().streams.control();
         let control = streams.accept(CONTROL_PROTOCOL, CONTROL_CAP)?;
         let bulk = streams.accept(BULK_PROTOCOL, BULK_CAP)?;
+        let pair = streams.accept(PAIR_PROTOCOL, BULK_CAP)?;
         let fetch = streams.accept(FETCH_PROTOCOL, FETCH_CAP)?;
 
         let (events, received) = mpsc::channel(EVENTS_CAP);
         let (commands, orders) = mpsc::channel(COMMANDS_CAP);
         let (ended, endings) = mpsc::channel(ENDED_CAP);
         let (sessions, guests, traffic) = (Sessions::default(), Guests::default(), Traffic::default());
-        tokio::spawn(inbound::take_bulk(bulk, sessions.clone(), traffic.clone(), events.clone()));
+        for (streams, told) in [
+            (bulk, (|from, stream| NetEvent::Bulk { from, stream }) as fn(_, _) -> _),
+            (pair, |from, stream| NetEvent::Pair { from, stream }),
+        ] {
+            tokio::spawn(inbound::take_bulk(streams, sessions.clone(), traffic.clone(), events.clone(), told));
+        }
         let server = FetchServer::new(options.source, ServerPatience::default());
         tokio::spawn(inbound::take_fetch(fetch, server, traffic.clone()));
 

@@ -96,7 +96,7 @@ impl BulkLinks for Pipes {
 }
 
 /// Carries what is written at one end to the other, and what comes back; ends both ways at once.
-async fn relay(from: DuplexStream, to: DuplexStream, wire: Option<Wire>, kill: Option<Kill>) {
+pub async fn relay(from: DuplexStream, to: DuplexStream, wire: Option<Wire>, kill: Option<Kill>) {
     let (from_read, mut from_write) = tokio::io::split(from);
     let (mut to_read, to_write) = tokio::io::split(to);
     tokio::select! {

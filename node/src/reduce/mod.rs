@@ -17,7 +17,7 @@ mod error;
 mod feedback;
 mod fragments;
 #[cfg(test)]
-mod harness;
+pub(crate) mod harness;
 mod held;
 mod links;
 mod opening;
@@ -27,7 +27,7 @@ mod progress;
 mod ring;
 mod router;
 mod sheet;
-mod stream;
+pub(crate) mod stream;
 mod turns;
 
 pub use error::{PeerFault, ReduceError};

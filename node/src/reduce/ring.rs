@@ -251,6 +251,8 @@ impl ReaderDesk {
                 self.coder.check(chunk, &self.payload).map_err(refused)?;
                 context.board.put(chunk, &self.payload);
             }
+            // Only what is due is read, and these never are.
+            FrameKind::Change | FrameKind::Drift => {}
         }
         Ok(())
     }

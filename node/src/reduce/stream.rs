@@ -5,12 +5,12 @@ use crate::net::BulkStream;
 use starling_protocol::NodeId;
 use starling_protocol::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, FrameScope};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
 /// How long a finished stream is kept to be closed in order.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Makes `frame` the frame of a chunk's payload: header and payload leave in one write.
-pub(super) fn fill_frame(frame: &mut Vec<u8>, scope: &FrameScope, kind: FrameKind, chunk: usize, payload: &[u8]) {
+pub(crate) fn fill_frame(frame: &mut Vec<u8>, scope: &FrameScope, kind: FrameKind, chunk: usize, payload: &[u8]) {
     frame.clear();
     frame.extend_from_slice(&FrameHeader::new(scope, kind, chunk, payload).encode());
     frame.extend_from_slice(payload);
@@ -18,8 +18,8 @@ pub(super) fn fill_frame(frame: &mut Vec<u8>, scope: &FrameScope, kind: FrameKin
 
 /// Reads the frame that is due, and no other, into `payload`. The muxer keeps what has arrived, so that two reads of a frame
 /// ask it and not the system.
-pub(super) async fn read_frame(
-    stream: &mut BulkStream,
+pub(crate) async fn read_frame(
+    stream: &mut (impl AsyncRead + Unpin),
     scope: &FrameScope,
     kind: FrameKind,
     chunk: usize,
@@ -44,7 +44,7 @@ pub(super) fn fault(suspect: NodeId, fault: PeerFault) -> ReduceError {
 }
 
 /// Closes a stream in order, so that its last bytes are not lost with it.
-pub(super) async fn close(mut stream: BulkStream) {
+pub(crate) async fn close(mut stream: BulkStream) {
     let closing = async {
         stream.shutdown().await?;
         // The reader writes nothing: this returns when it has read all and let go.

@@ -9,6 +9,7 @@ use super::view::Gauges;
 use super::{candidate, catch_up, difference, ending};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetHandle};
+use crate::pairs::PairRouter;
 use crate::reduce::{self, FragmentFeedback, Report};
 use crate::watch::event::{Committed, Event};
 use crate::watch::screen::Screen;
@@ -71,6 +72,8 @@ pub struct Parts {
     pub store: Arc<Store>,
     pub data: Arc<Dataset>,
     pub feedback: Arc<FragmentFeedback>,
+    /// Where streams of pairs go, in runs that have them.
+    pub pairs: Option<PairRouter>,
     pub questions: mpsc::Receiver<Asked>,
     pub screen: Screen,
     pub home: PathBuf,
@@ -116,6 +119,8 @@ pub struct Driver {
     /// What this node's payloads have not said in earlier rounds.
     pub(super) feedback: Arc<FragmentFeedback>,
     pub(super) parts: Arc<reduce::Parts>,
+    pub(super) pairs: Option<PairRouter>,
+    pub(super) exchanges: super::mixing::Exchanges,
     pub(super) fetching: Vec<Fetching>,
     pub(super) fetched: Vec<Fetched>,
     /// A round to train once the ledger holds its base and the shards are here.
@@ -170,6 +175,8 @@ impl Driver {
             merges: Default::default(),
             feedback: parts.feedback,
             parts: Arc::default(),
+            pairs: parts.pairs,
+            exchanges: Default::default(),
             fetching: Vec::new(),
             fetched: Vec::new(),
             wanted_round: None,
@@ -272,6 +279,10 @@ impl Driver {
                 self.router.route(from, stream);
                 Ok(())
             }
+            NetEvent::Pair { from, stream } => {
+                self.route_pair(from, stream);
+                Ok(())
+            }
             NetEvent::Listening { address } => {
                 self.show(Event::Listening { address: address.to_string() });
                 Ok(())
@@ -319,11 +330,16 @@ impl Driver {
 
     pub(super) async fn trainer_event(&mut self, happened: Happened) -> Result<(), Failure> {
         match happened {
-            Happened::Step { round, step, steps, loss, tokens_per_second } => {
+            Happened::Step { round, step, steps, reached, loss, tokens_per_second } => {
                 if self.gauges.step(step, steps, loss, tokens_per_second) {
                     self.show(Event::Step { round, step, steps, loss, tokens_per_second });
                 }
-                self.feed(Input::TrainProgress { round, step }).await
+                self.feed(Input::TrainProgress { round, step: reached }).await
+            }
+            Happened::Exchanging { round, reached } => self.feed(Input::TrainProgress { round, step: reached }).await,
+            Happened::Exchanged { round, exchange, partner, why, seconds } => {
+                self.show_exchange((round, exchange), partner, why, seconds);
+                Ok(())
             }
             Happened::Validated { round, loss } => {
                 let nats_per_byte = loss / self.bytes_per_token();

@@ -3,6 +3,8 @@
 use crate::exit::{Code, Failure};
 use crate::watch::screen::bytes as human_bytes;
 use starling_kernels::{MemoryEstimate, ModelConfig, TrainerOptions};
+use starling_protocol::codec::encoded_max;
+use starling_protocol::pairs;
 use starling_protocol::run::SyncSpec;
 
 /// Everything beside tensors that a node may take (`issue 2`, "A node's memory").
@@ -18,7 +20,8 @@ pub fn check(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec) -> 
     // Who streams keeps its own parameters as they were when it was READY, and mixes in what it has done ahead.
     let own = u64::from(sync.streams()) + if sync.overlap > 0 { 2 } else { 0 };
     let vectors = u64::from(sync.mode.vectors()) + own + if sync.codec.suits_rings() { 3 } else { 5 };
-    let needed = estimate.total() + vectors * vector + MEMORY_SLACK;
+    let shared = vectors * vector + mixing(model.parameters(), sync);
+    let needed = estimate.total() + shared + MEMORY_SLACK;
     let mut system = sysinfo::System::new();
     system.refresh_memory();
     let available =
@@ -32,11 +35,50 @@ pub fn check(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec) -> 
                 human_bytes(needed),
                 human_bytes(estimate.parameters + estimate.gradients + estimate.moments),
                 human_bytes(estimate.activations),
-                human_bytes(vectors * vector),
+                human_bytes(shared),
                 human_bytes(MEMORY_SLACK),
                 human_bytes(available),
             ),
         ));
     }
     Ok(needed)
+}
+
+/// Pairs keep a drift and its momentum, and in an exchange what the partner has said of two vectors. (The change is written
+/// where the next contribution will be.)
+fn mixing(parameters: u64, sync: &SyncSpec) -> u64 {
+    if sync.pairs.is_none() {
+        return 0;
+    }
+    let elements = usize::try_from(parameters).unwrap_or(usize::MAX);
+    2 * 4 * parameters + 2 * encoded_max(pairs::codec(sync), elements) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::sample_test;
+    use starling_protocol::pairs::PairsSpec;
+
+    #[test]
+    fn pairs_take_two_vectors_and_what_a_partner_says() {
+        let model = ModelConfig::preset("1m").expect("a preset");
+        let options = TrainerOptions {
+            batch: 1,
+            accumulate: 1,
+            threads: 1,
+            beta1: 0.9,
+            beta2: 0.99,
+            eps: 1e-8,
+            weight_decay: 0.0,
+            clip: 1.0,
+        };
+        let mut sync = sample_test::spec().sync;
+        let without = check(&model, &options, &sync).expect("it fits");
+        sync.pairs = Some(PairsSpec::every(8));
+        let with = check(&model, &options, &sync).expect("it fits");
+        // Two vectors of f32, and two in int8: a byte an element and a scale for each 256.
+        let parameters = model.parameters();
+        assert!((10 * parameters..11 * parameters).contains(&(with - without)), "{} for {parameters}", with - without);
+    }
 }

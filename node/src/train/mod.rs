@@ -14,6 +14,7 @@ mod head;
 mod ledger;
 mod memory;
 mod merging;
+mod mixing;
 mod moments;
 mod notice;
 mod null;

@@ -129,7 +129,8 @@ impl Driver {
     pub(super) async fn start_wanted_round(&mut self) -> Result<(), Failure> {
         let Some(wanted) = &self.wanted_round else { return Ok(()) };
         // The ledger may be changing the state: when it is done it says so, and this is tried again.
-        let at_base = self.state.head().base == wanted.base;
+        let head = self.state.head();
+        let at_base = head.base == wanted.base;
         if !at_base || self.device_busy || self.shards_under_way || self.catching_up.is_some() {
             return Ok(());
         }
@@ -146,6 +147,8 @@ impl Driver {
         let job = trainer::Job::Round(trainer::Round {
             round: wanted.round,
             base: wanted.base,
+            lineage: head.record.lineage,
+            expected: head.record.next.members.iter().filter(|m| m.expected).map(|m| m.id).collect(),
             lease: wanted.lease,
             inner_steps: wanted.inner_steps,
             tokens: wanted.tokens,

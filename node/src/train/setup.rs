@@ -5,6 +5,7 @@ use super::canonical::Canonical;
 use super::driver::{Driver, Parts, Settings};
 use super::ledger::{self, Ledger, Naming, store_failure};
 use super::memory;
+use super::mixing::pair_setting;
 use super::null::NullTrainer;
 use super::origin::Origin;
 use super::source::Source;
@@ -201,12 +202,15 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     let feedback = feedback(&store, &canonical, Fragments::of(&spec.sync, canonical.elements()));
     let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
     let validate_every = node.validate_every(spec.sync.mode);
+    let pairs = pair_setting(&spec, &net);
+    let pair_router = pairs.as_ref().map(|pairs| pairs.exchanger.router.clone());
     let setting = Setting {
         seed: spec.seed,
         seq_len: model.seq_len,
         inner: spec.inner.clone(),
         sync: spec.sync.clone(),
         budget: spec.budget.clone(),
+        pairs,
     };
     let trainer = TrainerHandle::start(trainer, setting, ledger.state.clone(), data.clone(), store.clone())?;
     let (_status, questions) = StatusServer::start(&home)?;
@@ -224,6 +228,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         store,
         data,
         feedback,
+        pairs: pair_router,
         questions,
         screen,
         home,

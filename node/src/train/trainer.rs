@@ -2,12 +2,13 @@
 
 use super::head::SharedState;
 use super::moments;
+use crate::pairs::PairError;
 use starling_data::Dataset;
 use starling_kernels::{StepReport, Trainer};
-use starling_protocol::Digest;
 use starling_protocol::permutation::SampleOrder;
 use starling_protocol::record::Span;
 use starling_protocol::run::{Budget, InnerSpec, SyncMode, SyncSpec};
+use starling_protocol::{Digest, NodeId};
 use starling_store::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +18,13 @@ use streaming::Own;
 use tokio::sync::mpsc;
 
 mod gradient;
+mod pairs;
 mod rounds;
 mod streaming;
 
 pub use streaming::News;
+
+pub use pairs::PairSetting;
 
 /// Jobs that may wait: a stop, a round and a validation.
 const JOBS_MAX: usize = 8;
@@ -50,6 +54,9 @@ pub struct Round {
     pub round: u64,
     /// Digest of the record that made the parameters they start from.
     pub base: Digest,
+    pub lineage: Digest,
+    /// Whom the head expects: among them are this node's partners.
+    pub expected: Vec<NodeId>,
     pub lease: Span,
     /// Steps for the whole lease.
     pub inner_steps: u32,
@@ -83,8 +90,23 @@ pub enum Happened {
         round: u64,
         step: u32,
         steps: u32,
+        /// What the others see of it: steps, and signs of life in exchanges.
+        reached: u32,
         loss: f64,
         tokens_per_second: f64,
+    },
+    /// The trainer waits for a partner, or exchanges with it.
+    Exchanging {
+        round: u64,
+        reached: u32,
+    },
+    /// An exchange is over; why it came to nothing, if it did. Nobody was left to meet if there is no partner.
+    Exchanged {
+        round: u64,
+        exchange: u32,
+        partner: Option<NodeId>,
+        why: Option<PairError>,
+        seconds: f64,
     },
     Validated {
         round: u64,
@@ -141,6 +163,7 @@ pub struct Setting {
     pub inner: InnerSpec,
     pub sync: SyncSpec,
     pub budget: Budget,
+    pub pairs: Option<PairSetting>,
 }
 
 /// The driver's end.
@@ -157,7 +180,7 @@ impl TrainerHandle {
     /// Starts the thread, which owns `trainer` from now on.
     pub fn start(
         trainer: Box<dyn Trainer>,
-        setting: Setting,
+        mut setting: Setting,
         state: Arc<SharedState>,
         data: Arc<Dataset>,
         store: Arc<Store>,
@@ -166,8 +189,11 @@ impl TrainerHandle {
         let (event_queue, events) = mpsc::channel(EVENTS_MAX);
         let generation = Arc::new(AtomicU64::new(0));
         let cut = Arc::new(AtomicU64::new(0));
+        let pairs = setting.pairs.take().map(pairs::Pairs::new);
         let mut worker = Worker {
             trainer,
+            pairs,
+            reached: 0,
             setting,
             state,
             data,
@@ -220,6 +246,9 @@ struct Worker {
     validation: Vec<u32>,
     /// Gradients in a row that were not finite.
     spoilt: u32,
+    pairs: Option<pairs::Pairs>,
+    /// Inner steps of the round so far.
+    reached: u32,
 }
 
 impl Worker {
@@ -284,6 +313,8 @@ impl Worker {
         };
         let ended = Instant::now();
         let seconds = ahead + ended.duration_since(started).as_secs_f64();
+        // Leases follow this: waiting for a partner is not the machine's slowness.
+        let trained = seconds - self.pairs.as_ref().map_or(0.0, |pairs| pairs.waited.as_secs_f64());
         let Some(made) = made.map_or_else(|| self.pseudo_gradient(job), |made| Ok(Some(made)))? else {
             return Ok(Happened::Stopped);
         };
@@ -297,7 +328,7 @@ impl Worker {
             delta: made.delta,
             payload: made.payload,
             norm: made.norm,
-            step_us: (seconds * 1e6 / f64::from(done.steps.max(1))) as u32,
+            step_us: (trained * 1e6 / f64::from(done.steps.max(1))) as u32,
             seconds,
             ended,
         }))
@@ -381,6 +412,11 @@ impl Worker {
     /// The memory of the last contribution, if nobody holds it any more.
     fn spare(&mut self) -> Vec<f32> {
         self.spare.take().and_then(|spare| Arc::try_unwrap(spare).ok()).unwrap_or_default()
+    }
+
+    /// Memory for the next contribution.
+    fn keep(&mut self, vector: Vec<f32>) {
+        self.spare = Some(Arc::new(vector));
     }
 
     fn made(&mut self, delta: Vec<f32>, payload: Digest, norm: f64) -> Made {

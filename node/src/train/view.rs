@@ -207,6 +207,7 @@ impl Driver {
             evidence: view.evidence.iter().map(evidence_row).collect(),
             merged: self.merges.rows(&head.record),
             offers: self.merges.offer(&head.record),
+            pairs: self.pairs.as_ref().map(|_| self.exchanges.status()),
         }
     }
 

@@ -88,6 +88,18 @@ pub enum Event {
         tokens: u64,
         seconds: f64,
     },
+    /// Between inner steps: an exchange with a partner, or a step alone in its place.
+    Exchanged {
+        round: u64,
+        /// From 1 in each round.
+        exchange: u32,
+        partner: Option<String>,
+        /// The reason, if the node went on alone.
+        alone: Option<String>,
+        /// The same in plain words.
+        why: Option<String>,
+        seconds: f64,
+    },
     AttemptStarted {
         round: u64,
         attempt: u32,

@@ -158,6 +158,12 @@ fn plain_line(event: &Event) -> Option<String> {
         Event::Founded { lineage } => format!("founded a flock, lineage {}", short(lineage)),
         Event::Waiting { on, why } if on.is_empty() => format!("waiting: {why}"),
         Event::Waiting { on, why } => format!("waiting for {}: {why}", list(on)),
+        // Who is not there is told by other events; what a partner did wrong by none.
+        Event::Exchanged { round, partner: Some(partner), alone: Some(reason), why: Some(why), .. }
+            if matches!(reason.as_str(), "refused" | "norm" | "late") =>
+        {
+            format!("round {round}: went on without {}: {why}", short(partner))
+        }
         Event::AttemptStarted { attempt, .. } if *attempt == 0 => return None,
         Event::AttemptStarted { round, attempt, members } => {
             format!("round {round}: attempt {attempt} with {}", list(members))
@@ -218,7 +224,11 @@ fn plain_line(event: &Event) -> Option<String> {
         Event::Refused { peer, reason } => format!("refused {}: {reason}", short(peer)),
         Event::Checkpoint { path, round } => format!("checkpoint of round {round}: {path}"),
         Event::Finished { reason } => format!("finished: {reason}"),
-        Event::Phase { .. } | Event::Step { .. } | Event::Trained { .. } | Event::Committed(_) => return None,
+        Event::Phase { .. }
+        | Event::Step { .. }
+        | Event::Trained { .. }
+        | Event::Exchanged { .. }
+        | Event::Committed(_) => return None,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -97,6 +98,17 @@ pub struct Status {
     /// What this node keeps of a lineage that gave way, until somebody has merged it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offers: Option<OfferStatus>,
+    /// Exchanges with partners since the start, in a run that has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<PairsStatus>,
+}
+
+/// How exchanges with partners have ended.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PairsStatus {
+    pub met: u64,
+    /// How often this node went on alone, by reason.
+    pub alone: BTreeMap<String, u64>,
 }
 
 /// A lineage whose work is in the state.

@@ -99,6 +99,42 @@ fn every_step_has_one_step_and_no_outer_optimizer() {
 }
 
 #[test]
+fn pairs_meet_within_rounds_and_stay_together() {
+    let with = |change: fn(&mut PairsSpec)| {
+        keys(|s| {
+            let mut pairs = PairsSpec::every(8);
+            change(&mut pairs);
+            (s.sync.engine, s.sync.pairs) = (EngineKind::Owners, Some(pairs));
+        })
+    };
+    assert_eq!(with(|_| {}), [""; 0]);
+    assert_eq!((with(|p| p.steps = 29), with(|p| p.steps = 30)), (vec![], vec!["sync.pairs.steps"]));
+    assert_eq!(with(|p| p.steps = 0), ["sync.pairs.steps"]);
+    assert_eq!((with(|p| p.alpha = 0.6), with(|p| p.alpha = 0.61)), (vec![], vec!["sync.pairs.alpha"]));
+    assert_eq!(with(|p| p.alpha = f64::NAN), ["sync.pairs.alpha", "sync.pairs.gamma"]);
+    assert_eq!((with(|p| p.beta = 0.0), with(|p| p.beta = 2.1)), (vec!["sync.pairs.beta"], vec!["sync.pairs.beta"]));
+    assert_eq!(
+        (with(|p| p.gamma = 0.5), with(|p| p.gamma = 1.26)),
+        (vec!["sync.pairs.gamma"], vec!["sync.pairs.gamma"])
+    );
+    assert_eq!(keys(|s| s.sync.pairs = Some(PairsSpec::every(8))), ["sync.engine"], "of a ring");
+    let every_step = keys(|s| {
+        s.sync.pairs = Some(PairsSpec::every(8));
+        (s.sync.mode, s.sync.engine, s.inner.steps, s.outer) =
+            (SyncMode::EveryStep, EngineKind::Owners, 1, OuterSpec::unused());
+    });
+    assert_eq!(every_step, ["sync.pairs.steps", "sync.pairs"]);
+    // On the wire: a presence byte, then a u32 and three f64.
+    let mut spec = spec();
+    spec.sync.engine = EngineKind::Owners;
+    let plain = crate::wire::encode_spec(&spec);
+    spec.sync.pairs = Some(PairsSpec::every(5));
+    let paired = crate::wire::encode_spec(&spec);
+    assert_eq!(paired.len(), plain.len() + 28);
+    assert_eq!(crate::wire::decode_spec(&paired), Ok(spec));
+}
+
+#[test]
 fn a_codec_takes_its_number_and_top_k_its_k() {
     let mut spec = spec();
     spec.budget.rounds = 0;
@@ -168,11 +204,15 @@ fn differences_name_keys_and_match_the_digest() {
     let admission = ["admission.mode", "admission.allow"];
     assert_eq!(
         keys,
-        [&["creator", "inner.lr", "outer.lr", "sync.mode", "sync.codec", "sync.engine"][..], &partition, &admission]
-            .concat()
+        [
+            &["creator", "inner.lr", "outer.lr", "sync.mode", "sync.codec", "sync.engine", "sync.pairs"][..],
+            &partition,
+            &admission
+        ]
+        .concat()
     );
     assert_eq!(differences[1], "inner.lr: 0.001 here, 0.002 there");
-    assert_eq!(differences[6], "partition.minority: fork here, wait there");
+    assert_eq!(differences[7], "partition.minority: fork here, wait there");
     assert_ne!(here.digest(), there.digest());
 }
 

@@ -13,6 +13,7 @@ fn samples() -> Vec<(String, Vec<u8>)> {
     let run = sample::spec().digest();
     let mut samples = vec![
         ("spec".to_owned(), encode_spec(&sample::spec())),
+        ("spec-with-pairs".to_owned(), encode_spec(&sample::spec_with_pairs())),
         ("spec-digest".to_owned(), run.0.to_vec()),
         ("record".to_owned(), encode_record(&sample::record())),
         ("record-digest".to_owned(), sample::record().digest().0.to_vec()),
@@ -52,6 +53,7 @@ fn the_files_bytes_decode_to_the_samples() {
         HEXLOWER.decode(line.split(' ').nth(1).unwrap().as_bytes()).unwrap()
     };
     assert_eq!(decode_spec(&bytes("spec")), Ok(sample::spec()));
+    assert_eq!(decode_spec(&bytes("spec-with-pairs")), Ok(sample::spec_with_pairs()));
     assert_eq!(decode_record(&bytes("record")), Ok(sample::record()));
     assert_eq!(decode_certificate(&bytes("certificate")), Ok(sample::certificate()));
     assert_eq!(decode_register(&bytes("register")), Ok(sample::register()));

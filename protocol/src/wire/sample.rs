@@ -9,6 +9,7 @@ use crate::message::{
     Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase,
     Question, Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
+use crate::pairs::PairsSpec;
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{
     AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec, OuterSpec,
@@ -26,6 +27,13 @@ pub fn node(fill: u8) -> NodeId {
 
 pub fn signer() -> Ed25519Signer {
     Ed25519Signer::from_secret(&[7; 32])
+}
+
+/// The same run with pairs, which go with owners.
+pub fn spec_with_pairs() -> RunSpec {
+    let mut spec = spec();
+    (spec.sync.engine, spec.sync.pairs) = (EngineKind::Owners, Some(PairsSpec::every(10)));
+    spec
 }
 
 pub fn spec() -> RunSpec {

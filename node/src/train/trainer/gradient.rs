@@ -35,7 +35,8 @@ impl Worker {
         let report = self.accept(job.round, report, &mut gradient)?;
         let (payload, norm) = measure(&gradient);
         let tokens_per_second = report.tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
-        let said = Happened::Step { round: job.round, step: 1, steps: 1, loss: report.loss, tokens_per_second };
+        let said =
+            Happened::Step { round: job.round, step: 1, steps: 1, reached: 1, loss: report.loss, tokens_per_second };
         let _ = self.events.try_send(said);
         let done = Steps { steps: 1, samples: sequences, tokens: report.tokens, loss_sum: report.loss, seconds: 0.0 };
         Ok(Ok((done, self.made(gradient, payload, norm))))

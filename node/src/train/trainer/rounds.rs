@@ -1,5 +1,6 @@
 //! The inner steps of a round, and the pseudo-gradient that they come to.
 
+use super::pairs;
 use super::{Happened, Made, Round, STEPS_LEFT_OUT_MAX, Steps, Worker};
 use starling_kernels::TrainError;
 use starling_protocol::limits::CHUNK_ELEMENTS;
@@ -24,6 +25,11 @@ impl Worker {
         let (mut left_out, mut batch, first) = (0, Vec::new(), done.steps);
         // Never a sequence of somebody else's lease.
         let steps = u64::from(job.inner_steps).min(job.lease.count / sequences.max(1)) as u32;
+        self.reached = 0;
+        let elements = self.state.read().elements();
+        if let Some(pairs) = &mut self.pairs {
+            pairs.begin(job, elements);
+        }
         for step in first..steps {
             if self.generation.load(Ordering::Acquire) != job.generation {
                 return Ok(Err(Happened::Stopped));
@@ -34,6 +40,7 @@ impl Worker {
             if let Err(shard) = self.read_step(&mut order, job.lease.start + u64::from(step) * sequences, &mut batch)? {
                 return Ok(Err(Happened::MissingShard { round: job.round, shard }));
             }
+            self.reached = step + 1;
             let lr = self.rate(&inner, job.round, step, job.tokens);
             let report = match self.trainer.step(&batch, lr) {
                 Ok(report) => report,
@@ -49,9 +56,15 @@ impl Worker {
             done.take(&report, sequences);
             let tokens_per_second = done.tokens as f64 / (done.seconds + started.elapsed().as_secs_f64()).max(1e-9);
             let (round, step) = (job.round, step + 1);
+            let reached = step + self.pairs.as_ref().map_or(0, |pairs| pairs.signs);
+            let said = Happened::Step { round, step, steps, reached, loss: report.loss, tokens_per_second };
             // Progress is for watching and for liveness; a full queue drops one, never a step.
-            let _ = self.events.try_send(Happened::Step { round, step, steps, loss: report.loss, tokens_per_second });
+            let _ = self.events.try_send(said);
+            if !self.exchanges(job, step, steps, started)? {
+                return Ok(Err(Happened::Stopped));
+            }
         }
+        self.pairs.iter().for_each(pairs::Pairs::end);
         if done.steps == 0 {
             return Err(format!("no step of round {} could be done with {} sequences", job.round, job.lease.count));
         }

@@ -112,8 +112,17 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
     let device = DeviceInfo { kind: DeviceKind::Cpu, index: 0, name: "counting".into(), why: "asked for".into() };
     let trainer = Counting { device, parameters: vec![0.0; ELEMENTS], steps: steps.clone() };
     let worker = Worker {
+        pairs: None,
+        reached: 0,
         trainer: Box::new(trainer),
-        setting: Setting { seed: 1, seq_len: SEQ_LEN, inner: spec.inner, sync: spec.sync, budget: spec.budget },
+        setting: Setting {
+            seed: 1,
+            seq_len: SEQ_LEN,
+            inner: spec.inner,
+            sync: spec.sync,
+            budget: spec.budget,
+            pairs: None,
+        },
         state: Arc::new(SharedState::new(state)),
         data: Arc::new(data),
         store: Arc::new(store),
@@ -133,7 +142,18 @@ impl Bench {
     fn round(&mut self, round: u64, on: u8, lease: Span) -> (u64, u32, f32) {
         let before = self.steps.load(Ordering::Relaxed);
         let (inner_steps, generation, news) = (4, 1, News::default());
-        let job = Round { round, base: base(on), lease, inner_steps, tokens: 0, validate: None, generation, news };
+        let job = Round {
+            round,
+            base: base(on),
+            lease,
+            inner_steps,
+            tokens: 0,
+            validate: None,
+            generation,
+            news,
+            lineage: Digest::default(),
+            expected: Vec::new(),
+        };
         let Ok(Happened::Trained(trained)) = self.worker.round(&job) else { panic!("it is trained") };
         assert_eq!(trained.delta.len(), CHUNK_ELEMENTS, "one fragment");
         assert!(trained.delta.iter().all(|x| *x == trained.delta[0]));
@@ -216,8 +236,18 @@ fn a_round_that_is_stopped_leaves_nothing_behind() {
     bench.commit(1, 1, -1.0);
     bench.worker.generation.store(2, Ordering::Release);
     let (inner_steps, generation, news) = (4, 1, News::default());
-    let job =
-        Round { round: 2, base: base(2), lease: lease(8), inner_steps, tokens: 0, validate: None, generation, news };
+    let job = Round {
+        round: 2,
+        base: base(2),
+        lease: lease(8),
+        inner_steps,
+        tokens: 0,
+        validate: None,
+        generation,
+        news,
+        lineage: Digest::default(),
+        expected: Vec::new(),
+    };
     assert!(matches!(bench.worker.round(&job), Ok(Happened::Stopped)));
     bench.worker.generation.store(1, Ordering::Release);
     assert_eq!(bench.round(2, 2, lease(8)), (4, 4, 8.0));
