@@ -195,6 +195,7 @@ fn differences_name_keys_and_match_the_digest() {
     there.creator = None;
     there.inner.lr = 2e-3;
     there.sync = SyncSpec::whole(SyncMode::EveryStep, Codec::Bf16, EngineKind::Owners);
+    there.sync.pairs = Some(PairsSpec::every(2));
     there.outer.lr.pop();
     there.partition = PartitionSpec { minority: Minority::Wait, grace_ms: 5_000 };
     there.admission = AdmissionSpec { mode: AdmissionMode::List, allow: vec![NodeId([1; 32])] };
