@@ -161,7 +161,7 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     assert_eq!(record.len(), ring + 8 + 2 * 2, "the places follow the record's layout");
     let lists = vec![contributors, free, merged, grants, revoked, members, ring];
     let spec = encode_spec(&sample::spec());
-    let (allow, table) = (spec.len() - 16 - 8, spec.len() - 16 - 8 - 17 - 16 - 2 * 12 - 8);
+    let (allow, table) = (spec.len() - 16 - 8, spec.len() - 16 - 8 - 18 - 16 - 2 * 12 - 8);
     let (candidate, key) = (encode_candidate(&sample::candidate()), 32 + 8 + 4 + 32);
     let in_candidate = lists.iter().map(|at| key + at).chain([key + record.len(), key + record.len() + 8]);
     let in_candidate = in_candidate.collect();
