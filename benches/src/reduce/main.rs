@@ -133,6 +133,8 @@ struct Contestant {
     floor: Option<f64>,
     /// What each node has measured of its uplink so far, in kbit/s.
     uplinks: Vec<u32>,
+    /// It has failed, and takes no more turns.
+    out: bool,
 }
 
 /// What one turn of ours took: the slowest member's seconds, all members' CPU seconds, the bytes of the update, and the
@@ -163,7 +165,7 @@ enum Known {
 
 impl Contestant {
     fn new(kind: Kind, floor: Option<f64>) -> Self {
-        Self { kind, seconds: Vec::new(), cpu: Vec::new(), encoded: 0, held: 0, floor, uplinks: Vec::new() }
+        Self { kind, seconds: Vec::new(), cpu: Vec::new(), encoded: 0, held: 0, floor, uplinks: Vec::new(), out: false }
     }
 }
 
@@ -184,7 +186,7 @@ impl Case<'_> {
         let mut contestants: Vec<_> = contestants.into_iter().map(|kind| Contestant::new(kind, None)).collect();
         let mut number = 0;
         for turn in 0..=self.arguments.turns {
-            for contestant in &mut contestants {
+            for contestant in contestants.iter_mut().filter(|contestant| !contestant.out) {
                 let done = match &mut contestant.kind {
                     Kind::Starling(way, known) => {
                         number += 1;
@@ -192,7 +194,14 @@ impl Case<'_> {
                     }
                     Kind::Rival(rival, flock) => {
                         let encoded = self.elements * rival.value_bytes();
-                        Turn { seconds: flock.turn()?, encoded, ..Turn::default() }
+                        match flock.turn() {
+                            Ok(seconds) => Turn { seconds, encoded, ..Turn::default() },
+                            Err(error) => {
+                                println!("{} LEFT OUT: its turn {turn} failed ({error:#})", rival.name());
+                                contestant.out = true;
+                                continue;
+                            }
+                        }
                     }
                 };
                 (contestant.encoded, contestant.uplinks) = (done.encoded, done.uplinks);
@@ -204,7 +213,7 @@ impl Case<'_> {
                 }
             }
         }
-        contestants.iter().try_for_each(|contestant| self.report(contestant))
+        contestants.iter().filter(|contestant| !contestant.out).try_for_each(|contestant| self.report(contestant))
     }
 
     fn run_delayed(&self, across: Duration) -> Result<()> {
