@@ -101,7 +101,7 @@ fn has_residuals(flock: &Flock, name: &str) -> bool {
     let mut folders = vec![flock.home(name)];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.file_name() == "residuals" {
+            if entry.file_name().to_string_lossy().starts_with("residuals-") {
                 return true;
             }
             if entry.path().is_dir() {

@@ -7,16 +7,19 @@
 //!
 //! Nothing changes before a record is committed (invariant I3), so an attempt that fails, or a SKIP, offers the same bytes
 //! again. What was sent is not kept: payloads follow from what they were made of, and are made again when they count.
-//! All of this is private: nobody else's bits depend on it but through what is sent.
+//! All of this is private: nobody else's bits depend on it but through what is sent. It is on the disk, too ([`disk`]), for
+//! when the node is killed.
 
+pub(super) mod disk;
+
+use super::passed::Mark;
 use crate::coding::Coder;
+use disk::{Desk, Disk, Held, lost};
 use starling_kernels::codec::offered;
 use starling_protocol::engine::io::AttemptKey;
-use starling_protocol::limits::CHUNK_ELEMENTS;
-use starling_protocol::record::Record;
 use starling_protocol::run::Codec;
-use starling_protocol::{NodeId, update};
-use starling_store::{Store, StoreError};
+use starling_protocol::update;
+use starling_store::StoreError;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,10 +28,6 @@ const STAGED_MAX: usize = 4;
 /// A residual of sums goes into the node's own contribution only when that weighs at least so much: divided by less, it
 /// would be larger than what is offered.
 const FOLD_WEIGHT_MIN: f32 = 1.0 / 1024.0;
-/// Name under which the store keeps the residuals of a fragment.
-fn name(fragment: usize) -> String {
-    if fragment == 0 { "residuals".to_owned() } else { format!("residuals-{fragment}") }
-}
 
 /// How much of a residual is offered again; `None` for codecs that do without.
 fn decay(codec: Codec) -> Option<f32> {
@@ -44,17 +43,27 @@ fn decay(codec: Codec) -> Option<f32> {
 #[derive(Default)]
 pub struct Feedback {
     residuals: Mutex<Residuals>,
+    /// Where they are kept; nowhere in some tests and benches.
+    disk: Option<Disk>,
 }
 
 #[derive(Default)]
-struct Residuals {
+pub(super) struct Residuals {
     /// One f32 for each element; empty for zeros.
     own: Vec<f32>,
     /// By chunk.
     sums: BTreeMap<usize, Vec<f32>>,
     staged: Vec<Staged>,
-    /// What was committed and is not yet settled.
+    /// What was committed and is not yet settled; or what the disk holds of a process before this one that was.
     due: Option<Staged>,
+    recalled: Option<Mark>,
+    /// The COMMIT after which `own` and `sums` are true; none while they are zeros.
+    mark: Option<Mark>,
+}
+
+/// All steps leave the residuals whole, but for one that panicked in the middle: they are then a little off.
+fn locked(residuals: &Mutex<Residuals>) -> MutexGuard<'_, Residuals> {
+    residuals.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One attempt, should it be committed.
@@ -75,94 +84,107 @@ pub(super) struct Terms {
 }
 
 impl Feedback {
-    /// All steps leave the residuals whole, but for one that panicked in the middle: they are then a little off.
+    /// The residuals that the disk holds, if they are those after `mark`, the last COMMIT that stepped what they are of
+    /// with something of this node; otherwise none, as those of a node that has just come. What may still come true later
+    /// is found again then.
+    pub(super) fn restore(disk: Disk, mark: Option<&Mark>) -> Self {
+        let mut residuals = Residuals::default();
+        if let Some(held) = mark.and_then(|mark| disk.load(mark)) {
+            residuals.take_up(held);
+        }
+        Self { residuals: Mutex::new(residuals), disk: Some(disk) }
+    }
+
+    /// Sum of the squares of all that is not said, once everything is settled.
+    pub fn squares(&self) -> f64 {
+        let mut residuals = self.residuals();
+        self.settle_in(&mut residuals);
+        let all = residuals.own.iter().chain(residuals.sums.values().flatten());
+        all.map(|x| f64::from(*x) * f64::from(*x)).sum()
+    }
+
+    /// Whether these are those after a COMMIT, and not the zeros of a node that has just come.
+    pub fn is_kept(&self) -> bool {
+        self.residuals().mark.is_some()
+    }
+
     fn residuals(&self) -> MutexGuard<'_, Residuals> {
-        self.residuals.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.residuals)
     }
 
     /// Settles what a committed record has taken in: as much work as encoding and decoding the contribution once more.
     pub fn settle(&self) {
-        self.residuals().settle();
+        self.settle_in(&mut self.residuals());
     }
 
-    /// The lineage stands on `record`. If that has taken in what this node sent in one of its attempts, the residuals
-    /// follow, at the next [`Self::settle`]. If it cannot be known what was taken in, they are given up: lost is better
-    /// than counted twice. `stepped` is whether the record has stepped what these residuals are of.
-    pub fn stand_on(&self, record: &Record, me: &NodeId, stepped: bool) {
+    fn settle_in(&self, residuals: &mut Residuals) {
+        residuals.settle();
+        let Some(mark) = residuals.recalled.take() else { return };
+        match self.disk.as_ref().and_then(|disk| disk.load(&mark)) {
+            Some(held) => residuals.take_up(held),
+            None => residuals.give_up(),
+        }
+    }
+
+    /// The lineage has passed a record, which follows the one before; `mine` is whether it stepped what these residuals are
+    /// of, with something of this node. If that is what this node, or a process of it before this one, sent in one of its
+    /// attempts, the residuals follow, at the next [`Self::settle`]. If it cannot be known what was taken in, they are
+    /// given up: lost is better than counted twice.
+    pub fn pass(&self, mark: Mark, mine: bool) {
+        let Mark { lineage, seq, set } = mark;
         let mut residuals = self.residuals();
-        let set = record.set();
-        let over = |s: &Staged| s.key.seq <= record.seq || s.key.lineage != record.lineage;
+        let over = |s: &Staged| s.key.seq <= seq || s.key.lineage != lineage;
         let (over, ahead): (Vec<_>, Vec<_>) = std::mem::take(&mut residuals.staged).into_iter().partition(over);
         residuals.staged = ahead;
-        let missed = over.iter().any(|s| s.key.seq < record.seq && s.key.lineage == record.lineage);
-        let taken = over.into_iter().find(|s| s.key.seq == record.seq && s.key.set == set);
-        let counts = stepped && record.contributors.iter().any(|c| c.member == *me);
-        residuals.settle();
+        let missed = over.iter().any(|s| s.key.seq < seq && s.key.lineage == lineage);
+        let taken = over.into_iter().find(|s| s.key.seq == seq && s.key.set == set);
+        let on_disk = self.disk.as_ref().is_some_and(|disk| disk.has(&mark));
         match taken {
-            Some(taken) if counts => residuals.due = Some(taken),
-            _ if counts || missed => (residuals.own, residuals.sums) = Default::default(),
+            Some(taken) if mine => {
+                self.settle_in(&mut residuals);
+                residuals.due = Some(taken);
+            }
+            // Whatever was to be settled before is in what the disk holds.
+            None if mine && on_disk => (residuals.due, residuals.recalled) = (None, Some(mark)),
+            _ if mine || missed => self.forget_in(&mut residuals, "unknown", "a record took in what it did not keep"),
             _ => {}
         }
     }
 
-    /// Writes the residuals of a fragment after the state of record `head`, in place of those on disk.
+    /// The lineage goes on from a state that does not follow the one before by records that this node knows.
     ///
     /// # Errors
-    /// The disk failed, or is full.
-    pub fn save(&self, store: &Store, fragment: usize, head: &starling_protocol::Digest) -> Result<(), StoreError> {
+    /// What the disk holds cannot be removed.
+    pub fn forget(&self) -> Result<(), StoreError> {
         let mut residuals = self.residuals();
-        residuals.settle();
-        let Residuals { own, sums, .. } = &*residuals;
-        if own.is_empty() && sums.is_empty() {
-            return store.remove_private(&name(fragment));
-        }
-        let chunks: usize = sums.values().map(|left| 8 + 4 * left.len()).sum();
-        let mut file = store.write_private(&name(fragment), (32 + 16 + 4 * own.len() + chunks) as u64)?;
-        file.write(&head.0)?;
-        file.write(&(own.len() as u64).to_le_bytes())?;
-        file.write(&(sums.len() as u64).to_le_bytes())?;
-        file.write_f32s(own)?;
-        for (chunk, left) in sums {
-            file.write(&(*chunk as u64).to_le_bytes())?;
-            file.write_f32s(left)?;
-        }
-        file.commit()
+        residuals.staged.clear();
+        self.forget_in(&mut residuals, "jump", "it does not know the records that led to the flock's state");
+        drop(residuals);
+        self.disk.as_ref().map_or(Ok(()), Disk::clear)
     }
 
-    /// The residuals on disk of a fragment if they are those after `head` of so many `elements`; otherwise none, as those of a node
-    /// that has just come.
-    ///
-    /// # Errors
-    /// What is on disk is damaged.
-    pub fn restore(
-        store: &Store,
-        fragment: usize,
-        head: &starling_protocol::Digest,
-        elements: usize,
-    ) -> Result<Self, StoreError> {
-        let Some(mut file) = store.read_private(&name(fragment))? else { return Ok(Self::default()) };
-        let (mut after, mut own_len, mut sums_len) = ([0; 32], [0; 8], [0; 8]);
-        file.read(&mut after)?;
-        file.read(&mut own_len)?;
-        file.read(&mut sums_len)?;
-        let (own_len, sums_len) = (u64::from_le_bytes(own_len), u64::from_le_bytes(sums_len));
-        let fits = (own_len == 0 || own_len == elements as u64) && sums_len <= update::chunks(elements) as u64;
-        if after != head.0 || !fits {
-            return Ok(Self::default());
+    fn forget_in(&self, residuals: &mut Residuals, reason: &'static str, why: &str) {
+        // With codecs that leave out nothing there is nothing to lose.
+        let something = !residuals.own.is_empty() || self.disk.as_ref().is_some_and(|disk| !disk.is_empty());
+        if something {
+            lost(reason, why);
         }
-        let mut own = vec![0.0; own_len as usize];
-        file.read_f32s(&mut own)?;
-        let mut sums = BTreeMap::new();
-        for _ in 0..sums_len {
-            let mut chunk = [0; 8];
-            file.read(&mut chunk)?;
-            let chunk = usize::try_from(u64::from_le_bytes(chunk)).unwrap_or(usize::MAX);
-            let mut left = vec![0.0; update::chunk_elements(elements, chunk).len()];
-            file.read_f32s(&mut left)?;
-            sums.insert(chunk, left);
+        residuals.give_up();
+    }
+
+    /// Writes what will be true should this attempt be committed, beside what is true now. Meant for the background.
+    pub fn stage(&self, key: &AttemptKey) {
+        if let Some(disk) = &self.disk {
+            unsaved(disk.stage(&self.residuals, key));
         }
-        file.finish()?;
-        Ok(Self { residuals: Mutex::new(Residuals { own, sums, ..Residuals::default() }) })
+    }
+
+    /// Settles, and writes what is true now, if it is not on the disk yet. Meant for the background.
+    pub fn keep(&self) {
+        self.settle();
+        if let Some(disk) = &self.disk {
+            unsaved(disk.keep(&self.residuals));
+        }
     }
 
     /// Begins an attempt. What is sent of a pseudo-gradient is the same in all attempts of a record, since an owner may have
@@ -173,7 +195,7 @@ impl Feedback {
             return Share { feedback: None, key, terms };
         }
         let mut residuals = self.residuals();
-        residuals.settle();
+        self.settle_in(&mut residuals);
         let same = |s: &&Staged| {
             (s.key.lineage, s.key.seq) == (key.lineage, key.seq) && Arc::ptr_eq(&s.terms.delta, &terms.delta)
         };
@@ -188,29 +210,54 @@ impl Feedback {
     }
 }
 
+fn unsaved(result: Result<(), StoreError>) {
+    if let Err(error) = result {
+        tracing::warn!("what updates left out is not on the disk, and lost if this node is killed: {error}");
+        metrics::counter!("starling_residuals_unsaved_total").increment(1);
+    }
+}
+
 impl Residuals {
+    fn take_up(&mut self, held: Held) {
+        (self.own, self.sums, self.mark) = (held.own, held.sums, Some(held.mark));
+    }
+
+    fn give_up(&mut self) {
+        (self.own, self.sums, self.mark) = Default::default();
+        (self.due, self.recalled) = (None, None);
+    }
+
     fn settle(&mut self) {
-        let Some(Staged { terms, sums, .. }) = self.due.take() else { return };
+        let Some(Staged { key, terms, sums }) = self.due.take() else { return };
         let elements = terms.delta.len();
-        let (mut coder, mut payload) = (Coder::new(terms.codec), Vec::new());
-        let (mut offer, mut said) = (Vec::new(), vec![0.0; CHUNK_ELEMENTS]);
+        let (mut coder, mut desk) = (Coder::new(terms.codec), Desk::default());
         self.own.resize(elements, 0.0);
         for chunk in 0..update::chunks(elements) {
-            self.offer(&terms, chunk, &mut offer);
-            let said = &mut said[..offer.len()];
             // It was encoded and decoded once; if it cannot be now, it was not sent.
-            if coder.encode(&offer, &mut payload).and_then(|()| coder.decode(&payload, said)).is_err() {
-                return;
+            if !self.leave_out(&terms, chunk, &mut coder, &mut desk) {
+                return self.give_up();
             }
-            let own = &mut self.own[update::chunk_elements(elements, chunk)];
-            for ((e, a), said) in own.iter_mut().zip(&offer).zip(said) {
-                *e = *a - *said;
-            }
+            self.own[update::chunk_elements(elements, chunk)].copy_from_slice(&desk.left);
             if self.folded(&terms, chunk).is_some() {
                 self.sums.remove(&chunk);
             }
         }
         self.sums.extend(sums);
+        self.mark = Some(key.into());
+    }
+
+    /// What a contribution to `chunk` leaves out, on the desk; false if it cannot be said at all.
+    fn leave_out(&self, terms: &Terms, chunk: usize, coder: &mut Coder, desk: &mut Desk) -> bool {
+        self.offer(terms, chunk, &mut desk.offer);
+        desk.left.resize(desk.offer.len(), 0.0);
+        let coded = coder.encode(&desk.offer, &mut desk.payload);
+        if coded.and_then(|()| coder.decode(&desk.payload, &mut desk.left)).is_err() {
+            return false;
+        }
+        for (left, offer) in desk.left.iter_mut().zip(&desk.offer) {
+            *left = *offer - *left;
+        }
+        true
     }
 
     /// What the contribution to `chunk` shall say, before it is encoded.
@@ -284,6 +331,10 @@ impl Share {
     }
 }
 
+#[cfg(test)]
+mod alone_test;
+#[cfg(test)]
+mod disk_kill_test;
 #[cfg(test)]
 #[path = "feedback_test.rs"]
 mod tests;

@@ -1,12 +1,11 @@
 use super::super::harness::{Flock, runtime};
+use super::super::passed::Passed;
 use super::*;
 use crate::train::sample_test::genesis;
-use starling_protocol::Digest;
-use starling_protocol::record::Contributor;
+use starling_protocol::limits::CHUNK_ELEMENTS;
+use starling_protocol::record::{Contributor, Record, RecordKind};
 use starling_protocol::run::EngineKind;
-use starling_protocol::update::owners::Owners;
-use starling_protocol::{codec, record};
-use starling_store::StoreOptions;
+use starling_protocol::{Digest, NodeId, codec, record};
 
 const ELEMENTS: usize = 3 * CHUNK_ELEMENTS + 77;
 
@@ -19,7 +18,7 @@ fn flock(codec: Codec, n: usize) -> Flock {
 /// The record of the first `taken` members' contributions.
 fn record_of(flock: &Flock, seq: u64, taken: usize) -> Record {
     let mut record = genesis().record;
-    (record.lineage, record.seq) = (Digest([2; 32]), seq);
+    (record.lineage, record.seq, record.kind) = (Digest([2; 32]), seq, RecordKind::Commit);
     let contributor = |member: &starling_protocol::engine::io::Contribution| Contributor {
         member: member.member,
         ready: member.payload,
@@ -84,6 +83,11 @@ impl Model {
     }
 }
 
+fn stand_on(feedback: &Feedback, record: &Record, me: &NodeId) {
+    let passed = Passed::of(record, me);
+    feedback.pass(passed.mark, passed.taken.is_some());
+}
+
 async fn run(flock: &Flock, attempt: u32) -> Vec<u8> {
     let mut results = flock.run(attempt, None).await.into_iter().map(Result::unwrap);
     let first = results.next().unwrap();
@@ -107,7 +111,7 @@ fn residuals_follow_committed_records_and_nothing_else() {
                 // At seq 10 a SKIP is decided: nothing was taken in.
                 let taken = if seq == 10 { 0 } else { 3 };
                 for (feedback, member) in flock.feedback.iter().zip(&flock.members) {
-                    feedback.stand_on(&record_of(&flock, seq, taken), &member.member, true);
+                    stand_on(feedback, &record_of(&flock, seq, taken), &member.member);
                 }
                 updates.push(expected);
             }
@@ -124,12 +128,12 @@ fn who_is_left_out_keeps_its_residual() {
         run(&flock, 0).await;
         // The record is that of two others: the third's contribution was not taken in.
         let without = record_of(&flock, 9, 2);
-        flock.feedback[2].stand_on(&without, &flock.members[2].member, true);
+        stand_on(&flock.feedback[2], &without, &flock.members[2].member);
         flock.feedback[2].settle();
         assert!(flock.feedback[2].residuals().own.is_empty() && flock.feedback[2].residuals().staged.is_empty());
         // One that was taken in, in an attempt that the node knows nothing of, is given up.
         flock.feedback[1].residuals().own = vec![1.0; ELEMENTS];
-        flock.feedback[1].stand_on(&without, &flock.members[1].member, true);
+        stand_on(&flock.feedback[1], &without, &flock.members[1].member);
         assert!(flock.feedback[1].residuals().own.is_empty());
     });
 }
@@ -173,7 +177,7 @@ fn nothing_is_lost_over_many_rounds() {
             for (i, member) in flock.members.iter().enumerate() {
                 let weight = f64::from(update::weight(member.tokens, total));
                 offered.iter_mut().zip(flock.deltas[i].iter()).for_each(|(o, x)| *o += weight * f64::from(*x));
-                flock.feedback[i].stand_on(&record_of(&flock, seq, 3), &member.member, true);
+                stand_on(&flock.feedback[i], &record_of(&flock, seq, 3), &member.member);
                 flock.feedback[i].settle();
             }
         }
@@ -192,32 +196,4 @@ fn nothing_is_lost_over_many_rounds() {
         assert!(wrong < 1e-6, "{wrong} is lost");
         assert!(left.iter().any(|l| l.abs() > 1e-5), "and there is something to lose");
     });
-}
-
-#[test]
-fn they_come_back_after_a_clean_stop_and_only_on_their_record() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(folder.path(), StoreOptions { ballast_bytes: 0, reserve_bytes: 0 }).unwrap().store;
-    let (head, other) = (Digest([1; 32]), Digest([2; 32]));
-    let owned = Owners::new(&[0; 2], update::chunks(ELEMENTS)).chunks(1).to_vec();
-    let feedback = Feedback::default();
-    feedback.residuals().own = (0..ELEMENTS).map(|i| i as f32).collect();
-    feedback.residuals().sums =
-        owned.iter().map(|c| (*c, vec![0.5; update::chunk_elements(ELEMENTS, *c).len()])).collect();
-    feedback.save(&store, 0, &head).unwrap();
-    let back = Feedback::restore(&store, 0, &head, ELEMENTS).unwrap();
-    assert_eq!(back.residuals().own, feedback.residuals().own);
-    assert_eq!(back.residuals().sums, feedback.residuals().sums);
-    for (head, elements) in [(other, ELEMENTS), (head, ELEMENTS + 1)] {
-        let none = Feedback::restore(&store, 0, &head, elements).unwrap();
-        assert!(none.residuals().own.is_empty() && none.residuals().sums.is_empty());
-    }
-    let path = folder.path().join("private").join(name(0));
-    let mut bytes = std::fs::read(&path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
-    assert!(Feedback::restore(&store, 0, &head, ELEMENTS).is_err());
-    Feedback::default().save(&store, 0, &head).unwrap();
-    assert!(!path.exists(), "nothing left is nothing on disk");
 }

@@ -1,7 +1,11 @@
-//! Error feedback where fragments of the model take turns: each has residuals of its own, which wait for its next turn.
+//! Error feedback where fragments of the model take turns: each has residuals of its own, which wait for its next turn, and
+//! files of its own.
 
 use super::Feedback;
-use starling_protocol::record::Record;
+use super::feedback::disk::file::{Label, PREFIX};
+use super::feedback::disk::{Disk, lost};
+use super::passed::{Passed, last_taken};
+use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId};
 use starling_store::{Store, StoreError};
@@ -13,10 +17,54 @@ pub struct FragmentFeedback {
     of: Vec<Arc<Feedback>>,
 }
 
+/// What a start has found on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Restored {
+    /// Fragments whose residuals go on from there.
+    pub kept: usize,
+    /// Fragments of which there was a file, and none that is true.
+    pub lost: usize,
+    /// Euclidean norm of all residuals that go on.
+    pub norm: f64,
+}
+
 impl FragmentFeedback {
-    /// As those of a node that has just come.
-    pub fn new(fragments: Fragments) -> Self {
-        Self { fragments, of: (0..fragments.count()).map(|_| Arc::default()).collect() }
+    /// The residuals that the store holds for `me` of each fragment, where they are true after the store's record `head`;
+    /// those of a node that has just come for the others.
+    pub fn restore(store: &Arc<Store>, me: &NodeId, head: u64, fragments: Fragments) -> (Self, Restored) {
+        let run = store.run().map_or(Digest::default(), |run| run.digest);
+        let of_fragment = |fragment: usize| {
+            let elements = fragments.range(fragment).len();
+            let label = Label { run, node: *me, fragment, fragments: fragments.count(), elements };
+            Disk::open(Arc::clone(store), label)
+        };
+        remove_strays(store, fragments.count());
+        let disks: Vec<(Disk, bool)> = (0..fragments.count()).map(of_fragment).collect();
+        let marks = if disks.iter().all(|(disk, _)| disk.is_empty()) {
+            Ok(Vec::new())
+        } else {
+            last_taken(store, me, head, &fragments)
+        };
+        let marks = marks.unwrap_or_else(|error| {
+            tracing::warn!("the records cannot be read to see which residuals are true: {error}");
+            Vec::new()
+        });
+        let (mut restored, mut squares) = (Restored::default(), 0.0);
+        let of = disks.into_iter().enumerate().map(|(fragment, (disk, found))| {
+            let mark = marks.get(fragment).copied().flatten().filter(|mark| disk.has(mark));
+            if mark.is_none() && !disk.is_empty() {
+                lost("old", &format!("no file of fragment {fragment} is true after record {head}"));
+            }
+            let feedback = Feedback::restore(disk, mark.as_ref());
+            if feedback.is_kept() {
+                (restored.kept, squares) = (restored.kept + 1, squares + feedback.squares());
+            } else if found {
+                restored.lost += 1;
+            }
+            Arc::new(feedback)
+        });
+        let of = of.collect();
+        (Self { fragments, of }, Restored { norm: squares.sqrt(), ..restored })
     }
 
     /// That of the fragment whose turn a round is.
@@ -24,11 +72,11 @@ impl FragmentFeedback {
         Arc::clone(&self.of[self.fragments.turn(round)])
     }
 
-    /// The lineage stands on `record` ([`Feedback::stand_on`]).
-    pub fn stand_on(&self, record: &Record, me: &NodeId) {
-        let stepped = record.changes_state().then(|| self.fragments.turn(record.round));
+    /// The lineage has passed a record ([`Feedback::pass`]).
+    pub fn pass(&self, passed: &Passed) {
+        let stepped = passed.taken.map(|round| self.fragments.turn(round));
         for (index, feedback) in self.of.iter().enumerate() {
-            feedback.stand_on(record, me, stepped == Some(index));
+            feedback.pass(passed.mark, stepped == Some(index));
         }
     }
 
@@ -37,20 +85,40 @@ impl FragmentFeedback {
         self.of.iter().for_each(|feedback| feedback.settle());
     }
 
-    /// Writes all residuals ([`Feedback::save`]).
-    ///
-    /// # Errors
-    /// The disk failed, or is full.
-    pub fn save(&self, store: &Store, head: &Digest) -> Result<(), StoreError> {
-        self.of.iter().enumerate().try_for_each(|(index, feedback)| feedback.save(store, index, head))
+    /// Writes what will be true should this attempt be committed ([`Feedback::stage`]).
+    pub fn stage(&self, key: &AttemptKey) {
+        self.of.iter().for_each(|feedback| feedback.stage(key));
     }
 
-    /// The residuals on disk ([`Feedback::restore`]).
+    /// Settles, and writes what is true now where it is not on the disk yet ([`Feedback::keep`]).
+    pub fn keep(&self) {
+        self.of.iter().for_each(|feedback| feedback.keep());
+    }
+
+    /// The lineage goes on from a state that does not follow the one before by records that this node knows.
     ///
     /// # Errors
-    /// What is on disk is damaged.
-    pub fn restore(store: &Store, head: &Digest, fragments: Fragments) -> Result<Self, StoreError> {
-        let restored = |index: usize| Feedback::restore(store, index, head, fragments.range(index).len()).map(Arc::new);
-        Ok(Self { fragments, of: (0..fragments.count()).map(restored).collect::<Result<_, _>>()? })
+    /// What the disk holds cannot be removed.
+    pub fn forget(&self) -> Result<(), StoreError> {
+        self.of.iter().try_for_each(|feedback| feedback.forget())
+    }
+}
+
+/// Removes residuals under names that this layout does not have: of programs before this one, or of more fragments.
+fn remove_strays(store: &Store, fragments: usize) {
+    let names = store.private_names().unwrap_or_else(|error| {
+        tracing::warn!("private state cannot be listed: {error}");
+        Vec::new()
+    });
+    let ours = |name: &String| {
+        let mut parts = name.strip_prefix(PREFIX).unwrap_or_default().split('-').skip(1);
+        let fragment = parts.next().and_then(|digits| digits.parse().ok()).is_some_and(|n: usize| n < fragments);
+        fragment && matches!(parts.next(), Some("a" | "b")) && parts.next().is_none()
+    };
+    for name in names.iter().filter(|name| name.starts_with(PREFIX) && !ours(name)) {
+        lost("layout", &format!("{name} is none of the files of a run with {fragments} fragments"));
+        if let Err(error) = store.remove_private(name) {
+            tracing::warn!("{name} cannot be removed: {error}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use super::ledger::Job;
 use super::merging::Left;
 use crate::net::NetHandle;
 use crate::net::fetch::{Expect, FetchError, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
+use crate::reduce::{FragmentFeedback, Passed};
 use starling_protocol::certificate::Split;
 use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
@@ -22,7 +23,7 @@ use starling_protocol::{Digest, NodeId, update};
 use starling_store::Store;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
@@ -53,6 +54,8 @@ pub struct Arrived {
     pub left: Option<Left>,
     /// Lineages that records on the way have merged, and in which rounds.
     pub merged: Vec<(Digest, u64)>,
+    /// Records on the way, each after the one before; those before a snapshot are not in it.
+    pub passed: Vec<Passed>,
 }
 
 /// How far the state has moved.
@@ -61,6 +64,7 @@ pub struct Way {
     /// Where it stands, if it has moved.
     reached: Option<Link>,
     merged: Vec<(Digest, u64)>,
+    passed: Vec<Passed>,
 }
 
 impl Way {
@@ -104,6 +108,8 @@ pub struct Task {
     pub bytes: AtomicU64,
     /// How far the state has moved by now.
     pub way: Mutex<Way>,
+    /// What updates have left out: it goes by the records that were passed, and a snapshot tells none.
+    pub feedback: Arc<FragmentFeedback>,
     /// What is kept of the lineage held now, once it is left.
     pub left: Mutex<Option<Left>>,
 }
@@ -126,7 +132,7 @@ impl Task {
     pub async fn run(self, progress: Progress<'_>) -> Result<Arrived, Failed> {
         let started = Instant::now();
         let outcome = if self.errand.afresh { self.afresh(progress).await } else { self.onward(progress).await };
-        let Way { reached, merged } = std::mem::take(&mut *self.way.lock().unwrap_or_else(PoisonError::into_inner));
+        let Way { reached, merged, passed } = std::mem::take(&mut *self.way());
         let link = match (outcome, reached) {
             (Ok(link), _) => link,
             (Err(failed), Some(link)) => {
@@ -139,7 +145,7 @@ impl Task {
         let bytes = self.bytes.load(Ordering::Relaxed);
         let Link { record, certificate, .. } = link;
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner).take();
-        Ok(Arrived { record, certificate, bytes, seconds: started.elapsed().as_secs_f64(), left, merged })
+        Ok(Arrived { record, certificate, bytes, seconds: started.elapsed().as_secs_f64(), left, merged, passed })
     }
 
     /// From the head held here; by way of a snapshot if the sources have dropped the updates in between.
@@ -297,6 +303,9 @@ impl Task {
         };
         tokio::try_join!(download, writing)?;
         self.leave_lineage().await?;
+        // Before the state is another: killed in between, the node shall not find what belongs to the old one.
+        let feedback = Arc::clone(&self.feedback);
+        blocking(move || feedback.forget()).await?;
         let (store, link) = (self.store.clone(), offer.link.clone());
         let before = offer.before.as_ref().map(|before| before.record.clone());
         let adopt = move || store.finish_adopt(&manifest, &link.record, link.certificate.as_ref(), before.as_ref());
@@ -305,6 +314,7 @@ impl Task {
         self.ledger(Job::Reload { reply }).await?;
         reloaded.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
         self.reach(&offer.link);
+        self.way().passed.clear();
         Ok(offer.link.clone())
     }
 
@@ -335,6 +345,7 @@ impl Task {
             self.ledger(Job::Replay { record, certificate, update, reply }).await?;
             replayed.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
             self.reach(&link);
+            self.way().passed.push(Passed::of(&link.record, &self.net.me()));
             last = Some(link);
         }
         last.ok_or_else(|| Failed::because("there is nothing to fetch"))
@@ -356,8 +367,12 @@ impl Task {
         Err(Failed { pruned: true, ..Failed::because(reason) })
     }
 
+    fn way(&self) -> MutexGuard<'_, Way> {
+        self.way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn reach(&self, link: &Link) {
-        self.way.lock().unwrap_or_else(PoisonError::into_inner).reach(|| self.held(), link);
+        self.way().reach(|| self.held(), link);
     }
 
     fn count(&self, bytes: usize, progress: Progress<'_>) {

@@ -42,17 +42,6 @@ impl Driver {
         Ok(finish)
     }
 
-    /// With the head that it belongs to: on another one the node begins with none.
-    async fn save_feedback(&self) {
-        let (feedback, store, state) = (self.feedback.clone(), self.store.clone(), self.state.clone());
-        let saving = move || feedback.save(&store, &state.head().record.digest());
-        match tokio::task::spawn_blocking(saving).await {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => tracing::warn!("what earlier updates left out was not saved: {e}"),
-            Err(e) => tracing::warn!("what earlier updates left out was not saved: {e}"),
-        }
-    }
-
     /// Answers peers until each of them has the last record, or has gone, or time is up; and waits for the final
     /// validation.
     async fn farewell(

@@ -21,6 +21,7 @@ mod null;
 mod origin;
 mod outputs;
 mod reduction;
+mod residuals;
 #[cfg(test)]
 pub(crate) mod sample_test;
 mod setup;

@@ -8,7 +8,7 @@ use super::trainer::{self, Trained};
 use super::{candidate, catch_up, shards};
 use crate::exit::{Code, Failure};
 use crate::net::fetch::Expect;
-use crate::reduce::{NetLinks, ReduceError, ReduceJob};
+use crate::reduce::{NetLinks, Passed, ReduceError, ReduceJob};
 use crate::watch::event::Event;
 use starling_protocol::admission;
 use starling_protocol::engine::io::{AttemptKey, Contribution, Input, Output};
@@ -81,7 +81,7 @@ impl Driver {
                     let committed = self.committed(&record);
                     self.undurable.insert(token, committed);
                 }
-                self.settle_feedback(&record);
+                self.settle_feedback(&[Passed::of(&record, &self.me)]);
                 self.note_step(&record);
                 let update = self.update_at_hand(&record.update);
                 let (seq, record) = (record.seq, Box::new(record));
@@ -230,6 +230,7 @@ impl Driver {
                 let digest = update.digest;
                 reduction.update = Some(update);
                 self.gauges.reduced();
+                self.stage_feedback(key);
                 self.feed(Input::Reduced { key, update: digest }).await
             }
             Err(error) => {
@@ -253,13 +254,6 @@ impl Driver {
         self.parts.forget();
         self.fetching.retain(|fetching| fetching.key.seq > seq);
         self.fetched.retain(|fetched| fetched.key.seq > seq);
-    }
-
-    /// What this node's payloads have not said follows a record that counts; the arithmetic is done away from here.
-    fn settle_feedback(&self, record: &Record) {
-        self.feedback.stand_on(record, &self.me);
-        let feedback = Arc::clone(&self.feedback);
-        tokio::task::spawn_blocking(move || feedback.settle());
     }
 
     /// The update of this digest, if it is in memory.
@@ -330,6 +324,7 @@ impl Driver {
             spec: self.spec.clone(),
             elements: self.settings.elements,
             head: self.state.head(),
+            feedback: Arc::clone(&self.feedback),
             bytes: AtomicU64::new(0),
             way: Mutex::default(),
             left: Mutex::new(None),
@@ -355,7 +350,7 @@ impl Driver {
             Ok(arrived) => {
                 self.show(Event::CaughtUp { seq: arrived.record.seq, bytes: arrived.bytes, seconds: arrived.seconds });
                 self.forget_attempts(arrived.record.seq);
-                self.settle_feedback(&arrived.record);
+                self.settle_feedback(&arrived.passed);
                 self.check_admission(&arrived.record);
                 let catch_up::Arrived { record, certificate, left, merged, .. } = *arrived;
                 self.note_merged(merged);

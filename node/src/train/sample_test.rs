@@ -1,6 +1,6 @@
 //! A little flock for tests: three voters, records that follow one another, votes that hold.
 
-use super::chain::Link;
+pub use super::chain::Link;
 use starling_protocol::engine::succession;
 use starling_protocol::identity::Ed25519Signer;
 use starling_protocol::message::{Message, Question, Value, Vote};

@@ -8,6 +8,7 @@ use super::memory;
 use super::mixing::pair_setting;
 use super::null::NullTrainer;
 use super::origin::Origin;
+use super::residuals;
 use super::source::Source;
 use super::text;
 use super::ticket::TicketMaker;
@@ -17,7 +18,6 @@ use crate::config::node_file::NodeFile;
 use crate::config::run_file::{RunFile, model_config, trainer_options};
 use crate::exit::{Code, Failure};
 use crate::net::{NetOptions, Network};
-use crate::reduce::FragmentFeedback;
 use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use crate::watch::status::StatusServer;
@@ -199,7 +199,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         extras: tokenizer_file(&origin)?,
     };
     let device_name = trainer.device().to_string();
-    let feedback = feedback(&store, &canonical, Fragments::of(&spec.sync, canonical.elements()));
+    let fragments = Fragments::of(&spec.sync, canonical.elements());
+    let feedback = residuals::restore(&store, identity.node_id(), canonical.record.seq, fragments, &mut screen).await?;
     let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
     let validate_every = node.validate_every(spec.sync.mode);
     let pairs = pair_setting(&spec, &net);
@@ -242,15 +243,6 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         },
     })
     .await
-}
-
-/// What updates before the stop left out; nothing if that is damaged, or of another record than the one at hand.
-fn feedback(store: &Store, state: &Canonical, fragments: Fragments) -> Arc<FragmentFeedback> {
-    let restored = FragmentFeedback::restore(store, &state.digest, fragments);
-    Arc::new(restored.unwrap_or_else(|e| {
-        tracing::warn!("what earlier updates left out is lost: {e}");
-        FragmentFeedback::new(fragments)
-    }))
 }
 
 /// A damaged chain is set aside and fetched anew, if there is anybody to fetch it from.

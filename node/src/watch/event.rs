@@ -39,6 +39,15 @@ pub enum Event {
         /// Where Prometheus finds the metrics; none if they are switched off.
         metrics: Option<String>,
     },
+    /// What updates of processes before this one have left out was looked for on the disk.
+    Residuals {
+        /// Fragments whose residuals go on from there.
+        kept: usize,
+        /// Fragments of which no file is true: they begin with zeros.
+        lost: usize,
+        /// Euclidean norm of those that go on.
+        norm: f64,
+    },
     /// Tokenizing or fetching text.
     Data {
         manifest: String,

@@ -147,6 +147,9 @@ fn plain_line(event: &Event) -> Option<String> {
             let budget = bytes(*memory_bytes);
             format!("run {run}: {parameters} parameters on {device}; memory budget {budget}; state in {home}{metrics}")
         }
+        Event::Residuals { kept, lost, norm } => {
+            format!("what earlier updates left out goes on in {kept} of {} fragments (norm {norm:.3e})", kept + lost)
+        }
         Event::Data { train_sequences, validation_bytes, order1_entropy, .. } => format!(
             "data: {train_sequences} training sequences, {} held out (order-1 entropy {order1_entropy:.3} nats/byte)",
             bytes(*validation_bytes)

@@ -14,6 +14,8 @@ const KIND: Kind = *b"SLPRIV-1";
 /// Two f32 a parameter, and a little beside them.
 const BYTES_MAX: u64 = 8 * PARAMETERS_MAX + 4096;
 const NAME_CHARS_MAX: usize = 32;
+/// Names that are listed: more than a node ever has.
+const NAMES_MAX: usize = 1024;
 
 /// Private state on its way to the disk. Until [`PrivateWriter::commit`] returns, and if it is dropped before, the state
 /// that was there stays.
@@ -67,6 +69,22 @@ impl Store {
         }
     }
 
+    /// Names under which there is private state, ascending; of very many only some.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] when the folder cannot be read.
+    pub fn private_names(&self) -> Result<Vec<String>, StoreError> {
+        let folder = self.folder.private();
+        let failed = |e| StoreError::io("list", &folder, 0, e);
+        let entries = fs::read_dir(&folder).map_err(failed)?;
+        let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_string().ok()));
+        let found: Result<Vec<Option<String>>, _> = names.take(NAMES_MAX).collect();
+        let mut found: Vec<String> = found.map_err(failed)?.into_iter().flatten().collect();
+        found.retain(|name| self.private_path(name).is_ok());
+        found.sort_unstable();
+        Ok(found)
+    }
+
     fn private_path(&self, name: &str) -> Result<PathBuf, StoreError> {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if name.is_empty() || name.len() > NAME_CHARS_MAX || !name.chars().all(plain) {
@@ -93,6 +111,16 @@ impl PrivateWriter<'_> {
     /// [`StoreError::Io`] also when not exactly the announced number of bytes was written; the old state stays then.
     pub fn commit(self) -> Result<(), StoreError> {
         self.store.note(self.file.commit())
+    }
+
+    /// Puts the new state in the place of the old one without waiting for the disk, for state that is written often and can
+    /// be done without: a process that is killed leaves the old one or the new one, a power cut perhaps neither, which
+    /// its reader finds.
+    ///
+    /// # Errors
+    /// As [`PrivateWriter::commit`].
+    pub fn commit_unsynced(self) -> Result<(), StoreError> {
+        self.store.note(self.file.commit_unsynced())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A sealed file is `kind (8 bytes) ‖ payload length (u64 LE) ‖ payload ‖ BLAKE3 of all before it`. Every file here is
 //! written to a temporary name, synced, renamed, and its folder synced: after a power cut there is the old one or the
-//! new one, never a mix.
+//! new one, never a mix. What can be done without is not synced; its seal tells what a power cut has left of it.
 
 use crate::folder::sync_dir;
 use crate::{Part, StoreError};
@@ -71,6 +71,14 @@ impl AtomicFile {
         Ok(())
     }
 
+    /// Renames without waiting for the disk: after a power cut there may be the old file, the new one, or one that is torn.
+    pub fn commit_unsynced(mut self) -> Result<(), StoreError> {
+        self.file.flush().map_err(|e| StoreError::io("write", &self.target, self.written, e))?;
+        fs::rename(&self.tmp, &self.target).map_err(|e| StoreError::io("rename to", &self.target, 4096, e))?;
+        self.done = true;
+        Ok(())
+    }
+
     /// Makes the file durable under its name.
     pub fn commit(self) -> Result<(), StoreError> {
         let folder = self.target.parent().map(Path::to_path_buf).unwrap_or_default();
@@ -122,13 +130,22 @@ impl SealedWriter {
         Ok(())
     }
 
-    pub fn commit(mut self) -> Result<(), StoreError> {
+    pub fn commit(self) -> Result<(), StoreError> {
+        self.sealed()?.commit()
+    }
+
+    /// As [`AtomicFile::commit_unsynced`]: the seal tells whether it is whole.
+    pub fn commit_unsynced(self) -> Result<(), StoreError> {
+        self.sealed()?.commit_unsynced()
+    }
+
+    fn sealed(mut self) -> Result<AtomicFile, StoreError> {
         if self.left != 0 {
             return Err(self.length_error());
         }
         let seal = self.hasher.finalize();
         self.file.write(seal.as_bytes())?;
-        self.file.commit()
+        Ok(self.file)
     }
 
     fn length_error(&self) -> StoreError {

@@ -144,3 +144,30 @@ fn names_and_sizes_have_bounds() {
     }
     assert!(matches!(store.write_private(NAME, 1 << 60), Err(StoreError::TooLarge { .. })));
 }
+
+#[test]
+fn unsynced_state_is_sealed_too_and_all_names_are_listed() {
+    let dir = scratch();
+    let store = create(dir.path());
+    write(&store, &state(1, 1));
+    let mut writer = store.write_private("left-b", 5).unwrap();
+    writer.write(b"first").unwrap();
+    assert_eq!(store.private_names().unwrap(), [NAME], "what is being written has no name yet");
+    writer.commit_unsynced().unwrap();
+    let mut short = store.write_private("left-b", 5).unwrap();
+    short.write(b"not").unwrap();
+    assert!(short.commit_unsynced().is_err(), "less than announced");
+    fs::write(dir.path().join("private").join("No Name"), b"of ours").unwrap();
+    assert_eq!(store.private_names().unwrap(), [NAME, "left-b"]);
+    let mut reader = store.read_private("left-b").unwrap().unwrap();
+    let mut bytes = [0; 5];
+    reader.read(&mut bytes).unwrap();
+    reader.finish().unwrap();
+    assert_eq!(&bytes, b"first");
+    flip(&dir.path().join("private").join("left-b"), 8 * 18);
+    let mut reader = store.read_private("left-b").unwrap().unwrap();
+    let torn = reader.read(&mut bytes).and_then(|()| reader.finish());
+    assert!(matches!(torn, Err(StoreError::Damaged(_))));
+    store.remove_private("left-b").unwrap();
+    assert_eq!(store.private_names().unwrap(), [NAME]);
+}
