@@ -3,6 +3,7 @@
 pub mod demo;
 pub mod flock;
 pub mod kills;
+pub mod letters;
 pub mod memory;
 pub mod netns;
 pub mod process;

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A started program with `--json` events on its standard output.
 pub struct Process {
@@ -29,6 +29,14 @@ struct Seen {
 impl Process {
     /// Starts `program`. Its events also go to `FOLDER/NAME.jsonl` and its standard error to `FOLDER/NAME.log`.
     pub fn start<S: AsRef<OsStr>>(name: &str, program: &Path, arguments: &[S], folder: &Path) -> anyhow::Result<Self> {
+        let mut command = Command::new(program);
+        command.args(arguments);
+        Self::spawn(name, command, folder)
+    }
+
+    /// Like [`Self::start`], of a command that is prepared already. Each event gets a field `seen`: when it was read here,
+    /// in seconds since the Unix epoch.
+    pub fn spawn(name: &str, mut command: Command, folder: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder)?;
         let append = |extension: &str| {
             let path = folder.join(format!("{name}.{extension}"));
@@ -37,9 +45,9 @@ impl Process {
         };
         let (log, log_file) = append("log")?;
         let (_, mut event_file) = append("jsonl")?;
-        let mut command = Command::new(program);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log_file);
         die_with_parent(&mut command);
+        let program = PathBuf::from(command.get_program());
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {}: build first (`make build`)", program.display()))?;
@@ -48,9 +56,14 @@ impl Process {
         let stdout = child.stdout.take().context("standard output is piped")?;
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = writeln!(event_file, "{line}");
-                if let Ok(event) = serde_json::from_str(&line) {
-                    collected.events.lock().unwrap_or_else(|p| p.into_inner()).push(event);
+                match serde_json::from_str::<Value>(&line) {
+                    Ok(Value::Object(mut event)) => {
+                        event.insert("seen".into(), seconds_since_epoch().into());
+                        let event = Value::Object(event);
+                        let _ = writeln!(event_file, "{event}");
+                        collected.events.lock().unwrap_or_else(|p| p.into_inner()).push(event);
+                    }
+                    _ => drop(writeln!(event_file, "{line}")),
                 }
                 collected.more.notify_all();
             }
@@ -62,6 +75,11 @@ impl Process {
     /// All events so far.
     pub fn events(&self) -> Vec<Value> {
         self.seen.events.lock().unwrap_or_else(|p| p.into_inner()).clone()
+    }
+
+    /// Events after the mark.
+    pub fn events_since(&self, mark: usize) -> Vec<Value> {
+        self.seen.events.lock().unwrap_or_else(|p| p.into_inner()).get(mark..).unwrap_or_default().to_vec()
     }
 
     /// Number of events so far: a mark from which [`Self::wait_since`] looks on.
@@ -113,6 +131,12 @@ impl Process {
             self.exited = self.child.try_wait().ok().flatten();
         }
         self.exited.is_some()
+    }
+
+    /// How it ended, if it has.
+    pub fn status(&mut self) -> Option<ExitStatus> {
+        self.has_exited();
+        self.exited
     }
 
     /// Process id, for signals.
@@ -169,6 +193,11 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// By this machine's clock.
+pub fn seconds_since_epoch() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 /// Runs a program to its end and returns its status, standard output and standard error.

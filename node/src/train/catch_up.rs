@@ -14,6 +14,7 @@ use super::merging::Left;
 use crate::net::NetHandle;
 use crate::net::fetch::{Expect, FetchError, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
 use crate::reduce::{FragmentFeedback, Passed};
+use futures::{StreamExt, stream};
 use starling_protocol::certificate::Split;
 use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
@@ -29,6 +30,10 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Chunks that are fetched and wait to be written.
 const CHUNKS_WAITING: usize = 8;
+
+/// Updates that are fetched before the one that is replayed, and what they may take in memory.
+const AHEAD_MAX: usize = 8;
+const AHEAD_BYTES: usize = 128 << 20;
 
 /// Sources of another chain within this node's lineage that are searched for the place where it begins.
 const SEARCHED_MAX: usize = 3;
@@ -331,14 +336,22 @@ impl Task {
         Ok(())
     }
 
-    /// Fetches the updates of a chain and replays them; returns the last link.
+    /// Fetches the updates of a chain, some ahead, and replays them; returns the last link. One at a time would be one a
+    /// round trip: where rounds are shorter than that, a node far away would never get there.
     async fn replay(&self, chain: Vec<Link>, progress: Progress<'_>) -> Result<Link, Failed> {
         let mut last = None;
-        for link in chain {
+        let largest = update::encoded_max(Codec::Bf16, self.elements).max(1);
+        let ahead = (AHEAD_BYTES / largest).clamp(1, AHEAD_MAX);
+        let fetched = |link: Link| async {
+            let update = if link.record.changes_state() { Some(self.update_of(&link.record).await?) } else { None };
+            Ok::<_, Failed>((link, update))
+        };
+        let mut updates = stream::iter(chain).map(fetched).buffered(ahead);
+        while let Some(next) = updates.next().await {
+            let (link, update) = next?;
             let Some(certificate) = link.certificate.clone() else {
                 return Err(Failed::because(format!("record {} came without its votes", link.record.seq)));
             };
-            let update = if link.record.changes_state() { Some(self.update_of(&link.record).await?) } else { None };
             self.count(update.as_ref().map_or(0, Vec::len), progress);
             let (reply, replayed) = oneshot::channel();
             let record = link.record.clone();

@@ -1,0 +1,282 @@
+//! What must hold of a history, each rule by itself. A rule that finds nothing wrong says what it looked at.
+
+use crate::history::{Commit, History};
+use crate::scenario::{Expect, Needed, Scenario};
+use crate::stage::What;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Events that no scenario may have, unless it says so.
+const NEVER: [&str; 2] = ["split_brain", "own_fault"];
+/// Exit statuses by which a program says that it was broken: a panic, an abort, a bad access.
+const BROKEN: [i32; 4] = [101, 134, 135, 139];
+
+/// The verdict of one rule.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Check {
+    pub name: String,
+    pub ok: bool,
+    pub detail: String,
+}
+
+fn verdict(name: &str, wrong: Option<String>, fine: String) -> Check {
+    Check { name: name.into(), ok: wrong.is_none(), detail: wrong.unwrap_or(fine) }
+}
+
+/// All verdicts. `audits` is what `starling audit` said of each node.
+pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, String)], logs: &Path) -> Vec<Check> {
+    let expect = &scenario.expect;
+    let mut checks = vec![
+        trouble(history),
+        parity(history),
+        lineages(history, expect.forks),
+        durability(history),
+        samples(audits),
+        liveness(history, expect.max_gap_s),
+        rounds(history, expect.rounds),
+        exits(scenario, history),
+        panics(logs),
+        absent(history, expect),
+    ];
+    checks.extend(expect.events.iter().map(|needed| event(scenario, history, needed)));
+    if let Some(most) = expect.departures_max {
+        checks.push(departures(history, most));
+    }
+    if let Some(most) = expect.failed_attempts {
+        checks.push(attempts(history, most));
+    }
+    if let Some(most) = expect.nats_per_byte {
+        checks.push(validation(history, most));
+    }
+    checks
+}
+
+/// The lab came to the scenario's end, and everybody who lived was together then.
+fn trouble(history: &History) -> Check {
+    let wrong = history.diary.iter().find(|e| e.what == What::Trouble).map(|e| e.text.clone());
+    let all_in = history.when(What::AllIn);
+    let wrong = wrong.or_else(|| all_in.is_none().then(|| "the nodes never were all in one round".into()));
+    verdict("together", wrong, "all live nodes contributed to one commit at the end, and hold it".into())
+}
+
+/// One record, one state; one place in a lineage, one record.
+pub fn parity(history: &History) -> Check {
+    let commits = history.commits();
+    let broken = parity_breaks(history, &commits);
+    let records: BTreeSet<&str> = commits.iter().map(|c| c.record).collect();
+    let wrong = broken.first().cloned().or_else(|| commits.is_empty().then(|| "nothing was committed".into()));
+    verdict("parity", wrong, format!("{} records, {} times held with the same state", records.len(), commits.len()))
+}
+
+/// Every disagreement, in words.
+pub fn parity_breaks(history: &History, commits: &[Commit<'_>]) -> Vec<String> {
+    let name = |c: &Commit<'_>| history.nodes[c.node].name.clone();
+    let (mut roots, mut places, mut broken) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    for commit in commits {
+        let known = roots.entry(commit.record).or_insert(commit);
+        if known.root != commit.root {
+            broken.push(format!(
+                "round {}: {} and {} hold different states of one record",
+                commit.round,
+                name(known),
+                name(commit)
+            ));
+        }
+        let known = places.entry((commit.lineage, commit.seq)).or_insert(commit);
+        if known.record != commit.record {
+            broken.push(format!(
+                "seq {}: {} and {} have committed different records",
+                commit.seq,
+                name(known),
+                name(commit)
+            ));
+        }
+    }
+    broken
+}
+
+/// Nobody went on by themselves, or all have found together again.
+fn lineages(history: &History, forks: bool) -> Check {
+    let forked = history.nodes.iter().find(|n| n.named("forked").next().is_some());
+    let wrong = forked.filter(|_| !forks).map(|n| format!("{} went on in a lineage of its own", n.name));
+    let last: BTreeSet<&str> = last_commits(history).into_values().map(|c| c.lineage).collect();
+    let wrong = wrong.or_else(|| (last.len() > 1).then(|| format!("{} lineages live on at the end", last.len())));
+    verdict("one flock", wrong, "one lineage at the end".into())
+}
+
+/// The last commit of each node that still ran when the nodes were asked to end.
+fn last_commits(history: &History) -> BTreeMap<usize, Commit<'_>> {
+    let closing = history.when(What::Closing).unwrap_or(f64::INFINITY);
+    let mut last = BTreeMap::new();
+    for commit in history.commits() {
+        if history.lived(&history.nodes[commit.node].name, closing) || closing.is_infinite() {
+            last.insert(commit.node, commit);
+        }
+    }
+    last
+}
+
+/// What anybody has committed in the lineage that lives on was not taken back.
+fn durability(history: &History) -> Check {
+    let commits = history.commits();
+    let Some(head) = last_commits(history).into_values().max_by_key(|c| c.seq).or(commits.last().cloned()) else {
+        return verdict("durability", Some("nothing was committed".into()), String::new());
+    };
+    let ahead = commits.iter().filter(|c| c.lineage == head.lineage && c.seq > head.seq).max_by_key(|c| c.seq);
+    let wrong = ahead.map(|c| {
+        let who = &history.nodes[c.node].name;
+        format!("{who} has committed seq {}, and the last that anybody holds at the end is {}", c.seq, head.seq)
+    });
+    verdict("durability", wrong, format!("head at the end: seq {}, round {}", head.seq, head.round))
+}
+
+/// Every sample counted once, by each node's own records.
+fn samples(audits: &[(String, bool, String)]) -> Check {
+    let wrong = audits.iter().find(|(_, ok, _)| !ok).map(|(name, _, text)| format!("{name}: {}", text.trim()));
+    let wrong = wrong.or_else(|| audits.is_empty().then(|| "no node has left records".into()));
+    verdict("samples", wrong, format!("{} nodes' records audited: every sample counted once", audits.len()))
+}
+
+/// Longest time without a commit, from the moment that everybody is in, in seconds; and when it began.
+pub fn longest_gap(history: &History) -> Option<(f64, f64)> {
+    let (from, to) = (history.when(What::AllIn)?, history.when(What::Closing)?);
+    let times = history.first_commits().into_iter().map(|c| c.seen).filter(|t| (from..=to).contains(t));
+    // What the nodes did with the last moments before they were asked to end is not a gap yet.
+    let times: Vec<f64> = std::iter::once(from).chain(times).collect();
+    times.windows(2).map(|w| (w[1] - w[0], w[0])).max_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+fn liveness(history: &History, most: f64) -> Check {
+    let Some((gap, since)) = longest_gap(history) else {
+        return verdict("liveness", Some("no two commits after everybody was in".into()), String::new());
+    };
+    let at = since - history.start();
+    let wrong =
+        (gap > most).then(|| format!("{gap:.1} s without a commit, from {at:.1} s on; at most {most} s are allowed"));
+    verdict("liveness", wrong, format!("longest time without a commit: {gap:.1} s of at most {most} s"))
+}
+
+fn rounds(history: &History, least: u64) -> Check {
+    let last = history.commits().iter().map(|c| c.round).max().unwrap_or_default();
+    let wrong = (last < least).then(|| format!("{last} rounds, {least} were to be"));
+    verdict("rounds", wrong, format!("{last} rounds, {least} were to be at least"))
+}
+
+/// Nobody ended but as asked, by the run's own end, or where the scenario allows it.
+fn exits(scenario: &Scenario, history: &History) -> Check {
+    let allowed = |name: &str| {
+        let machine =
+            scenario.topology.seats.iter().position(|s| name == s.name || name == format!("{}-double", s.name));
+        machine.is_some_and(|m| Expect::lists(&scenario.expect.may_exit, &scenario.topology, m))
+    };
+    let wrong = history.diary.iter().filter(|e| e.what == What::Ended).find_map(|e| {
+        let (name, code) = (e.node.as_deref()?, e.code.unwrap_or(-1));
+        let killed = e.text == "as asked" && (code == 137 || code == 0);
+        let fine = (code == 0 || killed || allowed(name)) && !BROKEN.contains(&code);
+        (!fine).then(|| format!("{name} ended with status {code}, {}", e.text))
+    });
+    let count = history.diary.iter().filter(|e| e.what == What::Ended).count();
+    verdict("exits", wrong, format!("{count} processes ended, each as it was to"))
+}
+
+/// No log tells of a panic.
+fn panics(logs: &Path) -> Check {
+    let files: Vec<_> =
+        std::fs::read_dir(logs).map(|entries| entries.flatten().map(|e| e.path()).collect()).unwrap_or_default();
+    let mut read = 0;
+    for path in files.iter().filter(|p| p.extension().is_some_and(|e| e == "log")) {
+        let Ok(text) = std::fs::read_to_string(path) else { continue };
+        read += 1;
+        if let Some(line) = text.lines().find(|l| l.contains("panicked at")) {
+            return verdict("no panic", Some(format!("{}: {line}", path.display())), String::new());
+        }
+    }
+    let none = (read == 0).then(|| format!("there are no logs in {}", logs.display()));
+    verdict("no panic", none, format!("none in {read} logs"))
+}
+
+fn absent(history: &History, expect: &Expect) -> Check {
+    let names: Vec<&str> = NEVER
+        .into_iter()
+        .filter(|n| !expect.may.iter().any(|m| m == n))
+        .chain(expect.absent.iter().map(String::as_str))
+        .collect();
+    let said = history.nodes.iter().find_map(|node| {
+        let event = node.events.iter().find(|e| e["event"].as_str().is_some_and(|name| names.contains(&name)))?;
+        Some(format!("{} said {}: {}", node.name, event["event"], shortened(event)))
+    });
+    verdict("absent", said, format!("nobody said {}", names.join(", ")))
+}
+
+/// An event that must come.
+fn event(scenario: &Scenario, history: &History, needed: &Needed) -> Check {
+    let stands = |name: &str| match &needed.node {
+        None => true,
+        Some(wanted) => {
+            scenario.topology.seats.iter().any(|s| s.name == name && [&s.name, &s.group, &s.site].contains(&wanted))
+        }
+    };
+    let fault = |number: usize| {
+        history.diary.iter().find(|e| e.what == What::FaultBegan && e.fault == Some(number)).map(|e| e.seen)
+    };
+    let from = needed.after_fault.map_or(Some(0.0), fault);
+    let whom = needed.node.as_deref().unwrap_or("somebody");
+    let name = format!("{whom} says {}", needed.event);
+    let Some(from) = from else {
+        return verdict(&name, Some("the fault that it follows never began".into()), String::new());
+    };
+    let to = needed.within_s.map_or(f64::INFINITY, |s| from + s);
+    let fits = |e: &&Value| {
+        let seen = e["seen"].as_f64().unwrap_or_default();
+        e["event"] == needed.event.as_str()
+            && (from..=to).contains(&seen)
+            && needed.with.as_ref().is_none_or(|w| e.to_string().contains(w))
+    };
+    let found = history.nodes.iter().filter(|n| stands(&n.name)).find_map(|n| n.events.iter().find(fits));
+    let at =
+        found.and_then(|e| e["seen"].as_f64()).unwrap_or_default() - if from > 0.0 { from } else { history.start() };
+    let wrong =
+        found.is_none().then(|| format!("{whom} never said it{}", if to.is_finite() { " in time" } else { "" }));
+    verdict(&name, wrong, format!("after {at:.1} s"))
+}
+
+fn departures(history: &History, most: u64) -> Check {
+    let mut gone = BTreeSet::new();
+    for event in history.nodes.iter().flat_map(|n| n.named("member_left")) {
+        gone.insert((event["member"].to_string(), event["round"].to_string()));
+    }
+    let wrong = (gone.len() as u64 > most).then(|| format!("{} departures, at most {most} are allowed", gone.len()));
+    verdict("departures", wrong, format!("{} of at most {most}", gone.len()))
+}
+
+fn attempts(history: &History, most: f64) -> Check {
+    let key = |e: &Value| (e["round"].as_u64(), e["attempt"].as_u64());
+    let of = |name: &str| -> BTreeSet<_> {
+        history.nodes.iter().flat_map(|n| n.events.iter().filter(|e| e["event"] == name).map(key)).collect()
+    };
+    let (started, failed) = (of("attempt_started").len(), of("attempt_failed").len());
+    let share = failed as f64 / started.max(1) as f64;
+    let wrong =
+        (share > most).then(|| format!("{failed} of {started} attempts failed, at most {:.0} % may", most * 100.0));
+    verdict("attempts", wrong, format!("{failed} of {started} attempts failed"))
+}
+
+fn validation(history: &History, most: f64) -> Check {
+    let last = history.nodes.iter().filter_map(|n| n.named("validated").last()?["nats_per_byte"].as_f64()).next_back();
+    let wrong = match last {
+        None => Some("nobody has validated".into()),
+        Some(value) if !(value <= most) => Some(format!("{value:.3} nats a byte, {most} was to be reached")),
+        Some(_) => None,
+    };
+    verdict("validation", wrong, format!("{:.3} nats a byte, at most {most}", last.unwrap_or(f64::NAN)))
+}
+
+fn shortened(event: &Value) -> String {
+    event.to_string().chars().take(200).collect()
+}
+
+#[cfg(test)]
+#[path = "check_test.rs"]
+mod tests;

@@ -1,0 +1,136 @@
+use super::*;
+use crate::history::NodeHistory;
+use crate::stage::Entry;
+use serde_json::json;
+use std::path::PathBuf;
+
+const SCENARIO: &str =
+    "end_s = 10\n[[nodes]]\nname = \"a\"\n[[nodes]]\nname = \"b\"\n[expect]\nmax_gap_s = 5\nrounds = 3\n";
+
+fn scenario(more: &str) -> Scenario {
+    Scenario::parse(&format!("{SCENARIO}{more}"), &PathBuf::from("planted.toml")).expect("a scenario")
+}
+
+fn entry(seen: f64, what: What, node: Option<&str>, text: &str, code: Option<i32>) -> Entry {
+    Entry { seen, what, node: node.map(String::from), fault: None, text: text.into(), code }
+}
+
+fn committed(seen: f64, node: &str, round: u64) -> Value {
+    json!({
+        "event": "committed", "seen": seen, "node": format!("id-{node}"), "seq": round, "round": round, "record": format!("r{round}"),
+        "lineage": "l", "state_root": format!("s{round}"), "contributors": ["id-a", "id-b"], "tokens": round * 100,
+    })
+}
+
+/// Two nodes, a commit a second.
+fn history() -> History {
+    let node = |name: &str| NodeHistory {
+        name: name.into(),
+        ids: vec![format!("id-{name}")],
+        events: (1..=9).map(|n| committed(n as f64, name, n)).collect(),
+    };
+    let diary = vec![
+        entry(0.0, What::Began, None, "", None),
+        entry(0.1, What::Started, Some("a"), "", None),
+        entry(0.1, What::Started, Some("b"), "", None),
+        entry(0.5, What::AllIn, None, "", None),
+        entry(9.5, What::Closing, None, "", None),
+        entry(9.7, What::Ended, Some("a"), "as asked", Some(0)),
+        entry(9.7, What::Ended, Some("b"), "as asked", Some(137)),
+    ];
+    History { nodes: vec![node("a"), node("b")], diary }
+}
+
+fn audits() -> Vec<(String, bool, String)> {
+    vec![("a".into(), true, String::new())]
+}
+
+/// The names of the rules that are broken.
+fn broken(scenario: &Scenario, history: &History) -> Vec<String> {
+    let logs = tempfile::tempdir().expect("a folder");
+    std::fs::write(logs.path().join("a.log"), "fine\n").expect("write");
+    all(scenario, history, &audits(), logs.path()).into_iter().filter(|c| !c.ok).map(|c| c.name).collect()
+}
+
+#[test]
+fn what_is_fine_is_green() {
+    assert_eq!(broken(&scenario(""), &history()), Vec::<String>::new());
+}
+
+/// Each planted wrong is found by the rule that is there for it, and by no other.
+#[test]
+fn each_rule_finds_its_own() {
+    type Plant = fn(&mut History);
+    let plants: [(&str, Plant); 11] = [
+        ("parity", |h| h.nodes[1].events[4]["state_root"] = "other".into()),
+        ("parity", |h| {
+            h.nodes[1].events[4]["record"] = "other".into();
+            h.nodes[1].events[4]["state_root"] = "other".into();
+        }),
+        ("one flock", |h| h.nodes[0].events.push(json!({"event": "forked", "seen": 3.0}))),
+        ("one flock", |h| h.nodes[1].events[8]["lineage"] = "another".into()),
+        ("durability", |h| {
+            // Node b is gone when the end comes, and what it had committed with it.
+            let last = committed(9.2, "b", 10);
+            h.nodes[1].events.push(last);
+            h.diary.insert(4, entry(9.3, What::Ended, Some("b"), "as asked", Some(137)));
+        }),
+        ("liveness", |h| h.nodes.iter_mut().for_each(|n| drop(n.events.drain(2..8)))),
+        ("rounds", |h| h.nodes.iter_mut().for_each(|n| n.events.truncate(2))),
+        ("exits", |h| h.diary[6].code = Some(101)),
+        ("exits", |h| h.diary[6].text = "by itself".into()),
+        ("absent", |h| h.nodes[0].events.push(json!({"event": "split_brain", "seen": 3.0}))),
+        ("together", |h| h.diary.push(entry(9.4, What::Trouble, None, "not together", None))),
+    ];
+    for (rule, plant) in plants {
+        let mut history = history();
+        plant(&mut history);
+        assert_eq!(broken(&scenario(""), &history), [rule]);
+    }
+}
+
+#[test]
+fn panics_and_audits_are_seen() {
+    let logs = tempfile::tempdir().expect("a folder");
+    std::fs::write(logs.path().join("a.log"), "thread 'x' panicked at src/a.rs:1\n").expect("write");
+    let audits = vec![("a".to_owned(), false, "sample 7 counted twice".to_owned())];
+    let found = all(&scenario(""), &history(), &audits, logs.path());
+    let broken: Vec<&str> = found.iter().filter(|c| !c.ok).map(|c| c.name.as_str()).collect();
+    assert_eq!(broken, ["samples", "no panic"]);
+    let empty = tempfile::tempdir().expect("a folder");
+    assert!(!panics(empty.path()).ok, "no logs prove nothing");
+}
+
+#[test]
+fn what_a_scenario_asks_for_is_looked_at() {
+    let asked = scenario(
+        "departures_max = 0\nfailed_attempts = 0.1\nnats_per_byte = 2.0\nabsent = [\"skipped\"]\n\
+         [[expect.events]]\nevent = \"caught_up\"\nnode = \"b\"\n",
+    );
+    let mut fine = history();
+    fine.nodes[1].events.push(json!({"event": "caught_up", "seen": 2.0}));
+    fine.nodes[0].events.push(json!({"event": "validated", "seen": 2.0, "nats_per_byte": 1.5}));
+    fine.nodes[0].events.push(json!({"event": "attempt_started", "seen": 2.0, "round": 1, "attempt": 1}));
+    assert_eq!(broken(&asked, &fine), Vec::<String>::new());
+    type Plant = fn(&mut History);
+    let plants: [(&str, Plant); 5] = [
+        ("b says caught_up", |h| h.nodes[1].events.retain(|e| e["event"] != "caught_up")),
+        ("departures", |h| {
+            h.nodes[0].events.push(json!({"event": "member_left", "seen": 1.0, "member": "x", "round": 1}))
+        }),
+        ("attempts", |h| {
+            h.nodes[0].events.push(json!({"event": "attempt_failed", "seen": 1.0, "round": 1, "attempt": 1}))
+        }),
+        ("validation", |h| h.nodes[0].events.push(json!({"event": "validated", "seen": 3.0, "nats_per_byte": 2.5}))),
+        ("absent", |h| h.nodes[0].events.push(json!({"event": "skipped", "seen": 3.0}))),
+    ];
+    for (rule, plant) in plants {
+        let mut history = History { nodes: Vec::new(), diary: fine.diary.clone() };
+        for node in &fine.nodes {
+            let (name, ids, events) = (node.name.clone(), node.ids.clone(), node.events.clone());
+            history.nodes.push(NodeHistory { name, ids, events });
+        }
+        plant(&mut history);
+        assert_eq!(broken(&asked, &history), [rule]);
+    }
+}

@@ -1,0 +1,10 @@
+//! A WAN in a box: real Starling nodes behind an emulated network, with faults, checks on what they said, and a report.
+
+pub mod check;
+pub mod history;
+pub mod measure;
+pub mod network;
+pub mod report;
+pub mod run;
+pub mod scenario;
+pub mod stage;

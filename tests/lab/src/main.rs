@@ -1,0 +1,86 @@
+//! `starling-lab`: the command line.
+
+use clap::{Parser, Subcommand};
+use starling_lab::run::{self, Request};
+use starling_lab::{measure, network::rights};
+use starling_tests::flock::built_binaries;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Real Starling nodes behind an emulated network, with faults, checks and a report
+#[derive(Debug, Parser)]
+#[command(name = "starling-lab", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Play scenarios: a file, or a folder of them
+    Run {
+        #[arg(required = true, value_name = "SCENARIO.toml|DIR")]
+        paths: Vec<PathBuf>,
+        /// Folder for what comes of it, one below it for each scenario
+        #[arg(long, value_name = "DIR", default_value = "out/lab")]
+        out: PathBuf,
+        /// Loopback and no emulated network: works anywhere, without rights; faults of the network are left out
+        #[arg(long)]
+        plain: bool,
+        /// Another seed than the scenario's
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
+        /// Folder of `starling` and `starling-bootstrap`; left out: where this program is
+        #[arg(long, value_name = "DIR")]
+        bin_dir: Option<PathBuf>,
+        /// Only what came of it
+        #[arg(long, short)]
+        quiet: bool,
+    },
+    /// Make the report of a scenario that was played once more
+    Report {
+        /// The scenario's folder, below --out of `run`
+        #[arg(value_name = "DIR")]
+        folder: PathBuf,
+    },
+    /// Measure what the emulated network carries on this machine
+    Measure {
+        /// Append one JSON object a figure to this file
+        #[arg(long, value_name = "FILE")]
+        json: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    match obey(&Cli::parse()) {
+        Ok(code) => code,
+        Err(why) => {
+            eprintln!("error: {why:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn obey(cli: &Cli) -> anyhow::Result<ExitCode> {
+    match &cli.command {
+        Command::Run { paths, out, plain, seed, bin_dir, quiet } => {
+            let bin_dir = bin_dir.clone().map_or_else(built_binaries, Ok)?;
+            let request =
+                Request { paths: paths.clone(), out: out.clone(), bin_dir, plain: *plain, seed: *seed, quiet: *quiet };
+            if !plain {
+                rights::acquire()?;
+            }
+            Ok(ExitCode::from(u8::from(!run::run(&request)?)))
+        }
+        Command::Report { folder } => {
+            let report = run::report(folder)?;
+            println!("{}\nreport: {}", report.text(), folder.join("index.html").display());
+            Ok(ExitCode::from(u8::from(!report.ok)))
+        }
+        Command::Measure { json } => {
+            rights::acquire()?;
+            measure::run(json.as_deref())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}

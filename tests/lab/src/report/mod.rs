@@ -1,0 +1,35 @@
+//! What a scenario comes to: `report.json`, a page with pictures, and the pictures as files.
+
+mod figures;
+mod page;
+pub mod picture;
+mod pictures;
+mod png;
+mod summary;
+mod timeline;
+
+pub use figures::Figures;
+pub use summary::{NodeRow, Recovery, Report};
+
+use crate::history::History;
+use anyhow::Context;
+use std::path::Path;
+
+/// Writes everything into the scenario's folder: `report.json`, `index.html`, `pictures/NAME.png` and `.svg`.
+///
+/// # Errors
+/// A picture cannot be drawn, or a file cannot be written.
+pub fn write(folder: &Path, report: &Report, history: &History, again: &str) -> anyhow::Result<()> {
+    let put = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    };
+    put("report.json", serde_json::to_string_pretty(report).context("a report is JSON")?.as_bytes())?;
+    let pictures = pictures::all(history)?;
+    std::fs::create_dir_all(folder.join("pictures")).with_context(|| format!("cannot write {}", folder.display()))?;
+    for picture in &pictures {
+        put(&format!("pictures/{}.svg", picture.name), picture.svg.as_bytes())?;
+        put(&format!("pictures/{}.png", picture.name), &picture.png)?;
+    }
+    put("index.html", page::html(report, &pictures, again).as_bytes())
+}

@@ -1,0 +1,167 @@
+//! One page with everything in it: no script, no font, no picture from elsewhere.
+
+use super::picture::Picture;
+use super::summary::Report;
+use std::fmt::Write;
+
+const STYLE: &str = "
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, 'DejaVu Sans', sans-serif; color: #1c1c1c; background: #f6f7f8; margin: 0; }
+main { max-width: 1010px; margin: 0 auto; padding: 24px; }
+h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 18px; margin: 32px 0 8px; }
+.verdict { display: inline-block; color: #fff; border-radius: 4px; padding: 1px 10px; font-weight: 600; }
+.green { background: #00754f; } .red { background: #b3261e; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 18px 0; }
+.tile { background: #fff; border: 1px solid #e2e4e6; border-radius: 6px; padding: 10px 14px; }
+.tile b { display: block; font-size: 21px; } .tile span { color: #555; font-size: 13px; }
+table { border-collapse: collapse; width: 100%; background: #fff; border: 1px solid #e2e4e6; }
+th, td { text-align: left; padding: 5px 10px; border-bottom: 1px solid #eceef0; vertical-align: top; }
+th { background: #f0f2f4; font-weight: 600; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+code { font: 13px ui-monospace, 'DejaVu Sans Mono', monospace; }
+figure { margin: 14px 0; background: #fff; border: 1px solid #e2e4e6; border-radius: 6px; padding: 8px; }
+figcaption { font-weight: 600; padding: 2px 8px 6px; } svg { max-width: 100%; height: auto; }
+.note { color: #555; font-size: 13px; }
+";
+
+/// The page as HTML. `again` is the command that plays the scenario once more.
+pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
+    let mut page = String::new();
+    let title = escape(&report.scenario);
+    // Writing to a String cannot fail.
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+         <title>{title} - Starling lab</title><style>{STYLE}</style></head><body><main>\n\
+         <h1>{title} <span class=\"verdict {}\">{}</span></h1><p>{}</p>\n",
+        if report.ok { "green" } else { "red" },
+        if report.ok { "green" } else { "red" },
+        escape(&report.about),
+    );
+    if report.must_fail {
+        page += "<p class=\"note\">A canary: it is green only if a check finds what was planted.</p>\n";
+    }
+    if report.plain {
+        let _ = write!(
+            page,
+            "<p class=\"note\">Played on loopback, without an emulated network. Left out: {}.</p>\n",
+            escape(&report.left_out.join("; "))
+        );
+    }
+    tiles(&mut page, report);
+    figure(&mut page, pictures, "timeline");
+    page += "<p class=\"note\">Faults are the red bands.</p>\n";
+    checks(&mut page, report);
+    recoveries(&mut page, report);
+    page += "<h2>Loss</h2>\n";
+    figure(&mut page, pictures, "loss-time");
+    figure(&mut page, pictures, "loss-tokens");
+    page += "<h2>Rounds</h2>\n";
+    ["contributors", "rounds", "steps"].iter().for_each(|name| figure(&mut page, pictures, name));
+    if !report.plain {
+        page += "<h2>Network</h2>\n";
+        ["sent", "received"].iter().for_each(|name| figure(&mut page, pictures, name));
+    }
+    figures(&mut page, report);
+    nodes(&mut page, report);
+    let _ = write!(page, "<h2>Again</h2><p><code>{}</code></p>\n</main></body></html>\n", escape(again));
+    page
+}
+
+fn tiles(page: &mut String, report: &Report) {
+    let told = [
+        (report.rounds.to_string(), "rounds committed"),
+        (report.nodes.len().to_string(), "nodes"),
+        (format!("{:.1} s", report.max_gap_s), "longest time without a commit"),
+        (report.parity_breaks.to_string(), "parity breaks"),
+        (format!("{:.2} M", report.tokens as f64 / 1e6), "tokens"),
+        (format!("{:.0} s", report.seconds), "in all"),
+    ];
+    *page += "<div class=\"tiles\">";
+    for (value, what) in told {
+        let _ = write!(page, "<div class=\"tile\"><b>{value}</b><span>{what}</span></div>");
+    }
+    *page += "</div>\n";
+}
+
+fn checks(page: &mut String, report: &Report) {
+    *page += "<h2>Checks</h2><table><tr><th>rule</th><th></th><th>what was found</th></tr>\n";
+    for check in &report.checks {
+        let (class, word) = if check.ok { ("green", "holds") } else { ("red", "broken") };
+        let _ = write!(
+            page,
+            "<tr><td>{}</td><td><span class=\"verdict {class}\">{word}</span></td><td>{}</td></tr>\n",
+            escape(&check.name),
+            escape(&check.detail)
+        );
+    }
+    *page += "</table>\n";
+}
+
+fn recoveries(page: &mut String, report: &Report) {
+    if report.recoveries.is_empty() {
+        return;
+    }
+    *page += "<h2>Faults</h2><table><tr><th class=\"n\">at</th><th>fault</th><th class=\"n\">next commit after</th>\
+              <th class=\"n\">all together after its end</th></tr>\n";
+    let seconds = |s: Option<f64>| s.map_or("never".to_owned(), |s| format!("{s:.1} s"));
+    for fault in &report.recoveries {
+        let _ = write!(
+            page,
+            "<tr><td class=\"n\">{:.1} s</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+            fault.at_s,
+            escape(&fault.fault),
+            seconds(fault.seconds),
+            seconds(fault.whole_seconds)
+        );
+    }
+    *page += "</table>\n";
+}
+
+fn figures(page: &mut String, report: &Report) {
+    *page += "<h2>Figures</h2><table>\n";
+    for (name, value) in report.figures.rows() {
+        let _ = write!(page, "<tr><td>{name}</td><td class=\"n\">{value}</td></tr>\n");
+    }
+    *page += "</table>\n<p class=\"note\">All nodes share this machine's processor, so that one node trains slower than it would alone.</p>\n";
+}
+
+fn nodes(page: &mut String, report: &Report) {
+    *page += "<h2>Nodes</h2><table><tr><th>node</th><th class=\"n\">rounds</th><th class=\"n\">tokens trained</th>\
+              <th class=\"n\">MB sent</th><th class=\"n\">starts</th><th>at the end</th><th>state</th></tr>\n";
+    for node in &report.nodes {
+        let _ = write!(
+            page,
+            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1}</td><td class=\"n\">{}</td><td>{}</td><td><code>{}</code></td></tr>\n",
+            escape(&node.name),
+            node.rounds,
+            node.tokens,
+            node.bytes_sent as f64 / 1e6,
+            node.starts,
+            if node.alive { "alive" } else { "down" },
+            escape(node.state_root.get(..12).unwrap_or(&node.state_root)),
+        );
+    }
+    *page += "</table>\n";
+}
+
+fn figure(page: &mut String, pictures: &[Picture], name: &str) {
+    if let Some(picture) = pictures.iter().find(|p| p.name == name) {
+        let _ = write!(
+            page,
+            "<figure><figcaption>{}</figcaption>{}</figure>\n",
+            escape(&picture.title),
+            scaled(&picture.svg)
+        );
+    }
+}
+
+/// The picture as part of the page, which may be narrower than it.
+fn scaled(svg: &str) -> String {
+    let open = svg.find("<svg").unwrap_or(0);
+    svg[open..].to_owned()
+}
+
+/// What nodes say of themselves is text, not markup.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

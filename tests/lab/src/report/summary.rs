@@ -1,0 +1,178 @@
+//! The figures of one scenario.
+
+use super::Figures;
+use crate::check::{self, Check};
+use crate::history::{Commit, History};
+use crate::scenario::Scenario;
+use crate::stage::{Entry, What};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// `report.json`. Fields are only ever added.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    pub scenario: String,
+    pub about: String,
+    pub covers: Vec<String>,
+    /// Every check holds; of a canary: at least one does not.
+    pub ok: bool,
+    pub must_fail: bool,
+    pub checks: Vec<Check>,
+    pub nodes: Vec<NodeRow>,
+    /// Records committed, by anybody.
+    pub commits: u64,
+    pub rounds: u64,
+    pub tokens: u64,
+    /// Longest time without a commit after everybody was in.
+    pub max_gap_s: f64,
+    /// Two states of one record, or two records at one place.
+    pub parity_breaks: u64,
+    pub recoveries: Vec<Recovery>,
+    pub figures: Figures,
+    /// From the first process to the last word.
+    pub seconds: f64,
+    pub seed: u64,
+    /// Without an emulated network.
+    pub plain: bool,
+    /// What was left out for want of an emulated network.
+    pub left_out: Vec<String>,
+}
+
+/// One node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NodeRow {
+    pub name: String,
+    /// Rounds that it contributed to.
+    pub rounds: u64,
+    /// Tokens that it trained.
+    pub tokens: u64,
+    pub bytes_sent: u64,
+    pub state_root: String,
+    pub starts: u64,
+    /// It ran when the nodes were asked to end.
+    pub alive: bool,
+}
+
+/// How long a fault was felt.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Recovery {
+    pub fault: String,
+    /// Seconds after the first begin.
+    pub at_s: f64,
+    /// From the fault to the next commit by anybody; null: there was none.
+    pub seconds: Option<f64>,
+    /// From its end (or, if it stays, from its beginning) to a commit with all who lived then.
+    pub whole_seconds: Option<f64>,
+}
+
+impl Report {
+    pub fn new(
+        scenario: &Scenario,
+        history: &History,
+        audits: &[(String, bool, String)],
+        folder: &Path,
+        plain: bool,
+    ) -> Self {
+        let checks = check::all(scenario, history, audits, &folder.join("logs"));
+        let commits = history.first_commits();
+        let all = history.commits();
+        let fine = checks.iter().all(|c| c.ok);
+        let last_seen = history.diary.last().map_or(0.0, |e| e.seen);
+        let left_out = history.diary.iter().filter(|e| e.what == What::LeftOut).map(|e| e.text.clone()).collect();
+        Self {
+            scenario: scenario.name.clone(),
+            about: scenario.about.clone(),
+            covers: scenario.covers.clone(),
+            ok: fine != scenario.must_fail,
+            must_fail: scenario.must_fail,
+            checks,
+            nodes: rows(history),
+            commits: commits.len() as u64,
+            rounds: all.iter().map(|c| c.round).max().unwrap_or_default(),
+            tokens: all.iter().filter_map(|c| c.event["tokens"].as_u64()).max().unwrap_or_default(),
+            max_gap_s: check::longest_gap(history).map_or(0.0, |(gap, _)| gap),
+            parity_breaks: check::parity_breaks(history, &all).len() as u64,
+            recoveries: recoveries(history, &commits),
+            figures: Figures::new(scenario, history),
+            seconds: last_seen - history.start(),
+            seed: scenario.seed,
+            plain,
+            left_out,
+        }
+    }
+
+    /// The checks, for the terminal.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "\n{}: {} commits, {} rounds, longest time without a commit {:.1} s, {:.0} s in all\n",
+            self.scenario, self.commits, self.rounds, self.max_gap_s, self.seconds
+        );
+        for check in &self.checks {
+            text += &format!("  {}  {:24} {}\n", if check.ok { "ok  " } else { "FAIL" }, check.name, check.detail);
+        }
+        for recovery in &self.recoveries {
+            let told = |s: Option<f64>| s.map_or("never".into(), |s| format!("{s:.1} s"));
+            let (next, whole) = (told(recovery.seconds), told(recovery.whole_seconds));
+            text += &format!("        {:40} next commit {next}, all together {whole}\n", recovery.fault);
+        }
+        text
+    }
+}
+
+fn rows(history: &History) -> Vec<NodeRow> {
+    let closing = history.when(What::Closing).unwrap_or(f64::INFINITY);
+    let row = |node: &crate::history::NodeHistory| {
+        let last = node.named("committed").last();
+        let mine = |c: &&serde_json::Value| {
+            c["contributors"]
+                .as_array()
+                .is_some_and(|c| c.iter().any(|id| node.ids.iter().any(|own| id == own.as_str())))
+        };
+        NodeRow {
+            name: node.name.clone(),
+            rounds: node.named("committed").filter(mine).count() as u64,
+            tokens: node.named("trained").filter_map(|e| e["tokens"].as_u64()).sum(),
+            bytes_sent: bytes_sent(node),
+            state_root: last.and_then(|e| e["state_root"].as_str()).unwrap_or_default().to_owned(),
+            starts: history.lives(&node.name).len() as u64,
+            alive: history.lived(&node.name, closing),
+        }
+    };
+    history.nodes.iter().map(row).collect()
+}
+
+/// Of all its processes: each counts from its own start.
+pub(super) fn bytes_sent(node: &crate::history::NodeHistory) -> u64 {
+    let (mut sum, mut last) = (0, 0);
+    for sent in node.named("committed").filter_map(|e| e["bytes_sent"].as_u64()) {
+        if sent < last {
+            sum += last;
+        }
+        last = sent;
+    }
+    sum + last
+}
+
+fn recoveries(history: &History, commits: &[Commit<'_>]) -> Vec<Recovery> {
+    let began = history.diary.iter().filter(|e| e.what == What::FaultBegan);
+    began.map(|fault| recovery(history, commits, fault)).collect()
+}
+
+fn recovery(history: &History, commits: &[Commit<'_>], fault: &Entry) -> Recovery {
+    let ended = history.diary.iter().find(|e| e.what == What::FaultEnded && e.fault == fault.fault);
+    let from = ended.map_or(fault.seen, |e| e.seen);
+    let names = history.names();
+    let whole = |c: &&Commit<'_>| {
+        let there: Vec<usize> = c.contributors.iter().filter_map(|id| names.get(id).copied()).collect();
+        // A double is not asked for: it shares its id with the node that it doubles.
+        let asked =
+            |n: &usize| history.lived(&history.nodes[*n].name, c.seen) && !history.nodes[*n].name.ends_with("-double");
+        c.seen > from && (0..history.nodes.len()).filter(asked).all(|n| there.contains(&n))
+    };
+    Recovery {
+        fault: fault.text.clone(),
+        at_s: fault.seen - history.start(),
+        seconds: commits.iter().find(|c| c.seen > fault.seen).map(|c| c.seen - fault.seen),
+        whole_seconds: commits.iter().find(whole).map(|c| c.seen - from),
+    }
+}

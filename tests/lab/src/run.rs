@@ -1,0 +1,132 @@
+//! `starling-lab run`: plays scenarios one after the other and says what came of each.
+
+use crate::history::History;
+use crate::report::{self, Report};
+use crate::scenario::{self, Scenario};
+use crate::stage::{self, Options};
+use anyhow::Context;
+use std::path::{Path, PathBuf};
+
+/// What the nodes' audits said, kept for a report that is made again.
+const AUDITS: &str = "audits.json";
+
+/// What `run` was asked for.
+pub struct Request {
+    pub paths: Vec<PathBuf>,
+    pub out: PathBuf,
+    pub bin_dir: PathBuf,
+    pub plain: bool,
+    pub seed: Option<u64>,
+    pub quiet: bool,
+}
+
+/// Plays all; `true`: all went as they were to.
+///
+/// # Errors
+/// A scenario file is wrong (before anything is played), a program is missing, or a folder cannot be written.
+pub fn run(request: &Request) -> anyhow::Result<bool> {
+    let mut scenarios = Vec::new();
+    for path in &request.paths {
+        for file in scenario::files(path)? {
+            scenarios.push(Scenario::load(&file)?);
+        }
+    }
+    for program in ["starling", "starling-bootstrap"] {
+        let path = request.bin_dir.join(program);
+        anyhow::ensure!(path.is_file(), "{} is not there: build it (`make build`), or say --bin-dir", path.display());
+    }
+    let mut red = Vec::new();
+    let count = scenarios.len();
+    for (n, mut scenario) in scenarios.into_iter().enumerate() {
+        if let Some(seed) = request.seed {
+            scenario.seed = seed;
+        }
+        println!("[{}/{count}] {}: {}", n + 1, scenario.name, scenario.about);
+        let report = play(&scenario, request)?;
+        println!("{}", report.text());
+        let folder = stage::folder_of(&request.out, &scenario);
+        println!(
+            "{} {}   report: {}",
+            if report.ok { "GREEN" } else { "RED  " },
+            scenario.name,
+            folder.join("index.html").display()
+        );
+        if !report.ok {
+            println!("again:  {}", again(&scenario, request));
+            red.push(scenario.name);
+        }
+    }
+    if count > 1 {
+        println!(
+            "\n{} of {count} scenarios green{}",
+            count - red.len(),
+            if red.is_empty() { String::new() } else { format!("; red: {}", red.join(", ")) }
+        );
+    }
+    Ok(red.is_empty())
+}
+
+fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
+    let folder = stage::folder_of(&request.out, scenario);
+    if folder.exists() {
+        empty(&folder)?;
+    }
+    let options = Options {
+        bin_dir: request.bin_dir.clone(),
+        folder: folder.clone(),
+        plain: request.plain,
+        quiet: request.quiet,
+    };
+    let played = stage::play(scenario, &options)?;
+    let history = History::read(&folder)?;
+    let report = Report::new(scenario, &history, &played.audits, &folder, request.plain);
+    report::write(&folder, &report, &history, &again(scenario, request))?;
+    let kept = folder.join("scenario.toml");
+    std::fs::copy(&scenario.path, &kept).with_context(|| format!("cannot write {}", kept.display()))?;
+    let audits = serde_json::to_vec(&played.audits).context("audits are JSON")?;
+    std::fs::write(folder.join(AUDITS), audits).context("cannot write what the audits said")?;
+    if report.ok {
+        // What a green scenario leaves is its report and its logs.
+        for heavy in ["nodes", "cache"] {
+            let _ = std::fs::remove_dir_all(folder.join(heavy));
+        }
+    }
+    Ok(report)
+}
+
+/// Makes the report of a scenario that was played once more, from what it left in its folder.
+///
+/// # Errors
+/// The folder is none of a played scenario, or cannot be written.
+pub fn report(folder: &Path) -> anyhow::Result<Report> {
+    let history = History::read(folder)?;
+    let mut scenario = Scenario::load(&folder.join("scenario.toml"))?;
+    let read =
+        |name: &str| std::fs::read(folder.join(name)).with_context(|| format!("{} lacks {name}", folder.display()));
+    let before: Report = serde_json::from_slice(&read("report.json")?).context("report.json is damaged")?;
+    let audits: Vec<(String, bool, String)> =
+        serde_json::from_slice(&read(AUDITS)?).context("the audits are damaged")?;
+    (scenario.name, scenario.seed) = (before.scenario, before.seed);
+    let report = Report::new(&scenario, &history, &audits, folder, before.plain);
+    let again = format!("starling-lab run {} --seed {}", folder.join("scenario.toml").display(), report.seed);
+    report::write(folder, &report, &history, &again)?;
+    Ok(report)
+}
+
+/// A folder of an earlier run is emptied; one that holds something else is not.
+fn empty(folder: &Path) -> anyhow::Result<()> {
+    let ours = folder.join("lab.jsonl").exists();
+    let bare = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+    anyhow::ensure!(
+        ours || bare,
+        "{} holds something else than an earlier run of the lab: name another --out",
+        folder.display()
+    );
+    std::fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))
+}
+
+/// The command that plays it again.
+fn again(scenario: &Scenario, request: &Request) -> String {
+    let plain = if request.plain { " --plain" } else { "" };
+    format!("starling-lab run {} --seed {}{plain}", scenario.path.display(), scenario.seed)
+}

@@ -1,0 +1,84 @@
+//! What must hold, beside what must always hold.
+
+use super::{Place, Topology};
+use serde::Deserialize;
+
+/// `[expect]`; what is left out is not asked for, but for what no scenario may break.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Expect {
+    /// Longest time without a commit anywhere, from the moment that everybody is in.
+    pub max_gap_s: f64,
+    /// After the last fault is undone, all live nodes contribute to one commit within this time.
+    pub settle_s: f64,
+    /// Rounds that are committed at least.
+    pub rounds: u64,
+    /// Lineages may part (and must have met again at the end).
+    pub forks: bool,
+    /// Nodes that may end by themselves, by name: another exit status than 0 is no failure there.
+    pub may_exit: Vec<String>,
+    /// Nodes that are not asked to be among the contributors at the end.
+    pub may_lag: Vec<String>,
+    /// At most so many departures that somebody else decided on.
+    pub departures_max: Option<u64>,
+    /// Largest share of attempts that fail.
+    pub failed_attempts: Option<f64>,
+    /// Events that must come, and some that must not.
+    pub events: Vec<Needed>,
+    pub absent: Vec<String>,
+    /// Events that may come here, though they are forbidden elsewhere (`own_fault`, `split_brain`).
+    pub may: Vec<String>,
+    /// The last validation is below this, in nats a byte.
+    pub nats_per_byte: Option<f64>,
+}
+
+impl Default for Expect {
+    fn default() -> Self {
+        Self {
+            max_gap_s: 60.0,
+            settle_s: 60.0,
+            rounds: 1,
+            forks: false,
+            may_exit: Vec::new(),
+            may_lag: Vec::new(),
+            departures_max: None,
+            failed_attempts: None,
+            events: Vec::new(),
+            absent: Vec::new(),
+            may: Vec::new(),
+            nats_per_byte: None,
+        }
+    }
+}
+
+/// An event that must come.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Needed {
+    pub event: String,
+    /// A node, group or site; left out: anybody.
+    pub node: Option<String>,
+    /// Text that the event's line holds.
+    pub with: Option<String>,
+    /// Within so many seconds after the fault of this number (from 1) begins; left out: at any time.
+    pub after_fault: Option<usize>,
+    pub within_s: Option<f64>,
+}
+
+impl Expect {
+    pub(super) fn check(&self, place: Place<'_>, topology: &Topology) -> anyhow::Result<()> {
+        place.seconds("expect.max_gap_s", self.max_gap_s)?;
+        place.seconds("expect.settle_s", self.settle_s)?;
+        let named = self.may_exit.iter().chain(&self.may_lag);
+        for name in named.chain(self.events.iter().filter_map(|e| e.node.as_ref())) {
+            topology.named(place, name)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the list (of names of nodes, groups or sites) holds the machine.
+    pub fn lists(list: &[String], topology: &Topology, machine: usize) -> bool {
+        let seat = &topology.seats[machine];
+        list.iter().any(|name| [&seat.name, &seat.group, &seat.site].contains(&name))
+    }
+}

@@ -1,0 +1,358 @@
+//! What goes wrong, to whom, and when.
+
+use super::{Place, Topology};
+use crate::network::LinkChange;
+use serde::Deserialize;
+use starling_bootstrap::config_file::nearest;
+use std::time::Duration;
+
+/// `[[faults]]`, as written; which keys a kind reads is checked.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FaultEntry {
+    pub kind: String,
+    /// Seconds after everybody is in.
+    pub at_s: Option<f64>,
+    /// When any node has committed this round.
+    pub at_round: Option<u64>,
+    /// Undone after so many seconds; left out: it stays.
+    pub lasting_s: Option<f64>,
+    /// Nodes, groups or sites; `all`; `bootstrap`.
+    pub nodes: Option<Vec<String>>,
+    /// Of these, so many that the seed picks.
+    pub pick: Option<usize>,
+    pub between: Option<Vec<String>>,
+    pub from: Option<String>,
+    pub to: Option<String>,
+    pub delay_ms: Option<f64>,
+    pub jitter_ms: Option<f64>,
+    pub loss: Option<f64>,
+    pub reorder: Option<f64>,
+    pub duplicate: Option<f64>,
+    pub corrupt: Option<f64>,
+    pub mbit: Option<f64>,
+    pub queue_ms: Option<f64>,
+    pub mtu: Option<usize>,
+    pub up_mbit: Option<f64>,
+    pub down_mbit: Option<f64>,
+    /// `kill`: the network goes silent first, as when a machine loses power.
+    pub silent: Option<bool>,
+    /// `slow`: share of the time that the process may run.
+    pub share: Option<f64>,
+    /// `flap`, `rolling-restart`, `churn`: seconds between two turns.
+    pub every_s: Option<f64>,
+    /// `start`: with a ticket and nothing else, no run file, no text.
+    pub ticket: Option<bool>,
+    /// `fill`: bytes that are left free.
+    pub free_kib: Option<u64>,
+    /// `damage`: below the node's folder, `*` for any one.
+    pub file: Option<String>,
+    /// `churn`: never fewer and never more nodes alive.
+    pub least: Option<usize>,
+    pub most: Option<usize>,
+}
+
+/// When a fault begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum When {
+    After(Duration),
+    Round(u64),
+}
+
+/// A checked fault.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    pub when: When,
+    pub lasting: Option<Duration>,
+    pub plan: Plan,
+    /// Machines it is about.
+    pub nodes: Vec<usize>,
+    /// Of these, so many; 0 = all.
+    pub pick: usize,
+    /// In plain words, for logs and plots.
+    pub what: String,
+}
+
+/// What is done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plan {
+    /// SIGKILL; undone by a restart.
+    Kill { silent: bool },
+    /// SIGTERM; undone by a restart.
+    Stop,
+    /// Starts nodes that are not running.
+    Start { ticket: bool },
+    /// SIGSTOP, then SIGCONT.
+    Freeze,
+    /// SIGSTOP and SIGCONT in turn.
+    Slow { share: f64 },
+    /// SIGKILL, the folder is emptied, a new start.
+    Wipe,
+    /// SIGKILL, the folder as it was when the run began, a new start.
+    Rewind,
+    /// SIGKILL, one bit of a file is flipped, a new start.
+    Damage { file: String },
+    /// A second process with the same key.
+    Clone,
+    /// The disk of the node is filled up to so many KiB.
+    Fill { free_kib: u64 },
+    /// Links change.
+    Links { pairs: Vec<(usize, usize)>, change: LinkChange },
+    /// Links are cut and healed in turn.
+    Flap { pairs: Vec<(usize, usize)>, every: Duration },
+    /// Links are cut one by one and healed in another order.
+    Swizzle { pairs: Vec<(usize, usize)>, every: Duration },
+    /// TCP connections are reset.
+    Reset { pairs: Vec<(usize, usize)> },
+    /// Access lines change.
+    Access { up: f64, down: f64 },
+    /// NAT boxes forget.
+    Rebind,
+    /// Nodes are killed and started at random.
+    Churn { every: Duration, least: usize, most: usize },
+    /// Nodes are stopped and started one after the other.
+    RollingRestart { every: Duration },
+}
+
+/// Each kind with the keys that it reads beside `kind`, `at_s`, `at_round` and `lasting_s`.
+const KINDS: &[(&str, &[&str])] = &[
+    ("kill", &["nodes", "pick", "silent"]),
+    ("stop", &["nodes", "pick"]),
+    ("start", &["nodes", "pick", "ticket"]),
+    ("freeze", &["nodes", "pick"]),
+    ("slow", &["nodes", "pick", "share"]),
+    ("wipe", &["nodes", "pick"]),
+    ("rewind", &["nodes", "pick"]),
+    ("damage", &["nodes", "pick", "file"]),
+    ("clone", &["nodes", "pick"]),
+    ("fill", &["nodes", "pick", "free_kib"]),
+    ("cut", &["between", "from", "to"]),
+    (
+        "link",
+        &[
+            "between",
+            "from",
+            "to",
+            "delay_ms",
+            "jitter_ms",
+            "loss",
+            "reorder",
+            "duplicate",
+            "corrupt",
+            "mbit",
+            "queue_ms",
+            "mtu",
+        ],
+    ),
+    ("flap", &["between", "from", "to", "every_s"]),
+    ("swizzle", &["between", "every_s"]),
+    ("reset", &["between", "from", "to"]),
+    ("access", &["nodes", "pick", "up_mbit", "down_mbit"]),
+    ("rebind", &["nodes", "pick"]),
+    ("churn", &["nodes", "every_s", "least", "most"]),
+    ("rolling-restart", &["nodes", "every_s"]),
+];
+
+impl FaultEntry {
+    pub(super) fn check(&self, place: Place<'_>, topology: &Topology) -> anyhow::Result<Fault> {
+        let Some((_, keys)) = KINDS.iter().find(|(kind, _)| *kind == self.kind) else {
+            let hint = match nearest(&self.kind, KINDS.iter().map(|(kind, _)| *kind)) {
+                Some(near) => format!("did you mean {near:?}?"),
+                None => format!("known are {}", KINDS.iter().map(|(k, _)| *k).collect::<Vec<_>>().join(", ")),
+            };
+            return place.refuse(&format!("there is no fault of kind {:?}; {hint}", self.kind));
+        };
+        if let Some(key) = self.keys().into_iter().find(|key| !keys.contains(key)) {
+            return place.refuse(&format!("`{key}` means nothing to {:?}, which reads {}", self.kind, keys.join(", ")));
+        }
+        let when = match (self.at_s, self.at_round) {
+            (Some(s), None) => When::After(place.seconds("at_s", s)?),
+            (None, Some(round)) => When::Round(round),
+            _ => return place.refuse("say when it begins: at_s (after everybody is in) or at_round, one of the two"),
+        };
+        let lasting = self.lasting_s.map(|s| place.seconds("lasting_s", s)).transpose()?;
+        let nodes = self.nodes(place, topology, keys.contains(&"nodes"))?;
+        let plan = self.plan(place, topology, &nodes)?;
+        if plan.needs_an_end() && lasting.is_none() {
+            return place.refuse(&format!("{:?} goes on until it is undone: say lasting_s", self.kind));
+        }
+        Ok(Fault { when, lasting, plan, nodes, pick: self.pick.unwrap_or(0), what: self.words() })
+    }
+
+    fn nodes(&self, place: Place<'_>, topology: &Topology, wanted: bool) -> anyhow::Result<Vec<usize>> {
+        let Some(names) = &self.nodes else {
+            return if wanted {
+                place.refuse(&format!("{:?} to whom? say nodes = [...]", self.kind))
+            } else {
+                Ok(Vec::new())
+            };
+        };
+        let mut nodes = Vec::new();
+        for name in names {
+            nodes.extend(topology.named(place, name)?);
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        if self.pick.is_some_and(|pick| pick == 0 || pick > nodes.len()) {
+            return place.refuse(&format!("pick must be 1 to {} here", nodes.len()));
+        }
+        let bootstrap = nodes.iter().any(|n| topology.seats[*n].bootstrap);
+        if bootstrap && !["kill", "freeze", "stop"].contains(&self.kind.as_str()) {
+            return place.refuse(&format!("{:?} is for nodes, not for bootstrap peers", self.kind));
+        }
+        Ok(nodes)
+    }
+
+    fn plan(&self, place: Place<'_>, topology: &Topology, nodes: &[usize]) -> anyhow::Result<Plan> {
+        let every = |default: f64| {
+            let value = self.every_s.unwrap_or(default);
+            if value < 0.05 {
+                place.refuse("every_s is too short: 0.05 at least")
+            } else {
+                place.seconds("every_s", value)
+            }
+        };
+        let pairs = || topology.pairs(place, self.between.as_deref(), self.from.as_deref(), self.to.as_deref());
+        let with_disks = |plan: Plan| match nodes.iter().find(|n| topology.seats[**n].disk_mib.is_none()) {
+            Some(n) => {
+                place.refuse(&format!("{} has no disk of its own to fill: give it disk_mib", topology.seats[*n].name))
+            }
+            None => Ok(plan),
+        };
+        Ok(match self.kind.as_str() {
+            "kill" => Plan::Kill { silent: self.silent.unwrap_or(false) },
+            "stop" => Plan::Stop,
+            "start" => Plan::Start { ticket: self.ticket.unwrap_or(false) },
+            "freeze" => Plan::Freeze,
+            "slow" => Plan::Slow { share: self.share(place)? },
+            "wipe" => Plan::Wipe,
+            "rewind" => Plan::Rewind,
+            "damage" => Plan::Damage { file: self.file(place)? },
+            "clone" => Plan::Clone,
+            "fill" => with_disks(Plan::Fill { free_kib: self.free_kib.unwrap_or(0) })?,
+            "cut" => Plan::Links { pairs: pairs()?, change: LinkChange { cut: Some(true), ..LinkChange::default() } },
+            "link" => Plan::Links { pairs: pairs()?, change: self.change(place)? },
+            "flap" => Plan::Flap { pairs: pairs()?, every: every(1.0)? },
+            "swizzle" => Plan::Swizzle { pairs: pairs()?, every: every(1.0)? },
+            "reset" => Plan::Reset { pairs: pairs()? },
+            "access" => self.access(place)?,
+            "rebind" => Plan::Rebind,
+            "churn" => self.churn(place, nodes.len(), every(1.0)?)?,
+            _ => Plan::RollingRestart { every: every(5.0)? },
+        })
+    }
+
+    fn share(&self, place: Place<'_>) -> anyhow::Result<f64> {
+        match self.share {
+            Some(share) if (0.01..=0.99).contains(&share) => Ok(share),
+            _ => place.refuse("how slow? say share = 0.01 to 0.99, the share of the time that it may run"),
+        }
+    }
+
+    fn file(&self, place: Place<'_>) -> anyhow::Result<String> {
+        match &self.file {
+            Some(file) if !file.starts_with('/') && !file.contains("..") => Ok(file.clone()),
+            _ => place.refuse("which file? say file = \"PATH below the node's folder\", * for any one"),
+        }
+    }
+
+    fn change(&self, place: Place<'_>) -> anyhow::Result<LinkChange> {
+        let change = LinkChange {
+            delay_ms: self.delay_ms,
+            jitter_ms: self.jitter_ms,
+            loss: self.loss,
+            reorder: self.reorder,
+            duplicate: self.duplicate,
+            corrupt: self.corrupt,
+            mbit: self.mbit,
+            queue_ms: self.queue_ms,
+            mtu: self.mtu,
+            cut: None,
+        };
+        if change == LinkChange::default() {
+            return place.refuse("what of the link changes? say delay_ms, loss, mbit or another of its keys");
+        }
+        match change.fault() {
+            Some(fault) => place.refuse(&fault),
+            None => Ok(change),
+        }
+    }
+
+    fn access(&self, place: Place<'_>) -> anyhow::Result<Plan> {
+        let (up, down) = (self.up_mbit.or(self.down_mbit), self.down_mbit.or(self.up_mbit));
+        match (up, down) {
+            (Some(up), Some(down)) if (0.0..=1e6).contains(&up) && (0.0..=1e6).contains(&down) => {
+                Ok(Plan::Access { up, down })
+            }
+            _ => place.refuse("say up_mbit, down_mbit or both, 0 to 1000000"),
+        }
+    }
+
+    fn churn(&self, place: Place<'_>, nodes: usize, every: Duration) -> anyhow::Result<Plan> {
+        let (least, most) = (self.least.unwrap_or(1), self.most.unwrap_or(nodes));
+        if least == 0 || least > most || most > nodes {
+            return place.refuse(&format!("least is {least} and most {most}: 1 <= least <= most <= {nodes} is needed"));
+        }
+        Ok(Plan::Churn { every, least, most })
+    }
+
+    /// The keys that are given, but for those that every kind reads.
+    fn keys(&self) -> Vec<&'static str> {
+        let given: [(&str, bool); 23] = [
+            ("nodes", self.nodes.is_some()),
+            ("pick", self.pick.is_some()),
+            ("between", self.between.is_some()),
+            ("from", self.from.is_some()),
+            ("to", self.to.is_some()),
+            ("delay_ms", self.delay_ms.is_some()),
+            ("jitter_ms", self.jitter_ms.is_some()),
+            ("loss", self.loss.is_some()),
+            ("reorder", self.reorder.is_some()),
+            ("duplicate", self.duplicate.is_some()),
+            ("corrupt", self.corrupt.is_some()),
+            ("mbit", self.mbit.is_some()),
+            ("queue_ms", self.queue_ms.is_some()),
+            ("mtu", self.mtu.is_some()),
+            ("up_mbit", self.up_mbit.is_some()),
+            ("down_mbit", self.down_mbit.is_some()),
+            ("silent", self.silent.is_some()),
+            ("share", self.share.is_some()),
+            ("every_s", self.every_s.is_some()),
+            ("ticket", self.ticket.is_some()),
+            ("free_kib", self.free_kib.is_some()),
+            ("file", self.file.is_some()),
+            ("least", self.least.is_some() || self.most.is_some()),
+        ];
+        given.into_iter().filter(|(_, there)| *there).map(|(key, _)| key).collect()
+    }
+
+    fn words(&self) -> String {
+        let whom = match (&self.nodes, &self.between, &self.from, &self.to) {
+            (Some(nodes), ..) => nodes.join(", "),
+            (_, Some(between), ..) => between.join(" - "),
+            (_, _, Some(from), Some(to)) => format!("{from} -> {to}"),
+            _ => String::new(),
+        };
+        let silent = if self.silent == Some(true) { "silent " } else { "" };
+        format!("{silent}{} {whom}", self.kind).trim().to_owned()
+    }
+}
+
+impl Plan {
+    fn needs_an_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Slow { .. } | Self::Flap { .. } | Self::Swizzle { .. } | Self::Reset { .. } | Self::Churn { .. }
+        )
+    }
+
+    /// Whether it needs the emulated network.
+    pub fn is_of_the_network(&self) -> bool {
+        match self {
+            Self::Kill { silent } => *silent,
+            Self::Links { .. } | Self::Flap { .. } | Self::Swizzle { .. } | Self::Reset { .. } => true,
+            Self::Access { .. } | Self::Rebind => true,
+            _ => false,
+        }
+    }
+}

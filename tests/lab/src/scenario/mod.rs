@@ -1,0 +1,199 @@
+//! Scenario files: who is there, how they are joined, what goes wrong when, and what must hold.
+
+mod expect;
+mod fault;
+mod topology;
+
+pub use expect::{Expect, Needed};
+pub use fault::{Fault, FaultEntry, Plan, When};
+pub use topology::{BootstrapEntry, Group, LinkEntry, NetworkPreset, Topology};
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use starling_bootstrap::config_file;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Spanned;
+
+/// Nodes of a scenario; each is a process.
+pub const NODES_MAX: usize = 64;
+/// Faults of a scenario.
+const FAULTS_MAX: usize = 256;
+/// Longest scenario: a day.
+const SECONDS_MAX: f64 = 86_400.0;
+
+/// The file, as written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    about: String,
+    #[serde(default)]
+    covers: Vec<String>,
+    #[serde(default = "one")]
+    seed: u64,
+    /// Seconds after everybody is in.
+    end_s: Option<f64>,
+    end_round: Option<u64>,
+    #[serde(default = "limit")]
+    limit_s: f64,
+    #[serde(default)]
+    must_fail: bool,
+    #[serde(default)]
+    null_trainer_ms: Option<u64>,
+    #[serde(default)]
+    arguments: Vec<String>,
+    #[serde(default)]
+    run: toml::Table,
+    #[serde(default)]
+    network: NetworkPreset,
+    #[serde(default)]
+    bootstrap: BootstrapEntry,
+    nodes: Vec<Spanned<Group>>,
+    #[serde(default)]
+    links: Vec<Spanned<LinkEntry>>,
+    #[serde(default)]
+    faults: Vec<Spanned<FaultEntry>>,
+    #[serde(default)]
+    expect: Expect,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn limit() -> f64 {
+    300.0
+}
+
+/// A checked scenario.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The file's name without its end.
+    pub name: String,
+    pub path: PathBuf,
+    pub about: String,
+    /// Rows of the lists of faults and threats that it stands for.
+    pub covers: Vec<String>,
+    pub seed: u64,
+    pub end: End,
+    /// It is red if it takes longer than this in all.
+    pub limit: Duration,
+    /// A canary: the checks must find something.
+    pub must_fail: bool,
+    pub null_trainer_ms: Option<u64>,
+    /// Flags that every node is started with.
+    pub arguments: Vec<String>,
+    /// The run file's tables; what is missing is filled in by the lab.
+    pub run: toml::Table,
+    pub topology: Topology,
+    pub faults: Vec<Fault>,
+    pub expect: Expect,
+}
+
+/// When a scenario ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum End {
+    /// So long after everybody is in.
+    After(Duration),
+    /// With this round.
+    Round(u64),
+}
+
+impl Scenario {
+    /// Reads and checks a scenario file.
+    ///
+    /// # Errors
+    /// The file cannot be read or parsed, or asks for what cannot be; the message names the line.
+    pub fn load(path: &Path) -> anyhow::Result<Self> {
+        let text = config_file::read(path)?;
+        Self::parse(&text, path)
+    }
+
+    /// Like [`Self::load`], of the file's text.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse(text: &str, path: &Path) -> anyhow::Result<Self> {
+        let file: File = config_file::parse(text, path)?;
+        let at =
+            |offset: usize| Place { path, line: text.as_bytes()[..offset].iter().filter(|b| **b == b'\n').count() + 1 };
+        let name = path.file_stem().and_then(|s| s.to_str()).context("a scenario file has a name")?.to_owned();
+        let whole = at(0);
+        let end = match (file.end_s, file.end_round) {
+            (Some(s), None) => End::After(whole.seconds("end_s", s)?),
+            (None, Some(round)) if round > 0 => End::Round(round),
+            (None, None) => {
+                return whole.refuse("say when it ends: end_s = SECONDS (after everybody is in) or end_round = N");
+            }
+            _ => return whole.refuse("say either end_s or end_round (1 or more), not both"),
+        };
+        let groups = file.nodes.iter().map(|g| (at(g.span().start), g.get_ref())).collect();
+        let links = file.links.iter().map(|l| (at(l.span().start), l.get_ref())).collect();
+        let topology = Topology::new(whole, &file.network, &file.bootstrap, groups, links)?;
+        if file.faults.len() > FAULTS_MAX {
+            return whole.refuse(&format!("{} faults, at most {FAULTS_MAX} are allowed", file.faults.len()));
+        }
+        let fault = |entry: &Spanned<FaultEntry>| entry.get_ref().check(at(entry.span().start), &topology);
+        let faults = file.faults.iter().map(fault).collect::<anyhow::Result<_>>()?;
+        file.expect.check(whole, &topology)?;
+        Ok(Self {
+            name,
+            path: path.to_path_buf(),
+            about: file.about,
+            covers: file.covers,
+            seed: file.seed,
+            end,
+            limit: whole.seconds("limit_s", file.limit_s)?,
+            must_fail: file.must_fail,
+            null_trainer_ms: file.null_trainer_ms,
+            arguments: file.arguments,
+            run: file.run,
+            topology,
+            faults,
+            expect: file.expect,
+        })
+    }
+}
+
+/// Where in which file something stands, for messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    path: &'a Path,
+    line: usize,
+}
+
+impl Place<'_> {
+    fn refuse<T>(&self, why: &str) -> anyhow::Result<T> {
+        bail!("{}: line {}: {why}", self.path.display(), self.line)
+    }
+
+    /// A time that is in bounds.
+    fn seconds(&self, key: &str, value: f64) -> anyhow::Result<Duration> {
+        if !(0.0..=SECONDS_MAX).contains(&value) {
+            return self.refuse(&format!("{key} is {value}, allowed is 0 to {SECONDS_MAX} seconds"));
+        }
+        Ok(Duration::from_secs_f64(value))
+    }
+}
+
+/// All scenario files that a path names: itself, or those of the folder, in order of their names.
+///
+/// # Errors
+/// There is no such file or folder, or the folder holds no scenario.
+pub fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if path.is_file() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let entries = std::fs::read_dir(path)
+        .with_context(|| format!("{} is neither a scenario nor a folder of scenarios", path.display()))?;
+    let mut found: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+    found.retain(|p| p.extension().is_some_and(|e| e == "toml"));
+    found.sort();
+    anyhow::ensure!(!found.is_empty(), "there is no scenario (NAME.toml) in {}", path.display());
+    Ok(found)
+}
+
+#[cfg(test)]
+#[path = "scenario_test.rs"]
+mod tests;

@@ -1,0 +1,107 @@
+use super::*;
+
+const SMALL: &str = "end_s = 10\n[[nodes]]\nname = \"eu\"\ncount = 2\n[[nodes]]\nname = \"us\"\n";
+
+fn parse(text: &str) -> anyhow::Result<Scenario> {
+    Scenario::parse(text, Path::new("a.toml"))
+}
+
+fn refusal(more: &str) -> String {
+    format!("{:#}", parse(&format!("{SMALL}{more}")).expect_err(more))
+}
+
+#[test]
+fn names_sites_and_links() {
+    let scenario = parse(&format!("{SMALL}[[links]]\nbetween = [\"eu\", \"us\"]\ndelay_ms = 40\n")).unwrap();
+    let names: Vec<&str> = scenario.topology.seats.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["eu-1", "eu-2", "us", "bootstrap"]);
+    let link = |from: usize, to: usize| scenario.topology.links[from * 4 + to].delay.as_micros();
+    assert_eq!((link(0, 2), link(2, 1), link(0, 1)), (40_000, 40_000, 100));
+    assert_eq!(link(3, 2), 100, "the bootstrap peer is no node of that site");
+    let ports: std::collections::BTreeSet<_> = scenario.topology.seats.iter().map(|s| s.port.address).collect();
+    assert_eq!(ports.len(), 4, "each has an address of its own");
+}
+
+#[test]
+fn one_way_is_one_way() {
+    let text = format!("{SMALL}[[faults]]\nkind = \"cut\"\nat_s = 1\nfrom = \"eu\"\nto = \"us\"\n");
+    let Plan::Links { pairs, .. } = parse(&text).unwrap().faults[0].plan.clone() else { panic!("links") };
+    assert_eq!(pairs, [(0, 2), (1, 2)]);
+    let text = format!("{SMALL}[[faults]]\nkind = \"cut\"\nat_s = 1\nbetween = [\"eu\"]\n");
+    let Plan::Links { pairs, .. } = parse(&text).unwrap().faults[0].plan.clone() else { panic!("links") };
+    assert_eq!(pairs, [(0, 1), (1, 0)], "within a site");
+}
+
+/// One clear message that names the line, and the nearest right word.
+#[test]
+fn wrong_scenarios_are_refused() {
+    for (more, told) in [
+        ("[[fault]]\n", "unknown key `fault` at line 7; did you mean `faults`?"),
+        ("[[faults]]\nkind = \"kil\"\nat_s = 1\n", "line 7: there is no fault of kind \"kil\"; did you mean \"kill\"?"),
+        ("[[faults]]\nkind = \"kill\"\nat_s = 1\n", "line 7: \"kill\" to whom?"),
+        (
+            "[[faults]]\nkind = \"kill\"\nnodes = [\"eu-3\"]\nat_s = 1\n",
+            "line 7: there is no node, group or site called \"eu-3\"; did you mean \"eu-1\"?",
+        ),
+        ("[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\n", "line 7: say when it begins"),
+        (
+            "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_s = 1\nloss = 0.5\n",
+            "line 7: `loss` means nothing to \"kill\"",
+        ),
+        (
+            "[[faults]]\nkind = \"link\"\nbetween = [\"eu\", \"us\"]\nat_s = 1\nloss = 2\n",
+            "line 7: loss is 2, allowed is 0 to 1",
+        ),
+        ("[[faults]]\nkind = \"link\"\nbetween = [\"us\"]\nat_s = 1\nloss = 1\n", "line 7: that names no two machines"),
+        (
+            "[[faults]]\nkind = \"flap\"\nbetween = [\"eu\", \"us\"]\nat_s = 1\n",
+            "goes on until it is undone: say lasting_s",
+        ),
+        ("[[faults]]\nkind = \"fill\"\nnodes = [\"us\"]\nat_s = 1\n", "us has no disk of its own to fill"),
+        ("[[faults]]\nkind = \"damage\"\nnodes = [\"us\"]\nat_s = 1\nfile = \"../x\"\n", "which file?"),
+        ("[[faults]]\nkind = \"kill\"\nnodes = [\"eu\"]\npick = 3\nat_s = 1\n", "pick must be 1 to 2"),
+        ("[[nodes]]\nname = \"eu\"\n", "line 7: there are nodes called \"eu\" already"),
+        ("[[nodes]]\nname = \"all\"\n", "is no name for nodes"),
+        ("[[nodes]]\nname = \"many\"\ncount = 100\n", "at most 64 nodes"),
+        ("[[nodes]]\nname = \"home\"\nline = \"dls\"\n", "there is no line called \"dls\"; did you mean \"dsl\"?"),
+        ("[network]\npreset = \"homs\"\n", "did you mean \"homes\"?"),
+        ("[bootstrap]\nsite = \"mars\"\n", "where no node is"),
+        ("[[links]]\nbetween = [\"eu\", \"mars\"]\n", "line 7: there is no node, group or site called \"mars\""),
+        ("[expect]\nmax_gap = 3\n", "did you mean `max_gap_s`?"),
+        ("[expect]\nmay_lag = [\"mars\"]\n", "called \"mars\""),
+    ] {
+        let said = refusal(more);
+        assert!(said.contains(told), "{more}: {said}");
+    }
+    let text = SMALL.replace("end_s = 10\n", "");
+    assert!(format!("{:#}", parse(&text).unwrap_err()).contains("say when it ends"));
+    let text = SMALL.replace("\"us\"", "\"us\"\nlater = true").replace("count = 2", "later = true");
+    assert!(format!("{:#}", parse(&text).unwrap_err()).contains("nobody is there at the beginning"));
+}
+
+#[test]
+fn files_of_a_folder_come_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["b.toml", "a.toml", "notes.md"] {
+        std::fs::write(folder.path().join(name), SMALL).unwrap();
+    }
+    let found = files(folder.path()).unwrap();
+    let names: Vec<_> = found.iter().filter_map(|p| p.file_name()?.to_str()).collect();
+    assert_eq!(names, ["a.toml", "b.toml"]);
+    assert!(files(&folder.path().join("none")).is_err());
+}
+
+/// What is shipped can be played.
+#[test]
+fn shipped_scenarios_are_fine() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/lab");
+    let mut names = std::collections::BTreeSet::new();
+    for folder in [folder.clone(), folder.join("quick"), folder.join("full"), folder.join("soak")] {
+        for file in files(&folder).unwrap() {
+            let scenario = Scenario::load(&file).unwrap();
+            assert!(!scenario.about.is_empty(), "{} says what it is about", file.display());
+            assert!(scenario.name == "churn" || names.insert(scenario.name.clone()), "two are called {}", scenario.name);
+        }
+    }
+    assert!(names.len() >= 40, "{} scenarios", names.len());
+}

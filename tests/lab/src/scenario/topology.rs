@@ -1,0 +1,376 @@
+//! Who is where, and what lies between.
+
+use super::{NODES_MAX, Place};
+use crate::network::nat::NatKind;
+use crate::network::{Link, LinkChange, Port};
+use serde::Deserialize;
+use starling_bootstrap::config_file::nearest;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+/// Queue of an access line that does not say otherwise, in ms.
+const QUEUE_MS: f64 = 100.0;
+/// Names of lines that have presets.
+const LINES: [&str; 6] = ["open", "cloud", "lan", "fibre", "dsl", "satellite"];
+
+/// `[network]`: a matrix of links by name.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NetworkPreset {
+    /// `lan`, `three-clouds`, `homes`, `transatlantic`, `satellite`.
+    pub preset: Option<String>,
+}
+
+/// `[bootstrap]`: the well-known peers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct BootstrapEntry {
+    pub count: usize,
+    pub site: Option<String>,
+}
+
+impl Default for BootstrapEntry {
+    fn default() -> Self {
+        Self { count: 1, site: None }
+    }
+}
+
+/// `[[nodes]]`: some nodes that are alike.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Group {
+    /// One node is called so, several `NAME-1` and on.
+    pub name: String,
+    #[serde(default = "one")]
+    pub count: usize,
+    /// Left out: a site of its own name.
+    pub site: Option<String>,
+    /// Preset of the access line.
+    pub line: Option<String>,
+    pub up_mbit: Option<f64>,
+    pub down_mbit: Option<f64>,
+    pub queue_ms: Option<f64>,
+    pub nat: Option<NatKind>,
+    /// Not there at the beginning: a `start` brings them.
+    #[serde(default)]
+    pub later: bool,
+    /// Program to run instead of `starling`.
+    pub program: Option<String>,
+    /// Flags of these nodes alone.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// Size of a disk of their own.
+    pub disk_mib: Option<u64>,
+    /// What one of them costs, in any currency: the report adds it up.
+    pub price_per_hour: Option<f64>,
+}
+
+fn one() -> usize {
+    1
+}
+
+/// `[[links]]`: what lies between two sites or nodes.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkEntry {
+    /// Two names, both ways; or one for what lies within a site.
+    pub between: Option<Vec<String>>,
+    /// One way only.
+    pub from: Option<String>,
+    pub to: Option<String>,
+    pub delay_ms: Option<f64>,
+    pub jitter_ms: Option<f64>,
+    pub loss: Option<f64>,
+    pub reorder: Option<f64>,
+    pub duplicate: Option<f64>,
+    pub corrupt: Option<f64>,
+    pub mbit: Option<f64>,
+    pub queue_ms: Option<f64>,
+    pub mtu: Option<usize>,
+}
+
+impl LinkEntry {
+    pub fn change(&self) -> LinkChange {
+        LinkChange {
+            delay_ms: self.delay_ms,
+            jitter_ms: self.jitter_ms,
+            loss: self.loss,
+            reorder: self.reorder,
+            duplicate: self.duplicate,
+            corrupt: self.corrupt,
+            mbit: self.mbit,
+            queue_ms: self.queue_ms,
+            mtu: self.mtu,
+            cut: None,
+        }
+    }
+}
+
+/// One machine: a node's or a bootstrap peer's.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    pub name: String,
+    pub group: String,
+    pub site: String,
+    pub port: Port,
+    pub later: bool,
+    pub bootstrap: bool,
+    pub program: Option<String>,
+    pub arguments: Vec<String>,
+    pub disk_mib: Option<u64>,
+    pub price_per_hour: Option<f64>,
+}
+
+/// Everybody, and the link of each directed pair.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    /// Nodes first, then bootstrap peers.
+    pub seats: Vec<Seat>,
+    /// By sender, then receiver.
+    pub links: Vec<Link>,
+    /// Number of nodes.
+    pub nodes: usize,
+    names: BTreeSet<String>,
+}
+
+impl Topology {
+    pub(super) fn new(
+        whole: Place<'_>,
+        network: &NetworkPreset,
+        bootstrap: &BootstrapEntry,
+        groups: Vec<(Place<'_>, &Group)>,
+        links: Vec<(Place<'_>, &LinkEntry)>,
+    ) -> anyhow::Result<Self> {
+        let mut topology = Self { seats: Vec::new(), links: Vec::new(), nodes: 0, names: BTreeSet::new() };
+        let mut sites = Vec::new();
+        for (place, group) in groups {
+            topology.add(place, group, &mut sites)?;
+        }
+        topology.nodes = topology.seats.len();
+        if topology.nodes == 0 || topology.seats.iter().all(|s| s.later) {
+            return whole.refuse("nobody is there at the beginning: add [[nodes]] that are not `later`");
+        }
+        if !(1..=4).contains(&bootstrap.count) {
+            return whole.refuse(&format!("bootstrap.count is {}, allowed is 1 to 4", bootstrap.count));
+        }
+        topology.add_bootstrap(whole, bootstrap, &mut sites)?;
+        let count = topology.seats.len();
+        let preset = preset_of(whole, network)?;
+        topology.links = (0..count * count)
+            .map(|at| {
+                let same = topology.seats[at / count].site == topology.seats[at % count].site;
+                if same { preset.0 } else { preset.1 }
+            })
+            .collect();
+        for (place, link) in links {
+            topology.join(place, link)?;
+        }
+        Ok(topology)
+    }
+
+    fn add(&mut self, place: Place<'_>, group: &Group, sites: &mut Vec<String>) -> anyhow::Result<()> {
+        let plain = |name: &str| {
+            !name.is_empty() && name.len() <= 32 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        };
+        if !plain(&group.name) || ["all", "any", "bootstrap"].contains(&group.name.as_str()) {
+            return place.refuse(&format!(
+                "{:?} is no name for nodes: letters, digits and dashes, and neither all, any nor bootstrap",
+                group.name
+            ));
+        }
+        if self.names.contains(&group.name) {
+            return place.refuse(&format!("there are nodes called {:?} already", group.name));
+        }
+        if group.count == 0 || self.seats.len() + group.count > NODES_MAX {
+            return place
+                .refuse(&format!("count is {}; at least one, and at most {NODES_MAX} nodes in all", group.count));
+        }
+        let (up, down, queue) = access(place, group)?;
+        let site = group.site.clone().unwrap_or_else(|| group.name.clone());
+        for n in 1..=group.count {
+            let name = if group.count == 1 { group.name.clone() } else { format!("{}-{n}", group.name) };
+            let seat = Seat {
+                name: name.clone(),
+                group: group.name.clone(),
+                site: site.clone(),
+                port: self.port(&site, sites, (up, down, queue), group.nat),
+                later: group.later,
+                bootstrap: false,
+                program: group.program.clone(),
+                arguments: group.arguments.clone(),
+                disk_mib: group.disk_mib,
+                price_per_hour: group.price_per_hour,
+            };
+            self.seats.push(seat);
+            self.names.insert(name);
+        }
+        self.names.extend([group.name.clone(), site]);
+        Ok(())
+    }
+
+    fn add_bootstrap(
+        &mut self,
+        whole: Place<'_>,
+        entry: &BootstrapEntry,
+        sites: &mut Vec<String>,
+    ) -> anyhow::Result<()> {
+        let site = entry.site.clone().unwrap_or_else(|| self.seats[0].site.clone());
+        if !sites.contains(&site) {
+            return whole.refuse(&format!("bootstrap.site is {site:?}, where no node is{}", self.near(&site)));
+        }
+        for n in 1..=entry.count {
+            let name = if entry.count == 1 { "bootstrap".to_owned() } else { format!("bootstrap-{n}") };
+            let seat = Seat {
+                name: name.clone(),
+                group: "bootstrap".into(),
+                site: site.clone(),
+                port: self.port(&site, sites, (0, 0, Duration::from_secs_f64(QUEUE_MS / 1000.0)), None),
+                later: false,
+                bootstrap: true,
+                program: None,
+                arguments: Vec::new(),
+                disk_mib: None,
+                price_per_hour: None,
+            };
+            self.seats.push(seat);
+            self.names.insert(name);
+        }
+        self.names.insert("bootstrap".into());
+        Ok(())
+    }
+
+    /// Public addresses are 45.SITE.0.N; they never leave the namespaces.
+    fn port(
+        &self,
+        site: &str,
+        sites: &mut Vec<String>,
+        (up, down, queue): (u64, u64, Duration),
+        nat: Option<NatKind>,
+    ) -> Port {
+        let number = sites.iter().position(|s| s == site).unwrap_or_else(|| {
+            sites.push(site.to_owned());
+            sites.len() - 1
+        });
+        let n = self.seats.len() as u8 + 1;
+        let inner = Ipv4Addr::new(192, 168, n, 2);
+        let address = Ipv4Addr::new(45, number as u8 + 1, 0, n);
+        Port { address, site: number, up, down, queue, nat: nat.map(|kind| (kind, inner)) }
+    }
+
+    fn join(&mut self, place: Place<'_>, entry: &LinkEntry) -> anyhow::Result<()> {
+        let change = entry.change();
+        if let Some(fault) = change.fault() {
+            return place.refuse(&fault);
+        }
+        for (from, to) in self.pairs(place, entry.between.as_deref(), entry.from.as_deref(), entry.to.as_deref())? {
+            let at = from * self.seats.len() + to;
+            self.links[at] = change.on(self.links[at]);
+        }
+        Ok(())
+    }
+
+    /// The directed pairs that `between` (both ways) or `from` and `to` (one way) name.
+    pub(super) fn pairs(
+        &self,
+        place: Place<'_>,
+        between: Option<&[String]>,
+        from: Option<&str>,
+        to: Option<&str>,
+    ) -> anyhow::Result<Vec<(usize, usize)>> {
+        let (one, other, both) = match (between, from, to) {
+            (Some([name]), None, None) => (self.named(place, name)?, self.named(place, name)?, true),
+            (Some([one, other]), None, None) => (self.named(place, one)?, self.named(place, other)?, true),
+            (None, Some(from), Some(to)) => (self.named(place, from)?, self.named(place, to)?, false),
+            _ => {
+                return place.refuse(
+                    "say between = [A, B] (both ways), between = [A] (within), or from = A and to = B (one way)",
+                );
+            }
+        };
+        let mut pairs = BTreeSet::new();
+        for a in &one {
+            for b in other.iter().filter(|b| *b != a) {
+                pairs.insert((*a, *b));
+                if both {
+                    pairs.insert((*b, *a));
+                }
+            }
+        }
+        if pairs.is_empty() {
+            return place.refuse("that names no two machines");
+        }
+        Ok(pairs.into_iter().collect())
+    }
+
+    /// The machines that a node's, group's or site's name, `all` (nodes) or `bootstrap` stands for.
+    pub(super) fn named(&self, place: Place<'_>, name: &str) -> anyhow::Result<Vec<usize>> {
+        let stands = |seat: &Seat| match name {
+            "all" => !seat.bootstrap,
+            _ => seat.name == name || seat.group == name || (seat.site == name && !seat.bootstrap),
+        };
+        let found: Vec<usize> = (0..self.seats.len()).filter(|n| stands(&self.seats[*n])).collect();
+        if found.is_empty() {
+            return place.refuse(&format!("there is no node, group or site called {name:?}{}", self.near(name)));
+        }
+        Ok(found)
+    }
+
+    fn near(&self, name: &str) -> String {
+        match nearest(name, self.names.iter().map(String::as_str)) {
+            Some(near) => format!("; did you mean {near:?}?"),
+            None => format!("; there are {}", self.names.iter().cloned().collect::<Vec<_>>().join(", ")),
+        }
+    }
+}
+
+/// Up, down and queue of a group's access line.
+fn access(place: Place<'_>, group: &Group) -> anyhow::Result<(u64, u64, Duration)> {
+    // Mbit/s up and down, and the queue in ms: what such lines are sold as; DSL and satellite with the long queues they have.
+    let (up, down, queue) = match group.line.as_deref() {
+        None | Some("open") => (0.0, 0.0, QUEUE_MS),
+        Some("cloud") => (1000.0, 1000.0, 50.0),
+        Some("lan") => (1000.0, 1000.0, 20.0),
+        Some("fibre") => (100.0, 300.0, 50.0),
+        Some("dsl") => (10.0, 50.0, 250.0),
+        Some("satellite") => (15.0, 100.0, 300.0),
+        Some(other) => {
+            let hint = nearest(other, LINES).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+            return place.refuse(&format!("there is no line called {other:?}{hint} (known: {})", LINES.join(", ")));
+        }
+    };
+    let (up, down) = (group.up_mbit.unwrap_or(up), group.down_mbit.unwrap_or(down));
+    let queue = group.queue_ms.unwrap_or(queue);
+    for (key, value, max) in [("up_mbit", up, 1e6), ("down_mbit", down, 1e6), ("queue_ms", queue, 60_000.0)] {
+        if !(0.0..=max).contains(&value) {
+            return place.refuse(&format!("{key} is {value}, allowed is 0 to {max}"));
+        }
+    }
+    Ok(((up * 1e6) as u64, (down * 1e6) as u64, Duration::from_secs_f64(queue / 1000.0)))
+}
+
+/// Links within a site and between sites.
+fn preset_of(whole: Place<'_>, network: &NetworkPreset) -> anyhow::Result<(Link, Link)> {
+    let link = |delay_ms: f64, jitter_ms: f64, loss: f64| {
+        let change = LinkChange {
+            delay_ms: Some(delay_ms),
+            jitter_ms: Some(jitter_ms),
+            loss: Some(loss),
+            ..LinkChange::default()
+        };
+        change.on(Link::default())
+    };
+    const KNOWN: [&str; 5] = ["lan", "three-clouds", "homes", "transatlantic", "satellite"];
+    Ok(match network.preset.as_deref() {
+        None | Some("lan") => (link(0.1, 0.0, 0.0), link(0.1, 0.0, 0.0)),
+        Some("three-clouds") => (link(0.3, 0.1, 0.0), link(40.0, 1.0, 0.0001)),
+        Some("homes") => (link(1.0, 0.5, 0.0), link(15.0, 3.0, 0.001)),
+        Some("transatlantic") => (link(0.3, 0.1, 0.0), link(45.0, 1.0, 0.0001)),
+        Some("satellite") => (link(1.0, 0.5, 0.0), link(280.0, 15.0, 0.005)),
+        Some(other) => {
+            let hint = nearest(other, KNOWN).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
+            return whole
+                .refuse(&format!("there is no network preset called {other:?}{hint} (known: {})", KNOWN.join(", ")));
+        }
+    })
+}

@@ -1,0 +1,288 @@
+//! The processes: bootstrap peers and nodes, each on its machine.
+
+use super::diary::{Diary, Entry, What};
+use crate::network::{Machine, Network};
+use crate::scenario::{Scenario, Topology};
+use anyhow::{Context, ensure};
+use rustix::process::Signal;
+use starling_tests::process::{Process, run, seconds_since_epoch};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// How long a bootstrap peer may take to say where it listens, and a ticket to be written.
+const START: Duration = Duration::from_secs(60);
+/// The port of every node and bootstrap peer that has an address of its own.
+const PORT: u16 = 7400;
+/// The port of a second process on the same machine.
+const SECOND_PORT: u16 = 7500;
+
+/// One machine's processes.
+#[derive(Default)]
+pub struct Actor {
+    pub process: Option<Process>,
+    /// A second process with the same key.
+    pub double: Option<Process>,
+    /// The lab has ended it, or asked it to end.
+    pub asked: bool,
+    pub starts: usize,
+    /// Events of the running process that were looked at.
+    pub read: usize,
+    /// It is to be a joiner with nothing but a ticket.
+    pub ticket: Option<String>,
+}
+
+/// All of them, and what they are started with.
+pub struct Cast {
+    pub actors: Vec<Actor>,
+    pub folder: PathBuf,
+    bin_dir: PathBuf,
+    run_file: PathBuf,
+    topology: Topology,
+    machines: Vec<Machine>,
+    arguments: Vec<String>,
+    bootstraps: Vec<String>,
+}
+
+impl Cast {
+    /// # Errors
+    /// The run file cannot be written, or a disk of a node's own cannot be made.
+    pub fn new(scenario: &Scenario, network: Option<&Network>, bin_dir: &Path, folder: &Path) -> anyhow::Result<Self> {
+        let run_file = folder.join("run.toml");
+        let text = super::run_file::text(scenario, folder)?;
+        std::fs::write(&run_file, text).with_context(|| format!("cannot write {}", run_file.display()))?;
+        let mut arguments: Vec<String> =
+            ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
+        if let Some(ms) = scenario.null_trainer_ms {
+            arguments.extend(["--null-trainer".into(), ms.to_string()]);
+        }
+        arguments.extend(scenario.arguments.iter().cloned());
+        let cast = Self {
+            actors: scenario.topology.seats.iter().map(|_| Actor::default()).collect(),
+            folder: folder.into(),
+            bin_dir: bin_dir.into(),
+            run_file,
+            topology: scenario.topology.clone(),
+            machines: network.map_or(Vec::new(), |network| network.machines.clone()),
+            arguments,
+            bootstraps: Vec::new(),
+        };
+        cast.make_disks()?;
+        Ok(cast)
+    }
+
+    /// Disks of nodes' own; they are ours alone, and end with us.
+    fn make_disks(&self) -> anyhow::Result<()> {
+        for seat in self.topology.seats.iter().filter(|s| s.disk_mib.is_some()) {
+            let disk = self.disk(&seat.name);
+            std::fs::create_dir_all(&disk)?;
+            if self.machines.is_empty() {
+                continue;
+            }
+            let size = format!("size={}m,mode=0700", seat.disk_mib.unwrap_or_default());
+            let size = std::ffi::CString::new(size).context("a size is text")?;
+            rustix::mount::mount("tmpfs", &disk, "tmpfs", rustix::mount::MountFlags::empty(), Some(size.as_c_str()))
+                .with_context(|| format!("cannot make a disk of its own for {}", seat.name))?;
+        }
+        Ok(())
+    }
+
+    pub fn name(&self, machine: usize) -> &str {
+        &self.topology.seats[machine].name
+    }
+
+    /// Folder of the node's disk: what is in it is the node's alone.
+    pub fn disk(&self, name: &str) -> PathBuf {
+        self.folder.join("nodes").join(name)
+    }
+
+    /// The node's own folder.
+    pub fn home(&self, machine: usize) -> PathBuf {
+        self.disk(self.name(machine)).join("home")
+    }
+
+    fn logs(&self) -> PathBuf {
+        self.folder.join("logs")
+    }
+
+    /// Starts the bootstrap peers, once for the first of them to be named to the nodes.
+    ///
+    /// # Errors
+    /// One does not start, or does not say where it listens.
+    pub fn start_bootstraps(&mut self, diary: &mut Diary) -> anyhow::Result<()> {
+        for machine in self.topology.nodes..self.topology.seats.len() {
+            self.start_bootstrap(machine, diary)?;
+            let process = self.actors[machine].process.as_mut().context("it was started")?;
+            let own = self.machines.get(machine).map_or("127.0.0.1".into(), |m| m.address.to_string());
+            let said = process.wait(START, "listening", |e| e["address"].as_str().is_some_and(|a| a.contains(&own)))?;
+            self.bootstraps.push(said["address"].as_str().context("it says its address")?.to_owned());
+        }
+        Ok(())
+    }
+
+    fn start_bootstrap(&mut self, machine: usize, diary: &mut Diary) -> anyhow::Result<()> {
+        let name = self.name(machine).to_owned();
+        let mut command = Command::new(self.bin_dir.join("starling-bootstrap"));
+        command.args(["--json", "--no-mdns", "--listen", &self.listen(machine, PORT, false)[0], "--key"]);
+        command.arg(self.folder.join(format!("{name}.key")));
+        self.start(machine, &name, command, diary)
+    }
+
+    /// Starts a node, or a bootstrap peer again.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn start_node(&mut self, machine: usize, found: bool, diary: &mut Diary) -> anyhow::Result<()> {
+        let seat = self.topology.seats[machine].clone();
+        if seat.bootstrap {
+            return self.start_bootstrap(machine, diary);
+        }
+        let mut command = self.node_command(machine, &self.home(machine), PORT, &self.logs().join(&seat.name));
+        if found {
+            command.arg("--found");
+        }
+        self.start(machine, &seat.name, command, diary)
+    }
+
+    /// Starts a second process of the same key from a copy of the node's folder.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn start_double(&mut self, machine: usize, home: &Path, diary: &mut Diary) -> anyhow::Result<()> {
+        let name = format!("{}-double", self.name(machine));
+        let mut command = self.node_command(machine, home, SECOND_PORT, &self.logs().join(&name));
+        if let Some(machine) = self.machines.get(machine) {
+            machine.hold(&mut command);
+        }
+        self.actors[machine].double = Some(Process::spawn(&name, command, &self.logs())?);
+        diary.note(What::Started, Some(&name), None, "started");
+        Ok(())
+    }
+
+    fn node_command(&self, machine: usize, home: &Path, port: u16, _log: &Path) -> Command {
+        let seat = &self.topology.seats[machine];
+        let mut command = Command::new(self.bin_dir.join(seat.program.as_deref().unwrap_or("starling")));
+        command.args(["train", "--json", "--metrics", "off", "--home"]).arg(home);
+        if self.machines.is_empty() || seat.port.nat.is_some() {
+            command.arg("--no-mdns");
+        }
+        for listen in self.listen(machine, port, true) {
+            command.args(["--listen", &listen]);
+        }
+        match &self.actors[machine].ticket {
+            Some(ticket) => {
+                command.args(["--join", ticket, "--cache"]).arg(self.disk(&seat.name).join("cache"));
+            }
+            None => {
+                command.arg("--run").arg(&self.run_file).arg("--cache").arg(self.folder.join("cache"));
+                for bootstrap in &self.bootstraps {
+                    command.args(["--bootstrap", bootstrap]);
+                }
+            }
+        }
+        command.args(&self.arguments).args(&seat.arguments);
+        command
+    }
+
+    fn listen(&self, machine: usize, port: u16, quic: bool) -> Vec<String> {
+        let Some(machine) = self.machines.get(machine) else { return vec!["/ip4/127.0.0.1/tcp/0".into()] };
+        let tcp = format!("/ip4/{}/tcp/{port}", machine.address);
+        let udp = format!("/ip4/{}/udp/{port}/quic-v1", machine.address);
+        if quic { vec![tcp, udp] } else { vec![tcp] }
+    }
+
+    fn start(&mut self, machine: usize, name: &str, mut command: Command, diary: &mut Diary) -> anyhow::Result<()> {
+        if let Some(machine) = self.machines.get(machine) {
+            machine.hold(&mut command);
+        }
+        let process = Process::spawn(name, command, &self.logs())?;
+        let actor = &mut self.actors[machine];
+        (actor.process, actor.asked, actor.read) = (Some(process), false, 0);
+        actor.starts += 1;
+        diary.note(What::Started, Some(name), None, if actor.starts == 1 { "started" } else { "started again" });
+        Ok(())
+    }
+
+    /// Whether the machine's process runs.
+    pub fn runs(&mut self, machine: usize) -> bool {
+        self.actors[machine].process.as_mut().is_some_and(|p| !p.has_exited())
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self, machine: usize, diary: &mut Diary) {
+        self.actors[machine].asked = true;
+        if let Some(process) = &mut self.actors[machine].process {
+            process.kill();
+        }
+        self.bury(machine, diary);
+    }
+
+    /// Sends a signal to the machine's processes.
+    pub fn signal(&self, machine: usize, signal: Signal) {
+        let actor = &self.actors[machine];
+        for process in actor.process.iter().chain(&actor.double) {
+            process.signal(signal);
+        }
+    }
+
+    /// Asks the process to end.
+    pub fn terminate(&mut self, machine: usize) {
+        let actor = &mut self.actors[machine];
+        actor.asked = true;
+        if let Some(process) = &actor.process {
+            process.terminate();
+        }
+    }
+
+    /// Notes processes that have ended; `true`: one did without being asked.
+    pub fn bury(&mut self, machine: usize, diary: &mut Diary) -> bool {
+        let mut unasked = false;
+        let actor = &mut self.actors[machine];
+        for process in [&mut actor.process, &mut actor.double] {
+            let Some(ended) = process.as_mut().and_then(Process::status) else { continue };
+            let code = ended.code().or(ended.signal().map(|s| 128 + s));
+            let name = process.as_ref().map(|p| p.name.clone());
+            *process = None;
+            let done = actor.asked || ended.success();
+            unasked |= !done;
+            let text = if actor.asked { "as asked" } else { "by itself" };
+            diary.write(Entry {
+                seen: seconds_since_epoch(),
+                what: What::Ended,
+                node: name,
+                fault: None,
+                text: text.into(),
+                code,
+            });
+        }
+        unasked
+    }
+
+    /// A ticket from a node that runs.
+    ///
+    /// # Errors
+    /// No node runs, or none gives a ticket.
+    pub fn invite(&mut self) -> anyhow::Result<String> {
+        let giver = (0..self.topology.nodes).find(|n| self.runs(*n)).context("no node runs that could invite")?;
+        let home = self.home(giver).to_string_lossy().into_owned();
+        let finished = run(&self.bin_dir.join("starling"), &["invite", "--home", &home], START)?;
+        ensure!(finished.code == Some(0), "`starling invite` failed: {}", finished.stderr.trim());
+        Ok(finished.stdout.trim().to_owned())
+    }
+
+    /// `starling audit` of a node that does not run; what it printed, and whether it found the history in order.
+    ///
+    /// # Errors
+    /// The program does not end.
+    pub fn audit(&self, machine: usize) -> anyhow::Result<(bool, String)> {
+        let home = self.home(machine).to_string_lossy().into_owned();
+        let finished = run(&self.bin_dir.join("starling"), &["audit", "--home", &home], START)?;
+        Ok((finished.code == Some(0), format!("{}{}", finished.stdout, finished.stderr)))
+    }
+
+    /// The machines' number, bootstrap peers included.
+    pub fn machines(&self) -> usize {
+        self.topology.seats.len()
+    }
+}

@@ -1,0 +1,418 @@
+//! Faults, when their time has come, and how they are undone.
+
+use super::cast::Cast;
+use super::diary::What;
+use super::slowness::Slowness;
+use super::wiring::Owner;
+use super::{Stage, is_due};
+use crate::network::{Command, LinkChange};
+use crate::scenario::{Fault, Plan, Scenario};
+use anyhow::Context;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rustix::process::Signal;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+/// Something that is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    Begin(usize),
+    /// The next move of a fault that has many.
+    Step(usize),
+    End(usize),
+}
+
+/// What is under way.
+pub struct Havoc {
+    faults: Vec<Fault>,
+    begun: Vec<bool>,
+    /// When the fault's next move, and its end, are due.
+    steps: BTreeMap<usize, Duration>,
+    ends: BTreeMap<usize, Duration>,
+    /// Whom the seed has picked.
+    chosen: BTreeMap<usize, Vec<usize>>,
+    /// How many moves a fault has made.
+    moves: BTreeMap<usize, usize>,
+    order: BTreeMap<usize, Vec<(usize, usize)>>,
+    slow: BTreeMap<usize, Vec<Slowness>>,
+    random: StdRng,
+    copies: Vec<usize>,
+}
+
+impl Havoc {
+    pub fn new(scenario: &Scenario) -> Self {
+        let copies = scenario.faults.iter().filter(|f| f.plan == Plan::Rewind).flat_map(|f| f.nodes.clone()).collect();
+        Self {
+            faults: scenario.faults.clone(),
+            begun: vec![false; scenario.faults.len()],
+            steps: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            chosen: BTreeMap::new(),
+            moves: BTreeMap::new(),
+            order: BTreeMap::new(),
+            slow: BTreeMap::new(),
+            random: StdRng::seed_from_u64(scenario.seed ^ 0x5eed),
+            copies,
+        }
+    }
+
+    /// What is due first, if anything is.
+    pub fn next_due(&mut self, since: Duration, round: u64) -> Option<Turn> {
+        if let Some(n) = self.ends.iter().find(|(_, at)| since >= **at).map(|(n, _)| *n) {
+            self.ends.remove(&n);
+            self.steps.remove(&n);
+            return Some(Turn::End(n));
+        }
+        if let Some(n) = self.steps.iter().find(|(_, at)| since >= **at).map(|(n, _)| *n) {
+            self.steps.remove(&n);
+            return Some(Turn::Step(n));
+        }
+        let n = (0..self.faults.len()).find(|n| !self.begun[*n] && is_due(self.faults[*n].when, since, round))?;
+        self.begun[n] = true;
+        if let Some(lasting) = self.faults[n].lasting {
+            self.ends.insert(n, since + lasting);
+        }
+        Some(Turn::Begin(n))
+    }
+
+    /// Nothing is to come any more.
+    pub fn is_over(&self) -> bool {
+        self.begun.iter().all(|b| *b) && self.ends.is_empty() && self.steps.is_empty()
+    }
+
+    pub fn stop_slowness(&mut self) {
+        self.slow.clear();
+    }
+
+    /// Copies the folders that faults will bring back, while their nodes stand still.
+    pub fn remember(&self, cast: &Cast) {
+        for node in &self.copies {
+            let copy = cast.disk(cast.name(*node)).join("before");
+            cast.signal(*node, Signal::STOP);
+            // What is not there is noticed when it is to come back.
+            let _ = copy_folder(&cast.home(*node), &copy);
+            cast.signal(*node, Signal::CONT);
+        }
+    }
+
+    fn choose(&mut self, n: usize) -> Vec<usize> {
+        let fault = &self.faults[n];
+        let mut nodes = fault.nodes.clone();
+        if fault.pick > 0 {
+            nodes.shuffle(&mut self.random);
+            nodes.truncate(fault.pick);
+            nodes.sort_unstable();
+        }
+        self.chosen.insert(n, nodes.clone());
+        nodes
+    }
+}
+
+impl Stage<'_> {
+    pub(super) fn take_turn(&mut self, turn: Turn, since: Duration) -> anyhow::Result<()> {
+        match turn {
+            Turn::Begin(n) => self.begin(n, since),
+            Turn::Step(n) => self.step(n, since),
+            Turn::End(n) => self.end(n),
+        }
+    }
+
+    fn begin(&mut self, n: usize, since: Duration) -> anyhow::Result<()> {
+        let fault = self.havoc.faults[n].clone();
+        if !self.can(&fault.plan) {
+            self.havoc.ends.remove(&n);
+            let why = format!("{} (needs the emulated network)", fault.what);
+            self.diary.note(What::LeftOut, None, Some(n + 1), &why);
+            return Ok(());
+        }
+        let nodes = self.havoc.choose(n);
+        let names: Vec<&str> = nodes.iter().map(|n| self.cast.name(*n)).collect();
+        let picked = if fault.pick > 0 { format!(" (picked: {})", names.join(", ")) } else { String::new() };
+        let lasting = fault.lasting.map_or(String::new(), |l| format!(", for {} s", l.as_secs_f64()));
+        self.diary.note(What::FaultBegan, None, Some(n + 1), &format!("{}{picked}{lasting}", fault.what));
+        match &fault.plan {
+            Plan::Links { pairs, change } => self.lay(Owner::Fault(n), pairs.clone(), change.clone())?,
+            Plan::Reset { pairs } => self.reset(pairs, fault.lasting)?,
+            Plan::Flap { .. } | Plan::Swizzle { .. } | Plan::Churn { .. } | Plan::RollingRestart { .. } => {
+                self.havoc.steps.insert(n, since);
+            }
+            plan => {
+                for node in nodes {
+                    self.strike(n, node, plan)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a fault does to one node.
+    fn strike(&mut self, n: usize, node: usize, plan: &Plan) -> anyhow::Result<()> {
+        match plan {
+            Plan::Kill { silent } => {
+                if *silent && let Some(network) = &self.network {
+                    self.wiring.silence(network, node)?;
+                }
+                self.cast.kill(node, &mut self.diary);
+            }
+            Plan::Stop => self.cast.terminate(node),
+            Plan::Start { ticket } => {
+                if *ticket {
+                    self.cast.actors[node].ticket = Some(self.cast.invite()?);
+                }
+                self.start(node)?;
+            }
+            Plan::Freeze => self.cast.signal(node, Signal::STOP),
+            Plan::Slow { share } => {
+                if let Some(process) = &self.cast.actors[node].process {
+                    let slow = Slowness::of(process.id(), *share);
+                    self.havoc.slow.entry(n).or_default().push(slow);
+                }
+            }
+            Plan::Wipe => {
+                self.cast.kill(node, &mut self.diary);
+                std::fs::remove_dir_all(self.cast.home(node)).context("cannot empty a node's folder")?;
+                self.start(node)?;
+            }
+            Plan::Rewind => {
+                self.cast.kill(node, &mut self.diary);
+                let (home, before) = (self.cast.home(node), self.cast.disk(self.cast.name(node)).join("before"));
+                std::fs::remove_dir_all(&home).context("cannot empty a node's folder")?;
+                copy_folder(&before, &home).context("cannot bring back a node's older folder")?;
+                self.start(node)?;
+            }
+            Plan::Damage { file } => {
+                self.cast.kill(node, &mut self.diary);
+                let draw = self.havoc.random.random();
+                let told = flip_bit(&self.cast.home(node), file, draw)?;
+                self.diary.say(&told);
+                self.start(node)?;
+            }
+            Plan::Clone => {
+                let copy = self.cast.disk(self.cast.name(node)).join("double");
+                self.cast.signal(node, Signal::STOP);
+                let copied = copy_folder(&self.cast.home(node), &copy);
+                self.cast.signal(node, Signal::CONT);
+                copied.context("cannot copy a node's folder")?;
+                self.cast.start_double(node, &copy, &mut self.diary)?;
+            }
+            Plan::Fill { free_kib } => fill(&self.cast.disk(self.cast.name(node)), *free_kib)?,
+            Plan::Access { up, down } => self.access(node, (*up * 1e6) as u64, (*down * 1e6) as u64)?,
+            Plan::Rebind => self.tell(Command::Forget { machine: node })?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, n: usize) -> anyhow::Result<()> {
+        let fault = self.havoc.faults[n].clone();
+        let nodes = self.havoc.chosen.get(&n).cloned().unwrap_or_default();
+        match &fault.plan {
+            Plan::Links { .. } => self.lift(Owner::Fault(n))?,
+            Plan::Flap { pairs, .. } | Plan::Swizzle { pairs, .. } => {
+                self.lift(Owner::Fault(n))?;
+                for pair in 0..pairs.len() {
+                    self.lift(Owner::Pair(n, pair))?;
+                }
+            }
+            Plan::Freeze => nodes.iter().for_each(|node| self.cast.signal(*node, Signal::CONT)),
+            Plan::Slow { .. } => drop(self.havoc.slow.remove(&n)),
+            Plan::Kill { .. } | Plan::Stop | Plan::Churn { .. } | Plan::RollingRestart { .. } => {
+                for node in nodes {
+                    self.start(node)?;
+                }
+            }
+            Plan::Clone => {
+                for node in nodes {
+                    self.cast.actors[node].double = None;
+                }
+            }
+            Plan::Fill { .. } => {
+                for node in nodes {
+                    std::fs::remove_file(self.cast.disk(self.cast.name(node)).join("ballast"))?;
+                }
+            }
+            Plan::Access { .. } => {
+                for node in nodes {
+                    let port = &self.scenario.topology.seats[node].port;
+                    self.access(node, port.up, port.down)?;
+                }
+            }
+            _ => {}
+        }
+        self.diary.note(What::FaultEnded, None, Some(n + 1), &fault.what);
+        Ok(())
+    }
+
+    /// The next move of a fault that has many.
+    fn step(&mut self, n: usize, since: Duration) -> anyhow::Result<()> {
+        let made = self.havoc.moves.entry(n).or_default();
+        *made += 1;
+        let made = *made;
+        match self.havoc.faults[n].plan.clone() {
+            Plan::Flap { pairs, every } => {
+                if made % 2 == 1 {
+                    self.lay(Owner::Fault(n), pairs, cut())?;
+                } else {
+                    self.lift(Owner::Fault(n))?;
+                }
+                self.havoc.steps.insert(n, since + every);
+            }
+            Plan::Swizzle { pairs, every } => self.swizzle(n, &pairs, made, since + every)?,
+            Plan::Churn { every, least, most } => {
+                self.churn(n, least, most)?;
+                let pause = every.mul_f64(self.havoc.random.random_range(0.4..1.6));
+                self.havoc.steps.insert(n, since + pause);
+            }
+            Plan::RollingRestart { every } => self.roll(n, made, since, every)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Cuts pair after pair in one order, then heals them in another.
+    fn swizzle(&mut self, n: usize, pairs: &[(usize, usize)], made: usize, next: Duration) -> anyhow::Result<()> {
+        let count = pairs.len();
+        if !self.havoc.order.contains_key(&n) {
+            let (mut down, mut up) = (Vec::from_iter(0..count), Vec::from_iter(0..count));
+            down.shuffle(&mut self.havoc.random);
+            up.shuffle(&mut self.havoc.random);
+            let order = down.into_iter().map(|p| (0, p)).chain(up.into_iter().map(|p| (1, p))).collect();
+            self.havoc.order.insert(n, order);
+        }
+        let Some((heal, pair)) = self.havoc.order[&n].get(made - 1).copied() else { return Ok(()) };
+        if heal == 0 {
+            self.lay(Owner::Pair(n, pair), vec![pairs[pair]], cut())?;
+        } else {
+            self.lift(Owner::Pair(n, pair))?;
+        }
+        self.havoc.steps.insert(n, next);
+        Ok(())
+    }
+
+    fn churn(&mut self, n: usize, least: usize, most: usize) -> anyhow::Result<()> {
+        let nodes = self.havoc.chosen.get(&n).cloned().unwrap_or_default();
+        let (mut up, mut down) = (Vec::new(), Vec::new());
+        for node in nodes {
+            if self.cast.runs(node) { up.push(node) } else { down.push(node) }
+        }
+        // More starts than kills, so that there is somebody to kill.
+        let start = (self.havoc.random.random_bool(0.6) && up.len() < most) || up.len() <= least;
+        let pool = if start { &down } else { &up };
+        if pool.is_empty() {
+            return Ok(());
+        }
+        let node = pool[self.havoc.random.random_range(0..pool.len())];
+        if start { self.start(node) } else { Ok(self.cast.kill(node, &mut self.diary)) }
+    }
+
+    /// Stops one node after the other; each is started again at the next move.
+    fn roll(&mut self, n: usize, made: usize, since: Duration, every: Duration) -> anyhow::Result<()> {
+        let nodes = self.havoc.chosen.get(&n).cloned().unwrap_or_default();
+        if made > 1 {
+            let before = nodes[made - 2];
+            if self.cast.runs(before) {
+                // It has not finished yet.
+                *self.havoc.moves.entry(n).or_default() -= 1;
+                self.havoc.steps.insert(n, since + Duration::from_millis(100));
+                return Ok(());
+            }
+            self.start(before)?;
+        }
+        if made <= nodes.len() {
+            self.cast.terminate(nodes[made - 1]);
+            self.havoc.steps.insert(n, since + every);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, node: usize) -> anyhow::Result<()> {
+        if self.cast.runs(node) {
+            return Ok(());
+        }
+        self.lift(Owner::Silence(node))?;
+        self.cast.start_node(node, false, &mut self.diary)
+    }
+
+    fn reset(&self, pairs: &[(usize, usize)], lasting: Option<Duration>) -> anyhow::Result<()> {
+        for (a, b) in pairs {
+            self.tell(Command::Reset { a: *a, b: *b, lasting: lasting.unwrap_or_default() })?;
+        }
+        Ok(())
+    }
+
+    fn access(&self, machine: usize, up: u64, down: u64) -> anyhow::Result<()> {
+        let queue = self.scenario.topology.seats[machine].port.queue;
+        self.tell(Command::Access { machine, up, down, queue })
+    }
+
+    fn tell(&self, command: Command) -> anyhow::Result<()> {
+        self.network.as_ref().map_or(Ok(()), |network| network.wires().tell(command))
+    }
+
+    fn lay(&mut self, owner: Owner, pairs: Vec<(usize, usize)>, change: LinkChange) -> anyhow::Result<()> {
+        let Some(network) = &self.network else { return Ok(()) };
+        self.wiring.lay(network, owner, pairs, change)
+    }
+
+    fn lift(&mut self, owner: Owner) -> anyhow::Result<()> {
+        let Some(network) = &self.network else { return Ok(()) };
+        self.wiring.lift(network, owner)
+    }
+}
+
+fn cut() -> LinkChange {
+    LinkChange { cut: Some(true), ..LinkChange::default() }
+}
+
+/// Copies a folder with all that is below it; sockets are left where they are.
+fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let (kind, target) = (entry.file_type()?, to.join(entry.file_name()));
+        if kind.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else if kind.is_file() {
+            std::fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Flips a bit of the file that the pattern names; says which.
+fn flip_bit(home: &Path, pattern: &str, draw: u64) -> anyhow::Result<String> {
+    let (folder, last) = pattern.rsplit_once('/').map_or((home.to_path_buf(), pattern), |(f, l)| (home.join(f), l));
+    let (head, tail) = last.split_once('*').unwrap_or((last, ""));
+    let fits =
+        |name: &str| if last.contains('*') { name.starts_with(head) && name.ends_with(tail) } else { name == last };
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("there is no folder {}", folder.display()))?;
+    let mut files: Vec<_> = entries.flatten().map(|e| e.path()).collect();
+    files.retain(|p| {
+        p.is_file()
+            && p.metadata().is_ok_and(|m| m.len() > 0)
+            && p.file_name().and_then(|n| n.to_str()).is_some_and(fits)
+    });
+    files.sort();
+    anyhow::ensure!(!files.is_empty(), "no file {pattern} in {}", home.display());
+    let path = &files[(draw % files.len() as u64) as usize];
+    let mut bytes = std::fs::read(path)?;
+    let bit = (draw >> 8) % (bytes.len() as u64 * 8);
+    bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+    std::fs::write(path, &bytes)?;
+    Ok(format!("bit {bit} of {} is flipped", path.display()))
+}
+
+/// Fills the disk but for so many KiB.
+fn fill(disk: &Path, free_kib: u64) -> anyhow::Result<()> {
+    let path = disk.join("ballast");
+    let mut file = std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    let block = vec![1u8; 64 << 10];
+    while file.write_all(&block).is_ok() {}
+    let full = file.metadata()?.len();
+    file.set_len(full.saturating_sub(free_kib << 10))?;
+    Ok(())
+}

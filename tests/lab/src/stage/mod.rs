@@ -1,0 +1,377 @@
+//! A scenario under way: starts everybody, lets things go wrong when their time has come, and ends it.
+
+mod cast;
+mod diary;
+mod havoc;
+mod run_file;
+mod slowness;
+mod wiring;
+
+pub use diary::{Diary, Entry, What};
+
+use crate::network::Network;
+use crate::scenario::{End, Expect, Plan, Scenario, When};
+use anyhow::{Context, bail};
+use cast::Cast;
+use havoc::Havoc;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use wiring::Wiring;
+
+/// How often the lab looks around.
+const TICK: Duration = Duration::from_millis(20);
+/// How often it notes what the machines' devices have seen.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// How often a round is told of.
+const TOLD: Duration = Duration::from_secs(5);
+/// How long nodes may take to end when they are asked to.
+const CLOSE: Duration = Duration::from_secs(30);
+
+/// What a scenario is played with.
+pub struct Options {
+    pub bin_dir: PathBuf,
+    /// Everything of this scenario goes below it.
+    pub folder: PathBuf,
+    /// Loopback and no emulated network.
+    pub plain: bool,
+    pub quiet: bool,
+}
+
+/// What came of it, beside the files in the folder.
+pub struct Played {
+    pub diary: Vec<Entry>,
+    /// What `starling audit` said of each node: its name, whether all is in order, and the text.
+    pub audits: Vec<(String, bool, String)>,
+}
+
+/// A scenario under way.
+struct Stage<'a> {
+    scenario: &'a Scenario,
+    network: Option<Network>,
+    wiring: Wiring,
+    cast: Cast,
+    diary: Diary,
+    havoc: Havoc,
+    started: Instant,
+    sampled: Instant,
+    told: Instant,
+    all_in: Option<Instant>,
+    /// Newest round that anybody has committed.
+    round: u64,
+    /// A process ended that should not have.
+    broken: bool,
+    ids: Vec<Option<String>>,
+}
+
+/// Plays it to its end. What goes wrong with a node is in the diary; an error is one of the lab's own.
+///
+/// # Errors
+/// The network, the folder or a process cannot be made.
+pub fn play(scenario: &Scenario, options: &Options) -> anyhow::Result<Played> {
+    std::fs::create_dir_all(options.folder.join("logs"))
+        .with_context(|| format!("cannot make {}", options.folder.display()))?;
+    let folder = options.folder.canonicalize()?;
+    let diary = Diary::new(&folder.join("lab.jsonl"), options.quiet)?;
+    let network = if options.plain { None } else { Some(start_network(scenario)?) };
+    let cast = Cast::new(scenario, network.as_ref(), &options.bin_dir, &folder)?;
+    let count = scenario.topology.seats.len();
+    let mut stage = Stage {
+        scenario,
+        network,
+        wiring: Wiring::new(&scenario.topology),
+        cast,
+        diary,
+        havoc: Havoc::new(scenario),
+        started: Instant::now(),
+        sampled: Instant::now(),
+        told: Instant::now(),
+        all_in: None,
+        round: 0,
+        broken: false,
+        ids: vec![None; count],
+    };
+    stage.diary.note(What::Began, None, None, &scenario.name);
+    if let Err(why) = stage.story() {
+        stage.diary.note(What::Trouble, None, None, &format!("{why:#}"));
+    }
+    stage.close();
+    let audits = stage.audits();
+    Ok(Played { diary: stage.diary.entries, audits })
+}
+
+fn start_network(scenario: &Scenario) -> anyhow::Result<Network> {
+    let ports: Vec<_> = scenario.topology.seats.iter().map(|s| s.port.clone()).collect();
+    Network::start(&ports, scenario.topology.links.clone(), scenario.seed)
+}
+
+impl Stage<'_> {
+    fn story(&mut self) -> anyhow::Result<()> {
+        self.cast.start_bootstraps(&mut self.diary)?;
+        self.start_everybody()?;
+        loop {
+            self.look()?;
+            if self.broken {
+                bail!("a process ended that was not to");
+            }
+            if self.started.elapsed() > self.scenario.limit {
+                let limit = self.scenario.limit.as_secs();
+                match self.all_in {
+                    Some(_) => bail!("it is not over after {limit} s (limit_s)"),
+                    None => bail!("after {limit} s (limit_s) no round had all nodes in it: {}", self.newest_phases()),
+                }
+            }
+            if let Some(since) = self.all_in {
+                self.havoc_due(since.elapsed())?;
+                if self.is_over(since.elapsed()) {
+                    break;
+                }
+            }
+            std::thread::park_timeout(TICK);
+        }
+        self.settle()
+    }
+
+    fn start_everybody(&mut self) -> anyhow::Result<()> {
+        let there: Vec<usize> =
+            (0..self.scenario.topology.nodes).filter(|n| !self.scenario.topology.seats[*n].later).collect();
+        let first = there[0];
+        self.cast.start_node(first, true, &mut self.diary)?;
+        let founder = self.cast.actors[first].process.as_mut().context("it was started")?;
+        founder.wait(self.scenario.limit, "founded", |_| true)?;
+        for node in &there[1..] {
+            self.cast.start_node(*node, false, &mut self.diary)?;
+        }
+        Ok(())
+    }
+
+    /// Reads what the nodes have said, and who has ended.
+    fn look(&mut self) -> anyhow::Result<()> {
+        let at_first = self.scenario.topology.seats.iter().filter(|s| !s.later && !s.bootstrap).count();
+        for machine in 0..self.cast.machines() {
+            let actor = &mut self.cast.actors[machine];
+            let Some(process) = &actor.process else { continue };
+            let fresh = process.events_since(actor.read);
+            actor.read += fresh.len();
+            for event in &fresh {
+                self.heard(machine, event, at_first);
+            }
+            let may = Expect::lists(&self.scenario.expect.may_exit, &self.scenario.topology, machine);
+            if self.cast.bury(machine, &mut self.diary) && !may {
+                self.broken = true;
+            }
+        }
+        if self.sampled.elapsed() >= SAMPLE {
+            self.sampled = Instant::now();
+            self.sample();
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, machine: usize, event: &Value, at_first: usize) {
+        if event["event"] == "started" {
+            self.ids[machine] = event["node"].as_str().map(String::from);
+        }
+        if event["event"] != "committed" {
+            return;
+        }
+        let contributors = event["contributors"].as_array().map_or(0, Vec::len);
+        let round = event["round"].as_u64().unwrap_or_default();
+        if self.all_in.is_none() && contributors >= at_first {
+            self.all_in = Some(Instant::now());
+            self.havoc.remember(&self.cast);
+            self.diary.note(What::AllIn, None, None, &format!("{contributors} nodes, round {round}"));
+        }
+        if round > self.round {
+            self.round = round;
+            if self.told.elapsed() >= TOLD {
+                self.told = Instant::now();
+                let loss = event["loss"].as_f64().unwrap_or(f64::NAN);
+                self.diary.say(&format!("round {round}: {contributors} contribute, loss {loss:.3}"));
+            }
+        }
+    }
+
+    /// Bytes that went through each device, in the diary.
+    fn sample(&mut self) {
+        let Some(network) = &self.network else { return };
+        let load = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
+        let counts = network.counts.iter().zip(&self.scenario.topology.seats);
+        let rows: Vec<Value> = counts
+            .map(|(c, seat)| {
+                serde_json::json!({
+                    "node": seat.name, "sent": load(&c.sent_bytes), "received": load(&c.received_bytes),
+                    "lost": load(&c.lost), "overflowed": load(&c.overflowed), "cut": load(&c.cut),
+                    "oversize": load(&c.oversize), "filtered": load(&c.filtered), "nowhere": load(&c.nowhere),
+                })
+            })
+            .collect();
+        self.diary.note(What::Sample, None, None, &Value::Array(rows).to_string());
+    }
+
+    fn havoc_due(&mut self, since: Duration) -> anyhow::Result<()> {
+        while let Some(turn) = self.havoc.next_due(since, self.round) {
+            self.take_turn(turn, since)?;
+        }
+        Ok(())
+    }
+
+    fn is_over(&mut self, since: Duration) -> bool {
+        let faults_over = self.havoc.is_over();
+        match self.scenario.end {
+            End::After(time) => since >= time && faults_over,
+            // The run's own budget ends it; nodes that are down then stay so.
+            End::Round(round) => self.round >= round,
+        }
+    }
+
+    /// Waits until all live nodes contribute to one commit.
+    fn settle(&mut self) -> anyhow::Result<()> {
+        self.diary.note(What::Healed, None, None, "");
+        if matches!(self.scenario.end, End::Round(_)) {
+            return Ok(());
+        }
+        let marks: Vec<usize> = self.cast.actors.iter().map(|a| a.process.as_ref().map_or(0, |p| p.mark())).collect();
+        let deadline = Instant::now() + Duration::from_secs_f64(self.scenario.expect.settle_s);
+        loop {
+            self.look()?;
+            if self.broken {
+                bail!("a process ended that was not to");
+            }
+            let wanted = self.wanted();
+            if self.agreed(&wanted, &marks) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                bail!("{}", self.lagging(&wanted, &marks));
+            }
+            std::thread::park_timeout(TICK);
+        }
+    }
+
+    /// Machines whose nodes run and must take part at the end.
+    fn wanted(&mut self) -> Vec<usize> {
+        let nodes = 0..self.scenario.topology.nodes;
+        let lag = |n: &usize| Expect::lists(&self.scenario.expect.may_lag, &self.scenario.topology, *n);
+        let asked: Vec<usize> = nodes.filter(|n| !lag(n)).collect();
+        asked.into_iter().filter(|n| self.cast.runs(*n)).collect()
+    }
+
+    /// Whether there is a record since the marks to which all of them contributed and which all of them hold.
+    fn agreed(&self, wanted: &[usize], marks: &[usize]) -> bool {
+        let ids: Option<Vec<&String>> = wanted.iter().map(|n| self.ids[*n].as_ref()).collect();
+        let Some(ids) = ids else { return false };
+        let mut common: Option<BTreeSet<String>> = None;
+        for n in wanted {
+            let Some(process) = &self.cast.actors[*n].process else { return false };
+            let whole = |e: &&Value| {
+                let has =
+                    |id: &&String| e["contributors"].as_array().is_some_and(|c| c.iter().any(|c| c == id.as_str()));
+                e["event"] == "committed" && ids.iter().all(has)
+            };
+            let since = process.events_since(marks[*n].min(process.mark()));
+            let records: BTreeSet<String> =
+                since.iter().filter(whole).filter_map(|e| e["record"].as_str().map(String::from)).collect();
+            common = Some(match common {
+                Some(common) => common.intersection(&records).cloned().collect(),
+                None => records,
+            });
+        }
+        common.is_some_and(|c| !c.is_empty())
+    }
+
+    fn lagging(&self, wanted: &[usize], marks: &[usize]) -> String {
+        let mut text = format!("after {} s (settle_s) the live nodes are not together:", self.scenario.expect.settle_s);
+        for n in wanted {
+            let Some(process) = &self.cast.actors[*n].process else { continue };
+            let since = process.events_since(marks[*n].min(process.mark()));
+            let last = since.iter().rev().find(|e| e["event"] == "committed");
+            let told = last.map_or("no commit".into(), |e| {
+                format!("round {} with {} contributors", e["round"], e["contributors"].as_array().map_or(0, Vec::len))
+            });
+            text += &format!(" {}: {told};", self.cast.name(*n));
+        }
+        text
+    }
+
+    /// What each node last said that it does.
+    fn newest_phases(&self) -> String {
+        let told = self.cast.actors.iter().take(self.scenario.topology.nodes).filter_map(|a| a.process.as_ref());
+        let phase = |p: &starling_tests::process::Process| {
+            let events = p.events_since(0);
+            let last = events.iter().rev().find(|e| e["event"] == "phase" || e["event"] == "committed")?;
+            let doing = last["phase"].as_str().unwrap_or("committing");
+            Some(format!("{} {doing} (round {})", p.name, last["round"]))
+        };
+        told.filter_map(phase).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Undoes what still holds, and asks everybody to end.
+    fn close(&mut self) {
+        self.sample();
+        self.havoc.stop_slowness();
+        self.diary.note(What::Closing, None, None, "");
+        let by_budget = matches!(self.scenario.end, End::Round(_)) && !self.broken;
+        let deadline = Instant::now() + CLOSE;
+        let mut asked = false;
+        loop {
+            let nodes: Vec<usize> = (0..self.scenario.topology.nodes).filter(|n| self.cast.runs(*n)).collect();
+            for machine in 0..self.cast.machines() {
+                self.cast.bury(machine, &mut self.diary);
+            }
+            if nodes.is_empty() {
+                break;
+            }
+            if !asked && (!by_budget || Instant::now() + CLOSE / 2 >= deadline) {
+                asked = true;
+                for node in &nodes {
+                    self.cast.signal(*node, rustix::process::Signal::CONT);
+                    self.cast.terminate(*node);
+                }
+            }
+            if Instant::now() >= deadline {
+                for node in nodes {
+                    let name = self.cast.name(node).to_owned();
+                    self.diary.note(What::Trouble, Some(&name), None, &format!("{name} does not end when asked to"));
+                    self.cast.kill(node, &mut self.diary);
+                }
+                break;
+            }
+            std::thread::park_timeout(TICK);
+        }
+        for machine in self.scenario.topology.nodes..self.cast.machines() {
+            self.cast.kill(machine, &mut self.diary);
+        }
+    }
+
+    fn audits(&mut self) -> Vec<(String, bool, String)> {
+        let mut audits = Vec::new();
+        for node in 0..self.scenario.topology.nodes {
+            if self.cast.actors[node].starts == 0 || !self.cast.home(node).join("run.spec").exists() {
+                continue;
+            }
+            let (ok, text) = self.cast.audit(node).unwrap_or_else(|why| (false, format!("{why:#}")));
+            audits.push((self.cast.name(node).to_owned(), ok, text));
+        }
+        audits
+    }
+
+    /// Whether the fault can be had here.
+    fn can(&self, plan: &Plan) -> bool {
+        self.network.is_some() || !plan.is_of_the_network()
+    }
+}
+
+/// Whether its time has come.
+fn is_due(when: When, since: Duration, round: u64) -> bool {
+    match when {
+        When::After(time) => since >= time,
+        When::Round(wanted) => round >= wanted,
+    }
+}
+
+/// The folder of a scenario below the one for all.
+pub fn folder_of(out: &Path, scenario: &Scenario) -> PathBuf {
+    out.join(&scenario.name)
+}
