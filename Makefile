@@ -19,15 +19,20 @@ SEEDS ?= 1000
 PLANTS ?= 2000
 JSON ?=
 
-.PHONY: help demo test verify fix bench bench-codec bench-reduce bench-train bench-step bench-engine sim kills fuzz build system
+# Scenarios of `make lab`, and a folder for what comes of them.
+SCENARIOS ?= configs/lab/quick
+LAB_OUT ?= out/lab
+
+.PHONY: help demo lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-engine bench-lab sim kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
+	@echo "make lab     play SCENARIOS=$(SCENARIOS) on an emulated network; reports in LAB_OUT=$(LAB_OUT)"
 	@echo "make test    all tests"
 	@echo "make verify  read-only gate: format, lints, tests, docs"
 	@echo "make fix     format and apply lint suggestions"
 	@echo "make bench   all benches, beside other systems where PYTHON has them; JSON=FILE for rows"
-	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-engine"
+	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-engine, bench-lab"
 	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, planted bugs and all; JSON=FILE for the table"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
 	@echo "make fuzz    fuzz every decoder and the engine for SECONDS=$(SECONDS) each with libFuzzer"
@@ -44,6 +49,10 @@ build: system
 demo: build
 	@$(BIN)/starling-demo --bin-dir $(BIN) --out $(OUT)
 
+# Where no network can be emulated, on loopback.
+lab: build
+	@$(BIN)/starling-lab run $(SCENARIOS) --quiet --out $(LAB_OUT) --or-plain
+
 # End-to-end tests start the binaries.
 test: system-test
 	$(CARGO) build $(BUILD) --bins
@@ -52,6 +61,7 @@ test: system-test
 	else \
 		$(CARGO) test $(BUILD) --no-fail-fast; \
 	fi
+	@$(MAKE) --no-print-directory lab
 	@$(MAKE) --no-print-directory sim SEEDS=1000 PLANTS=0
 	@$(MAKE) --no-print-directory fuzz SECONDS=3
 
@@ -65,7 +75,7 @@ fix:
 	$(CARGO) clippy $(BUILD) --all-targets --fix --allow-dirty --allow-staged
 	$(CARGO) fmt --all
 
-bench: bench-codec bench-reduce bench-train bench-step bench-engine
+bench: bench-codec bench-reduce bench-train bench-step bench-engine bench-lab
 
 bench-codec bench-train bench-step: build
 	@JSON=$(JSON) $(BIN)/$@
@@ -75,6 +85,10 @@ bench-reduce: build
 	@JSON=$(JSON) $(BIN)/$@
 	@if [ "$$(id -u)" = 0 ]; then JSON=$(JSON) $(BIN)/$@ --nodes 4 --rate 100; \
 		else echo "limited links SKIPPED: network namespaces need root"; fi
+
+# What the lab's network carries.
+bench-lab: build
+	@$(BIN)/starling-lab measure $(if $(JSON),--json $(JSON))
 
 bench-engine: system
 	$(CARGO) bench $(BUILD) --bench engine

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use starling_lab::run::{self, Request};
+use starling_lab::stage::control;
 use starling_lab::{measure, network::rights};
 use starling_tests::flock::built_binaries;
 use std::path::PathBuf;
@@ -27,6 +28,9 @@ enum Command {
         /// Loopback and no emulated network: works anywhere, without rights; faults of the network are left out
         #[arg(long)]
         plain: bool,
+        /// As --plain where no network can be emulated, after saying why
+        #[arg(long, conflicts_with = "plain")]
+        or_plain: bool,
         /// Another seed than the scenario's
         #[arg(long, value_name = "N")]
         seed: Option<u64>,
@@ -36,6 +40,15 @@ enum Command {
         /// Only what came of it
         #[arg(long, short)]
         quiet: bool,
+    },
+    /// Let something go wrong in a scenario that runs
+    Poke {
+        /// The scenario's socket: OUT/SCENARIO/control
+        #[arg(value_name = "SOCKET")]
+        socket: PathBuf,
+        /// A fault as [[faults]] spells it, as JSON: '{"kind": "kill", "nodes": ["eu-1"]}'
+        #[arg(value_name = "FAULT")]
+        fault: String,
     },
     /// Make the report of a scenario that was played once more
     Report {
@@ -63,14 +76,22 @@ fn main() -> ExitCode {
 
 fn obey(cli: &Cli) -> anyhow::Result<ExitCode> {
     match &cli.command {
-        Command::Run { paths, out, plain, seed, bin_dir, quiet } => {
+        Command::Run { paths, out, plain, or_plain, seed, bin_dir, quiet } => {
             let bin_dir = bin_dir.clone().map_or_else(built_binaries, Ok)?;
             let request =
                 Request { paths: paths.clone(), out: out.clone(), bin_dir, plain: *plain, seed: *seed, quiet: *quiet };
-            if !plain {
-                rights::acquire()?;
+            let mut request = request;
+            if let Err(why) = if *plain { Ok(()) } else { rights::acquire() } {
+                anyhow::ensure!(*or_plain, "{why:#}");
+                println!("the emulated network is SKIPPED: {why:#}");
+                request.plain = true;
             }
             Ok(ExitCode::from(u8::from(!run::run(&request)?)))
+        }
+        Command::Poke { socket, fault } => {
+            let (ok, answer) = control::ask(socket, fault)?;
+            println!("{answer}");
+            Ok(ExitCode::from(u8::from(!ok)))
         }
         Command::Report { folder } => {
             let report = run::report(folder)?;

@@ -154,6 +154,14 @@ const KINDS: &[(&str, &[&str])] = &[
 ];
 
 impl FaultEntry {
+    /// Checks a fault that is asked for while a scenario runs.
+    ///
+    /// # Errors
+    /// As for one in a file.
+    pub fn asked(&self, topology: &Topology) -> anyhow::Result<Fault> {
+        self.check(Place::of_request(), topology)
+    }
+
     pub(super) fn check(&self, place: Place<'_>, topology: &Topology) -> anyhow::Result<Fault> {
         let Some((_, keys)) = KINDS.iter().find(|(kind, _)| *kind == self.kind) else {
             let hint = match nearest(&self.kind, KINDS.iter().map(|(kind, _)| *kind)) {

@@ -164,6 +164,11 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// What is asked for while the scenario runs stands in no file.
+    fn of_request() -> Place<'static> {
+        Place { path: Path::new("request"), line: 1 }
+    }
+
     fn refuse<T>(&self, why: &str) -> anyhow::Result<T> {
         bail!("{}: line {}: {why}", self.path.display(), self.line)
     }

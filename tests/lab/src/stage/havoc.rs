@@ -79,6 +79,12 @@ impl Havoc {
         Some(Turn::Begin(n))
     }
 
+    /// One more, that begins at once.
+    pub fn add(&mut self, fault: Fault) {
+        self.faults.push(fault);
+        self.begun.push(false);
+    }
+
     /// Nothing is to come any more.
     pub fn is_over(&self) -> bool {
         self.begun.iter().all(|b| *b) && self.ends.is_empty() && self.steps.is_empty()

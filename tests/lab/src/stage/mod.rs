@@ -1,6 +1,7 @@
 //! A scenario under way: starts everybody, lets things go wrong when their time has come, and ends it.
 
 mod cast;
+pub mod control;
 mod diary;
 mod havoc;
 mod run_file;
@@ -13,6 +14,7 @@ use crate::network::Network;
 use crate::scenario::{End, Expect, Plan, Scenario, When};
 use anyhow::{Context, bail};
 use cast::Cast;
+use control::Control;
 use havoc::Havoc;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -54,6 +56,7 @@ struct Stage<'a> {
     cast: Cast,
     diary: Diary,
     havoc: Havoc,
+    control: Option<Control>,
     started: Instant,
     sampled: Instant,
     told: Instant,
@@ -84,6 +87,7 @@ pub fn play(scenario: &Scenario, options: &Options) -> anyhow::Result<Played> {
         cast,
         diary,
         havoc: Havoc::new(scenario),
+        control: Control::listen(&folder.join("control")),
         started: Instant::now(),
         sampled: Instant::now(),
         told: Instant::now(),
@@ -121,6 +125,9 @@ impl Stage<'_> {
                     Some(_) => bail!("it is not over after {limit} s (limit_s)"),
                     None => bail!("after {limit} s (limit_s) no round had all nodes in it: {}", self.newest_phases()),
                 }
+            }
+            if let Some(control) = &self.control {
+                control.asked(&self.scenario.topology).into_iter().for_each(|fault| self.havoc.add(fault));
             }
             if let Some(since) = self.all_in {
                 self.havoc_due(since.elapsed())?;
