@@ -8,6 +8,7 @@ use starling_node::net::{NetEvent, NetHandle};
 use starling_node::reduce::{BulkRouter, NetLinks, ReduceEngine, ReduceError, ReduceJob, RingReducer};
 use starling_protocol::engine::io::{AttemptKey, Contribution};
 use starling_protocol::run::Codec;
+use starling_protocol::update::Stated;
 use starling_protocol::{Digest, NodeId, update};
 use std::sync::Arc;
 
@@ -53,9 +54,9 @@ fn delta(member: usize, elements: usize) -> Arc<Vec<f32>> {
 }
 
 fn contributions(members: &[Member]) -> Vec<Contribution> {
-    let tokens = |i: usize| 1000 * (i as u64 + 1);
+    let stated = |i: usize| Stated { tokens: 1000 * (i as u64 + 1), steps: 1, norm: 1.0 };
     let one =
-        |(i, m): (usize, &Member)| Contribution { member: m.net.me(), tokens: tokens(i), payload: Digest([0; 32]) };
+        |(i, m): (usize, &Member)| Contribution { member: m.net.me(), stated: stated(i), payload: Digest([0; 32]) };
     members.iter().enumerate().map(one).collect()
 }
 
@@ -75,13 +76,12 @@ fn start_reduction(
 }
 
 fn expected(members: &[Contribution], deltas: &[Arc<Vec<f32>>]) -> Vec<u8> {
-    let total: u64 = members.iter().map(|m| m.tokens).sum();
-    let weighted: Vec<Vec<f32>> = members
-        .iter()
+    let weighted: Vec<Vec<f32>> = Contribution::weights(members)
+        .into_iter()
         .zip(deltas)
-        .map(|(member, delta)| {
+        .map(|(weight, delta)| {
             let mut delta = delta.to_vec();
-            update::apply_weight(update::weight(member.tokens, total), &mut delta);
+            update::apply_weight(weight, &mut delta);
             delta
         })
         .collect();

@@ -92,6 +92,8 @@ pub enum Plant {
     ForkAndVote,
     /// Engine and succession: a lineage that is listed as merged is merged again. S7.
     MergeAgain,
+    /// Update: a contribution weighs its tokens, however long it is. S11.
+    NoNormClip,
     /// Difference: what is merged is not cut to the limit of its length. S11.
     NoClip,
     /// Difference and succession: what is merged weighs far more than it may. S11.
@@ -142,6 +144,7 @@ impl Plant {
         Self::Disturbed,
         Self::ForkAndVote,
         Self::MergeAgain,
+        Self::NoNormClip,
         Self::NoClip,
         Self::WeighDifference,
     ];

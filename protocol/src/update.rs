@@ -9,9 +9,11 @@
 mod fragments;
 mod layout;
 pub mod owners;
+mod weights;
 
 pub use fragments::{Fragments, mix};
 pub use layout::{Layout, assemble, chunk_range, chunks_range, encoded_max};
+pub use weights::{CLIP, Stated, is_longer_than_stated, longest_sum, weights};
 
 use crate::Digest;
 use crate::codec::{self, CodecError};
@@ -71,7 +73,8 @@ pub fn decode(codec: Codec, update: &[u8], dst: &mut [f32]) -> Result<(), CodecE
     Ok(())
 }
 
-/// Weight of a contribution: its share of the attempt's tokens, divided in f64 and rounded to f32 once.
+/// A share of some tokens, divided in f64 and rounded to f32 once: a contribution's weight, unless it is clipped
+/// ([`weights`]).
 pub fn weight(tokens: u64, total: u64) -> f32 {
     if total == 0 { 0.0 } else { (tokens as f64 / total as f64) as f32 }
 }

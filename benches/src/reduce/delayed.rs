@@ -1,6 +1,6 @@
 //! Members in one process over pipes whose bytes arrive late: what distance costs an engine, and nothing else.
 
-use super::worker::offered;
+use super::worker::{EQUAL, offered};
 use anyhow::{Context, Result, ensure};
 use futures::future::{BoxFuture, try_join_all};
 use starling_benches::way::Way;
@@ -120,7 +120,7 @@ impl Flock {
         let run = Digest::default();
         Ok(Self {
             members: (0..nodes)
-                .map(|n| Contribution { member: id(n), tokens: 1, payload: Digest::default() })
+                .map(|n| Contribution { member: id(n), stated: EQUAL, payload: Digest::default() })
                 .collect(),
             deltas: (0..nodes).map(|n| Arc::new(offered(n, elements))).collect(),
             routers: Arc::new((0..nodes).map(|n| (id(n), BulkRouter::new(run))).collect()),

@@ -10,11 +10,15 @@ use starling_node::net::{NetEvent, NetHandle, NetOptions, Network};
 use starling_node::reduce::{BulkRouter, NetLinks, OwnersReducer, ReduceEngine, ReduceJob, RingReducer};
 use starling_protocol::engine::io::{AttemptKey, Contribution};
 use starling_protocol::run::EngineKind;
+use starling_protocol::update::Stated;
 use starling_protocol::{Digest, NodeId, update};
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
+
+/// All members weigh the same, and nothing is too long.
+pub const EQUAL: Stated = Stated { tokens: 1, steps: 1, norm: f32::MAX };
 
 /// How long members look for each other.
 const MEETING: Duration = Duration::from_secs(60);
@@ -197,7 +201,8 @@ impl Flock {
             self.vectors = Vectors::default();
             self.vectors = Vectors::new(self.index, self.members.len(), elements);
         }
-        let contribution = |member: &NodeId| Contribution { member: *member, tokens: 1, payload: Digest::default() };
+        let contribution =
+            |member: &NodeId| Contribution { member: *member, stated: EQUAL, payload: Digest::default() };
         let job = ReduceJob {
             run: self.run,
             key: AttemptKey { lineage: Digest::default(), seq: u64::from(turn), attempt: 0, set: Digest::default() },

@@ -70,6 +70,10 @@ pub enum PeerFault {
     Early { chunk: usize },
     #[error("the payload of chunk {chunk} was refused: {source}")]
     Payload { chunk: usize, source: CodecError },
+    #[error("with chunk {chunk} its parts are {norm:.3} long, while its READY states {stated:.3} for all of them")]
+    Norm { chunk: usize, norm: f64, stated: f32 },
+    #[error("with chunk {chunk} its sums are {norm:.3} long, while the parts can be {most:.3} at most together")]
+    Sum { chunk: usize, norm: f64, most: f32 },
     #[error("it says that it has parts of chunks that there are not")]
     Held,
 }
@@ -82,6 +86,8 @@ impl PeerFault {
             Self::OutOfOrder { .. } => Some("reduce_order"),
             Self::Early { .. } => Some("reduce_early"),
             Self::Payload { .. } => Some("reduce_payload"),
+            Self::Norm { .. } => Some("reduce_norm"),
+            Self::Sum { .. } => Some("reduce_sum"),
             Self::Held => Some("reduce_held"),
         }
     }

@@ -17,6 +17,8 @@ use crate::coding::Coder;
 use disk::{Desk, Disk, Held, lost};
 use starling_kernels::codec::offered;
 use starling_protocol::engine::io::AttemptKey;
+use starling_protocol::limits::CHUNK_ELEMENTS;
+use starling_protocol::outer::adamw::squares;
 use starling_protocol::run::Codec;
 use starling_protocol::update;
 use starling_store::StoreError;
@@ -78,6 +80,10 @@ struct Staged {
 pub(super) struct Terms {
     pub codec: Codec,
     pub weight: f32,
+    /// What the READY states of the contribution.
+    pub norm: f32,
+    /// What is offered is said so many times; found when the first attempt begins.
+    pub scale: f32,
     /// Chunks that the node adds up, ascending.
     pub owned: Vec<usize>,
     pub delta: Arc<Vec<f32>>,
@@ -187,6 +193,25 @@ impl Feedback {
         }
     }
 
+    /// The L2 norm of what a contribution offers, with what earlier ones left out; none for codecs that leave out nothing:
+    /// then it is that of the contribution. What a READY states.
+    pub fn offered_norm(&self, codec: Codec, delta: &[f32]) -> Option<f64> {
+        let decay = decay(codec)?;
+        let mut residuals = self.residuals();
+        self.settle_in(&mut residuals);
+        let mut offer = vec![0.0; CHUNK_ELEMENTS];
+        let mut of_chunk = |chunk: usize| {
+            let range = update::chunk_elements(delta.len(), chunk);
+            let offer = &mut offer[..range.len()];
+            match residuals.own.get(range.clone()) {
+                Some(own) => offered(&delta[range], own, decay, offer),
+                None => offer.copy_from_slice(&delta[range]),
+            }
+            squares(offer)
+        };
+        Some((0..update::chunks(delta.len())).map(&mut of_chunk).sum::<f64>().sqrt())
+    }
+
     /// Begins an attempt. What is sent of a pseudo-gradient is the same in all attempts of a record, since an owner may have
     /// it from an earlier one: so the weight that folded residuals are divided by stays that of the first, and they count
     /// for a little more or less where members are gone.
@@ -199,8 +224,9 @@ impl Feedback {
         let same = |s: &&Staged| {
             (s.key.lineage, s.key.seq) == (key.lineage, key.seq) && Arc::ptr_eq(&s.terms.delta, &terms.delta)
         };
-        if let Some(first) = residuals.staged.iter().find(same) {
-            terms.weight = first.terms.weight;
+        match residuals.staged.iter().find(same) {
+            Some(first) => (terms.weight, terms.scale) = (first.terms.weight, first.terms.scale),
+            None => terms.scale = residuals.scale(&terms),
         }
         residuals.staged.retain(|staged| staged.key != key);
         let surplus = (residuals.staged.len() + 1).saturating_sub(STAGED_MAX);
@@ -249,8 +275,9 @@ impl Residuals {
     /// What a contribution to `chunk` leaves out, on the desk; false if it cannot be said at all.
     fn leave_out(&self, terms: &Terms, chunk: usize, coder: &mut Coder, desk: &mut Desk) -> bool {
         self.offer(terms, chunk, &mut desk.offer);
-        desk.left.resize(desk.offer.len(), 0.0);
-        let coded = coder.encode(&desk.offer, &mut desk.payload);
+        desk.left.clone_from(&desk.offer);
+        update::apply_weight(terms.scale, &mut desk.left);
+        let coded = coder.encode(&desk.left, &mut desk.payload);
         if coded.and_then(|()| coder.decode(&desk.payload, &mut desk.left)).is_err() {
             return false;
         }
@@ -258,6 +285,20 @@ impl Residuals {
             *left = *offer - *left;
         }
         true
+    }
+
+    /// What brings an offer down to the length that its READY states: what is folded in, or has changed since, may make it
+    /// longer, and owners refuse that. The rest is left out, and offered again.
+    fn scale(&self, terms: &Terms) -> f32 {
+        let mut offer = Vec::new();
+        let mut of_chunk = |chunk: usize| {
+            self.offer(terms, chunk, &mut offer);
+            squares(&offer)
+        };
+        let norm = (0..update::chunks(terms.delta.len())).map(&mut of_chunk).sum::<f64>().sqrt();
+        let stated = f64::from(terms.norm);
+        // What was rounded to state it is no reason; what is not a number is told apart when it is encoded.
+        if norm > stated * (1.0 + f64::from(f32::EPSILON)) { (stated / norm) as f32 } else { 1.0 }
     }
 
     /// What the contribution to `chunk` shall say, before it is encoded.
@@ -296,7 +337,10 @@ impl Share {
     /// Puts what the contribution to `chunk` shall say into `out`.
     pub fn offer(&self, chunk: usize, out: &mut Vec<f32>) {
         match &self.feedback {
-            Some(feedback) => feedback.residuals().offer(&self.terms, chunk, out),
+            Some(feedback) => {
+                feedback.residuals().offer(&self.terms, chunk, out);
+                update::apply_weight(self.terms.scale, out);
+            }
             None => {
                 out.clear();
                 out.extend_from_slice(&self.terms.delta[update::chunk_elements(self.terms.delta.len(), chunk)]);

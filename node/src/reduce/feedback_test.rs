@@ -24,7 +24,7 @@ fn record_of(flock: &Flock, seq: u64, taken: usize) -> Record {
         ready: member.payload,
         start: 0,
         samples: 1,
-        tokens: member.tokens,
+        tokens: member.stated.tokens,
         steps: 1,
         loss_q16: 0,
         measured: record::Measured::default(),
@@ -54,7 +54,7 @@ impl Model {
 
     /// The update of a round; with `settle`, of one that is committed.
     fn round(&mut self, flock: &Flock, settle: bool) -> Vec<u8> {
-        let total: u64 = flock.members.iter().map(|m| m.tokens).sum();
+        let total: u64 = flock.members.iter().map(|m| m.stated.tokens).sum();
         let decay = decay(self.codec).unwrap();
         let mut payloads = Vec::new();
         for chunk in 0..update::chunks(ELEMENTS) {
@@ -64,7 +64,7 @@ impl Model {
                 let pairs = flock.deltas[i][range.clone()].iter().zip(&self.own[i][range.clone()]);
                 let offer: Vec<f32> = pairs.map(|(x, e)| decay * e + x).collect();
                 let (_, said) = self.coded(&offer);
-                let weight = update::weight(member.tokens, total);
+                let weight = update::weight(member.stated.tokens, total);
                 sum.iter_mut().zip(&said).for_each(|(sum, x)| *sum += x * weight);
                 if settle {
                     let left = offer.iter().zip(&said).map(|(a, s)| a - s);
@@ -144,7 +144,14 @@ fn what_was_left_of_sums_moves_to_the_contribution_when_the_owner_changes() {
     feedback.residuals().sums.insert(1, vec![0.25; CHUNK_ELEMENTS]);
     let key = flock(Codec::Int4, 2).key(0);
     let delta = Arc::new(vec![1.0f32; ELEMENTS]);
-    let terms = |owned, weight| Terms { codec: Codec::Int4, weight, owned, delta: Arc::clone(&delta) };
+    let terms = |owned, weight| Terms {
+        codec: Codec::Int4,
+        weight,
+        norm: f32::MAX,
+        scale: 1.0,
+        owned,
+        delta: Arc::clone(&delta),
+    };
     let (mut out, mut sum) = (Vec::new(), vec![0.0; CHUNK_ELEMENTS]);
     let owner = feedback.join(key, terms(vec![1], 0.5));
     owner.offer(1, &mut out);
@@ -162,11 +169,45 @@ fn what_was_left_of_sums_moves_to_the_contribution_when_the_owner_changes() {
     assert!(out.iter().all(|x| *x == 1.0));
 }
 
+/// What is folded in after a READY was said may make an offer longer than it states: owners would refuse that.
+#[test]
+fn no_more_is_said_than_was_stated_and_the_rest_waits() {
+    let (feedback, flock) = (Arc::new(Feedback::default()), flock(Codec::Int4, 2));
+    let delta = Arc::new(vec![1.0f32; ELEMENTS]);
+    let stated =
+        |feedback: &Feedback| feedback.offered_norm(Codec::Int4, &delta).expect("int4 leaves something out") as f32;
+    assert_eq!(stated(&feedback), (ELEMENTS as f32).sqrt());
+    assert_eq!(feedback.offered_norm(Codec::Int8, &delta), None);
+    feedback.residuals().own = vec![3.0; ELEMENTS];
+    let norm = stated(&feedback);
+    assert_eq!(norm, 4.0 * (ELEMENTS as f32).sqrt());
+    let terms = |norm| Terms {
+        codec: Codec::Int4,
+        weight: 0.5,
+        norm,
+        scale: 1.0,
+        owned: Vec::new(),
+        delta: Arc::clone(&delta),
+    };
+    let mut out = Vec::new();
+    feedback.join(flock.key(0), terms(norm)).offer(0, &mut out);
+    assert!(out.iter().all(|x| *x == 4.0), "exactly what it states");
+    let key = AttemptKey { seq: flock.seq + 1, ..flock.key(0) };
+    feedback.join(key, terms(norm / 2.0)).offer(0, &mut out);
+    assert!(out.iter().all(|x| (*x - 2.0).abs() < 1e-6), "{}", out[0]);
+    let record = record_of(&flock, key.seq, 2);
+    feedback.residuals().staged.last_mut().expect("it was staged").key.set = record.set();
+    stand_on(&feedback, &record, &flock.members[0].member);
+    feedback.settle();
+    let own = feedback.residuals().own.clone();
+    assert!(own.len() == ELEMENTS && own.iter().all(|x| (*x - 2.0).abs() < 0.05), "{}", own[0]);
+}
+
 #[test]
 fn nothing_is_lost_over_many_rounds() {
     runtime().block_on(async {
         let mut flock = flock(Codec::Int4, 3);
-        let total: u64 = flock.members.iter().map(|m| m.tokens).sum();
+        let total: u64 = flock.members.iter().map(|m| m.stated.tokens).sum();
         let (mut offered, mut said) = (vec![0.0f64; ELEMENTS], vec![0.0f64; ELEMENTS]);
         for seq in 9..19 {
             (flock.seq, flock.set) = (seq, record_of(&flock, seq, 3).set());
@@ -175,7 +216,7 @@ fn nothing_is_lost_over_many_rounds() {
             update::decode(Codec::Int4, &update, &mut decoded).unwrap();
             said.iter_mut().zip(&decoded).for_each(|(s, d)| *s += f64::from(*d));
             for (i, member) in flock.members.iter().enumerate() {
-                let weight = f64::from(update::weight(member.tokens, total));
+                let weight = f64::from(update::weight(member.stated.tokens, total));
                 offered.iter_mut().zip(flock.deltas[i].iter()).for_each(|(o, x)| *o += weight * f64::from(*x));
                 stand_on(&flock.feedback[i], &record_of(&flock, seq, 3), &member.member);
                 flock.feedback[i].settle();
@@ -185,7 +226,7 @@ fn nothing_is_lost_over_many_rounds() {
         let mut left = vec![0.0f64; ELEMENTS];
         for (i, member) in flock.members.iter().enumerate() {
             let residuals = flock.feedback[i].residuals();
-            let weight = f64::from(update::weight(member.tokens, total));
+            let weight = f64::from(update::weight(member.stated.tokens, total));
             left.iter_mut().zip(&residuals.own).for_each(|(l, e)| *l += weight * f64::from(*e));
             for (chunk, sums) in &residuals.sums {
                 let range = update::chunk_elements(ELEMENTS, *chunk);

@@ -6,6 +6,7 @@ use super::feedback::disk::file::{Label, PREFIX};
 use super::feedback::disk::{Disk, lost};
 use super::passed::{Passed, last_taken};
 use starling_protocol::engine::io::AttemptKey;
+use starling_protocol::run::Codec;
 use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId};
 use starling_store::{Store, StoreError};
@@ -65,6 +66,13 @@ impl FragmentFeedback {
         });
         let of = of.collect();
         (Self { fragments, of }, Restored { norm: squares.sqrt(), ..restored })
+    }
+
+    /// The L2 norm that the READY of a round states of a contribution: with what earlier ones have left out, for codecs that
+    /// leave out anything ([`Feedback::offered_norm`]).
+    pub fn offered_norm(&self, codec: Codec, round: u64, delta: &[f32]) -> Option<f32> {
+        let norm = self.of_round(round).offered_norm(codec, delta)?;
+        Some(norm.min(f64::from(f32::MAX)) as f32)
     }
 
     /// That of the fragment whose turn a round is.

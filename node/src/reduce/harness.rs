@@ -7,7 +7,10 @@ use super::{
 use crate::net::BulkStream;
 use futures::future::BoxFuture;
 use starling_protocol::engine::io::{AttemptKey, Contribution};
+use starling_protocol::limits::CHUNK_ELEMENTS;
+use starling_protocol::outer::adamw::squares;
 use starling_protocol::run::{Codec, EngineKind};
+use starling_protocol::update::Stated;
 use starling_protocol::update::owners::Owners;
 use starling_protocol::{Digest, NodeId, update};
 use std::collections::BTreeMap;
@@ -153,6 +156,8 @@ pub struct Flock {
     pub expected: Vec<(NodeId, u32)>,
     pub routers: Arc<BTreeMap<NodeId, BulkRouter>>,
     pub room: usize,
+    /// This member's READY states so many times the norm that its contribution has.
+    pub lie: Option<(usize, f32)>,
     /// Name of the set, and number of the record.
     pub set: Digest,
     pub seq: u64,
@@ -161,8 +166,8 @@ pub struct Flock {
 impl Flock {
     pub fn new(engine: EngineKind, codec: Codec, n: usize, elements: usize, room: usize) -> Self {
         let id = |i: usize| NodeId([i as u8 + 1; 32]);
-        let member =
-            |i: usize| Contribution { member: id(i), tokens: 100 * (i as u64 + 1), payload: Digest([i as u8; 32]) };
+        let stated = |i: usize| Stated { tokens: 100 * (i as u64 + 1), steps: 1, norm: 0.0 };
+        let member = |i: usize| Contribution { member: id(i), stated: stated(i), payload: Digest([i as u8; 32]) };
         let value = |i: usize, e: usize| ((e * (2 * i + 3) % 1999) as f32 - 999.0) * 1e-5 / (1 + e % 7) as f32;
         let routers = (0..n).map(|i| (id(i), BulkRouter::new(RUN))).collect();
         Self {
@@ -175,6 +180,7 @@ impl Flock {
             deltas: (0..n).map(|i| Arc::new((0..elements).map(|e| value(i, e)).collect())).collect(),
             routers: Arc::new(routers),
             room,
+            lie: None,
             set: Digest([3; 32]),
             seq: 9,
         }
@@ -184,12 +190,25 @@ impl Flock {
         AttemptKey { lineage: Digest([2; 32]), seq: self.seq, attempt, set: self.set }
     }
 
+    /// The members, with the norms that their READYs state; a liar goes by what is true itself.
+    pub fn stated(&self, to: Option<usize>) -> Vec<Contribution> {
+        let mut members = self.members.clone();
+        for ((member, feedback), delta) in members.iter_mut().zip(&self.feedback).zip(&self.deltas) {
+            let plain = || delta.chunks(CHUNK_ELEMENTS).map(squares).sum::<f64>().sqrt();
+            member.stated.norm = feedback.offered_norm(self.codec, delta).unwrap_or_else(plain) as f32;
+        }
+        if let Some((liar, factor)) = self.lie.filter(|(liar, _)| to != Some(*liar)) {
+            members[liar].stated.norm *= factor;
+        }
+        members
+    }
+
     pub fn job(&self, position: usize, attempt: u32) -> ReduceJob {
         ReduceJob {
             run: RUN,
             key: self.key(attempt),
             codec: self.codec,
-            members: self.members.clone(),
+            members: self.stated(Some(position)),
             me: self.members[position].member,
             delta: Arc::clone(&self.deltas[position]),
             flock: self.expected.clone(),
@@ -370,8 +389,7 @@ impl Flock {
 
     /// What the specification says, with nothing left over from earlier rounds.
     pub fn specified(&self) -> Vec<u8> {
-        let total: u64 = self.members.iter().map(|m| m.tokens).sum();
-        let weights: Vec<f32> = self.members.iter().map(|m| update::weight(m.tokens, total)).collect();
+        let weights = Contribution::weights(&self.stated(None));
         if self.engine == EngineKind::Owners {
             let views: Vec<&[f32]> = self.deltas.iter().map(|delta| delta.as_slice()).collect();
             return update::owners::reduce(self.codec, &weights, &views).unwrap();

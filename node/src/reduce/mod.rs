@@ -45,7 +45,7 @@ pub use router::{BulkRouter, RouterError};
 use futures::future::BoxFuture;
 use starling_protocol::engine::io::{AttemptKey, Contribution};
 use starling_protocol::run::Codec;
-use starling_protocol::{Digest, NodeId, update};
+use starling_protocol::{Digest, NodeId};
 use std::sync::Arc;
 
 /// One attempt's reduction, as this node sees it.
@@ -83,10 +83,9 @@ impl ReduceJob {
         mine.ok_or(ReduceError::Members("this node is not a member"))
     }
 
-    /// My share of the attempt's tokens.
+    /// What my contribution weighs.
     fn weight(&self, position: usize) -> f32 {
-        let total = self.members.iter().map(|c| c.tokens).fold(0u64, u64::saturating_add);
-        update::weight(self.members.get(position).map_or(0, |c| c.tokens), total)
+        Contribution::weights(&self.members).get(position).copied().unwrap_or(0.0)
     }
 }
 

@@ -13,7 +13,9 @@
 //! Repair: what an owner has been sent is kept until the record is decided ([`Parts`](super::Parts)), also by what goes on
 //! after a failure. In a later attempt it says first which parts it has ([`held`]), and only the others are sent.
 
-use super::error::{PeerFault, ReduceError, own_fault};
+mod desk;
+
+use super::error::{PeerFault, ReduceError};
 use super::feedback::{Share, Terms};
 use super::held;
 use super::links::BulkLinks;
@@ -23,10 +25,9 @@ use super::sheet::Sheet;
 use super::stream::{close, expect_end, fault, fill_frame, read_frame};
 use super::turns::{Turn, Turns};
 use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
-use crate::coding::Coder;
 use crate::net::BulkStream;
+use desk::Desk;
 use futures::future::BoxFuture;
-use starling_kernels::codec::add_scaled;
 use starling_protocol::engine::io::Contribution;
 use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameKind, FrameScope};
 use starling_protocol::message::Awaited;
@@ -74,6 +75,8 @@ struct Context {
     /// Members in the order in which they are added, and their weights.
     members: Vec<Contribution>,
     weights: Vec<f32>,
+    /// How long sums may be, if that is known.
+    longest_sum: Option<f32>,
     me: usize,
     share: Share,
     sheet: Sheet,
@@ -98,11 +101,12 @@ impl Context {
         let chunks = update::chunks(elements);
         let ids: Vec<_> = by_id.iter().map(|member| member.member).collect();
         let owners = Owners::among(&job.flock, &ids, chunks);
-        let total = by_id.iter().map(|member| member.tokens).fold(0, u64::saturating_add);
-        let weights: Vec<f32> = by_id.iter().map(|member| update::weight(member.tokens, total)).collect();
+        let weights = Contribution::weights(&by_id);
+        let stated: Vec<_> = by_id.iter().map(|member| member.stated).collect();
         let owned = owners.chunks(me).to_vec();
         job.parts.begin(&job.key, &by_id, &owned);
-        let terms = Terms { codec: job.codec, weight: weights[me], owned, delta: Arc::clone(&job.delta) };
+        let (delta, norm) = (Arc::clone(&job.delta), by_id[me].stated.norm);
+        let terms = Terms { codec: job.codec, weight: weights[me], norm, scale: 1.0, owned, delta };
         Ok(Self {
             scope: FrameScope { run: job.run, key: job.key, codec: job.codec, elements },
             me,
@@ -115,6 +119,7 @@ impl Context {
             progress: progress.of_links(by_id.iter().map(|member| member.member)),
             members: by_id,
             owners,
+            longest_sum: update::longest_sum(job.codec, &stated, &weights),
             weights,
             job,
         })
@@ -148,45 +153,19 @@ fn repairs(job: &ReduceJob) -> bool {
     job.key.attempt > 0
 }
 
-/// A codec and room for one chunk, of one task.
-struct Desk {
-    coder: Coder,
-    values: Vec<f32>,
-    payload: Vec<u8>,
-}
-
-impl Desk {
-    fn new(context: &Context) -> Self {
-        let payload = Vec::with_capacity(FRAME_PAYLOAD_BYTES_MAX);
-        Self { coder: Coder::new(context.job.codec), values: Vec::new(), payload }
-    }
-
-    /// Puts the payload of my part of `chunk` into place.
-    fn encode_own(&mut self, context: &Context, chunk: usize) -> Result<(), ReduceError> {
-        context.share.offer(chunk, &mut self.values);
-        self.coder.encode(&self.values, &mut self.payload).map_err(|source| own_fault(chunk, source))
-    }
-
-    /// Adds the payload at hand to a chunk's sum, as the part of the member at `place`.
-    fn add(&mut self, context: &Context, chunk: usize, place: usize, sum: &mut [f32]) -> Result<(), ReduceError> {
-        self.values.resize(sum.len(), 0.0);
-        let refused = |source| context.fault(place, PeerFault::Payload { chunk, source });
-        self.coder.decode(&self.payload, &mut self.values).map_err(refused)?;
-        add_scaled(sum, &self.values, context.weights[place]);
-        Ok(())
-    }
-}
-
 async fn reduce(
     links: Arc<dyn BulkLinks>,
     attempt: Attempt,
     job: ReduceJob,
     progress: Progress,
 ) -> Result<Vec<u8>, ReduceError> {
-    let feedback = Arc::clone(&job.feedback);
-    let settled = tokio::task::spawn_blocking(move || feedback.settle()).await;
-    settled.map_err(|error| ReduceError::Task(error.to_string()))?;
-    let context = Arc::new(Context::new(job, progress)?);
+    // What a node offers is measured first, which takes as long as settling what it has left out.
+    let beginning = move || {
+        job.feedback.settle();
+        Context::new(job, progress)
+    };
+    let context = tokio::task::spawn_blocking(beginning).await;
+    let context = Arc::new(context.map_err(|error| ReduceError::Task(error.to_string()))??);
     let mut tasks = JoinSet::new();
     let (members, owned) = (context.members.len(), context.owners.chunks(context.me).len());
     let mut arriving: Vec<_> = (0..members).map(|_| None).collect();
@@ -223,6 +202,7 @@ async fn add_up(
     mut arriving: Vec<Option<mpsc::Receiver<Arc<Vec<u8>>>>>,
 ) -> Result<(), ReduceError> {
     let (mut desk, mut sum) = (Desk::new(&context), Vec::new());
+    let mut before = vec![0.0; context.members.len()];
     for chunk in context.owners.chunks(context.me).iter().copied() {
         sum.clear();
         sum.resize(update::chunk_elements(context.scope.elements, chunk).len(), 0.0);
@@ -236,7 +216,7 @@ async fn add_up(
                     desk.payload.extend_from_slice(&part);
                 }
             }
-            desk.add(&context, chunk, place, &mut sum)?;
+            desk.add(&context, chunk, (place, &mut before[place]), &mut sum)?;
         }
         context.finish(chunk, &mut sum, &mut desk)?;
         // Between chunks others have their turn: with one member nothing here ever waits.
@@ -395,7 +375,7 @@ async fn read_parts(
 
 /// The sums that the member owns.
 async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize) -> Result<(), ReduceError> {
-    let mut desk = Desk::new(context);
+    let (mut desk, mut before) = (Desk::new(context), 0.0);
     for (index, chunk) in context.owners.chunks(place).iter().copied().enumerate() {
         let read = read_frame(stream, &context.scope, FrameKind::Reduced, chunk, &mut desk.payload);
         let read = context.progress.wait(place, Way::In, Awaited::Sum, read).await;
@@ -405,9 +385,7 @@ async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize) -> 
         if context.sent[place].load(Ordering::Acquire) <= index {
             return Err(context.fault(place, PeerFault::Early { chunk }));
         }
-        let elements = update::chunk_elements(context.scope.elements, chunk).len();
-        let refused = |source| context.fault(place, PeerFault::Payload { chunk, source });
-        desk.coder.check(&desk.payload, elements).map_err(refused)?;
+        desk.check_sum(context, chunk, (place, &mut before))?;
         context.progress.add(FRAME_HEADER_BYTES + desk.payload.len());
         context.sheet.put(chunk, &desk.payload);
     }

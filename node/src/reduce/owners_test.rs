@@ -3,6 +3,7 @@ use super::*;
 use proptest::prelude::*;
 use starling_protocol::NodeId;
 use starling_protocol::limits::CHUNK_ELEMENTS;
+use starling_protocol::outer::adamw::squares;
 use starling_protocol::run::{Codec, EngineKind};
 use std::collections::BTreeSet;
 
@@ -312,6 +313,34 @@ fn whoever_withholds_is_waited_for() {
                 let from: BTreeSet<NodeId> = from.collect();
                 let expected = BTreeSet::from([flock.members[staller].member]);
                 assert_eq!(from, expected, "{staller} stops after {after} of {total}: {waits:?}");
+            }
+        }
+    });
+}
+
+/// A contribution a million times as long as the others counts for three of them if it says so. If it states their length,
+/// each owner that it sends a part to refuses that, and names it.
+#[test]
+fn who_is_far_too_long_is_cut_or_refused() {
+    runtime().block_on(async {
+        for codec in CODECS {
+            let mut flock = flock(codec, 4, 5 * CHUNK_ELEMENTS + 300, 1 << 14);
+            let honest = flock.stated(None)[3].stated.norm;
+            flock.deltas[2] = Arc::new(flock.deltas[2].iter().map(|x| x * 1e6).collect());
+            let expected = flock.specified();
+            for result in flock.run(0, None).await {
+                assert!(result.unwrap() == expected, "{codec}");
+            }
+            let mut moved = vec![0.0; flock.deltas[0].len()];
+            update::decode(codec, &expected, &mut moved).unwrap();
+            let norm = moved.chunks(CHUNK_ELEMENTS).map(squares).sum::<f64>().sqrt();
+            // Tokens are 100 to 400, so its share is 0.3.
+            assert!(norm < f64::from(honest) * 2.02 * (0.7 + 3.0 * 0.3), "{codec}: {norm}, others {honest}");
+            (flock.lie, flock.seq) = (Some((2, 1e-6)), flock.seq + 1);
+            for (place, result) in flock.run(0, None).await.into_iter().enumerate().filter(|(place, _)| *place != 2) {
+                let error = result.unwrap_err();
+                assert_eq!(error.suspect(), Some(flock.members[2].member), "{codec}, member {place}: {error}");
+                assert_eq!(error.refusal(), Some("reduce_norm"), "{codec}, member {place}: {error}");
             }
         }
     });

@@ -73,8 +73,13 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use starling_protocol::update::Stated;
 
-    const FROM: Contribution = Contribution { member: NodeId([1; 32]), tokens: 5, payload: Digest([7; 32]) };
+    const FROM: Contribution = Contribution {
+        member: NodeId([1; 32]),
+        stated: Stated { tokens: 5, steps: 1, norm: 1.0 },
+        payload: Digest([7; 32]),
+    };
 
     fn key(seq: u64, attempt: u32) -> AttemptKey {
         AttemptKey { lineage: Digest([2; 32]), seq, attempt, set: Digest([attempt as u8; 32]) }

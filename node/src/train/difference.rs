@@ -6,10 +6,12 @@
 //! it. What is damaged is gone: it costs that work, and nothing else.
 
 use super::canonical::Canonical;
+use super::trainer::Made;
 use crate::config::run_file::model_config;
 use starling_protocol::difference::{self, Difference, Mix, Nothing, Origin};
 use starling_protocol::engine::io::Merge;
 use starling_protocol::limits::{CHUNK_ELEMENTS, RECORD_BYTES_MAX};
+use starling_protocol::outer::adamw::squares;
 use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId, state, update, wire};
@@ -46,9 +48,6 @@ impl Lost {
         !matches!(self, Self::Nothing(Nothing::NoVoter | Nothing::Untrained))
     }
 }
-
-/// A contribution with a difference mixed into it, and its digest.
-pub type Mixed = (Digest, Arc<Vec<f32>>);
 
 /// Keeps the parameters of a FORK record, in place of those of any before.
 pub fn keep_base(store: &Store, fork: &Record, theta: &[f32]) -> Result<(), StoreError> {
@@ -129,7 +128,7 @@ pub fn drop_held(store: &Store, lineage: &Digest) {
 ///
 /// # Errors
 /// It is damaged or gone; what there is of it is removed.
-pub fn mix(store: &Store, own: &[f32], tokens: u64, merge: &Merge) -> Result<Mixed, Lost> {
+pub fn mix(store: &Store, own: &[f32], tokens: u64, merge: &Merge) -> Result<Made, Lost> {
     let mixed = mixed(store, own, tokens, merge);
     if mixed.is_err() {
         drop_held(store, &merge.lineage);
@@ -137,7 +136,7 @@ pub fn mix(store: &Store, own: &[f32], tokens: u64, merge: &Merge) -> Result<Mix
     mixed
 }
 
-fn mixed(store: &Store, own: &[f32], tokens: u64, merge: &Merge) -> Result<Mixed, Lost> {
+fn mixed(store: &Store, own: &[f32], tokens: u64, merge: &Merge) -> Result<Made, Lost> {
     let mut file = store.read_private(DIFFERENCE)?.ok_or(Lost::Gone)?;
     let header = header(&mut file)?;
     if header.difference.lineage != merge.lineage || header.elements != own.len() as u64 {
@@ -146,15 +145,17 @@ fn mixed(store: &Store, own: &[f32], tokens: u64, merge: &Merge) -> Result<Mixed
     let mix = Mix::new(tokens, merge.tokens, header.norm, merge.norm_bits);
     let mut mixed = own.to_vec();
     let mut piece = vec![0.0; CHUNK_ELEMENTS.min(own.len())];
-    let mut hasher = update::contribution_hasher(own.len());
+    let (mut hasher, mut squared) = (update::contribution_hasher(own.len()), 0.0);
     for part in mixed.chunks_mut(CHUNK_ELEMENTS) {
         let Some(piece) = piece.get_mut(..part.len()) else { return Err(Lost::Gone) };
         file.read_f32s(piece)?;
         mix.apply(part, piece);
         hasher.put(part);
+        squared += squares(part);
     }
     file.finish()?;
-    Ok((hasher.finish(), Arc::new(mixed)))
+    let norm = squared.sqrt().min(f64::from(f32::MAX)) as f32;
+    Ok(Made { delta: Arc::new(mixed), payload: hasher.finish(), norm })
 }
 
 struct Header {

@@ -74,13 +74,15 @@ fn what_a_founded_lineage_has_learned_is_kept_and_mixed() {
     assert_eq!((kept.lineage, kept.tokens, kept.place, kept.of), (last.record.lineage, 1_000, 1, 3));
     assert_eq!(held(&store), Some(kept));
     let own = vec![0.25; last.elements()];
-    let (payload, mixed) = mix(&store, &own, 300, &merge(kept.lineage, 100)).expect("whole");
+    let Made { delta: mixed, payload, norm } = mix(&store, &own, 300, &merge(kept.lineage, 100)).expect("whole");
+    let squares: f64 = mixed.iter().map(|x| f64::from(*x).powi(2)).sum();
+    assert!((f64::from(norm) - squares.sqrt()).abs() < 1e-6, "{norm}");
     assert_eq!(payload, update::contribution_digest(&mixed));
     for (i, x) in mixed.iter().enumerate() {
         let difference = initial()[i] - trained(-0.5)[i];
         assert_eq!(*x, 0.75 * 0.25 + 0.25 * difference, "element {i}");
     }
-    let again = mix(&store, &own, 300, &merge(kept.lineage, 100)).expect("it stays").0;
+    let again = mix(&store, &own, 300, &merge(kept.lineage, 100)).expect("it stays").payload;
     assert_eq!(again, payload);
     drop_held(&store, &Digest([8; 32]));
     assert_eq!(held(&store), Some(kept), "another's is not dropped");
@@ -102,7 +104,7 @@ fn a_fork_is_measured_from_where_it_began_also_after_a_restart() {
     let kept = keep(&store, &spec(), &me(), &last).expect("kept");
     assert_eq!((kept.lineage, kept.tokens), (Digest([9; 32]), 500));
     let own = vec![0.0; last.elements()];
-    let (_, mixed) = mix(&store, &own, 1, &merge(kept.lineage, 1)).expect("whole");
+    let Made { delta: mixed, .. } = mix(&store, &own, 1, &merge(kept.lineage, 1)).expect("whole");
     assert!(mixed.iter().step_by(2).all(|x| (x + 0.125).abs() < 1e-6), "half of what the fork has trained");
     assert!(mixed.iter().skip(1).step_by(2).all(|x| *x == 0.0));
     forget_base(&store, &last.record.lineage);

@@ -4,7 +4,7 @@
 use super::head::SharedState;
 use super::ledger::{Done, Job, Ledger, Update};
 use super::reduction::Reduction;
-use super::trainer::{self, Happened, TrainerHandle};
+use super::trainer::{self, Happened, Made, TrainerHandle};
 use super::view::Gauges;
 use super::{candidate, catch_up, difference, ending};
 use crate::exit::{Code, Failure};
@@ -40,7 +40,7 @@ pub enum Outcome {
     CatchUpProgress { bytes: u64 },
     CaughtUp(Result<Box<catch_up::Arrived>, catch_up::Failed>),
     Fetched { key: AttemptKey, record: Digest, outcome: Result<Box<candidate::Arrived>, String> },
-    Mixed { round: u64, base: Digest, lineage: Digest, outcome: Result<difference::Mixed, difference::Lost> },
+    Mixed { round: u64, base: Digest, lineage: Digest, outcome: Result<Made, difference::Lost> },
     ShardsFetched(Result<(), String>),
 }
 
@@ -114,7 +114,7 @@ pub struct Driver {
     /// The last pseudo-gradient and its digest, for as many attempts and rounds as it takes until a COMMIT has it.
     pub(super) delta: Option<(Digest, Arc<Vec<f32>>)>,
     /// The same with a difference mixed into it.
-    pub(super) mixed: Option<difference::Mixed>,
+    pub(super) mixed: Option<(Digest, Arc<Vec<f32>>)>,
     pub(super) merges: super::merging::Merges,
     /// What this node's payloads have not said in earlier rounds.
     pub(super) feedback: Arc<FragmentFeedback>,

@@ -1,7 +1,8 @@
 //! The driver's part in merging: it keeps what the engine is told of, and mixes when it is asked to.
 
-use super::difference::{self, Lost, Mixed};
+use super::difference::{self, Lost};
 use super::driver::{Driver, Outcome};
+use super::trainer::Made;
 use crate::exit::Failure;
 use crate::watch::event::Event;
 use crate::watch::status::{MergedStatus, OfferStatus};
@@ -14,6 +15,7 @@ use starling_protocol::message::Message;
 use starling_protocol::record::Record;
 use starling_protocol::{Digest, wire};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What came of keeping the difference of a lineage that was left: its name, and the difference or why there is none.
 pub type Left = (Digest, Result<Difference, Lost>);
@@ -131,11 +133,16 @@ impl Driver {
     /// Mixes the difference on disk into the last pseudo-gradient, which stays as it is.
     pub(super) fn mix(&mut self, (round, base): (u64, Digest), tokens: u64, merge: Merge) {
         let Some((_, own)) = self.delta.clone() else {
-            return self.later(Input::Mixed { round, base, payload: None });
+            return self.later(Input::Mixed { round, base, made: None });
         };
         let (store, results) = (self.store.clone(), self.results.clone());
+        let (feedback, codec) = (Arc::clone(&self.feedback), self.spec.sync.codec);
         tokio::spawn(async move {
-            let mixing = move || difference::mix(&store, &own, tokens, &merge);
+            let mixing = move || {
+                let mut mixed = difference::mix(&store, &own, tokens, &merge)?;
+                mixed.norm = feedback.offered_norm(codec, round, &mixed.delta).unwrap_or(mixed.norm);
+                Ok(mixed)
+            };
             let outcome = tokio::task::spawn_blocking(mixing).await.unwrap_or(Err(Lost::Gone));
             let _ = results.send(Outcome::Mixed { round, base, lineage: merge.lineage, outcome }).await;
         });
@@ -145,13 +152,12 @@ impl Driver {
         &mut self,
         (round, base): (u64, Digest),
         lineage: Digest,
-        outcome: Result<Mixed, Lost>,
+        outcome: Result<Made, Lost>,
     ) -> Result<(), Failure> {
-        let payload = match outcome {
-            Ok(mixed) => {
-                let payload = mixed.0;
-                self.mixed = Some(mixed);
-                Some(payload)
+        let made = match outcome {
+            Ok(Made { delta, payload, norm }) => {
+                self.mixed = Some((payload, delta));
+                Some((payload, norm.to_bits()))
             }
             Err(lost) => {
                 self.merges.held = None;
@@ -159,7 +165,7 @@ impl Driver {
                 None
             }
         };
-        self.feed(Input::Mixed { round, base, payload }).await
+        self.feed(Input::Mixed { round, base, made }).await
     }
 
     /// Somebody has merged it, or nobody can.

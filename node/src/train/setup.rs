@@ -212,6 +212,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         sync: spec.sync.clone(),
         budget: spec.budget.clone(),
         pairs,
+        feedback: Arc::clone(&feedback),
     };
     let trainer = TrainerHandle::start(trainer, setting, ledger.state.clone(), data.clone(), store.clone())?;
     let (_status, questions) = StatusServer::start(&home)?;

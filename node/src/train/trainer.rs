@@ -3,6 +3,7 @@
 use super::head::SharedState;
 use super::moments;
 use crate::pairs::PairError;
+use crate::reduce::FragmentFeedback;
 use starling_data::Dataset;
 use starling_kernels::{StepReport, Trainer};
 use starling_protocol::permutation::SampleOrder;
@@ -147,7 +148,7 @@ pub struct Trained {
     /// Pseudo-gradient: head's parameters minus the trained ones, of the fragment whose turn it is. Or the gradient, in runs that average each step.
     pub delta: Arc<Vec<f32>>,
     pub payload: Digest,
-    /// L2 norm of the pseudo-gradient.
+    /// L2 norm of what is offered ([`Made`]).
     pub norm: f32,
     pub step_us: u32,
     /// What the inner steps took, those done ahead included.
@@ -164,6 +165,8 @@ pub struct Setting {
     pub sync: SyncSpec,
     pub budget: Budget,
     pub pairs: Option<PairSetting>,
+    /// What earlier contributions have left out.
+    pub feedback: Arc<FragmentFeedback>,
 }
 
 /// The driver's end.
@@ -419,11 +422,13 @@ impl Worker {
         self.spare = Some(Arc::new(vector));
     }
 
-    fn made(&mut self, delta: Vec<f32>, payload: Digest, norm: f64) -> Made {
+    fn made(&mut self, round: u64, delta: Vec<f32>, payload: Digest, norm: f64) -> Made {
         let delta = Arc::new(delta);
         self.spare = Some(delta.clone());
-        // A measurement: the largest f32 says enough of a norm beyond it.
-        Made { delta, payload, norm: norm.min(f64::from(f32::MAX)) as f32 }
+        let offered = self.setting.feedback.offered_norm(self.setting.sync.codec, round, &delta);
+        // The largest f32 says enough of a norm beyond it.
+        let norm = offered.unwrap_or_else(|| norm.min(f64::from(f32::MAX)) as f32);
+        Made { delta, payload, norm }
     }
 }
 
@@ -449,7 +454,7 @@ impl Steps {
     }
 }
 
-/// A pseudo-gradient, its digest and its L2 norm.
+/// A pseudo-gradient, its digest, and the L2 norm of what is offered with it: with what earlier ones have left out.
 pub struct Made {
     pub delta: Arc<Vec<f32>>,
     pub payload: Digest,

@@ -9,6 +9,7 @@ use super::succession::{self, SignedReady};
 use crate::message::{Awaits, Phase};
 use crate::outer::Rule;
 use crate::plant::{Plant, planted};
+use crate::update::Stated;
 use crate::{Digest, NodeId, record};
 use std::collections::BTreeMap;
 
@@ -74,9 +75,11 @@ impl Engine {
         let by_id: BTreeMap<NodeId, &SignedReady> = contributions.iter().map(|c| (c.member, c)).collect();
         let in_ring = head.record.ring_of(&round.parent, members.iter().copied());
         let contribution = |c: &&SignedReady| {
-            let tokens = c.ready.tokens.saturating_add(c.ready.merged_tokens);
-            let tokens = if planted!(Plant::EqualWeights) { 1 } else { tokens };
-            Contribution { member: c.member, tokens, payload: c.ready.payload }
+            let mut stated = Stated::from(&c.ready);
+            if planted!(Plant::EqualWeights) {
+                stated.tokens = 1;
+            }
+            Contribution { member: c.member, stated, payload: c.ready.payload }
         };
         let reduce = Output::Reduce {
             key,

@@ -9,6 +9,7 @@ use crate::message::{Awaits, Certificate, Evidence, Phase};
 use crate::outer::Rule;
 use crate::record::{Measured, Record, Span};
 use crate::run::{Codec, Minority};
+use crate::update::{self, Stated};
 use crate::{Digest, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -31,9 +32,16 @@ pub struct AttemptKey {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contribution {
     pub member: NodeId,
-    /// What it weighs: its own tokens, and those that a difference in it counts for.
-    pub tokens: u64,
+    pub stated: Stated,
     pub payload: Digest,
+}
+
+impl Contribution {
+    /// What each of these weighs in their attempt ([`update::weights`]).
+    pub fn weights(all: &[Self]) -> Vec<f32> {
+        let stated: Vec<Stated> = all.iter().map(|contribution| contribution.stated).collect();
+        update::weights(&stated)
+    }
 }
 
 /// A difference to mix into a contribution.
@@ -82,9 +90,9 @@ pub enum Input {
     /// The driver holds, on disk, what a lineage that gave way has learned, in place of any before. Said at a start and
     /// after a catch-up that has led to another lineage.
     Difference { difference: Difference },
-    /// The contribution that [`Output::Merge`] asked for, made for this round from this state; without a digest the
-    /// difference is not whole, and gone.
-    Mixed { round: u64, base: Digest, payload: Option<Digest> },
+    /// The contribution that [`Output::Merge`] asked for, made for this round from this state: digest and norm (bits of an
+    /// f32); without them the difference is not whole, and gone.
+    Mixed { round: u64, base: Digest, made: Option<(Digest, u32)> },
     /// What [`Output::Retake`] asked for: digest and norm (bits of an f32); without them the trainer has no parameters of
     /// its own any more.
     Retaken { round: u64, base: Digest, made: Option<(Digest, u32)> },

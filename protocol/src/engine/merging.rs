@@ -16,8 +16,8 @@ pub(super) struct Mixed {
     round: u64,
     base: Digest,
     pub merge: Merge,
-    /// Its digest, once the driver has made it.
-    pub payload: Option<Digest>,
+    /// Its digest and its norm (bits of an f32), once the driver has made it.
+    pub made: Option<(Digest, u32)>,
 }
 
 impl Engine {
@@ -63,7 +63,7 @@ impl Engine {
         }
         let merge = Merge { lineage: held.lineage, tokens, norm_bits: limits.norm_bits };
         let (number, base) = (round.number, round.base);
-        work.mixed = Some(Mixed { round: number, base, merge, payload: None });
+        work.mixed = Some(Mixed { round: number, base, merge, made: None });
         round.training = Training::Done;
         let tokens = work.work.tokens;
         self.out.push(Output::Merge { round: number, base, tokens, merge });
@@ -71,12 +71,12 @@ impl Engine {
     }
 
     /// The driver has mixed, or could not: without a difference that is whole there is none.
-    pub(super) fn mixed(&mut self, round: u64, base: Digest, payload: Option<Digest>) {
-        let asked = |mixed: &&mut Mixed| (mixed.round, mixed.base, mixed.payload) == (round, base, None);
+    pub(super) fn mixed(&mut self, round: u64, base: Digest, made: Option<(Digest, u32)>) {
+        let asked = |mixed: &&mut Mixed| (mixed.round, mixed.base, mixed.made) == (round, base, None);
         let Some(work) = self.contribution.as_mut() else { return };
         let Some(mixed) = work.mixed.as_mut().filter(asked) else { return };
-        mixed.payload = payload;
-        if payload.is_none() {
+        mixed.made = made;
+        if made.is_none() {
             work.mixed = None;
             self.difference = None;
         }

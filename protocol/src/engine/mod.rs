@@ -240,7 +240,7 @@ impl Engine {
                 self.trained(round, base, work);
             }
             Input::Difference { difference } => self.hold_difference(difference),
-            Input::Mixed { round, base, payload } => self.mixed(round, base, payload),
+            Input::Mixed { round, base, made } => self.mixed(round, base, made),
             Input::Retaken { round, base, made } => self.retaken(round, base, made),
             Input::Rtt { peer, micros } => self.measured_rtt(peer, micros),
             Input::ReduceProgress { key, bytes, awaits } => self.reduce_progress(&key, bytes, awaits),

@@ -279,10 +279,12 @@ impl Engine {
         }
         let mixed = mixed.filter(|mixed| mixed.is_for(round.number, &round.base));
         round.training = Training::Done;
-        if mixed.as_ref().is_some_and(|mixed| mixed.payload.is_none()) {
+        if mixed.as_ref().is_some_and(|mixed| mixed.made.is_none()) {
             return;
         }
         let merge = mixed.as_ref().map(|mixed| mixed.merge);
+        let own = (work.payload, work.measured.norm_bits);
+        let (payload, norm_bits) = mixed.and_then(|mixed| mixed.made).unwrap_or(own);
         let ready = Ready {
             lineage: head.record.lineage,
             round: round.number,
@@ -294,8 +296,8 @@ impl Engine {
             tokens: work.tokens,
             steps: work.steps,
             loss_q16: work.loss_q16,
-            payload: mixed.and_then(|mixed| mixed.payload).unwrap_or(work.payload),
-            measured: work.measured,
+            payload,
+            measured: Measured { norm_bits, ..work.measured },
             statements,
             leave: self.leaving.is_some(),
             merges: merge.map(|merge| merge.lineage),

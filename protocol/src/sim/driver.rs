@@ -155,7 +155,8 @@ impl World {
         }
         let Some(training) = process.training.take() else { return };
         let span = Span { start: training.lease.start, count: (u64::from(done) * unit).min(training.lease.count) };
-        let vector = Rc::new(self.contribution(node, &training, span));
+        let vector = self.contribution(node, &training, span);
+        let vector = Rc::new(self.inflated(node, vector));
         let payload = update::contribution_digest(&vector);
         let tokens = span.count * u64::from(self.spec.model.seq_len);
         let norm_bits = trainer::norm(&vector).to_bits();
@@ -197,6 +198,11 @@ impl World {
         };
         if left_out {
             self.marks.hit("contribution left out and offered again");
+        }
+        let tokens: u64 = contributions.iter().map(|c| c.stated.tokens).sum();
+        let clipped = |(weight, c): (&f32, &Contribution)| *weight < update::weight(c.stated.tokens, tokens);
+        if Contribution::weights(&contributions).iter().zip(&contributions).any(clipped) {
+            self.marks.hit("contribution clipped");
         }
         let members: Vec<usize> = contributions.iter().filter_map(|c| self.keys.index(&c.member)).collect();
         let codec = self.spec.sync.codec;

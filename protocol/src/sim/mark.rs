@@ -61,6 +61,7 @@ pub const MARKS: &[&str] = &[
     "clogged link",
     "old bytes replayed",
     "liar refused",
+    "contribution clipped",
     "equivocation seen",
     "evidence held",
     "evidence after a restart",

@@ -4,7 +4,7 @@
 use super::MS;
 use super::invariant::Observed;
 use super::process::Mixed;
-use super::trainer::State;
+use super::trainer::{self, State};
 use super::world::{Event, World};
 use crate::Digest;
 use crate::difference::{self, Difference, Mix, Origin};
@@ -67,14 +67,15 @@ impl World {
         let kept = self.nodes[node].disk.difference.clone().filter(|kept| kept.difference.lineage == merge.lineage);
         let offer = self.nodes[node].process.as_ref().and_then(|process| process.offer.clone());
         let Some((kept, offer)) = kept.zip(offer) else {
-            return self.feed(node, Input::Mixed { round, base, payload: None });
+            return self.feed(node, Input::Mixed { round, base, made: None });
         };
         let mut vector = offer.vector.as_ref().clone();
         Mix::new(tokens, merge.tokens, kept.norm, merge.norm_bits).apply(&mut vector, &kept.vector);
         let payload = update::contribution_digest(&vector);
+        let made = Some((payload, trainer::norm(&vector).to_bits()));
         let mixed = Mixed { payload, vector: Rc::new(vector) };
         self.observe(&Observed::Mixed { node, base, offer: &offer, merge: &merge, mixed: &mixed });
         self.process(node, |process| process.mixed = Some(mixed));
-        self.feed(node, Input::Mixed { round, base, payload: Some(payload) });
+        self.feed(node, Input::Mixed { round, base, made });
     }
 }

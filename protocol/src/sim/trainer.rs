@@ -101,11 +101,10 @@ pub fn sum(members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Vec<f32> {
 }
 
 fn weighted(members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Vec<Vec<f32>> {
-    let total = members.iter().map(|member| member.tokens).sum();
-    let part = |(member, vector): (&Contribution, &Rc<Vec<f32>>)| {
+    let part = |(weight, vector): (f32, &Rc<Vec<f32>>)| {
         let mut part = vector.as_ref().clone();
-        update::apply_weight(update::weight(member.tokens, total), &mut part);
+        update::apply_weight(weight, &mut part);
         part
     };
-    members.iter().zip(vectors).map(part).collect()
+    Contribution::weights(members).into_iter().zip(vectors).map(part).collect()
 }

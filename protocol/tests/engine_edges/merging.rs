@@ -38,7 +38,7 @@ fn offered(bench: &Bench, outputs: &[Output]) -> Option<(Option<u64>, Ready)> {
 
 fn mixed(bench: &Bench, payload: Option<u8>) -> Input {
     let Ready { round, base, .. } = bench.ready(1);
-    Input::Mixed { round, base, payload: payload.map(digest) }
+    Input::Mixed { round, base, made: payload.map(|n| (digest(n), 3.0f32.to_bits())) }
 }
 
 #[test]
@@ -54,13 +54,14 @@ fn a_difference_is_offered_in_its_turn_and_dropped_when_it_is_listed() {
     let outputs = bench.feed(input);
     let (merged, ready) = offered(&bench, &outputs).expect("it says READY");
     assert_eq!((merged, ready.payload, ready.tokens), (Some(64), digest(0x77), 16));
+    assert_eq!(ready.measured.norm_bits, 3.0f32.to_bits(), "of what it offers");
     let mut reduce = Vec::new();
     for peer in [2, 3, 4] {
         let ready = bench.ready(peer);
         reduce.extend(bench.say(peer, &Message::Ready(ready)));
     }
     let weights = reduce.iter().find_map(|output| match output {
-        Output::Reduce { members, .. } => Some(members.iter().map(|m| (m.member, m.tokens)).collect::<Vec<_>>()),
+        Output::Reduce { members, .. } => Some(members.iter().map(|m| (m.member, m.stated.tokens)).collect::<Vec<_>>()),
         _ => None,
     });
     let mut weights = weights.expect("all are READY");

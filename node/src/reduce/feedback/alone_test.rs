@@ -173,7 +173,8 @@ impl Alone {
 pub fn reduce(feedback: &Arc<Feedback>, key: AttemptKey, delta: &[f32]) -> Vec<f32> {
     let chunks = update::chunks(delta.len());
     let delta = Arc::new(delta.to_vec());
-    let terms = Terms { codec: Codec::Int4, weight: 1.0, owned: (0..chunks).collect(), delta };
+    let terms =
+        Terms { codec: Codec::Int4, weight: 1.0, norm: f32::MAX, scale: 1.0, owned: (0..chunks).collect(), delta };
     let share = feedback.join(key, terms);
     let (mut coder, mut payload, mut update) = (Coder::new(Codec::Int4), Vec::new(), Vec::new());
     for chunk in 0..chunks {

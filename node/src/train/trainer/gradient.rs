@@ -39,7 +39,7 @@ impl Worker {
             Happened::Step { round: job.round, step: 1, steps: 1, reached: 1, loss: report.loss, tokens_per_second };
         let _ = self.events.try_send(said);
         let done = Steps { steps: 1, samples: sequences, tokens: report.tokens, loss_sum: report.loss, seconds: 0.0 };
-        Ok(Ok((done, self.made(gradient, payload, norm))))
+        Ok(Ok((done, self.made(job.round, gradient, payload, norm))))
     }
 
     /// One bad batch must not end a run: it counts for nothing, zeros with the weight of one token. Many are a diverged run.

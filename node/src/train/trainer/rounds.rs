@@ -91,7 +91,7 @@ impl Worker {
         let made = subtract_from(&state.state.theta, &mut delta);
         drop(state);
         let (payload, norm) = made.ok_or_else(|| diverged(job.round))?;
-        Ok(Some(self.made(delta, payload, norm)))
+        Ok(Some(self.made(job.round, delta, payload, norm)))
     }
 }
 

@@ -158,7 +158,7 @@ impl Worker {
         delta.extend_from_slice(&own[range.clone()]);
         let made = super::rounds::subtract_from(&canonical[range], &mut delta);
         let (payload, norm) = made.ok_or_else(|| super::rounds::diverged(round))?;
-        Ok(self.made(delta, payload, norm))
+        Ok(self.made(round, delta, payload, norm))
     }
 
     /// Inner steps of a round whose record is being made. Whatever ends them, what is done is kept until the next job

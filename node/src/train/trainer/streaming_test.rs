@@ -1,5 +1,6 @@
 use super::super::Setting;
 use super::*;
+use crate::reduce::FragmentFeedback;
 use crate::train::canonical::Canonical;
 use crate::train::head::SharedState;
 use crate::train::sample_test::{genesis, spec};
@@ -111,6 +112,9 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
     let (steps, (sender, events)) = (Arc::new(AtomicU64::new(0)), mpsc::channel(64));
     let device = DeviceInfo { kind: DeviceKind::Cpu, index: 0, name: "counting".into(), why: "asked for".into() };
     let trainer = Counting { device, parameters: vec![0.0; ELEMENTS], steps: steps.clone() };
+    let store = Arc::new(store);
+    let fragments = Fragments::of(&spec.sync, ELEMENTS);
+    let feedback = Arc::new(FragmentFeedback::restore(&store, &starling_protocol::NodeId([1; 32]), 1, fragments).0);
     let worker = Worker {
         pairs: None,
         reached: 0,
@@ -122,10 +126,11 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
             sync: spec.sync,
             budget: spec.budget,
             pairs: None,
+            feedback,
         },
         state: Arc::new(SharedState::new(state)),
         data: Arc::new(data),
-        store: Arc::new(store),
+        store,
         events: sender,
         generation: Arc::new(AtomicU64::new(1)),
         cut: Arc::new(AtomicU64::new(0)),

@@ -2,18 +2,17 @@
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
-use crate::record::{Record, RecordKind};
+use crate::record::{Contributor, Record, RecordKind};
 use crate::run::{RunSpec, SyncMode};
 use crate::sim::process::Offer;
 use crate::sim::trainer::{self, State};
 use crate::sim::world::World;
 use std::rc::Rc;
 
-/// Norm of the longest contribution so far.
+/// The furthest that the contributions of one commit so far could have moved the mean.
 #[derive(Default)]
 pub(super) struct Bounds {
     longest: f32,
-    momentum: f32,
 }
 
 impl Invariant for Bounds {
@@ -23,12 +22,13 @@ impl Invariant for Bounds {
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
         match event {
-            Observed::Trained { offer, .. } => self.longest = self.longest.max(trainer::norm(&offer.vector)),
             Observed::Mixed { node, base, offer, merge, mixed } => {
-                self.longest = self.longest.max(trainer::norm(&mixed.vector));
                 let commit = commit_of(world, base).ok_or("a difference is merged before any commit")?;
                 let share = share(offer, merge.tokens, &mixed.vector);
-                let most = 3.01 * f64::from(median_norm(commit));
+                // Of what is taken away again there is a rounding error left.
+                let error =
+                    1e-6 * f64::from(trainer::norm(&offer.vector)) * (1.0 + offer.tokens as f64 / merge.tokens as f64);
+                let most = 3.01 * f64::from(median_norm(commit)) + error;
                 require(share <= most, || format!("node {node} merges a difference of norm {share}, {most} allowed"))?;
                 let most = commit.contributors.iter().map(|c| c.tokens).sum();
                 require(merge.tokens <= most, || {
@@ -40,6 +40,7 @@ impl Invariant for Bounds {
                 require(finite, || format!("node {node} commits what is not finite"))?;
                 let norms = link.record.contributors.iter().map(|c| f32::from_bits(c.measured.norm_bits));
                 require(norms.clone().all(f32::is_finite), || "a contributor's norm is not a number".to_owned())?;
+                self.longest = self.longest.max(reach(&link.record.contributors) as f32);
                 if let Some(process) = world.nodes[*node].process.as_ref() {
                     self.moved(*node, &process.state, state, &world.spec)?;
                 }
@@ -54,17 +55,29 @@ impl Bounds {
     /// A mean is no longer than the longest part, a momentum of 0.9 sums up to ten of them, and a block of int8 may
     /// round by a little. AdamW moves each parameter by about its rate at most, whatever the gradient, and by its decay.
     fn moved(&mut self, node: usize, before: &State, after: &Rc<State>, spec: &RunSpec) -> Result<(), String> {
-        self.momentum = self.momentum.max(10.0 * self.longest);
         let (before, after) = (&before.vectors.theta, &after.vectors.theta);
         let difference: Vec<f32> = before.iter().zip(after).map(|(a, b)| a - b).collect();
         let moved = trainer::norm(&difference);
         let decay = spec.inner.weight_decay as f32 * trainer::norm(before);
         let most = match spec.sync.mode {
-            SyncMode::Rounds => 1.1 * (self.longest + self.momentum),
+            SyncMode::Rounds => 1.1 * (self.longest + 10.0 * self.longest),
             SyncMode::EveryStep => spec.inner.lr as f32 * (1.5 * (trainer::ELEMENTS as f32).sqrt() + decay),
         };
         require(moved <= most, || format!("node {node}: one step moves by {moved}, contributions allow {most}"))
     }
+}
+
+/// How long the mean of some contributions may be, whatever they weigh: as the longest of them, each no longer than three
+/// times the median length of the others', brought up to its number of steps.
+fn reach(contributors: &[Contributor]) -> f64 {
+    let norm = |c: &Contributor| f64::from(f32::from_bits(c.measured.norm_bits));
+    let most = |own: &Contributor| {
+        let brought_up = |other: &Contributor| norm(other) * (f64::from(own.steps) / f64::from(other.steps)).max(1.0);
+        let mut lengths: Vec<f64> = contributors.iter().map(brought_up).filter(|length| *length > 0.0).collect();
+        lengths.sort_by(f64::total_cmp);
+        norm(own).min(3.0 * lengths.get(lengths.len() / 2).copied().unwrap_or(0.0))
+    };
+    contributors.iter().map(most).fold(0.0, f64::max)
 }
 
 /// The newest commit of a state, if it was made by one.

@@ -10,6 +10,7 @@ use crate::run::SyncMode;
 use crate::sim::disk::Write;
 use crate::sim::trainer::{self, State};
 use crate::sim::world::{World, kind};
+use crate::update::Stated;
 use crate::{Digest, update};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -81,7 +82,11 @@ impl Exact {
         let members: Vec<Contribution> = contributors
             .iter()
             .zip(&payloads)
-            .map(|(c, (payload, more))| Contribution { member: c.member, tokens: c.tokens + more, payload: *payload })
+            .map(|(c, (payload, more))| {
+                let norm = f32::from_bits(c.measured.norm_bits);
+                let stated = Stated { tokens: c.tokens + more, steps: c.steps, norm };
+                Contribution { member: c.member, stated, payload: *payload }
+            })
             .collect();
         let bytes = trainer::reduce(world.spec.sync.codec, &members, &vectors).ok_or("no reduction")?;
         require(update::digest(&bytes) == record.update, || format!("seq {seq}: not the reference reduction"))?;

@@ -100,7 +100,11 @@ fn shipped_scenarios_are_fine() {
         for file in files(&folder).unwrap() {
             let scenario = Scenario::load(&file).unwrap();
             assert!(!scenario.about.is_empty(), "{} says what it is about", file.display());
-            assert!(scenario.name == "churn" || names.insert(scenario.name.clone()), "two are called {}", scenario.name);
+            assert!(
+                scenario.name == "churn" || names.insert(scenario.name.clone()),
+                "two are called {}",
+                scenario.name
+            );
         }
     }
     assert!(names.len() >= 40, "{} scenarios", names.len());

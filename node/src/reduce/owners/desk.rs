@@ -1,0 +1,72 @@
+//! The arithmetic of owners on one chunk, and what they check of what others send.
+
+use super::{Context, PeerFault, ReduceError};
+use crate::coding::Coder;
+use crate::reduce::error::own_fault;
+use starling_kernels::codec::add_scaled;
+use starling_protocol::frame::FRAME_PAYLOAD_BYTES_MAX;
+use starling_protocol::outer::adamw::squares;
+use starling_protocol::update;
+
+/// A codec and room for one chunk, of one task.
+pub(super) struct Desk {
+    pub coder: Coder,
+    pub values: Vec<f32>,
+    pub payload: Vec<u8>,
+}
+
+impl Desk {
+    pub fn new(context: &Context) -> Self {
+        let payload = Vec::with_capacity(FRAME_PAYLOAD_BYTES_MAX);
+        Self { coder: Coder::new(context.job.codec), values: Vec::new(), payload }
+    }
+
+    /// Puts the payload of my part of `chunk` into place.
+    pub fn encode_own(&mut self, context: &Context, chunk: usize) -> Result<(), ReduceError> {
+        context.share.offer(chunk, &mut self.values);
+        self.coder.encode(&self.values, &mut self.payload).map_err(|source| own_fault(chunk, source))
+    }
+
+    /// Adds the payload at hand to a chunk's sum, as the part of the member at `place`, whose parts have had these squares
+    /// before.
+    pub fn add(
+        &mut self,
+        context: &Context,
+        chunk: usize,
+        (place, before): (usize, &mut f64),
+        sum: &mut [f32],
+    ) -> Result<(), ReduceError> {
+        self.values.resize(sum.len(), 0.0);
+        let refused = |source| context.fault(place, PeerFault::Payload { chunk, source });
+        self.coder.decode(&self.payload, &mut self.values).map_err(refused)?;
+        *before += squares(&self.values);
+        let stated = context.members[place].stated.norm;
+        if place != context.me && update::is_longer_than_stated(context.job.codec, *before, stated) {
+            return Err(context.fault(place, PeerFault::Norm { chunk, norm: before.sqrt(), stated }));
+        }
+        add_scaled(sum, &self.values, context.weights[place]);
+        Ok(())
+    }
+
+    /// Whether the payload at hand is a sum that its owner may have made, after others with these squares: canonical, and no
+    /// longer than the parts can be together.
+    pub fn check_sum(
+        &mut self,
+        context: &Context,
+        chunk: usize,
+        (place, before): (usize, &mut f64),
+    ) -> Result<(), ReduceError> {
+        let elements = update::chunk_elements(context.scope.elements, chunk).len();
+        let refused = |source| context.fault(place, PeerFault::Payload { chunk, source });
+        let Some(most) = context.longest_sum else {
+            return self.coder.check(&self.payload, elements).map_err(refused);
+        };
+        self.values.resize(elements, 0.0);
+        self.coder.decode(&self.payload, &mut self.values).map_err(refused)?;
+        *before += squares(&self.values);
+        if update::is_longer_than_stated(context.job.codec, *before, most) {
+            return Err(context.fault(place, PeerFault::Sum { chunk, norm: before.sqrt(), most }));
+        }
+        Ok(())
+    }
+}
