@@ -54,7 +54,7 @@ pub struct Head {
     pub phase: Phase,
     /// Grows while the sender makes progress in its phase (inner steps done, bytes reduced).
     pub progress: u64,
-    /// What a reduction by owners waits for at the sender.
+    /// What a reduction by owners waits for at the sender; outside of one, whose data it has refused in this round.
     pub awaits: Option<Awaits>,
 }
 
@@ -75,9 +75,11 @@ pub enum Awaited {
     Sum = 2,
     /// That what was sent is taken.
     Room = 3,
+    /// Nothing any more: the sender of the Head has refused what came, and left the attempt.
+    Refused = 4,
 }
 
-numbered!(Awaited, "thing to await", { Part = "part", Sum = "sum", Room = "room" });
+numbered!(Awaited, "thing to await", { Part = "part", Sum = "sum", Room = "room", Refused = "refused" });
 
 /// What a node is doing. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -207,7 +207,7 @@ impl Driver {
         let mut held = self.delta.iter().chain(&self.mixed).cloned();
         let Some((_, delta)) = held.find(|(payload, _)| Some(*payload) == mine) else {
             let reason = "this node no longer has the contribution that it announced".into();
-            self.later(Input::ReduceFailed { key, suspect: None, reason });
+            self.later(Input::ReduceFailed { key, suspect: None, refused: false, reason });
             return;
         };
         // That of the round that it is to be the COMMIT of.
@@ -234,8 +234,8 @@ impl Driver {
                 self.feed(Input::Reduced { key, update: digest }).await
             }
             Err(error) => {
-                let (suspect, reason) = (error.suspect(), error.to_string());
-                self.feed(Input::ReduceFailed { key, suspect, reason }).await
+                let (suspect, refused) = (error.suspect(), error.refusal().is_some());
+                self.feed(Input::ReduceFailed { key, suspect, refused, reason: error.to_string() }).await
             }
         }
     }

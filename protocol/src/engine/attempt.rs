@@ -172,9 +172,12 @@ impl Engine {
         }
     }
 
-    pub(super) fn reduce_failed(&mut self, key: &AttemptKey, suspect: Option<NodeId>, reason: String) {
+    pub(super) fn reduce_failed(&mut self, key: &AttemptKey, (suspect, refused): (Option<NodeId>, bool), reason: &str) {
         if self.running(key, Stage::Reducing).is_some() {
-            self.fail_attempt(&reason, suspect);
+            if let Some(suspect) = suspect.filter(|_| refused) {
+                self.accuse(suspect);
+            }
+            self.fail_attempt(reason, suspect);
         }
     }
 

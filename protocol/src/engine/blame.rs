@@ -5,7 +5,7 @@ use super::Engine;
 use super::attempt::Attempt;
 use super::round::Round;
 use crate::NodeId;
-use crate::message::{Awaits, Head, Phase};
+use crate::message::{Awaited, Awaits, Head, Phase};
 use crate::run::EngineKind;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,7 +65,8 @@ impl Engine {
         let mine = attempt.awaits.map(|awaits| (self.me, awaits));
         let others = self.reducing(attempt).filter_map(|(id, head)| Some((id, head.awaits?)));
         let is_link = |(waiter, awaits): &(NodeId, Awaits)| {
-            *waiter != awaits.from && attempt.members.binary_search(&awaits.from).is_ok()
+            let waits = awaits.what != Awaited::Refused && *waiter != awaits.from;
+            waits && attempt.members.binary_search(&awaits.from).is_ok()
         };
         let said: Vec<_> = mine.into_iter().chain(others).filter(is_link).collect();
         let first = said.iter().map(|(_, awaits)| awaits.what).min()?;

@@ -127,6 +127,7 @@ impl Engine {
             // What was said before meant nothing to it.
             self.repeat_votes(from);
         }
+        self.hear_accusation(from, &heard);
         self.help_along(from, &heard);
         // Who stands here or behind calls nobody away.
         let mine = self.head.as_ref().map(|head| (head.record.lineage, head.record.seq));

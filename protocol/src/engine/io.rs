@@ -104,8 +104,8 @@ pub enum Input {
     ReduceProgress { key: AttemptKey, bytes: u64, awaits: Option<Awaits> },
     /// The attempt's encoded update is complete here.
     Reduced { key: AttemptKey, update: Digest },
-    /// The reduction cannot go on, perhaps because of `suspect`.
-    ReduceFailed { key: AttemptKey, suspect: Option<NodeId>, reason: String },
+    /// The reduction cannot go on, perhaps because of `suspect`; for sure, if something that it sent was `refused`.
+    ReduceFailed { key: AttemptKey, suspect: Option<NodeId>, refused: bool, reason: String },
     /// The outer step with this update of the attempt was computed on a copy of the state.
     Applied { key: AttemptKey, update: Digest, state_root: Digest },
     /// The update is not at hand any more, or does not apply.

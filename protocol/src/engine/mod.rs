@@ -49,6 +49,7 @@ mod namesake;
 mod outbox;
 mod partition;
 mod peer;
+mod refusal;
 mod register;
 mod round;
 mod speech;
@@ -74,7 +75,7 @@ use partition::Cut;
 use peer::Peers;
 use register::Voice;
 use round::{Contribution, Round};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use view::Spoken;
 
 /// Records behind the head that a joiner may stand on, and whose certificates are kept at hand.
@@ -125,6 +126,10 @@ pub struct Engine {
     /// Where this start of the process has said READY, newest last.
     offered: VecDeque<(Digest, u64, Digest)>,
     round: Option<Round>,
+    /// Members for which this node does not vouch, and up to which round.
+    shunned: BTreeMap<NodeId, u64>,
+    /// Whom each member has accused first.
+    accused: BTreeMap<NodeId, NodeId>,
     /// What the driver keeps of a lineage that gave way, until somebody has merged it.
     difference: Option<Difference>,
     catch_up: CatchUp,
@@ -175,6 +180,8 @@ impl Engine {
             contribution: None,
             offered: VecDeque::new(),
             round: None,
+            shunned: BTreeMap::new(),
+            accused: BTreeMap::new(),
             difference: None,
             catch_up: CatchUp::default(),
             cut: Cut::default(),
@@ -245,7 +252,9 @@ impl Engine {
             Input::Rtt { peer, micros } => self.measured_rtt(peer, micros),
             Input::ReduceProgress { key, bytes, awaits } => self.reduce_progress(&key, bytes, awaits),
             Input::Reduced { key, update } => self.reduced(&key, update),
-            Input::ReduceFailed { key, suspect, reason } => self.reduce_failed(&key, suspect, reason),
+            Input::ReduceFailed { key, suspect, refused, reason } => {
+                self.reduce_failed(&key, (suspect, refused), &reason);
+            }
             Input::Applied { key, update, state_root } => self.applied(&key, &update, state_root),
             Input::NotApplied { key, update, reason } => self.not_applied(&key, &update, &reason),
             Input::Durable { token } => self.durable(token),

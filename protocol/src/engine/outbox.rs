@@ -156,7 +156,7 @@ impl Engine {
             });
         let awaits = self.round.as_ref().and_then(|round| round.running.as_ref()?.awaits);
         let phase = self.phase();
-        let awaits = awaits.filter(|_| phase == Phase::Reducing);
+        let awaits = if phase == Phase::Reducing { awaits } else { self.accusation() };
         Head { lineage, seq, record, tokens, phase, progress: self.progress(), awaits }
     }
 

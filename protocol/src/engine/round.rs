@@ -76,6 +76,9 @@ pub(super) struct Round {
     pub skip: Option<(Digest, Record)>,
     /// Members that spoiled an attempt of this round.
     pub ruled_out: BTreeSet<NodeId>,
+    /// Of whom this node has refused something in a reduction, and who says so of somebody.
+    pub refused: Option<NodeId>,
+    pub accusers: BTreeSet<NodeId>,
     /// Failed attempts of this round, and whom this node suspected how often.
     pub failures: u32,
     pub suspected: BTreeMap<NodeId, u32>,
@@ -170,6 +173,8 @@ impl Round {
             fork: None,
             skip: succession::skip(&head.record, head.digest).map(|record| (record.digest(), record)),
             ruled_out: BTreeSet::new(),
+            refused: None,
+            accusers: BTreeSet::new(),
             failures: 0,
             suspected: BTreeMap::new(),
         }
@@ -189,6 +194,9 @@ impl Engine {
             return self.discard();
         };
         self.round = Some(Round::new(head, self.now, resumed));
+        let record = &head.record;
+        self.shunned.retain(|_, until| *until > record.round);
+        self.accused.retain(|accuser, _| record.member(accuser).is_some());
         self.recheck_readys();
         self.offer();
     }

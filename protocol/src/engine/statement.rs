@@ -69,7 +69,8 @@ impl Engine {
     fn joins(&self, record: &Record) -> Vec<Statement> {
         let fresh = |at: Moment| self.now.since(at) <= self.timing.join_valid;
         let asks = self.peers.iter().filter_map(|(id, peer)| {
-            let (join, at) = peer.join.as_ref().filter(|_| peer.present() && !self.is_convicted(id))?;
+            let (join, at) =
+                peer.join.as_ref().filter(|_| peer.present() && !self.is_convicted(id) && !self.shuns(id))?;
             (fresh(*at) && join.lineage == record.lineage).then_some((id, join))
         });
         let statement = |(id, join): (&NodeId, &crate::message::Join)| {

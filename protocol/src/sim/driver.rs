@@ -264,7 +264,7 @@ impl World {
         self.process(node, |process| {
             process.reducing.take_if(|running| *running == key);
         });
-        self.feed(node, Input::ReduceFailed { key, suspect, reason: "a stream ended".to_owned() });
+        self.feed(node, Input::ReduceFailed { key, suspect, refused: false, reason: "a stream ended".to_owned() });
     }
 
     fn abandon(&mut self, node: usize, key: AttemptKey) {

@@ -3,7 +3,7 @@
 
 use super::world::{Event, World, kind};
 use super::{MS, trainer};
-use crate::message::{Certificate, Head, Message, Ready};
+use crate::message::{Awaited, Awaits, Certificate, Head, Message, Ready};
 use crate::record::Role;
 use crate::{Digest, update, wire};
 use std::rc::Rc;
@@ -33,6 +33,7 @@ impl World {
         match kind(&bytes) {
             "ready" => self.twist_ready(from, to, bytes),
             "head" if self.random.chance(5) => self.false_head(from).map_or(vec![bytes], |lie| vec![lie]),
+            "head" if self.random.chance(5) => self.accusation(from, to, &bytes).map_or(vec![bytes], |lie| vec![lie]),
             "leave" | "join" if self.random.chance(20) => Vec::new(),
             _ => {
                 if let Some(liar) = &mut self.nodes[from].liar {
@@ -74,6 +75,17 @@ impl World {
         let phase = crate::message::Phase::Training;
         let head = Head { lineage, seq, record, tokens: head.record.tokens << 1, phase, progress: 0, awaits: None };
         self.sealed(from, &Message::Head(head))
+    }
+
+    /// Where it really stands, and that it has refused what somebody else sent.
+    fn accusation(&mut self, from: usize, to: usize, bytes: &[u8]) -> Option<Rc<Vec<u8>>> {
+        let Message::Head(head) = self.open(bytes)?.message else { return None };
+        let members = self.nodes[to].disk.head()?.record.members().collect::<Vec<_>>();
+        let accused = self.random.pick(&members)?;
+        self.sealed(
+            from,
+            &Message::Head(Head { awaits: Some(Awaits { what: Awaited::Refused, from: accused }), ..head }),
+        )
     }
 
     fn sealed(&self, from: usize, message: &Message) -> Option<Rc<Vec<u8>>> {

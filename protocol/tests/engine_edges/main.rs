@@ -8,6 +8,7 @@ mod fixture;
 mod garbage;
 mod merging;
 mod nonsense;
+mod refusing;
 mod restart;
 mod stalling;
 mod strangers;

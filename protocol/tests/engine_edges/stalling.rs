@@ -22,7 +22,7 @@ fn beat(bench: &mut Bench, progress: [u64; 3]) -> Vec<Output> {
 }
 
 /// Who is blamed for the attempts that failed.
-fn blamed(outputs: &[Output]) -> Vec<Option<NodeId>> {
+pub fn blamed(outputs: &[Output]) -> Vec<Option<NodeId>> {
     let blamed = |output: &Output| match output {
         Output::Notice(Notice::AttemptFailed { suspect, .. }) => Some(*suspect),
         _ => None,
@@ -31,7 +31,7 @@ fn blamed(outputs: &[Output]) -> Vec<Option<NodeId>> {
 }
 
 /// The vote on the next set is answered by the honest; the members of the attempt that follows.
-fn agree(bench: &mut Bench, outputs: Vec<Output>) -> Vec<NodeId> {
+pub fn agree(bench: &mut Bench, outputs: Vec<Output>) -> Vec<NodeId> {
     let out = |member: &MemberView| matches!(member.state, MemberState::Out(_));
     let members = bench.engine.view().members;
     let honest: Vec<u8> = members.iter().filter(|m| !out(m) && m.id != id(1)).map(|m| m.id.0[0]).collect();

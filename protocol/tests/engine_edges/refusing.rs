@@ -1,0 +1,75 @@
+//! What a member has sent in a reduction was refused: it is left out at once, by all, and accusing does not pay.
+
+use crate::bench::{Bench, id, sent};
+use crate::stalling::{agree, blamed};
+use starling_protocol::NodeId;
+use starling_protocol::engine::io::{AttemptKey, Input, Output};
+use starling_protocol::message::{Awaited, Awaits, Head, Message, Phase};
+
+fn refuse(bench: &mut Bench, key: AttemptKey, suspect: u8, refused: bool) -> Vec<Output> {
+    let reason = "a frame was refused".to_owned();
+    bench.feed(Input::ReduceFailed { key, suspect: Some(id(suspect)), refused, reason })
+}
+
+/// `from` says that it has refused what `of` sent.
+fn accuse(bench: &mut Bench, from: u8, of: u8) -> Vec<Output> {
+    let awaits = Some(Awaits { what: Awaited::Refused, from: id(of) });
+    let head = Head { awaits, ..bench.standing(Phase::Ready, 0) };
+    bench.say(from, &Message::Head(head))
+}
+
+fn members(numbers: [u8; 3]) -> [NodeId; 3] {
+    numbers.map(id)
+}
+
+#[test]
+fn who_sent_what_was_refused_is_out_at_once_and_the_others_are_told() {
+    let mut bench = Bench::flock(4);
+    let key = bench.all_ready();
+    let outputs = refuse(&mut bench, key, 3, true);
+    assert_eq!(blamed(&outputs), [Some(id(3))]);
+    let accusation = Some(Awaits { what: Awaited::Refused, from: id(3) });
+    let told = sent(&bench.spec, &outputs).into_iter().filter_map(|(to, message)| match message {
+        Message::Head(head) if head.awaits == accusation => Some(to),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), members([2, 3, 4]));
+    assert_eq!(agree(&mut bench, outputs), members([1, 2, 4]));
+    // A stream that broke is nobody's fault for sure.
+    let mut bench = Bench::flock(4);
+    let key = bench.all_ready();
+    let outputs = refuse(&mut bench, key, 3, false);
+    assert_eq!(agree(&mut bench, outputs), [1, 2, 3, 4].map(id));
+}
+
+#[test]
+fn who_is_accused_is_left_out_and_who_accuses_another_next_time_is_left_out_itself() {
+    let mut bench = Bench::flock(4);
+    bench.all_ready();
+    let mut outputs = accuse(&mut bench, 2, 3);
+    assert_eq!(blamed(&outputs), [Some(id(3))]);
+    // Once in a round, whatever it says.
+    outputs.extend(accuse(&mut bench, 2, 4));
+    assert_eq!(agree(&mut bench, outputs), members([1, 2, 4]));
+    // That is decided. In the next round it accuses somebody else.
+    let key = bench.running();
+    bench.decide(key);
+    bench.all_ready();
+    let outputs = accuse(&mut bench, 2, 4);
+    assert_eq!(agree(&mut bench, outputs), members([1, 3, 4]));
+}
+
+#[test]
+fn nobody_believes_it_of_itself_or_of_strangers() {
+    let mut bench = Bench::flock(4);
+    bench.all_ready();
+    let outputs = accuse(&mut bench, 2, 1);
+    assert_eq!(agree(&mut bench, outputs), members([1, 3, 4]), "the accuser is the liar");
+    let mut bench = Bench::flock(4);
+    bench.all_ready();
+    for (from, of) in [(2, 2), (2, 77)] {
+        assert_eq!(blamed(&accuse(&mut bench, from, of)), []);
+    }
+    bench.meet(9);
+    assert_eq!(blamed(&accuse(&mut bench, 9, 2)), []);
+}
