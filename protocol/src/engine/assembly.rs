@@ -201,7 +201,7 @@ impl Engine {
         let ready: Vec<&SignedReady> =
             round.members.iter().filter(live).filter_map(|id| self.ready_of(id, round)).collect();
         let rivals = self.rivals(round, ready.iter().map(|c| &c.member));
-        ready.into_iter().filter(|c| !rivals.contains(&c.member)).cloned().collect()
+        self.within_reach(round, ready.into_iter().filter(|c| !rivals.contains(&c.member)).cloned().collect())
     }
 
     /// A set as a value of the vote on it.

@@ -175,12 +175,16 @@ impl Engine {
                 self.convict(first, bytes)
             };
         }
+        let named = said.value.clone();
         if !instance.ballot(me).hear(from, said) {
             return self.stale(from);
         }
         match vote {
             Some(vote) => drop(instance.votes.insert(from, (vote, bytes.to_vec()))),
-            None => drop(instance.estimates.insert(from, bytes.to_vec())),
+            None => {
+                instance.estimates.insert(from, bytes.to_vec());
+                self.note_left_out(from, ballot, &named);
+            }
         }
     }
 

@@ -50,6 +50,7 @@ mod outbox;
 mod partition;
 mod peer;
 mod refusal;
+mod reach;
 mod register;
 mod round;
 mod speech;

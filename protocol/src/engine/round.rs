@@ -82,6 +82,8 @@ pub(super) struct Round {
     /// Failed attempts of this round, and whom this node suspected how often.
     pub failures: u32,
     pub suspected: BTreeMap<NodeId, u32>,
+    /// Members that voters left out of the sets that they entered votes with.
+    pub left_out: BTreeMap<NodeId, Vec<NodeId>>,
 }
 
 /// A decided record on its way to the disk.
@@ -177,6 +179,7 @@ impl Round {
             accusers: BTreeSet::new(),
             failures: 0,
             suspected: BTreeMap::new(),
+            left_out: BTreeMap::new(),
         }
     }
 

@@ -163,7 +163,7 @@ impl World {
     }
 
     /// Nothing comes through from `a` to `b`: the connection ends after a while, whatever happens to the link.
-    fn block(&mut self, a: usize, b: usize, until: u64) {
+    pub(super) fn block(&mut self, a: usize, b: usize, until: u64) {
         if let Some(conn) = self.network.block(a, b, until) {
             let after = self.random.between(SECOND, 15 * SECOND);
             self.schedule(after, a, 0, Event::Sever { other: b, conn });

@@ -103,6 +103,26 @@ fn survivors_of_a_kill_commit_again_soon() {
     assert!(at(100) < 12.0, "{gaps:?}");
 }
 
+/// Of a link that is down only its ends know: everybody else would name both of them for ever.
+#[test]
+fn two_that_do_not_reach_each_other_hold_up_nobody() {
+    for (seed, nodes) in (0..8).flat_map(|seed| [(seed, 4), (seed, 5), (seed, 8)]) {
+        let mut world = flock(seed, Options::calm(nodes));
+        let until = world.now + 120 * SECOND;
+        world.block(0, 1, until);
+        world.block(1, 0, until);
+        let round = |world: &World| world.nodes[2].head().map_or(0, |head| head.record.round);
+        let first = round(&world);
+        // It takes 8 s to see that the other says nothing, and a round of training up to 5 s.
+        assert!(run(&mut world, 60 * SECOND, |world| round(world) >= first + 5), "seed {seed}, {nodes} nodes");
+        let left = until - world.now.min(until);
+        run(&mut world, left, |_| false);
+        fly_on(&mut world, 3, 60 * SECOND);
+        let whole = |world: &World| contributors(world, 2).len() == nodes;
+        assert!(run(&mut world, 60 * SECOND, whole), "seed {seed}, {nodes} nodes: all are back");
+    }
+}
+
 #[test]
 fn all_killed_and_restarted_go_on_from_the_last_round() {
     for seed in 0..10 {
