@@ -21,6 +21,8 @@ use std::collections::BTreeSet;
 
 /// Pauses after failures double so many times.
 const DOUBLINGS_MAX: u32 = 5;
+/// Records that a node may lack and ask to be let in all the same; others know a Join by the last 8 of theirs.
+const JOIN_BEHIND_MAX: u64 = 6;
 
 /// A record that this node holds or held the state of, and what follows from it.
 #[derive(Clone, Debug)]
@@ -78,6 +80,8 @@ pub(super) struct CatchUp {
     /// This node's own state is in doubt.
     distrusted: bool,
     considered_at: Moment,
+    /// The catch-up under way is over a few records only.
+    near: bool,
     /// Since when others are one record ahead, which this node may yet decide by itself.
     ahead_since: Option<Moment>,
 }
@@ -85,6 +89,13 @@ pub(super) struct CatchUp {
 impl CatchUp {
     pub fn is_idle(&self) -> bool {
         self.active.is_none()
+    }
+
+    /// Whether this node stands where the others are, or was a moment ago. Where a round is shorter than it takes to fetch
+    /// one, a node that asked to be let in only when it has caught up would never be there; once it is listed, the others
+    /// wait for it.
+    pub fn is_near(&self) -> bool {
+        self.is_idle() || self.near
     }
 
     pub fn distrusts(&self) -> bool {
@@ -295,6 +306,8 @@ impl Engine {
         let mine = self.place();
         let other = mine.is_some_and(|mine| mine.lineage != target.lineage);
         let afresh = mine.is_none() || other || self.catch_up.diverged || self.catch_up.distrusted;
+        self.catch_up.near =
+            !afresh && mine.is_some_and(|mine| target.seq.saturating_sub(mine.seq) <= JOIN_BEHIND_MAX);
         self.stop_training();
         self.leave_attempt("the flock is elsewhere", None);
         if let (Some(mine), true) = (mine, other) {

@@ -365,7 +365,7 @@ impl Engine {
     /// Whether this node has to ask the others to be let into the next round: it is no member, or one that they do
     /// not expect, or know under another incarnation.
     pub(super) fn wants_in(&self) -> bool {
-        let settled = self.catch_up.is_idle() && !self.catch_up.distrusts() && !self.frozen && self.leaving.is_none();
+        let settled = self.catch_up.is_near() && !self.catch_up.distrusts() && !self.frozen && self.leaving.is_none();
         let Some(head) = self.head.as_ref().filter(|_| settled) else { return false };
         let known = |m: &crate::record::Member| m.incarnation == self.voice.incarnation && m.expected;
         !head.record.member(&self.me).is_some_and(known) || self.round.as_ref().is_some_and(|round| round.resumed)
