@@ -23,7 +23,10 @@ JSON ?=
 SCENARIOS ?= configs/lab/quick
 LAB_OUT ?= out/lab
 
-.PHONY: help demo lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-engine bench-lab sim kills fuzz build system
+# A member that lies, for tests: beside the others, and never one of them.
+EVIL := $(CARGO) build $(BUILD) --features starling-node/evil --bin starling-evil
+
+.PHONY: help evil demo lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-engine bench-lab sim kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -34,6 +37,7 @@ help:
 	@echo "make bench   all benches, beside other systems where PYTHON has them; JSON=FILE for rows"
 	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-engine, bench-lab"
 	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, planted bugs and all; JSON=FILE for the table"
+	@echo "make evil    build starling-evil, a member that lies, for the tests"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
 	@echo "make fuzz    fuzz every decoder and the engine for SECONDS=$(SECONDS) each with libFuzzer"
 
@@ -53,9 +57,14 @@ demo: build
 lab: build
 	@$(BIN)/starling-lab run $(SCENARIOS) --quiet --out $(LAB_OUT) --or-plain
 
+# Members that lie, for tests/tests/evil.rs.
+evil: system
+	$(EVIL)
+
 # End-to-end tests start the binaries.
 test: system-test
 	$(CARGO) build $(BUILD) --bins
+	$(EVIL)
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) nextest run $(BUILD) --no-fail-fast; \
 	else \
@@ -68,6 +77,7 @@ test: system-test
 verify: system-test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(BUILD) --all-targets -- -D warnings
+	$(CARGO) clippy $(BUILD) --features starling-node/evil --bin starling-evil -- -D warnings
 	$(MAKE) test
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc $(BUILD) --no-deps
 

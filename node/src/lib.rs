@@ -8,6 +8,8 @@ pub mod cli;
 pub mod coding;
 pub mod command;
 pub mod config;
+#[cfg(feature = "evil")]
+pub mod evil;
 pub mod exit;
 pub mod net;
 pub mod pairs;

@@ -29,6 +29,10 @@ pub struct NodeOptions {
     pub found: bool,
     /// `--join TICKET` instead of run file and bootstrap list, and a text cache of its own.
     pub ticket: Option<String>,
+    /// Another bootstrap peer than the flock's.
+    pub bootstrap: Option<String>,
+    /// Another program than `starling`.
+    pub program: Option<PathBuf>,
     /// Another run file than the flock's.
     pub run_file: Option<PathBuf>,
 }
@@ -84,7 +88,7 @@ impl Flock {
                     "--run".into(),
                     text(options.run_file.as_ref().unwrap_or(&self.run_file)),
                     "--bootstrap".into(),
-                    self.address.clone(),
+                    options.bootstrap.clone().unwrap_or_else(|| self.address.clone()),
                 ]);
                 arguments.extend(["--cache".into(), text(&self.shared_cache())]);
                 if options.found {
@@ -93,7 +97,8 @@ impl Flock {
             }
         }
         arguments.extend(options.arguments.iter().cloned());
-        Process::start(name, &self.bin_dir.join("starling"), &arguments, &self.folder.join("logs"))
+        let program = options.program.clone().unwrap_or_else(|| self.bin_dir.join("starling"));
+        Process::start(name, &program, &arguments, &self.folder.join("logs"))
     }
 
     /// Small nodes `node-0` and on, the first of which has founded.

@@ -33,7 +33,12 @@ impl NetLinks {
 impl BulkLinks for NetLinks {
     fn open(&self, to: NodeId) -> BoxFuture<'static, io::Result<BulkStream>> {
         let net = self.net.clone();
-        Box::pin(async move { net.open_bulk(to).await.map_err(io::Error::other) })
+        Box::pin(async move {
+            let stream = net.open_bulk(to).await.map_err(io::Error::other)?;
+            #[cfg(feature = "evil")]
+            let stream = crate::evil::link(stream);
+            Ok(stream)
+        })
     }
 
     fn accept(&self, key: AttemptKey, from: NodeId) -> BoxFuture<'static, Result<BulkStream, RouterError>> {

@@ -35,6 +35,8 @@ pub use error::{PeerFault, ReduceError};
 pub use feedback::Feedback;
 pub use fragments::{FragmentFeedback, Restored};
 pub use links::{BulkLinks, NetLinks};
+#[cfg(feature = "evil")]
+pub(crate) use opening::{OPENING_BYTES, opening_of};
 pub use owners::OwnersReducer;
 pub use parts::Parts;
 pub use passed::Passed;

@@ -8,7 +8,7 @@
 use starling_protocol::Digest;
 use starling_protocol::engine::io::AttemptKey;
 
-pub(super) const OPENING_BYTES: usize = 116;
+pub(crate) const OPENING_BYTES: usize = 116;
 const MAGIC: u32 = 0x4b4c_4253;
 const VERSION: u16 = 1;
 
@@ -48,6 +48,12 @@ pub(super) fn decode(bytes: &[u8; OPENING_BYTES]) -> Result<(Digest, AttemptKey)
         set: Digest(field(bytes, 80)),
     };
     Ok((Digest(field(bytes, 8)), key))
+}
+
+/// What an opening says, if it is one.
+#[cfg(feature = "evil")]
+pub(crate) fn opening_of(bytes: &[u8; OPENING_BYTES]) -> Option<(Digest, AttemptKey)> {
+    decode(bytes).ok()
 }
 
 /// The `N` bytes at `at`; all callers stay within the fixed layout.

@@ -40,6 +40,8 @@ impl Driver {
             Output::Send { to, bytes, after: None } => self.net.send_control(to, bytes),
             Output::Send { to, bytes, after: Some(token) } => self.hold(token, to, bytes),
             Output::Train { round, base, lease, inner_steps, tokens } => {
+                #[cfg(feature = "evil")]
+                crate::evil::at_round(round);
                 self.make_way();
                 self.wanted_round = Some(WantedRound { round, base, lease, inner_steps, tokens, cut: false });
                 self.start_wanted_round().await?;
@@ -172,6 +174,8 @@ impl Driver {
             return self.start_wanted_round().await;
         }
         self.wanted_round = None;
+        #[cfg(feature = "evil")]
+        let trained = crate::evil::contribution(trained);
         self.gauges.trained(&trained);
         self.show(Event::Trained {
             round: trained.round,

@@ -191,6 +191,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
 
     let tensors = model.schema().tensors;
     let beginning = Beginning { found, force_fork: args.force_lineage, ticket: origin.admission() };
+    #[cfg(feature = "evil")]
+    crate::evil::speak(identity.signer(), spec.digest());
     let engine = engine(&identity, &spec, &store, &canonical, beginning)?;
     let naming = Naming {
         node: identity.node_id(),

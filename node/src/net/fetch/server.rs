@@ -151,7 +151,13 @@ impl FetchServer {
             return (Err(FetchRefusal::Busy), None);
         };
         let source = Arc::clone(&self.source);
-        let answer = match tokio::task::spawn_blocking(move || source.serve(&request)).await {
+        let serve = move || {
+            let answer = source.serve(&request);
+            #[cfg(feature = "evil")]
+            let answer = crate::evil::served(&request, answer);
+            answer
+        };
+        let answer = match tokio::task::spawn_blocking(serve).await {
             Ok(answer) => answer,
             Err(error) => {
                 tracing::error!(%error, ?request, "looking up what a peer asked for failed");

@@ -1,0 +1,168 @@
+//! A member that lies, for tests on real processes: `starling-evil` is the program with a few hooks, each where what the
+//! node says is about to leave it. Nothing of this is in the shipped program, which a test looks for by [`MARK`].
+
+mod link;
+
+pub use link::link;
+
+use crate::net::fetch::{FetchRefusal, FetchRequest};
+use crate::train::Trained;
+use starling_protocol::identity::{Ed25519Signer, Ed25519Verifier};
+use starling_protocol::message::{Message, Ready};
+use starling_protocol::{Digest, update, wire};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Is in every program that has these hooks, and is printed when it starts.
+pub const MARK: &str = "starling evil build: this node lies to its peers";
+/// How much longer than it is a contribution is made.
+const FACTOR: f32 = 1e6;
+
+/// One way to lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Mode {
+    /// What it sends as its contribution decodes to something that is no number.
+    Nan,
+    /// A million times as long, and says so.
+    Huge,
+    /// A million times as long, and states the norm that it had.
+    HugeHidden,
+    /// The other way.
+    SignFlip,
+    /// Bulk streams are opened for another record.
+    WrongRound,
+    /// Random bytes where a frame is due.
+    Garbage,
+    /// A frame that says to be longer than any may be.
+    Oversize,
+    /// A byte a second.
+    Stall,
+    /// Streams end in the middle of a frame.
+    Close,
+    /// Two READYs for one round.
+    EquivocateReady,
+    /// As an owner, or in a ring, sums are a million times what they are.
+    EvilSum,
+    /// Whoever fetches state or updates gets a flipped bit.
+    BadChunk,
+}
+
+const MODES: &[(&str, Mode)] = &[
+    ("nan", Mode::Nan),
+    ("huge", Mode::Huge),
+    ("huge-hidden", Mode::HugeHidden),
+    ("sign-flip", Mode::SignFlip),
+    ("wrong-round", Mode::WrongRound),
+    ("garbage", Mode::Garbage),
+    ("oversize", Mode::Oversize),
+    ("stall", Mode::Stall),
+    ("close", Mode::Close),
+    ("equivocate-ready", Mode::EquivocateReady),
+    ("evil-sum", Mode::EvilSum),
+    ("bad-chunk", Mode::BadChunk),
+];
+
+struct Evil {
+    modes: BTreeSet<Mode>,
+    from_round: u64,
+    /// The round that is trained.
+    round: AtomicU64,
+    speaker: OnceLock<(Ed25519Signer, Digest)>,
+}
+
+static EVIL: OnceLock<Evil> = OnceLock::new();
+
+/// Takes `--evil MODE[,MODE]` and `--evil-from-round N` out of a command line and arms the hooks; the other arguments.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
+    let (mut others, mut modes, mut from_round) = (Vec::new(), BTreeSet::new(), 0);
+    let mut arguments = arguments;
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            let value = arguments.next().and_then(|value| value.into_string().ok());
+            value.ok_or_else(|| format!("{} wants a value", argument.display()))
+        };
+        match argument.to_str() {
+            Some("--evil") => {
+                for name in value()?.split(',') {
+                    let known = MODES.iter().find(|(known, _)| *known == name);
+                    let names = || MODES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+                    modes.insert(known.ok_or_else(|| format!("--evil {name}: there are {}", names()))?.1);
+                }
+            }
+            Some("--evil-from-round") => {
+                from_round = value()?.parse().map_err(|e| format!("--evil-from-round: {e}"))?
+            }
+            _ => others.push(argument),
+        }
+    }
+    eprintln!("{MARK} ({modes:?})");
+    let evil = Evil { modes, from_round, round: AtomicU64::new(0), speaker: OnceLock::new() };
+    EVIL.set(evil).map_err(|_| "armed twice".to_owned())?;
+    Ok(others)
+}
+
+/// The lies to tell now.
+fn armed(mode: Mode) -> bool {
+    let armed = |evil: &Evil| evil.modes.contains(&mode) && evil.round.load(Ordering::Relaxed) >= evil.from_round;
+    EVIL.get().is_some_and(armed)
+}
+
+/// The node speaks with this key, in this run.
+pub fn speak(signer: Ed25519Signer, run: Digest) {
+    if let Some(evil) = EVIL.get() {
+        drop(evil.speaker.set((signer, run)));
+    }
+}
+
+/// A round is to be trained.
+pub fn at_round(round: u64) {
+    if let Some(evil) = EVIL.get() {
+        evil.round.store(round, Ordering::Relaxed);
+    }
+}
+
+/// What is offered in place of what was trained.
+pub fn contribution(mut trained: Trained) -> Trained {
+    let factor = match () {
+        () if armed(Mode::Huge) || armed(Mode::HugeHidden) => FACTOR,
+        () if armed(Mode::SignFlip) => -1.0,
+        () => return trained,
+    };
+    let mut delta = trained.delta.to_vec();
+    update::apply_weight(factor, &mut delta);
+    trained.payload = update::contribution_digest(&delta);
+    trained.delta = Arc::new(delta);
+    if armed(Mode::Huge) {
+        trained.norm *= factor;
+    }
+    trained
+}
+
+/// A message to a peer, and what is said besides.
+pub fn control(bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    let second = second_ready(&bytes).filter(|_| armed(Mode::EquivocateReady));
+    [Some(bytes), second].into_iter().flatten().collect()
+}
+
+fn second_ready(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (signer, run) = EVIL.get()?.speaker.get()?;
+    let Message::Ready(ready) = wire::open(&Ed25519Verifier, run, bytes).ok()?.message else { return None };
+    let other = Message::Ready(Ready { loss_q16: ready.loss_q16 ^ 1, ..ready });
+    wire::seal(signer, run, &other).ok()
+}
+
+/// What somebody gets who asks for something.
+pub fn served(request: &FetchRequest, answer: Result<Vec<u8>, FetchRefusal>) -> Result<Vec<u8>, FetchRefusal> {
+    let by_name =
+        matches!(request, FetchRequest::StateChunk(_) | FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_));
+    let mut bytes = answer?;
+    if let Some(byte) = bytes.last_mut().filter(|_| by_name && armed(Mode::BadChunk)) {
+        *byte ^= 1;
+    }
+    Ok(bytes)
+}
