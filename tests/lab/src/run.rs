@@ -36,6 +36,7 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
         anyhow::ensure!(path.is_file(), "{} is not there: build it (`make build`), or say --bin-dir", path.display());
     }
     let mut red = Vec::new();
+    let mut reports = Vec::new();
     let count = scenarios.len();
     for (n, mut scenario) in scenarios.into_iter().enumerate() {
         if let Some(seed) = request.seed {
@@ -55,6 +56,10 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
             println!("again:  {}", again(&scenario, request));
             red.push(scenario.name);
         }
+        reports.push(report);
+    }
+    if count > 1 {
+        report::write_summary(&request.out, &reports)?;
     }
     if count > 1 {
         println!(

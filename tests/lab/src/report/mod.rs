@@ -33,3 +33,16 @@ pub fn write(folder: &Path, report: &Report, history: &History, again: &str) -> 
     }
     put("index.html", page::html(report, &pictures, again).as_bytes())
 }
+
+/// Writes what came of several scenarios: `summary.json` (their reports) and `index.html` (a table that leads to each).
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_summary(folder: &Path, reports: &[Report]) -> anyhow::Result<()> {
+    let json = serde_json::to_vec_pretty(reports).context("reports are JSON")?;
+    for (name, bytes) in [("summary.json", json), ("index.html", page::summary(reports).into_bytes())] {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}

@@ -67,6 +67,36 @@ pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
     page
 }
 
+/// The page of several scenarios.
+pub fn summary(reports: &[Report]) -> String {
+    let green = reports.iter().filter(|r| r.ok).count();
+    let mut page = String::new();
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Starling lab</title><style>{STYLE}</style></head>\
+         <body><main>\n<h1>Starling lab <span class=\"verdict {}\">{green} of {} green</span></h1>\n\
+         <table><tr><th>scenario</th><th></th><th>what it shows</th><th>covers</th><th class=\"n\">rounds</th>\
+         <th class=\"n\">longest gap</th><th>broken rules</th></tr>\n",
+        if green == reports.len() { "green" } else { "red" },
+        reports.len(),
+    );
+    for report in reports {
+        let (class, name) = (if report.ok { "green" } else { "red" }, escape(&report.scenario));
+        let broken: Vec<&str> = report.checks.iter().filter(|c| !c.ok).map(|c| c.name.as_str()).collect();
+        let _ = write!(
+            page,
+            "<tr><td><a href=\"{name}/index.html\">{name}</a></td><td><span class=\"verdict {class}\">{class}</span></td><td>{}</td>\
+             <td>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1} s</td><td>{}</td></tr>\n",
+            escape(&report.about),
+            escape(&report.covers.join(", ")),
+            report.rounds,
+            report.max_gap_s,
+            escape(&broken.join(", ")),
+        );
+    }
+    page + "</table>\n</main></body></html>\n"
+}
+
 fn tiles(page: &mut String, report: &Report) {
     let told = [
         (report.rounds.to_string(), "rounds committed"),

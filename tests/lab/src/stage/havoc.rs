@@ -391,17 +391,9 @@ fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
 
 /// Flips a bit of the file that the pattern names; says which.
 fn flip_bit(home: &Path, pattern: &str, draw: u64) -> anyhow::Result<String> {
-    let (folder, last) = pattern.rsplit_once('/').map_or((home.to_path_buf(), pattern), |(f, l)| (home.join(f), l));
-    let (head, tail) = last.split_once('*').unwrap_or((last, ""));
-    let fits =
-        |name: &str| if last.contains('*') { name.starts_with(head) && name.ends_with(tail) } else { name == last };
-    let entries = std::fs::read_dir(&folder).with_context(|| format!("there is no folder {}", folder.display()))?;
-    let mut files: Vec<_> = entries.flatten().map(|e| e.path()).collect();
-    files.retain(|p| {
-        p.is_file()
-            && p.metadata().is_ok_and(|m| m.len() > 0)
-            && p.file_name().and_then(|n| n.to_str()).is_some_and(fits)
-    });
+    let whole = format!("{}/{pattern}", glob::Pattern::escape(&home.to_string_lossy()));
+    let found = glob::glob(&whole).with_context(|| format!("{pattern} is no pattern for files"))?;
+    let mut files: Vec<_> = found.flatten().filter(|p| p.metadata().is_ok_and(|m| m.is_file() && m.len() > 0)).collect();
     files.sort();
     anyhow::ensure!(!files.is_empty(), "no file {pattern} in {}", home.display());
     let path = &files[(draw % files.len() as u64) as usize];
