@@ -306,8 +306,7 @@ impl Engine {
         let mine = self.place();
         let other = mine.is_some_and(|mine| mine.lineage != target.lineage);
         let afresh = mine.is_none() || other || self.catch_up.diverged || self.catch_up.distrusted;
-        self.catch_up.near =
-            !afresh && mine.is_some_and(|mine| target.seq.saturating_sub(mine.seq) <= JOIN_BEHIND_MAX);
+        self.catch_up.near = !afresh && mine.is_some_and(|mine| target.seq.saturating_sub(mine.seq) <= JOIN_BEHIND_MAX);
         self.stop_training();
         self.leave_attempt("the flock is elsewhere", None);
         if let (Some(mine), true) = (mine, other) {

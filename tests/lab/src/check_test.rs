@@ -38,7 +38,7 @@ fn history() -> History {
         entry(9.7, What::Ended, Some("a"), "as asked", Some(0)),
         entry(9.7, What::Ended, Some("b"), "as asked", Some(137)),
     ];
-    History { nodes: vec![node("a"), node("b")], diary }
+    History { nodes: vec![node("a"), node("b")], aside: Vec::new(), diary }
 }
 
 fn audits() -> Vec<(String, bool, String)> {
@@ -125,7 +125,7 @@ fn what_a_scenario_asks_for_is_looked_at() {
         ("absent", |h| h.nodes[0].events.push(json!({"event": "skipped", "seen": 3.0}))),
     ];
     for (rule, plant) in plants {
-        let mut history = History { nodes: Vec::new(), diary: fine.diary.clone() };
+        let mut history = History { nodes: Vec::new(), aside: Vec::new(), diary: fine.diary.clone() };
         for node in &fine.nodes {
             let (name, ids, events) = (node.name.clone(), node.ids.clone(), node.events.clone());
             history.nodes.push(NodeHistory { name, ids, events });

@@ -19,6 +19,8 @@ pub struct NodeHistory {
 #[derive(Debug, Default)]
 pub struct History {
     pub nodes: Vec<NodeHistory>,
+    /// Nodes that run another program than ours, such as one that lies: nothing is expected of what they say.
+    pub aside: Vec<NodeHistory>,
     pub diary: Vec<Entry>,
 }
 
@@ -63,7 +65,13 @@ impl History {
             let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
             nodes.push(NodeHistory::of(name, &text));
         }
-        Ok(Self { nodes, diary })
+        Ok(Self { nodes, aside: Vec::new(), diary })
+    }
+
+    /// Sets nodes aside by name.
+    pub fn set_aside(&mut self, chosen: impl Fn(&str) -> bool) {
+        let (aside, nodes) = std::mem::take(&mut self.nodes).into_iter().partition(|node| chosen(&node.name));
+        (self.nodes, self.aside) = (nodes, aside);
     }
 
     /// All commits that were told of, by time.

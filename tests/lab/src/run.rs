@@ -31,9 +31,11 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
             scenarios.push(Scenario::load(&file)?);
         }
     }
-    for program in ["starling", "starling-bootstrap"] {
+    let others = scenarios.iter().flat_map(|s| s.topology.seats.iter().filter_map(|s| s.program.as_deref()));
+    for program in ["starling", "starling-bootstrap"].into_iter().chain(others) {
         let path = request.bin_dir.join(program);
-        anyhow::ensure!(path.is_file(), "{} is not there: build it (`make build`), or say --bin-dir", path.display());
+        let how = if program == "starling-evil" { "make evil" } else { "make build" };
+        anyhow::ensure!(path.is_file(), "{} is not there: build it (`{how}`), or say --bin-dir", path.display());
     }
     let mut red = Vec::new();
     let mut reports = Vec::new();
@@ -83,7 +85,8 @@ fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
         quiet: request.quiet,
     };
     let played = stage::play(scenario, &options)?;
-    let history = History::read(&folder)?;
+    let mut history = History::read(&folder)?;
+    history.set_aside(|name| scenario.runs_another_program(name));
     let report = Report::new(scenario, &history, &played.audits, &folder, request.plain);
     report::write(&folder, &report, &history, &again(scenario, request))?;
     let kept = folder.join("scenario.toml");
@@ -104,8 +107,9 @@ fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
 /// # Errors
 /// The folder is none of a played scenario, or cannot be written.
 pub fn report(folder: &Path) -> anyhow::Result<Report> {
-    let history = History::read(folder)?;
+    let mut history = History::read(folder)?;
     let mut scenario = Scenario::load(&folder.join("scenario.toml"))?;
+    history.set_aside(|name| scenario.runs_another_program(name));
     let read =
         |name: &str| std::fs::read(folder.join(name)).with_context(|| format!("{} lacks {name}", folder.display()));
     let before: Report = serde_json::from_slice(&read("report.json")?).context("report.json is damaged")?;

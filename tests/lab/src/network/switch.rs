@@ -224,7 +224,7 @@ impl Switch {
             return self.spare.push(packet);
         };
         if layout.destination.is_multicast() {
-            return self.to_site(from, packet, now);
+            return self.spread(from, packet, now);
         }
         let passed = match &mut seat.nat {
             Some(nat) => nat.outbound(bytes, &layout, now),
@@ -244,7 +244,7 @@ impl Switch {
     }
 
     /// Multicast stays within the site, and does not get through a box.
-    fn to_site(&mut self, from: usize, packet: Packet, now: u64) {
+    fn spread(&mut self, from: usize, packet: Packet, now: u64) {
         let site = self.seats[from].port.site;
         if self.seats[from].nat.is_none() {
             for to in 0..self.seats.len() {

@@ -28,11 +28,11 @@ pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
     let mut page = String::new();
     let title = escape(&report.scenario);
     // Writing to a String cannot fail.
-    let _ = write!(
+    let _ = writeln!(
         page,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
          <title>{title} - Starling lab</title><style>{STYLE}</style></head><body><main>\n\
-         <h1>{title} <span class=\"verdict {}\">{}</span></h1><p>{}</p>\n",
+         <h1>{title} <span class=\"verdict {}\">{}</span></h1><p>{}</p>",
         if report.ok { "green" } else { "red" },
         if report.ok { "green" } else { "red" },
         escape(&report.about),
@@ -41,9 +41,9 @@ pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
         page += "<p class=\"note\">A canary: it is green only if a check finds what was planted.</p>\n";
     }
     if report.plain {
-        let _ = write!(
+        let _ = writeln!(
             page,
-            "<p class=\"note\">Played on loopback, without an emulated network. Left out: {}.</p>\n",
+            "<p class=\"note\">Played on loopback, without an emulated network. Left out: {}.</p>",
             escape(&report.left_out.join("; "))
         );
     }
@@ -63,7 +63,7 @@ pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
     }
     figures(&mut page, report);
     nodes(&mut page, report);
-    let _ = write!(page, "<h2>Again</h2><p><code>{}</code></p>\n</main></body></html>\n", escape(again));
+    let _ = writeln!(page, "<h2>Again</h2><p><code>{}</code></p>\n</main></body></html>", escape(again));
     page
 }
 
@@ -71,22 +71,22 @@ pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
 pub fn summary(reports: &[Report]) -> String {
     let green = reports.iter().filter(|r| r.ok).count();
     let mut page = String::new();
-    let _ = write!(
+    let _ = writeln!(
         page,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Starling lab</title><style>{STYLE}</style></head>\
          <body><main>\n<h1>Starling lab <span class=\"verdict {}\">{green} of {} green</span></h1>\n\
          <table><tr><th>scenario</th><th></th><th>what it shows</th><th>covers</th><th class=\"n\">rounds</th>\
-         <th class=\"n\">longest gap</th><th>broken rules</th></tr>\n",
+         <th class=\"n\">longest gap</th><th>broken rules</th></tr>",
         if green == reports.len() { "green" } else { "red" },
         reports.len(),
     );
     for report in reports {
         let (class, name) = (if report.ok { "green" } else { "red" }, escape(&report.scenario));
         let broken: Vec<&str> = report.checks.iter().filter(|c| !c.ok).map(|c| c.name.as_str()).collect();
-        let _ = write!(
+        let _ = writeln!(
             page,
             "<tr><td><a href=\"{name}/index.html\">{name}</a></td><td><span class=\"verdict {class}\">{class}</span></td><td>{}</td>\
-             <td>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1} s</td><td>{}</td></tr>\n",
+             <td>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1} s</td><td>{}</td></tr>",
             escape(&report.about),
             escape(&report.covers.join(", ")),
             report.rounds,
@@ -117,9 +117,9 @@ fn checks(page: &mut String, report: &Report) {
     *page += "<h2>Checks</h2><table><tr><th>rule</th><th></th><th>what was found</th></tr>\n";
     for check in &report.checks {
         let (class, word) = if check.ok { ("green", "holds") } else { ("red", "broken") };
-        let _ = write!(
+        let _ = writeln!(
             page,
-            "<tr><td>{}</td><td><span class=\"verdict {class}\">{word}</span></td><td>{}</td></tr>\n",
+            "<tr><td>{}</td><td><span class=\"verdict {class}\">{word}</span></td><td>{}</td></tr>",
             escape(&check.name),
             escape(&check.detail)
         );
@@ -135,9 +135,9 @@ fn recoveries(page: &mut String, report: &Report) {
               <th class=\"n\">all together after its end</th></tr>\n";
     let seconds = |s: Option<f64>| s.map_or("never".to_owned(), |s| format!("{s:.1} s"));
     for fault in &report.recoveries {
-        let _ = write!(
+        let _ = writeln!(
             page,
-            "<tr><td class=\"n\">{:.1} s</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+            "<tr><td class=\"n\">{:.1} s</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
             fault.at_s,
             escape(&fault.fault),
             seconds(fault.seconds),
@@ -150,7 +150,7 @@ fn recoveries(page: &mut String, report: &Report) {
 fn figures(page: &mut String, report: &Report) {
     *page += "<h2>Figures</h2><table>\n";
     for (name, value) in report.figures.rows() {
-        let _ = write!(page, "<tr><td>{name}</td><td class=\"n\">{value}</td></tr>\n");
+        let _ = writeln!(page, "<tr><td>{name}</td><td class=\"n\">{value}</td></tr>");
     }
     *page += "</table>\n<p class=\"note\">All nodes share this machine's processor, so that one node trains slower than it would alone.</p>\n";
 }
@@ -159,9 +159,9 @@ fn nodes(page: &mut String, report: &Report) {
     *page += "<h2>Nodes</h2><table><tr><th>node</th><th class=\"n\">rounds</th><th class=\"n\">tokens trained</th>\
               <th class=\"n\">MB sent</th><th class=\"n\">starts</th><th>at the end</th><th>state</th></tr>\n";
     for node in &report.nodes {
-        let _ = write!(
+        let _ = writeln!(
             page,
-            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1}</td><td class=\"n\">{}</td><td>{}</td><td><code>{}</code></td></tr>\n",
+            "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1}</td><td class=\"n\">{}</td><td>{}</td><td><code>{}</code></td></tr>",
             escape(&node.name),
             node.rounds,
             node.tokens,
@@ -176,9 +176,9 @@ fn nodes(page: &mut String, report: &Report) {
 
 fn figure(page: &mut String, pictures: &[Picture], name: &str) {
     if let Some(picture) = pictures.iter().find(|p| p.name == name) {
-        let _ = write!(
+        let _ = writeln!(
             page,
-            "<figure><figcaption>{}</figcaption>{}</figure>\n",
+            "<figure><figcaption>{}</figcaption>{}</figure>",
             escape(&picture.title),
             scaled(&picture.svg)
         );

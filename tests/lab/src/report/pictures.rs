@@ -8,6 +8,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 type Series = Vec<(f64, f64)>;
+/// Series with their labels.
+type Labelled = Vec<(String, Series)>;
 
 /// All of them, in the order of the page.
 ///
@@ -19,7 +21,7 @@ pub fn all(history: &History) -> anyhow::Result<Vec<Picture>> {
     let (by_time, by_tokens) = losses(history);
     let (sent, received) = link_use(history);
     let end = history.diary.last().map_or(0.0, |e| e.seen) - history.start();
-    let there = history.nodes.iter().filter(|n| !n.events.is_empty());
+    let there = history.nodes.iter().chain(&history.aside).filter(|n| !n.events.is_empty());
     let rows = there.map(|n| (n.name.clone(), stretches(history, n))).collect();
     Ok(vec![
         picture("timeline", "What each node did", &Timeline { rows, marks: marks.clone(), end })?,
@@ -60,7 +62,7 @@ pub fn marks(history: &History) -> Vec<Mark> {
     began.map(mark).collect()
 }
 
-fn losses(history: &History) -> (Vec<(String, Series)>, Vec<(String, Series)>) {
+fn losses(history: &History) -> (Labelled, Labelled) {
     let start = history.start();
     let (mut time, mut tokens) = (Series::new(), Series::new());
     let mut counted = BTreeMap::new();
@@ -86,7 +88,7 @@ fn losses(history: &History) -> (Vec<(String, Series)>, Vec<(String, Series)>) {
     (pair(time, held_time), pair(tokens, held_tokens))
 }
 
-fn contributors(history: &History) -> Vec<(String, Series)> {
+fn contributors(history: &History) -> Labelled {
     let commits = history.first_commits();
     let mut points = Series::new();
     for commit in &commits {
@@ -98,7 +100,7 @@ fn contributors(history: &History) -> Vec<(String, Series)> {
     vec![("contributors".into(), points)]
 }
 
-fn round_times(history: &History) -> Vec<(String, Series)> {
+fn round_times(history: &History) -> Labelled {
     let commits = history.first_commits();
     let of = |key: &str| -> Series {
         let point = |c: &crate::history::Commit<'_>| Some((c.seen - history.start(), c.event[key].as_f64()?));
@@ -114,7 +116,7 @@ fn round_times(history: &History) -> Vec<(String, Series)> {
 }
 
 /// Mbit/s of each machine's device, out and in.
-fn link_use(history: &History) -> (Vec<(String, Series)>, Vec<(String, Series)>) {
+fn link_use(history: &History) -> (Labelled, Labelled) {
     let mut series: [BTreeMap<String, (Series, f64, f64)>; 2] = Default::default();
     for sample in history.diary.iter().filter(|e| e.what == What::Sample) {
         let at = sample.seen - history.start();
@@ -135,7 +137,7 @@ fn link_use(history: &History) -> (Vec<(String, Series)>, Vec<(String, Series)>)
 }
 
 /// Most inner steps that anybody did in a round.
-fn steps(history: &History) -> Vec<(String, Series)> {
+fn steps(history: &History) -> Labelled {
     let mut most: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
     for event in history.nodes.iter().flat_map(|n| n.named("step")) {
         let (Some(round), Some(steps), Some(seen)) =

@@ -138,7 +138,7 @@ fn rows(history: &History) -> Vec<NodeRow> {
             alive: history.lived(&node.name, closing),
         }
     };
-    history.nodes.iter().map(row).collect()
+    history.nodes.iter().chain(&history.aside).map(row).collect()
 }
 
 /// Of all its processes: each counts from its own start.

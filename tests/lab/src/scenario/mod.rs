@@ -156,6 +156,13 @@ impl Scenario {
     }
 }
 
+impl Scenario {
+    /// Whether the node of that name runs another program than `starling`.
+    pub fn runs_another_program(&self, name: &str) -> bool {
+        self.topology.seats.iter().any(|s| s.name == name && s.program.as_deref().is_some_and(|p| p != "starling"))
+    }
+}
+
 /// Where in which file something stands, for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {

@@ -312,7 +312,11 @@ impl Stage<'_> {
             return Ok(());
         }
         let node = pool[self.havoc.random.random_range(0..pool.len())];
-        if start { self.start(node) } else { Ok(self.cast.kill(node, &mut self.diary)) }
+        if start {
+            return self.start(node);
+        }
+        self.cast.kill(node, &mut self.diary);
+        Ok(())
     }
 
     /// Stops one node after the other; each is started again at the next move.
@@ -393,7 +397,8 @@ fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
 fn flip_bit(home: &Path, pattern: &str, draw: u64) -> anyhow::Result<String> {
     let whole = format!("{}/{pattern}", glob::Pattern::escape(&home.to_string_lossy()));
     let found = glob::glob(&whole).with_context(|| format!("{pattern} is no pattern for files"))?;
-    let mut files: Vec<_> = found.flatten().filter(|p| p.metadata().is_ok_and(|m| m.is_file() && m.len() > 0)).collect();
+    let mut files: Vec<_> =
+        found.flatten().filter(|p| p.metadata().is_ok_and(|m| m.is_file() && m.len() > 0)).collect();
     files.sort();
     anyhow::ensure!(!files.is_empty(), "no file {pattern} in {}", home.display());
     let path = &files[(draw % files.len() as u64) as usize];

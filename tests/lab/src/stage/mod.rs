@@ -164,7 +164,8 @@ impl Stage<'_> {
             for event in &fresh {
                 self.heard(machine, event, at_first);
             }
-            let may = Expect::lists(&self.scenario.expect.may_exit, &self.scenario.topology, machine);
+            let may = Expect::lists(&self.scenario.expect.may_exit, &self.scenario.topology, machine)
+                || self.scenario.runs_another_program(&self.scenario.topology.seats[machine].name);
             if self.cast.bury(machine, &mut self.diary) && !may {
                 self.broken = true;
             }
@@ -261,7 +262,9 @@ impl Stage<'_> {
     fn wanted(&mut self) -> Vec<usize> {
         let nodes = 0..self.scenario.topology.nodes;
         let lag = |n: &usize| Expect::lists(&self.scenario.expect.may_lag, &self.scenario.topology, *n);
-        let asked: Vec<usize> = nodes.filter(|n| !lag(n)).collect();
+        let topology = &self.scenario.topology;
+        let other = |n: &usize| self.scenario.runs_another_program(&topology.seats[*n].name);
+        let asked: Vec<usize> = nodes.filter(|n| !lag(n) && !other(n)).collect();
         asked.into_iter().filter(|n| self.cast.runs(*n)).collect()
     }
 
