@@ -225,6 +225,10 @@ fn event(scenario: &Scenario, history: &History, needed: &Needed) -> Check {
     let from = needed.after_fault.map_or(Some(0.0), fault);
     let whom = needed.node.as_deref().unwrap_or("somebody");
     let name = format!("{whom} says {}", needed.event);
+    let left_out = |number: usize| history.diary.iter().any(|e| e.what == What::LeftOut && e.fault == Some(number));
+    if needed.after_fault.is_some_and(left_out) {
+        return verdict(&name, None, "left out with its fault".into());
+    }
     let Some(from) = from else {
         return verdict(&name, Some("the fault that it follows never began".into()), String::new());
     };

@@ -134,3 +134,15 @@ fn what_a_scenario_asks_for_is_looked_at() {
         assert_eq!(broken(&asked, &history), [rule]);
     }
 }
+
+/// Without an emulated network some faults cannot be had: what was to follow them is not asked for, and says so.
+#[test]
+fn what_follows_a_fault_that_is_left_out_is_left_out() {
+    let more = "[[expect.events]]\nevent = \"cut_off\"\nafter_fault = 1\n\
+                [[faults]]\nkind = \"cut\"\nbetween = [\"a\", \"b\"]\nat_s = 1\n";
+    let asked = scenario(more);
+    assert_eq!(broken(&asked, &history()), ["somebody says cut_off"]);
+    let mut without = history();
+    without.diary.push(Entry { fault: Some(1), ..entry(1.0, What::LeftOut, None, "cut", None) });
+    assert_eq!(broken(&asked, &without), Vec::<String>::new());
+}

@@ -26,9 +26,8 @@ pub fn acquire() -> anyhow::Result<()> {
     }
     let flags = rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC;
     rustix::mount::mount_change("/", flags).with_context(|| format!("cannot keep mounts to ourselves: {ADVICE}"))?;
-    if std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_err() {
-        anyhow::bail!("/dev/net/tun cannot be opened: load the module `tun`, or use --plain");
-    }
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+    device.context("/dev/net/tun cannot be opened: load the module `tun`, let this user open it, or use --plain")?;
     let there = std::process::Command::new("ip").arg("-V").output().is_ok_and(|said| said.status.success());
     anyhow::ensure!(there, "there is no `ip`: install iproute2, or use --plain");
     Ok(())
