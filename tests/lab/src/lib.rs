@@ -8,3 +8,4 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod stage;
+pub mod sweep;

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use starling_lab::run::{self, Request};
 use starling_lab::stage::control;
-use starling_lab::{measure, network::rights};
+use starling_lab::{measure, network::rights, sweep};
 use starling_tests::flock::built_binaries;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,6 +40,23 @@ enum Command {
         /// Only what came of it
         #[arg(long, short)]
         quiet: bool,
+    },
+    /// Play one scenario with all combinations of some settings, and set the figures side by side
+    Sweep {
+        #[arg(value_name = "SWEEP.toml")]
+        file: PathBuf,
+        /// Folder for what comes of it
+        #[arg(long, value_name = "DIR", default_value = "out/lab")]
+        out: PathBuf,
+        /// Loopback and no emulated network: bandwidth and delay then mean nothing
+        #[arg(long)]
+        plain: bool,
+        /// Another seed than the scenario's
+        #[arg(long, value_name = "N")]
+        seed: Option<u64>,
+        /// Folder of `starling` and `starling-bootstrap`; left out: where this program is
+        #[arg(long, value_name = "DIR")]
+        bin_dir: Option<PathBuf>,
     },
     /// Let something go wrong in a scenario that runs
     Poke {
@@ -87,6 +104,15 @@ fn obey(cli: &Cli) -> anyhow::Result<ExitCode> {
                 request.plain = true;
             }
             Ok(ExitCode::from(u8::from(!run::run(&request)?)))
+        }
+        Command::Sweep { file, out, plain, seed, bin_dir } => {
+            let bin_dir = bin_dir.clone().map_or_else(built_binaries, Ok)?;
+            if !plain {
+                rights::acquire()?;
+            }
+            let request =
+                Request { paths: Vec::new(), out: out.clone(), bin_dir, plain: *plain, seed: *seed, quiet: true };
+            Ok(ExitCode::from(u8::from(!sweep::run(file, &request)?)))
         }
         Command::Poke { socket, fault } => {
             let (ok, answer) = control::ask(socket, fault)?;

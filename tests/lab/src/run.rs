@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 
 /// What the nodes' audits said, kept for a report that is made again.
 const AUDITS: &str = "audits.json";
+/// The file by which a folder is known as an earlier run's.
+const DIARY: &str = "lab.jsonl";
 
 /// What `run` was asked for.
+#[derive(Clone)]
 pub struct Request {
     pub paths: Vec<PathBuf>,
     pub out: PathBuf,
@@ -31,12 +34,7 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
             scenarios.push(Scenario::load(&file)?);
         }
     }
-    let others = scenarios.iter().flat_map(|s| s.topology.seats.iter().filter_map(|s| s.program.as_deref()));
-    for program in ["starling", "starling-bootstrap"].into_iter().chain(others) {
-        let path = request.bin_dir.join(program);
-        let how = if program == "starling-evil" { "make evil" } else { "make build" };
-        anyhow::ensure!(path.is_file(), "{} is not there: build it (`{how}`), or say --bin-dir", path.display());
-    }
+    programs_there(&request.bin_dir, &scenarios)?;
     let mut red = Vec::new();
     let mut reports = Vec::new();
     let count = scenarios.len();
@@ -73,11 +71,27 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
     Ok(red.is_empty())
 }
 
-fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
-    let folder = stage::folder_of(&request.out, scenario);
-    if folder.exists() {
-        empty(&folder)?;
+/// Whether what is played is built.
+///
+/// # Errors
+/// It is not.
+pub fn programs_there(bin_dir: &Path, scenarios: &[Scenario]) -> anyhow::Result<()> {
+    let others = scenarios.iter().flat_map(|s| s.topology.seats.iter().filter_map(|s| s.program.as_deref()));
+    for program in ["starling", "starling-bootstrap"].into_iter().chain(others) {
+        let path = bin_dir.join(program);
+        let how = if program == "starling-evil" { "make evil" } else { "make build" };
+        anyhow::ensure!(path.is_file(), "{} is not there: build it (`{how}`), or say --bin-dir", path.display());
     }
+    Ok(())
+}
+
+/// Plays one scenario and writes its report.
+///
+/// # Errors
+/// The network, a process or the folder cannot be made, or holds something else.
+pub fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
+    let folder = stage::folder_of(&request.out, scenario);
+    empty(&folder, DIARY)?;
     let options = Options {
         bin_dir: request.bin_dir.clone(),
         folder: folder.clone(),
@@ -122,9 +136,15 @@ pub fn report(folder: &Path) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// A folder of an earlier run is emptied; one that holds something else is not.
-fn empty(folder: &Path) -> anyhow::Result<()> {
-    let ours = folder.join("lab.jsonl").exists();
+/// A folder of an earlier run, known by the file `mark`, is removed; one that holds something else is not.
+///
+/// # Errors
+/// It holds something else, or cannot be removed.
+pub fn empty(folder: &Path, mark: &str) -> anyhow::Result<()> {
+    if !folder.exists() {
+        return Ok(());
+    }
+    let ours = folder.join(mark).exists();
     let bare = std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
     anyhow::ensure!(
         ours || bare,

@@ -1,7 +1,8 @@
 //! What a scenario comes to: `report.json`, a page with pictures, and the pictures as files.
 
 mod figures;
-mod page;
+pub mod heat;
+pub mod page;
 pub mod picture;
 mod pictures;
 mod png;
@@ -13,6 +14,7 @@ pub use summary::{NodeRow, Recovery, Report};
 
 use crate::history::History;
 use anyhow::Context;
+use picture::Picture;
 use std::path::Path;
 
 /// Writes everything into the scenario's folder: `report.json`, `index.html`, `pictures/NAME.png` and `.svg`.
@@ -26,11 +28,7 @@ pub fn write(folder: &Path, report: &Report, history: &History, again: &str) -> 
     };
     put("report.json", serde_json::to_string_pretty(report).context("a report is JSON")?.as_bytes())?;
     let pictures = pictures::all(history)?;
-    std::fs::create_dir_all(folder.join("pictures")).with_context(|| format!("cannot write {}", folder.display()))?;
-    for picture in &pictures {
-        put(&format!("pictures/{}.svg", picture.name), picture.svg.as_bytes())?;
-        put(&format!("pictures/{}.png", picture.name), &picture.png)?;
-    }
+    write_pictures(folder, &pictures)?;
     put("index.html", page::html(report, &pictures, again).as_bytes())
 }
 
@@ -43,6 +41,22 @@ pub fn write_summary(folder: &Path, reports: &[Report]) -> anyhow::Result<()> {
     for (name, bytes) in [("summary.json", json), ("index.html", page::summary(reports).into_bytes())] {
         let path = folder.join(name);
         std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Writes `pictures/NAME.png` and `.svg`.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_pictures(folder: &Path, pictures: &[Picture]) -> anyhow::Result<()> {
+    let folder = folder.join("pictures");
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    for picture in pictures {
+        for (end, bytes) in [("svg", picture.svg.as_bytes()), ("png", &picture.png)] {
+            let path = folder.join(format!("{}.{end}", picture.name));
+            std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        }
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ const STYLE: &str = "
 body { font: 15px/1.5 system-ui, 'DejaVu Sans', sans-serif; color: #1c1c1c; background: #f6f7f8; margin: 0; }
 main { max-width: 1010px; margin: 0 auto; padding: 24px; }
 h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 18px; margin: 32px 0 8px; }
-.verdict { display: inline-block; color: #fff; border-radius: 4px; padding: 1px 10px; font-weight: 600; }
+.verdict { display: inline-block; color: #fff; text-decoration: none; border-radius: 4px; padding: 1px 10px; font-weight: 600; }
 .green { background: #00754f; } .red { background: #b3261e; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 18px 0; }
 .tile { background: #fff; border: 1px solid #e2e4e6; border-radius: 6px; padding: 10px 14px; }
@@ -25,18 +25,7 @@ figcaption { font-weight: 600; padding: 2px 8px 6px; } svg { max-width: 100%; he
 
 /// The page as HTML. `again` is the command that plays the scenario once more.
 pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
-    let mut page = String::new();
-    let title = escape(&report.scenario);
-    // Writing to a String cannot fail.
-    let _ = writeln!(
-        page,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
-         <title>{title} - Starling lab</title><style>{STYLE}</style></head><body><main>\n\
-         <h1>{title} <span class=\"verdict {}\">{}</span></h1><p>{}</p>",
-        if report.ok { "green" } else { "red" },
-        if report.ok { "green" } else { "red" },
-        escape(&report.about),
-    );
+    let mut page = format!("<p>{}</p>\n", escape(&report.about));
     if report.must_fail {
         page += "<p class=\"note\">A canary: it is green only if a check finds what was planted.</p>\n";
     }
@@ -63,23 +52,33 @@ pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
     }
     figures(&mut page, report);
     nodes(&mut page, report);
-    let _ = writeln!(page, "<h2>Again</h2><p><code>{}</code></p>\n</main></body></html>", escape(again));
-    page
+    // Writing to a String cannot fail.
+    let _ = writeln!(page, "<h2>Again</h2><p><code>{}</code></p>", escape(again));
+    frame(&report.scenario, report.ok, &page)
+}
+
+/// A whole page around `body`.
+pub fn frame(title: &str, ok: bool, body: &str) -> String {
+    let word = if ok { "green" } else { "red" };
+    framed(title, ok, word, body)
+}
+
+fn framed(title: &str, ok: bool, verdict: &str, body: &str) -> String {
+    let (title, class) = (escape(title), if ok { "green" } else { "red" });
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
+         <title>{title}</title><style>{STYLE}</style></head><body><main>\n\
+         <h1>{title} <span class=\"verdict {class}\">{verdict}</span></h1>{body}</main></body></html>\n"
+    )
 }
 
 /// The page of several scenarios.
 pub fn summary(reports: &[Report]) -> String {
     let green = reports.iter().filter(|r| r.ok).count();
-    let mut page = String::new();
-    let _ = writeln!(
-        page,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Starling lab</title><style>{STYLE}</style></head>\
-         <body><main>\n<h1>Starling lab <span class=\"verdict {}\">{green} of {} green</span></h1>\n\
-         <table><tr><th>scenario</th><th></th><th>what it shows</th><th>covers</th><th class=\"n\">rounds</th>\
-         <th class=\"n\">longest gap</th><th>broken rules</th></tr>",
-        if green == reports.len() { "green" } else { "red" },
-        reports.len(),
-    );
+    let mut page =
+        "<table><tr><th>scenario</th><th></th><th>what it shows</th><th>covers</th><th class=\"n\">rounds</th>\
+                    <th class=\"n\">longest gap</th><th>broken rules</th></tr>\n"
+            .to_owned();
     for report in reports {
         let (class, name) = (if report.ok { "green" } else { "red" }, escape(&report.scenario));
         let broken: Vec<&str> = report.checks.iter().filter(|c| !c.ok).map(|c| c.name.as_str()).collect();
@@ -94,7 +93,8 @@ pub fn summary(reports: &[Report]) -> String {
             escape(&broken.join(", ")),
         );
     }
-    page + "</table>\n</main></body></html>\n"
+    page += "</table>\n";
+    framed("Starling lab", green == reports.len(), &format!("{green} of {} green", reports.len()), &page)
 }
 
 fn tiles(page: &mut String, report: &Report) {
@@ -185,6 +185,12 @@ fn figure(page: &mut String, pictures: &[Picture], name: &str) {
     }
 }
 
+/// A picture with its title.
+pub fn figure_of(picture: &Picture) -> String {
+    let (title, svg) = (escape(&picture.title), scaled(&picture.svg));
+    format!("<figure><figcaption>{title}</figcaption>{svg}</figure>\n")
+}
+
 /// The picture as part of the page, which may be narrower than it.
 fn scaled(svg: &str) -> String {
     let open = svg.find("<svg").unwrap_or(0);
@@ -192,6 +198,6 @@ fn scaled(svg: &str) -> String {
 }
 
 /// What nodes say of themselves is text, not markup.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,0 +1,103 @@
+//! `starling-lab sweep`: plays one scenario with all combinations of some settings, and sets the figures side by side.
+
+mod grid;
+mod table;
+
+pub use grid::{Axis, CELLS_MAX, Cell, Grid};
+pub use table::Row;
+
+use crate::history::History;
+use crate::report::page;
+use crate::report::{self};
+use crate::run::{self, Request};
+use crate::scenario::Scenario;
+use crate::stage;
+use anyhow::Context;
+use serde_json::json;
+use std::path::Path;
+
+/// The file by which a folder is known as an earlier sweep's.
+const ROWS: &str = "sweep.json";
+
+/// Plays all cells; `true`: the checks held in each.
+///
+/// # Errors
+/// The sweep or a cell's scenario is wrong (before anything is played), a program is missing, or a folder cannot be
+/// written.
+pub fn run(file: &Path, request: &Request) -> anyhow::Result<bool> {
+    let grid = Grid::load(file)?;
+    let folder = request.out.join(&grid.name);
+    run::empty(&folder, ROWS)?;
+    std::fs::create_dir_all(folder.join("scenarios")).with_context(|| format!("cannot make {}", folder.display()))?;
+    let scenarios = grid.cells.iter().map(|cell| write_scenario(&grid, cell, &folder, request));
+    let scenarios = scenarios.collect::<anyhow::Result<Vec<_>>>()?;
+    run::programs_there(&request.bin_dir, &scenarios)?;
+    let cells = Request { out: folder.join("cells"), ..request.clone() };
+    let mut rows = Vec::new();
+    println!("{}: {} cells{}", grid.name, scenarios.len(), of_left_out(&grid));
+    // So that what is there is known as ours, however this ends.
+    write(&folder, &grid, &rows, request)?;
+    for (n, scenario) in scenarios.iter().enumerate() {
+        let report = run::play(scenario, &cells)?;
+        let history = History::read(&stage::folder_of(&cells.out, scenario))?;
+        let row = Row::new(&grid, n, &report, &history);
+        println!(
+            "[{}/{}] {}: {} rounds, {:.0} s{}",
+            n + 1,
+            scenarios.len(),
+            row.name,
+            row.rounds,
+            row.seconds,
+            if row.ok { String::new() } else { format!("; RED: {}", row.broken.join(", ")) }
+        );
+        rows.push(row);
+        write(&folder, &grid, &rows, request)?;
+    }
+    println!("\n{}\nreport: {}", table::text(&grid, &rows), folder.join("index.html").display());
+    Ok(rows.iter().all(|row| row.ok))
+}
+
+fn of_left_out(grid: &Grid) -> String {
+    match grid.left_out.len() {
+        0 => String::new(),
+        n => format!(", {n} combinations left out that cannot be"),
+    }
+}
+
+/// The cell's scenario as a file, by which it can be played again alone.
+fn write_scenario(grid: &Grid, cell: &Cell, folder: &Path, request: &Request) -> anyhow::Result<Scenario> {
+    let path = folder.join("scenarios").join(format!("{}.toml", cell.name));
+    let mut table = cell.scenario.clone();
+    table.insert("about".into(), format!("{}: {}", grid.name, cell.name).into());
+    let text = toml::to_string(&table).context("a scenario is text")?;
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut scenario = Scenario::load(&path)?;
+    scenario.seed = request.seed.unwrap_or(scenario.seed);
+    Ok(scenario)
+}
+
+fn write(folder: &Path, grid: &Grid, rows: &[Row], request: &Request) -> anyhow::Result<()> {
+    let put = |name: &str, text: String| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    };
+    let axes = grid.axes.iter().map(|(axis, values)| json!({"axis": axis.key(), "values": values}));
+    let left_out = grid.left_out.iter().map(|(name, why)| json!({"name": name, "why": why}));
+    let all = json!({
+        "sweep": grid.name, "about": grid.about, "ok": rows.iter().all(|row| row.ok), "plain": request.plain,
+        "axes": axes.collect::<Vec<_>>(), "cells": rows, "left_out": left_out.collect::<Vec<_>>(),
+    });
+    put(ROWS, serde_json::to_string_pretty(&all).context("rows are JSON")?)?;
+    put("sweep.csv", table::csv(grid, rows))?;
+    let pictures = table::pictures(grid, rows)?;
+    report::write_pictures(folder, &pictures)?;
+    let mut body = format!("<p>{}</p>\n", page::escape(&grid.about));
+    if rows.len() < grid.cells.len() {
+        body += &format!("<p class=\"note\">{} of {} cells were played.</p>\n", rows.len(), grid.cells.len());
+    }
+    pictures.iter().for_each(|picture| body += &page::figure_of(picture));
+    body += &table::html(grid, rows);
+    body += "<p class=\"note\">Seconds are medians of rounds from the first commit with everybody on. Rounds, tokens and loss \
+             count from the first node's beginning. All nodes share this machine's processor.</p>\n";
+    put("index.html", page::frame(&grid.name, rows.iter().all(|row| row.ok), &body))
+}
