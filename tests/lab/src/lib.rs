@@ -1,6 +1,7 @@
 //! A WAN in a box: real Starling nodes behind an emulated network, with faults, checks on what they said, and a report.
 
 pub mod check;
+pub mod compare;
 pub mod history;
 pub mod measure;
 pub mod network;

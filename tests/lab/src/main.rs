@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use starling_lab::run::{self, Request};
 use starling_lab::stage::control;
-use starling_lab::{measure, network::rights, sweep};
+use starling_lab::{compare, measure, network::rights, sweep};
 use starling_tests::flock::built_binaries;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -54,6 +54,18 @@ enum Command {
         /// Another seed than the scenario's
         #[arg(long, value_name = "N")]
         seed: Option<u64>,
+        /// Folder of `starling` and `starling-bootstrap`; left out: where this program is
+        #[arg(long, value_name = "DIR")]
+        bin_dir: Option<PathBuf>,
+    },
+    /// The same model, text and links for Starling, PyTorch's DDP and hivemind, where PYTHON (or python3) has them
+    Compare {
+        /// Settings; left out: the defaults, which configs/lab/compare/default.toml lists
+        #[arg(value_name = "COMPARE.toml")]
+        file: Option<PathBuf>,
+        /// Folder for what comes of it
+        #[arg(long, value_name = "DIR", default_value = "out/lab")]
+        out: PathBuf,
         /// Folder of `starling` and `starling-bootstrap`; left out: where this program is
         #[arg(long, value_name = "DIR")]
         bin_dir: Option<PathBuf>,
@@ -113,6 +125,12 @@ fn obey(cli: &Cli) -> anyhow::Result<ExitCode> {
             let request =
                 Request { paths: Vec::new(), out: out.clone(), bin_dir, plain: *plain, seed: *seed, quiet: true };
             Ok(ExitCode::from(u8::from(!sweep::run(file, &request)?)))
+        }
+        Command::Compare { file, out, bin_dir } => {
+            let bin_dir = bin_dir.clone().map_or_else(built_binaries, Ok)?;
+            rights::acquire()?;
+            let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".into());
+            Ok(ExitCode::from(u8::from(!compare::run(file.as_deref(), out, &bin_dir, &python)?)))
         }
         Command::Poke { socket, fault } => {
             let (ok, answer) = control::ask(socket, fault)?;

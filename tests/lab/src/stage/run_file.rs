@@ -47,7 +47,7 @@ pub(super) fn text(scenario: &Scenario, folder: &Path) -> anyhow::Result<String>
 }
 
 /// Some lines of each text in turn, so that what is held out at the end is of the same kind as the rest.
-fn mixed() -> String {
+pub fn mixed() -> String {
     let mut texts: Vec<_> = TEXT.iter().map(|text| text.lines().peekable()).collect();
     let mut mixed = String::new();
     while texts.iter_mut().any(|lines| lines.peek().is_some()) {
