@@ -181,7 +181,7 @@ pub(super) async fn carry<S: AsyncRead + AsyncWrite + Unpin + Send>(io: S, links
     let frames = FrameReader::new(reader, CONTROL_BYTES_MAX, deadlines);
     let mut reading = std::pin::pin!(read_frames(frames, peer, events));
     let mut writing = std::pin::pin!(write_frames(writer, queue));
-    tokio::select! {
+    let reason = tokio::select! {
         biased;
         reason = end.ended() => {
             // Who is refused may find its fault in what is queued: our Hello shows that it runs with other settings.
@@ -196,7 +196,9 @@ pub(super) async fn carry<S: AsyncRead + AsyncWrite + Unpin + Send>(io: S, links
             drop(timeout(CLOSE_TIMEOUT, reading).await);
             reason
         }
-    }
+    };
+    // It may have been ended just after that was looked for, and the queue with it.
+    end.reason.get().cloned().unwrap_or(reason)
 }
 
 async fn read_frames<R>(mut reader: FrameReader<R>, peer: NodeId, events: mpsc::Sender<NetEvent>) -> DownReason
