@@ -217,7 +217,8 @@ fn who_is_too_long_is_cut_and_state_that_is_wrong_is_fetched_elsewhere() {
     let met = (0..NEWCOMERS).any(|n| {
         let bootstrap = Some(address.as_str().expect("text").to_owned());
         let name = format!("late-{n}");
-        let mut late = bench.flock.node(&name, &NodeOptions { bootstrap, ..NodeOptions::small(false) }).expect("a node");
+        let mut late =
+            bench.flock.node(&name, &NodeOptions { bootstrap, ..NodeOptions::small(false) }).expect("a node");
         let own = late.wait(LIMIT, "started", |_| true).expect("it starts")["node"].as_str().expect("text").to_owned();
         late.wait(LIMIT, "committed", |e| contributed(e, &own)).expect("it learns the state all the same");
         let log = std::fs::read_to_string(bench.flock.folder.join(format!("logs/{name}.log"))).expect("its log");
