@@ -138,7 +138,7 @@ impl Cast {
         if seat.bootstrap {
             return self.start_bootstrap(machine, diary);
         }
-        let mut command = self.node_command(machine, &self.home(machine), PORT, &self.logs().join(&seat.name));
+        let mut command = self.node_command(machine, &self.home(machine), PORT);
         if found {
             command.arg("--found");
         }
@@ -151,7 +151,7 @@ impl Cast {
     /// The program cannot be started.
     pub fn start_double(&mut self, machine: usize, home: &Path, diary: &mut Diary) -> anyhow::Result<()> {
         let name = format!("{}-double", self.name(machine));
-        let mut command = self.node_command(machine, home, SECOND_PORT, &self.logs().join(&name));
+        let mut command = self.node_command(machine, home, SECOND_PORT);
         if let Some(machine) = self.machines.get(machine) {
             machine.hold(&mut command);
         }
@@ -160,7 +160,7 @@ impl Cast {
         Ok(())
     }
 
-    fn node_command(&self, machine: usize, home: &Path, port: u16, _log: &Path) -> Command {
+    fn node_command(&self, machine: usize, home: &Path, port: u16) -> Command {
         let seat = &self.topology.seats[machine];
         let mut command = Command::new(self.bin_dir.join(seat.program.as_deref().unwrap_or("starling")));
         command.args(["train", "--json", "--metrics", "off", "--home"]).arg(home);
