@@ -1,7 +1,8 @@
 //! Planted bugs: each breaks one rule of the protocol at one place, to show that the simulator notices.
 //!
 //! `planted!(Plant::X)` stands in the condition that the bug weakens. In a build without the feature `plants` it is the
-//! constant `false`, and nothing of it is left. With it, a thread of the simulator chooses the one bug that it runs.
+//! constant `false`, and nothing of it is left. With it, a thread of the simulator chooses the one bug that it runs, and a
+//! program of the lab that all its threads run.
 
 /// A bug, the place where it is planted, and the invariant that has to catch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -191,6 +192,7 @@ pub fn disturbance() -> u64 {
 mod choice {
     use super::Plant;
     use std::cell::Cell;
+    use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     thread_local! {
@@ -198,9 +200,17 @@ mod choice {
         static CHOSEN: Cell<Option<Plant>> = const { Cell::new(None) };
     }
 
+    /// The bug of all threads that have none of their own.
+    static EVERYWHERE: OnceLock<Plant> = OnceLock::new();
+
     /// The bug that this thread runs.
     pub fn chosen() -> Option<Plant> {
-        CHOSEN.get()
+        CHOSEN.get().or_else(|| EVERYWHERE.get().copied())
+    }
+
+    /// Plants a bug in the whole process, for good. `false`: there is one already.
+    pub fn everywhere(plant: Plant) -> bool {
+        EVERYWHERE.set(plant).is_ok()
     }
 
     /// Something that is never the same twice.
@@ -223,7 +233,7 @@ mod choice {
 }
 
 #[cfg(any(test, feature = "plants"))]
-pub use choice::{chosen, disturbance, with};
+pub use choice::{chosen, disturbance, everywhere, with};
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,5 @@
-//! `starling` with hooks that make it lie, for tests: `--evil MODE[,MODE]` and `--evil-from-round N` beside its own command
-//! line.
+//! `starling` with hooks that make it lie, for tests: `--evil MODE[,MODE]`, `--evil-from-round N` and `--plant BUG` beside its
+//! own command line.
 
 use clap::Parser;
 use starling_node::cli::Cli;

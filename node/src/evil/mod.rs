@@ -1,5 +1,6 @@
 //! A member that lies, for tests on real processes: `starling-evil` is the program with a few hooks, each where what the
-//! node says is about to leave it. Nothing of this is in the shipped program, which a test looks for by [`MARK`].
+//! node says is about to leave it. It can also run with one of the protocol's planted bugs, to show that the lab notices
+//! them. Nothing of this is in the shipped program, which a test looks for by [`MARK`].
 
 mod link;
 
@@ -9,6 +10,7 @@ use crate::net::fetch::{FetchRefusal, FetchRequest};
 use crate::train::Trained;
 use starling_protocol::identity::{Ed25519Signer, Ed25519Verifier};
 use starling_protocol::message::{Message, Ready};
+use starling_protocol::plant::{self, Plant};
 use starling_protocol::{Digest, update, wire};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Is in every program that has these hooks, and is printed when it starts.
-pub const MARK: &str = "starling evil build: this node lies to its peers";
+pub const MARK: &str = "starling evil build: do not trust this node";
 /// How much longer than it is a contribution is made.
 const FACTOR: f32 = 1e6;
 
@@ -74,12 +76,13 @@ struct Evil {
 
 static EVIL: OnceLock<Evil> = OnceLock::new();
 
-/// Takes `--evil MODE[,MODE]` and `--evil-from-round N` out of a command line and arms the hooks; the other arguments.
+/// Takes `--evil MODE[,MODE]`, `--evil-from-round N` and `--plant BUG` out of a command line and arms the hooks; the
+/// other arguments.
 ///
 /// # Errors
 /// What is wrong with them.
 pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
-    let (mut others, mut modes, mut from_round) = (Vec::new(), BTreeSet::new(), 0);
+    let (mut others, mut modes, mut from_round, mut planted) = (Vec::new(), BTreeSet::new(), 0, None);
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
         let mut value = || {
@@ -97,13 +100,24 @@ pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, S
             Some("--evil-from-round") => {
                 from_round = value()?.parse().map_err(|e| format!("--evil-from-round: {e}"))?
             }
+            Some("--plant") => planted = Some(plant_named(&value()?)?),
             _ => others.push(argument),
         }
     }
-    eprintln!("{MARK} ({modes:?})");
+    if planted.is_some_and(|bug| !plant::everywhere(bug)) {
+        return Err("armed twice".to_owned());
+    }
+    eprintln!("{MARK} ({modes:?}, {planted:?})");
     let evil = Evil { modes, from_round, round: AtomicU64::new(0), speaker: OnceLock::new() };
     EVIL.set(evil).map_err(|_| "armed twice".to_owned())?;
     Ok(others)
+}
+
+/// The bug of that name.
+fn plant_named(name: &str) -> Result<Plant, String> {
+    let names = || Plant::ALL.iter().map(|plant| plant.name()).collect::<Vec<_>>().join(", ");
+    let known = Plant::ALL.iter().find(|plant| plant.name() == name);
+    known.copied().ok_or_else(|| format!("--plant {name}: there are {}", names()))
 }
 
 /// The lies to tell now.
@@ -141,6 +155,18 @@ pub fn contribution(mut trained: Trained) -> Trained {
         trained.norm *= factor;
     }
     trained
+}
+
+/// Whether outer steps are applied twice: what the simulator's driver plants, planted in the node's.
+pub fn applies_twice() -> bool {
+    plant::chosen() == Some(Plant::ApplyTwice)
+}
+
+/// Parameters that have just been loaded: one bit off, if that is the bug.
+pub fn caught_up(theta: &mut [f32]) {
+    if let Some(first) = theta.first_mut().filter(|_| plant::chosen() == Some(Plant::FlipCaughtUp)) {
+        *first = f32::from_bits(first.to_bits() ^ 1);
+    }
 }
 
 /// A message to a peer, and what is said besides.

@@ -107,12 +107,18 @@ impl Canonical {
     /// # Errors
     /// The state is lost then.
     pub fn apply(&mut self, step: &OuterStep) -> Result<(), StepError> {
+        #[cfg(feature = "evil")]
+        if crate::evil::applies_twice() {
+            step.apply(&mut self.state)?;
+        }
         step.apply(&mut self.state)
     }
 
     /// Takes the place of what was held.
     pub fn take(&mut self, loaded: LoadedState) {
         self.state = loaded.state;
+        #[cfg(feature = "evil")]
+        crate::evil::caught_up(&mut self.state.theta);
         self.stand_on(loaded.record);
     }
 

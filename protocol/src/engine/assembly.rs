@@ -76,7 +76,9 @@ impl Engine {
     fn allowances(&self, round: &Round) -> Option<(Moment, u64, u64)> {
         let since = round.quorum_ready_at?;
         let took = since.since(round.began);
-        let voters = took.clamp(self.timing.patience_min, self.timing.patience_max);
+        // Short rounds are worth little: who is away is waited for no longer than that many of them take.
+        let voters_least = (self.timing.patience_min / 2).max(2 * self.slowest_rtt());
+        let voters = took.clamp(voters_least.min(self.timing.patience_max), self.timing.patience_max);
         let least = LEARNER_GRACE.0.max(2 * self.slowest_rtt()).min(LEARNER_GRACE.1);
         let learners = (took / 10).clamp(least, LEARNER_GRACE.1);
         let lag = self.learners_lag().min(LEARNER_GRACE.1);

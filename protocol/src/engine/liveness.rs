@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 const STALL_FACTOR: u64 = 8;
 /// A message that so many round trips should have answered is lost.
 const RTT_FACTOR: u64 = 8;
+/// However short rounds are, a connection may be gone for this part of what it may at most.
+const DOWN_GRACE_SHARE: u64 = 4;
 
 /// Intervals kept of each phase.
 const INTERVALS_MAX: usize = 9;
@@ -76,6 +78,13 @@ impl Engine {
         (2 * self.timing.patience_min).max(4 * self.timing.heartbeat).max(RTT_FACTOR * u64::from(peer.rtt))
     }
 
+    /// How long a connection may be gone before its member counts as dead: no longer than the quorum took for this round,
+    /// since a contribution to a short round is not worth a long wait.
+    pub(super) fn down_grace(&self, round: &Round) -> u64 {
+        let most = self.timing.down_grace;
+        round.quorum_ready_at.map_or(most, |at| at.since(round.began).clamp(most / DOWN_GRACE_SHARE, most))
+    }
+
     /// Why `id` cannot be counted on in `round`; None if it can.
     pub(super) fn fault(&self, id: &NodeId, round: &Round) -> Option<&'static str> {
         if *id == self.me {
@@ -93,7 +102,7 @@ impl Engine {
             return Some(fault::LEFT);
         }
         if !peer.connected || !peer.greeted {
-            return (self.now.since(peer.switched_at) >= self.timing.down_grace).then_some(fault::DOWN);
+            return (self.now.since(peer.switched_at) >= self.down_grace(round)).then_some(fault::DOWN);
         }
         let in_touch = self.in_touch(id);
         if in_touch && self.now.since(peer.heard_at.max(peer.switched_at)) >= self.silence(peer) {

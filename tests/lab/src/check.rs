@@ -13,6 +13,23 @@ const NEVER: [&str; 2] = ["split_brain", "own_fault"];
 /// Exit statuses by which a program says that it was broken: a panic, an abort, a bad access.
 const BROKEN: [i32; 4] = [101, 134, 135, 139];
 
+/// All rules' names, but for events that must come: `WHO says EVENT`.
+pub const NAMES: [&str; 13] = [
+    "together",
+    "parity",
+    "one flock",
+    "durability",
+    "samples",
+    "liveness",
+    "rounds",
+    "exits",
+    "no panic",
+    "absent",
+    "departures",
+    "attempts",
+    "validation",
+];
+
 /// The verdict of one rule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Check {
@@ -132,11 +149,13 @@ fn durability(history: &History) -> Check {
     verdict("durability", wrong, format!("head at the end: seq {}, round {}", head.seq, head.round))
 }
 
-/// Every sample counted once, by each node's own records.
+/// Every sample counted once and none given up, by each node's own records.
 fn samples(audits: &[(String, bool, String)]) -> Check {
-    let wrong = audits.iter().find(|(_, ok, _)| !ok).map(|(name, _, text)| format!("{name}: {}", text.trim()));
+    let lost = |text: &str| text.split(", ").any(|part| part.strip_suffix(" given up").is_some_and(|n| n != "0"));
+    let wrong = audits.iter().find(|(_, ok, text)| !ok || lost(text));
+    let wrong = wrong.map(|(name, _, text)| format!("{name}: {}", text.trim()));
     let wrong = wrong.or_else(|| audits.is_empty().then(|| "no node has left records".into()));
-    verdict("samples", wrong, format!("{} nodes' records audited: every sample counted once", audits.len()))
+    verdict("samples", wrong, format!("{} nodes' records audited: every sample counted once, none given up", audits.len()))
 }
 
 /// Longest time without a commit, from the moment that everybody is in, in seconds; and when it began.

@@ -2,7 +2,7 @@
 
 use crate::history::History;
 use crate::report::{self, Report};
-use crate::scenario::{self, Scenario};
+use crate::scenario::{self, Scenario, Seat};
 use crate::stage::{self, Options};
 use anyhow::Context;
 use std::path::{Path, PathBuf};
@@ -76,8 +76,8 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
 /// # Errors
 /// It is not.
 pub fn programs_there(bin_dir: &Path, scenarios: &[Scenario]) -> anyhow::Result<()> {
-    let others = scenarios.iter().flat_map(|s| s.topology.seats.iter().filter_map(|s| s.program.as_deref()));
-    for program in ["starling", "starling-bootstrap"].into_iter().chain(others) {
+    let all = scenarios.iter().flat_map(|s| s.topology.seats.iter().map(Seat::program));
+    for program in ["starling", "starling-bootstrap"].into_iter().chain(all) {
         let path = bin_dir.join(program);
         let how = if program == "starling-evil" { "make evil" } else { "make build" };
         anyhow::ensure!(path.is_file(), "{} is not there: build it (`{how}`), or say --bin-dir", path.display());

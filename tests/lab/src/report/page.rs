@@ -26,8 +26,12 @@ figcaption { font-weight: 600; padding: 2px 8px 6px; } svg { max-width: 100%; he
 /// The page as HTML. `again` is the command that plays the scenario once more.
 pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
     let mut page = format!("<p>{}</p>\n", escape(&report.about));
-    if report.must_fail {
-        page += "<p class=\"note\">A canary: it is green only if a check finds what was planted.</p>\n";
+    if !report.must_fail.is_empty() {
+        let _ = writeln!(
+            page,
+            "<p class=\"note\">Something is wrong here on purpose: green only if this finds it: {}.</p>",
+            escape(&report.must_fail.join(", "))
+        );
     }
     if report.plain {
         let _ = writeln!(

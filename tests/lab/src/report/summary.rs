@@ -16,7 +16,8 @@ pub struct Report {
     pub covers: Vec<String>,
     /// Every check holds; of a canary: at least one does not.
     pub ok: bool,
-    pub must_fail: bool,
+    /// Checks of which one had to find what was planted.
+    pub must_fail: Vec<String>,
     pub checks: Vec<Check>,
     pub nodes: Vec<NodeRow>,
     /// Records committed, by anybody.
@@ -76,15 +77,19 @@ impl Report {
         let checks = check::all(scenario, history, audits, &folder.join("logs"));
         let commits = history.first_commits();
         let all = history.commits();
-        let fine = checks.iter().all(|c| c.ok);
+        let must = &scenario.must_fail;
+        let ok = match must.is_empty() {
+            true => checks.iter().all(|c| c.ok),
+            false => checks.iter().any(|c| !c.ok && must.contains(&c.name)),
+        };
         let last_seen = history.diary.last().map_or(0.0, |e| e.seen);
         let left_out = history.diary.iter().filter(|e| e.what == What::LeftOut).map(|e| e.text.clone()).collect();
         Self {
             scenario: scenario.name.clone(),
             about: scenario.about.clone(),
             covers: scenario.covers.clone(),
-            ok: fine != scenario.must_fail,
-            must_fail: scenario.must_fail,
+            ok,
+            must_fail: must.clone(),
             checks,
             nodes: rows(history),
             commits: commits.len() as u64,

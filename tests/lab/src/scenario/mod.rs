@@ -6,8 +6,9 @@ mod topology;
 
 pub use expect::{Expect, Needed};
 pub use fault::{Fault, FaultEntry, Plan, When};
-pub use topology::{BootstrapEntry, Group, LinkEntry, NetworkPreset, Topology};
+pub use topology::{BootstrapEntry, Group, LinkEntry, NetworkPreset, Seat, Topology};
 
+use crate::check;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use starling_bootstrap::config_file;
@@ -38,7 +39,7 @@ struct File {
     #[serde(default = "limit")]
     limit_s: f64,
     #[serde(default)]
-    must_fail: bool,
+    must_fail: Vec<String>,
     #[serde(default)]
     null_trainer_ms: Option<u64>,
     #[serde(default)]
@@ -79,8 +80,8 @@ pub struct Scenario {
     pub end: End,
     /// It is red if it takes longer than this in all.
     pub limit: Duration,
-    /// A canary: the checks must find something.
-    pub must_fail: bool,
+    /// Something is planted, and one of these checks must find it.
+    pub must_fail: Vec<String>,
     pub null_trainer_ms: Option<u64>,
     /// Flags that every node is started with.
     pub arguments: Vec<String>,
@@ -137,6 +138,13 @@ impl Scenario {
         let fault = |entry: &Spanned<FaultEntry>| entry.get_ref().check(at(entry.span().start), &topology);
         let faults = file.faults.iter().map(fault).collect::<anyhow::Result<_>>()?;
         file.expect.check(whole, &topology)?;
+        let known = |name: &String| check::NAMES.contains(&name.as_str()) || name.contains(" says ");
+        if let Some(name) = file.must_fail.iter().find(|name| !known(name)) {
+            return whole.refuse(&format!(
+                "must_fail: there is no check called {name:?}; there are {}, and WHO says EVENT",
+                check::NAMES.join(", ")
+            ));
+        }
         Ok(Self {
             name,
             path: path.to_path_buf(),

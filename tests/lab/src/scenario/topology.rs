@@ -57,6 +57,8 @@ pub struct Group {
     pub later: bool,
     /// Program to run instead of `starling`.
     pub program: Option<String>,
+    /// A planted bug that they run with; they mean well otherwise.
+    pub plant: Option<String>,
     /// Flags of these nodes alone.
     #[serde(default)]
     pub arguments: Vec<String>,
@@ -117,9 +119,17 @@ pub struct Seat {
     pub later: bool,
     pub bootstrap: bool,
     pub program: Option<String>,
+    pub plant: Option<String>,
     pub arguments: Vec<String>,
     pub disk_mib: Option<u64>,
     pub price_per_hour: Option<f64>,
+}
+
+impl Seat {
+    /// The program that it runs.
+    pub fn program(&self) -> &str {
+        self.program.as_deref().unwrap_or(if self.plant.is_some() { "starling-evil" } else { "starling" })
+    }
 }
 
 /// Everybody, and the link of each directed pair.
@@ -186,6 +196,9 @@ impl Topology {
             return place
                 .refuse(&format!("count is {}; at least one, and at most {NODES_MAX} nodes in all", group.count));
         }
+        if group.plant.is_some() && group.program.is_some() {
+            return place.refuse("`plant` is a bug in our own program: leave `program` out");
+        }
         let (up, down, queue) = access(place, group)?;
         let site = group.site.clone().unwrap_or_else(|| group.name.clone());
         for n in 1..=group.count {
@@ -198,6 +211,7 @@ impl Topology {
                 later: group.later,
                 bootstrap: false,
                 program: group.program.clone(),
+                plant: group.plant.clone(),
                 arguments: group.arguments.clone(),
                 disk_mib: group.disk_mib,
                 price_per_hour: group.price_per_hour,
@@ -229,6 +243,7 @@ impl Topology {
                 later: false,
                 bootstrap: true,
                 program: None,
+                plant: None,
                 arguments: Vec::new(),
                 disk_mib: None,
                 price_per_hour: None,

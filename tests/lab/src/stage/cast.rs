@@ -162,7 +162,10 @@ impl Cast {
 
     fn node_command(&self, machine: usize, home: &Path, port: u16) -> Command {
         let seat = &self.topology.seats[machine];
-        let mut command = Command::new(self.bin_dir.join(seat.program.as_deref().unwrap_or("starling")));
+        let mut command = Command::new(self.bin_dir.join(seat.program()));
+        if let Some(bug) = &seat.plant {
+            command.args(["--plant", bug]);
+        }
         command.args(["train", "--json", "--metrics", "off", "--home"]).arg(home);
         if self.machines.is_empty() || seat.port.nat.is_some() {
             command.arg("--no-mdns");
