@@ -1,6 +1,6 @@
 //! When to tell the run's gossip where this node is: rarely, and soon after something changed.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 /// Told again after this time, so that what was missed is made up for.
@@ -14,11 +14,23 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(super) struct Beacon {
     last: Option<Instant>,
     due: Instant,
+    began: Instant,
+    /// The wall clock then, in milliseconds since the Unix epoch.
+    began_ms: u64,
 }
 
 impl Beacon {
     pub fn new(now: Instant) -> Self {
-        Self { last: None, due: now + RETRY }
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let began_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
+        Self { last: None, due: now + RETRY, began: now, began_ms }
+    }
+
+    /// The time that an announcement bears, in milliseconds. The wall clock is read once: one that is set back while the
+    /// node runs would make all that it announces old news, for as long as it was set back.
+    pub fn stamp_ms(&self, now: Instant) -> u64 {
+        let since = u64::try_from((now - self.began).as_millis()).unwrap_or(u64::MAX);
+        self.began_ms.saturating_add(since)
     }
 
     /// Something changed that others want to know, or somebody new is there.
@@ -47,6 +59,15 @@ impl Beacon {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_rise_with_the_time_that_passes() {
+        let start = Instant::now();
+        let beacon = Beacon::new(start);
+        let first = beacon.stamp_ms(start);
+        assert!(first > 1_600_000_000_000, "{first} is a time of the wall clock");
+        assert_eq!(beacon.stamp_ms(start + Duration::from_millis(2500)), first + 2500);
+    }
 
     #[test]
     fn news_is_told_soon_but_not_too_often() {

@@ -23,7 +23,7 @@ use starling_bootstrap::process::Process;
 use starling_bootstrap::streams::{self, Incoming, IncomingStreams};
 use starling_bootstrap::swarm::{self, Behaviour, BehaviourEvent, SwarmOptions};
 use starling_protocol::NodeId;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
@@ -328,8 +328,7 @@ impl SwarmTask {
     }
 
     fn announce(&mut self) {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let at_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
+        let at_ms = self.beacon.stamp_ms(Instant::now());
         let announcement = Announcement { at_ms, addresses: self.addresses.borrow().clone() };
         let heard = self.discovery.publish(&mut self.swarm, announcement.encode());
         if let Err(error) = &heard {

@@ -111,7 +111,10 @@ pub enum StoreError {
     Malformed { what: &'static str, why: String },
     #[error("{path} exists and is no checkpoint; name another folder, or remove it first")]
     NotACheckpoint { path: PathBuf },
-    #[error("an earlier write to this store failed ({why}); what is on disk is unsure until the node is started again")]
+    #[error(
+        "a write to the data folder failed, and no retry can tell what is on the disk now: {why}. Once the disk is well, \
+         start the node again: it compares what is there, and fetches from its peers what is not"
+    )]
     Failed { why: String },
     #[error("cannot {action} {path}: {source}; check the path, its owner and the disk")]
     Io { action: &'static str, path: PathBuf, source: io::Error },

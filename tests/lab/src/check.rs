@@ -1,7 +1,7 @@
 //! What must hold of a history, each rule by itself. A rule that finds nothing wrong says what it looked at.
 
 use crate::history::{Commit, History};
-use crate::scenario::{Expect, Needed, Scenario};
+use crate::scenario::{Expect, Needed, NeededExit, Scenario};
 use crate::stage::What;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -58,6 +58,7 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
         absent(history, expect),
     ];
     checks.extend(expect.events.iter().map(|needed| event(scenario, history, needed)));
+    checks.extend(expect.exits.iter().map(|needed| exit(history, logs, needed)));
     if let Some(most) = expect.departures_max {
         checks.push(departures(history, most));
     }
@@ -155,7 +156,11 @@ fn samples(audits: &[(String, bool, String)]) -> Check {
     let wrong = audits.iter().find(|(_, ok, text)| !ok || lost(text));
     let wrong = wrong.map(|(name, _, text)| format!("{name}: {}", text.trim()));
     let wrong = wrong.or_else(|| audits.is_empty().then(|| "no node has left records".into()));
-    verdict("samples", wrong, format!("{} nodes' records audited: every sample counted once, none given up", audits.len()))
+    verdict(
+        "samples",
+        wrong,
+        format!("{} nodes' records audited: every sample counted once, none given up", audits.len()),
+    )
 }
 
 /// Longest time without a commit, from the moment that everybody is in, in seconds; and when it began.
@@ -188,8 +193,7 @@ fn exits(scenario: &Scenario, history: &History) -> Check {
     let allowed = |name: &str| {
         let machine =
             scenario.topology.seats.iter().position(|s| name == s.name || name == format!("{}-double", s.name));
-        scenario.runs_another_program(name)
-            || machine.is_some_and(|m| Expect::lists(&scenario.expect.may_exit, &scenario.topology, m))
+        scenario.runs_another_program(name) || machine.is_some_and(|m| scenario.expect.may_end(&scenario.topology, m))
     };
     let wrong = history.diary.iter().filter(|e| e.what == What::Ended).find_map(|e| {
         let (name, code) = (e.node.as_deref()?, e.code.unwrap_or(-1));
@@ -238,14 +242,10 @@ fn event(scenario: &Scenario, history: &History, needed: &Needed) -> Check {
             scenario.topology.seats.iter().any(|s| s.name == name && [&s.name, &s.group, &s.site].contains(&wanted))
         }
     };
-    let fault = |number: usize| {
-        history.diary.iter().find(|e| e.what == What::FaultBegan && e.fault == Some(number)).map(|e| e.seen)
-    };
-    let from = needed.after_fault.map_or(Some(0.0), fault);
+    let from = needed.after_fault.map_or(Some(0.0), |n| began(history, n));
     let whom = needed.node.as_deref().unwrap_or("somebody");
     let name = format!("{whom} says {}", needed.event);
-    let left_out = |number: usize| history.diary.iter().any(|e| e.what == What::LeftOut && e.fault == Some(number));
-    if needed.after_fault.is_some_and(left_out) {
+    if needed.after_fault.is_some_and(|n| left_out(history, n)) {
         return verdict(&name, None, "left out with its fault".into());
     }
     let Some(from) = from else {
@@ -264,6 +264,38 @@ fn event(scenario: &Scenario, history: &History, needed: &Needed) -> Check {
     let wrong =
         found.is_none().then(|| format!("{whom} never said it{}", if to.is_finite() { " in time" } else { "" }));
     verdict(&name, wrong, format!("after {at:.1} s"))
+}
+
+/// When the fault of that number began.
+fn began(history: &History, number: usize) -> Option<f64> {
+    history.diary.iter().find(|e| e.what == What::FaultBegan && e.fault == Some(number)).map(|e| e.seen)
+}
+
+fn left_out(history: &History, number: usize) -> bool {
+    history.diary.iter().any(|e| e.what == What::LeftOut && e.fault == Some(number))
+}
+
+/// An end that must come.
+fn exit(history: &History, logs: &Path, needed: &NeededExit) -> Check {
+    let node = &needed.node;
+    let name = format!("{node} ends with status {}", needed.code);
+    if needed.after_fault.is_some_and(|n| left_out(history, n)) {
+        return verdict(&name, None, "left out with its fault".into());
+    }
+    let Some(from) = needed.after_fault.map_or(Some(0.0), |n| began(history, n)) else {
+        return verdict(&name, Some("the fault that it follows never began".into()), String::new());
+    };
+    let to = needed.within_s.map_or(f64::INFINITY, |s| from + s);
+    let ends = || history.diary.iter().filter(|e| e.what == What::Ended && e.node.as_ref() == Some(node));
+    let found = ends().find(|e| e.code == Some(needed.code) && e.text == "by itself" && (from..=to).contains(&e.seen));
+    let Some(found) = found else {
+        let others: Vec<String> = ends().map(|e| format!("{} {}", e.code.unwrap_or(-1), e.text)).collect();
+        return verdict(&name, Some(format!("it did not in time; its ends: [{}]", others.join(", "))), String::new());
+    };
+    let log = std::fs::read_to_string(logs.join(format!("{node}.log"))).unwrap_or_default();
+    let unsaid = needed.with.as_ref().filter(|text| !log.contains(text.as_str()));
+    let after = found.seen - if from > 0.0 { from } else { history.start() };
+    verdict(&name, unsaid.map(|text| format!("it did, and never said {text:?}")), format!("after {after:.1} s"))
 }
 
 fn departures(history: &History, most: u64) -> Check {

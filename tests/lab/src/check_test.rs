@@ -135,6 +135,31 @@ fn what_a_scenario_asks_for_is_looked_at() {
     }
 }
 
+/// An end that must come: with that status, by itself, in time, and with those words.
+#[test]
+fn an_end_that_must_come_is_looked_for() {
+    let asked = scenario(
+        "[[expect.exits]]\nnode = \"b\"\ncode = 5\nwith = \"fine\"\nafter_fault = 1\nwithin_s = 3\n\
+         [[faults]]\nkind = \"freeze\"\nnodes = [\"b\"]\nat_s = 1\n",
+    );
+    let ended = |seen: f64, text: &str, code: i32, said: &str| {
+        let mut history = history();
+        history.diary.insert(4, Entry { fault: Some(1), ..entry(2.0, What::FaultBegan, None, "freeze b", None) });
+        history.diary.insert(5, entry(seen, What::Ended, Some("b"), text, Some(code)));
+        let logs = tempfile::tempdir().expect("a folder");
+        std::fs::write(logs.path().join("b.log"), said).expect("write");
+        let all = all(&asked, &history, &audits(), logs.path());
+        all.into_iter().filter(|c| !c.ok).map(|c| c.name).collect::<Vec<_>>()
+    };
+    assert_eq!(ended(3.0, "by itself", 5, "fine\n"), Vec::<String>::new());
+    let rule = ["b ends with status 5"];
+    assert_eq!(ended(9.0, "by itself", 5, "fine\n"), rule, "too late");
+    assert_eq!(ended(3.0, "by itself", 1, "fine\n"), rule, "another status");
+    assert_eq!(ended(3.0, "as asked", 5, "fine\n"), rule, "it was asked to");
+    assert_eq!(ended(3.0, "by itself", 5, "oh\n"), rule, "without a word");
+    assert_eq!(ended(3.0, "by itself", 101, "fine\n"), ["exits", rule[0]], "a panic is never allowed");
+}
+
 /// Without an emulated network some faults cannot be had: what was to follow them is not asked for, and says so.
 #[test]
 fn what_follows_a_fault_that_is_left_out_is_left_out() {

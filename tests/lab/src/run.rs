@@ -3,7 +3,7 @@
 use crate::history::History;
 use crate::report::{self, Report};
 use crate::scenario::{self, Scenario, Seat};
-use crate::stage::{self, Options};
+use crate::stage::{self, Options, shim};
 use anyhow::Context;
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,13 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
     let mut scenarios = Vec::new();
     for path in &request.paths {
         for file in scenario::files(path)? {
-            scenarios.push(Scenario::load(&file)?);
+            let scenario = Scenario::load(&file)?;
+            if let Err(why) = if scenario.needs_shim() { shim::available() } else { Ok(()) } {
+                anyhow::ensure!(path.is_dir(), "{} cannot be played: {why:#}", file.display());
+                println!("SKIPPED {}: {why:#}", scenario.name);
+                continue;
+            }
+            scenarios.push(scenario);
         }
     }
     programs_there(&request.bin_dir, &scenarios)?;
@@ -109,7 +115,7 @@ pub fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
     std::fs::write(folder.join(AUDITS), audits).context("cannot write what the audits said")?;
     if report.ok {
         // What a green scenario leaves is its report and its logs.
-        for heavy in ["nodes", "cache"] {
+        for heavy in ["nodes", "cache", "shim"] {
             let _ = std::fs::remove_dir_all(folder.join(heavy));
         }
     }

@@ -17,6 +17,8 @@ pub struct Expect {
     pub forks: bool,
     /// Nodes that may end by themselves, by name: another exit status than 0 is no failure there.
     pub may_exit: Vec<String>,
+    /// Nodes that must end by themselves, with which status and what words.
+    pub exits: Vec<NeededExit>,
     /// Nodes that are not asked to be among the contributors at the end.
     pub may_lag: Vec<String>,
     /// At most so many departures that somebody else decided on.
@@ -40,6 +42,7 @@ impl Default for Expect {
             rounds: 1,
             forks: false,
             may_exit: Vec::new(),
+            exits: Vec::new(),
             may_lag: Vec::new(),
             departures_max: None,
             failed_attempts: None,
@@ -65,15 +68,35 @@ pub struct Needed {
     pub within_s: Option<f64>,
 }
 
+/// An end that must come.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NeededExit {
+    pub node: String,
+    pub code: i32,
+    /// Text that it says on the terminal.
+    pub with: Option<String>,
+    /// Within so many seconds after the fault of this number (from 1) begins; left out: at any time.
+    pub after_fault: Option<usize>,
+    pub within_s: Option<f64>,
+}
+
 impl Expect {
     pub(super) fn check(&self, place: Place<'_>, topology: &Topology) -> anyhow::Result<()> {
         place.seconds("expect.max_gap_s", self.max_gap_s)?;
         place.seconds("expect.settle_s", self.settle_s)?;
         let named = self.may_exit.iter().chain(&self.may_lag);
+        let named = named.chain(self.exits.iter().map(|e| &e.node));
         for name in named.chain(self.events.iter().filter_map(|e| e.node.as_ref())) {
             topology.named(place, name)?;
         }
         Ok(())
+    }
+
+    /// Whether the machine may end by itself with another status than 0.
+    pub fn may_end(&self, topology: &Topology, machine: usize) -> bool {
+        let exits: Vec<String> = self.exits.iter().map(|e| e.node.clone()).collect();
+        Self::lists(&self.may_exit, topology, machine) || Self::lists(&exits, topology, machine)
     }
 
     /// Whether the list (of names of nodes, groups or sites) holds the machine.

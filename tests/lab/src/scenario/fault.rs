@@ -1,5 +1,6 @@
 //! What goes wrong, to whom, and when.
 
+use super::plan::{KINDS, Plan, Refusal};
 use super::{Place, Topology};
 use crate::network::LinkChange;
 use serde::Deserialize;
@@ -47,6 +48,12 @@ pub struct FaultEntry {
     pub free_kib: Option<u64>,
     /// `damage`: below the node's folder, `*` for any one.
     pub file: Option<String>,
+    /// `slow-disk`: by how much longer a write or a sync takes.
+    pub millis: Option<f64>,
+    /// `disk-error`: `sync`, `write`; left out: both.
+    pub calls: Option<String>,
+    /// `clock`: seconds by which the wall clock jumps, ahead or back.
+    pub jump_s: Option<f64>,
     /// `churn`: never fewer and never more nodes alive.
     pub least: Option<usize>,
     pub most: Option<usize>,
@@ -72,86 +79,6 @@ pub struct Fault {
     /// In plain words, for logs and plots.
     pub what: String,
 }
-
-/// What is done.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Plan {
-    /// SIGKILL; undone by a restart.
-    Kill { silent: bool },
-    /// SIGTERM; undone by a restart.
-    Stop,
-    /// Starts nodes that are not running.
-    Start { ticket: bool },
-    /// SIGSTOP, then SIGCONT.
-    Freeze,
-    /// SIGSTOP and SIGCONT in turn.
-    Slow { share: f64 },
-    /// SIGKILL, the folder is emptied, a new start.
-    Wipe,
-    /// SIGKILL, the folder as it was when the run began, a new start.
-    Rewind,
-    /// SIGKILL, one bit of a file is flipped, a new start.
-    Damage { file: String },
-    /// A second process with the same key.
-    Clone,
-    /// The disk of the node is filled up to so many KiB.
-    Fill { free_kib: u64 },
-    /// Links change.
-    Links { pairs: Vec<(usize, usize)>, change: LinkChange },
-    /// Links are cut and healed in turn.
-    Flap { pairs: Vec<(usize, usize)>, every: Duration },
-    /// Links are cut one by one and healed in another order.
-    Swizzle { pairs: Vec<(usize, usize)>, every: Duration },
-    /// TCP connections are reset.
-    Reset { pairs: Vec<(usize, usize)> },
-    /// Access lines change.
-    Access { up: f64, down: f64 },
-    /// NAT boxes forget.
-    Rebind,
-    /// Nodes are killed and started at random.
-    Churn { every: Duration, least: usize, most: usize },
-    /// Nodes are stopped and started one after the other.
-    RollingRestart { every: Duration },
-}
-
-/// Each kind with the keys that it reads beside `kind`, `at_s`, `at_round` and `lasting_s`.
-const KINDS: &[(&str, &[&str])] = &[
-    ("kill", &["nodes", "pick", "silent"]),
-    ("stop", &["nodes", "pick"]),
-    ("start", &["nodes", "pick", "ticket"]),
-    ("freeze", &["nodes", "pick"]),
-    ("slow", &["nodes", "pick", "share"]),
-    ("wipe", &["nodes", "pick"]),
-    ("rewind", &["nodes", "pick"]),
-    ("damage", &["nodes", "pick", "file"]),
-    ("clone", &["nodes", "pick"]),
-    ("fill", &["nodes", "pick", "free_kib"]),
-    ("cut", &["between", "from", "to"]),
-    (
-        "link",
-        &[
-            "between",
-            "from",
-            "to",
-            "delay_ms",
-            "jitter_ms",
-            "loss",
-            "reorder",
-            "duplicate",
-            "corrupt",
-            "mbit",
-            "queue_ms",
-            "mtu",
-        ],
-    ),
-    ("flap", &["between", "from", "to", "every_s"]),
-    ("swizzle", &["between", "every_s"]),
-    ("reset", &["between", "from", "to"]),
-    ("access", &["nodes", "pick", "up_mbit", "down_mbit"]),
-    ("rebind", &["nodes", "pick"]),
-    ("churn", &["nodes", "every_s", "least", "most"]),
-    ("rolling-restart", &["nodes", "every_s"]),
-];
 
 impl FaultEntry {
     /// Checks a fault that is asked for while a scenario runs.
@@ -238,6 +165,11 @@ impl FaultEntry {
             "damage" => Plan::Damage { file: self.file(place)? },
             "clone" => Plan::Clone,
             "fill" => with_disks(Plan::Fill { free_kib: self.free_kib.unwrap_or(0) })?,
+            "delete-folder" => Plan::DeleteFolder,
+            "slow-disk" => Plan::SlowDisk { delay: self.delay(place)? },
+            "disk-error" => Plan::Refuse(self.refusal(place)?),
+            "read-only" => Plan::Refuse(Refusal::ReadOnly),
+            "clock" => Plan::Clock { by_ns: self.jump(place)? },
             "cut" => Plan::Links { pairs: pairs()?, change: LinkChange { cut: Some(true), ..LinkChange::default() } },
             "link" => Plan::Links { pairs: pairs()?, change: self.change(place)? },
             "flap" => Plan::Flap { pairs: pairs()?, every: every(1.0)? },
@@ -261,6 +193,30 @@ impl FaultEntry {
         match &self.file {
             Some(file) if !file.starts_with('/') && !file.contains("..") => Ok(file.clone()),
             _ => place.refuse("which file? say file = \"PATH below the node's folder\", * for any one"),
+        }
+    }
+
+    fn delay(&self, place: Place<'_>) -> anyhow::Result<Duration> {
+        match self.millis {
+            Some(millis) if (1.0..=60_000.0).contains(&millis) => Ok(Duration::from_secs_f64(millis / 1000.0)),
+            _ => place.refuse("how slow? say millis = 1 to 60000, by which each write and each sync takes longer"),
+        }
+    }
+
+    fn refusal(&self, place: Place<'_>) -> anyhow::Result<Refusal> {
+        match self.calls.as_deref() {
+            None => Ok(Refusal::Both),
+            Some("sync") => Ok(Refusal::Syncs),
+            Some("write") => Ok(Refusal::Writes),
+            Some(other) => place.refuse(&format!("calls is {other:?}: \"sync\" or \"write\"; left out, both fail")),
+        }
+    }
+
+    fn jump(&self, place: Place<'_>) -> anyhow::Result<i64> {
+        match self.jump_s {
+            // A hundred years either way fit into nanoseconds.
+            Some(jump) if jump != 0.0 && jump.abs() <= 3.15e9 => Ok((jump * 1e9) as i64),
+            _ => place.refuse("how far? say jump_s, ahead or (with a minus) back, at most 3150000000 seconds"),
         }
     }
 
@@ -306,7 +262,7 @@ impl FaultEntry {
 
     /// The keys that are given, but for those that every kind reads.
     fn keys(&self) -> Vec<&'static str> {
-        let given: [(&str, bool); 23] = [
+        let given: [(&str, bool); 26] = [
             ("nodes", self.nodes.is_some()),
             ("pick", self.pick.is_some()),
             ("between", self.between.is_some()),
@@ -329,6 +285,9 @@ impl FaultEntry {
             ("ticket", self.ticket.is_some()),
             ("free_kib", self.free_kib.is_some()),
             ("file", self.file.is_some()),
+            ("millis", self.millis.is_some()),
+            ("calls", self.calls.is_some()),
+            ("jump_s", self.jump_s.is_some()),
             ("least", self.least.is_some() || self.most.is_some()),
         ];
         given.into_iter().filter(|(_, there)| *there).map(|(key, _)| key).collect()
@@ -342,25 +301,12 @@ impl FaultEntry {
             _ => String::new(),
         };
         let silent = if self.silent == Some(true) { "silent " } else { "" };
-        format!("{silent}{} {whom}", self.kind).trim().to_owned()
-    }
-}
-
-impl Plan {
-    fn needs_an_end(&self) -> bool {
-        matches!(
-            self,
-            Self::Slow { .. } | Self::Flap { .. } | Self::Swizzle { .. } | Self::Reset { .. } | Self::Churn { .. }
-        )
-    }
-
-    /// Whether it needs the emulated network.
-    pub fn is_of_the_network(&self) -> bool {
-        match self {
-            Self::Kill { silent } => *silent,
-            Self::Links { .. } | Self::Flap { .. } | Self::Swizzle { .. } | Self::Reset { .. } => true,
-            Self::Access { .. } | Self::Rebind => true,
-            _ => false,
-        }
+        let more = match (self.millis, self.calls.as_deref(), self.jump_s) {
+            (Some(millis), ..) => format!(" (by {millis} ms)"),
+            (_, Some(calls), _) => format!(" ({calls})"),
+            (.., Some(jump)) => format!(" (by {jump} s)"),
+            _ => String::new(),
+        };
+        format!("{silent}{} {whom}{more}", self.kind).trim().to_owned()
     }
 }

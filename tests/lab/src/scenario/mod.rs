@@ -2,10 +2,14 @@
 
 mod expect;
 mod fault;
+mod limits;
+mod plan;
 mod topology;
 
-pub use expect::{Expect, Needed};
-pub use fault::{Fault, FaultEntry, Plan, When};
+pub use expect::{Expect, Needed, NeededExit};
+pub use fault::{Fault, FaultEntry, When};
+pub use limits::Limits;
+pub use plan::{Plan, Refusal};
 pub use topology::{BootstrapEntry, Group, LinkEntry, NetworkPreset, Seat, Topology};
 
 use crate::check;
@@ -165,6 +169,11 @@ impl Scenario {
 }
 
 impl Scenario {
+    /// Whether nodes must run with the lab's library for its faults.
+    pub fn needs_shim(&self) -> bool {
+        self.faults.iter().any(|fault| fault.plan.needs_shim())
+    }
+
     /// Whether the node of that name runs another program than `starling`.
     pub fn runs_another_program(&self, name: &str) -> bool {
         self.topology.seats.iter().any(|s| s.name == name && s.program.as_deref().is_some_and(|p| p != "starling"))

@@ -32,6 +32,37 @@ fn one_way_is_one_way() {
     assert_eq!(pairs, [(0, 1), (1, 0)], "within a site");
 }
 
+/// Faults of disks and clocks need the library; others do without.
+#[test]
+fn faults_of_disks_and_clocks() {
+    let fault = |more: &str| {
+        let text = format!("{SMALL}[[faults]]\nnodes = [\"us\"]\nat_s = 1\n{more}");
+        let scenario = parse(&text).unwrap();
+        (scenario.faults[0].plan.clone(), scenario.needs_shim())
+    };
+    let refuse = |refusal| (Plan::Refuse(refusal), true);
+    for (more, plan) in [
+        ("kind = \"slow-disk\"\nmillis = 300", (Plan::SlowDisk { delay: Duration::from_millis(300) }, true)),
+        ("kind = \"disk-error\"", refuse(Refusal::Both)),
+        ("kind = \"disk-error\"\ncalls = \"sync\"", refuse(Refusal::Syncs)),
+        ("kind = \"disk-error\"\ncalls = \"write\"", refuse(Refusal::Writes)),
+        ("kind = \"read-only\"", refuse(Refusal::ReadOnly)),
+        ("kind = \"clock\"\njump_s = -86400", (Plan::Clock { by_ns: -86_400_000_000_000 }, true)),
+        ("kind = \"delete-folder\"", (Plan::DeleteFolder, false)),
+        ("kind = \"kill\"", (Plan::Kill { silent: false }, false)),
+    ] {
+        assert_eq!(fault(more), plan, "{more}");
+    }
+}
+
+#[test]
+fn groups_have_limits() {
+    let text = format!("{SMALL}[[nodes]]\nname = \"poor\"\nlimits = {{ files = 64, memory_mib = 256 }}\n");
+    let seats = parse(&text).unwrap().topology.seats;
+    assert_eq!(seats[3].limits, Limits { files: Some(64), memory_mib: Some(256) });
+    assert_eq!(seats[0].limits, Limits::default());
+}
+
 /// One clear message that names the line, and the nearest right word.
 #[test]
 fn wrong_scenarios_are_refused() {
@@ -59,6 +90,30 @@ fn wrong_scenarios_are_refused() {
         ),
         ("[[faults]]\nkind = \"fill\"\nnodes = [\"us\"]\nat_s = 1\n", "us has no disk of its own to fill"),
         ("[[faults]]\nkind = \"damage\"\nnodes = [\"us\"]\nat_s = 1\nfile = \"../x\"\n", "which file?"),
+        (
+            "[[faults]]\nkind = \"slow-disk\"\nnodes = [\"us\"]\nat_s = 1\n",
+            "line 7: how slow? say millis = 1 to 60000, by which each write and each sync takes longer",
+        ),
+        ("[[faults]]\nkind = \"slow-disk\"\nnodes = [\"us\"]\nat_s = 1\nmillis = 1e6\n", "say millis = 1 to 60000"),
+        (
+            "[[faults]]\nkind = \"disk-error\"\nnodes = [\"us\"]\nat_s = 1\ncalls = \"fsync\"\n",
+            "line 7: calls is \"fsync\": \"sync\" or \"write\"",
+        ),
+        ("[[faults]]\nkind = \"read-only\"\nat_s = 1\n", "line 7: \"read-only\" to whom?"),
+        (
+            "[[faults]]\nkind = \"read-only\"\nnodes = [\"us\"]\nat_s = 1\nmillis = 5\n",
+            "line 7: `millis` means nothing to \"read-only\", which reads nodes, pick",
+        ),
+        ("[[faults]]\nkind = \"clock\"\nnodes = [\"us\"]\nat_s = 1\n", "line 7: how far? say jump_s"),
+        ("[[faults]]\nkind = \"clock\"\nnodes = [\"us\"]\nat_s = 1\njump_s = 1e10\n", "at most 3150000000 seconds"),
+        (
+            "[[faults]]\nkind = \"clock\"\nnodes = [\"bootstrap\"]\nat_s = 1\njump_s = 1\n",
+            "\"clock\" is for nodes, not for bootstrap peers",
+        ),
+        ("[[faults]]\nkind = \"delete-folders\"\nnodes = [\"us\"]\nat_s = 1\n", "did you mean \"delete-folder\"?"),
+        ("[[nodes]]\nname = \"poor\"\nlimits = { files = 3 }\n", "limits.files is 3, allowed is 16 to 16777216"),
+        ("[[nodes]]\nname = \"poor\"\nlimits = { memory = 3 }\n", "unknown key `memory`"),
+        ("[[expect.exits]]\nnode = \"mars\"\ncode = 1\n", "called \"mars\""),
         ("[[faults]]\nkind = \"kill\"\nnodes = [\"eu\"]\npick = 3\nat_s = 1\n", "pick must be 1 to 2"),
         ("[[nodes]]\nname = \"eu\"\n", "line 7: there are nodes called \"eu\" already"),
         ("[[nodes]]\nname = \"all\"\n", "is no name for nodes"),

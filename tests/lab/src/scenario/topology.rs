@@ -1,6 +1,6 @@
 //! Who is where, and what lies between.
 
-use super::{NODES_MAX, Place};
+use super::{Limits, NODES_MAX, Place};
 use crate::network::nat::NatKind;
 use crate::network::{Link, LinkChange, Port};
 use serde::Deserialize;
@@ -64,6 +64,8 @@ pub struct Group {
     pub arguments: Vec<String>,
     /// Size of a disk of their own.
     pub disk_mib: Option<u64>,
+    #[serde(default)]
+    pub limits: Limits,
     /// What one of them costs, in any currency: the report adds it up.
     pub price_per_hour: Option<f64>,
 }
@@ -122,6 +124,7 @@ pub struct Seat {
     pub plant: Option<String>,
     pub arguments: Vec<String>,
     pub disk_mib: Option<u64>,
+    pub limits: Limits,
     pub price_per_hour: Option<f64>,
 }
 
@@ -199,6 +202,7 @@ impl Topology {
         if group.plant.is_some() && group.program.is_some() {
             return place.refuse("`plant` is a bug in our own program: leave `program` out");
         }
+        group.limits.check(place)?;
         let (up, down, queue) = access(place, group)?;
         let site = group.site.clone().unwrap_or_else(|| group.name.clone());
         for n in 1..=group.count {
@@ -214,6 +218,7 @@ impl Topology {
                 plant: group.plant.clone(),
                 arguments: group.arguments.clone(),
                 disk_mib: group.disk_mib,
+                limits: group.limits,
                 price_per_hour: group.price_per_hour,
             };
             self.seats.push(seat);
@@ -246,6 +251,7 @@ impl Topology {
                 plant: None,
                 arguments: Vec::new(),
                 disk_mib: None,
+                limits: Limits::default(),
                 price_per_hour: None,
             };
             self.seats.push(seat);

@@ -1,6 +1,8 @@
 //! The processes: bootstrap peers and nodes, each on its machine.
 
 use super::diary::{Diary, Entry, What};
+use super::limits;
+use super::shim::Shim;
 use crate::network::{Machine, Network};
 use crate::scenario::{Scenario, Topology};
 use anyhow::{Context, ensure};
@@ -43,6 +45,8 @@ pub struct Cast {
     machines: Vec<Machine>,
     arguments: Vec<String>,
     bootstraps: Vec<String>,
+    /// There only if a fault needs it.
+    pub shim: Option<Shim>,
 }
 
 impl Cast {
@@ -67,6 +71,7 @@ impl Cast {
             machines: network.map_or(Vec::new(), |network| network.machines.clone()),
             arguments,
             bootstraps: Vec::new(),
+            shim: if scenario.needs_shim() { Some(Shim::build(folder.join("shim"))?) } else { None },
         };
         cast.make_disks()?;
         Ok(cast)
@@ -142,6 +147,11 @@ impl Cast {
         if found {
             command.arg("--found");
         }
+        let disk = self.disk(&seat.name);
+        if let Some(shim) = &mut self.shim {
+            shim.hold(&mut command, &seat.name, &disk)?;
+        }
+        limits::hold(&seat.limits, &mut command);
         self.start(machine, &seat.name, command, diary)
     }
 

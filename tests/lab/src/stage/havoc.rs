@@ -2,6 +2,8 @@
 
 use super::cast::Cast;
 use super::diary::What;
+use super::folder::{copy_folder, fill, flip_bit};
+use super::shim::Ailment;
 use super::slowness::Slowness;
 use super::wiring::Owner;
 use super::{Stage, is_due};
@@ -13,8 +15,6 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 /// Something that is to be done.
@@ -129,9 +129,9 @@ impl Stage<'_> {
 
     fn begin(&mut self, n: usize, since: Duration) -> anyhow::Result<()> {
         let fault = self.havoc.faults[n].clone();
-        if !self.can(&fault.plan) {
+        if let Err(lacking) = self.can(&fault.plan) {
             self.havoc.ends.remove(&n);
-            let why = format!("{} (needs the emulated network)", fault.what);
+            let why = format!("{} (needs {lacking})", fault.what);
             self.diary.note(What::LeftOut, None, Some(n + 1), &why);
             return Ok(());
         }
@@ -206,6 +206,12 @@ impl Stage<'_> {
                 self.cast.start_double(node, &copy, &mut self.diary)?;
             }
             Plan::Fill { free_kib } => fill(&self.cast.disk(self.cast.name(node)), *free_kib)?,
+            Plan::DeleteFolder => {
+                std::fs::remove_dir_all(self.cast.home(node)).context("cannot remove a node's folder")?;
+            }
+            Plan::SlowDisk { delay } => self.ail(node, |a| a.delay = *delay)?,
+            Plan::Refuse(refusal) => self.ail(node, |a| a.refusal = Some(*refusal))?,
+            Plan::Clock { by_ns } => self.ail(node, |a| a.clock_ns = *by_ns)?,
             Plan::Access { up, down } => self.access(node, (*up * 1e6) as u64, (*down * 1e6) as u64)?,
             Plan::Rebind => self.tell(Command::Forget { machine: node })?,
             _ => {}
@@ -239,6 +245,15 @@ impl Stage<'_> {
             Plan::Fill { .. } => {
                 for node in nodes {
                     std::fs::remove_file(self.cast.disk(self.cast.name(node)).join("ballast"))?;
+                }
+            }
+            Plan::SlowDisk { .. } | Plan::Refuse(_) | Plan::Clock { .. } => {
+                for node in nodes {
+                    self.ail(node, |a| match fault.plan {
+                        Plan::SlowDisk { .. } => a.delay = Duration::ZERO,
+                        Plan::Clock { .. } => a.clock_ns = 0,
+                        _ => a.refusal = None,
+                    })?;
                 }
             }
             Plan::Access { .. } => {
@@ -347,6 +362,12 @@ impl Stage<'_> {
         self.cast.start_node(node, false, &mut self.diary)
     }
 
+    /// Changes what is wrong with a node's disk and clock.
+    fn ail(&mut self, node: usize, change: impl FnOnce(&mut Ailment)) -> anyhow::Result<()> {
+        let name = self.cast.name(node).to_owned();
+        self.cast.shim.as_mut().map_or(Ok(()), |shim| shim.change(&name, change))
+    }
+
     fn reset(&self, pairs: &[(usize, usize)], lasting: Option<Duration>) -> anyhow::Result<()> {
         for (a, b) in pairs {
             self.tell(Command::Reset { a: *a, b: *b, lasting: lasting.unwrap_or_default() })?;
@@ -376,46 +397,4 @@ impl Stage<'_> {
 
 fn cut() -> LinkChange {
     LinkChange { cut: Some(true), ..LinkChange::default() }
-}
-
-/// Copies a folder with all that is below it; sockets are left where they are.
-fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(to)?;
-    for entry in std::fs::read_dir(from)? {
-        let entry = entry?;
-        let (kind, target) = (entry.file_type()?, to.join(entry.file_name()));
-        if kind.is_dir() {
-            copy_folder(&entry.path(), &target)?;
-        } else if kind.is_file() {
-            std::fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
-}
-
-/// Flips a bit of the file that the pattern names; says which.
-fn flip_bit(home: &Path, pattern: &str, draw: u64) -> anyhow::Result<String> {
-    let whole = format!("{}/{pattern}", glob::Pattern::escape(&home.to_string_lossy()));
-    let found = glob::glob(&whole).with_context(|| format!("{pattern} is no pattern for files"))?;
-    let mut files: Vec<_> =
-        found.flatten().filter(|p| p.metadata().is_ok_and(|m| m.is_file() && m.len() > 0)).collect();
-    files.sort();
-    anyhow::ensure!(!files.is_empty(), "no file {pattern} in {}", home.display());
-    let path = &files[(draw % files.len() as u64) as usize];
-    let mut bytes = std::fs::read(path)?;
-    let bit = (draw >> 8) % (bytes.len() as u64 * 8);
-    bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
-    std::fs::write(path, &bytes)?;
-    Ok(format!("bit {bit} of {} is flipped", path.display()))
-}
-
-/// Fills the disk but for so many KiB.
-fn fill(disk: &Path, free_kib: u64) -> anyhow::Result<()> {
-    let path = disk.join("ballast");
-    let mut file = std::fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    let block = vec![1u8; 64 << 10];
-    while file.write_all(&block).is_ok() {}
-    let full = file.metadata()?.len();
-    file.set_len(full.saturating_sub(free_kib << 10))?;
-    Ok(())
 }

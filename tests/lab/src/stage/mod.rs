@@ -3,8 +3,11 @@
 mod cast;
 pub mod control;
 mod diary;
+mod folder;
 mod havoc;
+mod limits;
 mod run_file;
+pub mod shim;
 mod slowness;
 mod wiring;
 
@@ -165,7 +168,7 @@ impl Stage<'_> {
             for event in &fresh {
                 self.heard(machine, event, at_first);
             }
-            let may = Expect::lists(&self.scenario.expect.may_exit, &self.scenario.topology, machine)
+            let may = self.scenario.expect.may_end(&self.scenario.topology, machine)
                 || self.scenario.runs_another_program(&self.scenario.topology.seats[machine].name);
             if self.cast.bury(machine, &mut self.diary) && !may {
                 self.broken = true;
@@ -369,8 +372,17 @@ impl Stage<'_> {
     }
 
     /// Whether the fault can be had here.
-    fn can(&self, plan: &Plan) -> bool {
-        self.network.is_some() || !plan.is_of_the_network()
+    ///
+    /// # Errors
+    /// What it needs.
+    fn can(&self, plan: &Plan) -> Result<(), &'static str> {
+        if plan.is_of_the_network() && self.network.is_none() {
+            return Err("the emulated network");
+        }
+        if plan.needs_shim() && self.cast.shim.is_none() {
+            return Err("a scenario whose file has a fault of disks or clocks");
+        }
+        Ok(())
     }
 }
 

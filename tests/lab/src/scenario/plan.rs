@@ -1,0 +1,134 @@
+//! What can be done to nodes, disks, clocks and links.
+
+use crate::network::LinkChange;
+use std::time::Duration;
+
+/// What is done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plan {
+    /// SIGKILL; undone by a restart.
+    Kill { silent: bool },
+    /// SIGTERM; undone by a restart.
+    Stop,
+    /// Starts nodes that are not running.
+    Start { ticket: bool },
+    /// SIGSTOP, then SIGCONT.
+    Freeze,
+    /// SIGSTOP and SIGCONT in turn.
+    Slow { share: f64 },
+    /// SIGKILL, the folder is emptied, a new start.
+    Wipe,
+    /// SIGKILL, the folder as it was when the run began, a new start.
+    Rewind,
+    /// SIGKILL, one bit of a file is flipped, a new start.
+    Damage { file: String },
+    /// A second process with the same key.
+    Clone,
+    /// The disk of the node is filled up to so many KiB.
+    Fill { free_kib: u64 },
+    /// The node's folder is removed under it.
+    DeleteFolder,
+    /// Writes and syncs below the node's folder take longer.
+    SlowDisk { delay: Duration },
+    /// Calls on what is below the node's folder are refused.
+    Refuse(Refusal),
+    /// The wall clock is wrong by so many nanoseconds.
+    Clock { by_ns: i64 },
+    /// Links change.
+    Links { pairs: Vec<(usize, usize)>, change: LinkChange },
+    /// Links are cut and healed in turn.
+    Flap { pairs: Vec<(usize, usize)>, every: Duration },
+    /// Links are cut one by one and healed in another order.
+    Swizzle { pairs: Vec<(usize, usize)>, every: Duration },
+    /// TCP connections are reset.
+    Reset { pairs: Vec<(usize, usize)> },
+    /// Access lines change.
+    Access { up: f64, down: f64 },
+    /// NAT boxes forget.
+    Rebind,
+    /// Nodes are killed and started at random.
+    Churn { every: Duration, least: usize, most: usize },
+    /// Nodes are stopped and started one after the other.
+    RollingRestart { every: Duration },
+}
+
+/// What a disk refuses, and how it says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// fsync and its like fail with EIO.
+    Syncs,
+    /// Writes fail with EIO.
+    Writes,
+    /// Both do.
+    Both,
+    /// As a file system that has become read-only: EROFS for all that would change something.
+    ReadOnly,
+}
+
+/// Each kind with the keys that it reads beside `kind`, `at_s`, `at_round` and `lasting_s`.
+pub(super) const KINDS: &[(&str, &[&str])] = &[
+    ("kill", &["nodes", "pick", "silent"]),
+    ("stop", &["nodes", "pick"]),
+    ("start", &["nodes", "pick", "ticket"]),
+    ("freeze", &["nodes", "pick"]),
+    ("slow", &["nodes", "pick", "share"]),
+    ("wipe", &["nodes", "pick"]),
+    ("rewind", &["nodes", "pick"]),
+    ("damage", &["nodes", "pick", "file"]),
+    ("clone", &["nodes", "pick"]),
+    ("fill", &["nodes", "pick", "free_kib"]),
+    ("delete-folder", &["nodes", "pick"]),
+    ("slow-disk", &["nodes", "pick", "millis"]),
+    ("disk-error", &["nodes", "pick", "calls"]),
+    ("read-only", &["nodes", "pick"]),
+    ("clock", &["nodes", "pick", "jump_s"]),
+    ("cut", &["between", "from", "to"]),
+    (
+        "link",
+        &[
+            "between",
+            "from",
+            "to",
+            "delay_ms",
+            "jitter_ms",
+            "loss",
+            "reorder",
+            "duplicate",
+            "corrupt",
+            "mbit",
+            "queue_ms",
+            "mtu",
+        ],
+    ),
+    ("flap", &["between", "from", "to", "every_s"]),
+    ("swizzle", &["between", "every_s"]),
+    ("reset", &["between", "from", "to"]),
+    ("access", &["nodes", "pick", "up_mbit", "down_mbit"]),
+    ("rebind", &["nodes", "pick"]),
+    ("churn", &["nodes", "every_s", "least", "most"]),
+    ("rolling-restart", &["nodes", "every_s"]),
+];
+
+impl Plan {
+    pub(super) fn needs_an_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Slow { .. } | Self::Flap { .. } | Self::Swizzle { .. } | Self::Reset { .. } | Self::Churn { .. }
+        )
+    }
+
+    /// Whether it needs the emulated network.
+    pub fn is_of_the_network(&self) -> bool {
+        match self {
+            Self::Kill { silent } => *silent,
+            Self::Links { .. } | Self::Flap { .. } | Self::Swizzle { .. } | Self::Reset { .. } => true,
+            Self::Access { .. } | Self::Rebind => true,
+            _ => false,
+        }
+    }
+
+    /// Whether nodes must run with the lab's library for it.
+    pub fn needs_shim(&self) -> bool {
+        matches!(self, Self::SlowDisk { .. } | Self::Refuse(_) | Self::Clock { .. })
+    }
+}

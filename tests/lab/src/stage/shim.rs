@@ -1,0 +1,109 @@
+//! Faults of disks and clocks, by a library that nodes are started with (LD_PRELOAD). It is compiled where it is needed, and
+//! steered by a file for each node, which it has mapped.
+
+use crate::scenario::Refusal;
+use anyhow::{Context, ensure};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const SOURCE: &str = include_str!("../../shim/fault.c");
+/// Calls, as the library counts them.
+const SYNCS: i64 = 1;
+const WRITES: i64 = 2;
+const NAMES: i64 = 4;
+
+/// What is wrong with a node's disk and clock; all zero: nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ailment {
+    pub delay: Duration,
+    pub refusal: Option<Refusal>,
+    pub clock_ns: i64,
+}
+
+impl Ailment {
+    /// The words of the library's file.
+    fn words(&self) -> [i64; 4] {
+        let io = rustix::io::Errno::IO.raw_os_error();
+        let (errno, calls) = match self.refusal {
+            None => (0, 0),
+            Some(Refusal::Syncs) => (io, SYNCS),
+            Some(Refusal::Writes) => (io, WRITES),
+            Some(Refusal::Both) => (io, SYNCS | WRITES),
+            Some(Refusal::ReadOnly) => (rustix::io::Errno::ROFS.raw_os_error(), SYNCS | WRITES | NAMES),
+        };
+        [self.delay.as_micros() as i64, i64::from(errno), calls, self.clock_ns]
+    }
+}
+
+/// The library, and what each node has.
+pub struct Shim {
+    folder: PathBuf,
+    ailments: BTreeMap<String, Ailment>,
+}
+
+/// Whether the library can be had here.
+///
+/// # Errors
+/// It cannot; the message says why.
+pub fn available() -> anyhow::Result<()> {
+    ensure!(cfg!(target_os = "linux"), "faults of disks and clocks need Linux");
+    let there = Command::new("cc").arg("--version").output().is_ok_and(|said| said.status.success());
+    ensure!(there, "faults of disks and clocks need a C compiler: there is no `cc` (install gcc or clang)");
+    Ok(())
+}
+
+impl Shim {
+    /// Compiles the library into a folder of its own.
+    ///
+    /// # Errors
+    /// There is no compiler, or it does not take the source.
+    pub fn build(folder: PathBuf) -> anyhow::Result<Self> {
+        available()?;
+        std::fs::create_dir_all(&folder)?;
+        let (source, library) = (folder.join("fault.c"), folder.join("fault.so"));
+        std::fs::write(&source, SOURCE).with_context(|| format!("cannot write {}", source.display()))?;
+        let mut command = Command::new("cc");
+        command.args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg("-ldl");
+        let said = command.output().context("cannot run `cc`")?;
+        ensure!(said.status.success(), "`cc` refused {}: {}", source.display(), String::from_utf8_lossy(&said.stderr));
+        Ok(Self { folder, ailments: BTreeMap::new() })
+    }
+
+    fn control(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.words"))
+    }
+
+    /// Lets the program start with the library; files below `disk` are the node's.
+    ///
+    /// # Errors
+    /// The node's file cannot be written.
+    pub fn hold(&mut self, command: &mut Command, name: &str, disk: &Path) -> anyhow::Result<()> {
+        self.change(name, |_| {})?;
+        command.env("LD_PRELOAD", self.folder.join("fault.so"));
+        command.env("STARLING_LAB_FAULTS", self.control(name)).env("STARLING_LAB_FOLDER", disk);
+        Ok(())
+    }
+
+    /// Changes what is wrong with a node, at once.
+    ///
+    /// # Errors
+    /// Its file cannot be written.
+    pub fn change(&mut self, name: &str, change: impl FnOnce(&mut Ailment)) -> anyhow::Result<()> {
+        let path = self.control(name);
+        let ailment = self.ailments.entry(name.to_owned()).or_default();
+        change(ailment);
+        let bytes: Vec<u8> = ailment.words().iter().flat_map(|word| word.to_ne_bytes()).collect();
+        // Never truncated: who has it mapped would die of it.
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let written = file.and_then(|file| file.write_all_at(&bytes, 0));
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+#[cfg(test)]
+#[path = "shim_test.rs"]
+mod tests;
