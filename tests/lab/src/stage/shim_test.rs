@@ -1,12 +1,13 @@
 use super::*;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 /// A shell that runs with the library, and does one thing after the other while the lab steers it.
 struct Patient {
     shim: Shim,
     disk: PathBuf,
     _folder: tempfile::TempDir,
+    child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
@@ -27,8 +28,7 @@ fn patient(program: &[&str]) -> Option<Patient> {
     shim.hold(&mut command, "n", &disk).unwrap();
     let mut child = command.spawn().unwrap();
     let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-    // It ends when its input does.
-    Some(Patient { shim, disk, _folder: folder, input, output })
+    Some(Patient { shim, disk, _folder: folder, child, input, output })
 }
 
 impl Patient {
@@ -38,6 +38,13 @@ impl Patient {
         let mut said = String::new();
         self.output.read_line(&mut said).unwrap();
         said.trim().to_owned()
+    }
+}
+
+impl Drop for Patient {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
