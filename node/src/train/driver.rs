@@ -91,6 +91,17 @@ pub struct Settings {
     pub admission: Vec<u8>,
 }
 
+/// Where the driver hears of what has happened.
+pub(super) struct Queues {
+    /// Network events from before the driver started.
+    early: Vec<NetEvent>,
+    pub net_events: mpsc::Receiver<NetEvent>,
+    pub ledger_done: mpsc::Receiver<Done>,
+    pub trainer_events: mpsc::Receiver<Happened>,
+    results: mpsc::Receiver<Outcome>,
+    questions: mpsc::Receiver<Asked>,
+}
+
 /// The running node.
 pub struct Driver {
     pub(super) spec: RunSpec,
@@ -146,11 +157,11 @@ pub struct Driver {
 impl Driver {
     /// Runs the node to its end. Returns the path of the final checkpoint if one was written.
     pub async fn run(parts: Parts) -> Result<Finish, Failure> {
-        let (results, mut result_queue) = mpsc::channel(RESULTS_MAX);
-        let Parts { mut net_events, mut questions, ledger, mut trainer, .. } = parts;
-        let Ledger { jobs: ledger_jobs, done: mut ledger_done, state, thread: ledger_thread } = ledger;
+        let (results, result_queue) = mpsc::channel(RESULTS_MAX);
+        let Parts { net_events, questions, ledger, mut trainer, .. } = parts;
+        let Ledger { jobs: ledger_jobs, done: ledger_done, state, thread: ledger_thread } = ledger;
         let threads = trainer.thread.take().into_iter().chain([ledger_thread]).collect();
-        let mut trainer_events = std::mem::replace(&mut trainer.events, mpsc::channel(1).1);
+        let trainer_events = std::mem::replace(&mut trainer.events, mpsc::channel(1).1);
         let mut driver = Driver {
             spec: parts.spec,
             run: parts.run,
@@ -192,34 +203,50 @@ impl Driver {
             gauges: Gauges::new(),
             inputs: VecDeque::new(),
         };
+        let mut queues =
+            Queues { net_events, questions, ledger_done, trainer_events, results: result_queue, early: parts.early };
+        let finish = match driver.fly(&mut queues).await {
+            Ok(()) => driver.close(&mut queues).await,
+            Err(failure) => {
+                driver.trainer.next_generation();
+                driver.screen.close();
+                driver.net.shutdown().await;
+                drop(driver);
+                Err(failure)
+            }
+        };
+        drop(queues);
+        ending::end_of(threads).await;
+        finish
+    }
+
+    /// Until it is to end.
+    async fn fly(&mut self, queues: &mut Queues) -> Result<(), Failure> {
         let mut tick = tokio::time::interval(Duration::from_millis(100));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut signals = Signals::new()?;
-        driver.feed(Input::Tick).await?;
-        driver.recall_difference().await?;
-        for event in parts.early {
-            driver.net_event(event).await?;
+        self.feed(Input::Tick).await?;
+        self.recall_difference().await?;
+        for event in std::mem::take(&mut queues.early) {
+            self.net_event(event).await?;
         }
-        while driver.finish.is_none() {
+        while self.finish.is_none() {
             tokio::select! {
                 biased;
-                _ = signals.recv() => driver.feed(Input::Leave).await?,
-                Some(done) = ledger_done.recv() => driver.ledger_done(done).await?,
-                Some(event) = net_events.recv() => driver.net_event(event).await?,
-                Some(result) = result_queue.recv() => driver.result(result).await?,
-                Some(happened) = trainer_events.recv() => driver.trainer_event(happened).await?,
-                Some((question, reply)) = questions.recv() => { let _ = reply.send(driver.answer(question)); }
+                _ = signals.recv() => self.feed(Input::Leave).await?,
+                Some(done) = queues.ledger_done.recv() => self.ledger_done(done).await?,
+                Some(event) = queues.net_events.recv() => self.net_event(event).await?,
+                Some(result) = queues.results.recv() => self.result(result).await?,
+                Some(happened) = queues.trainer_events.recv() => self.trainer_event(happened).await?,
+                Some((question, reply)) = queues.questions.recv() => { let _ = reply.send(self.answer(question)); }
                 _ = tick.tick() => {
-                    driver.show_lasting_wait();
-                    driver.feed(Input::Tick).await?;
+                    self.show_lasting_wait();
+                    self.feed(Input::Tick).await?;
                 }
                 else => return Err(Failure::message(Code::Refused, "an inner part of the node stopped; see the log")),
             }
         }
-        let finish = driver.close(&mut net_events, &mut ledger_done, &mut trainer_events).await;
-        drop((net_events, ledger_done, trainer_events, result_queue));
-        ending::end_of(threads).await;
-        finish
+        Ok(())
     }
 
     /// Hands inputs to the engine until nothing follows from them.

@@ -1,14 +1,11 @@
 //! How a node ends: whoever lacks its last record gets it, then everything is closed in order.
 
-use super::driver::Driver;
-use super::ledger::Done;
+use super::driver::{Driver, Queues};
 use super::trainer::{self, Happened};
 use crate::exit::Failure;
-use crate::net::NetEvent;
 use crate::watch::event::Event;
 use starling_protocol::engine::io::{Finish, Input};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
 
 /// How long a node that has spent its budget stays to hand out the last record.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -19,12 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Driver {
     /// Ends the node: the last record for those who lack it, the final checkpoint, then everything is dropped.
-    pub(super) async fn close(
-        mut self,
-        net_events: &mut mpsc::Receiver<NetEvent>,
-        ledger_done: &mut mpsc::Receiver<Done>,
-        trainer_events: &mut mpsc::Receiver<Happened>,
-    ) -> Result<Finish, Failure> {
+    pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
         self.wanted_round = None;
         self.trainer.next_generation();
@@ -33,7 +25,7 @@ impl Driver {
             tracing::debug!("wrote the checkpoint of round {round}");
             let sequences = self.settings.validate_sequences;
             let _ = self.trainer_jobs.try_send(trainer::Job::Validate { sequences });
-            self.farewell(net_events, ledger_done, trainer_events, sequences > 0).await?;
+            self.farewell(queues, sequences > 0).await?;
         }
         self.save_feedback().await;
         self.show(Event::Finished { reason: super::view::finish_reason(&finish) });
@@ -44,13 +36,7 @@ impl Driver {
 
     /// Answers peers until each of them has the last record, or has gone, or time is up; and waits for the final
     /// validation.
-    async fn farewell(
-        &mut self,
-        net_events: &mut mpsc::Receiver<NetEvent>,
-        ledger_done: &mut mpsc::Receiver<Done>,
-        trainer_events: &mut mpsc::Receiver<Happened>,
-        mut validating: bool,
-    ) -> Result<(), Failure> {
+    async fn farewell(&mut self, queues: &mut Queues, mut validating: bool) -> Result<(), Failure> {
         let (farewell, patience) = (tokio::time::Instant::now() + FAREWELL, tokio::time::Instant::now() + PATIENCE);
         let mut tick = tokio::time::interval(Duration::from_millis(100));
         loop {
@@ -60,9 +46,9 @@ impl Driver {
                 return Ok(());
             }
             tokio::select! {
-                Some(done) = ledger_done.recv() => self.ledger_done(done).await?,
-                Some(event) = net_events.recv() => self.net_event(event).await?,
-                Some(happened) = trainer_events.recv() => {
+                Some(done) = queues.ledger_done.recv() => self.ledger_done(done).await?,
+                Some(event) = queues.net_events.recv() => self.net_event(event).await?,
+                Some(happened) = queues.trainer_events.recv() => {
                     validating &= !matches!(happened, Happened::Validated { .. });
                     self.trainer_event(happened).await?;
                 }

@@ -8,12 +8,18 @@ use super::succession;
 use crate::limits::VOTERS_MAX;
 use crate::message::{Certificate, Fork, Message, member_bits, member_indices};
 use crate::run::Minority;
-use crate::{NodeId, ring};
+use crate::{Digest, NodeId, ring};
 
 /// Whether a quorum is in reach, and since when not.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
+    /// No quorum is in reach since then.
     since: Option<Moment>,
+    /// One is in reach again since then.
+    back: Option<Moment>,
+    /// How long there was none before that, in microseconds, in the time of the same head.
+    carried: u64,
+    head: Digest,
     /// The user has been told.
     told: bool,
     /// The policy is in force.
@@ -31,6 +37,29 @@ impl Cut {
     pub fn since(&self) -> Option<Moment> {
         self.since
     }
+
+    /// When there has been no quorum for `grace`, if there is none until then.
+    pub fn due_at(&self, grace: u64) -> Option<Moment> {
+        self.since.map(|since| since.plus(grace.saturating_sub(self.carried)))
+    }
+
+    /// A quorum is in reach. What was lost is forgotten no faster than it was lost: a quorum that comes and goes, with
+    /// members that are killed and start again, decides nothing either.
+    fn restore(&mut self, now: Moment) {
+        if let Some(since) = self.since.take() {
+            (self.carried, self.back) = (self.carried.saturating_add(now.since(since)), Some(now));
+        }
+        (self.told, self.due) = (false, false);
+    }
+
+    /// No quorum is in reach: for how long there has been none.
+    fn lose(&mut self, now: Moment) -> u64 {
+        if let Some(back) = self.back.take() {
+            self.carried = self.carried.saturating_sub(now.since(back));
+        }
+        let since = *self.since.get_or_insert(now);
+        self.carried.saturating_add(now.since(since))
+    }
 }
 
 impl Engine {
@@ -44,8 +73,14 @@ impl Engine {
             return;
         }
         let settling = round.resumed && self.now.since(round.began) < self.timing.settle;
+        if self.cut.head != round.parent {
+            // A record was decided meanwhile.
+            (self.cut.head, self.cut.carried, self.cut.back) = (round.parent, 0, None);
+        }
         if self.quorum_in_reach() {
-            if std::mem::take(&mut self.cut).told {
+            let told = self.cut.told;
+            self.cut.restore(self.now);
+            if told {
                 self.notice(Notice::Rejoined);
             }
             return;
@@ -54,11 +89,11 @@ impl Engine {
             return;
         }
         let policy = self.spec.partition.minority;
-        let since = *self.cut.since.get_or_insert(self.now);
+        let lost = self.cut.lose(self.now);
         self.cut.policy = Some(policy);
-        let lost = self.now.since(since);
         // Connections that come back at once are not worth a word.
-        if lost >= self.timing.down_grace && !self.cut.told {
+        let gone = self.cut.since.is_some_and(|since| self.now.since(since) >= self.timing.down_grace);
+        if gone && !self.cut.told {
             self.cut.told = true;
             let (missing, grace) = (self.missing_voters(), self.fork_grace());
             self.notice(Notice::CutOff { policy, missing, grace });
@@ -66,7 +101,7 @@ impl Engine {
                 self.stop_training();
             }
         }
-        if policy == Minority::Fork && lost >= self.fork_grace() {
+        if policy == Minority::Fork && (lost >= self.fork_grace() || gone && self.others_fork()) {
             self.cut.due = true;
             self.propose_fork();
         }
@@ -74,6 +109,19 @@ impl Engine {
 
     fn fork_grace(&self) -> u64 {
         u64::from(self.spec.partition.grace_ms) * 1_000
+    }
+
+    /// Whether most of those with whom this node would fork have waited for the whole grace: who has just started, and
+    /// is cut off as they are, does not make them wait for another one.
+    fn others_fork(&self) -> bool {
+        let members = self.fork_members();
+        let said = |id: &&NodeId| {
+            let fork = self.peers.get(id).and_then(|peer| peer.fork.as_ref());
+            fork.zip(self.round.as_ref()).is_some_and(|((fork, _), round)| fork.parent == round.parent)
+        };
+        let others = members.iter().filter(|id| **id != self.me);
+        let said = others.clone().filter(said).count();
+        2 * said > others.count()
     }
 
     /// Voters that cannot be heard.

@@ -97,6 +97,10 @@ fn panics_and_audits_are_seen() {
     let found = all(&scenario(""), &history(), &audits, logs.path());
     let broken: Vec<&str> = found.iter().filter(|c| !c.ok).map(|c| c.name.as_str()).collect();
     assert_eq!(broken, ["samples", "no panic"]);
+    let counted = |given_up: u64| format!("epoch 0: 2394 used, 0 leased, 0 waiting, {given_up} given up, 0 left\n");
+    for (given_up, fine) in [(0, true), (7, false)] {
+        assert_eq!(samples(&[("a".to_owned(), true, counted(given_up))]).ok, fine, "{given_up} given up");
+    }
     let empty = tempfile::tempdir().expect("a folder");
     assert!(!panics(empty.path()).ok, "no logs prove nothing");
 }

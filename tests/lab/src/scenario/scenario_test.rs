@@ -122,12 +122,18 @@ fn wrong_scenarios_are_refused() {
         ("[network]\npreset = \"homs\"\n", "did you mean \"homes\"?"),
         ("[bootstrap]\nsite = \"mars\"\n", "where no node is"),
         ("[[links]]\nbetween = [\"eu\", \"mars\"]\n", "line 7: there is no node, group or site called \"mars\""),
+        ("[[nodes]]\nname = \"x\"\nplant = \"half-quorums\"\n", "did you mean \"half-quorum\"?"),
+        ("[[nodes]]\nname = \"x\"\nplant = \"half-quorum\"\nprogram = \"p\"\n", "leave `program` out"),
         ("[expect]\nmax_gap = 3\n", "did you mean `max_gap_s`?"),
         ("[expect]\nmay_lag = [\"mars\"]\n", "called \"mars\""),
     ] {
         let said = refusal(more);
         assert!(said.contains(told), "{more}: {said}");
     }
+    let text = format!("must_fail = [\"parties\"]\n{SMALL}");
+    assert!(
+        format!("{:#}", parse(&text).unwrap_err()).contains("there is no check called \"parties\"; there are together")
+    );
     let text = SMALL.replace("end_s = 10\n", "");
     assert!(format!("{:#}", parse(&text).unwrap_err()).contains("say when it ends"));
     let text = SMALL.replace("\"us\"", "\"us\"\nlater = true").replace("count = 2", "later = true");
@@ -151,9 +157,15 @@ fn files_of_a_folder_come_in_order() {
 fn shipped_scenarios_are_fine() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/lab");
     let mut names = std::collections::BTreeSet::new();
-    for folder in [folder.clone(), folder.join("quick"), folder.join("full"), folder.join("soak")] {
+    for folder in
+        [folder.clone(), folder.join("quick"), folder.join("full"), folder.join("soak"), folder.join("planted")]
+    {
         for file in files(&folder).unwrap() {
             let scenario = Scenario::load(&file).unwrap();
+            for bug in scenario.topology.seats.iter().filter_map(|s| s.plant.as_deref()) {
+                assert_eq!(bug, scenario.name, "a planted bug's scenario has its name");
+                assert!(!scenario.must_fail.is_empty(), "{bug} must be found");
+            }
             assert!(!scenario.about.is_empty(), "{} says what it is about", file.display());
             assert!(
                 scenario.name == "churn" || names.insert(scenario.name.clone()),

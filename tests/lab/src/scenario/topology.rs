@@ -5,6 +5,7 @@ use crate::network::nat::NatKind;
 use crate::network::{Link, LinkChange, Port};
 use serde::Deserialize;
 use starling_bootstrap::config_file::nearest;
+use starling_protocol::plant::Plant;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -199,9 +200,7 @@ impl Topology {
             return place
                 .refuse(&format!("count is {}; at least one, and at most {NODES_MAX} nodes in all", group.count));
         }
-        if group.plant.is_some() && group.program.is_some() {
-            return place.refuse("`plant` is a bug in our own program: leave `program` out");
-        }
+        planted(place, group)?;
         group.limits.check(place)?;
         let (up, down, queue) = access(place, group)?;
         let site = group.site.clone().unwrap_or_else(|| group.name.clone());
@@ -346,6 +345,21 @@ impl Topology {
 }
 
 /// Up, down and queue of a group's access line.
+/// Whether there is such a bug, in our own program.
+fn planted(place: Place<'_>, group: &Group) -> anyhow::Result<()> {
+    let Some(bug) = &group.plant else { return Ok(()) };
+    if group.program.is_some() {
+        return place.refuse("`plant` is a bug in our own program: leave `program` out");
+    }
+    let names: Vec<String> = Plant::ALL.iter().map(|known| known.name()).collect();
+    if !names.contains(bug) {
+        let hint =
+            nearest(bug, names.iter().map(String::as_str)).map_or(String::new(), |n| format!("; did you mean {n:?}?"));
+        return place.refuse(&format!("there is no planted bug called {bug:?}{hint} (known: {})", names.join(", ")));
+    }
+    Ok(())
+}
+
 fn access(place: Place<'_>, group: &Group) -> anyhow::Result<(u64, u64, Duration)> {
     // Mbit/s up and down, and the queue in ms: what such lines are sold as; DSL and satellite with the long queues they have.
     let (up, down, queue) = match group.line.as_deref() {
