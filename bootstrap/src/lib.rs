@@ -4,7 +4,7 @@
 //! well-known peer. Knows nothing of training.
 //!
 //! - [`identity`]: key files; [`addresses`]: multiaddrs and bootstrap lists; [`ticket`]: one line to join a run.
-//! - [`transport`], [`mux`], [`gate`]: how connections are made, and which are not.
+//! - [`transport`], [`mux`], [`gate`], [`crowd`]: how connections are made, and which are not.
 //! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`streams`], [`reach`] are parts of it.
 //! - [`process`]: tells processes that share a key apart.
 //! - [`discovery`]: whom to dial and when, and what the owner of a swarm is told.
@@ -13,6 +13,7 @@
 
 pub mod addresses;
 pub mod config_file;
+pub mod crowd;
 pub mod dht;
 pub mod discovery;
 pub mod framing;

@@ -8,7 +8,7 @@ use crate::gate::{self, Gate};
 use crate::identity::Identity;
 use crate::process::Process;
 use crate::reach::Capped;
-use crate::{dht, gossip, streams, tls, transport};
+use crate::{crowd, dht, gossip, streams, tls, transport};
 use libp2p::core::upgrade::Version;
 use libp2p::gossipsub::IdentTopic;
 use libp2p::identity::Keypair;
@@ -101,9 +101,10 @@ impl From<tls::Failed> for StartError {
     }
 }
 
-/// Everything a node speaks. The first three deny connections, so they are asked first.
+/// Everything a node speaks. The first four deny connections, so they are asked first.
 #[derive(NetworkBehaviour)]
 pub struct Behaviour {
+    pub crowd: crowd::Behaviour,
     pub limits: libp2p_connection_limits::Behaviour,
     pub memory: libp2p_memory_connection_limits::Behaviour,
     pub gate: gate::Behaviour,
@@ -154,6 +155,7 @@ fn behaviour(
         None => libp2p_memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE_MAX),
     };
     Ok(Behaviour {
+        crowd: crowd::Behaviour::default(),
         limits: libp2p_connection_limits::Behaviour::new(connection_limits()),
         memory,
         gate: gate::Behaviour::new(gate.clone()),

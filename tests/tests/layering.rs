@@ -49,8 +49,8 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("wgpu*", &["starling-kernels"]),
     ("rocksdb", &["starling-store"]),
     ("librocksdb-sys", &["starling-store"]),
-    ("libp2p*", &["starling-bootstrap", "starling-node", "starling-tests", "starling-benches"]),
-    ("tokio*", &["starling-bootstrap", "starling-node", "starling-tests", "starling-benches"]),
+    ("libp2p*", &["starling-bootstrap", "starling-node", "starling-tests", "starling-lab", "starling-benches"]),
+    ("tokio*", &["starling-bootstrap", "starling-node", "starling-tests", "starling-lab", "starling-benches"]),
 ];
 
 /// What must be nowhere among the crates that a crate of ours is built from.

@@ -1,5 +1,6 @@
 //! What must hold of a history, each rule by itself. A rule that finds nothing wrong says what it looked at.
 
+use crate::bounds;
 use crate::history::{Commit, History};
 use crate::scenario::{Expect, Needed, NeededExit, Scenario};
 use crate::stage::What;
@@ -38,7 +39,7 @@ pub struct Check {
     pub detail: String,
 }
 
-fn verdict(name: &str, wrong: Option<String>, fine: String) -> Check {
+pub(crate) fn verdict(name: &str, wrong: Option<String>, fine: String) -> Check {
     Check { name: name.into(), ok: wrong.is_none(), detail: wrong.unwrap_or(fine) }
 }
 
@@ -58,6 +59,12 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
         absent(history, expect),
     ];
     checks.extend(expect.events.iter().map(|needed| event(scenario, history, needed)));
+    let sizes =
+        [("rss_kib", ("memory in MiB", 1024), expect.rss_max_mib), ("files", ("descriptors", 1), expect.files_max)];
+    checks.extend(
+        sizes.into_iter().filter_map(|(key, unit, most)| Some(bounds::size(scenario, history, key, unit, most?))),
+    );
+    checks.extend(expect.counted.iter().map(|needed| bounds::counted(scenario, logs, needed)));
     checks.extend(expect.exits.iter().map(|needed| exit(history, logs, needed)));
     if let Some(most) = expect.departures_max {
         checks.push(departures(history, most));

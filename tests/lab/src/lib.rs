@@ -1,5 +1,6 @@
 //! A WAN in a box: real Starling nodes behind an emulated network, with faults, checks on what they said, and a report.
 
+pub mod bounds;
 pub mod check;
 pub mod compare;
 pub mod history;
@@ -9,4 +10,5 @@ pub mod report;
 pub mod run;
 pub mod scenario;
 pub mod stage;
+pub mod stranger;
 pub mod sweep;

@@ -28,6 +28,11 @@ pub struct Expect {
     /// Events that must come, and some that must not.
     pub events: Vec<Needed>,
     pub absent: Vec<String>,
+    /// At most so much memory in use by any node, in MiB, and so many descriptors, as seen once a second.
+    pub rss_max_mib: Option<u64>,
+    pub files_max: Option<u64>,
+    /// Counters that must have come to something at the end.
+    pub counted: Vec<Counted>,
     /// Events that may come here, though they are forbidden elsewhere (`own_fault`, `split_brain`).
     pub may: Vec<String>,
     /// The last validation is below this, in nats a byte.
@@ -48,6 +53,9 @@ impl Default for Expect {
             failed_attempts: None,
             events: Vec::new(),
             absent: Vec::new(),
+            rss_max_mib: None,
+            files_max: None,
+            counted: Vec::new(),
             may: Vec::new(),
             nats_per_byte: None,
         }
@@ -81,11 +89,24 @@ pub struct NeededExit {
     pub within_s: Option<f64>,
 }
 
+/// What a node's metrics must say at the end.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Counted {
+    pub metric: String,
+    /// Text of its labels; left out: all of them are added up.
+    pub with: Option<String>,
+    /// A node, group or site, each of which; left out: each node.
+    pub node: Option<String>,
+    pub least: f64,
+}
+
 impl Expect {
     pub(super) fn check(&self, place: Place<'_>, topology: &Topology) -> anyhow::Result<()> {
         place.seconds("expect.max_gap_s", self.max_gap_s)?;
         place.seconds("expect.settle_s", self.settle_s)?;
         let named = self.may_exit.iter().chain(&self.may_lag);
+        let named = named.chain(self.counted.iter().filter_map(|c| c.node.as_ref()));
         let named = named.chain(self.exits.iter().map(|e| &e.node));
         for name in named.chain(self.events.iter().filter_map(|e| e.node.as_ref())) {
             topology.named(place, name)?;

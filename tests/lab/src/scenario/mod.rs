@@ -6,7 +6,7 @@ mod limits;
 mod plan;
 mod topology;
 
-pub use expect::{Expect, Needed, NeededExit};
+pub use expect::{Counted, Expect, Needed, NeededExit};
 pub use fault::{Fault, FaultEntry, When};
 pub use limits::Limits;
 pub use plan::{Plan, Refusal};

@@ -2,9 +2,11 @@
 
 use super::diary::{Diary, Entry, What};
 use super::limits;
+use super::metrics;
 use super::shim::Shim;
 use crate::network::{Machine, Network};
 use crate::scenario::{Scenario, Topology};
+use crate::stranger::PEERS;
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
 use starling_tests::process::{Process, run, seconds_since_epoch};
@@ -19,6 +21,9 @@ const START: Duration = Duration::from_secs(60);
 const PORT: u16 = 7400;
 /// The port of a second process on the same machine.
 const SECOND_PORT: u16 = 7500;
+
+/// The program that is no node, and is told where nodes are.
+const STRANGER: &str = "starling-stranger";
 
 /// One machine's processes.
 #[derive(Default)]
@@ -45,6 +50,8 @@ pub struct Cast {
     machines: Vec<Machine>,
     arguments: Vec<String>,
     bootstraps: Vec<String>,
+    /// Whether nodes' counters are asked for.
+    counted: bool,
     /// There only if a fault needs it.
     pub shim: Option<Shim>,
 }
@@ -71,6 +78,7 @@ impl Cast {
             machines: network.map_or(Vec::new(), |network| network.machines.clone()),
             arguments,
             bootstraps: Vec::new(),
+            counted: !scenario.expect.counted.is_empty(),
             shim: if scenario.needs_shim() { Some(Shim::build(folder.join("shim"))?) } else { None },
         };
         cast.make_disks()?;
@@ -176,7 +184,12 @@ impl Cast {
         if let Some(bug) = &seat.plant {
             command.args(["--plant", bug]);
         }
-        command.args(["train", "--json", "--metrics", "off", "--home"]).arg(home);
+        if seat.program.as_deref() == Some(STRANGER) {
+            command.args(&seat.arguments).env(PEERS, self.others());
+            return command;
+        }
+        let metrics = if self.counted { "127.0.0.1:0" } else { "off" };
+        command.args(["train", "--json", "--metrics", metrics, "--home"]).arg(home);
         if self.machines.is_empty() || seat.port.nat.is_some() {
             command.arg("--no-mdns");
         }
@@ -196,6 +209,29 @@ impl Cast {
         }
         command.args(&self.arguments).args(&seat.arguments);
         command
+    }
+
+    /// Where everybody is who is no stranger, as strangers are told.
+    fn others(&self) -> String {
+        let seats = self.topology.seats.iter().filter(|s| s.program.is_none());
+        seats.map(|s| format!("{}:{PORT}", s.port.address)).collect::<Vec<_>>().join(",")
+    }
+
+    /// What each node has counted, in a file beside its log; of who does not answer there is none.
+    pub fn keep_metrics(&self) {
+        for (n, actor) in self.actors.iter().enumerate() {
+            let Some(process) = &actor.process else { continue };
+            let started = process.events().into_iter().rev().find(|e| e["event"] == "started");
+            let Some(url) = started.and_then(|e| e["metrics"].as_str().map(String::from)) else { continue };
+            let text = match self.machines.get(n) {
+                Some(machine) => machine.on(move || metrics::fetch(&url)),
+                None => Ok(metrics::fetch(&url)),
+            };
+            if let Ok(Ok(text)) = text {
+                // The check that looks for it says what it lacks.
+                let _ = std::fs::write(self.logs().join(format!("{}.metrics", self.name(n))), text);
+            }
+        }
     }
 
     fn listen(&self, machine: usize, port: u16, quic: bool) -> Vec<String> {

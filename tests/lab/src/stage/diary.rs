@@ -44,6 +44,8 @@ pub enum What {
     /// The nodes are asked to end.
     Closing,
     Sample,
+    /// Memory and descriptors of each node that runs.
+    Sizes,
     /// What went wrong with the scenario itself.
     Trouble,
 }
@@ -83,7 +85,7 @@ impl Diary {
     pub fn write(&mut self, entry: Entry) {
         // A disk that is full is told of when the report is written.
         let _ = serde_json::to_string(&entry).map(|line| writeln!(self.file, "{line}"));
-        let shown = !matches!(entry.what, What::Sample | What::Started | What::Began) && !self.quiet;
+        let shown = !matches!(entry.what, What::Sample | What::Sizes | What::Started | What::Began) && !self.quiet;
         if shown {
             self.say(&line_of(&entry));
         }
@@ -109,6 +111,6 @@ fn line_of(entry: &Entry) -> String {
         What::Healed => "no fault holds any more".into(),
         What::Closing => "the nodes are asked to end".into(),
         What::Trouble => format!("TROUBLE: {}", entry.text),
-        What::Began | What::Started | What::Sample => format!("{node} {}", entry.text),
+        What::Began | What::Started | What::Sample | What::Sizes => format!("{node} {}", entry.text),
     }
 }

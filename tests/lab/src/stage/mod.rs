@@ -6,8 +6,10 @@ mod diary;
 mod folder;
 mod havoc;
 mod limits;
+mod metrics;
 mod run_file;
 pub mod shim;
+mod sizes;
 mod slowness;
 mod wiring;
 
@@ -207,6 +209,10 @@ impl Stage<'_> {
 
     /// Bytes that went through each device, in the diary.
     fn sample(&mut self) {
+        let sizes = sizes::of(&self.cast);
+        if !sizes.is_empty() {
+            self.diary.note(What::Sizes, None, None, &Value::Array(sizes).to_string());
+        }
         let Some(network) = &self.network else { return };
         let load = |n: &std::sync::atomic::AtomicU64| n.load(std::sync::atomic::Ordering::Relaxed);
         let counts = network.counts.iter().zip(&self.scenario.topology.seats);
@@ -325,6 +331,9 @@ impl Stage<'_> {
     fn close(&mut self) {
         self.sample();
         self.havoc.stop_slowness();
+        if !self.scenario.expect.counted.is_empty() {
+            self.cast.keep_metrics();
+        }
         self.diary.note(What::Closing, None, None, "");
         let by_budget = matches!(self.scenario.end, End::Round(_)) && !self.broken;
         let deadline = Instant::now() + CLOSE;

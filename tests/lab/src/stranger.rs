@@ -1,0 +1,168 @@
+//! Strangers: who connects to nodes without being one of them, in bad faith and in numbers.
+
+use anyhow::Context;
+use clap::{Parser, ValueEnum};
+use futures::future::poll_fn;
+use libp2p::core::Endpoint;
+use libp2p::core::muxing::{StreamMuxer, StreamMuxerBox};
+use libp2p::core::transport::{DialOpts, PortUse};
+use libp2p::identity::Keypair;
+use libp2p::{Multiaddr, PeerId, Transport};
+use serde_json::json;
+use starling_bootstrap::gate::Gate;
+use starling_bootstrap::transport;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// Where nodes and bootstrap peers are: `IP:PORT`, with commas between.
+pub const PEERS: &str = "STARLING_LAB_PEERS";
+/// How long a connection may take to come about.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of one burst of garbage.
+const BURST: usize = 4 << 10;
+/// Bursts on one connection: more than any handshake is long.
+const BURSTS: usize = 256;
+
+/// What strangers do with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Way {
+    /// Connects and says nothing.
+    Silent,
+    /// Sends random bytes where a handshake is due.
+    Garbage,
+    /// A handshake with a key of its own, made for it, and then nothing.
+    Handshake,
+}
+
+/// Connects to nodes without being one of them, for the lab's scenarios
+#[derive(Debug, Parser)]
+#[command(name = "starling-stranger")]
+pub struct Request {
+    /// What is done with each connection
+    #[arg(long, value_enum)]
+    way: Way,
+    /// New connections a second, over all nodes in turn
+    #[arg(long, default_value_t = 50)]
+    rate: u32,
+    /// Connections at a time
+    #[arg(long, default_value_t = 512)]
+    most: usize,
+    /// Seconds for which one is held open
+    #[arg(long, default_value_t = 30)]
+    hold: u64,
+    /// Where nodes are: IP:PORT, with commas between; left out: what STARLING_LAB_PEERS says
+    #[arg(long, value_delimiter = ',')]
+    peers: Vec<SocketAddr>,
+}
+
+/// How it went so far.
+#[derive(Default)]
+struct Tally {
+    tried: AtomicU64,
+    /// Connections that came about, as far as this way goes.
+    opened: AtomicU64,
+    failed: AtomicU64,
+    /// Ended by the other side before their time.
+    closed: AtomicU64,
+}
+
+/// Goes on until it is killed.
+///
+/// # Errors
+/// Nobody says where nodes are.
+pub async fn flood(mut request: Request) -> anyhow::Result<()> {
+    if request.peers.is_empty() {
+        let said = std::env::var(PEERS).with_context(|| format!("say --peers, or set {PEERS}"))?;
+        let parsed: Result<_, _> = said.split(',').map(str::parse).collect();
+        request.peers = parsed.with_context(|| format!("{PEERS} is {said:?}: IP:PORT, with commas between"))?;
+    }
+    let tally = Arc::new(Tally::default());
+    let places = Arc::new(Semaphore::new(request.most));
+    let mut turn = interval(Duration::from_secs(1) / request.rate.max(1));
+    turn.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut told = interval(Duration::from_secs(1));
+    let mut targets = request.peers.iter().copied().cycle();
+    loop {
+        tokio::select! {
+            _ = told.tick() => say(&tally, request.most - places.available_permits()),
+            _ = turn.tick() => {
+                let (Ok(place), Some(target)) = (places.clone().try_acquire_owned(), targets.next()) else { continue };
+                let (tally, way, hold) = (tally.clone(), request.way, Duration::from_secs(request.hold));
+                tokio::spawn(async move {
+                    tally.tried.fetch_add(1, Relaxed);
+                    match way {
+                        Way::Silent | Way::Garbage => plain(target, way == Way::Garbage, hold, &tally).await,
+                        Way::Handshake => with_handshake(target, hold, &tally).await,
+                    }
+                    drop(place);
+                });
+            }
+        }
+    }
+}
+
+fn say(tally: &Tally, open: usize) {
+    let [tried, opened, failed, closed] =
+        [&tally.tried, &tally.opened, &tally.failed, &tally.closed].map(|n| n.load(Relaxed));
+    let event = "strangers";
+    println!(
+        "{}",
+        json!({"event": event, "tried": tried, "opened": opened, "failed": failed, "closed": closed, "open": open})
+    );
+}
+
+/// A connection without a handshake.
+async fn plain(target: SocketAddr, garbage: bool, hold: Duration, tally: &Tally) {
+    let Ok(Ok(mut stream)) = timeout(PATIENCE, TcpStream::connect(target)).await else {
+        tally.failed.fetch_add(1, Relaxed);
+        return;
+    };
+    tally.opened.fetch_add(1, Relaxed);
+    let held = timeout(hold, async {
+        for _ in 0..if garbage { BURSTS } else { 0 } {
+            let burst: Vec<u8> = (0..BURST).map(|_| rand::random()).collect();
+            if stream.write_all(&burst).await.is_err() {
+                return;
+            }
+        }
+        // Until the other side ends it.
+        let mut waste = [0; 256];
+        while stream.read(&mut waste).await.is_ok_and(|n| n > 0) {}
+    });
+    if held.await.is_ok() {
+        tally.closed.fetch_add(1, Relaxed);
+    }
+}
+
+/// A connection as a node makes it, of somebody new.
+async fn with_handshake(target: SocketAddr, hold: Duration, tally: &Tally) {
+    let Some(mut muxer) = shake_hands(target).await else {
+        tally.failed.fetch_add(1, Relaxed);
+        return;
+    };
+    tally.opened.fetch_add(1, Relaxed);
+    let ended = poll_fn(|context| Pin::new(&mut muxer).poll(context).map(|event| event.is_err()));
+    let held = timeout(hold, async {
+        let mut ended = ended;
+        while !(&mut ended).await {}
+    });
+    if held.await.is_ok() {
+        tally.closed.fetch_add(1, Relaxed);
+    }
+}
+
+async fn shake_hands(target: SocketAddr) -> Option<StreamMuxerBox> {
+    let (mut transport, _) = transport::build(&Keypair::generate_ed25519(), Gate::default()).ok()?;
+    let address: Multiaddr = format!("/ip4/{}/tcp/{}", target.ip(), target.port()).parse().ok()?;
+    let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
+    let dial = transport.dial(address, options).ok()?;
+    let (_, muxer): (PeerId, StreamMuxerBox) = timeout(PATIENCE, dial).await.ok()?.ok()?;
+    Some(muxer)
+}
