@@ -16,7 +16,7 @@ const OURS: &[(&str, &[&str])] = &[
         "starling-node",
         &["starling-protocol", "starling-kernels", "starling-bootstrap", "starling-data", "starling-store"],
     ),
-    ("starling-lab", &["starling-bootstrap", "starling-tests"]),
+    ("starling-lab", &["starling-protocol", "starling-bootstrap", "starling-tests"]),
     (
         "starling-tests",
         &[
