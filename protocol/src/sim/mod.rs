@@ -9,6 +9,7 @@
 //! the environment or a file: whoever runs many seeds does that outside.
 
 mod ambush;
+pub mod churn;
 pub mod disk;
 mod driver;
 pub mod gate;

@@ -47,6 +47,12 @@ struct Arguments {
     /// Measures what agreement costs, in flocks of up to 1,000 nodes.
     #[arg(long)]
     measure: bool,
+    /// Nodes that come and go for ten minutes, for so many seeds: how long the flock goes without a commit.
+    #[arg(long, value_name = "SEEDS")]
+    churn: Option<u64>,
+    /// With --churn: seconds until who is without a quorum forks.
+    #[arg(long, default_value_t = 8)]
+    grace: u64,
     /// A file for the table, as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -61,6 +67,8 @@ fn main() -> anyhow::Result<ExitCode> {
         simulation::one(seed, arguments.nodes, faults, plant, arguments.verbose)
     } else if arguments.canary {
         simulation::canary()
+    } else if let Some(seeds) = arguments.churn {
+        simulation::churn(arguments.from, seeds, arguments.nodes.unwrap_or(10), arguments.grace)
     } else if arguments.measure {
         simulation::measure(arguments.nodes)
     } else {

@@ -5,10 +5,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use starling_protocol::Digest;
 use starling_protocol::plant::{self, Plant};
+use starling_protocol::sim::churn::{self, Churn};
 use starling_protocol::sim::history::{self, Outcome, Settings, Violation};
 use starling_protocol::sim::mark::Marks;
 use starling_protocol::sim::measure;
 use starling_protocol::sim::minimise::minimise;
+use starling_protocol::sim::{MS, SECOND};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -334,6 +336,33 @@ pub fn measure(nodes: Option<usize>) -> bool {
     }
     println!("{report}");
     gathered && report.good()
+}
+
+/// Prints how long flocks whose nodes come and go were without a commit; whether no rule was broken.
+pub fn churn(from: u64, seeds: u64, nodes: usize, grace: u64) -> bool {
+    let churn = Churn { nodes, least: 3.min(nodes), every: 1_250 * MS, lasting: 600 * SECOND, grace: grace * SECOND };
+    let mut outcomes: Vec<(u64, churn::Outcome)> = (from..from.saturating_add(seeds)).map(|s| (s, churn.play(s))).collect();
+    for (seed, outcome) in &outcomes {
+        if let Some(violation) = &outcome.violation {
+            println!("seed {seed}: {violation}");
+        }
+    }
+    let good = outcomes.iter().all(|(_, outcome)| outcome.violation.is_none());
+    outcomes.sort_by_key(|(_, outcome)| outcome.gap);
+    println!("a kill or a start each 1.25 s, 3 to {nodes} nodes, ten minutes of each seed, forks after {grace} s");
+    for (name, at) in [("median", seeds / 2), ("nine of ten", seeds * 9 / 10), ("worst", seeds.saturating_sub(1))] {
+        if let Some((seed, o)) = outcomes.get(at as usize) {
+            let seconds = |us: u64| us as f64 / SECOND as f64;
+            println!(
+                "{name:12} {:6.1} s without a commit from {:.1} s on (seed {seed}), {} commits, {} forks",
+                seconds(o.gap),
+                seconds(o.at),
+                o.commits,
+                o.forks
+            );
+        }
+    }
+    good
 }
 
 /// Reads `3,7` or `none`.
