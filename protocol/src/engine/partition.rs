@@ -111,8 +111,8 @@ impl Engine {
         u64::from(self.spec.partition.grace_ms) * 1_000
     }
 
-    /// Whether most of those with whom this node would fork have waited for the whole grace: who has just started, and
-    /// is cut off as they are, does not make them wait for another one.
+    /// Whether most of those with whom this node would fork, and more than one, have waited for the whole grace: who has
+    /// just started, and is cut off as they are, does not make them wait for another one. A single word is no reason to go.
     fn others_fork(&self) -> bool {
         let members = self.fork_members();
         let said = |id: &&NodeId| {
@@ -121,7 +121,7 @@ impl Engine {
         };
         let others = members.iter().filter(|id| **id != self.me);
         let said = others.clone().filter(said).count();
-        2 * said > others.count()
+        said > 1 && 2 * said > others.count()
     }
 
     /// Voters that cannot be heard.
