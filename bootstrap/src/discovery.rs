@@ -5,7 +5,7 @@
 //! announces the node under its run's key and looks who else is there, judges every learned address, and has the
 //! [`dialer::Dialer`] decide whom to dial.
 
-use crate::addresses::{self, PeerAddress, Scope};
+use crate::addresses::{self, PeerAddress, Route, Scope};
 use crate::dht;
 use crate::gate::Gate;
 use crate::swarm::{Behaviour, BehaviourEvent};
@@ -23,6 +23,7 @@ use starling_protocol::engine::io::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
+use ways::Ways;
 
 pub mod book;
 pub mod dialer;
@@ -33,6 +34,7 @@ mod places;
 pub mod reason;
 mod relays;
 mod rendezvous;
+mod ways;
 
 pub use book::Origin;
 pub use event::NetEvent;
@@ -64,6 +66,7 @@ pub struct Discovery {
     rendezvous: Rendezvous,
     observed: Observed,
     relays: Relays,
+    ways: Ways,
     places: Places,
     topic: Option<IdentTopic>,
     /// Pings in a row that each connection did not answer.
@@ -84,11 +87,16 @@ impl Discovery {
             rendezvous: Rendezvous::new(options.run.as_ref().map(dht::run_key)),
             observed: Observed::default(),
             relays: Relays::default(),
+            ways: Ways::default(),
             places: Places::default(),
             topic: options.gossip.map(IdentTopic::new),
             lost_pings: BTreeMap::new(),
             companions: BTreeSet::new(),
         };
+        if swarm.external_addresses().next().is_some() {
+            // The user says where this node is reached.
+            discovery.relays.reached();
+        }
         for peer in options.bootstrap {
             discovery.want_address(swarm, &peer, Origin::Configured);
         }
@@ -115,7 +123,7 @@ impl Discovery {
         if peer != self.me {
             swarm.behaviour_mut().gate.keep(peer, true);
         }
-        if swarm.is_connected(&peer) {
+        if self.ways.has_direct(&peer) {
             self.dialer.connected(peer, None, now);
         }
     }
@@ -170,10 +178,11 @@ impl Discovery {
     }
 
     /// Where others may reach this node, best first, each ending in `/p2p/PEER`: where it listens, what was given
-    /// with `--advertise`, and where others saw it.
+    /// with `--advertise`, and where others saw it or, while that is of no use to anybody, a relay.
     pub fn addresses(&self, swarm: &Swarm<Behaviour>) -> Vec<Multiaddr> {
         let listened = swarm.listeners().cloned();
-        let outside = swarm.external_addresses().cloned().chain(self.observed.trusted());
+        let seen = self.observed.trusted().filter(|_| !self.relays.has_place());
+        let outside = swarm.external_addresses().cloned().chain(seen);
         let all: BTreeSet<Multiaddr> = listened.chain(outside).map(|a| addresses::without_peer(&a)).collect();
         let mut list: Vec<Multiaddr> = all.into_iter().filter(is_worth_telling).collect();
         addresses::sort_for_sharing(&mut list);
@@ -192,7 +201,8 @@ impl Discovery {
 
     /// When to call [`Discovery::tick`], if no event comes before.
     pub fn wake_at(&self) -> Option<Instant> {
-        let next = self.dialer.wake_at().into_iter().chain(self.rendezvous.wake_at()).min()?;
+        let sources = [self.dialer.wake_at(), self.rendezvous.wake_at(), self.relays.wake_at(), self.ways.wake_at()];
+        let next = sources.into_iter().flatten().min()?;
         Some(self.started + Duration::from_micros(next.0))
     }
 
@@ -209,22 +219,35 @@ impl Discovery {
                 Step::LookUp(key) => swarm.behaviour_mut().dht.look_up(key),
             }
         }
-        for address in self.relays.wanted() {
-            tracing::info!(%address, "this node cannot be reached directly: it asks for a place on a relay");
-            if let Err(error) = swarm.listen_on(address) {
-                tracing::warn!(%error, "the relay cannot be used");
-            }
+        self.seek_places(swarm, now);
+        for connection in self.ways.overdue(now) {
+            swarm.close_connection(connection);
         }
         for dial in self.dialer.poll(now) {
-            let options = DialOpts::peer_id(dial.peer)
-                .condition(PeerCondition::DisconnectedAndNotDialing)
-                .addresses(dial.addresses)
-                .build();
+            // The DHT dials too, as often as it asks somebody, and knows of no relays.
+            let condition = match dial.addresses.iter().any(|a| addresses::route(a) == Some(Route::Relayed)) {
+                true => PeerCondition::Disconnected,
+                false => PeerCondition::DisconnectedAndNotDialing,
+            };
+            let options = DialOpts::peer_id(dial.peer).condition(condition).addresses(dial.addresses).build();
             if let Err(error) = swarm.dial(options) {
                 // A dial of the DHT's own may be under way: its end is reported too.
                 let reasons = reason::of_dial(&error);
                 self.dialer.failed(&dial.peer, &reasons, now);
             }
+        }
+    }
+
+    /// Asks for places on relays while nobody can reach this node, and gives them back when somebody can.
+    fn seek_places(&mut self, swarm: &mut Swarm<Behaviour>, now: Time) {
+        for (relay, address) in self.relays.wanted(now) {
+            tracing::info!(%address, "this node cannot be reached directly: it asks for a place on a relay");
+            let place =
+                swarm.listen_on(address).inspect_err(|error| tracing::warn!(%error, "the relay cannot be used"));
+            self.relays.asked(&relay, place.ok(), now);
+        }
+        for place in self.relays.needless() {
+            swarm.remove_listener(place);
         }
     }
 

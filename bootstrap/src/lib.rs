@@ -19,6 +19,7 @@ pub mod discovery;
 pub mod framing;
 pub mod gate;
 pub mod gossip;
+pub mod identification;
 pub mod identity;
 pub mod mux;
 pub mod process;

@@ -7,12 +7,13 @@
 //! one key are told apart ([`Process`]): a stream comes with the process that opened it, once that has said which one
 //! it is, and can be opened to one of them.
 //!
-//! Opening never dials: a stream to a peer without a connection fails at once. Nothing here bounds what a
+//! Opening never dials: a stream to a peer without a direct connection fails at once. Nothing here bounds what a
 //! stream carries; its user does.
 
 use crate::process::Process;
 use libp2p::core::transport::PortUse;
 use libp2p::core::{ConnectedPoint, Endpoint};
+use libp2p::multiaddr::Protocol;
 use libp2p::swarm::derive_prelude::{ConnectionClosed, ConnectionEstablished};
 use libp2p::swarm::{
     CloseConnection, ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, NotifyHandler, THandler,
@@ -179,7 +180,8 @@ impl IncomingStreams {
     }
 }
 
-/// One live connection: first by who dialed it (the smaller id first), then by age.
+/// One live direct connection: first by who dialed it (the smaller id first), then by age. Of two that have dialed each
+/// other at once through their routers, the one that speaks first counts as the dialer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Connection {
     dialed_by_larger: bool,
@@ -233,8 +235,11 @@ impl Behaviour {
         }
     }
 
-    fn handler(&self, peer: PeerId) -> Handler {
-        Handler::new(peer, self.control.acceptors.clone())
+    /// Nothing is accepted on a relayed connection, which is only there to open a direct one.
+    fn handler(&self, peer: PeerId, address: &Multiaddr) -> Handler {
+        let relayed = address.iter().any(|part| part == Protocol::P2pCircuit);
+        let acceptors = if relayed { Acceptors::default() } else { self.control.acceptors.clone() };
+        Handler::new(peer, acceptors)
     }
 
     fn pick(&self, peer: &PeerId, lane: Lane, process: Option<Process>) -> Option<ConnectionId> {
@@ -261,7 +266,10 @@ impl Behaviour {
     }
 
     fn on_established(&mut self, event: &ConnectionEstablished<'_>) {
-        let we_dialed = matches!(event.endpoint, ConnectedPoint::Dialer { .. });
+        if event.endpoint.is_relayed() {
+            return;
+        }
+        let we_dialed = matches!(event.endpoint, ConnectedPoint::Dialer { role_override: Endpoint::Dialer, .. });
         let we_are_larger = self.local > event.peer_id;
         self.serial += 1;
         let connections = self.connections.entry(event.peer_id).or_default();
@@ -293,21 +301,21 @@ impl NetworkBehaviour for Behaviour {
         &mut self,
         _: ConnectionId,
         peer: PeerId,
-        _: &Multiaddr,
+        local: &Multiaddr,
         _: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.handler(peer))
+        Ok(self.handler(peer, local))
     }
 
     fn handle_established_outbound_connection(
         &mut self,
         _: ConnectionId,
         peer: PeerId,
-        _: &Multiaddr,
+        address: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        Ok(self.handler(peer))
+        Ok(self.handler(peer, address))
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm) {

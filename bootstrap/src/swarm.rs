@@ -8,7 +8,7 @@ use crate::gate::{self, Gate};
 use crate::identity::Identity;
 use crate::process::Process;
 use crate::reach::Capped;
-use crate::{crowd, dht, gossip, streams, tls, transport};
+use crate::{crowd, dht, gossip, identification, streams, tls, transport};
 use libp2p::core::upgrade::Version;
 use libp2p::gossipsub::IdentTopic;
 use libp2p::identity::Keypair;
@@ -41,6 +41,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 const MEMORY_SHARE_MAX: f64 = 0.9;
 const RELAY_RESERVATIONS_PER_PEER: usize = 2;
 const RELAY_CIRCUITS_PER_PEER: usize = 4;
+/// Pairs that are being brought together at once: a circuit carries what a hole punch needs, and ends.
+const RELAY_CIRCUITS_MAX: usize = 64;
 
 /// How a swarm is set up.
 #[derive(Clone, Debug)]
@@ -108,7 +110,7 @@ pub struct Behaviour {
     pub limits: libp2p_connection_limits::Behaviour,
     pub memory: libp2p_memory_connection_limits::Behaviour,
     pub gate: gate::Behaviour,
-    pub identify: identify::Behaviour,
+    pub identify: identification::Behaviour,
     pub ping: ping::Behaviour,
     pub dht: dht::Behaviour,
     pub mdns: Toggle<mdns::tokio::Behaviour>,
@@ -159,7 +161,7 @@ fn behaviour(
         limits: libp2p_connection_limits::Behaviour::new(connection_limits()),
         memory,
         gate: gate::Behaviour::new(gate.clone()),
-        identify: identify::Behaviour::new(identify_config(keypair, &options.agent)),
+        identify: identification::Behaviour::new(identify_config(keypair, &options.agent)),
         ping: ping::Behaviour::new(ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT)),
         dht: dht::Behaviour::new(local, options.dht_server, gate),
         mdns: options.mdns.then(|| start_mdns(keypair)).flatten().into(),
@@ -195,6 +197,7 @@ fn relay_config() -> relay::Config {
     relay::Config {
         max_reservations_per_peer: RELAY_RESERVATIONS_PER_PEER,
         max_circuits_per_peer: RELAY_CIRCUITS_PER_PEER,
+        max_circuits: RELAY_CIRCUITS_MAX,
         ..relay::Config::default()
     }
 }

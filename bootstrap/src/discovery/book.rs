@@ -4,7 +4,7 @@
 //! [`INTRODUCED_MAX`] of them, so that one liar cannot push everybody else out (`reliability.md` T8, T10).
 
 use super::reason::Reason;
-use crate::addresses;
+use crate::addresses::{self, Route};
 use libp2p::{Multiaddr, PeerId};
 use starling_protocol::engine::io::Time;
 use std::collections::BTreeMap;
@@ -16,6 +16,8 @@ pub const ADDRESSES_MAX: usize = 16;
 /// Peers that are in the book because one teller named them.
 pub const INTRODUCED_MAX: usize = 512;
 
+/// Relayed addresses that are dialed beside those of a better route.
+const RELAYED_BESIDE: usize = 2;
 /// An address that once worked and has failed so often since may be dropped for a newer one.
 const STALE_FAILURES: u32 = 3;
 
@@ -179,13 +181,24 @@ impl Book {
         self.entries.get(peer).map_or(&[], |e| e.known.as_slice())
     }
 
-    /// What to dial next of a peer: the best route that has addresses outside `tried`, those that worked last first.
+    /// What to dial next of a peer: the best route that has addresses outside `tried`, those that worked last first, and
+    /// relays beside it: who has a place on one is seldom reached otherwise, and to wait for that would take long.
     pub fn candidates(&self, peer: &PeerId, tried: &[Multiaddr], count: usize) -> Vec<Multiaddr> {
         let fresh: Vec<&Known> = self.known(peer).iter().filter(|k| !tried.contains(&k.address)).collect();
         let Some(best) = fresh.iter().filter_map(|k| addresses::route(&k.address)).min() else { return Vec::new() };
-        let of_route = |k: &&&Known| addresses::route(&k.address) == Some(best);
-        let mut chosen: Vec<&&Known> = fresh.iter().filter(of_route).collect();
-        chosen.sort_by_key(|k| (std::cmp::Reverse(k.reached), k.failures, k.origin));
+        let of_route = |route: Route| {
+            let mut chosen: Vec<&Known> =
+                fresh.iter().filter(|k| addresses::route(&k.address) == Some(route)).copied().collect();
+            chosen.sort_by_key(|k| (std::cmp::Reverse(k.reached), k.failures, k.origin));
+            chosen
+        };
+        let mut chosen = of_route(best);
+        if best != Route::Relayed {
+            let relayed = of_route(Route::Relayed);
+            let beside = relayed.len().min(RELAYED_BESIDE).min(count.saturating_sub(1));
+            chosen.truncate(count.saturating_sub(beside));
+            chosen.extend(relayed.into_iter().take(beside));
+        }
         chosen.into_iter().take(count).map(|k| k.address.clone()).collect()
     }
 
@@ -281,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_before_quic_before_relays() {
+    fn tcp_before_quic_and_relays_beside() {
         let (mut book, peer) = (Book::default(), PeerId::random());
         let quic: Multiaddr = "/ip4/192.0.2.7/udp/1/quic-v1".parse().unwrap();
         let relayed: Multiaddr = format!("/ip4/192.0.2.9/tcp/1/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
@@ -289,8 +302,10 @@ mod tests {
             book.add(peer, a.clone(), Origin::Dht, None, Time(0));
         }
         let first = book.candidates(&peer, &[], 8);
-        assert_eq!(first, [address(1), address(2)]);
+        assert_eq!(first, [address(1), address(2), relayed.clone()]);
+        assert_eq!(book.candidates(&peer, &[], 2), [address(1), relayed.clone()]);
+        assert_eq!(book.candidates(&peer, &[], 1), [address(1)]);
         assert_eq!(book.candidates(&peer, &first, 8), std::slice::from_ref(&quic));
-        assert_eq!(book.candidates(&peer, &[first, vec![quic]].concat(), 8), [relayed]);
+        assert_eq!(book.candidates(&peer, &[address(1), address(2), quic], 8), [relayed]);
     }
 }

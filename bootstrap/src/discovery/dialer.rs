@@ -3,11 +3,11 @@
 //! *Anchors* (given by the user or a ticket) and *wanted* peers (members of the flock) are dialed for ever, with
 //! backoff from 0.2 s over 1 s to 30 s; *candidates* (found under the run's key, heard on the local network or by
 //! gossip) until they have failed [`CANDIDATE_ROUNDS_MAX`] rounds, and again when they are found anew. A *round* tries
-//! every known address once, TCP before QUIC before relays. Dials are limited in number at once and in rate.
+//! every known address once, TCP before QUIC, and relays beside. Dials are limited in number at once and in rate.
 
 use super::book::{Book, Origin};
 use super::reason::Reason;
-use crate::addresses;
+use crate::addresses::{self, Route};
 use libp2p::{Multiaddr, PeerId};
 use starling_protocol::engine::io::Time;
 use std::collections::BTreeMap;
@@ -23,10 +23,14 @@ const FIRST_RETRY: Duration = Duration::from_millis(200);
 const RETRY_MIN: Duration = Duration::from_secs(1);
 /// With its jitter of a quarter the longest wait is 30 s.
 const RETRY_MAX: Duration = Duration::from_secs(24);
+/// How long a peer rests that was met through a relay, and to whom no direct way was found; doubled each time.
+const UNPUNCHED_REST: Duration = Duration::from_secs(60);
 const CANDIDATE_ROUNDS_MAX: u32 = 8;
 const CANDIDATE_REST: Duration = Duration::from_secs(60);
 /// Of two nodes that find each other at once, the one with the larger id waits so long for the other's dial.
 const YIELD: Duration = Duration::from_millis(300);
+/// The same where both have a place on a relay: each of two attempts to open a way would be in the other's way.
+const YIELD_RELAYED: Duration = Duration::from_secs(3);
 /// Peers that are refused for a while.
 pub const SHUNNED_MAX: usize = 1024;
 
@@ -45,7 +49,7 @@ pub enum Wish {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
     pub peer: PeerId,
-    /// Without `/p2p`; at most 8, all of one route.
+    /// Without `/p2p`; at most 8, all of one route but for relayed ones.
     pub addresses: Vec<Multiaddr>,
 }
 
@@ -68,6 +72,8 @@ struct Target {
     /// Addresses of this round that failed.
     tried: Vec<Multiaddr>,
     rounds: u32,
+    /// Times that a relay was of no help since it was last connected.
+    unpunched: u32,
     /// The last failure; cleared by a connection.
     trouble: Option<(Option<Multiaddr>, Reason)>,
 }
@@ -118,17 +124,39 @@ impl Dialer {
         if peer == self.me {
             return 0;
         }
+        let brings_relay = self.brings_relay(&peer, list);
         let bare = list.iter().map(addresses::without_peer);
         let known = bare.filter(|a| self.book.add(peer, a.clone(), origin, teller, now)).count();
         let wish = match origin {
-            Origin::Configured | Origin::Ticket => Wish::Anchor,
-            Origin::Gossip | Origin::Dht | Origin::Mdns => Wish::Candidate,
-            Origin::Itself => return known,
+            Origin::Configured | Origin::Ticket => Some(Wish::Anchor),
+            Origin::Gossip | Origin::Dht | Origin::Mdns => Some(Wish::Candidate),
+            Origin::Itself => None,
         };
-        if known > 0 {
+        if let Some(wish) = wish.filter(|_| known > 0) {
             self.wish(peer, wish, now);
         }
+        if brings_relay && known > 0 {
+            self.hurry(&peer, now);
+        }
         known
+    }
+
+    /// Whether one of the addresses leads through a relay and is news.
+    fn brings_relay(&self, peer: &PeerId, list: &[Multiaddr]) -> bool {
+        let is_known = |a: &Multiaddr| self.book.known(peer).iter().any(|known| known.address == *a);
+        let relayed = list.iter().filter(|a| addresses::route(a) == Some(Route::Relayed));
+        relayed.map(addresses::without_peer).any(|address| !is_known(&address))
+    }
+
+    /// There is a new way to a peer that could not be reached: its next dial is soon, but for those that no relay helps.
+    fn hurry(&mut self, peer: &PeerId, now: Time) {
+        let soon = if self.me > *peer { after(now, YIELD_RELAYED) } else { now };
+        if let Some(target) = self.targets.get_mut(peer)
+            && let State::Waiting(at) = target.state
+            && target.unpunched == 0
+        {
+            target.state = State::Waiting(at.min(soon));
+        }
     }
 
     /// Makes the peer a target of at least this wish.
@@ -146,7 +174,8 @@ impl Dialer {
             Wish::Candidate => start.max(self.book.rests_until(&peer)),
             _ => start,
         };
-        let fresh = Target { wish, state: State::Waiting(start), tried: Vec::new(), rounds: 0, trouble: None };
+        let fresh =
+            Target { wish, state: State::Waiting(start), tried: Vec::new(), rounds: 0, unpunched: 0, trouble: None };
         let target = self.targets.entry(peer).or_insert(fresh);
         target.wish = target.wish.max(wish);
         self.book.pin(&peer, target.wish > Wish::Candidate);
@@ -196,7 +225,7 @@ impl Dialer {
         self.shunned.get(peer).is_some_and(|until| *until > now)
     }
 
-    /// A connection to the peer exists; `address` when we dialed it.
+    /// A direct connection to the peer exists; `address` when we dialed it.
     pub fn connected(&mut self, peer: PeerId, address: Option<&Multiaddr>, now: Time) {
         if let Some(address) = address {
             self.book.reached(&peer, &addresses::without_peer(address), now);
@@ -205,12 +234,37 @@ impl Dialer {
             target.state = State::Connected;
             target.tried.clear();
             target.trouble = None;
-            target.rounds = 0;
+            (target.rounds, target.unpunched) = (0, 0);
         }
         self.book.pin(&peer, true);
     }
 
-    /// The last connection to the peer is gone. `idle`: because nobody used it.
+    /// A relay has brought us together; `address` when we dialed it. While a direct connection is tried nothing is dialed.
+    pub fn relayed(&mut self, peer: PeerId, address: Option<&Multiaddr>, now: Time) {
+        if let Some(address) = address {
+            self.book.reached(&peer, &addresses::without_peer(address), now);
+        }
+        if let Some(target) = self.targets.get_mut(&peer) {
+            target.state = State::Connected;
+            target.tried.clear();
+        }
+    }
+
+    /// No direct way was found to a peer that was met through a relay.
+    pub fn unpunched(&mut self, peer: &PeerId, now: Time) {
+        let Some(times) = self.targets.get(peer).map(|t| t.unpunched.saturating_add(1)) else { return };
+        let wait = self.jittered(UNPUNCHED_REST.saturating_mul(1 << (times - 1).min(4)));
+        let Some(target) = self.targets.get_mut(peer) else { return };
+        target.unpunched = times;
+        target.trouble = Some((None, Reason::NoDirectWay));
+        target.state = State::Waiting(after(now, wait));
+        if target.wish == Wish::Candidate && times >= CANDIDATE_ROUNDS_MAX {
+            self.targets.remove(peer);
+            self.book.rest(peer, after(now, CANDIDATE_REST));
+        }
+    }
+
+    /// The last direct connection to the peer is gone. `idle`: because nobody used it.
     pub fn disconnected(&mut self, peer: &PeerId, idle: bool, now: Time) {
         let wait = self.jittered(FIRST_RETRY);
         let Some(target) = self.targets.get_mut(peer) else {

@@ -15,9 +15,12 @@ pub enum NetEvent {
     NotListening { address: Multiaddr, reason: Option<String> },
     /// Others can reach the node there: confirmed by a test, or given with `--advertise`.
     Reachable { address: Multiaddr },
-    /// A connection was opened. `first`: there was none to this peer before.
-    Connected { peer: PeerId, connection: ConnectionId, address: Multiaddr, dialed: bool, first: bool },
-    /// A connection was closed. `last`: there is none left to this peer.
+    /// A direct connection was opened. `first`: there was none to this peer before; `punched`: it came about through a
+    /// relay.
+    Connected { peer: PeerId, connection: ConnectionId, address: Multiaddr, dialed: bool, first: bool, punched: bool },
+    /// A relay has brought us together with this peer, and no direct connection came about.
+    NoDirectWay { peer: PeerId },
+    /// A direct connection was closed. `last`: there is none left to this peer.
     Disconnected { peer: PeerId, connection: ConnectionId, last: bool, why: String },
     /// The peer said what it is. `agent` is fit to be shown.
     Identified { peer: PeerId, agent: String },

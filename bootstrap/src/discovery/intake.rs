@@ -1,8 +1,9 @@
 //! Swarm events, one by one: what each means for discovery, and what its owner is told.
 
 use super::reason::Reason;
+use super::ways::{Closed, Opened};
 use super::{Discovery, LOST_PINGS_MAX, NetEvent, Origin, STRANGER_REST, Wish, reason};
-use crate::addresses::Route;
+use crate::addresses::{Route, Scope};
 use crate::swarm::{Behaviour, BehaviourEvent, IDENTIFY_PROTOCOL};
 use crate::{addresses, dht, untrusted};
 use libp2p::core::ConnectedPoint;
@@ -17,13 +18,13 @@ impl Discovery {
     ) -> Option<NetEvent> {
         match event {
             SwarmEvent::Behaviour(event) => self.take_in_behaviour(swarm, event),
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, num_established, .. } => {
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                 count_peers(swarm);
-                Some(self.connected(peer_id, connection_id, &endpoint, num_established.get() == 1))
+                self.connected(swarm, peer_id, connection_id, &endpoint)
             }
-            SwarmEvent::ConnectionClosed { peer_id, connection_id, num_established, cause, .. } => {
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, cause, .. } => {
                 count_peers(swarm);
-                Some(self.disconnected(peer_id, connection_id, num_established == 0, cause))
+                self.disconnected(peer_id, connection_id, cause)
             }
             SwarmEvent::OutgoingConnectionError { peer_id, error, .. } => {
                 let failures = reason::of_dial(&error);
@@ -47,7 +48,14 @@ impl Discovery {
             SwarmEvent::ExpiredListenAddr { address, .. } => {
                 Some(NetEvent::NotListening { address: addresses::with_peer(&address, &self.me), reason: None })
             }
-            SwarmEvent::ListenerClosed { addresses: closed, reason, .. } => {
+            SwarmEvent::ListenerClosed { listener_id, addresses: closed, reason } => {
+                let now = self.now();
+                if let Some(relay) = self.relays.closed(listener_id, now) {
+                    // Asked for again after a while.
+                    let why = reason.err().map_or_else(|| "it has ended".into(), |e| e.to_string());
+                    tracing::info!(%relay, why, "no place on this relay");
+                    return None;
+                }
                 let address = addresses::with_peer(closed.first()?, &self.me);
                 Some(NetEvent::NotListening { address, reason: reason.err().map(|e| e.to_string()) })
             }
@@ -60,7 +68,9 @@ impl Discovery {
                 None
             }
             SwarmEvent::ExternalAddrConfirmed { address } => {
-                self.relays.tested(addresses::route(&address) != Some(Route::Relayed));
+                if addresses::route(&address) != Some(Route::Relayed) {
+                    self.relays.reached();
+                }
                 Some(NetEvent::Reachable { address: addresses::with_peer(&address, &self.me) })
             }
             _ => None,
@@ -69,29 +79,53 @@ impl Discovery {
 
     fn connected(
         &mut self,
+        swarm: &mut Swarm<Behaviour>,
         peer: PeerId,
         connection: ConnectionId,
         endpoint: &ConnectedPoint,
-        first: bool,
-    ) -> NetEvent {
+    ) -> Option<NetEvent> {
         let dialed = endpoint.is_dialer();
         let address = endpoint.get_remote_address().clone();
         let now = self.now();
+        if endpoint.is_relayed() {
+            tracing::debug!(%peer, dialed, "met through a relay");
+            self.ways.relayed(connection, peer, now);
+            if !self.ways.has_direct(&peer) {
+                self.dialer.relayed(peer, dialed.then_some(&address), now);
+            }
+            return None;
+        }
+        let Opened { first, punched } = self.ways.direct(connection, peer, now);
         self.dialer.connected(peer, dialed.then_some(&address), now);
+        if let ConnectedPoint::Listener { local_addr, .. } = endpoint {
+            stand_by(swarm, local_addr);
+        }
         if matches!(self.dialer.wish_of(&peer), Some(Wish::Candidate | Wish::Wanted)) {
             self.companions.insert(peer);
         }
-        NetEvent::Connected { peer, connection, address: addresses::without_peer(&address), dialed, first }
+        let address = addresses::without_peer(&address);
+        Some(NetEvent::Connected { peer, connection, address, dialed, first, punched })
     }
 
     fn disconnected(
         &mut self,
         peer: PeerId,
         connection: ConnectionId,
-        last: bool,
         cause: Option<ConnectionError>,
-    ) -> NetEvent {
+    ) -> Option<NetEvent> {
         self.lost_pings.remove(&connection);
+        let last = match self.ways.closed(connection)? {
+            Closed::Direct { last } => last,
+            Closed::Relayed { vain } => {
+                let now = self.now();
+                return vain.then(|| {
+                    self.dialer.unpunched(&peer, now);
+                    metrics::counter!("starling_dial_failed_total", "reason" => Reason::NoDirectWay.name())
+                        .increment(1);
+                    NetEvent::NoDirectWay { peer }
+                });
+            }
+        };
         if last {
             let idle = matches!(cause, Some(ConnectionError::KeepAliveTimeout) | None);
             let now = self.now();
@@ -106,15 +140,15 @@ impl Discovery {
             Some(ConnectionError::KeepAliveTimeout) => "nobody used it".to_owned(),
             Some(ConnectionError::IO(error)) => untrusted::printable(&error.to_string()),
         };
-        NetEvent::Disconnected { peer, connection, last, why }
+        Some(NetEvent::Disconnected { peer, connection, last, why })
     }
 
     fn take_in_behaviour(&mut self, swarm: &mut Swarm<Behaviour>, event: BehaviourEvent) -> Option<NetEvent> {
         match event {
             BehaviourEvent::Identify(identify::Event::Received { connection_id, peer_id, info }) => {
-                Some(self.identified(swarm, connection_id, peer_id, info))
+                self.identified(swarm, connection_id, peer_id, info)
             }
-            BehaviourEvent::Dht(dht::Event::Providers { key, peers }) => self.found(swarm, &key, peers),
+            BehaviourEvent::Dht(dht::Event::Providers { key, peers }) => self.found(&key, peers),
             BehaviourEvent::Dht(dht::Event::Announced { .. }) => {
                 let now = self.now();
                 self.rendezvous.announced(now);
@@ -144,11 +178,15 @@ impl Discovery {
             }
             BehaviourEvent::ReachClient(event) => {
                 tracing::debug!(address = %event.tested_addr, reached = event.result.is_ok(), "reachability tested");
-                self.relays.tested(event.result.is_ok());
+                // What was reached is told as a confirmed address.
                 None
             }
             BehaviourEvent::Dcutr(event) => {
-                tracing::debug!(peer = %event.remote_peer_id, direct = event.result.is_ok(), "hole punched");
+                let (peer, now) = (event.remote_peer_id, self.now());
+                if let Err(error) = event.result {
+                    tracing::debug!(%peer, %error, "no hole was punched");
+                    self.ways.give_up(&peer, now);
+                }
                 None
             }
             _ => None,
@@ -161,17 +199,20 @@ impl Discovery {
         connection: ConnectionId,
         peer: PeerId,
         info: identify::Info,
-    ) -> NetEvent {
+    ) -> Option<NetEvent> {
         if info.protocol_version != IDENTIFY_PROTOCOL {
             let theirs = untrusted::printable(&info.protocol_version);
             self.shun(swarm, peer, STRANGER_REST);
             self.disconnect(swarm, peer);
             self.dialer.blame(&peer, Reason::OtherVersion(theirs.clone()));
             metrics::counter!("starling_refused_total", "reason" => "other_version").increment(1);
-            return NetEvent::OtherVersion { peer, theirs };
+            return Some(NetEvent::OtherVersion { peer, theirs });
         }
         let is_local = self.gate.is_local(connection);
         self.accept(peer, &info.listen_addrs, Origin::Itself, Some(peer), is_local);
+        if self.ways.is_relayed(&connection) {
+            return None;
+        }
         let fit = |a: &&Multiaddr| addresses::may_be_learned(a, is_local);
         let listens: Vec<Multiaddr> = info.listen_addrs.iter().filter(fit).map(addresses::without_peer).collect();
         let now = self.now();
@@ -189,19 +230,14 @@ impl Discovery {
             && info.protocols.contains(&relay::HOP_PROTOCOL_NAME)
             && let Some(address) = self.dialer.book().last_reached(&peer)
         {
-            self.relays.known(peer, address);
+            self.relays.known(peer, address, now);
         }
         self.observed.observer(peer, named_by_user);
-        NetEvent::Identified { peer, agent: untrusted::printable(&info.agent_version) }
+        Some(NetEvent::Identified { peer, agent: untrusted::printable(&info.agent_version) })
     }
 
     /// Providers of the run's key are companions; those that are news are told.
-    fn found(
-        &mut self,
-        swarm: &Swarm<Behaviour>,
-        key: &libp2p::kad::RecordKey,
-        peers: Vec<(PeerId, Vec<Multiaddr>)>,
-    ) -> Option<NetEvent> {
+    fn found(&mut self, key: &libp2p::kad::RecordKey, peers: Vec<(PeerId, Vec<Multiaddr>)>) -> Option<NetEvent> {
         if self.rendezvous.key() != Some(key) {
             return None;
         }
@@ -213,7 +249,7 @@ impl Discovery {
             }
             let is_known = self.dialer.wish_of(&peer).is_some();
             self.accept(peer, &list, Origin::Dht, None, all_local);
-            if swarm.is_connected(&peer) {
+            if self.ways.has_direct(&peer) {
                 self.companions.insert(peer);
                 self.dialer.wish(peer, Wish::Candidate, now);
                 self.dialer.connected(peer, None, now);
@@ -245,6 +281,14 @@ impl Discovery {
                 None
             }
         }
+    }
+}
+
+/// Where somebody has reached a relay is an address that it hands out with its places; without one it gives none away.
+fn stand_by(swarm: &mut Swarm<Behaviour>, local: &Multiaddr) {
+    let is_relay = swarm.behaviour().relay_server.is_enabled() && swarm.external_addresses().next().is_none();
+    if is_relay && matches!(addresses::scope(local), Scope::Public | Scope::Private) {
+        swarm.add_external_address(addresses::without_peer(local));
     }
 }
 

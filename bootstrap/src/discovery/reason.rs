@@ -24,6 +24,8 @@ pub enum Reason {
     Unsupported,
     Denied(String),
     NoAddress,
+    /// A relay has brought both together, and no packets of theirs got through directly.
+    NoDirectWay,
     Broken,
     /// What it says that it speaks.
     OtherVersion(String),
@@ -44,6 +46,7 @@ impl Reason {
             Reason::Unsupported => "unsupported",
             Reason::Denied(_) => "denied",
             Reason::NoAddress => "no_address",
+            Reason::NoDirectWay => "no_direct_way",
             Reason::Broken => "broken",
             Reason::OtherVersion(_) => "other_version",
             Reason::Other(_) => "other",
@@ -68,6 +71,9 @@ impl fmt::Display for Reason {
             Reason::Unsupported => f.write_str("malformed, or of a transport that is not spoken here"),
             Reason::Denied(why) => write!(f, "not allowed now: {why}"),
             Reason::NoAddress => f.write_str("no address of it is known yet"),
+            Reason::NoDirectWay => f.write_str(
+                "no direct way: routers on both sides let nothing in; forward a port on one of them, and name it with --advertise",
+            ),
             Reason::Broken => {
                 f.write_str("the connection broke in the handshake: is it a Starling node, of this version?")
             }

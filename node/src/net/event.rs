@@ -33,6 +33,11 @@ pub enum NetEvent {
     ExternalAddress { address: Multiaddr },
     /// Nobody answered there, or somebody else did. It is tried again.
     DialFailed { address: Option<Multiaddr>, why: String },
+    /// A direct connection to this peer came about with a relay's help.
+    HolePunched { peer: NodeId },
+    /// A relay has brought both together, and no direct connection came about: the two go on without each other, and try
+    /// again after a while.
+    NoDirectWay { peer: NodeId },
     /// How long a peer took to answer a ping; at most one in [`ROUND_TRIP_EVERY`] from each.
     RoundTrip { peer: NodeId, time: Duration },
     /// A peer runs a program that does not understand us.

@@ -233,9 +233,12 @@ impl SwarmTask {
             _ => false,
         };
         match self.discovery.on_event(&mut self.swarm, event) {
-            Some(Found::Connected { peer, address, .. }) => {
+            Some(Found::Connected { peer, address, punched, .. }) => {
                 if let Some(node) = identity::node_id(&peer) {
                     self.table.connected(node, address);
+                    if punched {
+                        self.tell_user(NetEvent::HolePunched { peer: node });
+                    }
                 }
             }
             Some(Found::Disconnected { peer, last: true, why, .. }) => {
@@ -355,6 +358,10 @@ impl SwarmTask {
                 }
                 return;
             }
+            Found::NoDirectWay { peer } => match identity::node_id(&peer) {
+                Some(peer) => NetEvent::NoDirectWay { peer },
+                None => return,
+            },
             Found::OtherVersion { peer, theirs } => match identity::node_id(&peer) {
                 Some(peer) => NetEvent::OtherVersion { peer, theirs },
                 None => return,

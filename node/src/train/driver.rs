@@ -331,6 +331,14 @@ impl Driver {
                 let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
                 self.feed(Input::Rtt { peer, micros }).await
             }
+            NetEvent::HolePunched { peer } => {
+                self.show(Event::HolePunched { peer: peer.to_string() });
+                Ok(())
+            }
+            NetEvent::NoDirectWay { peer } => {
+                self.show(Event::NoDirectWay { peer: peer.to_string() });
+                Ok(())
+            }
             NetEvent::ExternalAddress { .. } => Ok(()),
         }
     }

@@ -65,6 +65,14 @@ pub enum Event {
         peer: String,
         reason: String,
     },
+    /// A direct connection came about with a relay's help.
+    HolePunched {
+        peer: String,
+    },
+    /// It did not.
+    NoDirectWay {
+        peer: String,
+    },
     DialFailed {
         address: String,
         reason: String,

@@ -157,6 +157,11 @@ fn plain_line(event: &Event) -> Option<String> {
         Event::Listening { address } => format!("listening on {address}"),
         Event::PeerUp { peer } => format!("peer {} is here", short(peer)),
         Event::PeerDown { peer, reason } => format!("peer {} is gone: {reason}", short(peer)),
+        Event::HolePunched { peer } => format!("a direct way to {} was opened through its router", short(peer)),
+        Event::NoDirectWay { peer } => format!(
+            "no direct way to {}: routers on both sides let nothing in; forward a port on one, and name it with --advertise",
+            short(peer)
+        ),
         Event::DialFailed { address, reason } => format!("cannot reach {address}: {reason}"),
         Event::Founded { lineage } => format!("founded a flock, lineage {}", short(lineage)),
         Event::Waiting { on, why } if on.is_empty() => format!("waiting: {why}"),

@@ -66,6 +66,9 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
     );
     checks.extend(expect.counted.iter().map(|needed| bounds::counted(scenario, logs, needed)));
     checks.extend(expect.exits.iter().map(|needed| exit(history, logs, needed)));
+    if !expect.apart.is_empty() {
+        checks.push(turns(scenario, history));
+    }
     if let Some(most) = expect.departures_max {
         checks.push(departures(history, most));
     }
@@ -241,6 +244,23 @@ fn absent(history: &History, expect: &Expect) -> Check {
     verdict("absent", said, format!("nobody said {}", names.join(", ")))
 }
 
+/// Who cannot be in one commit with somebody else is in some without.
+fn turns(scenario: &Scenario, history: &History) -> Check {
+    let (expect, topology) = (&scenario.expect, &scenario.topology);
+    let apart = (0..topology.nodes).filter(|n| Expect::lists(&expect.apart, topology, *n));
+    let (names, commits) = (history.names(), history.first_commits());
+    let counts: Vec<(&str, usize)> = apart
+        .map(|n| {
+            let name = topology.seats[n].name.as_str();
+            let is = |id: &&str| names.get(id).is_some_and(|at| history.nodes[*at].name == name);
+            (name, commits.iter().filter(|c| c.contributors.iter().any(is)).count())
+        })
+        .collect();
+    let wrong = counts.iter().find(|(_, count)| *count == 0).map(|(name, _)| format!("{name} is in no commit"));
+    let fine = counts.iter().map(|(name, count)| format!("{name} in {count}")).collect::<Vec<_>>().join(", ");
+    verdict("turns", wrong, format!("of {} commits {fine}", commits.len()))
+}
+
 /// An event that must come.
 fn event(scenario: &Scenario, history: &History, needed: &Needed) -> Check {
     let stands = |name: &str| match &needed.node {
@@ -264,6 +284,7 @@ fn event(scenario: &Scenario, history: &History, needed: &Needed) -> Check {
         e["event"] == needed.event.as_str()
             && (from..=to).contains(&seen)
             && needed.with.as_ref().is_none_or(|w| e.to_string().contains(w))
+            && needed.peer.as_ref().is_none_or(|peer| is_about(history, e, peer))
     };
     let found = history.nodes.iter().filter(|n| stands(&n.name)).find_map(|n| n.events.iter().find(fits));
     let at =
@@ -303,6 +324,12 @@ fn exit(history: &History, logs: &Path, needed: &NeededExit) -> Check {
     let unsaid = needed.with.as_ref().filter(|text| !log.contains(text.as_str()));
     let after = found.seen - if from > 0.0 { from } else { history.start() };
     verdict(&name, unsaid.map(|text| format!("it did, and never said {text:?}")), format!("after {after:.1} s"))
+}
+
+/// Whether the event's peer is the node of that name.
+fn is_about(history: &History, event: &Value, name: &str) -> bool {
+    let mut ids = history.nodes.iter().filter(|n| n.name == name).flat_map(|n| &n.ids);
+    ids.any(|id| event["peer"] == id.as_str())
 }
 
 fn departures(history: &History, most: u64) -> Check {

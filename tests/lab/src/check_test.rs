@@ -175,3 +175,24 @@ fn what_follows_a_fault_that_is_left_out_is_left_out() {
     without.diary.push(Entry { fault: Some(1), ..entry(1.0, What::LeftOut, None, "cut", None) });
     assert_eq!(broken(&asked, &without), Vec::<String>::new());
 }
+
+#[test]
+fn who_is_apart_must_be_in_some_commits() {
+    let asked = scenario("apart = [\"a\", \"b\"]\n");
+    assert_eq!(broken(&asked, &history()), Vec::<String>::new());
+    let mut always_b = history();
+    for event in always_b.nodes.iter_mut().flat_map(|n| &mut n.events) {
+        event["contributors"] = json!(["id-b"]);
+    }
+    assert_eq!(broken(&asked, &always_b), ["turns"]);
+}
+
+#[test]
+fn an_event_can_be_asked_for_about_one_peer() {
+    let asked = scenario("[[expect.events]]\nevent = \"peer_up\"\nnode = \"a\"\npeer = \"b\"\n");
+    let mut met = history();
+    met.nodes[0].events.push(json!({"event": "peer_up", "seen": 1.0, "peer": "id-other"}));
+    assert_eq!(broken(&asked, &met), ["a says peer_up"]);
+    met.nodes[0].events.push(json!({"event": "peer_up", "seen": 1.0, "peer": "id-b"}));
+    assert_eq!(broken(&asked, &met), Vec::<String>::new());
+}

@@ -223,3 +223,59 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_peer_that_no_relay_could_help_to_rests_longer_each_time_and_says_why() {
+    let (mut dialer, peer) = (dialer(), someone());
+    let relayed: Multiaddr = format!("/ip4/192.0.2.9/tcp/1/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
+    dialer.learn(peer, &[address(1), relayed.clone()], Origin::Configured, None, Time(0));
+    assert_eq!(dialer.poll(Time(0))[0].addresses, [address(1), relayed.clone()]);
+    let (mut now, mut waits) = (Time(0), Vec::new());
+    for _ in 0..7 {
+        dialer.relayed(peer, Some(&relayed), now);
+        assert!(dialer.poll(after(now, Duration::from_secs(3600))).is_empty(), "a direct way is looked for");
+        dialer.unpunched(&peer, now);
+        let trouble = &dialer.troubles(now)[0];
+        assert_eq!((trouble.peer, &trouble.reason), (peer, &Reason::NoDirectWay));
+        let next = dialer.wake_at().unwrap();
+        waits.push((next.0 - now.0) / SECOND);
+        now = next;
+        assert_eq!(dialer.poll(now).len(), 1);
+    }
+    assert!((60..=75).contains(&waits[0]) && (120..=150).contains(&waits[1]), "{waits:?}");
+    assert!((960..=1200).contains(&waits[6]), "{waits:?}");
+    dialer.connected(peer, None, now);
+    dialer.disconnected(&peer, false, now);
+    assert!(dialer.wake_at().unwrap().0 - now.0 < SECOND, "what was once direct is looked for at once");
+}
+
+#[test]
+fn a_new_relayed_address_is_dialed_soon() {
+    let (mut dialer, peer) = (dialer(), someone());
+    let relayed: Multiaddr = format!("/ip4/192.0.2.9/tcp/1/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
+    dialer.learn(peer, &[address(1)], Origin::Configured, None, Time(0));
+    fail_for(&mut dialer, Time(0), 600);
+    let now = Time(601 * SECOND);
+    dialer.poll(now);
+    dialer.failed(&peer, &refused(&[address(1)]), now);
+    assert!(dialer.wake_at().unwrap() > after(now, Duration::from_secs(1)));
+    dialer.learn(peer, std::slice::from_ref(&relayed), Origin::Itself, None, now);
+    assert_eq!(dialer.poll(now)[0].addresses, [address(1), relayed.clone()]);
+    dialer.relayed(peer, None, now);
+    dialer.unpunched(&peer, now);
+    let other: Multiaddr = format!("/ip4/192.0.2.8/tcp/1/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
+    dialer.learn(peer, &[relayed, other], Origin::Itself, None, now);
+    assert!(dialer.poll(now).is_empty(), "another relay helps no more");
+}
+
+#[test]
+fn a_candidate_that_no_relay_could_help_to_is_given_up() {
+    let (mut dialer, peer) = (dialer(), someone());
+    dialer.learn(peer, &[address(1)], Origin::Dht, None, Time(0));
+    for _ in 0..CANDIDATE_ROUNDS_MAX {
+        assert!(dialer.wish_of(&peer).is_some());
+        dialer.relayed(peer, None, Time(0));
+        dialer.unpunched(&peer, Time(0));
+    }
+    assert_eq!(dialer.wish_of(&peer), None);
+}

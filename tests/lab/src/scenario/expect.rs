@@ -21,6 +21,8 @@ pub struct Expect {
     pub exits: Vec<NeededExit>,
     /// Nodes that are not asked to be among the contributors at the end.
     pub may_lag: Vec<String>,
+    /// Nodes that no way joins, so that they cannot be in one commit together: each is in some, and all others are together.
+    pub apart: Vec<String>,
     /// At most so many departures that somebody else decided on.
     pub departures_max: Option<u64>,
     /// Largest share of attempts that fail.
@@ -49,6 +51,7 @@ impl Default for Expect {
             may_exit: Vec::new(),
             exits: Vec::new(),
             may_lag: Vec::new(),
+            apart: Vec::new(),
             departures_max: None,
             failed_attempts: None,
             events: Vec::new(),
@@ -69,6 +72,8 @@ pub struct Needed {
     pub event: String,
     /// A node, group or site; left out: anybody.
     pub node: Option<String>,
+    /// The node that its `peer` is.
+    pub peer: Option<String>,
     /// Text that the event's line holds.
     pub with: Option<String>,
     /// Within so many seconds after the fault of this number (from 1) begins; left out: at any time.
@@ -105,9 +110,10 @@ impl Expect {
     pub(super) fn check(&self, place: Place<'_>, topology: &Topology) -> anyhow::Result<()> {
         place.seconds("expect.max_gap_s", self.max_gap_s)?;
         place.seconds("expect.settle_s", self.settle_s)?;
-        let named = self.may_exit.iter().chain(&self.may_lag);
+        let named = self.may_exit.iter().chain(&self.may_lag).chain(&self.apart);
         let named = named.chain(self.counted.iter().filter_map(|c| c.node.as_ref()));
         let named = named.chain(self.exits.iter().map(|e| &e.node));
+        let named = named.chain(self.events.iter().filter_map(|e| e.peer.as_ref()));
         for name in named.chain(self.events.iter().filter_map(|e| e.node.as_ref())) {
             topology.named(place, name)?;
         }

@@ -161,7 +161,10 @@ impl Stage<'_> {
 
     /// Reads what the nodes have said, and who has ended.
     fn look(&mut self) -> anyhow::Result<()> {
-        let at_first = self.scenario.topology.seats.iter().filter(|s| !s.later && !s.bootstrap).count();
+        let topology = &self.scenario.topology;
+        let there = topology.seats.iter().filter(|s| !s.later && !s.bootstrap).count();
+        let apart = (0..topology.nodes).filter(|n| Expect::lists(&self.scenario.expect.apart, topology, *n)).count();
+        let at_first = there - apart.saturating_sub(1);
         for machine in 0..self.cast.machines() {
             let actor = &mut self.cast.actors[machine];
             let Some(process) = &actor.process else { continue };
@@ -271,7 +274,10 @@ impl Stage<'_> {
     /// Machines whose nodes run and must take part at the end.
     fn wanted(&mut self) -> Vec<usize> {
         let nodes = 0..self.scenario.topology.nodes;
-        let lag = |n: &usize| Expect::lists(&self.scenario.expect.may_lag, &self.scenario.topology, *n);
+        let expect = &self.scenario.expect;
+        let lag = |n: &usize| {
+            [&expect.may_lag, &expect.apart].iter().any(|list| Expect::lists(list, &self.scenario.topology, *n))
+        };
         let topology = &self.scenario.topology;
         let other = |n: &usize| self.scenario.runs_another_program(&topology.seats[*n].name);
         let asked: Vec<usize> = nodes.filter(|n| !lag(n) && !other(n)).collect();
