@@ -4,9 +4,8 @@
 use super::Engine;
 use super::round::Round;
 use super::succession::SignedReady;
-use crate::NodeId;
 use crate::message::{Value, ValueKind, member_indices};
-use std::cmp::Reverse;
+use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Engine {
@@ -20,8 +19,9 @@ impl Engine {
     }
 
     /// Of these contributions those that can be averaged together, as far as voters have told whom they do not reach: as
-    /// long as one of them leaves out another, the one with most such links goes; of equal ones who does not vote, then by
-    /// the round's chance, so that all who heard the same leave out the same. All of them, if too few are left.
+    /// long as one of them leaves out another, the one with most such links goes; of equal ones somebody whom the quorum can
+    /// spare, then by the round's chance: all who heard the same leave out the same, and each of the two has its turn. All
+    /// of them, if too few are left.
     pub(super) fn within_reach(&self, round: &Round, mut ready: Vec<SignedReady>) -> Vec<SignedReady> {
         let Some(head) = self.head.as_ref() else { return ready };
         let all = ready.clone();
@@ -34,12 +34,52 @@ impl Engine {
                     links.entry(*other).or_default().insert(*voter);
                 }
             }
-            let chance = |id: &NodeId| id.0.iter().zip(round.parent.0).map(|(a, b)| a ^ b).collect::<Vec<u8>>();
-            let votes = |id: &NodeId| head.quorum.incarnation(id).is_some();
-            let worst = links.iter().max_by_key(|(id, bad)| (bad.len(), Reverse(votes(id)), chance(id)));
-            let Some(worst) = worst.map(|(id, _)| *id) else { break };
-            ready.retain(|c| c.member != worst);
+            let spared = |id: &NodeId| head.quorum.met_by(|other| other != id && here(other));
+            let Some(leaves) = who_leaves(&links, spared, round.parent) else { break };
+            ready.retain(|c| c.member != leaves);
         }
         if head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id)) { ready } else { all }
+    }
+}
+
+/// Of members with links that are down the one that sits the round out.
+fn who_leaves(
+    links: &BTreeMap<NodeId, BTreeSet<NodeId>>,
+    spared: impl Fn(&NodeId) -> bool,
+    parent: Digest,
+) -> Option<NodeId> {
+    let chance = |id: &NodeId| id.0.iter().zip(parent.0).map(|(a, b)| a ^ b).collect::<Vec<u8>>();
+    links.iter().max_by_key(|(id, bad)| (bad.len(), spared(id), chance(id))).map(|(id, _)| *id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn links(pairs: &[(u8, u8)]) -> BTreeMap<NodeId, BTreeSet<NodeId>> {
+        let mut links: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
+        for (a, b) in pairs.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]) {
+            links.entry(NodeId([a; 32])).or_default().insert(NodeId([b; 32]));
+        }
+        links
+    }
+
+    #[test]
+    fn two_that_do_not_reach_each_other_take_turns() {
+        let pair = links(&[(1, 2)]);
+        let left = |parent| who_leaves(&pair, |_| true, Digest([parent; 32])).map(|id| id.0[0]);
+        assert_eq!((left(0), left(3), left(1), left(2)), (Some(2), Some(1), Some(2), Some(1)));
+        assert_eq!(left(0), left(0), "all choose the same");
+    }
+
+    #[test]
+    fn who_has_most_links_down_goes_and_then_whom_the_quorum_can_spare() {
+        let star = links(&[(1, 2), (1, 3), (1, 4)]);
+        assert_eq!(who_leaves(&star, |_| false, Digest([0; 32])), Some(NodeId([1; 32])));
+        for parent in 0..4 {
+            let leaves = who_leaves(&links(&[(1, 2)]), |id| id.0[0] == 1, Digest([parent; 32]));
+            assert_eq!(leaves, Some(NodeId([1; 32])));
+        }
+        assert_eq!(who_leaves(&BTreeMap::new(), |_| true, Digest([0; 32])), None);
     }
 }
