@@ -8,14 +8,21 @@ use crate::{mux, tls};
 use libp2p::core::Transport;
 use libp2p::core::muxing::StreamMuxerBox;
 use libp2p::core::transport::Boxed;
+use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::upgrade::Version;
 use libp2p::identity::Keypair;
 use libp2p::{PeerId, dns, quic, relay, tcp};
 use std::io;
 use std::time::Duration;
 
-/// From the first byte of a connection to the end of its handshakes.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A machine that is there answers sooner, the first packet or one of the two that the system sends after 1 and 3 s.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
+/// From the first byte of a connection to the end of its handshakes. Shorter than the ten seconds that libp2p's autonat
+/// takes for a test: the answer to a dial that nobody takes would come too late to be one.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(8);
+/// A connection on which something sent was not acknowledged for so long has ended.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const UNHEARD: Duration = Duration::from_secs(8);
 /// Bytes of one connection that the system may hold unsent: more than what one write brings.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNSENT_BYTES: u32 = 128 << 10;
@@ -37,9 +44,11 @@ pub enum TransportFailed {
 /// The transport of a node, and the behaviour that its relayed part belongs to.
 pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::client::Behaviour), TransportFailed> {
     let security = tls::Upgrade::new(keypair)?;
-    let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true))
+    let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
+    let tcp = TransportTimeout::with_outgoing_timeout(tcp, CONNECT_TIMEOUT)
         .map(|stream, _| {
             limit_unsent(&stream.0);
+            limit_unheard(&stream.0);
             stream
         })
         .upgrade(Version::V1Lazy)
@@ -79,9 +88,22 @@ fn limit_unsent(stream: &tokio::net::TcpStream) {
     }
 }
 
-/// Other systems have no such option, or none that is in reach.
+/// The system sends again what was not acknowledged after twice the time each time, for a quarter of an hour: after a cut of
+/// 20 s a connection would be silent for up to 13 s more. One that has ended is dialed anew, every few seconds. There is
+/// always something to acknowledge, since both ends send pings (RFC 5482).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn limit_unheard(stream: &tokio::net::TcpStream) {
+    if let Err(error) = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(UNHEARD)) {
+        tracing::debug!(%error, "the system does not end connections that are not heard of; unanswered pings do, later");
+    }
+}
+
+/// Other systems have no such options, or none that are in reach.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn limit_unsent(_: &tokio::net::TcpStream) {}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn limit_unheard(_: &tokio::net::TcpStream) {}
 
 /// Name resolution as the system does it; a machine without a resolver configuration can still dial numbers.
 fn with_names(inner: GuardedTransport<(PeerId, StreamMuxerBox)>) -> io::Result<Connections> {
