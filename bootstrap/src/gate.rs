@@ -105,6 +105,10 @@ impl Gate {
     }
 
     pub(crate) fn opened(&self, connection: ConnectionId, peer: PeerId, endpoint: &ConnectedPoint) {
+        if endpoint.is_relayed() {
+            // Its address is the relay's, which has a connection of its own; where the peer is nobody knows.
+            return;
+        }
         let local = addresses::scope(endpoint.get_remote_address()) == Scope::Loopback;
         self.rules().open.insert(connection, (peer, local));
     }
