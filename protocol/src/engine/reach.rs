@@ -8,6 +8,9 @@ use crate::message::{Value, ValueKind, member_indices};
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// After so many ballots about a set nobody is left out any more for what voters have told: agreement comes first.
+const BALLOTS: u32 = 4;
+
 impl Engine {
     /// Keeps whom a voter leaves out of the set with which it enters a vote: what it names later may be others'.
     pub(super) fn note_left_out(&mut self, from: NodeId, ballot: u32, value: &Value) {
@@ -24,6 +27,11 @@ impl Engine {
     /// of them, if too few are left.
     pub(super) fn within_reach(&self, round: &Round, mut ready: Vec<SignedReady>) -> Vec<SignedReady> {
         let Some(head) = self.head.as_ref() else { return ready };
+        // Voters that have heard different words would leave out different members for ever.
+        let ballot = round.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map_or(0, |said| said.ballot);
+        if ballot >= BALLOTS {
+            return ready;
+        }
         let all = ready.clone();
         loop {
             let here = |id: &NodeId| ready.binary_search_by(|c| c.member.cmp(id)).is_ok();

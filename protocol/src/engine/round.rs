@@ -212,8 +212,7 @@ impl Engine {
             return;
         }
         let alone = round.members.len() == 1;
-        let settling = round.resumed && !alone && self.now.since(round.began) < self.timing.settle;
-        if settling && !self.all_met(round) && !self.quorum_stands_here(round) {
+        if round.resumed && !alone && self.now.since(round.began) < self.timing.settle && !self.all_met(round) {
             return;
         }
         let Some(member) = head.record.member(&self.me) else { return };
@@ -235,15 +234,6 @@ impl Engine {
     fn all_met(&self, round: &Round) -> bool {
         let met = |id: &NodeId| *id == self.me || self.peers.get(id).is_some_and(|p| p.present() && p.head.is_some());
         round.members.iter().all(|id| met(id) || !self.in_touch(id))
-    }
-
-    /// Whether a quorum of voters says that it stands where this node does: the flock has not gone on then.
-    fn quorum_stands_here(&self, round: &Round) -> bool {
-        let here = |id: &NodeId| {
-            let at = |p: &super::peer::Peer| p.head.as_ref().is_some_and(|head| head.record == round.parent);
-            *id == self.me || self.peers.get(id).is_some_and(|peer| peer.present() && at(peer))
-        };
-        self.head.as_ref().is_some_and(|head| head.quorum.met_by(here))
     }
 
     pub(super) fn train_progress(&mut self, round: u64, step: u32) {
