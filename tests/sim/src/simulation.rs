@@ -341,7 +341,8 @@ pub fn measure(nodes: Option<usize>) -> bool {
 /// Prints how long flocks whose nodes come and go were without a commit; whether no rule was broken.
 pub fn churn(from: u64, seeds: u64, nodes: usize, grace: u64) -> bool {
     let churn = Churn { nodes, least: 3.min(nodes), every: 1_250 * MS, lasting: 600 * SECOND, grace: grace * SECOND };
-    let mut outcomes: Vec<(u64, churn::Outcome)> = (from..from.saturating_add(seeds)).map(|s| (s, churn.play(s))).collect();
+    let mut outcomes: Vec<(u64, churn::Outcome)> =
+        (from..from.saturating_add(seeds)).map(|s| (s, churn.play(s))).collect();
     for (seed, outcome) in &outcomes {
         if let Some(violation) = &outcome.violation {
             println!("seed {seed}: {violation}");
