@@ -76,7 +76,7 @@ impl Engine {
     fn allowances(&self, round: &Round) -> Option<(Moment, u64, u64)> {
         let since = round.quorum_ready_at?;
         let took = since.since(round.began);
-        // Short rounds are worth little: who is away is waited for no longer than that many of them take.
+        // A contribution to a short round is not worth a long wait, but a loaded machine may be a second or two behind.
         let voters_least = (self.timing.patience_min / 2).max(2 * self.slowest_rtt());
         let voters = took.clamp(voters_least.min(self.timing.patience_max), self.timing.patience_max);
         let least = LEARNER_GRACE.0.max(2 * self.slowest_rtt()).min(LEARNER_GRACE.1);

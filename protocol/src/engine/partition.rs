@@ -107,7 +107,7 @@ impl Engine {
         }
     }
 
-    fn fork_grace(&self) -> u64 {
+    pub(super) fn fork_grace(&self) -> u64 {
         u64::from(self.spec.partition.grace_ms) * 1_000
     }
 

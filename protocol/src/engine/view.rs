@@ -359,7 +359,7 @@ impl Engine {
         let down = self.peers.iter().filter(|(id, peer)| !peer.connected && round.members.binary_search(id).is_ok());
         let graces = down.map(|(_, peer)| peer.switched_at.plus(self.down_grace(round)));
         let votes = [&round.set_vote, &round.record_vote].map(|vote| vote.said_at.plus(100_000));
-        let fork = self.cut.due_at(u64::from(self.spec.partition.grace_ms) * 1_000);
+        let fork = self.cut.due_at(self.fork_grace());
         let fetches = round.fetching.values().map(|fetching| fetching.not_before);
         let waits = self.waits_for_witnesses();
         let others = votes.into_iter().chain(fork).chain(fetches).chain(waits).chain([round.not_before]);
