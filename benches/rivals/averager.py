@@ -2,19 +2,8 @@
 
 The first prints its address; the others read it from their first line of input.
 """
-import json, os, signal, sys, time
-
-
-def guard():
-    """However this process or the bench ends, the daemons that hivemind has started end with it."""
-    os.setpgrp()
-    bench, me = os.getppid(), os.getpid()
-    if os.fork() > 0:
-        return
-    while os.getppid() == me and os.path.exists(f"/proc/{bench}"):
-        time.sleep(0.5)
-    os.killpg(me, signal.SIGKILL)
-
+import json, sys, time
+from daemons import guard
 
 guard()
 index, nodes, elements = map(int, sys.argv[1:4])

@@ -9,21 +9,9 @@ flat f32: whoever started this can see whether everybody holds the mean.
 import json
 import logging
 import os
-import signal
 import sys
 import time
-
-
-def guard():
-    """However this process or the lab ends, the daemons that hivemind has started end with it."""
-    os.setpgrp()
-    lab, me = os.getppid(), os.getpid()
-    if os.fork() > 0:
-        return
-    while os.getppid() == me and os.path.exists(f"/proc/{lab}"):
-        time.sleep(0.5)
-    os.killpg(me, signal.SIGKILL)
-
+from daemons import guard
 
 guard()
 c = json.loads(sys.argv[1])

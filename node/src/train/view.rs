@@ -5,10 +5,12 @@ use super::trainer::Trained;
 use crate::watch::event::{Committed, Event, RoundTiming};
 use crate::watch::status::{Answer, EvidenceStatus, Member, Question, QuorumStatus, Status};
 use starling_protocol::NodeId;
+use starling_protocol::codec::encoded_max;
 use starling_protocol::engine::io::{Finish, Input};
 use starling_protocol::engine::{EvidenceView, MemberState, MemberView, QuorumView};
 use starling_protocol::message::Phase;
 use starling_protocol::record::Record;
+use starling_protocol::run::Codec;
 use std::time::{Duration, Instant};
 
 /// Time between two step events; steps in between are only counted.
@@ -238,6 +240,9 @@ impl Driver {
             contributors: record.contributors.iter().map(|c| c.member.to_string()).collect(),
             members: record.next.members.len(),
             voters: record.voters().count(),
+            inner_steps: record.next.inner_steps,
+            codec: record.next.codec.to_string(),
+            bits_per_value: bits_per_value(record.next.codec),
             tokens: record.tokens,
             loss: loss_sum / tokens.max(1) as f64,
             bytes_sent: self.net.counters().bytes_sent,
@@ -288,6 +293,12 @@ impl Driver {
             Err(_) => Err(Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before")),
         }
     }
+}
+
+/// The most that a codec takes for a value, headers of blocks included: over so many values that all codecs fill blocks.
+fn bits_per_value(codec: Codec) -> f64 {
+    const VALUES: usize = 4096;
+    encoded_max(codec, VALUES) as f64 * 8.0 / VALUES as f64
 }
 
 fn evidence_row(evidence: &EvidenceView) -> EvidenceStatus {

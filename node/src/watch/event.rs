@@ -251,6 +251,11 @@ pub struct Committed {
     /// Members of the next round, and how many of them vote.
     pub members: usize,
     pub voters: usize,
+    /// Inner steps (H) of a member at full speed, how updates are written, and the most bits that takes for a value:
+    /// all of the next round.
+    pub inner_steps: u32,
+    pub codec: String,
+    pub bits_per_value: f64,
     /// Committed tokens of the lineage.
     pub tokens: u64,
     /// Mean training loss of the contributors, in nats a token, weighted by tokens.

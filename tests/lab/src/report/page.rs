@@ -49,7 +49,7 @@ pub fn html(report: &Report, pictures: &[Picture], again: &str) -> String {
     figure(&mut page, pictures, "loss-time");
     figure(&mut page, pictures, "loss-tokens");
     page += "<h2>Rounds</h2>\n";
-    ["contributors", "rounds", "steps"].iter().for_each(|name| figure(&mut page, pictures, name));
+    ["contributors", "rounds", "steps", "codec"].iter().for_each(|name| figure(&mut page, pictures, name));
     if !report.plain {
         page += "<h2>Network</h2>\n";
         ["sent", "received"].iter().for_each(|name| figure(&mut page, pictures, name));

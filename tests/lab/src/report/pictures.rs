@@ -2,7 +2,7 @@
 
 use super::picture::{Lines, Mark, Picture, picture};
 use super::timeline::{Timeline, stretches};
-use crate::history::History;
+use crate::history::{Commit, History};
 use crate::stage::{Entry, What};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -48,6 +48,11 @@ pub fn all(history: &History) -> anyhow::Result<Vec<Picture>> {
             "Inner steps between two exchanges (H)",
             &lines("seconds", "inner steps", steps(history), &marks, true),
         )?,
+        picture(
+            "codec",
+            &format!("How updates are written ({})", codecs(history).join(", ")),
+            &lines("seconds", "bits a value", bits(history), &marks, true),
+        )?,
     ])
 }
 
@@ -89,21 +94,14 @@ fn losses(history: &History) -> (Labelled, Labelled) {
 }
 
 fn contributors(history: &History) -> Labelled {
-    let commits = history.first_commits();
-    let mut points = Series::new();
-    for commit in &commits {
-        let (at, count) = (commit.seen - history.start(), commit.contributors.len() as f64);
-        // It stays as it was until the next commit.
-        points.extend(points.last().map(|(_, before)| (at, *before)));
-        points.push((at, count));
-    }
-    vec![("contributors".into(), points)]
+    let counts = stays(history, |commit| Some(commit.contributors.len() as f64));
+    vec![("contributors".into(), counts)]
 }
 
 fn round_times(history: &History) -> Labelled {
     let commits = history.first_commits();
     let of = |key: &str| -> Series {
-        let point = |c: &crate::history::Commit<'_>| Some((c.seen - history.start(), c.event[key].as_f64()?));
+        let point = |c: &Commit<'_>| Some((c.seen - history.start(), c.event[key].as_f64()?));
         commits.iter().filter_map(point).collect()
     };
     [
@@ -136,7 +134,7 @@ fn link_use(history: &History) -> (Labelled, Labelled) {
     series.map(|s| s.into_iter().map(|(name, (points, ..))| (name, points)).collect()).into()
 }
 
-/// Most inner steps that anybody did in a round.
+/// Inner steps that the records ask of members at full speed, and the most that anybody did in a round.
 fn steps(history: &History) -> Labelled {
     let mut most: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
     for event in history.nodes.iter().flat_map(|n| n.named("step")) {
@@ -148,5 +146,37 @@ fn steps(history: &History) -> Labelled {
         let known = most.entry(round).or_insert((seen, steps));
         known.1 = known.1.max(steps);
     }
-    vec![("inner steps".into(), most.into_values().map(|(seen, steps)| (seen - history.start(), steps)).collect())]
+    let done = most.into_values().map(|(seen, steps)| (seen - history.start(), steps)).collect();
+    vec![("asked of a member at full speed".into(), settings(history, "inner_steps")), ("most done by anybody".into(), done)]
+}
+
+/// The codecs of the records, as they first came.
+fn codecs(history: &History) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for name in history.first_commits().iter().filter_map(|c| c.event["codec"].as_str()) {
+        if !names.iter().any(|n| n == name) {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+fn bits(history: &History) -> Labelled {
+    vec![("bits a value".into(), settings(history, "bits_per_value"))]
+}
+
+fn settings(history: &History, key: &str) -> Series {
+    stays(history, |commit| commit.event[key].as_f64())
+}
+
+/// What a commit says, which stays as it is until the next.
+fn stays(history: &History, value: impl Fn(&Commit<'_>) -> Option<f64>) -> Series {
+    let mut points = Series::new();
+    for commit in history.first_commits() {
+        let Some(value) = value(&commit) else { continue };
+        let at = commit.seen - history.start();
+        points.extend(points.last().map(|(_, before)| (at, *before)));
+        points.push((at, value));
+    }
+    points
 }
