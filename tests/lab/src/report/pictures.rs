@@ -147,7 +147,10 @@ fn steps(history: &History) -> Labelled {
         known.1 = known.1.max(steps);
     }
     let done = most.into_values().map(|(seen, steps)| (seen - history.start(), steps)).collect();
-    vec![("asked of a member at full speed".into(), settings(history, "inner_steps")), ("most done by anybody".into(), done)]
+    vec![
+        ("asked of a member at full speed".into(), settings(history, "inner_steps")),
+        ("most done by anybody".into(), done),
+    ]
 }
 
 /// The codecs of the records, as they first came.
