@@ -41,6 +41,7 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
         }
     }
     programs_there(&request.bin_dir, &scenarios)?;
+    scenarios.iter().try_for_each(|s| stage::check_run_file(s, &request.bin_dir.join("starling")))?;
     let mut red = Vec::new();
     let mut reports = Vec::new();
     let count = scenarios.len();

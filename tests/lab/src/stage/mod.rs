@@ -14,7 +14,7 @@ mod slowness;
 mod wiring;
 
 pub use diary::{Diary, Entry, What};
-pub use run_file::mixed as mixed_text;
+pub use run_file::{check as check_run_file, mixed as mixed_text};
 
 use crate::network::Network;
 use crate::scenario::{End, Expect, Plan, Scenario, When};

@@ -1,8 +1,9 @@
 //! The run file of a scenario: what it says itself, and what is filled in so that a round takes about a second.
 
 use crate::scenario::{End, Scenario};
-use anyhow::Context;
+use anyhow::{Context, bail};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use toml::{Table, Value};
 
 /// Text to train on that is there wherever the lab is: what is written about Starling, and some of what it is written in.
@@ -46,6 +47,41 @@ pub(super) fn text(scenario: &Scenario, folder: &Path) -> anyhow::Result<String>
     toml::to_string(&run).context("a run file is text")
 }
 
+/// Asks the program whether it takes the run file, before anything is played.
+///
+/// # Errors
+/// It does not: what it says, with the line of the scenario where there is one.
+pub fn check(scenario: &Scenario, program: &Path) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let (file, home) = (folder.path().join("run.toml"), folder.path().join("home"));
+    let run = text(scenario, folder.path())?;
+    std::fs::write(&file, &run).with_context(|| format!("cannot write {}", file.display()))?;
+    let mut command = Command::new(program);
+    command.args(["train", "--print-config", "--run"]).arg(&file).arg("--home").arg(&home).stdin(Stdio::null());
+    let output = command.output().with_context(|| format!("cannot start {}", program.display()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().trim_start_matches("starling: ").trim_start_matches(&format!("{}: ", file.display()));
+    let source = std::fs::read_to_string(&scenario.path).unwrap_or_default();
+    bail!("{}: nodes would refuse [run]: {}", scenario.path.display(), placed(said, &run, &source))
+}
+
+/// What was said about a line of the run file, with that of the scenario it comes from.
+fn placed(said: &str, run: &str, source: &str) -> String {
+    let number = |rest: &str| rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse::<usize>().ok());
+    let Some(line) = said.split_once("line ").and_then(|(_, rest)| number(rest)) else { return said.to_owned() };
+    let key_of = |text: &str| text.split_once('=').map(|(key, _)| key.trim().to_owned());
+    let key = run.lines().nth(line.saturating_sub(1)).and_then(key_of);
+    let mut below = source.lines().enumerate().skip_while(|(_, text)| !text.starts_with("[run"));
+    let at = key.and_then(|key| below.find(|(_, text)| key_of(text).as_ref() == Some(&key)));
+    match at {
+        Some((n, _)) => said.replacen(&format!("line {line}"), &format!("line {}", n + 1), 1),
+        None => format!("{said} (a line of the run file that follows from it)"),
+    }
+}
+
 /// Some lines of each text in turn, so that what is held out at the end is of the same kind as the rest.
 pub fn mixed() -> String {
     let mut texts: Vec<_> = TEXT.iter().map(|text| text.lines().peekable()).collect();
@@ -69,3 +105,7 @@ fn table<'a>(run: &'a mut Table, key: &str) -> anyhow::Result<&'a mut Table> {
     let entry = run.entry(key).or_insert_with(|| Value::Table(Table::new()));
     entry.as_table_mut().with_context(|| format!("[run] {key} must be a table"))
 }
+
+#[cfg(test)]
+#[path = "run_file_test.rs"]
+mod tests;

@@ -29,14 +29,15 @@ pub fn run(file: &Path, request: &Request) -> anyhow::Result<bool> {
     let folder = request.out.join(&grid.name);
     run::empty(&folder, ROWS)?;
     std::fs::create_dir_all(folder.join("scenarios")).with_context(|| format!("cannot make {}", folder.display()))?;
+    let mut rows = Vec::new();
+    // So that what is there is known as ours, however this ends.
+    write(&folder, &grid, &rows, request)?;
     let scenarios = grid.cells.iter().map(|cell| write_scenario(&grid, cell, &folder, request));
     let scenarios = scenarios.collect::<anyhow::Result<Vec<_>>>()?;
     run::programs_there(&request.bin_dir, &scenarios)?;
+    scenarios.iter().try_for_each(|s| stage::check_run_file(s, &request.bin_dir.join("starling")))?;
     let cells = Request { out: folder.join("cells"), ..request.clone() };
-    let mut rows = Vec::new();
     println!("{}: {} cells{}", grid.name, scenarios.len(), of_left_out(&grid));
-    // So that what is there is known as ours, however this ends.
-    write(&folder, &grid, &rows, request)?;
     for (n, scenario) in scenarios.iter().enumerate() {
         let report = run::play(scenario, &cells)?;
         let history = History::read(&stage::folder_of(&cells.out, scenario))?;
