@@ -25,6 +25,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use ways::Ways;
 
+mod backoff;
 pub mod book;
 pub mod dialer;
 mod event;

@@ -3,9 +3,10 @@
 //! *Anchors* (given by the user or a ticket) and *wanted* peers (members of the flock) are dialed for ever, with
 //! backoff from 0.2 s over 1 s to 30 s; *candidates* (found under the run's key, heard on the local network or by
 //! gossip) until they have failed [`CANDIDATE_ROUNDS_MAX`] rounds, and again when they are found anew. A *round* tries
-//! every known address once, TCP before QUIC, and relays beside. Dials are limited in number at once and in rate.
+//! every known address once, TCP before QUIC (unless TCP is refused), and relays beside. Dials are limited in number at once and in rate.
 
-use super::book::{Book, Origin};
+use super::backoff::Backoff;
+use super::book::{Book, Known, Origin};
 use super::reason::Reason;
 use crate::addresses::{self, Route};
 use libp2p::{Multiaddr, PeerId};
@@ -19,13 +20,11 @@ pub const DIALS_MAX: usize = 16;
 const DIALS_PER_SECOND: u64 = 8;
 /// Addresses of one peer tried at once.
 const ADDRESSES_AT_ONCE: usize = 8;
-const FIRST_RETRY: Duration = Duration::from_millis(200);
-const RETRY_MIN: Duration = Duration::from_secs(1);
-/// With its jitter of a quarter the longest wait is 30 s.
-const RETRY_MAX: Duration = Duration::from_secs(24);
 /// How long a peer rests that was met through a relay, and to whom no direct way was found; doubled each time.
 const UNPUNCHED_REST: Duration = Duration::from_secs(60);
 const CANDIDATE_ROUNDS_MAX: u32 = 8;
+/// Rounds, 15 s in all, in which QUIC is not tried at a machine that has just refused TCP.
+const REFUSED_ROUNDS_MAX: u32 = 5;
 const CANDIDATE_REST: Duration = Duration::from_secs(60);
 /// Of two nodes that find each other at once, the one with the larger id waits so long for the other's dial.
 const YIELD: Duration = Duration::from_millis(300);
@@ -91,7 +90,7 @@ pub struct Dialer {
     book: Book,
     targets: BTreeMap<PeerId, Target>,
     shunned: BTreeMap<PeerId, Time>,
-    random: u64,
+    backoff: Backoff,
     /// Time not yet spent on dials, in microseconds: each costs `1 s / DIALS_PER_SECOND`.
     credit: u64,
     credited: Time,
@@ -105,7 +104,7 @@ impl Dialer {
             book: Book::default(),
             targets: BTreeMap::new(),
             shunned: BTreeMap::new(),
-            random: seed,
+            backoff: Backoff::new(seed),
             credit: DIALS_MAX as u64 * DIAL_COST,
             credited: now,
         }
@@ -253,7 +252,7 @@ impl Dialer {
     /// No direct way was found to a peer that was met through a relay.
     pub fn unpunched(&mut self, peer: &PeerId, now: Time) {
         let Some(times) = self.targets.get(peer).map(|t| t.unpunched.saturating_add(1)) else { return };
-        let wait = self.jittered(UNPUNCHED_REST.saturating_mul(1 << (times - 1).min(4)));
+        let wait = self.backoff.jittered(UNPUNCHED_REST.saturating_mul(1 << (times - 1).min(4)));
         let Some(target) = self.targets.get_mut(peer) else { return };
         target.unpunched = times;
         target.trouble = Some((None, Reason::NoDirectWay));
@@ -266,7 +265,7 @@ impl Dialer {
 
     /// The last direct connection to the peer is gone. `idle`: because nobody used it.
     pub fn disconnected(&mut self, peer: &PeerId, idle: bool, now: Time) {
-        let wait = self.jittered(FIRST_RETRY);
+        let wait = self.backoff.after(0);
         let Some(target) = self.targets.get_mut(peer) else {
             self.book.pin(peer, false);
             return;
@@ -301,12 +300,35 @@ impl Dialer {
         }
         let progress = !new.is_empty();
         target.tried.extend(new);
-        if progress && !self.book.candidates(peer, &target.tried, 1).is_empty() {
-            // Another route, or addresses that were not reached because a wrong peer answered first.
-            target.state = State::Waiting(now);
+        // Another route, or addresses that were not reached because a wrong peer answered first.
+        if progress && !self.addresses_left(peer).is_empty() {
+            self.wait(peer, now);
             return;
         }
         self.end_round(peer, now);
+    }
+
+    fn wait(&mut self, peer: &PeerId, until: Time) {
+        if let Some(target) = self.targets.get_mut(peer) {
+            target.state = State::Waiting(until);
+        }
+    }
+
+    /// What to dial next in the round. A machine that refuses TCP is up, and the peer's process is not: a dial by QUIC would
+    /// wait there and be the connection to its next process, on which, unlike on TCP, nobody says that a process was
+    /// killed. Where QUIC is the way to a peer, and after some rounds, it is tried all the same.
+    fn addresses_left(&self, peer: &PeerId) -> Vec<Multiaddr> {
+        let Some(target) = self.targets.get(peer) else { return Vec::new() };
+        let mut left = self.book.candidates(peer, &target.tried, ADDRESSES_AT_ONCE);
+        let is = |address: &Multiaddr, route: Route| addresses::route(address) == Some(route);
+        let by_quic = self.book.last_reached(peer).is_some_and(|address| is(address, Route::Quic));
+        if target.rounds < REFUSED_ROUNDS_MAX && !by_quic {
+            let refusing = |k: &&Known| k.reason == Some(Reason::Refused) && target.tried.contains(&k.address);
+            let refusing = self.book.known(peer).iter().filter(refusing).map(|k| &k.address);
+            let hosts: Vec<_> = refusing.filter(|a| is(a, Route::Tcp)).filter_map(|a| a.iter().next()).collect();
+            left.retain(|a| !is(a, Route::Quic) || a.iter().next().is_none_or(|host| !hosts.contains(&host)));
+        }
+        left
     }
 
     /// The peer was reached and is of no use; shown until it is connected again.
@@ -318,7 +340,7 @@ impl Dialer {
 
     fn end_round(&mut self, peer: &PeerId, now: Time) {
         let Some(rounds) = self.targets.get(peer).map(|t| t.rounds.saturating_add(1)) else { return };
-        let wait = self.backoff(rounds);
+        let wait = self.backoff.after(rounds);
         let Some(target) = self.targets.get_mut(peer) else { return };
         target.rounds = rounds;
         target.tried.clear();
@@ -328,24 +350,6 @@ impl Dialer {
             self.targets.remove(peer);
             self.book.rest(peer, after(now, CANDIDATE_REST));
         }
-    }
-
-    fn backoff(&mut self, rounds: u32) -> Duration {
-        let doubled = RETRY_MIN.saturating_mul(1 << rounds.saturating_sub(2).min(5));
-        match rounds {
-            0 | 1 => self.jittered(FIRST_RETRY),
-            _ => self.jittered(doubled.min(RETRY_MAX)),
-        }
-    }
-
-    /// `base` plus up to a quarter of it.
-    fn jittered(&mut self, base: Duration) -> Duration {
-        // splitmix64 (Steele, Lea, Flood 2014).
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        base + base / 4 * ((z ^ (z >> 31)) >> 44) as u32 / (1 << 20)
     }
 
     /// The dials that are due.
@@ -371,8 +375,8 @@ impl Dialer {
     }
 
     fn start(&mut self, peer: PeerId, now: Time) -> Option<Dial> {
+        let addresses = self.addresses_left(&peer);
         let target = self.targets.get_mut(&peer)?;
-        let addresses = self.book.candidates(&peer, &target.tried, ADDRESSES_AT_ONCE);
         if addresses.is_empty() {
             target.trouble.get_or_insert((None, Reason::NoAddress));
             self.end_round(&peer, now);

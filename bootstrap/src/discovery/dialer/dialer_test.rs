@@ -81,10 +81,43 @@ fn quic_is_tried_when_tcp_fails_and_in_the_same_round() {
     let first = dialer.poll(Time(0)).remove(0);
     assert_eq!(first.addresses, [address(1), address(2)]);
     assert!(dialer.poll(Time(0)).is_empty(), "one dial at a time");
-    dialer.failed(&peer, &refused(&first.addresses), Time(5));
+    let silent = |list: &[Multiaddr]| -> Vec<_> { list.iter().map(|a| (Some(a.clone()), Reason::TimedOut)).collect() };
+    dialer.failed(&peer, &silent(&first.addresses), Time(5));
     assert_eq!(dialer.poll(Time(5)).remove(0).addresses, [quic(1)]);
-    dialer.failed(&peer, &refused(&[quic(1)]), Time(6));
+    dialer.failed(&peer, &silent(&[quic(1)]), Time(6));
     assert!(dialer.poll(Time(7)).is_empty(), "the round is over");
+}
+
+/// The next process of a peer that was killed is to be met by TCP, whose connections end with a process.
+#[test]
+fn quic_is_not_tried_for_a_while_where_tcp_is_refused() {
+    let other: Multiaddr = "/ip4/192.0.2.8/udp/1/quic-v1".parse().unwrap();
+    let (mut dialer, peer) = (dialer(), someone());
+    dialer.learn(peer, &[quic(1), other.clone(), address(1)], Origin::Ticket, None, Time(0));
+    let first = dialer.poll(Time(0)).remove(0);
+    dialer.failed(&peer, &refused(&first.addresses), Time(5));
+    assert_eq!(dialer.poll(Time(5)).remove(0).addresses, std::slice::from_ref(&other), "another machine may differ");
+    dialer.failed(&peer, &refused(&[other]), Time(6));
+    assert!(dialer.poll(Time(7)).is_empty(), "the round is over");
+    let (mut dialer, mut now, mut rounds) = (self::dialer(), Time(0), 0);
+    dialer.learn(peer, &[quic(1), address(1)], Origin::Ticket, None, now);
+    loop {
+        let dial = dialer.poll(now).remove(0);
+        if dial.addresses == [quic(1)] {
+            break;
+        }
+        assert_eq!(dial.addresses, [address(1)]);
+        dialer.failed(&peer, &refused(&dial.addresses), now);
+        (now, rounds) = (now.max(dialer.wake_at().unwrap()), rounds + 1);
+    }
+    assert_eq!(rounds, REFUSED_ROUNDS_MAX + 1, "a firewall may refuse TCP for good");
+    assert!((15 * SECOND..20 * SECOND).contains(&now.0), "{now:?}");
+    dialer.connected(peer, Some(&quic(1)), now);
+    dialer.disconnected(&peer, false, now);
+    now = dialer.wake_at().unwrap();
+    assert_eq!(dialer.poll(now).remove(0).addresses, [address(1)]);
+    dialer.failed(&peer, &refused(&[address(1)]), now);
+    assert_eq!(dialer.poll(now).remove(0).addresses, [quic(1)], "where QUIC worked it is tried at once");
 }
 
 #[test]
