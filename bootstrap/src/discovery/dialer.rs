@@ -26,6 +26,8 @@ const CANDIDATE_ROUNDS_MAX: u32 = 8;
 /// Rounds, 15 s in all, in which QUIC is not tried at a machine that has just refused TCP.
 const REFUSED_ROUNDS_MAX: u32 = 5;
 const CANDIDATE_REST: Duration = Duration::from_secs(60);
+/// Of a peer that is heard on the local network addresses come one by one, QUIC's before TCP's or after.
+const GATHER: Duration = Duration::from_millis(100);
 /// Of two nodes that find each other at once, the one with the larger id waits so long for the other's dial.
 const YIELD: Duration = Duration::from_millis(300);
 /// The same where both have a place on a relay: each of two attempts to open a way would be in the other's way.
@@ -132,7 +134,8 @@ impl Dialer {
             Origin::Itself => None,
         };
         if let Some(wish) = wish.filter(|_| known > 0) {
-            self.wish(peer, wish, now);
+            let start = if origin == Origin::Mdns { after(now, GATHER) } else { now };
+            self.wish(peer, wish, start);
         }
         if brings_relay && known > 0 {
             self.hurry(&peer, now);

@@ -143,8 +143,10 @@ impl Engine {
             }
             return true;
         }
-        // Either the holder's state or this node's is damaged: looks at the own. If the others decide for it, it is that.
-        if let Some(round) = self.round.as_mut().filter(|round| !round.verifying) {
+        // Either the holder's state or this node's is damaged: looks at the own. If the others decide for it, it is that. But
+        // while this node catches up, its state may be that of a later record already.
+        let stands = self.catch_up.is_idle();
+        if let Some(round) = self.round.as_mut().filter(|round| stands && !round.verifying) {
             round.verifying = true;
             self.out.push(Output::VerifyState);
         }
@@ -162,7 +164,7 @@ impl Engine {
             fetching.active = true;
         }
         self.fetch_failed(key, &digest);
-        if decided {
+        if decided && stands {
             self.own_fault("its rebuilt result differs from the decided one");
         }
         true
@@ -191,6 +193,13 @@ impl Engine {
     }
 
     pub(super) fn state_verified(&mut self, state_root: Digest) {
+        if !self.catch_up.is_idle() {
+            // It was computed of whatever has been caught up with meanwhile; who still disagrees afterwards is asked anew.
+            if let Some(round) = &mut self.round {
+                round.verifying = false;
+            }
+            return;
+        }
         let asked = self.round.as_ref().is_some_and(|round| round.verifying && round.committing.is_none());
         if asked && self.head.as_ref().is_some_and(|head| head.record.state_root != state_root) {
             self.own_fault("its state is not that of its head record");

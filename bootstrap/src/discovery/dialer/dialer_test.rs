@@ -121,6 +121,17 @@ fn quic_is_not_tried_for_a_while_where_tcp_is_refused() {
 }
 
 #[test]
+fn what_the_local_network_tells_one_by_one_is_dialed_together() {
+    let (mut dialer, peer) = (dialer(), someone());
+    dialer.learn(peer, &[quic(1)], Origin::Mdns, None, Time(0));
+    assert!(dialer.poll(Time(0)).is_empty());
+    dialer.learn(peer, &[address(1)], Origin::Mdns, None, Time(2));
+    let next = dialer.wake_at().unwrap();
+    assert_eq!(next, after(Time(0), GATHER));
+    assert_eq!(dialer.poll(next).remove(0).addresses, [address(1)], "TCP first");
+}
+
+#[test]
 fn a_wrong_peer_at_one_address_does_not_hide_the_right_one() {
     let (mut dialer, peer) = (dialer(), someone());
     dialer.learn(peer, &[address(1), address(2)], Origin::Dht, None, Time(0));
