@@ -11,6 +11,7 @@ use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::kad::{self, GetProvidersOk, Mode, QueryResult, RecordKey};
 use libp2p::swarm::behaviour::ConnectionClosed;
+use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{
     ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
 };
@@ -126,6 +127,18 @@ impl Behaviour {
         found
     }
 
+    /// The dial as the DHT asks for it, with addresses of its own: other behaviours would add theirs, QUIC's among them, all
+    /// would be dialed at once, and QUIC, whose handshake is shorter, would win.
+    fn by_tcp(&mut self, opts: DialOpts) -> DialOpts {
+        let Some(peer) = opts.get_peer_id() else { return opts };
+        let id = ConnectionId::new_unchecked(0);
+        let known = self.inner.handle_pending_outbound_connection(id, Some(peer), &[], Endpoint::Dialer);
+        match preferred(known.unwrap_or_default(), &self.gate) {
+            known if known.is_empty() => opts,
+            known => DialOpts::peer_id(peer).addresses(known).build(),
+        }
+    }
+
     /// The part of a DHT event that discovery wants.
     fn translate(&mut self, event: kad::Event) -> Option<Event> {
         let kad::Event::OutboundQueryProgressed { result, .. } = event else { return None };
@@ -215,6 +228,7 @@ impl NetworkBehaviour for Behaviour {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
         while let Poll::Ready(action) = self.inner.poll(cx) {
             match action {
+                ToSwarm::Dial { opts } => return Poll::Ready(ToSwarm::Dial { opts: self.by_tcp(opts) }),
                 ToSwarm::GenerateEvent(event) => {
                     if let Some(event) = self.translate(event) {
                         return Poll::Ready(ToSwarm::GenerateEvent(event));

@@ -40,7 +40,7 @@ pub enum Origin {
 
 impl Origin {
     /// Such addresses are never dropped.
-    fn is_given(self) -> bool {
+    pub fn is_given(self) -> bool {
         matches!(self, Origin::Configured | Origin::Ticket)
     }
 }

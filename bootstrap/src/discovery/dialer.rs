@@ -6,9 +6,10 @@
 //! every known address once, TCP before QUIC (unless TCP is refused), and relays beside. Dials are limited in number at once and in rate.
 
 use super::backoff::Backoff;
-use super::book::{Book, Known, Origin};
+use super::book::{Book, Origin};
 use super::reason::Reason;
 use crate::addresses::{self, Route};
+use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use starling_protocol::engine::io::Time;
 use std::collections::BTreeMap;
@@ -319,17 +320,23 @@ impl Dialer {
 
     /// What to dial next in the round. A machine that refuses TCP is up, and the peer's process is not: a dial by QUIC would
     /// wait there and be the connection to its next process, on which, unlike on TCP, nobody says that a process was
-    /// killed. Where QUIC is the way to a peer, and after some rounds, it is tried all the same.
+    /// killed. Where QUIC is the way to a peer, by what the user says or as it was before, and after some rounds, it is tried
+    /// all the same.
     fn addresses_left(&self, peer: &PeerId) -> Vec<Multiaddr> {
         let Some(target) = self.targets.get(peer) else { return Vec::new() };
         let mut left = self.book.candidates(peer, &target.tried, ADDRESSES_AT_ONCE);
         let is = |address: &Multiaddr, route: Route| addresses::route(address) == Some(route);
         let by_quic = self.book.last_reached(peer).is_some_and(|address| is(address, Route::Quic));
         if target.rounds < REFUSED_ROUNDS_MAX && !by_quic {
-            let refusing = |k: &&Known| k.reason == Some(Reason::Refused) && target.tried.contains(&k.address);
-            let refusing = self.book.known(peer).iter().filter(refusing).map(|k| &k.address);
-            let hosts: Vec<_> = refusing.filter(|a| is(a, Route::Tcp)).filter_map(|a| a.iter().next()).collect();
-            left.retain(|a| !is(a, Route::Quic) || a.iter().next().is_none_or(|host| !hosts.contains(&host)));
+            let known = self.book.known(peer);
+            let refuses = |host: Option<Protocol<'_>>| {
+                known.iter().any(|k| {
+                    let refused = k.reason == Some(Reason::Refused) && target.tried.contains(&k.address);
+                    refused && is(&k.address, Route::Tcp) && k.address.iter().next() == host
+                })
+            };
+            let is_given = |a: &Multiaddr| known.iter().any(|k| k.address == *a && k.origin.is_given());
+            left.retain(|a| !is(a, Route::Quic) || is_given(a) || !refuses(a.iter().next()));
         }
         left
     }

@@ -93,14 +93,14 @@ fn quic_is_tried_when_tcp_fails_and_in_the_same_round() {
 fn quic_is_not_tried_for_a_while_where_tcp_is_refused() {
     let other: Multiaddr = "/ip4/192.0.2.8/udp/1/quic-v1".parse().unwrap();
     let (mut dialer, peer) = (dialer(), someone());
-    dialer.learn(peer, &[quic(1), other.clone(), address(1)], Origin::Ticket, None, Time(0));
+    dialer.learn(peer, &[quic(1), other.clone(), address(1)], Origin::Dht, None, Time(0));
     let first = dialer.poll(Time(0)).remove(0);
     dialer.failed(&peer, &refused(&first.addresses), Time(5));
     assert_eq!(dialer.poll(Time(5)).remove(0).addresses, std::slice::from_ref(&other), "another machine may differ");
     dialer.failed(&peer, &refused(&[other]), Time(6));
     assert!(dialer.poll(Time(7)).is_empty(), "the round is over");
     let (mut dialer, mut now, mut rounds) = (self::dialer(), Time(0), 0);
-    dialer.learn(peer, &[quic(1), address(1)], Origin::Ticket, None, now);
+    dialer.learn(peer, &[quic(1), address(1)], Origin::Dht, None, now);
     loop {
         let dial = dialer.poll(now).remove(0);
         if dial.addresses == [quic(1)] {
@@ -118,6 +118,11 @@ fn quic_is_not_tried_for_a_while_where_tcp_is_refused() {
     assert_eq!(dialer.poll(now).remove(0).addresses, [address(1)]);
     dialer.failed(&peer, &refused(&[address(1)]), now);
     assert_eq!(dialer.poll(now).remove(0).addresses, [quic(1)], "where QUIC worked it is tried at once");
+    let (mut dialer, peer) = (self::dialer(), someone());
+    dialer.learn(peer, &[quic(1), address(1)], Origin::Configured, None, Time(0));
+    let first = dialer.poll(Time(0)).remove(0);
+    dialer.failed(&peer, &refused(&first.addresses), Time(1));
+    assert_eq!(dialer.poll(Time(1)).remove(0).addresses, [quic(1)], "the user has said so");
 }
 
 #[test]

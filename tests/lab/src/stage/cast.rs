@@ -22,6 +22,8 @@ const PORT: u16 = 7400;
 /// The port of a second process on the same machine.
 const SECOND_PORT: u16 = 7500;
 
+/// What nodes are started with unless the scenario says otherwise.
+const USUAL: [(&str, &str); 3] = [("--device", "cpu"), ("--threads", "1"), ("--log", "info")];
 /// The program that is no node, and is told where nodes are.
 const STRANGER: &str = "starling-stranger";
 
@@ -63,8 +65,7 @@ impl Cast {
         let run_file = folder.join("run.toml");
         let text = super::run_file::text(scenario, folder)?;
         std::fs::write(&run_file, text).with_context(|| format!("cannot write {}", run_file.display()))?;
-        let mut arguments: Vec<String> =
-            ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
+        let mut arguments = Vec::new();
         if let Some(ms) = scenario.null_trainer_ms {
             arguments.extend(["--null-trainer".into(), ms.to_string()]);
         }
@@ -207,7 +208,11 @@ impl Cast {
                 }
             }
         }
-        command.args(&self.arguments).args(&seat.arguments);
+        let own = || self.arguments.iter().chain(&seat.arguments);
+        command.args(own());
+        for (flag, value) in USUAL.iter().filter(|(flag, _)| !own().any(|own| own == flag)) {
+            command.args([flag, value]);
+        }
         command
     }
 
