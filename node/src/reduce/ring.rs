@@ -21,7 +21,7 @@ use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, Fram
 use starling_protocol::ring::{Half, Ring};
 use starling_protocol::update;
 use std::sync::Arc;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
 /// The ring engine. Cheap to clone.
@@ -181,7 +181,14 @@ async fn write_frames(stream: &mut BulkStream, context: &Context) -> Result<(), 
             if context.board.received_count() < needed {
                 // The successor shall have all that there is while we wait.
                 stream.flush().await.map_err(lost)?;
-                context.board.wait_received(needed).await;
+                let mut nothing = [0];
+                tokio::select! {
+                    biased;
+                    () = context.board.wait_received(needed) => (),
+                    // The successor writes nothing here: this returns when it has let go, or the connection is gone. It may
+                    // wait for what was lost with it, and we for what follows from that, until somebody's patience is at an end.
+                    _ = stream.read(&mut nothing) => return Err(lost(std::io::ErrorKind::BrokenPipe.into())),
+                }
             }
             payload.resize(context.board.payload_len(chunk), 0);
             context.board.copy(chunk, &mut payload);

@@ -93,6 +93,21 @@ fn a_member_that_dies_anywhere_ends_the_attempt_for_all() {
     });
 }
 
+/// All that a member could write before it has to wait for others is in the pipe, and lost with it: it notices all the same,
+/// while its successor waits for a stream of which nobody has told it. Found by the lab (`quick/corrupt`).
+#[test]
+fn a_stream_that_is_lost_while_its_writer_waits_ends_the_attempt() {
+    runtime().block_on(async {
+        let flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 4 * CHUNK_ELEMENTS, 1 << 20);
+        for (attempt, cut) in [0, 1, opening::OPENING_BYTES, opening::OPENING_BYTES + 100].into_iter().enumerate() {
+            let results = flock.run(attempt as u32, Some((1, Wire::CutAfter(cut)))).await;
+            let error = results[1].as_ref().expect_err("its stream is cut");
+            assert!(error.suspect().is_some() && error.refusal().is_none(), "cut at {cut}: {error}");
+            assert!(results[2].is_err(), "the successor missed bytes, cut at {cut}");
+        }
+    });
+}
+
 /// Where each hop of a member begins in what it sends, and the end.
 fn hop_bytes(flock: &Flock, position: usize) -> Vec<usize> {
     let elements = flock.deltas[0].len();

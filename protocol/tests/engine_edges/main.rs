@@ -3,6 +3,7 @@
 mod admission;
 mod bench;
 mod certificates;
+mod disputes;
 mod evidence;
 mod fixture;
 mod garbage;

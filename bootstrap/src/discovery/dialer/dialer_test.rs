@@ -200,7 +200,7 @@ fn the_shunned_are_left_alone_until_pardoned() {
 fn dials_are_limited_at_once_and_in_rate_and_anchors_go_first() {
     let mut dialer = dialer();
     for port in 1..=200 {
-        dialer.learn(someone(), &[address(port)], Origin::Mdns, None, Time(0));
+        dialer.learn(someone(), &[address(port)], Origin::Dht, None, Time(0));
     }
     let anchor = someone();
     dialer.learn(anchor, &[address(1)], Origin::Configured, None, Time(0));
