@@ -141,16 +141,15 @@ impl Liar {
     }
 
     /// One READY to `first`, another for the same round to `second`, and then to `second` what the first was told. Goes on
-    /// as if nothing had been.
+    /// as if nothing had been, and does it again: rounds are so short that one may be over before it is heard.
     async fn lie(&mut self, first: NodeId, second: NodeId) {
-        let record = self.become_member().await;
-        let (one, other) = (self.ready(&record, 1), self.ready(&record, 2));
-        self.say(first, &one);
-        self.say(second, &other);
-        self.go_on(Duration::from_millis(500)).await;
-        self.say(second, &one);
         loop {
+            let record = self.become_member().await;
+            let (one, other) = (self.ready(&record, 1), self.ready(&record, 2));
+            self.say(first, &one);
+            self.say(second, &other);
             self.go_on(Duration::from_millis(500)).await;
+            self.say(second, &one);
         }
     }
 }
