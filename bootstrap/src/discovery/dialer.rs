@@ -3,7 +3,8 @@
 //! *Anchors* (given by the user or a ticket) and *wanted* peers (members of the flock) are dialed for ever, with
 //! backoff from 0.2 s over 1 s to 30 s; *candidates* (found under the run's key, heard on the local network or by
 //! gossip) until they have failed [`CANDIDATE_ROUNDS_MAX`] rounds, and again when they are found anew. A *round* tries
-//! every known address once, TCP before QUIC (unless TCP is refused), and relays beside. Dials are limited in number at once and in rate.
+//! every known address once, TCP before QUIC (unless TCP is refused), and relays beside. Dials are limited in number at
+//! once and in rate.
 
 use super::backoff::Backoff;
 use super::book::{Book, Origin};
