@@ -115,10 +115,13 @@ pub fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
     let audits = serde_json::to_vec(&played.audits).context("audits are JSON")?;
     std::fs::write(folder.join(AUDITS), audits).context("cannot write what the audits said")?;
     if report.ok {
+        drop(played.disks);
         // What a green scenario leaves is its report and its logs.
         for heavy in ["nodes", "cache", "shim"] {
             let _ = std::fs::remove_dir_all(folder.join(heavy));
         }
+    } else {
+        played.disks.keep()?;
     }
     Ok(report)
 }

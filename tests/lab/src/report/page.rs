@@ -1,7 +1,7 @@
 //! One page with everything in it: no script, no font, no picture from elsewhere.
 
 use super::picture::Picture;
-use super::summary::Report;
+use super::summary::{Report, told};
 use std::fmt::Write;
 
 const STYLE: &str = "
@@ -102,16 +102,18 @@ pub fn summary(reports: &[Report]) -> String {
 }
 
 fn tiles(page: &mut String, report: &Report) {
-    let told = [
+    let tiles = [
         (report.rounds.to_string(), "rounds committed"),
         (report.nodes.len().to_string(), "nodes"),
         (format!("{:.1} s", report.max_gap_s), "longest time without a commit"),
         (report.parity_breaks.to_string(), "parity breaks"),
         (format!("{:.2} M", report.tokens as f64 / 1e6), "tokens"),
+        (told(report.start.running_s), "until all nodes ran"),
+        (told(report.start.all_in_s), "until all had a commit together"),
         (format!("{:.0} s", report.seconds), "in all"),
     ];
     *page += "<div class=\"tiles\">";
-    for (value, what) in told {
+    for (value, what) in tiles {
         let _ = write!(page, "<div class=\"tile\"><b>{value}</b><span>{what}</span></div>");
     }
     *page += "</div>\n";
@@ -137,15 +139,14 @@ fn recoveries(page: &mut String, report: &Report) {
     }
     *page += "<h2>Faults</h2><table><tr><th class=\"n\">at</th><th>fault</th><th class=\"n\">next commit after</th>\
               <th class=\"n\">all together after its end</th></tr>\n";
-    let seconds = |s: Option<f64>| s.map_or("never".to_owned(), |s| format!("{s:.1} s"));
     for fault in &report.recoveries {
         let _ = writeln!(
             page,
             "<tr><td class=\"n\">{:.1} s</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>",
             fault.at_s,
             escape(&fault.fault),
-            seconds(fault.seconds),
-            seconds(fault.whole_seconds)
+            told(fault.seconds),
+            told(fault.whole_seconds)
         );
     }
     *page += "</table>\n";

@@ -30,13 +30,24 @@ pub struct Report {
     pub parity_breaks: u64,
     pub recoveries: Vec<Recovery>,
     pub figures: Figures,
-    /// From the first process to the last word.
+    /// From the lab's first step to the last word.
     pub seconds: f64,
+    #[serde(default)]
+    pub start: Start,
     pub seed: u64,
     /// Without an emulated network.
     pub plain: bool,
     /// What was left out for want of an emulated network.
     pub left_out: Vec<String>,
+}
+
+/// How long it took until things were under way, in seconds since the lab's first step.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Start {
+    /// All machines are wired, and every node that is there at the beginning has said that it runs; null: one never did.
+    pub running_s: Option<f64>,
+    /// All of them contributed to one commit: each was found, let in and has trained a round. Null: there was none.
+    pub all_in_s: Option<f64>,
 }
 
 /// One node.
@@ -100,6 +111,7 @@ impl Report {
             recoveries: recoveries(history, &commits),
             figures: Figures::new(scenario, history),
             seconds: last_seen - history.start(),
+            start: start(scenario, history),
             seed: scenario.seed,
             plain,
             left_out,
@@ -112,16 +124,31 @@ impl Report {
             "\n{}: {} commits, {} rounds, longest time without a commit {:.1} s, {:.0} s in all\n",
             self.scenario, self.commits, self.rounds, self.max_gap_s, self.seconds
         );
+        let (running, all_in) = (told(self.start.running_s), told(self.start.all_in_s));
+        text += &format!("        all nodes ran after {running}, and had a commit together after {all_in}\n");
         for check in &self.checks {
             text += &format!("  {}  {:24} {}\n", if check.ok { "ok  " } else { "FAIL" }, check.name, check.detail);
         }
         for recovery in &self.recoveries {
-            let told = |s: Option<f64>| s.map_or("never".into(), |s| format!("{s:.1} s"));
             let (next, whole) = (told(recovery.seconds), told(recovery.whole_seconds));
             text += &format!("        {:40} next commit {next}, all together {whole}\n", recovery.fault);
         }
         text
     }
+}
+
+/// A time in words.
+pub(super) fn told(seconds: Option<f64>) -> String {
+    seconds.map_or("never".into(), |s| format!("{s:.1} s"))
+}
+
+fn start(scenario: &Scenario, history: &History) -> Start {
+    let seats = &scenario.topology.seats;
+    let first = |n: &crate::history::NodeHistory| n.named("started").next().and_then(|e| e["seen"].as_f64());
+    let there = history.nodes.iter().filter(|n| seats.iter().any(|s| s.name == n.name && !s.later));
+    let last = there.map(first).try_fold(0.0f64, |last, seen| seen.map(|seen| last.max(seen)));
+    let since = |seen: f64| seen - history.start();
+    Start { running_s: last.map(since), all_in_s: history.when(What::AllIn).map(since) }
 }
 
 fn rows(history: &History) -> Vec<NodeRow> {

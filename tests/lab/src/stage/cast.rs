@@ -60,7 +60,7 @@ pub struct Cast {
 
 impl Cast {
     /// # Errors
-    /// The run file cannot be written, or a disk of a node's own cannot be made.
+    /// The run file cannot be written, or the library for faults of disks cannot be made.
     pub fn new(scenario: &Scenario, network: Option<&Network>, bin_dir: &Path, folder: &Path) -> anyhow::Result<Self> {
         let run_file = folder.join("run.toml");
         let text = super::run_file::text(scenario, folder)?;
@@ -70,7 +70,7 @@ impl Cast {
             arguments.extend(["--null-trainer".into(), ms.to_string()]);
         }
         arguments.extend(scenario.arguments.iter().cloned());
-        let cast = Self {
+        Ok(Self {
             actors: scenario.topology.seats.iter().map(|_| Actor::default()).collect(),
             folder: folder.into(),
             bin_dir: bin_dir.into(),
@@ -81,25 +81,7 @@ impl Cast {
             bootstraps: Vec::new(),
             counted: !scenario.expect.counted.is_empty(),
             shim: if scenario.needs_shim() { Some(Shim::build(folder.join("shim"))?) } else { None },
-        };
-        cast.make_disks()?;
-        Ok(cast)
-    }
-
-    /// Disks of nodes' own; they are ours alone, and end with us.
-    fn make_disks(&self) -> anyhow::Result<()> {
-        for seat in self.topology.seats.iter().filter(|s| s.disk_mib.is_some()) {
-            let disk = self.disk(&seat.name);
-            std::fs::create_dir_all(&disk)?;
-            if self.machines.is_empty() {
-                continue;
-            }
-            let size = format!("size={}m,mode=0700", seat.disk_mib.unwrap_or_default());
-            let size = std::ffi::CString::new(size).context("a size is text")?;
-            rustix::mount::mount("tmpfs", &disk, "tmpfs", rustix::mount::MountFlags::empty(), Some(size.as_c_str()))
-                .with_context(|| format!("cannot make a disk of its own for {}", seat.name))?;
-        }
-        Ok(())
+        })
     }
 
     pub fn name(&self, machine: usize) -> &str {
@@ -108,7 +90,7 @@ impl Cast {
 
     /// Folder of the node's disk: what is in it is the node's alone.
     pub fn disk(&self, name: &str) -> PathBuf {
-        self.folder.join("nodes").join(name)
+        super::disks::of(&self.folder, name)
     }
 
     /// The node's own folder.

@@ -3,6 +3,7 @@
 mod cast;
 pub mod control;
 mod diary;
+mod disks;
 mod folder;
 mod havoc;
 mod limits;
@@ -21,6 +22,7 @@ use crate::scenario::{End, Expect, Plan, Scenario, When};
 use anyhow::{Context, bail};
 use cast::Cast;
 use control::Control;
+use disks::Disks;
 use havoc::Havoc;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -52,6 +54,7 @@ pub struct Played {
     pub diary: Vec<Entry>,
     /// What `starling audit` said of each node: its name, whether all is in order, and the text.
     pub audits: Vec<(String, bool, String)>,
+    pub disks: Disks,
 }
 
 /// A scenario under way.
@@ -82,8 +85,10 @@ pub fn play(scenario: &Scenario, options: &Options) -> anyhow::Result<Played> {
     std::fs::create_dir_all(options.folder.join("logs"))
         .with_context(|| format!("cannot make {}", options.folder.display()))?;
     let folder = options.folder.canonicalize()?;
-    let diary = Diary::new(&folder.join("lab.jsonl"), options.quiet)?;
+    let mut diary = Diary::new(&folder.join("lab.jsonl"), options.quiet)?;
+    diary.note(What::Began, None, None, &scenario.name);
     let network = if options.plain { None } else { Some(start_network(scenario)?) };
+    let disks = Disks::make(scenario, network.is_some(), &folder)?;
     let cast = Cast::new(scenario, network.as_ref(), &options.bin_dir, &folder)?;
     let count = scenario.topology.seats.len();
     let mut stage = Stage {
@@ -102,13 +107,12 @@ pub fn play(scenario: &Scenario, options: &Options) -> anyhow::Result<Played> {
         broken: false,
         ids: vec![None; count],
     };
-    stage.diary.note(What::Began, None, None, &scenario.name);
     if let Err(why) = stage.story() {
         stage.diary.note(What::Trouble, None, None, &format!("{why:#}"));
     }
     stage.close();
     let audits = stage.audits();
-    Ok(Played { diary: stage.diary.entries, audits })
+    Ok(Played { diary: stage.diary.entries, audits, disks })
 }
 
 fn start_network(scenario: &Scenario) -> anyhow::Result<Network> {
