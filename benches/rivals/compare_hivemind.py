@@ -2,7 +2,8 @@
 
 The first prints `listening` with its address, which the others are given as `first`. Then `began` with the time of a plain
 step, `averaged` after each averaging of the parameters, `average_failed`, `loaded` when a peer took another's state,
-`validated` every so many steps. Of the first averagings FOLDER/EPOCH-INDEX.f32 holds the parameters before and after, as
+`validated` when an average has been taken over, and
+whenever that was long ago. Of the first averagings FOLDER/EPOCH-INDEX.f32 holds the parameters before and after, as
 flat f32: whoever started this can see whether everybody holds the mean.
 """
 
@@ -31,12 +32,14 @@ class Report(logging.Handler):
     def __init__(self):
         super().__init__(logging.DEBUG)
         self.kept = 0
+        self.averaged = False
 
     def emit(self, record):
         said = record.getMessage()
         if said.startswith("Averaged parameters with "):
             emit("averaged", members=int(said.split()[3]), epoch=optimizer.local_epoch, steps=learner.steps)
             self.keep()
+            self.averaged = True
         elif said.startswith("Averaging failed with "):
             emit("average_failed", why=said)
 
@@ -100,7 +103,8 @@ optimizer = hivemind.Optimizer(
 )
 log = logging.getLogger("hivemind.optim.state_averager")
 log.setLevel(logging.INFO)
-log.addHandler(Report())
+report = Report()
+log.addHandler(report)
 load = optimizer.load_state_from_peers
 
 
@@ -112,11 +116,16 @@ def loaded(**how):
 optimizer.load_state_from_peers = loaded
 emit("began", version=f"{hivemind.__version__}, PyTorch {torch.__version__}", plain_seconds=plain,
      parameters=sum(p.numel() for p in learner.model.parameters()))
+learner.validate()
+validated = learner.steps
 while True:
-    if learner.steps % c["validate_every"] == 0:
-        learner.validate()
+    # The step takes over what was averaged before it; its parameters are judged then, not after they have drifted apart.
+    averaged, report.averaged = report.averaged, False
     learner.set_rate(optimizer.opt)
     optimizer.zero_grad()
     learner.backward(learner.model)
     optimizer.step()
     learner.steps += 1
+    if averaged or learner.steps - validated >= c["validate_every"]:
+        learner.validate()
+        validated = learner.steps

@@ -17,15 +17,18 @@ pub struct Quorum {
 impl Quorum {
     /// The voters that `record`, with this digest, names for the next.
     pub fn after(record: &Record, digest: &Digest) -> Self {
-        let voters = record.next.members.iter().filter(|member| member.role == Role::Voter);
-        Self::new(digest, voters.map(|member| (member.id, member.incarnation)).collect())
+        let voters = || record.next.members.iter().filter(|member| member.role == Role::Voter);
+        let all = voters().map(|member| (member.id, member.incarnation)).collect();
+        // One of those who were there last: of a flock in two halves, the one that went on once goes on.
+        let least = voters().map(|member| member.absent).min().unwrap_or_default();
+        let there = voters().filter(|member| member.absent == least).map(|member| member.id);
+        Self { voters: all, distinguished: distinguished(digest, there) }
     }
 
     /// A quorum rule over these voters, by ascending identity; the distinguished one has the smallest hash with
     /// `parent`.
     pub fn new(parent: &Digest, voters: Vec<(NodeId, u64)>) -> Self {
-        let place = |id: &NodeId| (Digest::of("starling distinguished v1", &[&parent.0, &id.0]), *id);
-        let distinguished = voters.iter().map(|(id, _)| place(id)).min().map_or(NodeId([0; 32]), |(_, id)| id);
+        let distinguished = distinguished(parent, voters.iter().map(|(id, _)| *id));
         Self { voters, distinguished }
     }
 
@@ -65,6 +68,12 @@ impl Quorum {
     }
 }
 
+/// Of these, the one with the smallest hash.
+fn distinguished(parent: &Digest, among: impl Iterator<Item = NodeId>) -> NodeId {
+    let place = |id: NodeId| (Digest::of("starling distinguished v1", &[&parent.0, &id.0]), id);
+    among.map(place).min().map_or(NodeId([0; 32]), |(_, id)| id)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +93,25 @@ mod tests {
                 for b in (0..sets).filter(|b| met(a) && met(*b)) {
                     assert_ne!(a & b, 0);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn half_a_flock_that_went_on_once_goes_on() {
+        let mut record = crate::wire::sample::record();
+        record.next.members = (0..4).map(|i| crate::wire::sample::member(i, 240 * u64::from(i))).collect();
+        let halves: [[NodeId; 2]; 2] =
+            [[0, 1], [2, 3]].map(|half: [usize; 2]| half.map(|at| record.next.members[at].id));
+        for (went_on, stood_still) in [(0, 1), (1, 0)] {
+            for member in &mut record.next.members {
+                member.absent = u8::from(halves[stood_still].contains(&member.id));
+            }
+            // Whatever the record's digest, which the choice hangs on.
+            for digest in (0..32).map(|byte| Digest([byte; 32])) {
+                let quorum = Quorum::after(&record, &digest);
+                assert!(quorum.met_by(|id| halves[went_on].contains(id)));
+                assert!(!quorum.met_by(|id| halves[stood_still].contains(id)));
             }
         }
     }

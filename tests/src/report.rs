@@ -187,6 +187,7 @@ impl Report {
         chart
             .configure_mesh()
             .x_desc("round")
+            .x_label_formatter(&|round| format!("{round:.0}"))
             .y_desc("nats per byte")
             .light_line_style(RGBColor(238, 238, 238))
             .label_style(("sans-serif", 14))

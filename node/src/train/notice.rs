@@ -92,7 +92,9 @@ fn event(notice: Notice) -> Option<Event> {
         Notice::MemberLeft { member, round, reason } => {
             Event::MemberLeft { member: member.to_string(), round, reason: reason.into() }
         }
-        Notice::Skipped { record, seq } => Event::Skipped { record: record.to_string(), seq },
+        Notice::Skipped { record, lineage, seq } => {
+            Event::Skipped { record: record.to_string(), lineage: lineage.to_string(), seq }
+        }
         Notice::CutOff { policy, missing, grace } => {
             Event::CutOff { policy: policy.to_string(), missing: ids(missing), grace_s: grace as f64 / 1e6 }
         }

@@ -148,6 +148,7 @@ pub enum Event {
     /// The attempts at a round were given up: the head moves on, the state does not.
     Skipped {
         record: String,
+        lineage: String,
         seq: u64,
     },
     /// Too few voters are in reach to decide anything.

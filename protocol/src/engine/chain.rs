@@ -176,7 +176,7 @@ impl Engine {
             let notice = if forked {
                 Notice::Forked { lineage, members: after.iter().copied().collect() }
             } else {
-                Notice::Skipped { record: standing.digest, seq }
+                Notice::Skipped { record: standing.digest, lineage, seq }
             };
             self.notice(notice);
         } else {

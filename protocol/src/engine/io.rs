@@ -296,6 +296,7 @@ pub enum Notice {
     /// Some round was given up without a result.
     Skipped {
         record: Digest,
+        lineage: Digest,
         seq: u64,
     },
     /// No quorum is in reach: what the run's policy makes of it after the grace, in microseconds.

@@ -1,11 +1,13 @@
 /* Faults of disks and clocks: the lab loads this into a node before libc (LD_PRELOAD), and steers it while the node runs.
  *
- * STARLING_LAB_FAULTS names a file of four 64-bit integers in the machine's byte order, which is mapped and read at each call:
+ * STARLING_LAB_FAULTS names a file of five 64-bit integers in the machine's byte order, which is mapped; four are read at each
+ * call:
  *   0  microseconds that each write and each sync of a file below the folder takes longer
  *   1  the errno with which calls are refused, by the mask in
  *   2  which calls: 1 syncs, 2 writes, 4 what changes names (open for writing, rename, unlink, mkdir)
  *   3  nanoseconds by which the wall clock is wrong
- * STARLING_LAB_FOLDER is the folder. While all four are zero, calls go straight to libc.
+ * and the fifth is written once, when the library has been loaded: the process's id.
+ * STARLING_LAB_FOLDER is the folder. While the four are zero, calls go straight to libc.
  *
  * It sees what goes through libc's symbols: all of Rust's standard library and of RocksDB but its own log (stdio). System
  * calls that rustix makes by itself (locks, free space, the ballast) are left alone. */
@@ -29,9 +31,9 @@
 #include <unistd.h>
 
 enum { SYNCS = 1, WRITES = 2, NAMES = 4 };
-enum { DELAY_US = 0, ERRNO = 1, CALLS = 2, CLOCK_NS = 3, WORDS = 4 };
+enum { DELAY_US = 0, ERRNO = 1, CALLS = 2, CLOCK_NS = 3, LOADED = 4, WORDS = 5 };
 
-static const volatile int64_t *control;
+static volatile int64_t *control;
 static const char *folder;
 static size_t folder_length;
 
@@ -42,8 +44,8 @@ static size_t folder_length;
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("STARLING_LAB_FAULTS");
     folder = getenv("STARLING_LAB_FOLDER");
-    int fd = path && folder ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC) : -1;
-    void *mapped = fd < 0 ? MAP_FAILED : mmap(NULL, WORDS * sizeof(int64_t), PROT_READ, MAP_SHARED, fd, 0);
+    int fd = path && folder ? (int)syscall(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC) : -1;
+    void *mapped = fd < 0 ? MAP_FAILED : mmap(NULL, WORDS * sizeof(int64_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (mapped == MAP_FAILED) {
         fprintf(stderr, "the lab's faults cannot be had: %s: %s\n", path ? path : "STARLING_LAB_FAULTS", strerror(errno));
         _exit(127);
@@ -51,6 +53,7 @@ __attribute__((constructor)) static void begin(void) {
     close(fd);
     folder_length = strlen(folder);
     control = mapped;
+    control[LOADED] = getpid();
 }
 
 static int64_t word(int n) { return control ? control[n] : 0; }

@@ -32,7 +32,7 @@ pub fn counted(scenario: &Scenario, logs: &Path, needed: &Counted) -> Check {
     };
     let nodes = scenario.topology.seats.iter().filter(|seat| !seat.bootstrap);
     let asked = nodes.filter(|seat| match &needed.node {
-        Some(name) => [&seat.name, &seat.group, &seat.site].contains(&name),
+        Some(name) => seat.is_called(name),
         None => seat.program.is_none(),
     });
     let (mut wrong, mut fine) = (None, Vec::new());
@@ -46,6 +46,7 @@ pub fn counted(scenario: &Scenario, logs: &Path, needed: &Counted) -> Check {
         }
         fine.push(format!("{} {sum}", seat.name));
     }
+    let wrong = wrong.or_else(|| fine.is_empty().then(|| "nobody was asked".into()));
     verdict(&what, wrong, fine.join(", "))
 }
 
@@ -58,7 +59,7 @@ fn sum(text: &str, needed: &Counted) -> f64 {
         let fits = needed.with.as_ref().is_none_or(|with| labels.contains(with.as_str()));
         if whole && fits { value.parse::<f64>().ok() } else { None }
     };
-    text.lines().filter_map(line).sum()
+    text.lines().filter_map(line).fold(0.0, |sum, value| sum + value)
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@ use super::*;
 use crate::stage::Entry;
 
 fn scenario() -> Scenario {
-    let text = "end_s = 1\n[[nodes]]\nname = \"a\"\n[[nodes]]\nname = \"s\"\nprogram = \"starling-stranger\"\n";
+    let text =
+        "end_s = 1\n[[nodes]]\nname = \"a\"\n[[nodes]]\nname = \"s\"\nprogram = \"starling-stranger\"\nlater = true\n";
     Scenario::parse(text, Path::new("planted.toml")).expect("a scenario")
 }
 

@@ -3,7 +3,7 @@
 use crate::bounds;
 use crate::history::{Commit, History};
 use crate::scenario::{Expect, Needed, NeededExit, Scenario};
-use crate::stage::What;
+use crate::stage::{Entry, What};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +15,9 @@ const NEVER: [&str; 2] = ["split_brain", "own_fault"];
 const BROKEN: [i32; 4] = [101, 134, 135, 139];
 
 /// All rules' names, but for events that must come: `WHO says EVENT`.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 14] = [
     "together",
+    "faults",
     "parity",
     "one flock",
     "durability",
@@ -47,11 +48,12 @@ pub(crate) fn verdict(name: &str, wrong: Option<String>, fine: String) -> Check 
 pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, String)], logs: &Path) -> Vec<Check> {
     let expect = &scenario.expect;
     let mut checks = vec![
-        trouble(history),
+        trouble(scenario, history),
+        faults(scenario, history),
         parity(history),
         lineages(history, expect.forks),
         durability(history),
-        samples(audits),
+        samples(audits, expect.given_up),
         liveness(history, expect.max_gap_s),
         rounds(history, expect.rounds),
         exits(scenario, history),
@@ -82,11 +84,33 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
 }
 
 /// The lab came to the scenario's end, and everybody who lived was together then.
-fn trouble(history: &History) -> Check {
+fn trouble(scenario: &Scenario, history: &History) -> Check {
     let wrong = history.diary.iter().find(|e| e.what == What::Trouble).map(|e| e.text.clone());
     let all_in = history.when(What::AllIn);
     let wrong = wrong.or_else(|| all_in.is_none().then(|| "the nodes never were all in one round".into()));
-    verdict("together", wrong, "all live nodes contributed to one commit at the end, and hold it".into())
+    if !scenario.ends_by_itself() {
+        return verdict("together", wrong, "all live nodes contributed to one commit at the end, and hold it".into());
+    }
+    // Where the run's own budget ends it, who came to that end must have come to the same.
+    let finished = |name: &str| {
+        let of = |e: &&Entry| e.what == What::Ended && e.node.as_deref() == Some(name);
+        history.diary.iter().rfind(of).is_some_and(|e| e.code == Some(0) && e.text == "by itself")
+    };
+    let nodes = history.nodes.iter().filter(|n| finished(&n.name));
+    let ends: Vec<(&str, Option<&Value>)> = nodes.map(|n| (n.name.as_str(), n.named("committed").last())).collect();
+    let record = |(_, last): &(&str, Option<&Value>)| last.map(|e| e["record"].to_string());
+    let other = ends.iter().find(|end| record(end) != record(&ends[0]));
+    let wrong =
+        wrong.or_else(|| other.map(|(name, _)| format!("{} and {name} ended with different records", ends[0].0)));
+    let wrong = wrong.or_else(|| ends.is_empty().then(|| "no node came to the end of the run".into()));
+    verdict("together", wrong, format!("{} nodes came to the end of the run, with one record", ends.len()))
+}
+
+/// Everything that was to go wrong did.
+fn faults(scenario: &Scenario, history: &History) -> Check {
+    let missing = (1..=scenario.faults.len()).find(|n| began(history, *n).is_none() && !left_out(history, *n));
+    let wrong = missing.map(|n| format!("fault {n} ({}) never began", scenario.faults[n - 1].what));
+    verdict("faults", wrong, format!("{} faults, each of which began", scenario.faults.len()))
 }
 
 /// One record, one state; one place in a lineage, one record.
@@ -112,14 +136,14 @@ pub fn parity_breaks(history: &History, commits: &[Commit<'_>]) -> Vec<String> {
                 name(commit)
             ));
         }
-        let known = places.entry((commit.lineage, commit.seq)).or_insert(commit);
-        if known.record != commit.record {
-            broken.push(format!(
-                "seq {}: {} and {} have committed different records",
-                commit.seq,
-                name(known),
-                name(commit)
-            ));
+    }
+    // A round that somebody has committed may not be one that was given up elsewhere.
+    for place in history.places() {
+        let known = places.entry((place.lineage, place.seq)).or_insert(place);
+        if known.record != place.record {
+            let name = |node: usize| &history.nodes[node].name;
+            let (one, other) = (name(known.node), name(place.node));
+            broken.push(format!("seq {}: {one} and {other} have committed different records", place.seq));
         }
     }
     broken
@@ -160,25 +184,36 @@ fn durability(history: &History) -> Check {
     verdict("durability", wrong, format!("head at the end: seq {}, round {}", head.seq, head.round))
 }
 
-/// Every sample counted once and none given up, by each node's own records.
-fn samples(audits: &[(String, bool, String)]) -> Check {
-    let lost = |text: &str| text.split(", ").any(|part| part.strip_suffix(" given up").is_some_and(|n| n != "0"));
-    let wrong = audits.iter().find(|(_, ok, text)| !ok || lost(text));
+/// Every sample counted once, and no larger share of them than `most` given up, by each node's own records.
+fn samples(audits: &[(String, bool, String)], most: f64) -> Check {
+    let share = |text: &str| {
+        let (used, given_up) = (audited(text, " used"), audited(text, " given up"));
+        if given_up == 0 { 0.0 } else { given_up as f64 / (used + given_up) as f64 }
+    };
+    let wrong = audits.iter().find(|(_, ok, text)| !ok || share(text) > most);
     let wrong = wrong.map(|(name, _, text)| format!("{name}: {}", text.trim()));
     let wrong = wrong.or_else(|| audits.is_empty().then(|| "no node has left records".into()));
+    let lost = audits.iter().map(|(_, _, text)| audited(text, " given up")).max().unwrap_or_default();
+    let told = if lost == 0 { "none".into() } else { format!("at most {lost}") };
     verdict(
         "samples",
         wrong,
-        format!("{} nodes' records audited: every sample counted once, none given up", audits.len()),
+        format!("{} nodes' records audited: every sample counted once, {told} given up", audits.len()),
     )
+}
+
+/// All numbers before that word in an audit, added up: of each epoch, and of the older ones together, whose line ends with it.
+fn audited(text: &str, word: &str) -> u64 {
+    let parts = text.split([',', '\n']).filter_map(|part| part.trim().strip_suffix(word));
+    parts.filter_map(|part| part.rsplit(' ').next()?.parse::<u64>().ok()).fold(0, u64::saturating_add)
 }
 
 /// Longest time without a commit, from the moment that everybody is in, in seconds; and when it began.
 pub fn longest_gap(history: &History) -> Option<(f64, f64)> {
     let (from, to) = (history.when(What::AllIn)?, history.when(What::Closing)?);
     let times = history.first_commits().into_iter().map(|c| c.seen).filter(|t| (from..=to).contains(t));
-    // What the nodes did with the last moments before they were asked to end is not a gap yet.
-    let times: Vec<f64> = std::iter::once(from).chain(times).collect();
+    // The last one still runs when the nodes are asked to end.
+    let times: Vec<f64> = std::iter::once(from).chain(times).chain([to]).collect();
     times.windows(2).map(|w| (w[1] - w[0], w[0])).max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
@@ -203,12 +238,14 @@ fn exits(scenario: &Scenario, history: &History) -> Check {
     let allowed = |name: &str| {
         let machine =
             scenario.topology.seats.iter().position(|s| name == s.name || name == format!("{}-double", s.name));
-        scenario.runs_another_program(name) || machine.is_some_and(|m| scenario.expect.may_end(&scenario.topology, m))
+        scenario.runs_another_program(name)
+            || machine.is_some_and(|m| scenario.expect.may_end(&scenario.topology, m, name))
     };
     let wrong = history.diary.iter().filter(|e| e.what == What::Ended).find_map(|e| {
         let (name, code) = (e.node.as_deref()?, e.code.unwrap_or(-1));
         let killed = e.text == "as asked" && (code == 137 || code == 0);
-        let fine = (code == 0 || killed || allowed(name)) && !BROKEN.contains(&code);
+        let finished = code == 0 && scenario.ends_by_itself();
+        let fine = (finished || killed || allowed(name)) && !BROKEN.contains(&code);
         (!fine).then(|| format!("{name} ended with status {code}, {}", e.text))
     });
     let count = history.diary.iter().filter(|e| e.what == What::Ended).count();
@@ -221,7 +258,8 @@ fn panics(logs: &Path) -> Check {
         std::fs::read_dir(logs).map(|entries| entries.flatten().map(|e| e.path()).collect()).unwrap_or_default();
     let mut read = 0;
     for path in files.iter().filter(|p| p.extension().is_some_and(|e| e == "log")) {
-        let Ok(text) = std::fs::read_to_string(path) else { continue };
+        let Ok(bytes) = std::fs::read(path) else { continue };
+        let text = String::from_utf8_lossy(&bytes);
         read += 1;
         if let Some(line) = text.lines().find(|l| l.contains("panicked at")) {
             return verdict("no panic", Some(format!("{}: {line}", path.display())), String::new());
@@ -265,9 +303,7 @@ fn turns(scenario: &Scenario, history: &History) -> Check {
 fn event(scenario: &Scenario, history: &History, needed: &Needed) -> Check {
     let stands = |name: &str| match &needed.node {
         None => true,
-        Some(wanted) => {
-            scenario.topology.seats.iter().any(|s| s.name == name && [&s.name, &s.group, &s.site].contains(&wanted))
-        }
+        Some(wanted) => scenario.topology.seats.iter().any(|s| s.name == name && s.is_called(wanted)),
     };
     let from = needed.after_fault.map_or(Some(0.0), |n| began(history, n));
     let whom = needed.node.as_deref().unwrap_or("somebody");
@@ -354,7 +390,9 @@ fn attempts(history: &History, most: f64) -> Check {
 }
 
 fn validation(history: &History, most: f64) -> Check {
-    let last = history.nodes.iter().filter_map(|n| n.named("validated").last()?["nats_per_byte"].as_f64()).next_back();
+    let told = history.nodes.iter().flat_map(|n| n.named("validated"));
+    let value = |e: &Value| Some((e["seen"].as_f64()?, e["nats_per_byte"].as_f64().unwrap_or(f64::NAN)));
+    let last = told.filter_map(value).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, value)| value);
     let wrong = match last {
         None => Some("nobody has validated".into()),
         Some(value) if value.is_nan() || value > most => {

@@ -61,7 +61,7 @@ fn what_is_fine_is_green() {
 #[test]
 fn each_rule_finds_its_own() {
     type Plant = fn(&mut History);
-    let plants: [(&str, Plant); 11] = [
+    let plants: [(&str, Plant); 14] = [
         ("parity", |h| h.nodes[1].events[4]["state_root"] = "other".into()),
         ("parity", |h| {
             h.nodes[1].events[4]["record"] = "other".into();
@@ -76,7 +76,12 @@ fn each_rule_finds_its_own() {
             h.diary.insert(4, entry(9.3, What::Ended, Some("b"), "as asked", Some(137)));
         }),
         ("liveness", |h| h.nodes.iter_mut().for_each(|n| drop(n.events.drain(2..8)))),
-        ("rounds", |h| h.nodes.iter_mut().for_each(|n| n.events.truncate(2))),
+        ("rounds", |h| h.nodes.iter_mut().flat_map(|n| &mut n.events).for_each(|e| e["round"] = 2.into())),
+        ("liveness", |h| h.nodes.iter_mut().for_each(|n| n.events.truncate(3))),
+        ("parity", |h| {
+            h.nodes[1].events[4] = json!({"event": "skipped", "seen": 5.0, "seq": 5, "lineage": "l", "record": "none"})
+        }),
+        ("exits", |h| (h.diary[5].text, h.diary[5].code) = ("by itself".into(), Some(0))),
         ("exits", |h| h.diary[6].code = Some(101)),
         ("exits", |h| h.diary[6].text = "by itself".into()),
         ("absent", |h| h.nodes[0].events.push(json!({"event": "split_brain", "seen": 3.0}))),
@@ -99,8 +104,12 @@ fn panics_and_audits_are_seen() {
     assert_eq!(broken, ["samples", "no panic"]);
     let counted = |given_up: u64| format!("epoch 0: 2394 used, 0 leased, 0 waiting, {given_up} given up, 0 left\n");
     for (given_up, fine) in [(0, true), (7, false)] {
-        assert_eq!(samples(&[("a".to_owned(), true, counted(given_up))]).ok, fine, "{given_up} given up");
+        assert_eq!(samples(&[("a".to_owned(), true, counted(given_up))], 0.0).ok, fine, "{given_up} given up");
     }
+    let older = "older epochs: 9 used, 0 leased, 0 waiting, 7 given up\nepoch 9: 1 used, 0 leased, 0 waiting, 0 given up, 0 left\n";
+    let audits = [("a".to_owned(), true, older.to_owned())];
+    assert!(!samples(&audits, 0.4).ok, "older epochs count as well: 7 of 17");
+    assert!(samples(&audits, 0.42).ok);
     let empty = tempfile::tempdir().expect("a folder");
     assert!(!panics(empty.path()).ok, "no logs prove nothing");
 }
@@ -170,7 +179,7 @@ fn what_follows_a_fault_that_is_left_out_is_left_out() {
     let more = "[[expect.events]]\nevent = \"cut_off\"\nafter_fault = 1\n\
                 [[faults]]\nkind = \"cut\"\nbetween = [\"a\", \"b\"]\nat_s = 1\n";
     let asked = scenario(more);
-    assert_eq!(broken(&asked, &history()), ["somebody says cut_off"]);
+    assert_eq!(broken(&asked, &history()), ["faults", "somebody says cut_off"]);
     let mut without = history();
     without.diary.push(Entry { fault: Some(1), ..entry(1.0, What::LeftOut, None, "cut", None) });
     assert_eq!(broken(&asked, &without), Vec::<String>::new());

@@ -86,6 +86,28 @@ impl History {
         all
     }
 
+    /// All places that were told of.
+    pub fn places(&self) -> impl Iterator<Item = Place<'_>> {
+        self.nodes.iter().enumerate().flat_map(|(n, node)| node.events.iter().filter_map(move |e| Place::of(n, e)))
+    }
+
+    /// When the node's process was stopped, by the lab's faults: begin, and end if it has one.
+    pub fn frozen(&self, name: &str) -> Vec<(f64, Option<f64>)> {
+        let mut found: Vec<(f64, Option<f64>)> = Vec::new();
+        for entry in self.diary.iter().filter(|e| e.node.as_deref() == Some(name)) {
+            match entry.what {
+                What::Frozen => found.push((entry.seen, None)),
+                What::Thawed | What::Ended => {
+                    if let Some(last) = found.last_mut() {
+                        last.1.get_or_insert(entry.seen);
+                    }
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+
     /// The first commit of each record, by time.
     pub fn first_commits(&self) -> Vec<Commit<'_>> {
         let mut known = std::collections::BTreeSet::new();
@@ -147,6 +169,25 @@ impl NodeHistory {
     /// Events of that name.
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Value> {
         self.events.iter().filter(move |e| e["event"] == name)
+    }
+}
+
+/// A place in a lineage, and the record that a node says is there: of rounds, and of rounds that were given up.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub node: usize,
+    pub lineage: &'a str,
+    pub seq: u64,
+    pub record: &'a str,
+}
+
+impl<'a> Place<'a> {
+    fn of(node: usize, event: &'a Value) -> Option<Self> {
+        if event["event"] != "committed" && event["event"] != "skipped" {
+            return None;
+        }
+        let (lineage, record) = (event["lineage"].as_str()?, event["record"].as_str()?);
+        Some(Self { node, lineage, seq: event["seq"].as_u64()?, record })
     }
 }
 

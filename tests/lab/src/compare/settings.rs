@@ -160,7 +160,7 @@ impl Default for Ddp {
 
 impl Default for Hivemind {
     fn default() -> Self {
-        Self { steps: 120, delayed: true, matchmaking_s: 2.0, request_s: 1.0, timeout_s: 30.0, validate_every: 60 }
+        Self { steps: 120, delayed: true, matchmaking_s: 2.0, request_s: 1.0, timeout_s: 30.0, validate_every: 240 }
     }
 }
 

@@ -88,7 +88,7 @@ impl Comparison {
                     "hivemind: {}, {} local steps between averages of parameters in f16{}, matchmaking {} s",
                     outcome.version,
                     hivemind.steps,
-                    if hivemind.delayed { ", averaging while steps go on" } else { "" },
+                    if hivemind.delayed { ", taken over by the step after (which waits for it)" } else { "" },
                     hivemind.matchmaking_s
                 )),
                 _ => {}

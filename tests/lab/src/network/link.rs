@@ -122,6 +122,21 @@ pub struct Wire {
 }
 
 impl Wire {
+    /// When all that it has taken has left.
+    pub fn free_at(&self) -> u64 {
+        self.free_at
+    }
+
+    /// Its rate changes: what waits for a faster one goes through sooner. What waits for a slower one is on its way already.
+    pub fn change(&mut self, now: u64, before: u64, after: u64) {
+        let waits = self.free_at.saturating_sub(now);
+        let faster = after == 0 || (before > 0 && after > before);
+        if faster {
+            let scaled = if after == 0 { 0 } else { u128::from(waits) * u128::from(before) / u128::from(after) };
+            self.free_at = now + scaled as u64;
+        }
+    }
+
     /// When a packet of so many bytes that comes at `now` has gone through, at `rate` bits a second (0 = at once); `None`:
     /// the queue is full.
     pub fn pass(&mut self, now: u64, bytes: usize, rate: u64, queue: Duration) -> Option<u64> {
@@ -151,6 +166,22 @@ mod tests {
         assert_eq!(left, expected);
         assert_eq!(wire.pass(50_000_000, 1250, 10_000_000, queue), Some(51_000_000), "an idle wire saves nothing up");
         assert_eq!(wire.pass(51_000_000, 9000, 0, queue), Some(51_000_000));
+    }
+
+    #[test]
+    fn a_faster_wire_is_not_held_up_by_what_waited_for_the_slower_one() {
+        let queue = Duration::from_secs(2);
+        let mut wire = Wire::default();
+        for _ in 0..100 {
+            assert!(wire.pass(0, 1250, 1_000_000, queue).is_some());
+        }
+        // A second's worth at 1 Mbit/s is a hundredth of one at 100.
+        wire.change(0, 1_000_000, 100_000_000);
+        assert_eq!(wire.pass(0, 1250, 100_000_000, Duration::from_millis(100)), Some(10_100_000));
+        wire.change(0, 100_000_000, 1_000_000);
+        assert_eq!(wire.pass(0, 1250, 1_000_000, queue), Some(20_100_000));
+        wire.change(5_000_000, 1_000_000, 0);
+        assert_eq!(wire.pass(5_000_000, 1250, 8_000_000_000, queue), Some(5_001_250), "nothing waits without a limit");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use super::packet::{End, Layout, rewrite};
 use serde::Deserialize;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 /// Public ports begin here.
@@ -45,7 +45,8 @@ pub struct Nat {
 struct Mapping {
     inner_port: u16,
     for_remote: Option<End>,
-    remotes: BTreeSet<End>,
+    /// When something last went out to each.
+    remotes: BTreeMap<End, u64>,
     used_at: u64,
 }
 
@@ -65,8 +66,11 @@ impl Nat {
         let Some(public_port) = self.port_for(key, now) else { return false };
         if let Some(mapping) = self.by_public.get_mut(&(layout.protocol, public_port)) {
             mapping.used_at = now;
-            if mapping.remotes.len() < REMOTES_MAX {
-                mapping.remotes.insert(remote);
+            if mapping.remotes.len() >= REMOTES_MAX {
+                mapping.remotes.retain(|_, out| is_fresh(*out, now));
+            }
+            if mapping.remotes.len() < REMOTES_MAX || mapping.remotes.contains_key(&remote) {
+                mapping.remotes.insert(remote, now);
             }
         }
         rewrite(packet, layout, true, End { address: self.public, port: public_port });
@@ -78,9 +82,9 @@ impl Nat {
         let Some((remote_port, port)) = layout.ports(packet) else { return false };
         let remote = End { address: layout.source, port: remote_port };
         let Some(mapping) = self.by_public.get(&(layout.protocol, port)) else { return false };
-        let fresh = now.saturating_sub(mapping.used_at) <= IDLE;
-        let asked = self.kind == NatKind::FullCone || mapping.remotes.contains(&remote);
-        if !fresh || !asked {
+        // The hole to each end closes by itself, whatever else goes through the port.
+        let asked = || mapping.remotes.get(&remote).is_some_and(|out| is_fresh(*out, now));
+        if !is_fresh(mapping.used_at, now) || !(self.kind == NatKind::FullCone || asked()) {
             return false;
         }
         let inner = End { address: self.inner, port: mapping.inner_port };
@@ -98,7 +102,11 @@ impl Nat {
 
     fn port_for(&mut self, key: (u8, u16, Option<End>), now: u64) -> Option<u16> {
         if let Some(port) = self.by_inner.get(&key) {
-            return Some(*port);
+            let public = (key.0, *port);
+            if self.by_public.get(&public).is_some_and(|mapping| is_fresh(mapping.used_at, now)) {
+                return Some(*port);
+            }
+            self.by_public.remove(&public);
         }
         if self.by_public.len() >= MAPPINGS_MAX {
             self.expire(now);
@@ -111,7 +119,7 @@ impl Nat {
         }
         let port = self.next_port;
         self.next_port = self.next_port.wrapping_add(1).max(FIRST_PORT);
-        let mapping = Mapping { inner_port: key.1, for_remote: key.2, remotes: BTreeSet::new(), used_at: now };
+        let mapping = Mapping { inner_port: key.1, for_remote: key.2, remotes: BTreeMap::new(), used_at: now };
         self.by_inner.insert(key, port);
         self.by_public.insert((key.0, port), mapping);
         Some(port)
@@ -120,13 +128,17 @@ impl Nat {
     fn expire(&mut self, now: u64) {
         let by_inner = &mut self.by_inner;
         self.by_public.retain(|(protocol, _), mapping| {
-            let keep = now.saturating_sub(mapping.used_at) <= IDLE;
+            let keep = is_fresh(mapping.used_at, now);
             if !keep {
                 by_inner.remove(&(*protocol, mapping.inner_port, mapping.for_remote));
             }
             keep
         });
     }
+}
+
+fn is_fresh(used_at: u64, now: u64) -> bool {
+    now.saturating_sub(used_at) <= IDLE
 }
 
 #[cfg(test)]
@@ -188,6 +200,16 @@ mod tests {
             assert_eq!(receive(&mut nat, end(1, 81), one, 1).is_some(), stranger, "{kind:?}");
             assert_eq!(receive(&mut nat, end(1, 80), 9, 1), None, "{kind:?}: no such port");
         }
+    }
+
+    #[test]
+    fn a_hole_closes_although_others_use_the_port() {
+        let mut nat = Nat::new(NatKind::PortRestricted, INNER, PUBLIC);
+        let port = send(&mut nat, 7400, end(1, 80), 0);
+        assert_eq!(send(&mut nat, 7400, end(2, 80), IDLE), port);
+        assert_eq!(receive(&mut nat, end(2, 80), port, IDLE + 1), Some(7400));
+        assert_eq!(receive(&mut nat, end(1, 80), port, IDLE + 1), None, "nothing went out to it for too long");
+        assert_ne!(send(&mut nat, 7400, end(1, 80), 3 * IDLE), port, "an idle port is another one afterwards");
     }
 
     #[test]

@@ -102,6 +102,16 @@ struct Pair {
     reset_until: u64,
 }
 
+impl Pair {
+    /// The link is another one from now on. What is under way arrives as it would have; what comes now need not wait for it.
+    fn change(&mut self, link: Link, now: u64) {
+        self.wire.change(now, self.link.rate, link.rate);
+        let soonest = self.wire.free_at().max(now) + (link.delay + link.jitter).as_nanos() as u64;
+        self.last = self.last.min(soonest);
+        self.link = link;
+    }
+}
+
 struct Packet {
     bytes: Box<[u8]>,
     len: usize,
@@ -263,6 +273,12 @@ impl Switch {
         let lost = |counter: &AtomicU64| {
             counter.fetch_add(1, Ordering::Relaxed);
         };
+        // The sender's own line comes first: it carries what is lost further on as well.
+        let seat = &mut self.seats[from];
+        let Some(left) = seat.up.pass(now, packet.len, seat.port.up, seat.port.queue) else {
+            lost(&counts.overflowed);
+            return self.spare.push(packet);
+        };
         if link.cut {
             lost(&counts.cut);
             return self.spare.push(packet);
@@ -285,10 +301,7 @@ impl Switch {
                 packet::corrupt(bytes, &layout, draw);
             }
         }
-        let seat = &mut self.seats[from];
-        let left = seat.up.pass(now, packet.len, seat.port.up, seat.port.queue);
-        let left = left.and_then(|left| self.pairs[at].wire.pass(left, packet.len, link.rate, link.queue));
-        let Some(left) = left else {
+        let Some(left) = self.pairs[at].wire.pass(left, packet.len, link.rate, link.queue) else {
             lost(&counts.overflowed);
             return self.spare.push(packet);
         };
@@ -396,12 +409,15 @@ impl Switch {
         while let Ok(command) = self.commands.try_recv() {
             match command {
                 Command::Link { from, to, link } => {
-                    let at = self.pair(from, to);
-                    self.pairs[at].link = link;
+                    let (at, now) = (self.pair(from, to), self.now());
+                    self.pairs[at].change(link, now);
                 }
                 Command::Access { machine, up, down, queue } => {
-                    let port = &mut self.seats[machine].port;
-                    (port.up, port.down, port.queue) = (up, down, queue);
+                    let now = self.now();
+                    let seat = &mut self.seats[machine];
+                    seat.up.change(now, seat.port.up, up);
+                    seat.down.change(now, seat.port.down, down);
+                    (seat.port.up, seat.port.down, seat.port.queue) = (up, down, queue);
                 }
                 Command::Reset { a, b, lasting } => {
                     let until = self.now() + lasting.as_nanos() as u64;

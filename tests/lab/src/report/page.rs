@@ -89,11 +89,11 @@ pub fn summary(reports: &[Report]) -> String {
         let _ = writeln!(
             page,
             "<tr><td><a href=\"{name}/index.html\">{name}</a></td><td><span class=\"verdict {class}\">{class}</span></td><td>{}</td>\
-             <td>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1} s</td><td>{}</td></tr>",
+             <td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>",
             escape(&report.about),
             escape(&report.covers.join(", ")),
             report.rounds,
-            report.max_gap_s,
+            told(report.max_gap_s),
             escape(&broken.join(", ")),
         );
     }
@@ -105,7 +105,7 @@ fn tiles(page: &mut String, report: &Report) {
     let tiles = [
         (report.rounds.to_string(), "rounds committed"),
         (report.nodes.len().to_string(), "nodes"),
-        (format!("{:.1} s", report.max_gap_s), "longest time without a commit"),
+        (told(report.max_gap_s), "longest time without a commit"),
         (report.parity_breaks.to_string(), "parity breaks"),
         (format!("{:.2} M", report.tokens as f64 / 1e6), "tokens"),
         (told(report.start.running_s), "until all nodes ran"),

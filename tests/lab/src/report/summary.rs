@@ -24,8 +24,8 @@ pub struct Report {
     pub commits: u64,
     pub rounds: u64,
     pub tokens: u64,
-    /// Longest time without a commit after everybody was in.
-    pub max_gap_s: f64,
+    /// Longest time without a commit after everybody was in; null: not everybody ever was.
+    pub max_gap_s: Option<f64>,
     /// Two states of one record, or two records at one place.
     pub parity_breaks: u64,
     pub recoveries: Vec<Recovery>,
@@ -86,12 +86,15 @@ impl Report {
         plain: bool,
     ) -> Self {
         let checks = check::all(scenario, history, audits, &folder.join("logs"));
+        let start = start(scenario, history);
         let commits = history.first_commits();
         let all = history.commits();
         let must = &scenario.must_fail;
         let ok = match must.is_empty() {
             true => checks.iter().all(|c| c.ok),
-            false => checks.iter().any(|c| !c.ok && must.contains(&c.name)),
+            false => {
+                checks.iter().any(|c| !c.ok && must.contains(&c.name)) && was_played(must, &checks, &start, history)
+            }
         };
         let last_seen = history.diary.last().map_or(0.0, |e| e.seen);
         let left_out = history.diary.iter().filter(|e| e.what == What::LeftOut).map(|e| e.text.clone()).collect();
@@ -106,12 +109,12 @@ impl Report {
             commits: commits.len() as u64,
             rounds: all.iter().map(|c| c.round).max().unwrap_or_default(),
             tokens: all.iter().filter_map(|c| c.event["tokens"].as_u64()).max().unwrap_or_default(),
-            max_gap_s: check::longest_gap(history).map_or(0.0, |(gap, _)| gap),
+            max_gap_s: check::longest_gap(history).map(|(gap, _)| gap),
             parity_breaks: check::parity_breaks(history, &all).len() as u64,
             recoveries: recoveries(history, &commits),
             figures: Figures::new(scenario, history),
             seconds: last_seen - history.start(),
-            start: start(scenario, history),
+            start,
             seed: scenario.seed,
             plain,
             left_out,
@@ -121,8 +124,12 @@ impl Report {
     /// The checks, for the terminal.
     pub fn text(&self) -> String {
         let mut text = format!(
-            "\n{}: {} commits, {} rounds, longest time without a commit {:.1} s, {:.0} s in all\n",
-            self.scenario, self.commits, self.rounds, self.max_gap_s, self.seconds
+            "\n{}: {} commits, {} rounds, longest time without a commit {}, {:.0} s in all\n",
+            self.scenario,
+            self.commits,
+            self.rounds,
+            told(self.max_gap_s),
+            self.seconds
         );
         let (running, all_in) = (told(self.start.running_s), told(self.start.all_in_s));
         text += &format!("        all nodes ran after {running}, and had a commit together after {all_in}\n");
@@ -135,6 +142,14 @@ impl Report {
         }
         text
     }
+}
+
+/// What a bug was to be found in came about: nodes that do not start, or panic, fail the same checks.
+fn was_played(must: &[String], checks: &[Check], start: &Start, history: &History) -> bool {
+    let named = |name: &str| must.iter().any(|m| m == name);
+    let fine = |name: &str| named(name) || checks.iter().all(|c| c.ok || c.name != name);
+    let in_time = history.when(What::AllIn).is_some() || named("together");
+    start.running_s.is_some() && in_time && fine("no panic") && fine("faults")
 }
 
 /// A time in words.
@@ -176,11 +191,12 @@ fn rows(history: &History) -> Vec<NodeRow> {
 /// Of all its processes: each counts from its own start.
 pub(super) fn bytes_sent(node: &crate::history::NodeHistory) -> u64 {
     let (mut sum, mut last) = (0, 0);
-    for sent in node.named("committed").filter_map(|e| e["bytes_sent"].as_u64()) {
-        if sent < last {
-            sum += last;
+    for event in &node.events {
+        if event["event"] == "started" {
+            sum += std::mem::take(&mut last);
+        } else if event["event"] == "committed" {
+            last = event["bytes_sent"].as_u64().unwrap_or(last);
         }
-        last = sent;
     }
     sum + last
 }
@@ -206,5 +222,40 @@ fn recovery(history: &History, commits: &[Commit<'_>], fault: &Entry) -> Recover
         at_s: fault.seen - history.start(),
         seconds: commits.iter().find(|c| c.seen > fault.seen).map(|c| c.seen - fault.seen),
         whole_seconds: commits.iter().find(whole).map(|c| c.seen - from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::NodeHistory;
+    use serde_json::json;
+
+    /// A check named in `must_fail` fails in each; what was to show it came about in the first only.
+    #[test]
+    fn a_planted_bug_is_found_only_where_something_ran() {
+        let check = |name: &str, ok| Check { name: name.into(), ok, detail: String::new() };
+        let must = ["rounds".to_owned()];
+        let played = |running: Option<f64>, all_in: bool, panicked: bool| {
+            let start = Start { running_s: running, all_in_s: None };
+            let entry = |what| Entry { seen: 1.0, what, node: None, fault: None, text: String::new(), code: None };
+            let diary = if all_in { vec![entry(What::AllIn)] } else { Vec::new() };
+            let checks = [check("rounds", false), check("no panic", !panicked), check("faults", true)];
+            was_played(&must, &checks, &start, &History { diary, ..History::default() })
+        };
+        assert!(played(Some(1.0), true, false));
+        assert!(!played(None, true, false), "a node never ran");
+        assert!(!played(Some(1.0), false, false), "they never were together");
+        assert!(!played(Some(1.0), true, true), "one panicked");
+    }
+
+    #[test]
+    fn each_process_counts_its_bytes_from_nought() {
+        let sent = |bytes: u64| json!({"event": "committed", "bytes_sent": bytes});
+        let started = || json!({"event": "started"});
+        // The second process has sent more at its first commit than the first one in all.
+        let events = vec![started(), sent(40), sent(100), started(), sent(150), sent(160), started()];
+        let node = NodeHistory { name: "n".into(), ids: Vec::new(), events };
+        assert_eq!(bytes_sent(&node), 260);
     }
 }

@@ -35,7 +35,7 @@ impl Doing {
             Self::Training => "training",
             Self::Sending => "averaging",
             Self::Waiting => "waiting, voting",
-            Self::Down => "down",
+            Self::Down => "down, or stopped",
         }
     }
 
@@ -88,7 +88,19 @@ pub fn stretches(history: &History, node: &NodeHistory) -> Vec<Stretch> {
     if let Some(since) = down_since.filter(|since| end - start - since > 0.5) {
         found.push(Stretch { from: since, to: end - start, doing: Doing::Down });
     }
-    found
+    let frozen = history.frozen(&node.name);
+    frozen.into_iter().fold(found, |found, (from, to)| stopped(found, from - start, to.unwrap_or(end) - start))
+}
+
+/// The stretches, with that of a stopped process in them: what it last said that it does it did not do then.
+fn stopped(found: Vec<Stretch>, from: f64, to: f64) -> Vec<Stretch> {
+    let mut all = Vec::new();
+    for stretch in found {
+        let (begin, end) = (from.clamp(stretch.from, stretch.to), to.clamp(stretch.from, stretch.to));
+        let parts = [(stretch.from, begin, stretch.doing), (begin, end, Doing::Down), (end, stretch.to, stretch.doing)];
+        all.extend(parts.into_iter().filter(|(a, b, _)| b > a).map(|(from, to, doing)| Stretch { from, to, doing }));
+    }
+    all
 }
 
 /// The rows.
@@ -144,5 +156,23 @@ impl Drawing for Timeline {
             area.draw(&Text::new(name.clone(), (12, y - top - 7), (letters::LETTERS, 13)))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopped_process_does_nothing() {
+        let trained = Stretch { from: 1.0, to: 9.0, doing: Doing::Training };
+        let waited = Stretch { from: 9.0, to: 12.0, doing: Doing::Waiting };
+        let found = stopped(vec![trained, waited], 4.0, 10.0);
+        let told: Vec<_> = found.iter().map(|s| (s.from, s.to, s.doing)).collect();
+        let down = Doing::Down;
+        assert_eq!(
+            told,
+            [(1.0, 4.0, Doing::Training), (4.0, 9.0, down), (9.0, 10.0, down), (10.0, 12.0, Doing::Waiting)]
+        );
     }
 }

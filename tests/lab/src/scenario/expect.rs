@@ -13,6 +13,8 @@ pub struct Expect {
     pub settle_s: f64,
     /// Rounds that are committed at least.
     pub rounds: u64,
+    /// Largest share of samples that may be given up: a record lists so many leftovers of leases, and no more.
+    pub given_up: f64,
     /// Lineages may part (and must have met again at the end).
     pub forks: bool,
     /// Nodes that may end by themselves, by name: another exit status than 0 is no failure there.
@@ -47,6 +49,7 @@ impl Default for Expect {
             max_gap_s: 60.0,
             settle_s: 60.0,
             rounds: 1,
+            given_up: 0.0,
             forks: false,
             may_exit: Vec::new(),
             exits: Vec::new(),
@@ -110,25 +113,38 @@ impl Expect {
     pub(super) fn check(&self, place: Place<'_>, topology: &Topology) -> anyhow::Result<()> {
         place.seconds("expect.max_gap_s", self.max_gap_s)?;
         place.seconds("expect.settle_s", self.settle_s)?;
+        if !(0.0..=1.0).contains(&self.given_up) {
+            return place.refuse(&format!("expect.given_up is {}, allowed is 0 to 1", self.given_up));
+        }
         let named = self.may_exit.iter().chain(&self.may_lag).chain(&self.apart);
         let named = named.chain(self.counted.iter().filter_map(|c| c.node.as_ref()));
-        let named = named.chain(self.exits.iter().map(|e| &e.node));
         let named = named.chain(self.events.iter().filter_map(|e| e.peer.as_ref()));
         for name in named.chain(self.events.iter().filter_map(|e| e.node.as_ref())) {
             topology.named(place, name)?;
         }
+        for counted in self.counted.iter().filter_map(|c| c.node.as_ref()) {
+            if topology.named(place, counted)?.iter().any(|n| topology.seats[*n].bootstrap) {
+                return place.refuse("expect.counted: bootstrap peers are not asked what they have counted");
+            }
+        }
+        for exit in &self.exits {
+            // The second process of a cloned node is named after it.
+            let name = exit.node.strip_suffix("-double").unwrap_or(&exit.node);
+            let found = topology.named(place, name)?;
+            if found.len() > 1 || topology.seats[found[0]].name != name {
+                return place.refuse(&format!("expect.exits: {name:?} is no single node"));
+            }
+        }
         Ok(())
     }
 
-    /// Whether the machine may end by itself with another status than 0.
-    pub fn may_end(&self, topology: &Topology, machine: usize) -> bool {
-        let exits: Vec<String> = self.exits.iter().map(|e| e.node.clone()).collect();
-        Self::lists(&self.may_exit, topology, machine) || Self::lists(&exits, topology, machine)
+    /// Whether the machine's process of that name may end by itself: a cloned node has a second one, `NAME-double`.
+    pub fn may_end(&self, topology: &Topology, machine: usize, process: &str) -> bool {
+        Self::lists(&self.may_exit, topology, machine) || self.exits.iter().any(|e| e.node == process)
     }
 
     /// Whether the list (of names of nodes, groups or sites) holds the machine.
     pub fn lists(list: &[String], topology: &Topology, machine: usize) -> bool {
-        let seat = &topology.seats[machine];
-        list.iter().any(|name| [&seat.name, &seat.group, &seat.site].contains(&name))
+        list.iter().any(|name| topology.seats[machine].is_called(name))
     }
 }

@@ -80,6 +80,18 @@ pub struct Fault {
     pub what: String,
 }
 
+impl Fault {
+    /// What both set of a node at a time, of which the end of one would undo the other's: it cannot be had.
+    pub(super) fn clash(&self, other: &Self) -> Option<&'static str> {
+        let (When::After(mine), When::After(theirs)) = (self.when, other.when) else { return None };
+        let (first, second) = if mine <= theirs { (self, theirs) } else { (other, mine) };
+        let over = first.lasting.is_some_and(|lasting| mine.min(theirs) + lasting <= second);
+        let undone = self.lasting.is_some() || other.lasting.is_some();
+        let both = self.nodes.iter().any(|n| other.nodes.contains(n)) && self.pick == 0 && other.pick == 0;
+        self.plan.sets().filter(|_| self.plan.sets() == other.plan.sets() && both && undone && !over)
+    }
+}
+
 impl FaultEntry {
     /// Checks a fault that is asked for while a scenario runs.
     ///
@@ -110,6 +122,9 @@ impl FaultEntry {
         let plan = self.plan(place, topology, &nodes)?;
         if plan.needs_an_end() && lasting.is_none() {
             return place.refuse(&format!("{:?} goes on until it is undone: say lasting_s", self.kind));
+        }
+        if !plan.can_end() && lasting.is_some() {
+            return place.refuse(&format!("{:?} cannot be undone: leave lasting_s out", self.kind));
         }
         Ok(Fault { when, lasting, plan, nodes, pick: self.pick.unwrap_or(0), what: self.words() })
     }
@@ -154,6 +169,10 @@ impl FaultEntry {
             }
             None => Ok(plan),
         };
+        let with_routers = |plan: Plan| match nodes.iter().find(|n| topology.seats[**n].port.nat.is_none()) {
+            Some(n) => place.refuse(&format!("{} is behind no router: give it nat", topology.seats[*n].name)),
+            None => Ok(plan),
+        };
         Ok(match self.kind.as_str() {
             "kill" => Plan::Kill { silent: self.silent.unwrap_or(false) },
             "stop" => Plan::Stop,
@@ -176,7 +195,7 @@ impl FaultEntry {
             "swizzle" => Plan::Swizzle { pairs: pairs()?, every: every(1.0)? },
             "reset" => Plan::Reset { pairs: pairs()? },
             "access" => self.access(place)?,
-            "rebind" => Plan::Rebind,
+            "rebind" => with_routers(Plan::Rebind)?,
             "churn" => self.churn(place, nodes.len(), every(1.0)?)?,
             _ => Plan::RollingRestart { every: every(5.0)? },
         })

@@ -4,6 +4,7 @@ mod expect;
 mod fault;
 mod limits;
 mod plan;
+mod presets;
 mod topology;
 
 pub use expect::{Counted, Expect, Needed, NeededExit};
@@ -22,6 +23,8 @@ use toml::Spanned;
 
 /// Nodes of a scenario; each is a process.
 pub const NODES_MAX: usize = 64;
+/// The program that is no node, and is told where nodes are.
+pub const STRANGER: &str = "starling-stranger";
 /// Faults of a scenario.
 const FAULTS_MAX: usize = 256;
 /// Longest scenario: a day.
@@ -140,7 +143,15 @@ impl Scenario {
             return whole.refuse(&format!("{} faults, at most {FAULTS_MAX} are allowed", file.faults.len()));
         }
         let fault = |entry: &Spanned<FaultEntry>| entry.get_ref().check(at(entry.span().start), &topology);
-        let faults = file.faults.iter().map(fault).collect::<anyhow::Result<_>>()?;
+        let faults: Vec<Fault> = file.faults.iter().map(fault).collect::<anyhow::Result<_>>()?;
+        for (n, later) in faults.iter().enumerate() {
+            if let Some((before, what)) = (0..n).find_map(|b| Some((b, faults[b].clash(later)?))) {
+                let place = at(file.faults[n].span().start);
+                let before = at(file.faults[before].span().start).line;
+                return place
+                    .refuse(&format!("it sets {what} while the fault of line {before} does, and would undo it"));
+            }
+        }
         file.expect.check(whole, &topology)?;
         let known = |name: &String| check::NAMES.contains(&name.as_str()) || name.contains(" says ");
         if let Some(name) = file.must_fail.iter().find(|name| !known(name)) {
@@ -176,7 +187,12 @@ impl Scenario {
 
     /// Whether the node of that name runs another program than `starling`.
     pub fn runs_another_program(&self, name: &str) -> bool {
-        self.topology.seats.iter().any(|s| s.name == name && s.program.as_deref().is_some_and(|p| p != "starling"))
+        self.topology.seats.iter().any(|s| s.name == name && s.program.is_some())
+    }
+
+    /// Whether its nodes come to an end of their own, which is not told them by anybody.
+    pub fn ends_by_itself(&self) -> bool {
+        matches!(self.end, End::Round(_)) || self.run.contains_key("budget")
     }
 }
 

@@ -117,12 +117,33 @@ impl Plan {
         )
     }
 
+    /// Whether there is something to undo.
+    pub(super) fn can_end(&self) -> bool {
+        !matches!(
+            self,
+            Self::Wipe | Self::Rewind | Self::Damage { .. } | Self::DeleteFolder | Self::Start { .. } | Self::Rebind
+        )
+    }
+
+    /// What of a node it sets, so that two at a time would undo each other; `None`: nothing that could.
+    pub(super) fn sets(&self) -> Option<&'static str> {
+        match self {
+            Self::Freeze | Self::Slow { .. } => Some("whether the process runs"),
+            Self::SlowDisk { .. } => Some("how slow the disk is"),
+            Self::Refuse(_) => Some("what the disk refuses"),
+            Self::Clock { .. } => Some("the clock"),
+            Self::Access { .. } => Some("the access line"),
+            _ => None,
+        }
+    }
+
     /// Whether it needs the emulated network.
     pub fn is_of_the_network(&self) -> bool {
         match self {
             Self::Kill { silent } => *silent,
             Self::Links { .. } | Self::Flap { .. } | Self::Swizzle { .. } | Self::Reset { .. } => true,
-            Self::Access { .. } | Self::Rebind => true,
+            // A disk of limited size needs the same rights.
+            Self::Access { .. } | Self::Rebind | Self::Fill { .. } => true,
             _ => false,
         }
     }

@@ -124,6 +124,22 @@ fn wrong_scenarios_are_refused() {
         ("[[links]]\nbetween = [\"eu\", \"mars\"]\n", "line 7: there is no node, group or site called \"mars\""),
         ("[[nodes]]\nname = \"x\"\nplant = \"half-quorums\"\n", "did you mean \"half-quorum\"?"),
         ("[[nodes]]\nname = \"x\"\nplant = \"half-quorum\"\nprogram = \"p\"\n", "leave `program` out"),
+        ("[[nodes]]\nname = \"bootstrap-eu\"\n", "is no name for nodes"),
+        ("[[nodes]]\nname = \"x\"\ndisk_mib = 0\n", "line 7: disk_mib is in memory: 1 to 4096"),
+        ("[[nodes]]\nname = \"x\"\nprogram = \"starling-stranger\"\n", "say later = true"),
+        ("[[faults]]\nkind = \"rebind\"\nnodes = [\"us\"]\nat_s = 1\n", "us is behind no router: give it nat"),
+        (
+            "[[faults]]\nkind = \"wipe\"\nnodes = [\"us\"]\nat_s = 1\nlasting_s = 3\n",
+            "\"wipe\" cannot be undone: leave lasting_s out",
+        ),
+        (
+            "[[faults]]\nkind = \"freeze\"\nnodes = [\"us\"]\nat_s = 1\nlasting_s = 9\n\
+             [[faults]]\nkind = \"slow\"\nnodes = [\"us\"]\nat_s = 2\nlasting_s = 3\nshare = 0.5\n",
+            "line 12: it sets whether the process runs while the fault of line 7 does, and would undo it",
+        ),
+        ("[[expect.exits]]\nnode = \"eu\"\ncode = 1\n", "\"eu\" is no single node"),
+        ("[[expect.counted]]\nmetric = \"m\"\nnode = \"bootstrap\"\nleast = 1\n", "bootstrap peers are not asked"),
+        ("[expect]\ngiven_up = 2\n", "expect.given_up is 2, allowed is 0 to 1"),
         ("[expect]\nmax_gap = 3\n", "did you mean `max_gap_s`?"),
         ("[expect]\nmay_lag = [\"mars\"]\n", "called \"mars\""),
     ] {
@@ -138,6 +154,20 @@ fn wrong_scenarios_are_refused() {
     assert!(format!("{:#}", parse(&text).unwrap_err()).contains("say when it ends"));
     let text = SMALL.replace("\"us\"", "\"us\"\nlater = true").replace("count = 2", "later = true");
     assert!(format!("{:#}", parse(&text).unwrap_err()).contains("nobody is there at the beginning"));
+}
+
+#[test]
+fn a_name_means_the_same_everywhere() {
+    let text = format!("{SMALL}[[nodes]]\nname = \"own\"\nprogram = \"starling\"\n[expect]\nmay_lag = [\"all\"]\n");
+    let scenario = parse(&text).unwrap();
+    let lags: Vec<bool> = (0..scenario.topology.seats.len())
+        .map(|n| Expect::lists(&scenario.expect.may_lag, &scenario.topology, n))
+        .collect();
+    assert_eq!(lags, [true, true, true, true, false], "all nodes, and no bootstrap peer");
+    assert!(!scenario.runs_another_program("own"), "it is our own program by name");
+    // One after the other they may set the same.
+    let fault = |at: u32| format!("[[faults]]\nkind = \"freeze\"\nnodes = [\"us\"]\nat_s = {at}\nlasting_s = 3\n");
+    assert!(parse(&format!("{SMALL}{}{}", fault(1), fault(4))).is_ok());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Who is where, and what lies between.
 
-use super::{Limits, NODES_MAX, Place};
+use super::presets::{QUEUE_MS, access, preset_of};
+use super::{Limits, NODES_MAX, Place, STRANGER};
 use crate::network::nat::NatKind;
 use crate::network::{Link, LinkChange, Port};
 use serde::Deserialize;
@@ -10,10 +11,8 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-/// Queue of an access line that does not say otherwise, in ms.
-const QUEUE_MS: f64 = 100.0;
-/// Names of lines that have presets.
-const LINES: [&str; 6] = ["open", "cloud", "lan", "fibre", "dsl", "satellite"];
+/// Largest disk of a node's own, which is in memory.
+const DISK_MIB_MAX: u64 = 4096;
 
 /// `[network]`: a matrix of links by name.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -130,6 +129,14 @@ pub struct Seat {
 }
 
 impl Seat {
+    /// Whether it is meant by a name: its own, its group's, its site's, `all` (nodes) or `bootstrap`.
+    pub fn is_called(&self, name: &str) -> bool {
+        match name {
+            "all" => !self.bootstrap,
+            _ => self.name == name || self.group == name || (self.site == name && !self.bootstrap),
+        }
+    }
+
     /// The program that it runs.
     pub fn program(&self) -> &str {
         self.program.as_deref().unwrap_or(if self.plant.is_some() { "starling-evil" } else { "starling" })
@@ -187,9 +194,9 @@ impl Topology {
         let plain = |name: &str| {
             !name.is_empty() && name.len() <= 32 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
         };
-        if !plain(&group.name) || ["all", "any", "bootstrap"].contains(&group.name.as_str()) {
+        if !plain(&group.name) || ["all", "any"].contains(&group.name.as_str()) || group.name.starts_with("bootstrap") {
             return place.refuse(&format!(
-                "{:?} is no name for nodes: letters, digits and dashes, and neither all, any nor bootstrap",
+                "{:?} is no name for nodes: letters, digits and dashes, neither all nor any, and not bootstrap...",
                 group.name
             ));
         }
@@ -202,6 +209,12 @@ impl Topology {
         }
         planted(place, group)?;
         group.limits.check(place)?;
+        if group.disk_mib.is_some_and(|mib| !(1..=DISK_MIB_MAX).contains(&mib)) {
+            return place.refuse(&format!("disk_mib is in memory: 1 to {DISK_MIB_MAX}"));
+        }
+        if group.program.as_deref() == Some(STRANGER) && !group.later {
+            return place.refuse("a stranger comes when the others are in: say later = true, and add a `start`");
+        }
         let (up, down, queue) = access(place, group)?;
         let site = group.site.clone().unwrap_or_else(|| group.name.clone());
         for n in 1..=group.count {
@@ -213,7 +226,7 @@ impl Topology {
                 port: self.port(&site, sites, (up, down, queue), group.nat),
                 later: group.later,
                 bootstrap: false,
-                program: group.program.clone(),
+                program: group.program.clone().filter(|program| program != "starling"),
                 plant: group.plant.clone(),
                 arguments: group.arguments.clone(),
                 disk_mib: group.disk_mib,
@@ -325,11 +338,7 @@ impl Topology {
 
     /// The machines that a node's, group's or site's name, `all` (nodes) or `bootstrap` stands for.
     pub(super) fn named(&self, place: Place<'_>, name: &str) -> anyhow::Result<Vec<usize>> {
-        let stands = |seat: &Seat| match name {
-            "all" => !seat.bootstrap,
-            _ => seat.name == name || seat.group == name || (seat.site == name && !seat.bootstrap),
-        };
-        let found: Vec<usize> = (0..self.seats.len()).filter(|n| stands(&self.seats[*n])).collect();
+        let found: Vec<usize> = (0..self.seats.len()).filter(|n| self.seats[*n].is_called(name)).collect();
         if found.is_empty() {
             return place.refuse(&format!("there is no node, group or site called {name:?}{}", self.near(name)));
         }
@@ -344,7 +353,6 @@ impl Topology {
     }
 }
 
-/// Up, down and queue of a group's access line.
 /// Whether there is such a bug, in our own program.
 fn planted(place: Place<'_>, group: &Group) -> anyhow::Result<()> {
     let Some(bug) = &group.plant else { return Ok(()) };
@@ -358,54 +366,4 @@ fn planted(place: Place<'_>, group: &Group) -> anyhow::Result<()> {
         return place.refuse(&format!("there is no planted bug called {bug:?}{hint} (known: {})", names.join(", ")));
     }
     Ok(())
-}
-
-fn access(place: Place<'_>, group: &Group) -> anyhow::Result<(u64, u64, Duration)> {
-    // Mbit/s up and down, and the queue in ms: what such lines are sold as; DSL and satellite with the long queues they have.
-    let (up, down, queue) = match group.line.as_deref() {
-        None | Some("open") => (0.0, 0.0, QUEUE_MS),
-        Some("cloud") => (1000.0, 1000.0, 50.0),
-        Some("lan") => (1000.0, 1000.0, 20.0),
-        Some("fibre") => (100.0, 300.0, 50.0),
-        Some("dsl") => (10.0, 50.0, 250.0),
-        Some("satellite") => (15.0, 100.0, 300.0),
-        Some(other) => {
-            let hint = nearest(other, LINES).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
-            return place.refuse(&format!("there is no line called {other:?}{hint} (known: {})", LINES.join(", ")));
-        }
-    };
-    let (up, down) = (group.up_mbit.unwrap_or(up), group.down_mbit.unwrap_or(down));
-    let queue = group.queue_ms.unwrap_or(queue);
-    for (key, value, max) in [("up_mbit", up, 1e6), ("down_mbit", down, 1e6), ("queue_ms", queue, 60_000.0)] {
-        if !(0.0..=max).contains(&value) {
-            return place.refuse(&format!("{key} is {value}, allowed is 0 to {max}"));
-        }
-    }
-    Ok(((up * 1e6) as u64, (down * 1e6) as u64, Duration::from_secs_f64(queue / 1000.0)))
-}
-
-/// Links within a site and between sites.
-fn preset_of(whole: Place<'_>, network: &NetworkPreset) -> anyhow::Result<(Link, Link)> {
-    let link = |delay_ms: f64, jitter_ms: f64, loss: f64| {
-        let change = LinkChange {
-            delay_ms: Some(delay_ms),
-            jitter_ms: Some(jitter_ms),
-            loss: Some(loss),
-            ..LinkChange::default()
-        };
-        change.on(Link::default())
-    };
-    const KNOWN: [&str; 5] = ["lan", "three-clouds", "homes", "transatlantic", "satellite"];
-    Ok(match network.preset.as_deref() {
-        None | Some("lan") => (link(0.1, 0.0, 0.0), link(0.1, 0.0, 0.0)),
-        Some("three-clouds") => (link(0.3, 0.1, 0.0), link(40.0, 1.0, 0.0001)),
-        Some("homes") => (link(1.0, 0.5, 0.0), link(15.0, 3.0, 0.001)),
-        Some("transatlantic") => (link(0.3, 0.1, 0.0), link(45.0, 1.0, 0.0001)),
-        Some("satellite") => (link(1.0, 0.5, 0.0), link(280.0, 15.0, 0.005)),
-        Some(other) => {
-            let hint = nearest(other, KNOWN).map_or(String::new(), |near| format!("; did you mean {near:?}?"));
-            return whole
-                .refuse(&format!("there is no network preset called {other:?}{hint} (known: {})", KNOWN.join(", ")));
-        }
-    })
 }

@@ -5,7 +5,7 @@ use super::limits;
 use super::metrics;
 use super::shim::Shim;
 use crate::network::{Machine, Network};
-use crate::scenario::{Scenario, Topology};
+use crate::scenario::{STRANGER, Scenario, Topology};
 use crate::stranger::PEERS;
 use anyhow::{Context, ensure};
 use rustix::process::Signal;
@@ -24,8 +24,6 @@ const SECOND_PORT: u16 = 7500;
 
 /// What nodes are started with unless the scenario says otherwise.
 const USUAL: [(&str, &str); 3] = [("--device", "cpu"), ("--threads", "1"), ("--log", "info")];
-/// The program that is no node, and is told where nodes are.
-const STRANGER: &str = "starling-stranger";
 
 /// One machine's processes.
 #[derive(Default)]
@@ -40,6 +38,14 @@ pub struct Actor {
     pub read: usize,
     /// It is to be a joiner with nothing but a ticket.
     pub ticket: Option<String>,
+}
+
+/// How a process ended that nobody had asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unasked {
+    /// With status 0.
+    Finished,
+    Failed,
 }
 
 /// All of them, and what they are started with.
@@ -161,6 +167,16 @@ impl Cast {
         Ok(())
     }
 
+    /// SIGKILL for the second process of the same key, if it still runs.
+    pub fn end_double(&mut self, machine: usize, diary: &mut Diary) {
+        self.bury(machine, diary);
+        let Some(mut double) = self.actors[machine].double.take() else { return };
+        double.kill();
+        let (code, text) = (Some(128 + Signal::KILL.as_raw()), "as asked".to_owned());
+        let node = Some(double.name.clone());
+        diary.write(Entry { seen: seconds_since_epoch(), what: What::Ended, node, fault: None, text, code });
+    }
+
     fn node_command(&self, machine: usize, home: &Path, port: u16) -> Command {
         let seat = &self.topology.seats[machine];
         let mut command = Command::new(self.bin_dir.join(seat.program()));
@@ -232,6 +248,8 @@ impl Cast {
         if let Some(machine) = self.machines.get(machine) {
             machine.hold(&mut command);
         }
+        // The one before it may have ended since anybody looked.
+        self.bury(machine, diary);
         let process = Process::spawn(name, command, &self.logs())?;
         let actor = &mut self.actors[machine];
         (actor.process, actor.asked, actor.read) = (Some(process), false, 0);
@@ -271,17 +289,17 @@ impl Cast {
         }
     }
 
-    /// Notes processes that have ended; `true`: one did without being asked.
-    pub fn bury(&mut self, machine: usize, diary: &mut Diary) -> bool {
-        let mut unasked = false;
+    /// Notes processes that have ended; which of them nobody had asked to, by name, and how.
+    pub fn bury(&mut self, machine: usize, diary: &mut Diary) -> Vec<(String, Unasked)> {
+        let mut unasked = Vec::new();
         let actor = &mut self.actors[machine];
         for process in [&mut actor.process, &mut actor.double] {
             let Some(ended) = process.as_mut().and_then(Process::status) else { continue };
             let code = ended.code().or(ended.signal().map(|s| 128 + s));
-            let name = process.as_ref().map(|p| p.name.clone());
-            *process = None;
-            let done = actor.asked || ended.success();
-            unasked |= !done;
+            let name = process.take().map(|p| p.name.clone());
+            if let Some(name) = name.clone().filter(|_| !actor.asked) {
+                unasked.push((name, if ended.success() { Unasked::Finished } else { Unasked::Failed }));
+            }
             let text = if actor.asked { "as asked" } else { "by itself" };
             diary.write(Entry {
                 seen: seconds_since_epoch(),

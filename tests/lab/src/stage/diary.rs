@@ -35,6 +35,9 @@ pub enum What {
     Started,
     /// A process ended; `text` says whether the lab had asked for it.
     Ended,
+    /// A process is stopped for a while, and goes on.
+    Frozen,
+    Thawed,
     FaultBegan,
     FaultEnded,
     /// A fault that this kind of network cannot have.
@@ -85,7 +88,8 @@ impl Diary {
     pub fn write(&mut self, entry: Entry) {
         // A disk that is full is told of when the report is written.
         let _ = serde_json::to_string(&entry).map(|line| writeln!(self.file, "{line}"));
-        let shown = !matches!(entry.what, What::Sample | What::Sizes | What::Started | What::Began) && !self.quiet;
+        use What::{Began, Frozen, Sample, Sizes, Started, Thawed};
+        let shown = !matches!(entry.what, Sample | Sizes | Started | Began | Frozen | Thawed) && !self.quiet;
         if shown {
             self.say(&line_of(&entry));
         }
@@ -111,6 +115,6 @@ fn line_of(entry: &Entry) -> String {
         What::Healed => "no fault holds any more".into(),
         What::Closing => "the nodes are asked to end".into(),
         What::Trouble => format!("TROUBLE: {}", entry.text),
-        What::Began | What::Started | What::Sample | What::Sizes => format!("{node} {}", entry.text),
+        _ => format!("{node} {}", entry.text),
     }
 }

@@ -9,12 +9,12 @@ use super::wiring::Owner;
 use super::{Stage, is_due};
 use crate::network::{Command, LinkChange};
 use crate::scenario::{Fault, Plan, Scenario};
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rustix::process::Signal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Something that is to be done.
@@ -41,6 +41,8 @@ pub struct Havoc {
     slow: BTreeMap<usize, Vec<Slowness>>,
     random: StdRng,
     copies: Vec<usize>,
+    /// Nodes that are to start when their process, which was asked to end, has ended.
+    waiting: BTreeSet<usize>,
 }
 
 impl Havoc {
@@ -57,6 +59,7 @@ impl Havoc {
             slow: BTreeMap::new(),
             random: StdRng::seed_from_u64(scenario.seed ^ 0x5eed),
             copies,
+            waiting: BTreeSet::new(),
         }
     }
 
@@ -87,7 +90,8 @@ impl Havoc {
 
     /// Nothing is to come any more.
     pub fn is_over(&self) -> bool {
-        self.begun.iter().all(|b| *b) && self.ends.is_empty() && self.steps.is_empty()
+        let quiet = self.ends.is_empty() && self.steps.is_empty() && self.waiting.is_empty();
+        quiet && self.begun.iter().all(|b| *b)
     }
 
     pub fn stop_slowness(&mut self) {
@@ -129,7 +133,7 @@ impl Stage<'_> {
 
     fn begin(&mut self, n: usize, since: Duration) -> anyhow::Result<()> {
         let fault = self.havoc.faults[n].clone();
-        if let Err(lacking) = self.can(&fault.plan) {
+        if let Err(lacking) = self.can(&fault) {
             self.havoc.ends.remove(&n);
             let why = format!("{} (needs {lacking})", fault.what);
             self.diary.note(What::LeftOut, None, Some(n + 1), &why);
@@ -171,13 +175,11 @@ impl Stage<'_> {
                 }
                 self.start(node)?;
             }
-            Plan::Freeze => self.cast.signal(node, Signal::STOP),
-            Plan::Slow { share } => {
-                if let Some(process) = &self.cast.actors[node].process {
-                    let slow = Slowness::of(process.id(), *share);
-                    self.havoc.slow.entry(n).or_default().push(slow);
-                }
+            Plan::Freeze => {
+                self.cast.signal(node, Signal::STOP);
+                self.diary.note(What::Frozen, Some(&self.scenario.topology.seats[node].name), None, "");
             }
+            Plan::Slow { .. } => self.slow_down(n, node),
             Plan::Wipe => {
                 self.cast.kill(node, &mut self.diary);
                 std::fs::remove_dir_all(self.cast.home(node)).context("cannot empty a node's folder")?;
@@ -230,7 +232,12 @@ impl Stage<'_> {
                     self.lift(Owner::Pair(n, pair))?;
                 }
             }
-            Plan::Freeze => nodes.iter().for_each(|node| self.cast.signal(*node, Signal::CONT)),
+            Plan::Freeze => {
+                for node in nodes {
+                    self.cast.signal(node, Signal::CONT);
+                    self.diary.note(What::Thawed, Some(&self.scenario.topology.seats[node].name), None, "");
+                }
+            }
             Plan::Slow { .. } => drop(self.havoc.slow.remove(&n)),
             Plan::Kill { .. } | Plan::Stop | Plan::Churn { .. } | Plan::RollingRestart { .. } => {
                 for node in nodes {
@@ -239,7 +246,7 @@ impl Stage<'_> {
             }
             Plan::Clone => {
                 for node in nodes {
-                    self.cast.actors[node].double = None;
+                    self.cast.end_double(node, &mut self.diary);
                 }
             }
             Plan::Fill { .. } => {
@@ -354,18 +361,50 @@ impl Stage<'_> {
         Ok(())
     }
 
+    /// Starts the node, unless it runs: now, or when a process that was asked to end has ended.
     fn start(&mut self, node: usize) -> anyhow::Result<()> {
         if self.cast.runs(node) {
+            if self.cast.actors[node].asked {
+                self.havoc.waiting.insert(node);
+            }
             return Ok(());
         }
         self.lift(Owner::Silence(node))?;
-        self.cast.start_node(node, false, &mut self.diary)
+        self.cast.start_node(node, false, &mut self.diary)?;
+        for n in Vec::from_iter(self.havoc.slow.keys().copied()) {
+            if self.havoc.chosen.get(&n).is_some_and(|chosen| chosen.contains(&node)) {
+                self.slow_down(n, node);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn start_those_who_wait(&mut self) -> anyhow::Result<()> {
+        for node in std::mem::take(&mut self.havoc.waiting) {
+            self.start(node)?;
+        }
+        Ok(())
+    }
+
+    /// The node's process is slow from now on, as the fault says.
+    fn slow_down(&mut self, n: usize, node: usize) {
+        if let (Plan::Slow { share }, Some(process)) = (&self.havoc.faults[n].plan, &self.cast.actors[node].process) {
+            let slow = Slowness::of(process.id(), *share);
+            self.havoc.slow.entry(n).or_default().push(slow);
+        }
     }
 
     /// Changes what is wrong with a node's disk and clock.
     fn ail(&mut self, node: usize, change: impl FnOnce(&mut Ailment)) -> anyhow::Result<()> {
         let name = self.cast.name(node).to_owned();
-        self.cast.shim.as_mut().map_or(Ok(()), |shim| shim.change(&name, change))
+        let Some(shim) = &mut self.cast.shim else { return Ok(()) };
+        // Whoever has said something has loaded all its libraries before.
+        let speaks = self.cast.actors[node].process.as_ref().is_some_and(|p| p.mark() > 0);
+        ensure!(
+            !speaks || shim.is_loaded(&name),
+            "{name} runs without the library for faults of disks and clocks (see its log)"
+        );
+        shim.change(&name, change)
     }
 
     fn reset(&self, pairs: &[(usize, usize)], lasting: Option<Duration>) -> anyhow::Result<()> {

@@ -18,9 +18,9 @@ pub use diary::{Diary, Entry, What};
 pub use run_file::{check as check_run_file, mixed as mixed_text};
 
 use crate::network::Network;
-use crate::scenario::{End, Expect, Plan, Scenario, When};
+use crate::scenario::{End, Expect, Fault, STRANGER, Scenario, When};
 use anyhow::{Context, bail};
-use cast::Cast;
+use cast::{Cast, Unasked};
 use control::Control;
 use disks::Disks;
 use havoc::Havoc;
@@ -167,7 +167,9 @@ impl Stage<'_> {
     fn look(&mut self) -> anyhow::Result<()> {
         let topology = &self.scenario.topology;
         let there = topology.seats.iter().filter(|s| !s.later && !s.bootstrap).count();
-        let apart = (0..topology.nodes).filter(|n| Expect::lists(&self.scenario.expect.apart, topology, *n)).count();
+        let apart = &self.scenario.expect.apart;
+        let apart =
+            (0..topology.nodes).filter(|n| !topology.seats[*n].later && Expect::lists(apart, topology, *n)).count();
         let at_first = there - apart.saturating_sub(1);
         for machine in 0..self.cast.machines() {
             let actor = &mut self.cast.actors[machine];
@@ -177,10 +179,10 @@ impl Stage<'_> {
             for event in &fresh {
                 self.heard(machine, event, at_first);
             }
-            let may = self.scenario.expect.may_end(&self.scenario.topology, machine)
-                || self.scenario.runs_another_program(&self.scenario.topology.seats[machine].name);
-            if self.cast.bury(machine, &mut self.diary) && !may {
-                self.broken = true;
+            for (process, unasked) in self.cast.bury(machine, &mut self.diary) {
+                let may = self.scenario.expect.may_end(topology, machine, &process)
+                    || self.scenario.runs_another_program(&process);
+                self.broken |= !(may || unasked == Unasked::Finished && self.scenario.ends_by_itself());
             }
         }
         if self.sampled.elapsed() >= SAMPLE {
@@ -236,6 +238,7 @@ impl Stage<'_> {
     }
 
     fn havoc_due(&mut self, since: Duration) -> anyhow::Result<()> {
+        self.start_those_who_wait()?;
         while let Some(turn) = self.havoc.next_due(since, self.round) {
             self.take_turn(turn, since)?;
         }
@@ -359,6 +362,10 @@ impl Stage<'_> {
             if !asked && (!by_budget || Instant::now() + CLOSE / 2 >= deadline) {
                 asked = true;
                 for node in &nodes {
+                    if by_budget {
+                        let told = format!("{} went on when its run was at its end", self.cast.name(*node));
+                        self.diary.note(What::Trouble, None, None, &told);
+                    }
                     self.cast.signal(*node, rustix::process::Signal::CONT);
                     self.cast.terminate(*node);
                 }
@@ -394,8 +401,12 @@ impl Stage<'_> {
     ///
     /// # Errors
     /// What it needs.
-    fn can(&self, plan: &Plan) -> Result<(), &'static str> {
-        if plan.is_of_the_network() && self.network.is_none() {
+    fn can(&self, fault: &Fault) -> Result<(), &'static str> {
+        let plan = &fault.plan;
+        // Without a network of its own, a stranger would look for nodes on the real one.
+        let seats = &self.scenario.topology.seats;
+        let stranger = fault.nodes.iter().any(|n| seats[*n].program.as_deref() == Some(STRANGER));
+        if (plan.is_of_the_network() || stranger) && self.network.is_none() {
             return Err("the emulated network");
         }
         if plan.needs_shim() && self.cast.shim.is_none() {

@@ -15,6 +15,9 @@ const SOURCE: &str = include_str!("../../shim/fault.c");
 const SYNCS: i64 = 1;
 const WRITES: i64 = 2;
 const NAMES: i64 = 4;
+/// Bytes of a word of the library's file, and where the one is by which it says that it is there.
+const WORD: usize = 8;
+const LOADED: u64 = 4 * WORD as u64;
 
 /// What is wrong with a node's disk and clock; all zero: nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,6 +66,12 @@ impl Shim {
     /// There is no compiler, or it does not take the source.
     pub fn build(folder: PathBuf) -> anyhow::Result<Self> {
         available()?;
+        // The loader splits LD_PRELOAD there, knows no escapes, and goes on without what it does not find.
+        let split = folder.to_string_lossy().contains(|c: char| c == ':' || c.is_whitespace());
+        ensure!(
+            !split,
+            "faults of disks and clocks need a folder without spaces and colons: say --out, not {folder:?}"
+        );
         std::fs::create_dir_all(&folder)?;
         let (source, library) = (folder.join("fault.c"), folder.join("fault.so"));
         std::fs::write(&source, SOURCE).with_context(|| format!("cannot write {}", source.display()))?;
@@ -83,9 +92,19 @@ impl Shim {
     /// The node's file cannot be written.
     pub fn hold(&mut self, command: &mut Command, name: &str, disk: &Path) -> anyhow::Result<()> {
         self.change(name, |_| {})?;
+        let path = self.control(name);
+        let unloaded = File::options().write(true).open(&path).and_then(|file| file.write_all_at(&[0; WORD], LOADED));
+        unloaded.with_context(|| format!("cannot write {}", path.display()))?;
         command.env("LD_PRELOAD", self.folder.join("fault.so"));
         command.env("STARLING_LAB_FAULTS", self.control(name)).env("STARLING_LAB_FOLDER", disk);
         Ok(())
+    }
+
+    /// Whether the node's process has loaded the library: one that cannot is started without it.
+    pub fn is_loaded(&self, name: &str) -> bool {
+        let mut word = [0; WORD];
+        let read = File::open(self.control(name)).and_then(|file| file.read_exact_at(&mut word, LOADED));
+        read.is_ok() && word != [0; WORD]
     }
 
     /// Changes what is wrong with a node, at once.
