@@ -11,7 +11,7 @@ main { max-width: 1010px; margin: 0 auto; padding: 24px; }
 h1 { font-size: 26px; margin: 0 0 4px; } h2 { font-size: 18px; margin: 32px 0 8px; }
 .verdict { display: inline-block; color: #fff; text-decoration: none; border-radius: 4px; padding: 1px 10px; font-weight: 600; }
 .green { background: #00754f; } .red { background: #b3261e; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 10px; margin: 18px 0; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(200px, 1fr)); gap: 10px; margin: 18px 0; }
 .tile { background: #fff; border: 1px solid #e2e4e6; border-radius: 6px; padding: 10px 14px; }
 .tile b { display: block; font-size: 21px; } .tile span { color: #555; font-size: 13px; }
 table { border-collapse: collapse; width: 100%; background: #fff; border: 1px solid #e2e4e6; }

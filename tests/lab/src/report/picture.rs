@@ -111,7 +111,10 @@ impl Drawing for Lines {
         }
         chart
             .configure_mesh()
-            .light_line_style(WHITE)
+            // Thin lines would hatch the bands of faults.
+            .max_light_lines(0)
+            .x_label_formatter(&|x| number(*x))
+            .y_label_formatter(&|y| number(*y))
             .bold_line_style(RGBColor(225, 225, 225))
             .x_desc(self.x)
             .y_desc(self.y)
@@ -133,5 +136,23 @@ impl Drawing for Lines {
                 .draw()?;
         }
         Ok(())
+    }
+}
+
+/// As short as it can be said: 20, 0.25.
+pub fn number(value: f64) -> String {
+    let text = format!("{value:.3}");
+    let short = text.trim_end_matches('0').trim_end_matches('.');
+    if short == "-0" { "0".into() } else { short.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_axes_are_short() {
+        let told = [20.0, 0.25, 0.1 + 0.2, -1.5, 0.0, -0.000_01, 1200.0].map(number);
+        assert_eq!(told, ["20", "0.25", "0.3", "-1.5", "0", "0", "1200"]);
     }
 }

@@ -1,6 +1,6 @@
 //! What each node did at each moment, as rows of bars.
 
-use super::picture::{Area, Drawing, Failure, Mark};
+use super::picture::{Area, Drawing, Failure, Mark, number};
 use crate::history::{History, NodeHistory};
 use plotters::backend::DrawingBackend;
 use plotters::prelude::*;
@@ -132,7 +132,8 @@ impl Drawing for Timeline {
         chart
             .configure_mesh()
             .disable_y_mesh()
-            .light_line_style(WHITE)
+            .max_light_lines(0)
+            .x_label_formatter(&|x| number(*x))
             .x_desc("seconds")
             .y_labels(0)
             .label_style((letters::LETTERS, 13))
