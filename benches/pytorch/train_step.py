@@ -58,8 +58,9 @@ class Block(nn.Module):
         q = rotate(q.view(b, t, c["heads"], dim).transpose(1, 2), cos, sin)
         k = rotate(k.view(b, t, c["kv_heads"], dim).transpose(1, 2), cos, sin)
         v = v.view(b, t, c["kv_heads"], dim).transpose(1, 2)
-        grouped = c["heads"] != c["kv_heads"]
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        # PyTorch before 2.5 does not know the word, and without groups needs none.
+        grouped = {"enable_gqa": True} if c["heads"] != c["kv_heads"] else {}
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, **grouped)
         x = x + self.o_proj(y.transpose(1, 2).reshape(b, t, d))
         gate, up = self.gate_up(F.rms_norm(x, (d,), self.post_attention_layernorm, c["norm_eps"])).chunk(2, dim=-1)
         return x + self.down_proj(F.silu(gate) * up)

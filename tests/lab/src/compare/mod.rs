@@ -23,7 +23,8 @@ use system::Place;
 /// The file by which a folder is known as an earlier comparison's.
 const FOUND: &str = "compare.json";
 
-/// Plays all systems one after the other; `true`: Starling reached the target, and went on after the kill.
+/// Plays all systems one after the other; `true`: Starling reached the target, and went on after the kill, and no
+/// rival that this Python has failed.
 ///
 /// # Errors
 /// The settings are wrong, a program is missing, Starling's nodes do not begin, or a folder cannot be written.
@@ -35,7 +36,8 @@ pub fn run(file: Option<&Path>, out: &Path, bin_dir: &Path, python: &str) -> any
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let folder = folder.canonicalize()?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let mut comparison = Comparison { settings, outcomes: Vec::new(), skipped: BTreeMap::new(), cores };
+    let mut comparison =
+        Comparison { settings, outcomes: Vec::new(), skipped: BTreeMap::new(), failed: BTreeMap::new(), cores };
     write(&folder, &comparison)?;
     let programs = folder.join("programs");
     System::write_programs(&programs)?;
@@ -61,7 +63,7 @@ pub fn run(file: Option<&Path>, out: &Path, bin_dir: &Path, python: &str) -> any
             Err(why) => {
                 let first = format!("{why:#}").lines().next().unwrap_or_default().to_owned();
                 println!("{why:#}");
-                comparison.skipped.insert(system.title().into(), first);
+                comparison.failed.insert(system.title().into(), first);
             }
         }
         if system == System::Starling {
@@ -75,7 +77,7 @@ pub fn run(file: Option<&Path>, out: &Path, bin_dir: &Path, python: &str) -> any
 
 fn fine(comparison: &Comparison) -> bool {
     let ours = comparison.outcomes.first().filter(|o| o.system == System::Starling.name());
-    ours.is_some_and(|o| o.target_s.is_some() && o.next_s.is_some())
+    comparison.failed.is_empty() && ours.is_some_and(|o| o.target_s.is_some() && o.next_s.is_some())
 }
 
 /// Training and held-out text, which Starling's nodes have just cut: two shards of a byte a token, the smaller held out.

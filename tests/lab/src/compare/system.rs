@@ -14,9 +14,10 @@ pub const PORT: u16 = 7400;
 /// How long a Python may take to say whether it has something.
 const ASKED: Duration = Duration::from_secs(60);
 /// The rivals' programs: name and text. Both are put into one folder.
-const PROGRAMS: [(&str, &str); 4] = [
+pub const PROGRAMS: [(&str, &str); 5] = [
     ("train_step.py", include_str!("../../../../benches/pytorch/train_step.py")),
     ("learner.py", include_str!("../../../../benches/rivals/learner.py")),
+    ("daemons.py", include_str!("../../../../benches/rivals/daemons.py")),
     ("compare_ddp.py", include_str!("../../../../benches/rivals/compare_ddp.py")),
     ("compare_hivemind.py", include_str!("../../../../benches/rivals/compare_hivemind.py")),
 ];

@@ -1,3 +1,4 @@
+use super::system::PROGRAMS;
 use super::*;
 use serde_json::json;
 
@@ -34,6 +35,23 @@ fn a_python_without_it_is_told_of() {
     let why = format!("{:#}", System::Ddp.have("/nowhere/python").unwrap_err());
     assert!(why.contains("/nowhere/python"), "{why}");
     assert!(System::Starling.have("/nowhere/python").is_ok());
+}
+
+/// Only `PROGRAMS` are in the folder that rivals run in.
+#[test]
+fn what_a_program_imports_of_ours_is_written_beside_it() {
+    let rivals = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../benches");
+    let ours =
+        |module: &str| ["rivals", "pytorch"].iter().any(|at| rivals.join(at).join(format!("{module}.py")).exists());
+    let mut found = 0;
+    for (name, text) in PROGRAMS {
+        let lines = text.lines().filter_map(|l| l.strip_prefix("from ").or(l.strip_prefix("import ")));
+        for module in lines.filter_map(|l| l.split([' ', ',', '.']).next()).filter(|module| ours(module)) {
+            found += 1;
+            assert!(PROGRAMS.iter().any(|(other, _)| *other == format!("{module}.py")), "{name} imports {module}");
+        }
+    }
+    assert!(found >= 4, "{found} imports of our own were found");
 }
 
 #[test]

@@ -13,8 +13,10 @@ use std::fmt::Write;
 pub struct Comparison {
     pub settings: Settings,
     pub outcomes: Vec<Outcome>,
-    /// Systems that were not played, or failed before they began, and why.
+    /// Systems that were not played, and what this Python lacks for them.
     pub skipped: BTreeMap<String, String>,
+    /// Systems that were to be played and did not get to their end, and why.
+    pub failed: BTreeMap<String, String>,
     /// Processor cores of this machine, which all members share.
     pub cores: usize,
 }
@@ -107,6 +109,7 @@ impl Comparison {
             }
         }
         notes.extend(self.skipped.iter().map(|(system, why)| format!("{system} SKIPPED: {why}")));
+        notes.extend(self.failed.iter().map(|(system, why)| format!("{system} FAILED: {why}")));
         notes
     }
 
@@ -194,6 +197,7 @@ mod tests {
             settings: Settings::default(),
             outcomes: vec![first, outcome("ddp", None), outcome("hivemind", Some(50.0))],
             skipped: BTreeMap::from([("other".to_owned(), "not here".to_owned())]),
+            failed: BTreeMap::from([("third".to_owned(), "it ended".to_owned())]),
             cores: 2,
         };
         let rows = comparison.rows();
@@ -203,7 +207,8 @@ mod tests {
         assert_eq!((rows[0][8].as_str(), rows[1][8].as_str()), ("2.0 s, with 3", "none: 3 of the others ended"));
         assert_eq!(rows[0][7], "2.0");
         let text = comparison.text();
-        assert!(text.contains("other SKIPPED: not here") && text.contains("share 2 cores"), "{text}");
+        assert!(text.contains("other SKIPPED: not here") && text.contains("third FAILED: it ended"), "{text}");
+        assert!(text.contains("share 2 cores"), "{text}");
         assert!(comparison.picture().unwrap().svg.contains("HIVEMIND"));
         assert!(comparison.html("").contains("matchmaking_s = 2.0"));
     }

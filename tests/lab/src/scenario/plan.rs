@@ -137,6 +137,12 @@ impl Plan {
         }
     }
 
+    /// Whether the end of this one would end the other too, where both are about one node.
+    pub fn undoes(&self, other: &Self) -> bool {
+        let alike = std::mem::discriminant(self) == std::mem::discriminant(other);
+        alike || self.sets().is_some_and(|what| other.sets() == Some(what))
+    }
+
     /// Whether it needs the emulated network.
     pub fn is_of_the_network(&self) -> bool {
         match self {

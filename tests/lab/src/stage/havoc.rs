@@ -113,7 +113,12 @@ impl Havoc {
         let fault = &self.faults[n];
         let mut nodes = fault.nodes.clone();
         if fault.pick > 0 {
+            // Whom another fault holds in the same way comes last: the end of one would undo the other's.
+            let alike = |m: &usize| *m != n && self.faults[*m].plan.undoes(&fault.plan);
+            let held = self.ends.keys().filter(|m| alike(m)).filter_map(|m| self.chosen.get(m));
+            let held: BTreeSet<usize> = held.flatten().copied().collect();
             nodes.shuffle(&mut self.random);
+            nodes.sort_by_key(|node| held.contains(node));
             nodes.truncate(fault.pick);
             nodes.sort_unstable();
         }
@@ -437,3 +442,7 @@ impl Stage<'_> {
 fn cut() -> LinkChange {
     LinkChange { cut: Some(true), ..LinkChange::default() }
 }
+
+#[cfg(test)]
+#[path = "havoc_test.rs"]
+mod tests;
