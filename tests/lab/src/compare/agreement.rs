@@ -9,9 +9,13 @@ use std::path::Path;
 pub struct Agreement {
     /// Averagings that all peers wrote down.
     pub averagings: usize,
-    /// The largest difference between a peer's parameter afterwards and the mean of what all had before.
+    /// Of these, after how many somebody was not nearer to the mean than a twentieth of what peers were apart beforehand:
+    /// they did not all average with each other, or in vain.
+    pub missed: usize,
+    /// In the others, the largest difference between a peer's parameter afterwards and the mean of what all had before; if
+    /// there are no others, in all.
     pub from_mean: f64,
-    /// Between two peers' parameters afterwards.
+    /// And between two peers' parameters afterwards.
     pub between_peers: f64,
     /// And beforehand: what averaging has taken away.
     pub before: f64,
@@ -29,9 +33,12 @@ pub fn read(folder: &Path, nodes: usize) -> Option<Agreement> {
     }
     let whole = epochs.into_values().filter(|peers| peers.len() == nodes && alike(peers));
     let found: Vec<Agreement> = whole.map(|peers| compare(&peers)).collect();
-    let most = |of: fn(&Agreement) -> f64| found.iter().map(of).fold(0.0, f64::max);
+    let missed = found.iter().filter(|a| a.missed > 0).count();
+    let held = found.iter().filter(|a| a.missed == 0 || missed == found.len());
+    let most = |of: fn(&Agreement) -> f64| held.clone().map(of).fold(0.0, f64::max);
     (!found.is_empty()).then(|| Agreement {
         averagings: found.len(),
+        missed,
         from_mean: most(|a| a.from_mean),
         between_peers: most(|a| a.between_peers),
         before: most(|a| a.before),
@@ -58,6 +65,8 @@ fn compare(peers: &[Vec<f32>]) -> Agreement {
         found.between_peers = found.between_peers.max(spread(&mut after()));
         found.before = found.before.max(spread(&mut before()));
     }
+    // Those who share one set of parameters from the beginning miss nothing.
+    found.missed = usize::from(found.from_mean > found.before / 20.0);
     found
 }
 
@@ -82,6 +91,11 @@ mod tests {
         put(folder.path(), "3-1.f32", &[1.0]);
         put(folder.path(), "notes.txt", &[1.0]);
         let found = read(folder.path(), 2).expect("epoch 1");
-        assert_eq!(found, Agreement { averagings: 1, from_mean: 0.5, between_peers: 0.5, before: 4.0 });
+        assert_eq!(found, Agreement { averagings: 1, missed: 1, from_mean: 0.5, between_peers: 0.5, before: 4.0 });
+        // All hold the mean, within a rounding: that is what counts from here on.
+        put(folder.path(), "4-0.f32", &[1.0, 4.0, 2.0, 6.0]);
+        put(folder.path(), "4-1.f32", &[3.0, 8.0, 2.0, 6.125]);
+        let found = read(folder.path(), 2).expect("epochs 1 and 4");
+        assert_eq!(found, Agreement { averagings: 2, missed: 1, from_mean: 0.125, between_peers: 0.125, before: 4.0 });
     }
 }

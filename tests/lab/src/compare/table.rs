@@ -97,9 +97,14 @@ impl Comparison {
             }
             if let Some(found) = outcome.from_mean {
                 notes.push(format!(
-                    "{}: in {} averagings of all, parameters were at most {:.2e} from the mean afterwards, and {:.2e} \
-                     apart beforehand",
-                    outcome.title, found.averagings, found.from_mean, found.before
+                    "{}: after {} of the first {} averagings everybody held the mean of all (at most {:.2e} from it, {:.2e} \
+                     apart beforehand){}",
+                    outcome.title,
+                    found.averagings - found.missed,
+                    found.averagings,
+                    found.from_mean,
+                    found.before,
+                    if found.missed > 0 { "; after the others not: they met in groups, or in vain" } else { "" }
                 ));
             }
             for (when, troubles) in [("", &outcome.troubles), (" after the kill", &outcome.troubles_after)] {

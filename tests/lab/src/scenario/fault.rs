@@ -16,6 +16,10 @@ pub struct FaultEntry {
     pub at_s: Option<f64>,
     /// When any node has committed this round.
     pub at_round: Option<u64>,
+    /// When one of `nodes` (anybody, where a fault has none) next says that it enters this phase; with `at_s` not before that.
+    pub at_phase: Option<String>,
+    /// With `at_phase`: so many seconds into it.
+    pub into_s: Option<f64>,
     /// Undone after so many seconds; left out: it stays.
     pub lasting_s: Option<f64>,
     /// Nodes, groups or sites; `all`; `bootstrap`.
@@ -64,7 +68,17 @@ pub struct FaultEntry {
 pub enum When {
     After(Duration),
     Round(u64),
+    /// So long after a node it is about (anybody, if it is about none) has said that it enters this phase, of the times from
+    /// `earliest` on the first.
+    Phase {
+        phase: &'static str,
+        earliest: Duration,
+        into: Duration,
+    },
 }
+
+/// Phases of a round, as nodes' events call them.
+const PHASES: [&str; 4] = ["training", "ready", "reducing", "settling"];
 
 /// A checked fault.
 #[derive(Clone, Debug)]
@@ -112,11 +126,7 @@ impl FaultEntry {
         if let Some(key) = self.keys().into_iter().find(|key| !keys.contains(key)) {
             return place.refuse(&format!("`{key}` means nothing to {:?}, which reads {}", self.kind, keys.join(", ")));
         }
-        let when = match (self.at_s, self.at_round) {
-            (Some(s), None) => When::After(place.seconds("at_s", s)?),
-            (None, Some(round)) => When::Round(round),
-            _ => return place.refuse("say when it begins: at_s (after everybody is in) or at_round, one of the two"),
-        };
+        let when = self.when(place)?;
         let lasting = self.lasting_s.map(|s| place.seconds("lasting_s", s)).transpose()?;
         let nodes = self.nodes(place, topology, keys.contains(&"nodes"))?;
         let plan = self.plan(place, topology, &nodes)?;
@@ -127,6 +137,27 @@ impl FaultEntry {
             return place.refuse(&format!("{:?} cannot be undone: leave lasting_s out", self.kind));
         }
         Ok(Fault { when, lasting, plan, nodes, pick: self.pick.unwrap_or(0), what: self.words() })
+    }
+
+    fn when(&self, place: Place<'_>) -> anyhow::Result<When> {
+        let seconds = |name, value: Option<f64>| value.map(|s| place.seconds(name, s)).transpose();
+        let (at, into) = (seconds("at_s", self.at_s)?, seconds("into_s", self.into_s)?);
+        if into.is_some() && self.at_phase.is_none() {
+            return place.refuse("into_s is a time after a phase begins: say which, at_phase = ...");
+        }
+        match (at, self.at_round, self.at_phase.as_deref()) {
+            (Some(at), None, None) => Ok(When::After(at)),
+            (None, Some(round), None) => Ok(When::Round(round)),
+            (at, None, Some(wanted)) => match PHASES.iter().find(|phase| **phase == wanted) {
+                Some(phase) => {
+                    Ok(When::Phase { phase, earliest: at.unwrap_or_default(), into: into.unwrap_or_default() })
+                }
+                None => place.refuse(&format!("at_phase is {wanted:?}: one of {}", PHASES.join(", "))),
+            },
+            _ => place.refuse(
+                "say when it begins: at_s (after everybody is in), at_round, or at_phase (with at_s: not before that)",
+            ),
+        }
     }
 
     fn nodes(&self, place: Place<'_>, topology: &Topology, wanted: bool) -> anyhow::Result<Vec<usize>> {

@@ -76,6 +76,15 @@ fn wrong_scenarios_are_refused() {
         ),
         ("[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\n", "line 7: say when it begins"),
         (
+            "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_phase = \"voting\"\n",
+            "at_phase is \"voting\": one of training, ready, reducing, settling",
+        ),
+        (
+            "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_phase = \"ready\"\nat_round = 3\n",
+            "line 7: say when it begins",
+        ),
+        ("[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_s = 1\ninto_s = 1\n", "into_s is a time after a phase"),
+        (
             "[[faults]]\nkind = \"kill\"\nnodes = [\"us\"]\nat_s = 1\nloss = 0.5\n",
             "line 7: `loss` means nothing to \"kill\"",
         ),

@@ -1,131 +1,19 @@
-//! Faults, when their time has come, and how they are undone.
+//! What faults do when their time has come, and how they are undone.
 
-use super::cast::Cast;
+use super::Stage;
+use super::agenda::Turn;
 use super::diary::What;
 use super::folder::{copy_folder, fill, flip_bit};
 use super::shim::Ailment;
 use super::slowness::Slowness;
 use super::wiring::Owner;
-use super::{Stage, is_due};
 use crate::network::{Command, LinkChange};
-use crate::scenario::{Fault, Plan, Scenario};
+use crate::scenario::Plan;
 use anyhow::{Context, ensure};
-use rand::rngs::StdRng;
+use rand::Rng;
 use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
 use rustix::process::Signal;
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// Something that is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
-    Begin(usize),
-    /// The next move of a fault that has many.
-    Step(usize),
-    End(usize),
-}
-
-/// What is under way.
-pub struct Havoc {
-    faults: Vec<Fault>,
-    begun: Vec<bool>,
-    /// When the fault's next move, and its end, are due.
-    steps: BTreeMap<usize, Duration>,
-    ends: BTreeMap<usize, Duration>,
-    /// Whom the seed has picked.
-    chosen: BTreeMap<usize, Vec<usize>>,
-    /// How many moves a fault has made.
-    moves: BTreeMap<usize, usize>,
-    order: BTreeMap<usize, Vec<(usize, usize)>>,
-    slow: BTreeMap<usize, Vec<Slowness>>,
-    random: StdRng,
-    copies: Vec<usize>,
-    /// Nodes that are to start when their process, which was asked to end, has ended.
-    waiting: BTreeSet<usize>,
-}
-
-impl Havoc {
-    pub fn new(scenario: &Scenario) -> Self {
-        let copies = scenario.faults.iter().filter(|f| f.plan == Plan::Rewind).flat_map(|f| f.nodes.clone()).collect();
-        Self {
-            faults: scenario.faults.clone(),
-            begun: vec![false; scenario.faults.len()],
-            steps: BTreeMap::new(),
-            ends: BTreeMap::new(),
-            chosen: BTreeMap::new(),
-            moves: BTreeMap::new(),
-            order: BTreeMap::new(),
-            slow: BTreeMap::new(),
-            random: StdRng::seed_from_u64(scenario.seed ^ 0x5eed),
-            copies,
-            waiting: BTreeSet::new(),
-        }
-    }
-
-    /// What is due first, if anything is.
-    pub fn next_due(&mut self, since: Duration, round: u64) -> Option<Turn> {
-        if let Some(n) = self.ends.iter().find(|(_, at)| since >= **at).map(|(n, _)| *n) {
-            self.ends.remove(&n);
-            self.steps.remove(&n);
-            return Some(Turn::End(n));
-        }
-        if let Some(n) = self.steps.iter().find(|(_, at)| since >= **at).map(|(n, _)| *n) {
-            self.steps.remove(&n);
-            return Some(Turn::Step(n));
-        }
-        let n = (0..self.faults.len()).find(|n| !self.begun[*n] && is_due(self.faults[*n].when, since, round))?;
-        self.begun[n] = true;
-        if let Some(lasting) = self.faults[n].lasting {
-            self.ends.insert(n, since + lasting);
-        }
-        Some(Turn::Begin(n))
-    }
-
-    /// One more, that begins at once.
-    pub fn add(&mut self, fault: Fault) {
-        self.faults.push(fault);
-        self.begun.push(false);
-    }
-
-    /// Nothing is to come any more.
-    pub fn is_over(&self) -> bool {
-        let quiet = self.ends.is_empty() && self.steps.is_empty() && self.waiting.is_empty();
-        quiet && self.begun.iter().all(|b| *b)
-    }
-
-    pub fn stop_slowness(&mut self) {
-        self.slow.clear();
-    }
-
-    /// Copies the folders that faults will bring back, while their nodes stand still.
-    pub fn remember(&self, cast: &Cast) {
-        for node in &self.copies {
-            let copy = cast.disk(cast.name(*node)).join("before");
-            cast.signal(*node, Signal::STOP);
-            // What is not there is noticed when it is to come back.
-            let _ = copy_folder(&cast.home(*node), &copy);
-            cast.signal(*node, Signal::CONT);
-        }
-    }
-
-    fn choose(&mut self, n: usize) -> Vec<usize> {
-        let fault = &self.faults[n];
-        let mut nodes = fault.nodes.clone();
-        if fault.pick > 0 {
-            // Whom another fault holds in the same way comes last: the end of one would undo the other's.
-            let alike = |m: &usize| *m != n && self.faults[*m].plan.undoes(&fault.plan);
-            let held = self.ends.keys().filter(|m| alike(m)).filter_map(|m| self.chosen.get(m));
-            let held: BTreeSet<usize> = held.flatten().copied().collect();
-            nodes.shuffle(&mut self.random);
-            nodes.sort_by_key(|node| held.contains(node));
-            nodes.truncate(fault.pick);
-            nodes.sort_unstable();
-        }
-        self.chosen.insert(n, nodes.clone());
-        nodes
-    }
-}
 
 impl Stage<'_> {
     pub(super) fn take_turn(&mut self, turn: Turn, since: Duration) -> anyhow::Result<()> {
@@ -137,14 +25,14 @@ impl Stage<'_> {
     }
 
     fn begin(&mut self, n: usize, since: Duration) -> anyhow::Result<()> {
-        let fault = self.havoc.faults[n].clone();
+        let fault = self.agenda.faults[n].clone();
         if let Err(lacking) = self.can(&fault) {
-            self.havoc.ends.remove(&n);
+            self.agenda.ends.remove(&n);
             let why = format!("{} (needs {lacking})", fault.what);
             self.diary.note(What::LeftOut, None, Some(n + 1), &why);
             return Ok(());
         }
-        let nodes = self.havoc.choose(n);
+        let nodes = self.agenda.choose(n);
         let names: Vec<&str> = nodes.iter().map(|n| self.cast.name(*n)).collect();
         let picked = if fault.pick > 0 { format!(" (picked: {})", names.join(", ")) } else { String::new() };
         let lasting = fault.lasting.map_or(String::new(), |l| format!(", for {} s", l.as_secs_f64()));
@@ -153,7 +41,7 @@ impl Stage<'_> {
             Plan::Links { pairs, change } => self.lay(Owner::Fault(n), pairs.clone(), change.clone())?,
             Plan::Reset { pairs } => self.reset(pairs, fault.lasting)?,
             Plan::Flap { .. } | Plan::Swizzle { .. } | Plan::Churn { .. } | Plan::RollingRestart { .. } => {
-                self.havoc.steps.insert(n, since);
+                self.agenda.steps.insert(n, since);
             }
             plan => {
                 for node in nodes {
@@ -199,7 +87,7 @@ impl Stage<'_> {
             }
             Plan::Damage { file } => {
                 self.cast.kill(node, &mut self.diary);
-                let draw = self.havoc.random.random();
+                let draw = self.agenda.random.random();
                 let told = flip_bit(&self.cast.home(node), file, draw)?;
                 self.diary.say(&told);
                 self.start(node)?;
@@ -227,8 +115,8 @@ impl Stage<'_> {
     }
 
     fn end(&mut self, n: usize) -> anyhow::Result<()> {
-        let fault = self.havoc.faults[n].clone();
-        let nodes = self.havoc.chosen.get(&n).cloned().unwrap_or_default();
+        let fault = self.agenda.faults[n].clone();
+        let nodes = self.agenda.chosen.get(&n).cloned().unwrap_or_default();
         match &fault.plan {
             Plan::Links { .. } => self.lift(Owner::Fault(n))?,
             Plan::Flap { pairs, .. } | Plan::Swizzle { pairs, .. } => {
@@ -243,7 +131,7 @@ impl Stage<'_> {
                     self.diary.note(What::Thawed, Some(&self.scenario.topology.seats[node].name), None, "");
                 }
             }
-            Plan::Slow { .. } => drop(self.havoc.slow.remove(&n)),
+            Plan::Slow { .. } => drop(self.agenda.slow.remove(&n)),
             Plan::Kill { .. } | Plan::Stop | Plan::Churn { .. } | Plan::RollingRestart { .. } => {
                 for node in nodes {
                     self.start(node)?;
@@ -282,23 +170,23 @@ impl Stage<'_> {
 
     /// The next move of a fault that has many.
     fn step(&mut self, n: usize, since: Duration) -> anyhow::Result<()> {
-        let made = self.havoc.moves.entry(n).or_default();
+        let made = self.agenda.moves.entry(n).or_default();
         *made += 1;
         let made = *made;
-        match self.havoc.faults[n].plan.clone() {
+        match self.agenda.faults[n].plan.clone() {
             Plan::Flap { pairs, every } => {
                 if made % 2 == 1 {
                     self.lay(Owner::Fault(n), pairs, cut())?;
                 } else {
                     self.lift(Owner::Fault(n))?;
                 }
-                self.havoc.steps.insert(n, since + every);
+                self.agenda.steps.insert(n, since + every);
             }
             Plan::Swizzle { pairs, every } => self.swizzle(n, &pairs, made, since + every)?,
             Plan::Churn { every, least, most } => {
                 self.churn(n, least, most)?;
-                let pause = every.mul_f64(self.havoc.random.random_range(0.4..1.6));
-                self.havoc.steps.insert(n, since + pause);
+                let pause = every.mul_f64(self.agenda.random.random_range(0.4..1.6));
+                self.agenda.steps.insert(n, since + pause);
             }
             Plan::RollingRestart { every } => self.roll(n, made, since, every)?,
             _ => {}
@@ -309,36 +197,36 @@ impl Stage<'_> {
     /// Cuts pair after pair in one order, then heals them in another.
     fn swizzle(&mut self, n: usize, pairs: &[(usize, usize)], made: usize, next: Duration) -> anyhow::Result<()> {
         let count = pairs.len();
-        if !self.havoc.order.contains_key(&n) {
+        if !self.agenda.order.contains_key(&n) {
             let (mut down, mut up) = (Vec::from_iter(0..count), Vec::from_iter(0..count));
-            down.shuffle(&mut self.havoc.random);
-            up.shuffle(&mut self.havoc.random);
+            down.shuffle(&mut self.agenda.random);
+            up.shuffle(&mut self.agenda.random);
             let order = down.into_iter().map(|p| (0, p)).chain(up.into_iter().map(|p| (1, p))).collect();
-            self.havoc.order.insert(n, order);
+            self.agenda.order.insert(n, order);
         }
-        let Some((heal, pair)) = self.havoc.order[&n].get(made - 1).copied() else { return Ok(()) };
+        let Some((heal, pair)) = self.agenda.order[&n].get(made - 1).copied() else { return Ok(()) };
         if heal == 0 {
             self.lay(Owner::Pair(n, pair), vec![pairs[pair]], cut())?;
         } else {
             self.lift(Owner::Pair(n, pair))?;
         }
-        self.havoc.steps.insert(n, next);
+        self.agenda.steps.insert(n, next);
         Ok(())
     }
 
     fn churn(&mut self, n: usize, least: usize, most: usize) -> anyhow::Result<()> {
-        let nodes = self.havoc.chosen.get(&n).cloned().unwrap_or_default();
+        let nodes = self.agenda.chosen.get(&n).cloned().unwrap_or_default();
         let (mut up, mut down) = (Vec::new(), Vec::new());
         for node in nodes {
             if self.cast.runs(node) { up.push(node) } else { down.push(node) }
         }
         // More starts than kills, so that there is somebody to kill.
-        let start = (self.havoc.random.random_bool(0.6) && up.len() < most) || up.len() <= least;
+        let start = (self.agenda.random.random_bool(0.6) && up.len() < most) || up.len() <= least;
         let pool = if start { &down } else { &up };
         if pool.is_empty() {
             return Ok(());
         }
-        let node = pool[self.havoc.random.random_range(0..pool.len())];
+        let node = pool[self.agenda.random.random_range(0..pool.len())];
         if start {
             return self.start(node);
         }
@@ -348,20 +236,20 @@ impl Stage<'_> {
 
     /// Stops one node after the other; each is started again at the next move.
     fn roll(&mut self, n: usize, made: usize, since: Duration, every: Duration) -> anyhow::Result<()> {
-        let nodes = self.havoc.chosen.get(&n).cloned().unwrap_or_default();
+        let nodes = self.agenda.chosen.get(&n).cloned().unwrap_or_default();
         if made > 1 {
             let before = nodes[made - 2];
             if self.cast.runs(before) {
                 // It has not finished yet.
-                *self.havoc.moves.entry(n).or_default() -= 1;
-                self.havoc.steps.insert(n, since + Duration::from_millis(100));
+                *self.agenda.moves.entry(n).or_default() -= 1;
+                self.agenda.steps.insert(n, since + Duration::from_millis(100));
                 return Ok(());
             }
             self.start(before)?;
         }
         if made <= nodes.len() {
             self.cast.terminate(nodes[made - 1]);
-            self.havoc.steps.insert(n, since + every);
+            self.agenda.steps.insert(n, since + every);
         }
         Ok(())
     }
@@ -370,14 +258,14 @@ impl Stage<'_> {
     fn start(&mut self, node: usize) -> anyhow::Result<()> {
         if self.cast.runs(node) {
             if self.cast.actors[node].asked {
-                self.havoc.waiting.insert(node);
+                self.agenda.waiting.insert(node);
             }
             return Ok(());
         }
         self.lift(Owner::Silence(node))?;
         self.cast.start_node(node, false, &mut self.diary)?;
-        for n in Vec::from_iter(self.havoc.slow.keys().copied()) {
-            if self.havoc.chosen.get(&n).is_some_and(|chosen| chosen.contains(&node)) {
+        for n in Vec::from_iter(self.agenda.slow.keys().copied()) {
+            if self.agenda.chosen.get(&n).is_some_and(|chosen| chosen.contains(&node)) {
                 self.slow_down(n, node);
             }
         }
@@ -385,7 +273,7 @@ impl Stage<'_> {
     }
 
     pub(super) fn start_those_who_wait(&mut self) -> anyhow::Result<()> {
-        for node in std::mem::take(&mut self.havoc.waiting) {
+        for node in std::mem::take(&mut self.agenda.waiting) {
             self.start(node)?;
         }
         Ok(())
@@ -393,9 +281,9 @@ impl Stage<'_> {
 
     /// The node's process is slow from now on, as the fault says.
     fn slow_down(&mut self, n: usize, node: usize) {
-        if let (Plan::Slow { share }, Some(process)) = (&self.havoc.faults[n].plan, &self.cast.actors[node].process) {
+        if let (Plan::Slow { share }, Some(process)) = (&self.agenda.faults[n].plan, &self.cast.actors[node].process) {
             let slow = Slowness::of(process.id(), *share);
-            self.havoc.slow.entry(n).or_default().push(slow);
+            self.agenda.slow.entry(n).or_default().push(slow);
         }
     }
 
@@ -442,7 +330,3 @@ impl Stage<'_> {
 fn cut() -> LinkChange {
     LinkChange { cut: Some(true), ..LinkChange::default() }
 }
-
-#[cfg(test)]
-#[path = "havoc_test.rs"]
-mod tests;

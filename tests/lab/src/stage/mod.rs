@@ -1,5 +1,6 @@
 //! A scenario under way: starts everybody, lets things go wrong when their time has come, and ends it.
 
+mod agenda;
 mod cast;
 pub mod control;
 mod diary;
@@ -18,12 +19,12 @@ pub use diary::{Diary, Entry, What};
 pub use run_file::{check as check_run_file, mixed as mixed_text};
 
 use crate::network::Network;
-use crate::scenario::{End, Expect, Fault, STRANGER, Scenario, When};
+use crate::scenario::{End, Expect, Fault, STRANGER, Scenario};
+use agenda::Agenda;
 use anyhow::{Context, bail};
 use cast::{Cast, Unasked};
 use control::Control;
 use disks::Disks;
-use havoc::Havoc;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -64,7 +65,7 @@ struct Stage<'a> {
     wiring: Wiring,
     cast: Cast,
     diary: Diary,
-    havoc: Havoc,
+    agenda: Agenda,
     control: Option<Control>,
     started: Instant,
     sampled: Instant,
@@ -97,7 +98,7 @@ pub fn play(scenario: &Scenario, options: &Options) -> anyhow::Result<Played> {
         wiring: Wiring::new(&scenario.topology),
         cast,
         diary,
-        havoc: Havoc::new(scenario),
+        agenda: Agenda::new(scenario),
         control: Control::listen(&folder.join("control")),
         started: Instant::now(),
         sampled: Instant::now(),
@@ -137,7 +138,7 @@ impl Stage<'_> {
                 }
             }
             if let Some(control) = &self.control {
-                control.asked(&self.scenario.topology).into_iter().for_each(|fault| self.havoc.add(fault));
+                control.asked(&self.scenario.topology).into_iter().for_each(|fault| self.agenda.add(fault));
             }
             if let Some(since) = self.all_in {
                 self.havoc_due(since.elapsed())?;
@@ -196,6 +197,10 @@ impl Stage<'_> {
         if event["event"] == "started" {
             self.ids[machine] = event["node"].as_str().map(String::from);
         }
+        let phase = event["phase"].as_str().filter(|_| event["event"] == "phase");
+        if let (Some(phase), Some(since)) = (phase, self.all_in) {
+            self.agenda.entered(machine, phase, since.elapsed());
+        }
         if event["event"] != "committed" {
             return;
         }
@@ -203,7 +208,7 @@ impl Stage<'_> {
         let round = event["round"].as_u64().unwrap_or_default();
         if self.all_in.is_none() && contributors >= at_first {
             self.all_in = Some(Instant::now());
-            self.havoc.remember(&self.cast);
+            self.agenda.remember(&self.cast);
             self.diary.note(What::AllIn, None, None, &format!("{contributors} nodes, round {round}"));
         }
         if round > self.round {
@@ -239,14 +244,14 @@ impl Stage<'_> {
 
     fn havoc_due(&mut self, since: Duration) -> anyhow::Result<()> {
         self.start_those_who_wait()?;
-        while let Some(turn) = self.havoc.next_due(since, self.round) {
+        while let Some(turn) = self.agenda.next_due(since, self.round) {
             self.take_turn(turn, since)?;
         }
         Ok(())
     }
 
     fn is_over(&mut self, since: Duration) -> bool {
-        let faults_over = self.havoc.is_over();
+        let faults_over = self.agenda.is_over();
         match self.scenario.end {
             End::After(time) => since >= time && faults_over,
             // The run's own budget ends it; nodes that are down then stay so.
@@ -343,7 +348,7 @@ impl Stage<'_> {
     /// Undoes what still holds, and asks everybody to end.
     fn close(&mut self) {
         self.sample();
-        self.havoc.stop_slowness();
+        self.agenda.stop_slowness();
         if !self.scenario.expect.counted.is_empty() {
             self.cast.keep_metrics();
         }
@@ -413,14 +418,6 @@ impl Stage<'_> {
             return Err("a scenario whose file has a fault of disks or clocks");
         }
         Ok(())
-    }
-}
-
-/// Whether its time has come.
-fn is_due(when: When, since: Duration, round: u64) -> bool {
-    match when {
-        When::After(time) => since >= time,
-        When::Round(wanted) => round >= wanted,
     }
 }
 
