@@ -25,7 +25,7 @@ const ADDRESSES_AT_ONCE: usize = 8;
 /// How long a peer rests that was met through a relay, and to whom no direct way was found; doubled each time.
 const UNPUNCHED_REST: Duration = Duration::from_secs(60);
 const CANDIDATE_ROUNDS_MAX: u32 = 8;
-/// Rounds, 15 s in all, in which QUIC is not tried at a machine that has just refused TCP.
+/// Rounds, 15 s in all, in which QUIC is not tried at a machine that has just answered on TCP, if only to refuse.
 const REFUSED_ROUNDS_MAX: u32 = 5;
 const CANDIDATE_REST: Duration = Duration::from_secs(60);
 /// Of a peer that is heard on the local network addresses come one by one, QUIC's before TCP's or after.
@@ -321,7 +321,7 @@ impl Dialer {
 
     /// What to dial next in the round. A machine that refuses TCP is up, and the peer's process is not: a dial by QUIC would
     /// wait there and be the connection to its next process, on which, unlike on TCP, nobody says that a process was
-    /// killed. Where QUIC is the way to a peer, by what the user says or as it was before, and after some rounds, it is tried
+    /// killed. Where a handshake on TCP broke, two dialed each other at the same moment, and TCP is the way, too. Where QUIC is the way to a peer, by what the user says or as it was before, and after some rounds, it is tried
     /// all the same.
     fn addresses_left(&self, peer: &PeerId) -> Vec<Multiaddr> {
         let Some(target) = self.targets.get(peer) else { return Vec::new() };
@@ -330,14 +330,17 @@ impl Dialer {
         let by_quic = self.book.last_reached(peer).is_some_and(|address| is(address, Route::Quic));
         if target.rounds < REFUSED_ROUNDS_MAX && !by_quic {
             let known = self.book.known(peer);
-            let refuses = |host: Option<Protocol<'_>>| {
+            let answers = |host: Option<Protocol<'_>>| {
                 known.iter().any(|k| {
-                    let refused = k.reason == Some(Reason::Refused) && target.tried.contains(&k.address);
-                    refused && is(&k.address, Route::Tcp) && k.address.iter().next() == host
+                    let answered = matches!(k.reason, Some(Reason::Refused | Reason::Broken));
+                    answered
+                        && target.tried.contains(&k.address)
+                        && is(&k.address, Route::Tcp)
+                        && k.address.iter().next() == host
                 })
             };
             let is_given = |a: &Multiaddr| known.iter().any(|k| k.address == *a && k.origin.is_given());
-            left.retain(|a| !is(a, Route::Quic) || is_given(a) || !refuses(a.iter().next()));
+            left.retain(|a| !is(a, Route::Quic) || is_given(a) || !answers(a.iter().next()));
         }
         left
     }
@@ -353,6 +356,9 @@ impl Dialer {
         let Some(rounds) = self.targets.get(peer).map(|t| t.rounds.saturating_add(1)) else { return };
         let wait = self.backoff.after(rounds);
         let Some(target) = self.targets.get_mut(peer) else { return };
+        // Who dialed each other at the same moment are not to do so again.
+        let met = matches!(target.trouble, Some((_, Reason::Broken)));
+        let wait = if met && self.me > *peer { wait + YIELD } else { wait };
         target.rounds = rounds;
         target.tried.clear();
         target.state = State::Waiting(after(now, wait));

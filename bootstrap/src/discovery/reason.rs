@@ -117,9 +117,12 @@ fn of_transport(address: &Multiaddr, error: &TransportError<io::Error>) -> Reaso
             | io::ErrorKind::NetworkDown
             | io::ErrorKind::AddrNotAvailable,
         ) => Reason::Unreachable,
-        Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {
-            Reason::Broken
-        }
+        Some(
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::InvalidData,
+        ) => Reason::Broken,
         _ => of_text(address, error),
     }
 }
@@ -136,8 +139,7 @@ fn of_text(address: &Multiaddr, error: &io::Error) -> Reason {
         Reason::Unreachable
     } else if addresses::scope(address) == Scope::Name {
         Reason::NoSuchName
-    } else if lower.contains("eof") || lower.contains("reset") || lower.contains("closed") || lower.contains("negotiat")
-    {
+    } else if ["eof", "reset", "closed", "negotiat", "handshake"].iter().any(|word| lower.contains(word)) {
         Reason::Broken
     } else {
         Reason::Other(crate::untrusted::printable(&text))
@@ -197,6 +199,10 @@ mod tests {
         assert_eq!(of(io::ErrorKind::TimedOut), Reason::TimedOut);
         assert_eq!(of(io::ErrorKind::HostUnreachable), Reason::Unreachable);
         assert_eq!(of(io::ErrorKind::UnexpectedEof), Reason::Broken);
+        assert_eq!(of(io::ErrorKind::InvalidData), Reason::Broken);
+        // Both of two that dial each other at one moment take themselves for the client.
+        let both = TransportError::Other(io::Error::other("Multiple dial errors occurred:\n - Handshake failed"));
+        assert_eq!(of_transport(&a, &both), Reason::Broken);
         let forbidden = io::Error::new(io::ErrorKind::PermissionDenied, Forbidden);
         let nested = io::Error::other(Layer(forbidden));
         assert_eq!(of_transport(&a, &TransportError::Other(nested)), Reason::Forbidden);

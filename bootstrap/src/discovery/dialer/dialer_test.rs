@@ -125,6 +125,30 @@ fn quic_is_not_tried_for_a_while_where_tcp_is_refused() {
     assert_eq!(dialer.poll(Time(1)).remove(0).addresses, [quic(1)], "the user has said so");
 }
 
+/// Two that dial each other at the same moment both take themselves for the client: TCP again, and not both at once.
+#[test]
+fn after_a_broken_handshake_tcp_is_tried_again_by_the_smaller_id_first() {
+    let (small, large) = {
+        let (a, b) = (someone(), someone());
+        if a < b { (a, b) } else { (b, a) }
+    };
+    let broken = |list: &[Multiaddr]| -> Vec<_> { list.iter().map(|a| (Some(a.clone()), Reason::Broken)).collect() };
+    let again = |me: PeerId, peer: PeerId| {
+        let mut dialer = Dialer::new(me, 7, Time(0));
+        dialer.learn(peer, &[quic(1), address(1)], Origin::Dht, None, Time(0));
+        let now = dialer.wake_at().unwrap();
+        let dial = dialer.poll(now).remove(0);
+        assert_eq!(dial.addresses, [address(1)]);
+        dialer.failed(&peer, &broken(&dial.addresses), now);
+        assert!(dialer.poll(now).is_empty(), "QUIC is not tried");
+        let next = dialer.wake_at().unwrap();
+        assert_eq!(dialer.poll(next).remove(0).addresses, [address(1)]);
+        next.0 - now.0
+    };
+    let (first, second) = (again(small, large), again(large, small));
+    assert_eq!(second, first + YIELD.as_micros() as u64);
+}
+
 #[test]
 fn what_the_local_network_tells_one_by_one_is_dialed_together() {
     let (mut dialer, peer) = (dialer(), someone());
