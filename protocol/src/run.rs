@@ -231,15 +231,16 @@ impl RunSpec {
 }
 
 impl ModelSpec {
-    /// Number of parameters, saturating. Per layer: two norms, q and o projections (`d_model` square), k and v
-    /// (`kv_heads` heads), three feed-forward matrices; then the embedding, the last norm, and the output
-    /// projection unless tied.
+    /// Number of parameters, saturating: it is asked of peers' specs of which nothing is checked yet. Per layer: two norms,
+    /// q and o projections (`d_model` square), k and v (`kv_heads` heads), three feed-forward matrices; then the
+    /// embedding, the last norm, and the output projection unless tied.
     pub fn parameters(&self) -> u64 {
         let [vocab, d, layers, ffn] = [self.vocab, self.d_model, self.layers, self.ffn].map(u128::from);
+        // Each factor is below 2^32, and `kv` below 2^64: a layer is below 2^99, and 2^32 of them are too many for 128 bits.
         let kv = d / u128::from(self.heads.max(1)) * u128::from(self.kv_heads);
         let layer = 2 * d + 2 * d * d + 2 * d * kv + 3 * d * ffn;
         let embeddings = if self.tied { vocab * d } else { 2 * vocab * d };
-        u64::try_from(layers * layer + embeddings + d).unwrap_or(u64::MAX)
+        u64::try_from(layers.saturating_mul(layer).saturating_add(embeddings + d)).unwrap_or(u64::MAX)
     }
 }
 

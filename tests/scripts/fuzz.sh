@@ -30,7 +30,7 @@ for target in "${targets[@]}"; do
         printf '%-12s %10s runs in %s s\n' "$target" "$runs" "$seconds"
     else
         failed=1
-        printf '%-12s FAILED\n' "$target"
+        printf '%-12s FAILED: %s\n' "$target" "$(grep -m 1 -A 1 panicked "$log" | tr '\n' ' ')"
         tail -n 40 "$log"
     fi
 done

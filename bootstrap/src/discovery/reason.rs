@@ -75,7 +75,9 @@ impl fmt::Display for Reason {
                 "no direct way: routers on both sides let nothing in; forward a port on one of them, and name it with --advertise",
             ),
             Reason::Broken => {
-                f.write_str("the connection broke in the handshake: is it a Starling node, of this version?")
+                f.write_str(
+                    "the connection broke in the handshake: both dialed at once, or it is no Starling node of this version",
+                )
             }
             Reason::OtherVersion(theirs) => {
                 let ours = crate::swarm::IDENTIFY_PROTOCOL;

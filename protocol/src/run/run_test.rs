@@ -48,6 +48,32 @@ fn each_bound_names_its_key() {
     assert_eq!(keys(|s| s.outer.momentum = 1.0), ["outer.momentum"]);
 }
 
+/// Found by fuzzing: such sizes come from a peer.
+#[test]
+fn a_model_of_any_sizes_is_counted_and_refused() {
+    let most = u32::MAX;
+    let changes: [fn(&mut ModelSpec, u32); 7] = [
+        |m, x| m.vocab = x,
+        |m, x| m.d_model = x,
+        |m, x| m.layers = x,
+        |m, x| m.kv_heads = x,
+        |m, x| m.ffn = x,
+        |m, x| m.tied = x == 0,
+        |m, x| m.heads = u32::from(x == 0),
+    ];
+    for bits in 0..1_u32 << changes.len() {
+        let mut spec = spec();
+        changes.iter().enumerate().filter(|(k, _)| bits >> k & 1 == 1).for_each(|(_, set)| set(&mut spec.model, most));
+        let m = &spec.model;
+        if [m.d_model, m.layers, m.ffn] == [most; 3] {
+            assert_eq!(m.parameters(), u64::MAX, "{m:?}");
+        }
+        let sizes_too_large = bits & 0b1_1111 != 0;
+        assert_eq!(keys(|s| s.model = m.clone()).contains(&"model"), m.parameters() > crate::limits::PARAMETERS_MAX);
+        assert!(!sizes_too_large || spec.validate().is_err(), "{m:?}");
+    }
+}
+
 #[test]
 fn the_policy_of_a_minority_takes_effect_in_time() {
     for (grace_ms, good) in [(999, false), (1_000, true), (86_400_000, true), (86_400_001, false)] {

@@ -67,13 +67,13 @@ pub fn run(request: &Request) -> anyhow::Result<bool> {
     }
     if count > 1 {
         report::write_summary(&request.out, &reports)?;
-    }
-    if count > 1 {
         println!(
             "\n{} of {count} scenarios green{}",
             count - red.len(),
             if red.is_empty() { String::new() } else { format!("; red: {}", red.join(", ")) }
         );
+        // Of many scenarios only the end is in sight, and on another machine perhaps all that is kept.
+        reports.iter().flat_map(Report::wrong).for_each(|line| println!("  FAIL  {line}"));
     }
     Ok(red.is_empty())
 }

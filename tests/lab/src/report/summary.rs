@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// `report.json`. Fields are only ever added.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub scenario: String,
     pub about: String,
@@ -134,13 +134,31 @@ impl Report {
         let (running, all_in) = (told(self.start.running_s), told(self.start.all_in_s));
         text += &format!("        all nodes ran after {running}, and had a commit together after {all_in}\n");
         for check in &self.checks {
-            text += &format!("  {}  {:24} {}\n", if check.ok { "ok  " } else { "FAIL" }, check.name, check.detail);
+            let (mark, as_asked) = match (check.ok, self.must_fail.contains(&check.name)) {
+                (true, _) => ("ok  ", ""),
+                (false, true) => ("ok  ", "fails, as it must: "),
+                (false, false) => ("FAIL", ""),
+            };
+            text += &format!("  {mark}  {:24} {as_asked}{}\n", check.name, check.detail);
         }
         for recovery in &self.recoveries {
             let (next, whole) = (told(recovery.seconds), told(recovery.whole_seconds));
             text += &format!("        {:40} next commit {next}, all together {whole}\n", recovery.fault);
         }
         text
+    }
+
+    /// Why it is red, a line for each reason; none where it is green.
+    pub fn wrong(&self) -> Vec<String> {
+        if self.ok {
+            return Vec::new();
+        }
+        let failed = self.checks.iter().filter(|c| !c.ok && !self.must_fail.contains(&c.name));
+        let mut wrong: Vec<_> = failed.map(|c| format!("{}: {}: {}", self.scenario, c.name, c.detail)).collect();
+        if wrong.is_empty() {
+            wrong.push(format!("{}: what was to be found was not: {}", self.scenario, self.must_fail.join(", ")));
+        }
+        wrong
     }
 }
 
@@ -247,6 +265,28 @@ mod tests {
         assert!(!played(None, true, false), "a node never ran");
         assert!(!played(Some(1.0), false, false), "they never were together");
         assert!(!played(Some(1.0), true, true), "one panicked");
+    }
+
+    #[test]
+    fn what_was_to_fail_is_no_failure_in_the_terminal() {
+        let check = |name: &str, ok| Check { name: name.into(), ok, detail: "why".into() };
+        let report = |ok, must: &[&str], checks: Vec<Check>| Report {
+            scenario: "s".into(),
+            ok,
+            must_fail: must.iter().map(|&name| name.to_owned()).collect(),
+            checks,
+            ..Report::default()
+        };
+        let found = report(true, &["rounds"], vec![check("rounds", false), check("parity", true)]);
+        assert!(found.text().contains("fails, as it must: why") && !found.text().contains("FAIL"));
+        assert!(found.wrong().is_empty());
+        let red = report(false, &[], vec![check("rounds", false), check("parity", true)]);
+        assert!(red.text().contains("FAIL  rounds"));
+        assert_eq!(red.wrong(), ["s: rounds: why"]);
+        let missed = report(false, &["rounds"], vec![check("rounds", true)]);
+        assert_eq!(missed.wrong(), ["s: what was to be found was not: rounds"]);
+        let panicked = report(false, &["rounds"], vec![check("rounds", false), check("no panic", false)]);
+        assert_eq!(panicked.wrong(), ["s: no panic: why"]);
     }
 
     #[test]
