@@ -6,6 +6,12 @@
 //! every known address once, TCP before QUIC (unless TCP is refused), and relays beside. Dials are limited in number at
 //! once and in rate.
 
+mod credit;
+mod target;
+
+use self::credit::Credit;
+pub use self::target::Trouble;
+use self::target::{State, Target};
 use super::backoff::Backoff;
 use super::book::{Book, Origin};
 use super::reason::Reason;
@@ -18,8 +24,6 @@ use std::time::Duration;
 
 /// Dials under way.
 pub const DIALS_MAX: usize = 16;
-/// Dials a second in the long run; bursts of [`DIALS_MAX`] are let through.
-const DIALS_PER_SECOND: u64 = 8;
 /// Addresses of one peer tried at once.
 const ADDRESSES_AT_ONCE: usize = 8;
 /// How long a peer rests that was met through a relay, and to whom no direct way was found; doubled each time.
@@ -56,38 +60,6 @@ pub struct Dial {
     pub addresses: Vec<Multiaddr>,
 }
 
-/// A peer that should be connected and is not.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    pub peer: PeerId,
-    pub wish: Wish,
-    pub address: Option<Multiaddr>,
-    pub reason: Reason,
-    /// Rounds that failed since it was last connected.
-    pub rounds: u32,
-    pub retry_in: Duration,
-}
-
-#[derive(Debug)]
-struct Target {
-    wish: Wish,
-    state: State,
-    /// Addresses of this round that failed.
-    tried: Vec<Multiaddr>,
-    rounds: u32,
-    /// Times that a relay was of no help since it was last connected.
-    unpunched: u32,
-    /// The last failure; cleared by a connection.
-    trouble: Option<(Option<Multiaddr>, Reason)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Waiting(Time),
-    Dialing,
-    Connected,
-}
-
 /// The state machine.
 pub struct Dialer {
     me: PeerId,
@@ -95,9 +67,7 @@ pub struct Dialer {
     targets: BTreeMap<PeerId, Target>,
     shunned: BTreeMap<PeerId, Time>,
     backoff: Backoff,
-    /// Time not yet spent on dials, in microseconds: each costs `1 s / DIALS_PER_SECOND`.
-    credit: u64,
-    credited: Time,
+    credit: Credit,
 }
 
 impl Dialer {
@@ -109,8 +79,7 @@ impl Dialer {
             targets: BTreeMap::new(),
             shunned: BTreeMap::new(),
             backoff: Backoff::new(seed),
-            credit: DIALS_MAX as u64 * DIAL_COST,
-            credited: now,
+            credit: Credit::full(now),
         }
     }
 
@@ -321,8 +290,9 @@ impl Dialer {
 
     /// What to dial next in the round. A machine that refuses TCP is up, and the peer's process is not: a dial by QUIC would
     /// wait there and be the connection to its next process, on which, unlike on TCP, nobody says that a process was
-    /// killed. Where a handshake on TCP broke, two dialed each other at the same moment, and TCP is the way, too. Where QUIC is the way to a peer, by what the user says or as it was before, and after some rounds, it is tried
-    /// all the same.
+    /// killed. Where a handshake on TCP broke, two dialed each other at the same moment, and TCP is the way, too. Where
+    /// QUIC is the way to a peer, by what the user says or as it was before, and after some rounds, it is tried all the
+    /// same.
     fn addresses_left(&self, peer: &PeerId) -> Vec<Multiaddr> {
         let Some(target) = self.targets.get(peer) else { return Vec::new() };
         let mut left = self.book.candidates(peer, &target.tried, ADDRESSES_AT_ONCE);
@@ -371,7 +341,7 @@ impl Dialer {
 
     /// The dials that are due.
     pub fn poll(&mut self, now: Time) -> Vec<Dial> {
-        self.collect_credit(now);
+        self.credit.collect(now);
         let mut due: Vec<(Time, std::cmp::Reverse<Wish>, PeerId)> = Vec::new();
         for (peer, target) in &self.targets {
             if let State::Waiting(at) = target.state
@@ -383,7 +353,7 @@ impl Dialer {
         due.sort_unstable_by_key(|(at, wish, peer)| (*wish, *at, *peer));
         let mut dials = Vec::new();
         for (_, _, peer) in due {
-            if self.dialing() >= DIALS_MAX || self.credit < DIAL_COST {
+            if self.dialing() >= DIALS_MAX || !self.credit.has_one() {
                 break;
             }
             dials.extend(self.start(peer, now));
@@ -400,18 +370,12 @@ impl Dialer {
             return None;
         }
         target.state = State::Dialing;
-        self.credit -= DIAL_COST;
+        self.credit.spend();
         Some(Dial { peer, addresses })
     }
 
     fn dialing(&self) -> usize {
         self.targets.values().filter(|t| t.state == State::Dialing).count()
-    }
-
-    fn collect_credit(&mut self, now: Time) {
-        let earned = now.0.saturating_sub(self.credited.0);
-        self.credit = self.credit.saturating_add(earned).min(DIALS_MAX as u64 * DIAL_COST);
-        self.credited = now;
     }
 
     /// When to poll next, if nothing happens before.
@@ -423,13 +387,9 @@ impl Dialer {
         let next_dial = match self.dialing() {
             // A dial that ends makes room and is an event of its own.
             busy if busy >= DIALS_MAX => None,
-            _ => dials.min().map(|at| at.max(self.credit_at())),
+            _ => dials.min().map(|at| at.max(self.credit.at())),
         };
         next_dial.into_iter().chain(self.shunned.values().copied()).min()
-    }
-
-    fn credit_at(&self) -> Time {
-        Time(self.credited.0.saturating_add(DIAL_COST.saturating_sub(self.credit)))
     }
 
     /// Targets that are not connected, with what went wrong; those the user named first.
@@ -448,20 +408,6 @@ impl Dialer {
         &self.book
     }
 }
-
-impl Target {
-    fn describe(&self, peer: &PeerId, now: Time) -> Option<Trouble> {
-        let (address, reason) = self.trouble.clone()?;
-        let retry_in = match self.state {
-            State::Connected => return None,
-            State::Dialing => Duration::ZERO,
-            State::Waiting(at) => Duration::from_micros(at.0.saturating_sub(now.0)),
-        };
-        Some(Trouble { peer: *peer, wish: self.wish, address, reason, rounds: self.rounds, retry_in })
-    }
-}
-
-const DIAL_COST: u64 = 1_000_000 / DIALS_PER_SECOND;
 
 /// `now + wait`.
 pub fn after(now: Time, wait: Duration) -> Time {

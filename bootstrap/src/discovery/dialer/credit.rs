@@ -1,0 +1,41 @@
+//! How often dials may be made: a bucket of time that fills as time passes.
+
+use super::DIALS_MAX;
+use starling_protocol::engine::io::Time;
+
+/// Dials a second in the long run; bursts of [`DIALS_MAX`] are let through.
+const DIALS_PER_SECOND: u64 = 8;
+const DIAL_COST: u64 = 1_000_000 / DIALS_PER_SECOND;
+const MOST: u64 = DIALS_MAX as u64 * DIAL_COST;
+
+/// Time not yet spent on dials, in microseconds: each costs `1 s / DIALS_PER_SECOND`.
+pub(super) struct Credit {
+    left: u64,
+    counted: Time,
+}
+
+impl Credit {
+    pub fn full(now: Time) -> Self {
+        Self { left: MOST, counted: now }
+    }
+
+    pub fn collect(&mut self, now: Time) {
+        let earned = now.0.saturating_sub(self.counted.0);
+        self.left = self.left.saturating_add(earned).min(MOST);
+        self.counted = now;
+    }
+
+    pub fn has_one(&self) -> bool {
+        self.left >= DIAL_COST
+    }
+
+    /// Pays for one dial.
+    pub fn spend(&mut self) {
+        self.left = self.left.saturating_sub(DIAL_COST);
+    }
+
+    /// When there is enough for a dial.
+    pub fn at(&self) -> Time {
+        Time(self.counted.0.saturating_add(DIAL_COST.saturating_sub(self.left)))
+    }
+}
