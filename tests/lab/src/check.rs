@@ -32,6 +32,10 @@ pub const NAMES: [&str; 14] = [
     "validation",
 ];
 
+/// Lines shown of the log of a process that ended as it was not to, and characters of each.
+const WORDS: usize = 5;
+const WIDTH: usize = 200;
+
 /// The verdict of one rule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Check {
@@ -56,7 +60,7 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
         samples(audits, expect.given_up),
         liveness(history, expect.max_gap_s),
         rounds(history, expect.rounds),
-        exits(scenario, history),
+        exits(scenario, history, logs),
         panics(logs),
         absent(history, expect),
     ];
@@ -234,7 +238,7 @@ fn rounds(history: &History, least: u64) -> Check {
 }
 
 /// Nobody ended but as asked, by the run's own end, or where the scenario allows it.
-fn exits(scenario: &Scenario, history: &History) -> Check {
+fn exits(scenario: &Scenario, history: &History, logs: &Path) -> Check {
     let allowed = |name: &str| {
         let machine =
             scenario.topology.seats.iter().position(|s| name == s.name || name == format!("{}-double", s.name));
@@ -246,10 +250,25 @@ fn exits(scenario: &Scenario, history: &History) -> Check {
         let killed = e.text == "as asked" && (code == 137 || code == 0);
         let finished = code == 0 && scenario.ends_by_itself();
         let fine = (finished || killed || allowed(name)) && !BROKEN.contains(&code);
-        (!fine).then(|| format!("{name} ended with status {code}, {}", e.text))
+        (!fine).then(|| format!("{name} ended with status {code}, {}{}", e.text, last_words(logs, name)))
     });
     let count = history.diary.iter().filter(|e| e.what == What::Ended).count();
     verdict("exits", wrong, format!("{count} processes ended, each as it was to"))
+}
+
+/// The last lines of a process' log; of one that wrote none, the last events.
+fn last_words(logs: &Path, name: &str) -> String {
+    let read = |file: String| std::fs::read(logs.join(file)).unwrap_or_default();
+    let (log, events) = (read(format!("{name}.log")), read(format!("{name}.jsonl")));
+    let text = String::from_utf8_lossy(if log.is_empty() { &events } else { &log });
+    let lines = Vec::from_iter(text.lines());
+    let last = &lines[lines.len().saturating_sub(WORDS)..];
+    if last.is_empty() { String::new() } else { format!("; its last words:{}", below(last.iter().copied())) }
+}
+
+/// Each on a line of its own, cut to the terminal's width.
+fn below<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    lines.map(|line| format!("\n          | {}", line.chars().take(WIDTH).collect::<String>())).collect()
 }
 
 /// No log tells of a panic.
@@ -261,8 +280,9 @@ fn panics(logs: &Path) -> Check {
         let Ok(bytes) = std::fs::read(path) else { continue };
         let text = String::from_utf8_lossy(&bytes);
         read += 1;
-        if let Some(line) = text.lines().find(|l| l.contains("panicked at")) {
-            return verdict("no panic", Some(format!("{}: {line}", path.display())), String::new());
+        if let Some(at) = text.lines().position(|l| l.contains("panicked at")) {
+            let lines = text.lines().skip(at).take(WORDS);
+            return verdict("no panic", Some(format!("{}:{}", path.display(), below(lines))), String::new());
         }
     }
     let none = (read == 0).then(|| format!("there are no logs in {}", logs.display()));

@@ -102,6 +102,8 @@ fn panics_and_audits_are_seen() {
     let found = all(&scenario(""), &history(), &audits, logs.path());
     let broken: Vec<&str> = found.iter().filter(|c| !c.ok).map(|c| c.name.as_str()).collect();
     assert_eq!(broken, ["samples", "no panic"]);
+    let shown = &found.iter().find(|c| c.name == "no panic").expect("a check").detail;
+    assert!(shown.contains("| thread 'x' panicked at src/a.rs:1"), "{shown}");
     let counted = |given_up: u64| format!("epoch 0: 2394 used, 0 leased, 0 waiting, {given_up} given up, 0 left\n");
     for (given_up, fine) in [(0, true), (7, false)] {
         assert_eq!(samples(&[("a".to_owned(), true, counted(given_up))], 0.0).ok, fine, "{given_up} given up");
@@ -112,6 +114,25 @@ fn panics_and_audits_are_seen() {
     assert!(samples(&audits, 0.42).ok);
     let empty = tempfile::tempdir().expect("a folder");
     assert!(!panics(empty.path()).ok, "no logs prove nothing");
+}
+
+#[test]
+fn who_ended_is_shown_with_its_last_words() {
+    let logs = tempfile::tempdir().expect("a folder");
+    let lines: String = (1..=9).map(|n| format!("line {n}\n")).collect();
+    let mut crashed = history();
+    crashed.diary[6].code = Some(134);
+    let name = crashed.diary[6].node.clone().expect("a name");
+    let shown = |history: &History| exits(&scenario(""), history, logs.path()).detail;
+    assert!(shown(&crashed).starts_with(&format!("{name} ended with status 134")) && !shown(&crashed).contains('|'));
+    std::fs::write(logs.path().join(format!("{name}.jsonl")), "{\"event\":\"step\"}\n").expect("write");
+    assert!(shown(&crashed).ends_with("| {\"event\":\"step\"}"), "no log: the last event");
+    std::fs::write(logs.path().join(format!("{name}.log")), lines).expect("write");
+    assert!(
+        shown(&crashed).ends_with("| line 9")
+            && shown(&crashed).contains("line 5")
+            && !shown(&crashed).contains("line 4")
+    );
 }
 
 #[test]

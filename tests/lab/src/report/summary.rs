@@ -156,9 +156,15 @@ impl Report {
             return Vec::new();
         }
         let failed = self.checks.iter().filter(|c| !c.ok && !self.must_fail.contains(&c.name));
-        let mut wrong: Vec<_> = failed.map(|c| format!("{}: {}: {}", self.scenario, c.name, c.detail)).collect();
+        let mut wrong: Vec<_> = failed
+            .map(|c| format!("{}: {}: {}", self.scenario, c.name, c.detail.lines().next().unwrap_or_default()))
+            .collect();
         if wrong.is_empty() {
-            wrong.push(format!("{}: what was to be found was not: {}", self.scenario, self.must_fail.join(", ")));
+            let must = self.must_fail.join(", ");
+            wrong.push(format!(
+                "{}: what was to be found was not, or not with all nodes running: {must}",
+                self.scenario
+            ));
         }
         wrong
     }
@@ -288,7 +294,7 @@ mod tests {
         assert!(red.text().contains("FAIL  rounds"));
         assert_eq!(red.wrong(), ["s: rounds: why"]);
         let missed = report(false, &["rounds"], vec![check("rounds", true)]);
-        assert_eq!(missed.wrong(), ["s: what was to be found was not: rounds"]);
+        assert_eq!(missed.wrong(), ["s: what was to be found was not, or not with all nodes running: rounds"]);
         let panicked = report(false, &["rounds"], vec![check("rounds", false), check("no panic", false)]);
         assert_eq!(panicked.wrong(), ["s: no panic: why"]);
     }
