@@ -16,6 +16,7 @@ mod watch;
 use bench::{Bench, ME, id};
 use criterion::{Criterion, Throughput};
 use fixture::{BOOT, Key, genesis, register, spec};
+use starling_protocol::ancestry::Ancestry;
 use starling_protocol::engine::io::{Input, Time};
 use starling_protocol::engine::{Engine, EngineConfig, Stored, Timing};
 use starling_protocol::limits::VOTERS_MAX;
@@ -45,6 +46,7 @@ fn members() -> Vec<(u8, Role)> {
 fn engine() -> Engine {
     let head = genesis(&spec(), &members());
     let stored = Stored {
+        ancestry: Ancestry::of([&head]),
         register: Some(register(&head)),
         head,
         certificate: None,
@@ -60,7 +62,10 @@ fn engine() -> Engine {
         boot: BOOT,
         found: None,
         stored: Some(stored),
+        copied: false,
         ticket: Vec::new(),
+        guides: Vec::new(),
+        adopt: None,
         force_fork: false,
         timing: Timing::default(),
     })

@@ -1,98 +1,188 @@
-//! How many connections may come from one address: a stranger that floods a node takes its own share of the places, not
-//! everybody's. Members and newcomers from elsewhere still find one.
+//! Who has the inbound places. A part of them is for *known* peers: those whom the user named, and those whom the swarm's owner
+//! says to know. Strangers share the rest by where they come from.
+//!
+//! An address has a bounded share of the strangers' places. When these are all taken, a newcomer from an address with few
+//! connections takes the place of the oldest one of the address with most, as long as that address keeps as many as the
+//! newcomer's gets. So one who floods from a handful of addresses ends with a handful of shares, and whoever comes from
+//! elsewhere gets in; between connections of equally crowded addresses the newcomer is refused. Sending away the oldest in every
+//! case would serve who floods: he brings new keys faster than an honest newcomer is admitted, and would turn everybody out. Refusing in every
+//! case would let whoever came first keep all places. Of one address the oldest goes, since a
+//! stranger who is of use is soon a known peer.
 
+use crate::doors::Doors;
+use crate::source::Source;
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
-use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{
-    ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent, ToSwarm,
-    dummy,
+    CloseConnection, ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent,
+    THandlerOutEvent, ToSwarm, dummy,
 };
 use libp2p::{Multiaddr, PeerId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv6Addr};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
+use tokio::time::Instant;
 
-/// Connections from one address that are in their handshakes: a quarter of all that there may be.
-const ARRIVING_MAX: usize = 8;
-/// Connections from one address: half of all inbound ones. Behind a router there may be many nodes.
-const PRESENT_MAX: usize = 64;
+/// Inbound connections.
+pub const PLACES_MAX: usize = 256;
+/// Of them, those of strangers; the rest is for known peers, who may have all.
+pub const STRANGERS_MAX: usize = 128;
+/// Strangers from one address: behind a router there may be a lab full of nodes.
+pub const STRANGERS_PER_ADDRESS: usize = 32;
+/// Connections in their handshakes; who they are is not known yet.
+pub const ARRIVING_MAX: usize = 32;
+/// Of them, those from addresses where no known peer has been.
+const ARRIVING_FROM_UNKNOWN_MAX: usize = 24;
+/// Of them, those from one address.
+const ARRIVING_PER_ADDRESS: usize = 8;
+/// Peers whom the user may name; further ones are strangers.
+const NAMED_MAX: usize = 1024;
 
 /// What a connection too many is denied with.
 #[derive(Debug, thiserror::Error)]
-#[error("too many connections from one address")]
-pub struct Crowded;
+pub enum Crowded {
+    #[error("too many connections from one address")]
+    Address,
+    #[error("all places for strangers are taken")]
+    Full,
+}
 
-/// Counts inbound connections by where they come from. Emits no events. What it remembers is bounded by the limits of all
-/// connections together.
+impl Crowded {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Address => "address_crowded",
+            Self::Full => "places_full",
+        }
+    }
+}
+
+/// A connection that is here.
+#[derive(Clone, Copy)]
+struct Place {
+    peer: PeerId,
+    source: Source,
+    /// Counts connections: its age.
+    serial: u64,
+}
+
+/// Gives the places. Emits no events. What it remembers is bounded by the limits.
 #[derive(Default)]
 pub struct Behaviour {
-    connections: HashMap<ConnectionId, (IpAddr, bool)>,
-    arriving: BTreeMap<IpAddr, usize>,
-    present: BTreeMap<IpAddr, usize>,
+    doors: Doors,
+    named: BTreeSet<PeerId>,
+    known: BTreeSet<PeerId>,
+    arriving: BTreeMap<ConnectionId, Source>,
+    present: BTreeMap<ConnectionId, Place>,
+    serial: u64,
+    /// Sent away; at most one for each newcomer that the swarm has let in.
+    leaving: VecDeque<(PeerId, ConnectionId)>,
+    waker: Option<Waker>,
 }
 
 impl Behaviour {
-    fn arrive(&mut self, id: ConnectionId, from: &Multiaddr) -> Result<(), Crowded> {
-        let Some(source) = source(from) else { return Ok(()) };
-        let (arriving, present) = (count(&self.arriving, source), count(&self.present, source));
-        if arriving >= ARRIVING_MAX || arriving + present >= PRESENT_MAX {
-            metrics::counter!("starling_refused_total", "reason" => "address_crowded").increment(1);
-            return Err(Crowded);
+    pub fn new(doors: Doors) -> Self {
+        Self { doors, ..Self::default() }
+    }
+
+    /// A peer whom the user named.
+    pub fn name(&mut self, peer: PeerId) {
+        if self.named.len() < NAMED_MAX {
+            self.named.insert(peer);
         }
-        *self.arriving.entry(source).or_default() += 1;
-        self.connections.insert(id, (source, false));
+    }
+
+    /// The peers that are known from now on, beside those whom the user named.
+    pub fn set_known(&mut self, peers: BTreeSet<PeerId>) {
+        self.known = peers;
+        let now = Instant::now();
+        for place in self.present.values().filter(|place| self.is_known(&place.peer)) {
+            self.doors.know(place.source, now);
+        }
+    }
+
+    fn is_known(&self, peer: &PeerId) -> bool {
+        self.known.contains(peer) || self.named.contains(peer)
+    }
+
+    fn arrive(&mut self, id: ConnectionId, source: Source, now: Instant) -> Result<(), Crowded> {
+        if source != Source::Here {
+            let from = |other: &&Source| **other == source;
+            let unknown = |other: &&Source| !self.doors.knows(other, now);
+            if self.arriving.values().filter(from).count() >= ARRIVING_PER_ADDRESS {
+                return Err(Crowded::Address);
+            }
+            let is_unknown = unknown(&&source);
+            if is_unknown && self.arriving.values().filter(unknown).count() >= ARRIVING_FROM_UNKNOWN_MAX {
+                return Err(Crowded::Full);
+            }
+        }
+        self.arriving.insert(id, source);
         Ok(())
     }
 
-    fn is_here(&mut self, id: ConnectionId) {
-        let Some((source, here)) = self.connections.get_mut(&id) else { return };
-        if !std::mem::replace(here, true) {
-            let source = *source;
-            less(&mut self.arriving, source);
-            *self.present.entry(source).or_default() += 1;
+    /// A handshake is done, and shows who it is.
+    fn enter(&mut self, id: ConnectionId, peer: PeerId, source: Source, now: Instant) -> Result<(), Crowded> {
+        self.arriving.remove(&id);
+        if self.is_known(&peer) {
+            self.doors.know(source, now);
+            if self.present.len() >= PLACES_MAX {
+                // Strangers have their places on loan.
+                let stranger = self.oldest_of(|_| true).ok_or(Crowded::Full)?;
+                self.send_away(stranger);
+            }
+        } else {
+            self.enter_as_stranger(source)?;
+        }
+        self.serial += 1;
+        self.present.insert(id, Place { peer, source, serial: self.serial });
+        Ok(())
+    }
+
+    fn enter_as_stranger(&mut self, source: Source) -> Result<(), Crowded> {
+        let mut strangers: BTreeMap<Source, usize> = BTreeMap::new();
+        for place in self.present.values().filter(|place| !self.is_known(&place.peer)) {
+            *strangers.entry(place.source).or_default() += 1;
+        }
+        let ours = strangers.get(&source).copied().unwrap_or_default();
+        if source != Source::Here && ours >= STRANGERS_PER_ADDRESS {
+            return Err(Crowded::Address);
+        }
+        if strangers.values().sum::<usize>() < STRANGERS_MAX && self.present.len() < PLACES_MAX {
+            return Ok(());
+        }
+        // Processes of this machine are many keys at one place, and no crowd.
+        strangers.remove(&Source::Here);
+        let most = strangers.iter().max_by_key(|(_, count)| **count).map(|(source, count)| (*source, *count));
+        let (most, _) = most.filter(|(_, count)| *count > ours + 1).ok_or(Crowded::Full)?;
+        let oldest = self.oldest_of(|place| place.source == most).ok_or(Crowded::Full)?;
+        self.send_away(oldest);
+        Ok(())
+    }
+
+    /// The oldest stranger's connection that fits.
+    fn oldest_of(&self, fits: impl Fn(&Place) -> bool) -> Option<ConnectionId> {
+        let strangers = self.present.iter().filter(|(_, place)| !self.is_known(&place.peer) && fits(place));
+        strangers.min_by_key(|(_, place)| place.serial).map(|(id, _)| *id)
+    }
+
+    fn send_away(&mut self, id: ConnectionId) {
+        let Some(place) = self.present.remove(&id) else { return };
+        metrics::counter!("starling_refused_total", "reason" => "place_given_away").increment(1);
+        self.leaving.push_back((place.peer, id));
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
         }
     }
 
     fn is_gone(&mut self, id: ConnectionId) {
-        let Some((source, here)) = self.connections.remove(&id) else { return };
-        less(if here { &mut self.present } else { &mut self.arriving }, source);
+        self.arriving.remove(&id);
+        self.present.remove(&id);
     }
 }
 
-fn count(of: &BTreeMap<IpAddr, usize>, source: IpAddr) -> usize {
-    of.get(&source).copied().unwrap_or_default()
-}
-
-fn less(of: &mut BTreeMap<IpAddr, usize>, source: IpAddr) {
-    if let Some(count) = of.get_mut(&source) {
-        *count -= 1;
-        if *count == 0 {
-            of.remove(&source);
-        }
-    }
-}
-
-/// Where it comes from: of IPv6 the first 64 bits, which one subscriber has. Connections from this machine, and those through
-/// a relay, which has limits of its own, are not counted.
-fn source(from: &Multiaddr) -> Option<IpAddr> {
-    let mut source = None;
-    for part in from.iter() {
-        match part {
-            Protocol::Ip4(ip) => source = Some(IpAddr::V4(ip)),
-            Protocol::Ip6(ip) => {
-                source = Some(ip.to_ipv4_mapped().map_or_else(|| IpAddr::V6(subscriber(ip)), IpAddr::V4))
-            }
-            Protocol::P2pCircuit => return None,
-            _ => {}
-        }
-    }
-    source.filter(|ip| !ip.is_loopback())
-}
-
-fn subscriber(ip: Ipv6Addr) -> Ipv6Addr {
-    if ip.is_loopback() { ip } else { Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)) }
+fn denied(crowded: Crowded) -> ConnectionDenied {
+    metrics::counter!("starling_refused_total", "reason" => crowded.reason()).increment(1);
+    ConnectionDenied::new(crowded)
 }
 
 impl NetworkBehaviour for Behaviour {
@@ -102,31 +192,34 @@ impl NetworkBehaviour for Behaviour {
     fn handle_pending_inbound_connection(
         &mut self,
         id: ConnectionId,
-        _: &Multiaddr,
+        local: &Multiaddr,
         from: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        self.arrive(id, from).map_err(ConnectionDenied::new)
+        self.arrive(id, source(local, from), Instant::now()).map_err(denied)
     }
 
     fn handle_established_inbound_connection(
         &mut self,
         id: ConnectionId,
-        _: PeerId,
-        _: &Multiaddr,
-        _: &Multiaddr,
+        peer: PeerId,
+        local: &Multiaddr,
+        from: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.is_here(id);
+        self.enter(id, peer, source(local, from), Instant::now()).map_err(denied)?;
         Ok(dummy::ConnectionHandler)
     }
 
     fn handle_established_outbound_connection(
         &mut self,
         _: ConnectionId,
-        _: PeerId,
-        _: &Multiaddr,
+        peer: PeerId,
+        address: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
+        if self.is_known(&peer) {
+            self.doors.know(Source::of(address), Instant::now());
+        }
         Ok(dummy::ConnectionHandler)
     }
 
@@ -143,57 +236,27 @@ impl NetworkBehaviour for Behaviour {
         match event {}
     }
 
-    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        Poll::Pending
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        match self.leaving.pop_front() {
+            Some((peer_id, id)) => {
+                Poll::Ready(ToSwarm::CloseConnection { peer_id, connection: CloseConnection::One(id) })
+            }
+            None => {
+                self.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// A relayed connection shows as such by its local address: the remote one may be no more than the peer's name.
+fn source(local: &Multiaddr, from: &Multiaddr) -> Source {
+    match Source::of(local) {
+        Source::Relay => Source::Relay,
+        _ => Source::of(from),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn from(text: &str) -> Multiaddr {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn one_address_has_its_share_and_others_theirs() {
-        let mut crowd = Behaviour::default();
-        let (flood, honest) = (from("/ip4/45.2.0.9/tcp/5"), from("/ip4/45.1.0.1/tcp/5"));
-        let ids: Vec<_> = (0..100).map(ConnectionId::new_unchecked).collect();
-        let taken = ids.iter().filter(|id| crowd.arrive(**id, &flood).is_ok()).count();
-        assert_eq!(taken, ARRIVING_MAX, "handshakes");
-        crowd.arrive(ConnectionId::new_unchecked(500), &honest).expect("others have places of their own");
-        for id in &ids[..ARRIVING_MAX] {
-            crowd.is_here(*id);
-        }
-        let mut present = ARRIVING_MAX;
-        for id in &ids[ARRIVING_MAX..] {
-            if crowd.arrive(*id, &flood).is_ok() {
-                crowd.is_here(*id);
-                present += 1;
-            }
-        }
-        assert_eq!(present, PRESENT_MAX, "connections");
-        ids.iter().for_each(|id| crowd.is_gone(*id));
-        crowd.is_gone(ConnectionId::new_unchecked(500));
-        assert!(
-            crowd.connections.is_empty() && crowd.arriving.is_empty() && crowd.present.is_empty(),
-            "nothing is left"
-        );
-        assert!(crowd.arrive(ids[0], &flood).is_ok(), "places are given back");
-    }
-
-    #[test]
-    fn where_connections_come_from() {
-        let v4: IpAddr = "45.2.0.9".parse().unwrap();
-        assert_eq!(source(&from("/ip4/45.2.0.9/tcp/5")), Some(v4));
-        assert_eq!(source(&from("/ip6/::ffff:45.2.0.9/tcp/5")), Some(v4));
-        let one = source(&from("/ip6/2001:db8:1:2:3:4:5:6/udp/5/quic-v1"));
-        assert_eq!(one, source(&from("/ip6/2001:db8:1:2::9/tcp/5")), "one subscriber");
-        assert_ne!(one, source(&from("/ip6/2001:db8:1:3::9/tcp/5")));
-        for uncounted in ["/ip4/127.0.0.1/tcp/5", "/ip6/::1/tcp/5", "/memory/1", "/ip4/45.2.0.9/tcp/5/p2p-circuit"] {
-            assert_eq!(source(&from(uncounted)), None, "{uncounted}");
-        }
-    }
-}
+#[path = "crowd_test.rs"]
+mod tests;

@@ -7,6 +7,7 @@
 
 use crate::addresses::{self, PeerAddress, Route, Scope};
 use crate::dht;
+use crate::doors::Doors;
 use crate::gate::Gate;
 use crate::swarm::{Behaviour, BehaviourEvent};
 use dialer::{Dialer, Trouble, Wish};
@@ -109,6 +110,7 @@ impl Discovery {
         let now = self.now();
         self.gate.permit(&peer.address);
         self.dialer.learn(peer.peer, std::slice::from_ref(&peer.address), origin, None, now);
+        swarm.behaviour_mut().crowd.name(peer.peer);
         if peer.peer != self.me {
             swarm.behaviour_mut().gate.keep(peer.peer, true);
         }
@@ -161,6 +163,16 @@ impl Discovery {
             // It may have gone in between, which is as good.
             let _ = swarm.disconnect_peer_id(peer);
         }
+    }
+
+    /// These peers always find a place from now on, and those whom the user named; the others are strangers, who share theirs.
+    pub fn set_known(&mut self, swarm: &mut Swarm<Behaviour>, peers: BTreeSet<PeerId>) {
+        swarm.behaviour_mut().crowd.set_known(peers);
+    }
+
+    /// What is held against addresses that connections come from.
+    pub fn doors(&self) -> &Doors {
+        self.gate.doors()
     }
 
     /// Publishes on the run's gossip.

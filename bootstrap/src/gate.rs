@@ -7,6 +7,7 @@
 //! are connected to is on this machine (`reliability.md` T10).
 
 use crate::addresses::{self, Scope};
+use crate::doors::Doors;
 use libp2p::core::transport::{Boxed, DialOpts, ListenerId, TransportError, TransportEvent};
 use libp2p::core::{ConnectedPoint, Transport};
 use libp2p::multiaddr::Protocol;
@@ -17,6 +18,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use tokio::time::Instant;
 
 mod keeping;
 
@@ -24,10 +26,15 @@ pub use keeping::{Behaviour, Handler};
 
 /// Addresses outside the public and private scopes that may be dialed; the oldest learned one makes room.
 const PERMITS_MAX: usize = 1024;
+/// Connections that are refused one after the other.
+const REFUSED_AT_ONCE: usize = 32;
 
 /// Shared between the transport, the behaviours and discovery; cheap to clone.
 #[derive(Clone, Default)]
-pub struct Gate(Arc<Mutex<Rules>>);
+pub struct Gate {
+    rules: Arc<Mutex<Rules>>,
+    doors: Doors,
+}
 
 #[derive(Default)]
 struct Rules {
@@ -43,7 +50,12 @@ struct Rules {
 impl Gate {
     fn rules(&self) -> MutexGuard<'_, Rules> {
         // No statement leaves the rules half-changed, so a poisoned lock is still good.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is held against addresses that connections come from.
+    pub fn doors(&self) -> &Doors {
+        &self.doors
     }
 
     /// Lets an address be dialed that the user wrote, or that passed [`addresses::may_be_learned`].
@@ -129,7 +141,7 @@ fn tail(address: &Multiaddr) -> Multiaddr {
     address.iter().skip(1).filter(|p| !matches!(p, Protocol::P2p(_))).collect()
 }
 
-/// A transport that dials only what the gate allows.
+/// A transport that dials only what the gate allows, and hands on arriving connections only as fast as the doors let them in.
 pub struct GuardedTransport<O> {
     inner: Boxed<O>,
     gate: Gate,
@@ -168,7 +180,17 @@ impl<O> Transport for GuardedTransport<O> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<TransportEvent<Self::ListenerUpgrade, Self::Error>> {
-        Pin::new(&mut self.inner).poll(cx)
+        // A flood must not keep the swarm from its other work: after so many it is asked again.
+        for _ in 0..REFUSED_AT_ONCE {
+            let event = std::task::ready!(Pin::new(&mut self.inner).poll(cx));
+            match &event {
+                TransportEvent::Incoming { send_back_addr, .. }
+                    if !self.gate.doors.open(send_back_addr, Instant::now()) => {}
+                _ => return Poll::Ready(event),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

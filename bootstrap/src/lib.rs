@@ -4,7 +4,7 @@
 //! well-known peer. Knows nothing of training.
 //!
 //! - [`identity`]: key files; [`addresses`]: multiaddrs and bootstrap lists; [`ticket`]: one line to join a run.
-//! - [`transport`], [`mux`], [`gate`], [`crowd`]: how connections are made, and which are not.
+//! - [`transport`], [`mux`], [`gate`], [`doors`], [`crowd`], [`source`]: how connections are made, and which are not.
 //! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`streams`], [`reach`] are parts of it.
 //! - [`process`]: tells processes that share a key apart.
 //! - [`discovery`]: whom to dial and when, and what the owner of a swarm is told.
@@ -16,6 +16,7 @@ pub mod config_file;
 pub mod crowd;
 pub mod dht;
 pub mod discovery;
+pub mod doors;
 pub mod framing;
 pub mod gate;
 pub mod gossip;
@@ -25,6 +26,7 @@ pub mod mux;
 pub mod process;
 pub mod reach;
 pub mod service;
+pub mod source;
 pub mod streams;
 pub mod swarm;
 pub mod telemetry;

@@ -24,12 +24,13 @@ mod listen;
 pub use listen::{ListenFailed, listen};
 
 /// What `identify` announces; its number is the network version, and peers with another one are left alone.
-pub const IDENTIFY_PROTOCOL: &str = "starling/2";
+pub const IDENTIFY_PROTOCOL: &str = "starling/3";
 
-const PENDING_IN_MAX: u32 = 32;
+const PENDING_IN_MAX: u32 = crowd::ARRIVING_MAX as u32;
 const PENDING_OUT_MAX: u32 = 64;
-const ESTABLISHED_IN_MAX: u32 = 128;
-const ESTABLISHED_MAX: u32 = 256;
+/// Inbound places are the crowd's to give. Connections that it has sent away, and that still close, are in this too.
+const ESTABLISHED_IN_MAX: u32 = (crowd::PLACES_MAX + crowd::ARRIVING_MAX) as u32;
+const ESTABLISHED_MAX: u32 = ESTABLISHED_IN_MAX + 128;
 /// Two nodes may dial each other at once, and bulk data may have a connection of its own.
 const PER_PEER_MAX: u32 = 4;
 const NEGOTIATING_STREAMS_MAX: usize = 16;
@@ -157,7 +158,7 @@ fn behaviour(
         None => libp2p_memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE_MAX),
     };
     Ok(Behaviour {
-        crowd: crowd::Behaviour::default(),
+        crowd: crowd::Behaviour::new(gate.doors().clone()),
         limits: libp2p_connection_limits::Behaviour::new(connection_limits()),
         memory,
         gate: gate::Behaviour::new(gate.clone()),

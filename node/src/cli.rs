@@ -52,6 +52,9 @@ pub struct TrainArgs {
     /// Go on alone, as a new lineage, from the state on this disk, whoever else is there: when the quorum is lost for good
     #[arg(long, conflicts_with_all = ["join", "found"])]
     pub force_lineage: bool,
+    /// Follow this lineage, and no other, whatever is on this disk: joins what has no record in common with it (64 hex digits)
+    #[arg(long, value_name = "ID", conflicts_with_all = ["found", "force_lineage"])]
+    pub adopt_lineage: Option<String>,
     /// Folder for this node's identity and state
     #[arg(long, value_name = "DIR")]
     pub home: Option<PathBuf>,

@@ -43,6 +43,8 @@ async fn control_messages_arrive_in_order_both_ways() {
     let mut b = start(&[&a], NothingToFetch).await;
     a.wait_for_peers(&[b.id()]).await;
     b.wait_for_peers(&[a.id()]).await;
+    a.net.set_standing(vec![b.id()], Vec::new());
+    b.net.set_standing(vec![a.id()], Vec::new());
     // As many as a session's queue holds, at once.
     const MESSAGES: u16 = 500;
     for i in 0..MESSAGES {
@@ -71,8 +73,8 @@ async fn things_are_fetched_from_one_and_from_many() {
     }
     let update = FetchRequest::Update { seq: 1 };
     let exact = Expect::Exactly(BYTES as u64);
-    assert!(b.net.fetch(a.id(), update, exact).await.unwrap() == vec![7; BYTES]);
-    let short = b.net.fetch(a.id(), update, Expect::Exactly(1)).await.unwrap_err();
+    assert!(b.net.fetch(a.id(), update.clone(), exact).await.unwrap() == vec![7; BYTES]);
+    let short = b.net.fetch(a.id(), update.clone(), Expect::Exactly(1)).await.unwrap_err();
     assert!(matches!(short, FetchError::Length { .. }), "{short}");
     let nothing = b.net.fetch(a.id(), FetchRequest::Spec, Expect::AtMost(1)).await.unwrap_err();
     assert!(matches!(nothing, FetchError::Refused(FetchRefusal::NotFound)), "{nothing}");
@@ -80,7 +82,7 @@ async fn things_are_fetched_from_one_and_from_many() {
     let mut c = start(&[&a], NothingToFetch).await;
     c.wait_for_peers(&ids).await;
     let downloader = c.net.downloader(Arc::new(|_: &Item, bytes: &[u8]| bytes.iter().all(|byte| *byte == 7)));
-    let items = (0..12).map(|index| Item { index, parts: vec![(update, exact)] }).collect();
+    let items = (0..12).map(|index| Item { index, parts: vec![(update.clone(), exact)] }).collect();
     let (done, mut arrived) = mpsc::channel(2);
     let take = async {
         let mut indices = Vec::new();

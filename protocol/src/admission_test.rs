@@ -10,7 +10,7 @@ const RUN: Digest = Digest([1; 32]);
 
 fn spec(mode: AdmissionMode) -> RunSpec {
     let allow = if mode == AdmissionMode::List { vec![node(0x30), node(0x31)] } else { vec![] };
-    RunSpec { admission: AdmissionSpec { mode, allow }, ..sample::spec() }
+    RunSpec { admission: AdmissionSpec { mode, allow, probation: 0 }, ..sample::spec() }
 }
 
 fn ticket(holder: Option<NodeId>, expires: u64, uses: u32) -> Ticket {

@@ -262,7 +262,7 @@ impl<V: Choice> Ballot<V> {
                 return false;
             }
             counted.push(said);
-            quorum.met_by(|id| agrees(said, id))
+            quorum.met_by(|id| agrees(said, id) || planted!(Plant::DecideByOne))
         });
         if let Some(winner) = winner {
             self.decided = Some((winner.ballot, winner.value.clone()));
@@ -275,7 +275,7 @@ impl<V: Choice> Ballot<V> {
         let own = self.said.as_ref().map_or(0, |said| said.ballot);
         let heard = self.estimates.iter().chain(&self.votes);
         let heard = heard.filter(|(id, said)| said.ballot > own && quorum.incarnation(id).is_some());
-        let forced = |said: &Said<V>| said.voted == Some(true);
+        let forced = |said: &Said<V>| said.voted == Some(true) && !planted!(Plant::CopyUnforced);
         let latest = heard.map(|(_, said)| said).filter(|said| forced(said) || copyable(&said.value));
         let latest = latest.max_by_key(|said| (said.ballot, said.voted))?;
         let why = if forced(latest) { Why::Forced } else { Why::Copied };
@@ -302,7 +302,9 @@ impl<V: Choice> Ballot<V> {
             return None;
         }
         let heard: Vec<(NodeId, &V)> = voters.filter_map(|id| Some((*id, &here(id).or(after(id))?.value))).collect();
-        let shared = |value: &V| quorum.met_by(|id| here(id).is_some_and(|other| other.value == *value));
+        let shared = |value: &V| {
+            quorum.met_by(|id| here(id).is_some_and(|other| other.value == *value || planted!(Plant::VoteUnequal)))
+        };
         let agreed = heard.iter().map(|(_, value)| value).find(|value| shared(value));
         // Of unequal estimates one that a whole quorum shares may still be among those to come.
         if agreed.is_none() && patient && heard.len() < quorum.voters().len() {
@@ -333,7 +335,7 @@ impl<V: Choice> Ballot<V> {
         let seen = |(_, other): &&(NodeId, &Said<V>)| other.voted == Some(true) && !planted!(Plant::IgnoreSeenVote);
         let voted = heard.iter().find(seen).map(|(_, other)| other);
         // With all that are here the value may be decided in this very ballot.
-        if voted.is_some() && patient && heard.len() < quorum.voters().len() {
+        if voted.is_some() && patient && !planted!(Plant::Impatient) && heard.len() < quorum.voters().len() {
             return None;
         }
         let (value, why) = match voted {
@@ -360,7 +362,11 @@ fn choose<V: Choice>(
     let turn = (ballot as usize).checked_rem(voters.len()).and_then(|place| voters.get(place)).map(|(id, _)| *id);
     let followed = heard.iter().find(|(id, _)| ballot >= LATE && Some(*id) == turn).map(|(_, value)| *value);
     let candidates = heard.iter().map(|(_, value)| *value).filter(|value| usable(value));
-    let best = candidates.max_by_key(|value| value.rank());
+    let best = if planted!(Plant::WorstFirst) {
+        candidates.min_by_key(|value| value.rank())
+    } else {
+        candidates.max_by_key(|value| value.rank())
+    };
     followed.map_or(best, |value| Some(value).filter(|value| usable(value))).unwrap_or(fallback).clone()
 }
 

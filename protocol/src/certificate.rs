@@ -7,6 +7,7 @@ use crate::message::{Certificate, Fork, Message, Question, Value, ValueKind, Vot
 use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
 use crate::record::{Record, RecordKind};
+use crate::run::RunSpec;
 use crate::{Digest, NodeId, wire};
 use std::collections::BTreeSet;
 
@@ -30,12 +31,14 @@ pub enum CertificateError {
 }
 
 /// Checks that `record` was decided after `parent` (whose digest is `parent_digest`), by signatures and quorum, and
-/// that it follows it by all that the two show.
+/// that it follows it by all that the two show. A SKIP and a FORK follow from their parent, and from who goes, alone:
+/// they are built again, and have to be the same to the bit.
 ///
 /// # Errors
 /// The first reason why it is no proof.
 pub fn verify(
     verifier: &dyn Verifier,
+    spec: &RunSpec,
     parent: &Record,
     parent_digest: &Digest,
     record: &Record,
@@ -46,8 +49,14 @@ pub fn verify(
         return Err(CertificateError::OtherRecord);
     }
     record.validate_after(parent).map_err(|why| CertificateError::DoesNotFollow(why.to_string()))?;
-    if record.kind == RecordKind::Fork {
-        return verify_fork(verifier, parent, parent_digest, record, certificate);
+    match record.kind {
+        RecordKind::Fork => {
+            return verify_fork(verifier, spec, (parent, parent_digest), (record, &digest), certificate);
+        }
+        RecordKind::Skip if succession::skip(parent, *parent_digest).as_ref() != Some(record) => {
+            return Err(CertificateError::DoesNotFollow("a skip follows from its parent alone".to_owned()));
+        }
+        _ => {}
     }
     let quorum = Quorum::after(parent, parent_digest);
     verify_votes(verifier, &record.run, &quorum, parent_digest, certificate).map(drop)
@@ -65,15 +74,15 @@ pub struct Split {
 ///
 /// # Errors
 /// Why it proves nothing.
-pub fn verify_split(verifier: &dyn Verifier, split: &Split) -> Result<(), CertificateError> {
+pub fn verify_split(verifier: &dyn Verifier, spec: &RunSpec, split: &Split) -> Result<(), CertificateError> {
     let Split { parent, ours: (ours, our_proof), theirs: (theirs, their_proof) } = split;
     // Two forks of one record are two lineages.
     if (ours.lineage, ours.seq) != (theirs.lineage, theirs.seq) || ours == theirs {
         return Err(CertificateError::OtherRecord);
     }
     let parent_digest = parent.digest();
-    verify(verifier, parent, &parent_digest, ours, our_proof)?;
-    verify(verifier, parent, &parent_digest, theirs, their_proof)
+    verify(verifier, spec, parent, &parent_digest, ours, our_proof)?;
+    verify(verifier, spec, parent, &parent_digest, theirs, their_proof)
 }
 
 /// Checks signatures and quorum alone: that voters of `quorum`, those after the record of digest `parent`, decided
@@ -96,8 +105,13 @@ pub fn verify_votes(
         let Message::Vote(vote) = opened.message else { return Err(CertificateError::OtherVote) };
         let asked = (vote.question.seq, vote.question.parent, vote.question.instance);
         let one_ballot = *ballot.get_or_insert(vote.ballot) == vote.ballot;
-        let for_it = vote.voted && vote.value.digest == certificate.record && vote.value.kind != ValueKind::Set;
-        if asked != (certificate.seq, *parent, Question::RECORD) || !one_ballot || !for_it {
+        let for_it = vote.voted
+            && (vote.value.digest == certificate.record || planted!(Plant::ProofOfAnother))
+            && vote.value.kind != ValueKind::Set;
+        if asked != (certificate.seq, *parent, Question::RECORD)
+            || !(one_ballot || planted!(Plant::ProofOfBallots))
+            || !for_it
+        {
             return Err(CertificateError::OtherVote);
         }
         if !quorum.has(&opened.sender, vote.incarnation) {
@@ -114,11 +128,12 @@ pub fn verify_votes(
     }
 }
 
+/// Every member of a fork has signed the digest of its record, under the incarnation that it has there.
 fn verify_fork(
     verifier: &dyn Verifier,
-    parent: &Record,
-    parent_digest: &Digest,
-    record: &Record,
+    spec: &RunSpec,
+    (parent, parent_digest): (&Record, &Digest),
+    (record, digest): (&Record, &Digest),
     certificate: &Certificate,
 ) -> Result<(), CertificateError> {
     let mut signers: Vec<NodeId> = Vec::with_capacity(certificate.votes.len());
@@ -126,11 +141,11 @@ fn verify_fork(
     let mut members: Option<Vec<u8>> = None;
     for bytes in &certificate.votes {
         let opened = open(verifier, &record.run, bytes)?;
-        let Message::Fork(Fork { lineage, seq, parent: after, incarnation, members: said }) = opened.message else {
-            return Err(CertificateError::OtherVote);
-        };
+        let Message::Fork(fork) = opened.message else { return Err(CertificateError::OtherVote) };
+        let Fork { lineage, seq, parent: after, incarnation, record: named, members: said } = fork;
         let same = *members.get_or_insert_with(|| said.clone()) == said;
-        if (lineage, seq, after) != (parent.lineage, record.seq, *parent_digest) || !same {
+        let names = named == *digest || planted!(Plant::ForkUnsignedRecord);
+        if (lineage, seq, after) != (parent.lineage, record.seq, *parent_digest) || !same || !names {
             return Err(CertificateError::OtherVote);
         }
         ascend(&mut signers, opened.sender)?;
@@ -139,12 +154,12 @@ fn verify_fork(
     let named: Option<Vec<NodeId>> = member_indices(members.as_deref().unwrap_or_default())
         .map(|index| parent.next.members.get(index).map(|member| member.id))
         .collect();
-    if signers.is_empty() || named.as_ref() != Some(&signers) {
+    if signers.is_empty() || (named.as_ref() != Some(&signers) && !planted!(Plant::ForkOfSome)) {
         return Err(CertificateError::NoQuorum(signers.len()));
     }
-    // Nobody signs the record itself: it has to be the one that follows from who goes.
     let members: Vec<(NodeId, u64)> = signers.into_iter().zip(incarnations).collect();
-    if succession::is_fork(parent, *parent_digest, record, &members) {
+    let built = succession::fork(parent, *parent_digest, spec, &members);
+    if built.as_ref() == Some(record) || planted!(Plant::ForkUnsignedRecord) {
         Ok(())
     } else {
         Err(CertificateError::DoesNotFollow("a fork follows from its members alone".to_owned()))

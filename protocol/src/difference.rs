@@ -71,7 +71,7 @@ impl Limits {
         // Bits of finite floats that are not negative are ordered like the floats.
         let mut norms: Vec<u32> = contributors.iter().map(|c| c.measured.norm_bits).filter(|bits| *bits > 0).collect();
         norms.sort_unstable();
-        let middle = norms.len().checked_sub(1).map(|last| last / 2);
+        let middle = norms.len().checked_sub(usize::from(!planted!(Plant::HigherMergeNorm))).map(|last| last / 2);
         Self { tokens, norm_bits: middle.and_then(|middle| norms.get(middle)).copied().unwrap_or(0) }
     }
 

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod ancestry;
 pub mod audit;
 pub mod ballot;
 pub mod certificate;
@@ -29,6 +30,7 @@ pub mod limits;
 pub mod message;
 pub mod outer;
 pub mod pairs;
+pub mod path;
 pub mod permutation;
 pub mod plant;
 pub mod quorum;

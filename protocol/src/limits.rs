@@ -3,7 +3,7 @@
 //! A decoder checks a length, count or index against one of these before it allocates anything.
 
 /// Version of the wire protocol. Part of every stream protocol's name, of every envelope and of `Hello`.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// Members of one flock, voters and learners.
 pub const MEMBERS_MAX: usize = 1024;
@@ -21,8 +21,8 @@ pub const TOUR_MAX: usize = 64;
 pub const READY_BYTES_MAX: usize = 512 + 4 * RTTS_MAX;
 /// Bytes of an encoded candidate: its record and the READYs that it follows from.
 pub const CANDIDATE_BYTES_MAX: usize = RECORD_BYTES_MAX + MEMBERS_MAX * (READY_BYTES_MAX + 8) + 256;
-/// Bytes of one signed vote inside a certificate.
-pub const VOTE_BYTES_MAX: usize = 320;
+/// Bytes of one signed vote inside a certificate, or of a Fork: 224 and its set.
+pub const VOTE_BYTES_MAX: usize = 224 + SET_BYTES_MAX;
 /// Bytes of one of the two signed statements that contradict each other: a READY is the longest of them.
 pub const STATEMENT_BYTES_MAX: usize = READY_BYTES_MAX;
 /// Nodes against which one node holds evidence.
@@ -37,6 +37,8 @@ pub const MERGED_MAX: usize = 64;
 pub const TICKET_BYTES_MAX: usize = 256;
 /// Identities that a run's allow-list names.
 pub const ALLOWED_MAX: usize = 64;
+/// Rounds of probation in an open run.
+pub const PROBATION_MAX: u32 = 4096;
 /// Bytes of one control message, envelope included.
 pub const CONTROL_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of an encoded `RunSpec`.
@@ -58,6 +60,12 @@ pub const OVERLAP_MAX: u32 = 5;
 /// Sequences that one member may be leased in one round; keeps a cursor below 2^64 for 2^16 rounds of a full flock.
 pub const SAMPLES_MAX: u64 = 1 << 42;
 
+/// Links of a path, in one answer, and their bytes: enough for a flock whose voters have all been replaced some dozen times.
+pub const PATH_LINKS_MAX: usize = 256;
+pub const PATH_BYTES_MAX: usize = 1 << 20;
+/// Records by which a node that asks for a path says what it holds.
+pub const LOCATOR_MAX: usize = 64;
+
 /// Elements of one chunk of an update: the unit of coding, framing and pipelining. A multiple of every codec's block.
 pub const CHUNK_ELEMENTS: usize = 32 * 1024;
 /// Entries that top-k keeps of each 4096 values, at most: int4 is as short from twice as many on, and loses less.
@@ -71,7 +79,7 @@ pub const STATE_CHUNK_BYTES: usize = 1 << 20;
 const _: () = {
     // The largest record: fixed fields, then a full flock of contributors and members.
     let lists = FREE_SPANS_MAX * 16 + TOUR_MAX * 2 + MERGED_MAX * 32 + GRANTS_MAX * (36 + 32);
-    assert!(1024 + lists + MEMBERS_MAX * (112 + 63) <= RECORD_BYTES_MAX);
+    assert!(1024 + lists + MEMBERS_MAX * (112 + 73) <= RECORD_BYTES_MAX);
     // The largest control messages: a run specification, and a certificate; evidence is smaller.
     assert!(256 + RUN_SPEC_BYTES_MAX <= CONTROL_BYTES_MAX);
     assert!(512 + VOTERS_MAX * (8 + VOTE_BYTES_MAX) <= CONTROL_BYTES_MAX);

@@ -307,6 +307,8 @@ pub struct Fork {
     pub seq: u64,
     pub parent: Digest,
     pub incarnation: u64,
+    /// The FORK record that the sender will stand on: with it each incarnation and each lease is signed.
+    pub record: Digest,
     /// One bit for each member of the parent record, least significant first.
     #[serde(deserialize_with = "bounded::bytes::<_, SET_BYTES_MAX>")]
     pub members: Vec<u8>,

@@ -4,10 +4,24 @@
 //! constant `false`, and nothing of it is left. With it, a thread of the simulator chooses the one bug that it runs, and a
 //! program of the lab that all its threads run.
 
-/// A bug, the place where it is planted, and the invariant that has to catch it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Plant {
+/// The enum, and the list of all of it.
+macro_rules! plants {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A bug, the place where it is planted, and the invariant that has to catch it, if one does: `docs/rules.md`
+        /// says of each which rule it breaks, and what notices.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Plant {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Plant {
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+plants! {
     /// Ballot: a vote that was seen does not force its value. S1.
     IgnoreSeenVote,
     /// Quorum: half of the voters is enough, whoever they are. S1, S2.
@@ -56,6 +70,10 @@ pub enum Plant {
     KeepDeadLease,
     /// Succession: the cursor does not move past what was leased. S6.
     LeaseTwice,
+    /// Engine: of two lineages the one with more tokens wins, however they parted. S2.
+    FollowTokens,
+    /// Path: a jump needs no votes of voters known so far. S2.
+    JumpAnywhere,
     /// Engine: results of an attempt are taken for whatever attempt runs. S10.
     AnyAttempt,
     /// Engine: a message of another round or parent is believed. S16.
@@ -72,6 +90,16 @@ pub enum Plant {
     AdmitAnybody,
     /// Succession: the uses of a ticket are not counted. S9.
     UncountedTicket,
+    /// Succession: there is no probation in an open run. S23.
+    NoProbation,
+    /// Succession: a member that has its probation behind it is no newcomer any more. S23.
+    ForgetNewcomers,
+    /// Succession: newcomers keep their votes when others leave. S23.
+    KeepNewcomers,
+    /// Succession: probation is over after its rounds, whether it has contributed or not. S23.
+    IdleProbation,
+    /// Succession: who votes in a fork is not asked how long it has been there. S23.
+    ForkOfNewcomers,
     /// Succession: the settings of the next round depend on the node that builds the record. S17.
     OwnKnobs,
     /// Engine: records behind the head are never dropped. S19.
@@ -99,56 +127,232 @@ pub enum Plant {
     NoClip,
     /// Difference and succession: what is merged weighs far more than it may. S11.
     WeighDifference,
+    /// Quorum: the distinguished voter is one of all, also of those who were absent.
+    DistinguishedOfAll,
+    /// Quorum: the distinguished voter is the one with the largest hash.
+    DistinguishedLast,
+    /// Lease: the first span that fits is cut, not the smallest.
+    FirstFit,
+    /// Lease: any whole step of a span will do for a lease.
+    SliverOfALease,
+    /// Lease: what comes back is not joined with its neighbours.
+    NeverJoin,
+    /// Lease: a pool with too many spans gives up the longest.
+    DropLongest,
+    /// Lease: the steps of a slow member are rounded down.
+    RoundStepsDown,
+    /// Lease: of an even number of step times the median is the larger.
+    SlowerMedian,
+    /// Admission: an identity that is revoked is let in.
+    RevokedStays,
+    /// Admission: a ticket counts whoever signed it.
+    ForgedTicket,
+    /// Admission: a ticket that is revoked admits.
+    RevokedTicketAdmits,
+    /// Admission: a ticket that is made out to one admits another.
+    AnyHolder,
+    /// Admission: a ticket admits after its last round.
+    ExpiredTicketAdmits,
+    /// Admission: a ticket admits more than it may.
+    UsedTicketAdmits,
+    /// Succession: statements of learners count.
+    LearnersSpeak,
+    /// Succession: half of the voters remove whom they suspect.
+    SuspectByHalf,
+    /// Succession: who is left out of one COMMIT is removed.
+    AbsentOnce,
+    /// Succession: who is left out of COMMITs stays.
+    NeverRemoved,
+    /// Succession: a Join under a lower incarnation makes a member a learner.
+    OldIncarnationJoins,
+    /// Succession: who says that it leaves stays.
+    KeepLeaver,
+    /// Succession: who was left out and does not ask is expected all the same.
+    ExpectTheAbsent,
+    /// Succession: learners vote that have not contributed.
+    PromoteUntried,
+    /// Succession: the 31 voters are not the most.
+    TooManyVoters,
+    /// Succession: a record lets in as many as ask.
+    ManyNewcomers,
+    /// Succession: a ticket lets in two by one record.
+    TicketTwiceARecord,
+    /// Succession: a seat takes over every uplink that is said.
+    EveryUplink,
+    /// Succession: a new incarnation is leased what the one before was fast enough for.
+    PaceOfAnother,
+    /// Succession: who comes into a fork under another incarnation keeps its vote.
+    ForkKeepsRole,
+    /// Succession: a fork goes on where the lineage that it leaves has stopped.
+    ForkInPlace,
+    /// Succession: contributions of more than a lease are averaged.
+    OverLease,
+    /// Succession: learners merge lineages.
+    LearnersMerge,
+    /// Succession: two that merge one lineage are averaged together.
+    RivalsTogether,
+    /// Difference: of an even number the median norm is the larger.
+    HigherMergeNorm,
+    /// Record: tokens need not be what the contributors add.
+    AnyTokens,
+    /// Record: a SKIP may change members and leases.
+    AnySkip,
+    /// Ballot: estimates that differ are voted for.
+    VoteUnequal,
+    /// Ballot: a value that was voted for in a later ballot is copied like any other.
+    CopyUnforced,
+    /// Ballot: who has seen a vote does not wait for the others.
+    Impatient,
+    /// Ballot: of the values that can be used the worst is chosen.
+    WorstFirst,
+    /// Ballot: one vote decides.
+    DecideByOne,
+    /// Engine: a result is named that is not held. S25.
+    EstimateUnheld,
+    /// Engine: what is named in a vote is not written. S25.
+    ForgetCandidate,
+    /// Engine: a set of contributions need not hold a quorum. S24.
+    ThinContributors,
+    /// Engine: what was signed once is signed again, otherwise.
+    SignAgain,
+    /// Engine: after a restart the vote under way is begun anew.
+    ForgetVotes,
+    /// Engine: a certificate is made of the votes of several ballots.
+    MixedProof,
+    /// Engine: attempts without an end are followed by others.
+    NeverSkip,
+    /// Engine: whoever says that an attempt begins is believed.
+    AnyStarter,
+    /// Engine: who hears of a later attempt stays in its own.
+    StayBehind,
+    /// Engine: a fetched result may be of other READYs than its set names.
+    AnyReadys,
+    /// Engine: a contribution that a commit left out is dropped. S7.
+    DropLeftOut,
+    /// Certificate: votes of several ballots prove a record.
+    ProofOfBallots,
+    /// Certificate: votes for another record prove this one.
+    ProofOfAnother,
+    /// Certificate: a fork needs the words of some of its members only.
+    ForkOfSome,
+    /// Evidence: READYs of two starts of a process contradict each other. S22.
+    ConvictRestarts,
+    /// Engine: evidence is told to nobody.
+    KeepEvidence,
+    /// Engine: a restarted voter believes the first answer.
+    OneWitness,
+    /// Engine: what certificates show to have been signed is forgotten.
+    ForgetCertified,
+    /// Engine: a word about another incarnation is heeded.
+    WitnessOfAnother,
+    /// Engine: the READY of a former process stays. S18.
+    KeepFormerReady,
+    /// Engine: a READY of a former process is heard.
+    ReadyOfFormer,
+    /// Engine: words of one are believed from another.
+    AnySender,
+    /// Engine: who has not greeted is heard.
+    BeforeHello,
+    /// Engine: a READY for any positions is heard.
+    AnyLease,
+    /// Engine: who has contradicted itself is let in again.
+    WelcomeConvicted,
+    /// Engine: who is cut off forks at once. S23.
+    ForkEarly,
+    /// Engine: a flock that is to wait forks. S23.
+    ForkAnyway,
+    /// Engine: a single word makes others fork. S23.
+    ForkOnAWord,
+    /// Engine: two certified records at one place are not noticed.
+    UnseenSplit,
+    /// Update: of an even number of norms the smaller middle one is the reference.
+    LowerReference,
+    /// Update: norms are compared without the steps behind them.
+    ClipTheEarly,
+    /// Update: chunks of who is gone go to the first that is left.
+    HeirOfAll,
+    /// Ring: the order goes the other way round.
+    RingBackwards,
+    /// Ring: hops are not compared.
+    AnyRing,
+    /// Outer step: the momentum is not applied ahead.
+    PlainMomentum,
+    /// Outer step: AdamW decays what has one dimension, too.
+    DecayOfGains,
+    /// State: the number of vectors is not in the root.
+    RootWithoutKinds,
+    /// Codec: the lowest integer is read.
+    LowestInteger,
+    /// Codec: any scale is read.
+    AnyScale,
+    /// Wire: bytes after the end are passed over.
+    BytesAfterTheEnd,
+    /// Permutation: every epoch has the same order.
+    OneKey,
+    /// Update: it is always the first fragment's turn.
+    FragmentsStill,
+    /// Pairs: two meet that have just met.
+    MeetAgain,
+    /// Engine: each learner hears of a decision from one other only.
+    OneHand,
+    /// Engine: nobody tells those who do not vote.
+    LearnersUntold,
+    /// Engine: all say the same two things of what they have to say.
+    SayTheSame,
+    /// Engine: an old sign of life ends a process.
+    EchoEndsMe,
+    /// Certificate: the FORK record that its members have signed is not compared with the one that is shown.
+    /// `a_fork_with_another_lease_is_no_split_and_freezes_nobody`.
+    ForkUnsignedRecord,
+    /// Engine: a member finds no place where strangers have taken all.
+    /// `a_member_finds_a_place_among_strangers`.
+    MembersWait,
+    /// Engine: what a stranger says is looked at as if it were a member.
+    /// `of_a_stranger_only_what_leads_to_a_seat_is_looked_at`.
+    HeedAnybody,
+    /// Engine: evidence against anybody is kept and passed on.
+    /// `evidence_is_held_against_members_only_and_heard_from_members_only`.
+    HoardEvidence,
+    /// Wire: a signature is verified before it is looked at whether the sender is the peer.
+    /// `who_it_is_from_is_looked_at_before_its_signature`.
+    SignatureFirst,
+    /// Engine: whoever bears witness is believed, whether it votes or not.
+    /// `t21_strangers_bear_no_witness`.
+    HeedStrangers,
+    /// Engine: a register of another lineage is taken up after a start.
+    /// `a_register_of_another_lineage_is_not_taken_up`.
+    ResumeAnyLineage,
+    /// Engine: a member of a fork that was killed before it took its register along does not do it later.
+    /// `a_forks_member_takes_its_register_along_also_when_it_was_killed`.
+    LoseForksRegister,
+    /// Engine: an incarnation below that of the seat is kept.
+    /// `a_late_clock_gives_no_name_below_that_of_the_seat`.
+    LowIncarnation,
+    /// Engine: a restarted voter that is a quorum by itself votes before any other has told it what it knows.
+    /// `a_restarted_voter_of_two_needs_the_word_of_the_other`.
+    VoteUnheard,
+    /// Engine: the register of a copied folder is taken up. S5.
+    TakeCopied,
 }
 
 impl Plant {
-    pub const ALL: &[Self] = &[
-        Self::IgnoreSeenVote,
-        Self::HalfQuorum,
-        Self::CountTwice,
-        Self::MixBallots,
-        Self::AcceptThinCertificate,
-        Self::SyncLies,
-        Self::SendBeforeDurable,
-        Self::SkipPersist,
-        Self::ForgetRegister,
-        Self::KeepOldIncarnation,
-        Self::AnyIncarnation,
-        Self::ApplyTwice,
-        Self::ApplyUnencoded,
-        Self::FlipCaughtUp,
-        Self::SkipRootCheck,
-        Self::EqualWeights,
-        Self::ForgetLeftOut,
-        Self::KeepTakenIn,
-        Self::StaleGradient,
-        Self::StaleFragment,
-        Self::KeepAhead,
-        Self::KeepOwn,
-        Self::KeepDeadLease,
-        Self::LeaseTwice,
-        Self::AnyAttempt,
-        Self::AcceptStale,
-        Self::AcceptUnsigned,
-        Self::AcceptSecondReady,
-        Self::AcceptAnyNorm,
-        Self::JoinAsVoter,
-        Self::AdmitAnybody,
-        Self::UncountedTicket,
-        Self::OwnKnobs,
-        Self::HoardHistory,
-        Self::BlameRepeats,
-        Self::BlameSignatures,
-        Self::NoDeadline,
-        Self::NoRetry,
-        Self::PanicAtSkip,
-        Self::Disturbed,
-        Self::ForkAndVote,
-        Self::MergeAgain,
-        Self::NoNormClip,
-        Self::NoClip,
-        Self::WeighDifference,
-    ];
+    /// The test of `tests/engine_edges` that notices it, where no history of the simulator is asked to.
+    /// `tests/engine_edges/planted.rs` shows that each does.
+    pub const fn by_test(self) -> Option<&'static str> {
+        match self {
+            Self::ForkUnsignedRecord => Some("a_fork_with_another_lease_is_no_split_and_freezes_nobody"),
+            Self::MembersWait => Some("a_member_finds_a_place_among_strangers"),
+            Self::HeedAnybody => Some("of_a_stranger_only_what_leads_to_a_seat_is_looked_at"),
+            Self::HoardEvidence => Some("evidence_is_held_against_members_only_and_heard_from_members_only"),
+            Self::SignatureFirst => Some("who_it_is_from_is_looked_at_before_its_signature"),
+            Self::HeedStrangers => Some("t21_strangers_bear_no_witness"),
+            Self::ResumeAnyLineage => Some("a_register_of_another_lineage_is_not_taken_up"),
+            Self::LoseForksRegister => Some("a_forks_member_takes_its_register_along_also_when_it_was_killed"),
+            Self::LowIncarnation => Some("a_late_clock_gives_no_name_below_that_of_the_seat"),
+            Self::VoteUnheard => Some("a_restarted_voter_of_two_needs_the_word_of_the_other"),
+            _ => None,
+        }
+    }
 
     /// Its name in tables: `ignore-seen-vote`.
     pub fn name(self) -> String {

@@ -21,7 +21,9 @@ impl Quorum {
         let all = voters().map(|member| (member.id, member.incarnation)).collect();
         // One of those who were there last: of a flock in two halves, the one that went on once goes on.
         let least = voters().map(|member| member.absent).min().unwrap_or_default();
-        let there = voters().filter(|member| member.absent == least).map(|member| member.id);
+        let there = voters()
+            .filter(|member| member.absent == least || planted!(Plant::DistinguishedOfAll))
+            .map(|member| member.id);
         Self { voters: all, distinguished: distinguished(digest, there) }
     }
 
@@ -71,7 +73,8 @@ impl Quorum {
 /// Of these, the one with the smallest hash.
 fn distinguished(parent: &Digest, among: impl Iterator<Item = NodeId>) -> NodeId {
     let place = |id: NodeId| (Digest::of("starling distinguished v1", &[&parent.0, &id.0]), id);
-    among.map(place).min().map_or(NodeId([0; 32]), |(_, id)| id)
+    (if planted!(Plant::DistinguishedLast) { among.map(place).max() } else { among.map(place).min() })
+        .map_or(NodeId([0; 32]), |(_, id)| id)
 }
 
 #[cfg(test)]

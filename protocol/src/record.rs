@@ -153,6 +153,17 @@ pub struct Member {
     /// What its uplink can do, in kbit/s, as it said in a contribution; 0 = not known. It follows what is said with
     /// hysteresis, so that owners of chunks do not change with every round.
     pub upload_kbps: u32,
+    /// The round whose COMMIT let it in; 0: it founded the lineage.
+    pub since: u64,
+    /// COMMITs since then that have taken in a contribution of it, saturating.
+    pub served: u16,
+}
+
+impl Member {
+    /// Whether it has a seat from the beginning, which nobody gave it.
+    pub fn is_founder(&self) -> bool {
+        self.since == 0
+    }
 }
 
 /// A contiguous range of positions in the run's sample permutation.

@@ -26,6 +26,7 @@ fn refuses(good: &Record, changes: &[Change]) {
 }
 
 fn genesis() -> Record {
+    let members = vec![Member { served: 0, ..member(0x10, 1_440) }];
     Record {
         seq: 0,
         parent: Digest::default(),
@@ -35,7 +36,7 @@ fn genesis() -> Record {
         update: Digest::default(),
         tokens: 0,
         merged: vec![],
-        next: NextRound { merge_tokens: 0, merge_norm_bits: 0, ..record().next },
+        next: NextRound { merge_tokens: 0, merge_norm_bits: 0, members, ring: vec![0], ..record().next },
         ..record()
     }
 }
@@ -168,6 +169,8 @@ fn records_that_change_no_state_are_checked() {
                 ("an update", &|r| r.update = digest(1)),
                 ("contributors", &|r| r.contributors = record().contributors),
                 ("members out of order", &|r| r.next.members.reverse()),
+                ("a member of rounds to come", &|r| r.next.members[1].since = 4),
+                ("more contributions than rounds", &|r| r.next.members[1].served = 3),
             ],
         );
     }
@@ -195,6 +198,8 @@ fn a_commit_follows_its_parent() {
         contributor.start = member.lease.start;
     }
     child.contributors[1].samples = 200;
+    child.next.members.iter_mut().for_each(|member| member.served += 1);
+    child.next.members.push(Member { since: 4, ..member(0x30, 0) });
     cannot_follow(
         &parent,
         &child,
@@ -216,6 +221,11 @@ fn a_commit_follows_its_parent() {
             ("more weight for merges", &|r| r.next.merge_tokens += 1),
             ("longer merges", &|r| r.next.merge_norm_bits += 1),
             ("a merged lineage less", &|r| r.merged.clear()),
+            ("a contribution that is not counted", &|r| r.next.members[1].served -= 1),
+            ("one that was not made", &|r| r.next.members[2].served += 1),
+            ("a member that came earlier than it did", &|r| r.next.members[1].since -= 1),
+            ("one that is let in with time behind it", &|r| r.next.members[2].since -= 1),
+            ("one that says to have founded", &|r| r.next.members[2].since = 0),
         ],
     );
 }
@@ -264,6 +274,8 @@ fn a_fork_follows_its_parent() {
             ("without the lineage that it left", &|r| r.merged = record().merged),
             ("with another", &|r| r.merged.push(digest(0x52))),
             ("with weight for merges", &|r| r.next.merge_tokens = 1),
+            ("with somebody new", &|r| r.next.members[0].id = node(0x11)),
+            ("with a member that has served for longer", &|r| r.next.members[0].served += 1),
         ],
     );
 }
@@ -317,6 +329,8 @@ proptest! {
             expected: bytes[9] > 99,
             lease: pool.take(1 + numbers[1] % 99, 8).unwrap(),
             upload_kbps: numbers[3],
+            since: u64::from(numbers[0] % 4),
+            served: 0,
         };
         let members = ids.iter().enumerate().map(member).collect();
         let (cursor, free) = pool.into_parts();

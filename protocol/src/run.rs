@@ -138,6 +138,16 @@ pub struct AdmissionSpec {
     /// Identities that are admitted in the mode `list`, ascending; empty in the others.
     #[serde(deserialize_with = "bounded::list::<_, _, ALLOWED_MAX>")]
     pub allow: Vec<NodeId>,
+    /// Rounds in which who was let in learns before it votes, and a quarter of those for which it is a newcomer; 0 = none,
+    /// and in the modes other than `open`, whose members somebody has chosen.
+    pub probation: u32,
+}
+
+impl AdmissionSpec {
+    /// Rounds of probation, where there is one.
+    pub fn probation_rounds(&self) -> u64 {
+        if self.mode == AdmissionMode::Open { self.probation.into() } else { 0 }
+    }
 }
 
 /// How members are admitted. The numbers are on the wire.
@@ -224,6 +234,7 @@ impl RunSpec {
             ("partition.grace_ms", partition.grace_ms.to_string()),
             ("admission.mode", admission.mode.to_string()),
             ("admission.allow", format!("{:?}", admission.allow.iter().map(NodeId::to_string).collect::<Vec<_>>())),
+            ("admission.probation", admission.probation.to_string()),
             ("budget.rounds", budget.rounds.to_string()),
             ("budget.tokens", budget.tokens.to_string()),
         ]

@@ -9,6 +9,7 @@
 use crate::Digest;
 use crate::digest::FloatHasher;
 use crate::limits::{PARAMETERS_MAX, STATE_CHUNK_BYTES};
+use crate::plant::{Plant, planted};
 use crate::run::SyncMode;
 use std::ops::Range;
 
@@ -154,7 +155,15 @@ pub fn root(manifest: &Manifest) -> Digest {
             .collect();
     }
     let top = level.first().copied().unwrap_or_default();
-    Digest::of(ROOT_DOMAIN, &[&manifest.schema.0, &manifest.elements.to_le_bytes(), &[manifest.vectors], &top.0])
+    Digest::of(
+        ROOT_DOMAIN,
+        &[
+            &manifest.schema.0,
+            &manifest.elements.to_le_bytes(),
+            &[if planted!(Plant::RootWithoutKinds) { 2 } else { manifest.vectors }],
+            &top.0,
+        ],
+    )
 }
 
 /// Before anything is allocated by them.

@@ -37,6 +37,12 @@ pub struct NodeOptions {
     pub run_file: Option<PathBuf>,
 }
 
+/// The run file without probation, if it does not say how nodes are admitted.
+pub fn among_friends(run_toml: &str) -> String {
+    let table = if run_toml.contains("[admission]") { "" } else { "\n[admission]\nprobation = 0\n" };
+    format!("{run_toml}{table}")
+}
+
 impl Flock {
     /// What a node says that is to found this run, and refuses it as wrong usage.
     pub fn refusal(&self, run_toml: &str) -> anyhow::Result<String> {
@@ -49,11 +55,13 @@ impl Flock {
         Ok(ended.stderr)
     }
 
-    /// Starts the bootstrap peer. `run_toml` is written as the run file of all nodes.
+    /// Starts the bootstrap peer. `run_toml` is written as the run file of all nodes; they are friends, who vote at once,
+    /// unless it says otherwise.
     pub fn start(bin_dir: &Path, folder: &Path, run_toml: &str) -> anyhow::Result<Self> {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let run_file = folder.join("run.toml");
-        std::fs::write(&run_file, run_toml).with_context(|| format!("cannot write {}", run_file.display()))?;
+        std::fs::write(&run_file, among_friends(run_toml))
+            .with_context(|| format!("cannot write {}", run_file.display()))?;
         let key = folder.join("bootstrap.key");
         let arguments = ["--listen", "/ip4/127.0.0.1/tcp/0", "--no-mdns", "--json", "--key"];
         let arguments = arguments.iter().map(|s| s.to_string()).chain([key.to_string_lossy().into_owned()]);

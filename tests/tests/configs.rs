@@ -166,6 +166,22 @@ fn gaps_in_a_reference_are_found() {
     assert_eq!(complaints::<RunFile>(&silent, MINIMAL_RUN), ["seed stands without a word"]);
 }
 
+/// One person's nodes vote at once; who knows nobody does not.
+#[test]
+fn probation_is_for_open_runs_and_not_for_the_demo() {
+    let probation = |text: &str| parse::<RunFile>(text).expect("it parses").admission.probation();
+    assert_eq!(probation(&config("run.toml").1), 8);
+    assert_eq!(probation(&config("demo.toml").1), 0);
+    let data = || DataSpec { manifest: Digest::of("test", &[]), tokenizer: Digest::of("test", &[]) };
+    let refused = |table: &str| {
+        let file: RunFile = parse(&format!("{MINIMAL_RUN}[admission]\n{table}\n")).expect("it parses");
+        file.spec(data(), 256).map(drop).map_err(|error| format!("{error:?}")).expect_err("it is refused")
+    };
+    let listed = refused(&format!("mode = \"list\"\nallow = [\"{}\"]\nprobation = 3", "01".repeat(32)));
+    assert!(listed.contains("admission.probation = 3: must be 0"), "{listed}");
+    assert!(refused("probation = 5000").contains("between 0 and 4096"));
+}
+
 #[test]
 fn a_misspelt_key_is_answered_with_the_right_one() {
     let (_, text) = config("run.toml");

@@ -1,5 +1,6 @@
 //! Members that lie, on real processes: `starling-evil` (`make evil`) joins a flock of honest nodes as a member like any
 //! other and does one thing that no honest program does. The honest say what it was, blame the one who did it, and go on.
+//! And strangers that lie: it never joins, and moves nobody. Of those there is more in `configs/lab/full/evil-*.toml`.
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
@@ -15,6 +16,8 @@ const MARK: &[u8] = b"starling evil build";
 const HONEST: usize = 3;
 /// Newcomers of which one at least must be served damaged state.
 const NEWCOMERS: usize = 6;
+/// Rounds for which a stranger is listened to.
+const ROUNDS: u64 = 8;
 
 /// What honest nodes say of it.
 enum Shown {
@@ -228,6 +231,28 @@ fn who_is_too_long_is_cut_and_state_that_is_wrong_is_fetched_elsewhere() {
     assert!(met, "none of {NEWCOMERS} newcomers was served damaged state by {id}");
     liar.kill();
     bench.honest.append(&mut newcomers);
+    bench.assert_sound();
+}
+
+/// Whatever somebody says who is no member, the flock goes on where it was.
+#[test]
+fn who_is_no_member_moves_nobody() {
+    let Some(program) = program() else { return };
+    let mut bench = Bench::new("owners");
+    for mode in ["usurp", "usurp-genesis", "usurp-ahead", "false-heads", "evidence"] {
+        let (mut liar, _) = bench.liar(&program, mode);
+        liar.wait(LIMIT, "strangers", |e| e["sessions"].as_u64() >= Some(HONEST as u64)).expect("it is heard");
+        for node in &mut bench.honest {
+            let mark = node.mark();
+            let first = node.wait_since(mark, LIMIT, "committed", |_| true).expect("rounds go on");
+            let more = first["seq"].as_u64().expect("a number") + ROUNDS;
+            node.wait_since(mark, LIMIT, "committed", |e| e["seq"].as_u64() >= Some(more)).expect("rounds go on");
+        }
+        let moved = |e: &Value| ["rolled_back", "evidence"].iter().any(|bad| e["event"] == *bad);
+        let said: Vec<Value> = bench.honest.iter().flat_map(Process::events).filter(moved).collect();
+        assert!(said.is_empty(), "{mode}: {said:#?}");
+        liar.kill();
+    }
     bench.assert_sound();
 }
 

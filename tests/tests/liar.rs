@@ -5,8 +5,9 @@ use serde_json::Value;
 use starling_bootstrap::addresses::split;
 use starling_bootstrap::identity::Identity;
 use starling_node::net::fetch::{Expect, FetchRequest, NothingToFetch, decode_records};
-use starling_node::net::{NetEvent, NetHandle, NetOptions, Network};
+use starling_node::net::{NetEvent, NetEvents, NetHandle, NetOptions, Network};
 use starling_protocol::identity::{Ed25519Signer, Ed25519Verifier, Signer};
+use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{Head, Hello, Join, Message, Phase, Ready};
 use starling_protocol::record::{Measured, Record};
 use starling_protocol::{Digest, NodeId, wire};
@@ -14,7 +15,6 @@ use starling_tests::flock::{Flock, NodeOptions, built_binaries};
 use starling_tests::process::{Process, run};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -23,7 +23,7 @@ const SEQ_LEN: u64 = 32;
 /// The lying peer.
 struct Liar {
     net: NetHandle,
-    events: mpsc::Receiver<NetEvent>,
+    events: NetEvents,
     signer: Ed25519Signer,
     run: Digest,
     spec: Vec<u8>,
@@ -43,6 +43,7 @@ impl Liar {
             mdns: false,
             relay: false,
             source: Arc::new(NothingToFetch),
+            verify: None,
         };
         let (net, events) = Network::start(&identity, options).expect("a network");
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock");
@@ -60,7 +61,7 @@ impl Liar {
         while let Ok(Some(event)) = tokio::time::timeout_at(deadline, self.events.recv()).await {
             match event {
                 NetEvent::PeerUp { peer } => self.greet(peer).await,
-                NetEvent::Control { from, bytes } => {
+                NetEvent::Control { from, bytes, .. } => {
                     let opened = wire::open(&Ed25519Verifier, &self.run, &bytes).expect("nodes are honest");
                     if let Message::Head(head) = opened.message
                         && self.told.as_ref().is_none_or(|(known, _)| known.seq <= head.seq)
@@ -84,14 +85,15 @@ impl Liar {
             self.spec = fetched.expect("every node has it");
         }
         let (spec, boot) = (self.spec.clone(), self.boot);
-        self.say(peer, &Message::Hello(Hello { version: 2, spec, boot, incarnation: boot }));
+        self.say(peer, &Message::Hello(Hello { version: PROTOCOL_VERSION, spec, boot, incarnation: boot }));
     }
 
     /// The newest record, as whoever told of it has it.
     async fn record(&self) -> Option<Record> {
         let (head, from) = self.told.as_ref()?;
         let request = FetchRequest::Records { from_seq: head.seq, max: 1 };
-        let bytes = self.net.fetch(*from, request, Expect::of(&request)).await.ok()?;
+        let expected = Expect::of(&request);
+        let bytes = self.net.fetch(*from, request, expected).await.ok()?;
         let links = decode_records(&bytes).expect("nodes are honest");
         wire::decode_record(&links.first()?.0).ok()
     }

@@ -1,4 +1,4 @@
-//! Two flocks of one run that meet: one gives way, and what it has learned is merged once (`protocol.md` §9).
+//! A fork of a flock that meets it again: it gives way, and what it has learned is merged once (`protocol.md` §9).
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
@@ -12,10 +12,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 const RUN: &str = "name = \"merging\"\n[model]\npreset = \"0.1m\"\nseq_len = 32\n[data]\nsources = [\"../text.txt\"]\n\
                    holdout = 0.1\n[inner]\nsteps = 2\nbatch = 2\n";
 
-fn options(found: bool, bootstrap: Option<&str>) -> NodeOptions {
-    let mut arguments = ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec();
-    arguments.extend(bootstrap.into_iter().flat_map(|address| ["--bootstrap".to_owned(), address.to_owned()]));
-    NodeOptions { found, arguments, ..NodeOptions::default() }
+fn options(address: &str, order: &[&str]) -> NodeOptions {
+    let mut options = NodeOptions { bootstrap: Some(address.to_owned()), ..NodeOptions::small(false) };
+    options.arguments.extend(order.iter().copied().map(String::from));
+    options
 }
 
 fn flock(folder: &Path, name: &str) -> Flock {
@@ -23,20 +23,15 @@ fn flock(folder: &Path, name: &str) -> Flock {
         .expect("a bootstrap peer")
 }
 
-/// Tokens by which the winners are ahead when the losers start again: who gives way is decided by tokens, and these may
-/// train by themselves for seconds before they meet anybody.
-const LEAD: u64 = 10_000;
-
-/// Two nodes that train until `rounds` are committed by both.
-fn pair(flock: &Flock, rounds: u64) -> Vec<Process> {
-    let mut founder = flock.node("founder", &options(true, None)).expect("a node");
-    founder.wait(LIMIT, "founded", |_| true).expect("it founds");
-    let mut nodes = vec![founder, flock.node("second", &options(false, None)).expect("a node")];
-    for node in &mut nodes {
-        let both = |e: &Value| e["voters"] == 2 && e["round"].as_u64() >= Some(rounds);
-        node.wait(LIMIT, "committed", both).expect("both train");
+/// Waits until all of these commit as so many voters, three times.
+fn train(nodes: &mut [Process], voters: usize) {
+    for node in nodes {
+        let mut mark = node.mark();
+        for _ in 0..3 {
+            node.wait_since(mark, LIMIT, "committed", |e| e["voters"] == voters).expect("they train");
+            mark = node.mark();
+        }
     }
-    nodes
 }
 
 fn status(flock: &Flock, name: &str, arguments: &[&str]) -> String {
@@ -60,30 +55,38 @@ fn story(nodes: &[Process]) -> String {
 }
 
 #[test]
-fn what_a_flock_that_gives_way_has_learned_is_merged_once() {
+fn what_a_fork_that_gives_way_has_learned_is_merged_once() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text: String = (0..2000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
     std::fs::write(folder.path().join("text.txt"), text).expect("write");
-    let (losers, winners) = (flock(folder.path(), "losers"), flock(folder.path(), "winners"));
-    let mut gone = pair(&losers, 4);
-    let lineage = gone[0].wait(LIMIT, "founded", |_| true).expect("it was seen before")["lineage"].clone();
-    for node in &mut gone {
-        node.terminate();
-        node.wait_exit(LIMIT).expect("it leaves");
+    let (flock, elsewhere) = (flock(folder.path(), "flock"), flock(folder.path(), "elsewhere"));
+    let node = |name: &str, address: &str, order: &[&str]| flock.node(name, &options(address, order));
+    let here = flock.address.clone();
+    let mut first = vec![node("founder", &here, &["--found"]).expect("a node")];
+    let winner = first[0].wait(LIMIT, "founded", |_| true).expect("it founds")["lineage"].clone();
+    for name in ["second", "third"] {
+        first.push(node(name, &here, &[]).expect("a node"));
     }
-    let trained = gone.iter().flat_map(Process::events).filter(|e| e["event"] == "committed");
-    let trained = trained.filter_map(|e| e["tokens"].as_u64()).max().expect("they have trained");
-    let mut nodes = pair(&winners, 12);
-    for node in &mut nodes {
-        node.wait(LIMIT, "committed", |e| e["tokens"].as_u64() >= Some(trained + LEAD)).expect("they train");
-    }
-    let winner = nodes[0].wait(LIMIT, "founded", |_| true).expect("it was seen before")["lineage"].clone();
-    for name in ["founder", "second"] {
-        nodes.push(losers.node(name, &options(false, Some(&winners.address))).expect("a node"));
+    train(&mut first, 3);
+    // Two of three keep the quorum, and go on for longer than the one that is gone.
+    first[0].kill();
+    train(&mut first[1..], 2);
+    first.iter_mut().for_each(Process::kill);
+    // The one goes on as a fork by its operator's order, with a newcomer, where nobody hears of the others.
+    let mut gone = vec![node("founder", &elsewhere.address, &["--force-lineage"]).expect("a node")];
+    let lineage = gone[0].wait(LIMIT, "forked", |_| true).expect("it forks")["lineage"].clone();
+    gone.push(node("fourth", &elsewhere.address, &[]).expect("a node"));
+    train(&mut gone, 2);
+    // Killed: who leaves in good order has no vote in the last record, and keeps nothing.
+    gone.iter_mut().for_each(Process::kill);
+    let mut nodes = vec![node("second", &here, &[]).expect("a node"), node("third", &here, &[]).expect("a node")];
+    train(&mut nodes, 2);
+    for name in ["founder", "fourth"] {
+        nodes.push(node(name, &here, &[]).expect("a node"));
     }
     for n in 0..2 {
         if let Err(e) = nodes[n].wait(LIMIT, "merged", |e| e["lineage"] == lineage) {
-            panic!("the losers' work comes in: {e}\n{}", story(&nodes));
+            panic!("the fork's work comes in: {e}\n{}", story(&nodes));
         }
     }
     // All four go on, as one flock.
@@ -106,14 +109,14 @@ fn what_a_flock_that_gives_way_has_learned_is_merged_once() {
     // Both forms of the status tell of it.
     let merged_in = rounds.first().expect("one").1;
     let mut weights = Vec::new();
-    for name in ["founder", "second"] {
-        let told: Value = serde_json::from_str(&status(&winners, name, &["--json"])).expect("JSON");
+    for name in ["second", "third"] {
+        let told: Value = serde_json::from_str(&status(&flock, name, &["--json"])).expect("JSON");
         let merged = told["merged"].as_array().expect("a list").clone();
         assert_eq!(merged.len(), 1, "{told}");
         assert_eq!((&merged[0]["lineage"], merged[0]["round"].as_u64()), (&lineage, Some(merged_in)), "{told}");
         assert!(told["offers"].is_null(), "nothing is left to offer: {told}");
         weights.extend(merged[0]["tokens"].as_u64());
-        let text = status(&winners, name, &[]);
+        let text = status(&flock, name, &[]);
         assert!(text.contains(&format!(": in round {merged_in}")), "{text}");
     }
     assert!(
@@ -127,7 +130,7 @@ fn what_a_flock_that_gives_way_has_learned_is_merged_once() {
     for kept in kept {
         assert!(kept["lineage"] == lineage && kept["tokens"].as_u64() > Some(0), "{kept}");
     }
-    for name in ["founder", "second"] {
-        assert!(!losers.home(name).join("private").join("difference").exists(), "it is of no use any more");
+    for name in ["founder", "fourth"] {
+        assert!(!flock.home(name).join("private").join("difference").exists(), "it is of no use any more");
     }
 }

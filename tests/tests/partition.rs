@@ -1,7 +1,7 @@
 //! Five real nodes on a network that is cut and healed under them (`protocol.md` §7, §9).
 
 use serde_json::Value;
-use starling_tests::flock::built_binaries;
+use starling_tests::flock::{among_friends, built_binaries};
 use starling_tests::netns::Network;
 use starling_tests::process::Process;
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ impl Flock {
             "name = \"partition\"\n[model]\npreset = \"0.1m\"\nseq_len = 32\n[data]\nsources = [\"text.txt\"]\n\
              holdout = 0.1\n[inner]\nsteps = 4\nbatch = 2\n[partition]\nminority = \"{minority}\"\ngrace_s = {GRACE_S}\n"
         );
-        std::fs::write(folder.path().join("run.toml"), run).expect("write");
+        std::fs::write(folder.path().join("run.toml"), among_friends(&run)).expect("write");
         let mut flock = Self { folder, network, nodes: Vec::new(), bootstrap: String::new() };
         for n in 0..NODES {
             let mut node = flock.node(n);

@@ -87,7 +87,7 @@ fn a_ticket_admits_as_many_as_it_says() {
     let text = std::fs::read_to_string(&flock.run_file).expect("the run file");
     let run_file = flock.folder.join("ticket.toml");
     let text = text.replace("[model]", &format!("creator = \"{creator}\"\n[model]"));
-    std::fs::write(&run_file, format!("{text}[admission]\nmode = \"ticket\"\n")).expect("write");
+    std::fs::write(&run_file, text.replace("[admission]", "[admission]\nmode = \"ticket\"")).expect("write");
     flock.run_file = run_file;
 
     let mut first = flock.node("creator", &NodeOptions::small(true)).expect("a node");

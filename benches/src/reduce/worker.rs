@@ -115,6 +115,7 @@ async fn obey(index: usize, host: &str) -> Result<()> {
         mdns: false,
         relay: false,
         source: Arc::new(NothingToFetch),
+        verify: None,
     };
     let (net, mut events) = Network::start(&Identity::generate()?, options)?;
     let router = BulkRouter::new(run);

@@ -49,7 +49,7 @@ fn spec_with(creator: Option<NodeId>, mode: AdmissionMode) -> Vec<u8> {
         outer: OuterSpec { lr: vec![(1, 0.7), (4, 0.8)], momentum: 0.9 },
         sync: SyncSpec::whole(SyncMode::Rounds, Codec::Int8, EngineKind::Ring),
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
-        admission: AdmissionSpec { mode, allow: Vec::new() },
+        admission: AdmissionSpec { mode, allow: Vec::new(), probation: 0 },
         budget: Budget { rounds: 100, tokens: 0 },
     })
 }

@@ -45,10 +45,12 @@ pub fn run(args: &AuditArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Takes the records in order; the summary is of those before the first that breaks a rule.
+/// Takes the records in order, from the first after which none is missing; the summary is of those before the first that
+/// breaks a rule.
 fn audit(store: &Store, length: u64) -> Result<(Summary, Option<String>), Failure> {
     let mut audit = Audit::new(length);
-    let mut next = 0;
+    // A node that came later holds of what was before only the way that it was shown.
+    let mut next = store.whole_from().unwrap_or(0);
     loop {
         let links = store.records_from(next, BATCH).map_err(store_failure)?;
         if links.is_empty() {

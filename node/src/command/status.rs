@@ -6,7 +6,8 @@ use crate::exit::{Code, Failure};
 use crate::train::home_of;
 use crate::watch::screen::bytes;
 use crate::watch::status::{
-    Answer, Member, MergedStatus, OfferStatus, PairsStatus, Question, QuorumStatus, Status, ask, running_homes,
+    Answer, Member, MergedStatus, OfferStatus, PairsStatus, ProbationStatus, Question, QuorumStatus, Status, ask,
+    running_homes,
 };
 use anyhow::Context;
 use std::path::PathBuf;
@@ -74,6 +75,7 @@ fn text(status: &Status) -> String {
         None => "no flock met yet\n".to_string(),
     };
     out += &status.quorum.as_ref().map(quorum_text).unwrap_or_default();
+    out += &status.probation.as_ref().map(probation_text).unwrap_or_default();
     out += &format!(
         "loss {} nats/token · validation {} nats/byte · {} sent, {} received\n",
         or_none(status.loss),
@@ -143,6 +145,20 @@ fn pairs_text(pairs: &PairsStatus) -> String {
     format!("pairs: met {} times, alone {alone}{reasons}\n", pairs.met)
 }
 
+/// Why this node does not vote yet.
+fn probation_text(probation: &ProbationStatus) -> String {
+    let ProbationStatus { from_round, contributions, newcomer_until } = probation;
+    let must = if *contributions > 0 {
+        format!(", once {contributions} more of its contributions are in")
+    } else {
+        String::new()
+    };
+    format!(
+        "on probation: this node learns, and votes from round {from_round} on at the earliest{must}; until round {newcomer_until} \
+         only while newcomers hold less than a third of the votes (admission.probation)\n"
+    )
+}
+
 /// Whether anything can be decided, and if not what happens next.
 fn quorum_text(quorum: &QuorumStatus) -> String {
     let verdict = if quorum.in_reach { "quorum" } else { "no quorum" };
@@ -175,6 +191,18 @@ mod tests {
         let alone = [("late".to_owned(), 2), ("odd".to_owned(), 1)].into();
         assert_eq!(pairs_text(&PairsStatus { met: 7, alone }), "pairs: met 7 times, alone 3 (late 2, odd 1)\n");
         assert_eq!(pairs_text(&PairsStatus { met: 7, alone: [].into() }), "pairs: met 7 times, alone 0\n");
+    }
+
+    #[test]
+    fn who_is_on_probation_reads_until_when() {
+        let said =
+            |contributions| probation_text(&ProbationStatus { from_round: 12, contributions, newcomer_until: 36 });
+        assert_eq!(
+            said(2),
+            "on probation: this node learns, and votes from round 12 on at the earliest, once 2 more of its contributions \
+             are in; until round 36 only while newcomers hold less than a third of the votes (admission.probation)\n"
+        );
+        assert!(said(0).contains("at the earliest; until round 36"), "{}", said(0));
     }
 
     #[test]

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use starling_protocol::NodeId;
 use starling_protocol::run::{AdmissionMode, AdmissionSpec, Minority, PartitionSpec};
 
+/// Rounds of probation in an open run whose file does not say.
+const PROBATION_DEFAULT: u32 = 8;
+
 /// `[partition]`: what members do that are cut off from the quorum.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -36,16 +39,19 @@ pub struct AdmissionTable {
     pub mode: AdmissionName,
     /// Node ids that `list` admits.
     pub allow: Vec<String>,
+    /// Left out: [`PROBATION_DEFAULT`] with `open`, where nobody has chosen the members, and 0 with the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probation: Option<u32>,
 }
 
 impl Default for AdmissionTable {
     fn default() -> Self {
-        Self { mode: AdmissionName::Open, allow: Vec::new() }
+        Self { mode: AdmissionName::Open, allow: Vec::new(), probation: None }
     }
 }
 
 /// A way to admit members as files name it.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdmissionName {
     Open,
@@ -81,7 +87,13 @@ impl AdmissionTable {
         // The order of a person's list means nothing; a run's digest is over one order.
         allow.sort_unstable();
         allow.dedup();
-        Ok(AdmissionSpec { mode, allow })
+        Ok(AdmissionSpec { mode, allow, probation: self.probation() })
+    }
+
+    /// Rounds of probation, by default if the file does not say.
+    pub fn probation(&self) -> u32 {
+        let default = if self.mode == AdmissionName::Open { PROBATION_DEFAULT } else { 0 };
+        self.probation.unwrap_or(default)
     }
 }
 
@@ -90,4 +102,22 @@ pub fn node_id(key: &str, text: &str) -> Result<NodeId, Failure> {
     NodeId::from_hex(text).ok_or_else(|| {
         Failure::message(Code::Usage, format!("{key} = \"{text}\" is not a node id: give 64 hex digits"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_runs_have_probation_unless_the_file_says_otherwise() {
+        let probation =
+            |text: &str| toml::from_str::<AdmissionTable>(text).expect("a table").spec().map(|s| s.probation);
+        let said = |text: &str| probation(text).expect("it is sound");
+        assert_eq!(said(""), 8);
+        assert_eq!(said("mode = \"open\"\nprobation = 0"), 0);
+        assert_eq!(said("probation = 3"), 3);
+        assert_eq!(said("mode = \"ticket\""), 0);
+        // It is for the specification to refuse, with its reason.
+        assert_eq!(said("mode = \"list\"\nprobation = 3"), 3);
+    }
 }

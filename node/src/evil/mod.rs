@@ -1,21 +1,27 @@
 //! A member that lies, for tests on real processes: `starling-evil` is the program with a few hooks, each where what the
 //! node says is about to leave it. It can also run with one of the protocol's planted bugs, to show that the lab notices
-//! them. Nothing of this is in the shipped program, which a test looks for by [`MARK`].
+//! them, or never join, and attack as somebody who is no member ([`stranger`]). Nothing of this is in the shipped program,
+//! which a test looks for by [`MARK`].
 
 mod link;
+mod stranger;
 
 pub use link::link;
 
+use crate::net::NetOptions;
 use crate::net::fetch::{FetchRefusal, FetchRequest};
 use crate::train::Trained;
 use starling_protocol::identity::{Ed25519Signer, Ed25519Verifier};
 use starling_protocol::message::{Message, Ready};
 use starling_protocol::plant::{self, Plant};
+use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, update, wire};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use stranger::{ATTACKS, Plot};
 
 /// Is in every program that has these hooks, and is printed when it starts.
 pub const MARK: &str = "starling evil build: do not trust this node";
@@ -66,8 +72,11 @@ const MODES: &[(&str, Mode)] = &[
     ("bad-chunk", Mode::BadChunk),
 ];
 
+#[derive(Default)]
 struct Evil {
     modes: BTreeSet<Mode>,
+    /// What it does as somebody who never joins; without an attack it is a member.
+    plot: Plot,
     from_round: u64,
     /// The round that is trained.
     round: AtomicU64,
@@ -76,13 +85,13 @@ struct Evil {
 
 static EVIL: OnceLock<Evil> = OnceLock::new();
 
-/// Takes `--evil MODE[,MODE]`, `--evil-from-round N` and `--plant BUG` out of a command line and arms the hooks; the
-/// other arguments.
+/// Takes `--evil MODE[,MODE]`, `--evil-from-round N` and `--plant BUG` out of a command line, and what [`Plot`] has, and
+/// arms the hooks; the other arguments.
 ///
 /// # Errors
 /// What is wrong with them.
 pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
-    let (mut others, mut modes, mut from_round, mut planted) = (Vec::new(), BTreeSet::new(), 0, None);
+    let (mut others, mut evil, mut planted) = (Vec::new(), Evil::default(), None);
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
         let mut value = || {
@@ -92,13 +101,15 @@ pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, S
         match argument.to_str() {
             Some("--evil") => {
                 for name in value()?.split(',') {
-                    let known = MODES.iter().find(|(known, _)| *known == name);
-                    let names = || MODES.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
-                    modes.insert(known.ok_or_else(|| format!("--evil {name}: there are {}", names()))?.1);
+                    evil.add(name)?;
                 }
             }
-            Some("--evil-from-round") => {
-                from_round = value()?.parse().map_err(|e| format!("--evil-from-round: {e}"))?
+            Some(flag @ "--evil-from-round") => evil.from_round = number(flag, &value()?)?,
+            Some(flag @ "--evil-identities") => evil.plot.identities = number(flag, &value()?)?,
+            Some(flag @ "--evil-life-ms") => evil.plot.life_ms = number(flag, &value()?)?,
+            Some(flag @ "--evil-at") => {
+                let places: Result<_, _> = value()?.split(',').map(|place| number(flag, place)).collect();
+                evil.plot.at = places?;
             }
             Some("--plant") => planted = Some(plant_named(&value()?)?),
             _ => others.push(argument),
@@ -107,10 +118,35 @@ pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, S
     if planted.is_some_and(|bug| !plant::everywhere(bug)) {
         return Err("armed twice".to_owned());
     }
-    eprintln!("{MARK} ({modes:?}, {planted:?})");
-    let evil = Evil { modes, from_round, round: AtomicU64::new(0), speaker: OnceLock::new() };
+    eprintln!("{MARK} ({:?}, {:?}, {planted:?})", evil.modes, evil.plot);
     EVIL.set(evil).map_err(|_| "armed twice".to_owned())?;
     Ok(others)
+}
+
+fn number<T: FromStr<Err: std::fmt::Display>>(flag: &str, text: &str) -> Result<T, String> {
+    text.parse().map_err(|why| format!("{flag} {text}: {why}"))
+}
+
+impl Evil {
+    /// One more way to lie, or to attack.
+    fn add(&mut self, name: &str) -> Result<(), String> {
+        let mode = MODES.iter().find(|(known, _)| *known == name);
+        let attack = ATTACKS.iter().find(|(known, _)| *known == name);
+        self.modes.extend(mode.map(|(_, mode)| *mode));
+        self.plot.attacks.extend(attack.map(|(_, attack)| *attack));
+        if mode.is_some() || attack.is_some() {
+            return Ok(());
+        }
+        let names = MODES.iter().map(|(name, _)| *name).chain(ATTACKS.iter().map(|(name, _)| *name));
+        Err(format!("--evil {name}: there are {}", names.collect::<Vec<_>>().join(", ")))
+    }
+}
+
+/// Who attacks as a stranger does so from here on, with networks like the one that the node would have, and is never a node.
+pub async fn attack(spec: &RunSpec, net: &NetOptions) {
+    if let Some(evil) = EVIL.get().filter(|evil| !evil.plot.attacks.is_empty()) {
+        stranger::attack(&evil.plot, spec, net).await;
+    }
 }
 
 /// The bug of that name.

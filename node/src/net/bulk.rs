@@ -1,5 +1,6 @@
 //! A byte stream for bulk data, whatever it runs over.
 
+use super::books::Slot;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,11 +10,19 @@ trait ByteStream: AsyncRead + AsyncWrite + Send {}
 impl<S: AsyncRead + AsyncWrite + Send> ByteStream for S {}
 
 /// A stream to or from one peer. Dropping it before its end resets it for the other side.
-pub struct BulkStream(Pin<Box<dyn ByteStream>>);
+pub struct BulkStream {
+    io: Pin<Box<dyn ByteStream>>,
+    /// Its place among the streams that peers have opened.
+    _slot: Option<Slot>,
+}
 
 impl BulkStream {
     pub fn new(io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        Self(Box::pin(io))
+        Self { io: Box::pin(io), _slot: None }
+    }
+
+    pub(super) fn with_slot(self, slot: Slot) -> Self {
+        Self { _slot: Some(slot), ..self }
     }
 }
 
@@ -25,20 +34,20 @@ impl std::fmt::Debug for BulkStream {
 
 impl AsyncRead for BulkStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_read(cx, buf)
+        self.io.as_mut().poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for BulkStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.as_mut().poll_write(cx, buf)
+        self.io.as_mut().poll_write(cx, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_flush(cx)
+        self.io.as_mut().poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_shutdown(cx)
+        self.io.as_mut().poll_shutdown(cx)
     }
 }

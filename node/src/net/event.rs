@@ -4,6 +4,7 @@ use super::bulk::BulkStream;
 use super::session::DownReason;
 use libp2p::Multiaddr;
 use starling_protocol::NodeId;
+use starling_protocol::wire::Opened;
 use std::time::Duration;
 
 /// A peer's round-trip time is told at most this often.
@@ -16,8 +17,11 @@ pub enum NetEvent {
     PeerUp { peer: NodeId },
     /// They cannot any more. What was under way is lost.
     PeerDown { peer: NodeId, reason: DownReason },
-    /// A control message, as it came. Only between the peer's `PeerUp` and `PeerDown`.
-    Control { from: NodeId, bytes: Vec<u8> },
+    /// A control message, as it came, and what it says if the network was given a way to check that. Only between the peer's
+    /// `PeerUp` and `PeerDown`.
+    Control { from: NodeId, bytes: Vec<u8>, opened: Option<Box<Opened>> },
+    /// A peer sent what does not pass that check: its session ends, and it is left alone for a while.
+    Refused { peer: NodeId, reason: String },
     /// While another process with this peer's key has the session, one more says this Hello on a connection of its own.
     /// Told about once a second until it has gone, or the handle's `admit` or `turn_away` was called.
     Namesake { peer: NodeId, hello: Vec<u8> },

@@ -4,9 +4,10 @@
 //! the node turns the guest away, with a proof for it that it has to end, or gives it the session's place. Nothing else
 //! that it says is looked at, and no session is disturbed by it.
 
+use super::budget::Bucket;
 use super::event::NetEvent;
 use super::peers::Task;
-use super::session::{self, CLOSE_TIMEOUT, Rate};
+use super::session::{self, CLOSE_TIMEOUT};
 use super::sessions::{ControlStream, Ended, Role, SessionOffice};
 use libp2p::Stream;
 use starling_bootstrap::framing::FrameReader;
@@ -62,7 +63,7 @@ impl SessionOffice {
         };
         let (peer, serial, shut) = (task.peer, task.serial, refusal.map(|()| task.process));
         // When nobody listens any more, the network is gone.
-        drop(self.ended.send(Ended { peer, serial, was_up: false, shut }).await);
+        drop(self.ended.send(Ended { peer, serial, was_up: false, shut, fault: None }).await);
     }
 
     /// Until it is turned away, which is `Some`, or has gone, or may have the session.
@@ -87,18 +88,19 @@ impl SessionOffice {
     /// Tells the node of the guest's Hello as long as it is there.
     async fn tell<R: futures::AsyncRead + Unpin>(&self, peer: NodeId, frames: &mut FrameReader<R>) {
         let Ok(Some(hello)) = frames.next().await else { return };
+        let mut voice = self.teller.guest_voice(peer);
         let mut due = interval(TOLD_EVERY);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut rate = Rate::new(Instant::now());
+        let mut rate = Bucket::of_stranger(Instant::now());
         loop {
             tokio::select! {
                 _ = due.tick() => {
                     let told = NetEvent::Namesake { peer, hello: hello.clone() };
-                    if self.events.send(told).await.is_err() {
+                    if voice.tell(told).await.is_err() {
                         return;
                     }
                 }
-                frame = frames.next() => match (frame, rate.take(Instant::now())) {
+                frame = frames.next() => match (frame, rate.take(1.0, Instant::now())) {
                     (Ok(Some(_)), Some(wait)) => sleep(wait).await,
                     (Ok(Some(_)), None) => {}
                     _ => return,

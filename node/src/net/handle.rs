@@ -6,6 +6,7 @@ use super::guests::Guests;
 use super::peers::PeerStatus;
 use super::session::DownReason;
 use super::sessions::Sessions;
+use super::standing::Standing;
 use super::traffic::{Class, Counters, Metered, Traffic};
 use super::{BULK_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use libp2p::{Multiaddr, StreamProtocol};
@@ -48,6 +49,7 @@ pub struct NetHandle {
     pub(super) sessions: Sessions,
     pub(super) guests: Guests,
     pub(super) traffic: Traffic,
+    pub(super) standing: Standing,
     pub(super) addresses: watch::Receiver<Vec<Multiaddr>>,
 }
 
@@ -84,6 +86,15 @@ impl NetHandle {
     /// Peers with whom control messages can be exchanged, by ascending id.
     pub fn peers(&self) -> Vec<NodeId> {
         self.sessions.up()
+    }
+
+    /// Who is a member of the flock, and who an admitted joiner, from now on: for these places are kept, and they are heard
+    /// first. Everybody else is a stranger, but for the peers that the user named. At most [`MEMBERS_MAX`] and
+    /// [`INVITED_MAX`](super::INVITED_MAX) count.
+    ///
+    /// [`MEMBERS_MAX`]: starling_protocol::limits::MEMBERS_MAX
+    pub fn set_standing(&self, members: Vec<NodeId>, invited: Vec<NodeId>) {
+        self.standing.set(members, invited);
     }
 
     /// Opens a bulk stream to a connected peer. It reaches the peer with its first bytes.

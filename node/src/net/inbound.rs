@@ -1,15 +1,16 @@
 //! Takes bulk and fetch streams that peers open, and passes control streams on.
 
+use super::books::{Books, Shares};
 use super::bulk::BulkStream;
 use super::event::NetEvent;
 use super::fetch::FetchServer;
+use super::queue::Teller;
 use super::sessions::Sessions;
 use super::traffic::{Class, Metered, Traffic};
 use libp2p::{PeerId, Stream};
 use starling_bootstrap::identity;
 use starling_bootstrap::streams::{Incoming, IncomingStreams};
 use starling_protocol::NodeId;
-use tokio::sync::mpsc;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 
 /// Bulk streams that wait to be looked at, from all peers.
@@ -36,13 +37,18 @@ fn metered(stream: Stream, traffic: &Traffic, peer: NodeId, class: Class) -> Bul
     BulkStream::new(Metered::new(stream.compat(), traffic.meter(peer, class)))
 }
 
+/// Bulk streams, or streams of pairs, that peers may have open here: those of strangers are few, since the node keeps them only
+/// until it knows better.
+pub(super) const BULK_STREAMS: Shares =
+    Shares { total: 512, per_known: 64, strangers: 32, per_stranger: 4, per_address: 16 };
+
 /// Hands bulk streams of peers that are up to the node, as the event that `told` makes of them; not those of a second
-/// process with a peer's key.
+/// process with a peer's key. Nothing here waits, so that no stranger's stream stands in a member's way.
 pub(super) async fn take_bulk(
     mut incoming: IncomingStreams,
     sessions: Sessions,
     traffic: Traffic,
-    events: mpsc::Sender<NetEvent>,
+    (teller, books): (Teller, Books),
     told: fn(NodeId, BulkStream) -> NetEvent,
 ) {
     while let Some(Incoming { peer, process, stream }) = incoming.next().await {
@@ -51,9 +57,13 @@ pub(super) async fn take_bulk(
             refused("bulk_without_session");
             continue;
         }
-        let stream = metered(stream, &traffic, from, Class::Bulk);
-        if events.send(told(from, stream)).await.is_err() {
-            return;
+        let Some(slot) = books.take(from) else {
+            refused("bulk_streams");
+            continue;
+        };
+        let stream = metered(stream, &traffic, from, Class::Bulk).with_slot(slot);
+        if !teller.try_tell(&from, told(from, stream)) {
+            refused("bulk_not_looked_at");
         }
     }
 }
@@ -64,7 +74,7 @@ pub(super) async fn take_fetch(mut incoming: IncomingStreams, server: FetchServe
         let Some(from) = sender(&peer) else { continue };
         let mut stream = metered(stream, &traffic, from, Class::Fetch);
         let server = server.clone();
-        // Bounded: the server ends streams beyond its limits at once.
+        // Bounded: the server ends streams beyond its limits within a moment, and a connection has so many.
         tokio::spawn(async move { server.serve(from, &mut stream).await });
     }
 }

@@ -4,13 +4,19 @@
 //! ([`session`]), bulk data on a stream of its own for each attempt ([`bulk`]), likewise what a pair exchanges, and
 //! fetching by hash or number ([`fetch`]). Tensor data never goes through gossip, which carries addresses only ([`announce`]).
 //!
+//! What the node says of its flock ([`NetHandle::set_standing`]) decides who is a stranger: strangers share a part of all places
+//! ([`books`]), may say little at a time ([`budget`]), and are heard after members ([`queue`]).
+//!
 //! Every channel and table is bounded. What is refused is counted under `starling_refused_total` with its reason;
 //! payload bytes under `starling_bytes_total` by class and direction.
 
 mod acquaintances;
 mod announce;
 mod beacon;
+mod books;
+mod budget;
 mod bulk;
+mod ear;
 mod event;
 pub mod fetch;
 mod guests;
@@ -21,8 +27,10 @@ mod options;
 mod peers;
 #[cfg(test)]
 mod peers_test;
+mod queue;
 mod session;
 mod sessions;
+mod standing;
 mod traffic;
 mod uplink;
 
@@ -30,22 +38,24 @@ pub use bulk::BulkStream;
 pub use event::{NetEvent, ROUND_TRIP_EVERY};
 pub use handle::{NetHandle, NetStatus};
 pub use network::Network;
-pub use options::{NetError, NetOptions};
+pub use options::{NetError, NetOptions, Unfit, Verify};
 pub use peers::PeerStatus;
+pub use queue::NetEvents;
 pub use session::DownReason;
+pub use standing::INVITED_MAX;
 pub use traffic::{ByteCounts, Bytes, Counters};
 
 use libp2p::StreamProtocol;
 
 // The names end in `limits::PROTOCOL_VERSION`: nodes of different versions have no stream in common.
 /// Control messages.
-pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/2");
+pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/3");
 /// Frames of one attempt's reduction.
-pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/2");
+pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/3");
 /// What two members exchange between two records.
-pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/2");
+pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/3");
 /// Requests by hash or number.
-pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/2");
+pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/3");
 
 #[cfg(test)]
 mod tests {

@@ -3,14 +3,17 @@
 use super::acquaintances::Acquaintances;
 use super::announce::{Announcement, Newest};
 use super::beacon::Beacon;
+use super::books::Books;
 use super::event::NetEvent;
 use super::fetch::{FetchServer, ServerPatience};
 use super::guests::Guests;
 use super::handle::{COMMANDS_CAP, Command, NetHandle, NetStatus};
-use super::inbound::{self, BULK_CAP, CONTROL_CAP, FETCH_CAP, refused};
+use super::inbound::{self, BULK_CAP, BULK_STREAMS, CONTROL_CAP, FETCH_CAP, refused};
 use super::options::{NetError, NetOptions};
 use super::peers::{PeerTable, Step};
-use super::sessions::{Ended, Role, SessionOffice, Sessions};
+use super::queue::{self, NetEvents};
+use super::sessions::{Ended, Fault, Role, SessionOffice, Sessions};
+use super::standing::Standing;
 use super::traffic::Traffic;
 use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use futures::StreamExt;
@@ -20,6 +23,7 @@ use libp2p::{Multiaddr, PeerId, Stream, Swarm, identify};
 use starling_bootstrap::discovery::{Discovery, NetEvent as Found, Origin};
 use starling_bootstrap::identity::{self, Identity};
 use starling_bootstrap::process::Process;
+use starling_bootstrap::source::Source;
 use starling_bootstrap::streams::{self, Incoming, IncomingStreams};
 use starling_bootstrap::swarm::{self, Behaviour, BehaviourEvent, SwarmOptions};
 use starling_protocol::NodeId;
@@ -27,8 +31,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Events that the node has not looked at yet. Sessions wait when it is full, and so do their peers.
-const EVENTS_CAP: usize = 1024;
 /// Ends of sessions that the swarm's task has not looked at yet; sessions wait when it is full.
 const ENDED_CAP: usize = 128;
 /// How long a refused peer is left alone.
@@ -45,7 +47,7 @@ impl Network {
     ///
     /// # Errors
     /// [`NetError`], in words for the user: a port in use, an address that is not this machine's.
-    pub fn start(identity: &Identity, options: NetOptions) -> Result<(NetHandle, mpsc::Receiver<NetEvent>), NetError> {
+    pub fn start(identity: &Identity, options: NetOptions) -> Result<(NetHandle, NetEvents), NetError> {
         let process = Some(Process(rand::random::<u64>().max(1)));
         let mut swarm = swarm::build(identity, &SwarmOptions { process, ..options.swarm() })?;
         let discovery = Discovery::new(&mut swarm, options.discovery(jitter_seed(identity)));
@@ -55,7 +57,11 @@ impl Network {
         let pair = streams.accept(PAIR_PROTOCOL, BULK_CAP)?;
         let fetch = streams.accept(FETCH_PROTOCOL, FETCH_CAP)?;
 
-        let (events, received) = mpsc::channel(EVENTS_CAP);
+        let standing = Standing::default();
+        for named in options.bootstrap.iter().filter_map(|named| identity::node_id(&named.peer)) {
+            standing.name(named);
+        }
+        let (teller, received) = queue::queue(standing.clone());
         let (commands, orders) = mpsc::channel(COMMANDS_CAP);
         let (ended, endings) = mpsc::channel(ENDED_CAP);
         let (sessions, guests, traffic) = (Sessions::default(), Guests::default(), Traffic::default());
@@ -63,9 +69,11 @@ impl Network {
             (bulk, (|from, stream| NetEvent::Bulk { from, stream }) as fn(_, _) -> _),
             (pair, |from, stream| NetEvent::Pair { from, stream }),
         ] {
-            tokio::spawn(inbound::take_bulk(streams, sessions.clone(), traffic.clone(), events.clone(), told));
+            let books = Books::new(BULK_STREAMS, standing.clone());
+            let office = (teller.clone(), books);
+            tokio::spawn(inbound::take_bulk(streams, sessions.clone(), traffic.clone(), office, told));
         }
-        let server = FetchServer::new(options.source, ServerPatience::default());
+        let server = FetchServer::new(options.source, ServerPatience::default(), standing.clone());
         tokio::spawn(inbound::take_fetch(fetch, server, traffic.clone()));
 
         let me = identity.node_id();
@@ -77,13 +85,23 @@ impl Network {
             sessions: sessions.clone(),
             guests: guests.clone(),
             traffic: traffic.clone(),
+            standing: standing.clone(),
             addresses: told,
         };
         let task = SwarmTask {
             swarm,
             discovery,
             table: PeerTable::new(me),
-            office: SessionOffice { streams, sessions, guests, traffic, events, ended },
+            office: SessionOffice {
+                streams,
+                sessions,
+                guests,
+                traffic,
+                teller,
+                standing,
+                verify: options.verify,
+                ended,
+            },
             acquaintances: Acquaintances::default(),
             newest: Newest::default(),
             beacon: Beacon::new(Instant::now()),
@@ -119,6 +137,7 @@ impl SwarmTask {
         mut control: IncomingStreams,
     ) {
         self.discovery.tick(&mut self.swarm);
+        let standing = self.office.standing.clone();
         loop {
             let wake = self.wake_at();
             tokio::select! {
@@ -130,6 +149,7 @@ impl SwarmTask {
                 },
                 Some(end) = endings.recv() => self.on_session_end(&end),
                 Some(incoming) = control.next() => self.on_control_stream(incoming),
+                () = standing.changed() => self.discovery.set_known(&mut self.swarm, standing.peer_ids()),
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
                 () = sleep_until(wake) => self.on_wake(),
             }
@@ -170,6 +190,12 @@ impl SwarmTask {
         if let Some(process) = end.shut {
             self.swarm.behaviour_mut().streams.close(&identity::peer_id(&end.peer), process);
         }
+        if let Some(fault) = end.fault {
+            if fault == Fault::Flood {
+                self.discovery.doors().rest(self.office.standing.source(&end.peer), Instant::now());
+            }
+            self.leave_alone(&end.peer);
+        }
         let step = self.table.ended(&end.peer, end.serial, end.was_up, Instant::now());
         let id = identity::peer_id(&end.peer);
         if self.discovery.shuns(&id) {
@@ -191,14 +217,15 @@ impl SwarmTask {
     fn obey(&mut self, order: Command) {
         match order {
             Command::Connect(peer) => {
+                if let Some(named) = identity::node_id(&peer.peer) {
+                    self.office.standing.name(named);
+                }
                 self.discovery.want_address(&mut self.swarm, &peer, Origin::Ticket);
                 self.discovery.tick(&mut self.swarm);
             }
             Command::Refuse(peer) => {
-                self.acquaintances.drop(&peer);
+                self.leave_alone(&peer);
                 let id = identity::peer_id(&peer);
-                self.discovery.unwant(&mut self.swarm, id);
-                self.discovery.shun(&mut self.swarm, id, REFUSAL);
                 if !self.table.has_session(&peer) {
                     self.discovery.disconnect(&mut self.swarm, id);
                 }
@@ -221,6 +248,14 @@ impl SwarmTask {
         }
     }
 
+    /// Nothing is wanted of the peer for a while.
+    fn leave_alone(&mut self, peer: &NodeId) {
+        self.acquaintances.drop(peer);
+        let id = identity::peer_id(peer);
+        self.discovery.unwant(&mut self.swarm, id);
+        self.discovery.shun(&mut self.swarm, id, REFUSAL);
+    }
+
     fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         if let SwarmEvent::Behaviour(BehaviourEvent::Streams(event)) = &event {
             self.on_process(*event);
@@ -235,6 +270,7 @@ impl SwarmTask {
         match self.discovery.on_event(&mut self.swarm, event) {
             Some(Found::Connected { peer, address, punched, .. }) => {
                 if let Some(node) = identity::node_id(&peer) {
+                    self.office.standing.came(node, Source::of(&address));
                     self.table.connected(node, address);
                     if punched {
                         self.tell_user(NetEvent::HolePunched { peer: node });
@@ -243,6 +279,7 @@ impl SwarmTask {
             }
             Some(Found::Disconnected { peer, last: true, why, .. }) => {
                 if let Some(node) = identity::node_id(&peer) {
+                    self.office.standing.left(&node);
                     self.acquaintances.left(&node, Instant::now());
                     self.table.disconnected(&node, why);
                 }
@@ -251,7 +288,10 @@ impl SwarmTask {
             Some(Found::RoundTrip { peer, time }) => {
                 let node = identity::node_id(&peer);
                 if let Some(node) = node.filter(|node| self.table.round_trip(node, time, Instant::now())) {
-                    self.tell_user(NetEvent::RoundTrip { peer: node, time });
+                    // The next one is told in its place.
+                    if !self.office.teller.try_tell(&node, NetEvent::RoundTrip { peer: node, time }) {
+                        metrics::counter!("starling_net_events_dropped_total").increment(1);
+                    }
                 }
             }
             Some(Found::Gossip { id, from, author, data }) => self.on_gossip(&id, &from, author, &data),
@@ -372,7 +412,7 @@ impl SwarmTask {
     }
 
     fn tell_user(&self, event: NetEvent) {
-        if self.office.events.try_send(event).is_err() {
+        if !self.office.teller.try_tell_all(event) {
             metrics::counter!("starling_net_events_dropped_total").increment(1);
         }
     }

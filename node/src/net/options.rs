@@ -5,7 +5,8 @@ use libp2p::Multiaddr;
 use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::discovery::DiscoveryOptions;
 use starling_bootstrap::swarm::{StartError, SwarmOptions};
-use starling_protocol::Digest;
+use starling_protocol::wire::Opened;
+use starling_protocol::{Digest, NodeId};
 use std::sync::Arc;
 
 /// How a node's network is set up.
@@ -25,6 +26,21 @@ pub struct NetOptions {
     pub relay: bool,
     /// What peers may fetch here.
     pub source: Arc<dyn FetchSource>,
+    /// Checks control messages before the node hears of them; without it they are passed on as they are.
+    pub verify: Option<Verify>,
+}
+
+/// Checks a control message that came from this peer, and may open it. Called in the session's own task, so that signatures
+/// cost the node's task nothing, and no session waits for another one's.
+pub type Verify = Arc<dyn Fn(&NodeId, &[u8]) -> Result<Option<Box<Opened>>, Unfit> + Send + Sync>;
+
+/// What ends a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfit {
+    /// The label of `starling_refused_total`.
+    pub label: &'static str,
+    /// In words, as a person reads it.
+    pub why: String,
 }
 
 impl NetOptions {

@@ -11,8 +11,12 @@
 //! A session ends at the first thing that is wrong; the network then opens a new one. Nothing is kept over from
 //! one session to the next, so a peer that is up again is greeted afresh.
 
-use super::event::NetEvent;
-use starling_bootstrap::framing::{Deadlines, FrameError, FrameReader};
+use super::budget::Purse;
+use super::ear::Ear;
+use super::options::{Unfit, Verify};
+use super::queue::Voice;
+use super::standing::Standing;
+use starling_bootstrap::framing::{Deadlines, FrameReader};
 use starling_protocol::NodeId;
 use starling_protocol::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
 use std::time::Duration;
@@ -37,10 +41,6 @@ pub(super) const DEADLINES: Deadlines = Deadlines {
     frame: Duration::from_secs(20),
     idle: Some(Duration::from_secs(60)),
 };
-/// A peer may send this many messages a second in the long run; above it, its stream is read more slowly.
-const RATE_PER_SECOND: f64 = 256.0;
-/// Messages that may arrive at once.
-const RATE_BURST: f64 = 1024.0;
 
 /// Messages to one peer that wait to be written. A peer that lets it fill is cut off.
 pub(super) const QUEUE_CAP: usize = 512;
@@ -63,6 +63,11 @@ pub enum DownReason {
     Frame { label: &'static str, what: String },
     #[error("refused here: {0}")]
     Refused(String),
+    /// It sent what does not pass the node's check.
+    #[error("refused here: {}", .0.why)]
+    Unfit(Unfit),
+    #[error("it is no member, and sent more than even a member may")]
+    Flood,
     #[error("this node is shutting down")]
     Shutdown,
 }
@@ -78,6 +83,8 @@ impl DownReason {
             Self::Stalled => "stalled",
             Self::Frame { label, .. } => label,
             Self::Refused(_) => "refused",
+            Self::Unfit(_) => "unfit",
+            Self::Flood => "control_flood",
             Self::Shutdown => "shutdown",
         }
     }
@@ -141,8 +148,10 @@ pub(super) struct SessionLinks {
     pub peer: NodeId,
     /// Messages to send.
     pub queue: mpsc::Receiver<Vec<u8>>,
-    /// Where arriving messages go; its back-pressure reaches the peer.
-    pub events: mpsc::Sender<NetEvent>,
+    pub standing: Standing,
+    pub verify: Option<Verify>,
+    /// The node shuts down, and hears nothing any more.
+    pub closing: CancellationToken,
     pub end: EndSwitch,
     pub deadlines: Deadlines,
 }
@@ -173,13 +182,17 @@ impl EndSwitch {
     }
 }
 
-/// Carries messages until something ends the session.
-pub(super) async fn carry<S: AsyncRead + AsyncWrite + Unpin + Send>(io: S, links: SessionLinks) -> DownReason {
-    let SessionLinks { peer, queue, events, end, deadlines } = links;
+/// Carries messages until something ends the session. Those that arrive go to `voice`, whose back-pressure reaches the peer.
+pub(super) async fn carry<S>(io: S, links: SessionLinks, voice: &mut Voice) -> DownReason
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send,
+{
+    let SessionLinks { peer, queue, standing, verify, closing, end, deadlines } = links;
     let (reader, writer) = tokio::io::split(io);
     let reader = BufReader::with_capacity(CONTROL_BYTES_MAX, reader).compat();
     let frames = FrameReader::new(reader, CONTROL_BYTES_MAX, deadlines);
-    let mut reading = std::pin::pin!(read_frames(frames, peer, events));
+    let mut ear = Ear { peer, standing, verify, closing, purse: Purse::new(Instant::now()), voice };
+    let mut reading = std::pin::pin!(ear.read_frames(frames));
     let mut writing = std::pin::pin!(write_frames(writer, queue));
     let reason = tokio::select! {
         biased;
@@ -199,28 +212,6 @@ pub(super) async fn carry<S: AsyncRead + AsyncWrite + Unpin + Send>(io: S, links
     };
     // It may have been ended just after that was looked for, and the queue with it.
     end.reason.get().cloned().unwrap_or(reason)
-}
-
-async fn read_frames<R>(mut reader: FrameReader<R>, peer: NodeId, events: mpsc::Sender<NetEvent>) -> DownReason
-where
-    R: futures::AsyncRead + Unpin,
-{
-    let mut rate = Rate::new(Instant::now());
-    loop {
-        let bytes = match reader.next().await {
-            Ok(Some(bytes)) => bytes,
-            Ok(None) => return DownReason::Lost("the peer closed the control stream".into()),
-            Err(FrameError::Io(error)) => return DownReason::Lost(error.to_string()),
-            Err(error) => return DownReason::Frame { label: error.reason(), what: error.to_string() },
-        };
-        if let Some(wait) = rate.take(Instant::now()) {
-            metrics::counter!("starling_control_throttled_total").increment(1);
-            tokio::time::sleep(wait).await;
-        }
-        if events.send(NetEvent::Control { from: peer, bytes }).await.is_err() {
-            return DownReason::Shutdown;
-        }
-    }
 }
 
 async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receiver<Vec<u8>>) -> DownReason {
@@ -248,37 +239,46 @@ async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receive
     DownReason::Shutdown
 }
 
-/// A token bucket.
-pub(super) struct Rate {
-    tokens: f64,
-    at: Instant,
-}
-
-impl Rate {
-    pub fn new(now: Instant) -> Self {
-        Self { tokens: RATE_BURST, at: now }
-    }
-
-    /// Takes one token; how long to wait for it, if at all.
-    pub fn take(&mut self, now: Instant) -> Option<Duration> {
-        let earned = now.saturating_duration_since(self.at).as_secs_f64() * RATE_PER_SECOND;
-        self.tokens = (self.tokens + earned).min(RATE_BURST) - 1.0;
-        self.at = now;
-        (self.tokens < 0.0).then(|| Duration::from_secs_f64(-self.tokens / RATE_PER_SECOND))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::event::NetEvent;
+    use crate::net::queue::{self, NetEvents};
 
     const PEER: NodeId = NodeId([7; 32]);
 
-    fn links() -> (SessionLinks, mpsc::Sender<Vec<u8>>, mpsc::Receiver<NetEvent>, EndSwitch) {
-        let (sender, queue) = mpsc::channel(QUEUE_CAP);
-        let (events, received) = mpsc::channel(16);
+    /// A session with a member, and its other ends.
+    struct Rig {
+        links: SessionLinks,
+        voice: Voice,
+        to_peer: mpsc::Sender<Vec<u8>>,
+        received: NetEvents,
+        end: EndSwitch,
+    }
+
+    fn rig() -> Rig {
+        let standing = Standing::default();
+        standing.set(vec![PEER], Vec::new());
+        let (to_peer, queue) = mpsc::channel(QUEUE_CAP);
+        let (teller, received) = queue::queue(standing.clone());
         let end = EndSwitch::default();
-        (SessionLinks { peer: PEER, queue, events, end: end.clone(), deadlines: DEADLINES }, sender, received, end)
+        let links = SessionLinks {
+            peer: PEER,
+            queue,
+            standing,
+            verify: None,
+            closing: CancellationToken::new(),
+            end: end.clone(),
+            deadlines: DEADLINES,
+        };
+        Rig { links, voice: teller.voice(PEER), to_peer, received, end }
+    }
+
+    fn run<S>(io: S, links: SessionLinks, mut voice: Voice) -> tokio::task::JoinHandle<DownReason>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        tokio::spawn(async move { carry(io, links, &mut voice).await })
     }
 
     #[tokio::test]
@@ -287,10 +287,10 @@ mod tests {
         let (offered, answered) = tokio::join!(offer(&mut a), answer(&mut b));
         offered.unwrap();
         answered.unwrap();
-        let (near, to_far, mut at_near, end) = links();
-        let (far, to_near, mut at_far, _) = links();
-        let near = tokio::spawn(carry(a, near));
-        let far = tokio::spawn(carry(b, far));
+        let Rig { links, voice, to_peer: to_far, received: mut at_near, end } = rig();
+        let near = run(a, links, voice);
+        let Rig { links, voice, to_peer: to_near, received: mut at_far, .. } = rig();
+        let far = run(b, links, voice);
         to_far.send(vec![1; CONTROL_BYTES_MAX]).await.unwrap();
         to_near.send(vec![2]).await.unwrap();
         assert!(
@@ -308,14 +308,14 @@ mod tests {
     #[tokio::test]
     async fn what_is_queued_is_delivered_before_the_end() {
         let (a, b) = tokio::io::duplex(16);
-        let (near, to_far, _at_near, _) = links();
-        let (far, _to_near, mut at_far, _) = links();
+        let Rig { links: near, voice: near_voice, to_peer: to_far, received: _at_near, .. } = rig();
+        let Rig { links: far, voice: far_voice, to_peer: _to_near, received: mut at_far, .. } = rig();
         for i in 0..100 {
             to_far.send(vec![i; 100]).await.unwrap();
         }
         drop(to_far);
-        let near = tokio::spawn(carry(a, near));
-        let far = tokio::spawn(carry(b, far));
+        let near = run(a, near, near_voice);
+        let far = run(b, far, far_voice);
         for i in 0..100 {
             assert!(matches!(at_far.recv().await, Some(NetEvent::Control { bytes, .. }) if bytes == [i; 100]));
         }
@@ -359,29 +359,75 @@ mod tests {
             (Vec::new(), "lost"),
         ] {
             let (mut a, b) = tokio::io::duplex(64);
-            let (session, _to_far, _received, _end) = links();
+            let Rig { links, mut voice, to_peer: _to_far, received: _received, .. } = rig();
             a.write_all(&bytes).await.unwrap();
             drop(a);
-            assert_eq!(carry(b, session).await.label(), expected);
+            assert_eq!(carry(b, links, &mut voice).await.label(), expected);
         }
     }
 
     #[tokio::test]
     async fn silence_ends_the_session() {
         let (_a, b) = tokio::io::duplex(64);
-        let (mut session, _to_far, _received, _end) = links();
-        session.deadlines.first_byte = Duration::from_millis(5);
-        assert_eq!(carry(b, session).await.label(), "stream_silent");
+        let Rig { mut links, mut voice, to_peer: _to_far, received: _received, .. } = rig();
+        links.deadlines.first_byte = Duration::from_millis(5);
+        assert_eq!(carry(b, links, &mut voice).await.label(), "stream_silent");
     }
 
-    #[test]
-    fn the_rate_allows_a_burst_then_spreads() {
-        let start = Instant::now();
-        let mut rate = Rate::new(start);
-        for _ in 0..RATE_BURST as usize {
-            assert_eq!(rate.take(start), None);
+    fn frames(message: &[u8], count: usize) -> Vec<u8> {
+        [&(message.len() as u32).to_le_bytes()[..], message].concat().repeat(count)
+    }
+
+    /// A stranger's session, and what comes of so many messages at once.
+    async fn a_stranger_says(count: usize, listening: Duration) -> (usize, tokio::task::JoinHandle<DownReason>) {
+        let (mut a, b) = tokio::io::duplex(1 << 20);
+        let Rig { links, voice, to_peer, mut received, .. } = rig();
+        links.standing.set(Vec::new(), Vec::new());
+        let session = run(b, links, voice);
+        a.write_all(&frames(b"noise", count)).await.unwrap();
+        let mut heard = 0;
+        let hearing = async {
+            while received.recv().await.is_some() {
+                heard += 1;
+            }
+            // Both ends stay until then.
+            drop((a, to_peer));
+        };
+        drop(timeout(listening, hearing).await);
+        (heard, session)
+    }
+
+    #[tokio::test]
+    async fn a_stranger_is_heard_as_fast_as_its_budget_allows() {
+        let (heard, session) = a_stranger_says(100, Duration::from_millis(500)).await;
+        assert!((64..=80).contains(&heard), "{heard}");
+        assert!(matches!(session.await.unwrap(), DownReason::Shutdown | DownReason::Lost(_)));
+    }
+
+    #[tokio::test]
+    async fn a_stranger_that_floods_is_sent_away_at_once() {
+        let (heard, session) = a_stranger_says(5000, Duration::from_secs(10)).await;
+        assert_eq!(session.await.unwrap(), DownReason::Flood);
+        assert!((64..=80).contains(&heard), "{heard}");
+    }
+
+    #[tokio::test]
+    async fn what_is_unfit_ends_the_session_before_the_node_hears_of_it() {
+        let (mut a, b) = tokio::io::duplex(4096);
+        let Rig { mut links, voice, to_peer: _to_far, mut received, .. } = rig();
+        let unfit = Unfit { label: "bad_signature", why: "a signature of its does not hold".into() };
+        let reason = unfit.clone();
+        links.verify = Some(std::sync::Arc::new(move |from: &NodeId, bytes: &[u8]| {
+            assert_eq!(*from, PEER);
+            if bytes == b"bad" { Err(unfit.clone()) } else { Ok(None) }
+        }));
+        let session = run(b, links, voice);
+        a.write_all(&[frames(b"good", 2), frames(b"bad", 1), frames(b"good", 1)].concat()).await.unwrap();
+        assert_eq!(session.await.unwrap(), DownReason::Unfit(reason));
+        let mut heard = 0;
+        while received.recv().await.is_some() {
+            heard += 1;
         }
-        assert!(rate.take(start).is_some());
-        assert_eq!(rate.take(start + Duration::from_secs(10)), None);
+        assert_eq!(heard, 2);
     }
 }

@@ -1,11 +1,14 @@
 //! The control sessions that work right now, and the task that makes and runs one.
 
-use super::CONTROL_PROTOCOL;
 use super::event::NetEvent;
 use super::guests::Guests;
+use super::options::Verify;
 use super::peers::Task;
+use super::queue::{Teller, Voice};
 use super::session::{self, DownReason, EndSwitch, QUEUE_CAP, SessionLinks};
+use super::standing::Standing;
 use super::traffic::{Class, Metered, Traffic};
+use super::{CONTROL_PROTOCOL, budget, inbound};
 use libp2p::Stream;
 use starling_bootstrap::identity;
 use starling_bootstrap::process::Process;
@@ -14,7 +17,9 @@ use starling_protocol::NodeId;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
+use tokio_util::sync::CancellationToken;
 
 /// A line to one peer.
 struct Line {
@@ -25,11 +30,15 @@ struct Line {
 
 /// All lines; cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Sessions(Arc<Mutex<BTreeMap<NodeId, Line>>>);
+pub(super) struct Sessions {
+    open: Arc<Mutex<BTreeMap<NodeId, Line>>>,
+    /// The node shuts down: nobody waits for it to hear of ends.
+    closing: CancellationToken,
+}
 
 impl Sessions {
     fn lines(&self) -> MutexGuard<'_, BTreeMap<NodeId, Line>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a message; whether it was. A peer whose queue is full is cut off: it has not read for a long time.
@@ -70,6 +79,7 @@ impl Sessions {
 
     /// Takes all lines down. What is queued on them is still written.
     pub fn close_all(&self) {
+        self.closing.cancel();
         self.lines().clear();
     }
 }
@@ -93,6 +103,27 @@ pub(super) struct Ended {
     pub was_up: bool,
     /// The connections of this process of the peer's are to be closed.
     pub shut: Option<Process>,
+    /// What the peer has done, if that is why.
+    pub fault: Option<Fault>,
+}
+
+/// What a peer is left alone for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// It sent what does not pass the node's check.
+    Unfit,
+    /// It sent too much for too long: so may the next key from there.
+    Flood,
+}
+
+impl Fault {
+    fn of(reason: &DownReason) -> Option<Self> {
+        match reason {
+            DownReason::Unfit(_) => Some(Self::Unfit),
+            DownReason::Flood => Some(Self::Flood),
+            _ => None,
+        }
+    }
 }
 
 /// What session tasks share.
@@ -102,7 +133,9 @@ pub(super) struct SessionOffice {
     pub sessions: Sessions,
     pub guests: Guests,
     pub traffic: Traffic,
-    pub events: mpsc::Sender<NetEvent>,
+    pub teller: Teller,
+    pub standing: Standing,
+    pub verify: Option<Verify>,
     pub ended: mpsc::Sender<Ended>,
 }
 
@@ -110,12 +143,13 @@ impl SessionOffice {
     /// Makes a session, runs it, and reports its end.
     pub async fn run(self, task: Task, role: Role) {
         let (peer, serial) = (task.peer, task.serial);
-        let was_up = match self.stream(&task, role).await {
+        let reason = match self.stream(&task, role).await {
             Some(io) => self.carry(task, io).await,
-            None => false,
+            None => None,
         };
+        let (was_up, fault) = (reason.is_some(), reason.as_ref().and_then(Fault::of));
         // When nobody listens any more, the network is gone.
-        drop(self.ended.send(Ended { peer, serial, was_up, shut: None }).await);
+        drop(self.ended.send(Ended { peer, serial, was_up, shut: None, fault }).await);
     }
 
     /// The control stream, opened and answered; none if it does not come about.
@@ -146,24 +180,54 @@ impl SessionOffice {
         }
     }
 
-    /// Whether the session came up at all.
-    async fn carry(&self, task: Task, io: ControlStream) -> bool {
+    /// Why the session ended; none if it did not come up at all.
+    async fn carry(&self, task: Task, io: ControlStream) -> Option<DownReason> {
         let Task { peer, process, end, .. } = task;
+        if let Some(wait) = self.standing.charge(&peer, budget::SESSION, Instant::now()) {
+            // Sessions that come and go cost their address, or who floods would begin anew each time.
+            tokio::select! {
+                _ = end.ended() => return None,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
         let (queue, queued) = mpsc::channel(QUEUE_CAP);
+        let mut voice = self.teller.voice(peer);
         // The line is there before anybody hears of it, so that the first answer finds it.
         self.sessions.lines().insert(peer, Line { process, queue, end: end.clone() });
-        if self.events.send(NetEvent::PeerUp { peer }).await.is_err() {
+        if voice.tell(NetEvent::PeerUp { peer }).await.is_err() {
             self.sessions.lines().remove(&peer);
-            return false;
+            return None;
         }
-        let events = self.events.clone();
-        let links = SessionLinks { peer, queue: queued, events, end, deadlines: session::DEADLINES };
-        let reason = session::carry(io, links).await;
+        let links = SessionLinks {
+            peer,
+            queue: queued,
+            standing: self.standing.clone(),
+            verify: self.verify.clone(),
+            closing: self.sessions.closing.clone(),
+            end,
+            deadlines: session::DEADLINES,
+        };
+        let reason = session::carry(io, links, &mut voice).await;
         self.sessions.lines().remove(&peer);
         metrics::counter!("starling_peer_down_total", "reason" => reason.label()).increment(1);
         tracing::debug!(peer = %peer.short(), %reason, "control session ended");
-        // When nobody listens any more, nobody needs to know.
-        drop(self.events.send(NetEvent::PeerDown { peer, reason }).await);
-        true
+        tokio::select! {
+            () = self.tell_end(&mut voice, peer, &reason) => {}
+            () = self.sessions.closing.cancelled() => {}
+        }
+        Some(reason)
+    }
+
+    async fn tell_end(&self, voice: &mut Voice, peer: NodeId, reason: &DownReason) {
+        match reason {
+            DownReason::Unfit(unfit) => {
+                inbound::refused(unfit.label);
+                // When nobody listens any more, nobody needs to know.
+                drop(voice.tell(NetEvent::Refused { peer, reason: unfit.why.clone() }).await);
+            }
+            DownReason::Flood => inbound::refused("control_flood"),
+            _ => {}
+        }
+        drop(voice.end(NetEvent::PeerDown { peer, reason: reason.clone() }).await);
     }
 }

@@ -8,7 +8,7 @@ use starling_bootstrap::identity::Identity;
 use starling_protocol::engine::{Engine, EngineConfig, Founding, PAST_MAX, Stored, Timing};
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::run::RunSpec;
-use starling_protocol::state;
+use starling_protocol::{Digest, NodeId, state};
 use starling_store::Store;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,6 +20,10 @@ pub struct Beginning {
     pub force_fork: bool,
     /// The encoded admission ticket; empty without one.
     pub ticket: Vec<u8>,
+    /// Peers that the user named.
+    pub guides: Vec<NodeId>,
+    /// The only lineage to follow, by the operator's order.
+    pub adopt: Option<Digest>,
 }
 
 /// The engine, as it begins on what the store holds.
@@ -30,7 +34,7 @@ pub fn engine(
     state: &Canonical,
     beginning: Beginning,
 ) -> Result<Engine, Failure> {
-    let Beginning { found, force_fork, ticket } = beginning;
+    let Beginning { found, force_fork, ticket, guides, adopt } = beginning;
     let register = store.register();
     let boot = boot(register.as_ref().map(|register| register.incarnation));
     let stored = match store.head() {
@@ -40,7 +44,8 @@ pub fn engine(
             let past = before.map(|seq| store.certificate(seq).map_err(store_failure));
             let past = past.filter_map(Result::transpose).collect::<Result<_, _>>()?;
             let (candidates, evidence) = (store.candidates(), evidence::load(store));
-            Some(Stored { head, certificate, past, register, candidates, evidence })
+            let ancestry = store.ancestry();
+            Some(Stored { head, certificate, past, ancestry, register, candidates, evidence })
         }
         None => None,
     };
@@ -62,7 +67,10 @@ pub fn engine(
         boot,
         found: founding,
         stored,
+        copied: store.is_copied(),
         ticket,
+        guides,
+        adopt,
         force_fork,
         timing: Timing::default(),
     }))

@@ -66,7 +66,8 @@ impl Wanted {
     {
         let failed = |e: FetchError| ("candidate_not_served", e.to_string());
         let request = FetchRequest::Candidate(self.record);
-        let bytes = ask(source, request, Expect::of(&request)).await.map_err(failed)?;
+        let expected = Expect::of(&request);
+        let bytes = ask(source, request, expected).await.map_err(failed)?;
         let candidate = wire::decode_candidate(&bytes).map_err(|e| ("candidate_malformed", e.to_string()))?;
         if candidate.record.digest() != self.record || candidate.key != self.key {
             return Err(("candidate_other", "it sent another candidate than the one asked for".into()));

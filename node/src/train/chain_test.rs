@@ -1,4 +1,4 @@
-use super::super::sample_test::{chain, genesis, skip};
+use super::super::sample_test::{chain, genesis, skip, spec};
 use super::*;
 use crate::net::fetch::encode_records;
 use std::sync::Mutex;
@@ -17,7 +17,7 @@ fn serve(links: &[Link], request: FetchRequest) -> Result<Vec<u8>, FetchError> {
 }
 
 async fn fetch(base: &Link, held: &[Link], target: &Link) -> Result<Vec<Link>, NoChain> {
-    after(base, target.record.seq, &target.digest, |request, _| async move { serve(held, request) }).await
+    after(&spec(), base, target.record.seq, &target.digest, |request, _| async move { serve(held, request) }).await
 }
 
 #[tokio::test]
@@ -25,8 +25,9 @@ async fn a_certified_chain_is_taken_in_as_many_answers_as_it_needs() {
     let genesis = genesis();
     let links = chain(&genesis, usize::from(RECORDS_MAX) + 3);
     let asked = Mutex::new(Vec::new());
-    let got = after(&genesis, links.last().unwrap().record.seq, &links.last().unwrap().digest, |request, expected| {
-        asked.lock().unwrap().push((request, expected));
+    let last = links.last().unwrap();
+    let got = after(&spec(), &genesis, last.record.seq, &last.digest, |request, expected| {
+        asked.lock().unwrap().push((request.clone(), expected));
         let links = &links;
         async move { serve(links, request) }
     })
@@ -79,30 +80,11 @@ async fn another_chain_is_told_from_a_source_that_lags() {
     assert_eq!(fetch(&genesis, &theirs, &theirs[2]).await, Err(NoChain::Diverged));
     assert_eq!(fetch(&links[1], &links, &theirs[2]).await, Err(NoChain::Diverged), "the end is not the one asked for");
     assert_eq!(fetch(&links[2], &links, &links[1]).await, Err(NoChain::Diverged), "the target is behind");
-    assert!(matches!(fetch(&genesis, &links[..1], &links[2]).await, Err(NoChain::Other(_))));
-    assert!(matches!(fetch(&genesis, &links[1..], &links[2]).await, Err(NoChain::Other(_))), "it begins too late");
+    assert!(matches!(fetch(&genesis, &links[..1], &links[2]).await, Err(NoChain::Gone(_))));
+    assert!(matches!(fetch(&genesis, &links[1..], &links[2]).await, Err(NoChain::Gone(_))), "it begins too late");
     let mut far = links[2].clone();
     far.record.seq = RECORDS_GAP_MAX + 1;
-    assert!(matches!(fetch(&genesis, &links, &far).await, Err(NoChain::Other(why)) if why.contains("too long")));
-}
-
-#[tokio::test]
-async fn a_snapshots_record_is_checked_against_the_one_before_it() {
-    let genesis = genesis();
-    let mut links = vec![genesis.clone()];
-    links.extend(chain(&genesis, 3));
-    let find = async |held: &[Link], seq: u64| at(seq, |request, _| async move { serve(held, request) }).await;
-    assert_eq!(find(&links, 2).await.unwrap(), (Some(links[1].clone()), links[2].clone()));
-    assert_eq!(find(&links, 0).await.unwrap(), (None, genesis));
-    // A source that begins with its snapshot: all that can be asked is that the votes name the record.
-    assert_eq!(find(&links[2..], 2).await.unwrap(), (None, links[2].clone()));
-    assert!(find(&links, 9).await.is_err());
-    let mut forged = links.clone();
-    forged[2] = skip(&links[1], 1);
-    assert!(find(&forged, 2).await.is_err());
-    forged[2].certificate = None;
-    assert!(find(&forged, 2).await.is_err());
-    assert!(find(&forged[2..], 2).await.is_err());
+    assert!(matches!(fetch(&genesis, &links, &far).await, Err(NoChain::Gone(why)) if why.contains("too long")));
 }
 
 #[test]

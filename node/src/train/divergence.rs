@@ -54,9 +54,8 @@ async fn of_source<F>(seq: u64, ask: &impl Fn(FetchRequest, Expect) -> F) -> Res
 where
     F: Future<Output = Result<Vec<u8>, FetchError>>,
 {
-    let request = FetchRequest::Records { from_seq: seq, max: 1 };
-    let answer = ask(request, Expect::of(&request)).await.map_err(NoChain::because)?;
-    Ok(chain::decode(&answer, 1)?.into_iter().find(|link| link.record.seq == seq))
+    let links = chain::ask_for(FetchRequest::Records { from_seq: seq, max: 1 }, 1, ask).await?;
+    Ok(links.into_iter().find(|link| link.record.seq == seq))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use super::super::sample_test::{chain, genesis, skip};
+use super::super::sample_test::{chain, genesis, skip, spec};
 use super::*;
 use crate::net::fetch::encode_records;
 use starling_protocol::certificate::verify_split;
@@ -65,7 +65,10 @@ async fn the_first_place_that_differs_is_found_with_its_proofs() {
 async fn a_chain_that_is_made_up_proves_nothing() {
     let (ours, theirs) = two_chains(5, 20);
     let (found, _) = search(&ours, &theirs).await;
-    assert!(verify_split(&Ed25519Verifier, &found.expect("they differ")).is_err(), "its votes are for another record");
+    assert!(
+        verify_split(&Ed25519Verifier, &spec(), &found.expect("they differ")).is_err(),
+        "its votes are for another record"
+    );
     let other_genesis = Link { digest: Digest([1; 32]), ..genesis() };
     let mut strange = theirs.clone();
     strange[0] = other_genesis;

@@ -1,14 +1,16 @@
 //! The one task that owns the protocol engine: everything that happens becomes an input, and every output is
 //! carried out here or handed to whoever can.
 
+use super::claims::Claims;
 use super::head::SharedState;
 use super::ledger::{Done, Job, Ledger, Update};
+use super::proof::{Proof, Unproven};
 use super::reduction::Reduction;
 use super::trainer::{self, Happened, Made, TrainerHandle};
 use super::view::Gauges;
 use super::{candidate, catch_up, difference, ending};
 use crate::exit::{Code, Failure};
-use crate::net::{NetEvent, NetHandle};
+use crate::net::{NetEvent, NetEvents, NetHandle};
 use crate::pairs::PairRouter;
 use crate::reduce::{self, FragmentFeedback, Report};
 use crate::watch::event::{Committed, Event};
@@ -39,6 +41,7 @@ pub enum Outcome {
     ReduceProgress { key: AttemptKey, report: Report },
     CatchUpProgress { bytes: u64 },
     CaughtUp(Result<Box<catch_up::Arrived>, catch_up::Failed>),
+    Claim { peer: NodeId, record: Digest, outcome: Result<Proof, Unproven> },
     Fetched { key: AttemptKey, record: Digest, outcome: Result<Box<candidate::Arrived>, String> },
     Mixed { round: u64, base: Digest, lineage: Digest, outcome: Result<Made, difference::Lost> },
     ShardsFetched(Result<(), String>),
@@ -64,7 +67,7 @@ pub struct Parts {
     pub me: NodeId,
     pub engine: Engine,
     pub net: NetHandle,
-    pub net_events: mpsc::Receiver<NetEvent>,
+    pub net_events: NetEvents,
     /// Network events from before the driver started.
     pub early: Vec<NetEvent>,
     pub ledger: Ledger,
@@ -95,7 +98,7 @@ pub struct Settings {
 pub(super) struct Queues {
     /// Network events from before the driver started.
     early: Vec<NetEvent>,
-    pub net_events: mpsc::Receiver<NetEvent>,
+    pub net_events: NetEvents,
     pub ledger_done: mpsc::Receiver<Done>,
     pub trainer_events: mpsc::Receiver<Happened>,
     results: mpsc::Receiver<Outcome>,
@@ -140,6 +143,7 @@ pub struct Driver {
     pub(super) device_busy: bool,
     pub(super) streaming: super::streaming::Streaming,
     pub(super) shards_under_way: bool,
+    pub(super) claims: Claims,
     pub(super) catching_up: Option<tokio_util::task::AbortOnDropHandle<()>>,
     /// Sends that wait for a write, in the order of their writes.
     pub(super) held: BTreeMap<PersistToken, Vec<(NodeId, Vec<u8>)>>,
@@ -151,6 +155,8 @@ pub struct Driver {
     pub(super) undurable: BTreeMap<PersistToken, Committed>,
     pub(super) finish: Option<Finish>,
     pub(super) gauges: Gauges,
+    /// The record whose members the network was told of: lineage and place in it.
+    pub(super) standing_told: Option<(Digest, u64)>,
     inputs: VecDeque<Input>,
 }
 
@@ -194,6 +200,7 @@ impl Driver {
             device_busy: false,
             streaming: Default::default(),
             shards_under_way: false,
+            claims: Claims::default(),
             catching_up: None,
             held: BTreeMap::new(),
             barred: None,
@@ -201,6 +208,7 @@ impl Driver {
             undurable: BTreeMap::new(),
             finish: None,
             gauges: Gauges::new(),
+            standing_told: None,
             inputs: VecDeque::new(),
         };
         let mut queues =
@@ -258,6 +266,7 @@ impl Driver {
                 self.carry_out(output).await?;
             }
         }
+        self.tell_standing();
         Ok(())
     }
 
@@ -300,7 +309,11 @@ impl Driver {
                 self.show(Event::PeerDown { peer: peer.to_string(), reason: reason.to_string() });
                 self.feed(Input::PeerDown { peer }).await
             }
-            NetEvent::Control { from, bytes } => self.feed(Input::Message { from, bytes }).await,
+            NetEvent::Control { from, bytes, opened } => self.hear(from, bytes, opened).await,
+            NetEvent::Refused { peer, reason } => {
+                self.show(Event::Refused { peer: peer.to_string(), reason });
+                Ok(())
+            }
             NetEvent::Namesake { peer, hello } => self.feed(Input::Namesake { peer, hello }).await,
             NetEvent::Bulk { from, stream } => {
                 self.router.route(from, stream);
@@ -351,6 +364,7 @@ impl Driver {
             Outcome::Reduced { key, outcome } => self.reduced(key, outcome).await,
             Outcome::CatchUpProgress { bytes } => self.feed(Input::CatchUpProgress { bytes }).await,
             Outcome::CaughtUp(outcome) => self.caught_up(outcome).await,
+            Outcome::Claim { peer, record, outcome } => self.shown(peer, record, outcome).await,
             Outcome::Fetched { key, record, outcome } => self.fetched(key, record, outcome).await,
             Outcome::Mixed { round, base, lineage, outcome } => self.mixed((round, base), lineage, outcome).await,
             Outcome::ShardsFetched(outcome) => {

@@ -14,14 +14,17 @@ use std::collections::BTreeMap;
 /// Name under which the store keeps it.
 const NAME: &str = "evidence";
 
-/// Writes one more, in place of that against `drops`.
+/// Writes one more; without any, what there is against this node is of no use any more.
 ///
 /// # Errors
 /// The disk failed or is full, or what was there is damaged, in which case it is gone and the next one is kept.
-pub fn keep(store: &Store, against: NodeId, evidence: Evidence, drops: Option<NodeId>) -> anyhow::Result<()> {
+pub fn keep(store: &Store, against: NodeId, evidence: Option<Evidence>) -> anyhow::Result<()> {
     let mut all = read(store)?;
-    drops.map(|dropped| all.remove(&dropped));
-    all.insert(against, evidence);
+    match evidence {
+        Some(evidence) => drop(all.insert(against, evidence)),
+        None if all.remove(&against).is_none() => return Ok(()),
+        None => {}
+    }
     let mut bytes = Vec::new();
     for (against, evidence) in &all {
         bytes.extend_from_slice(&against.0);
@@ -88,9 +91,11 @@ mod tests {
         let held = store(dir.path());
         assert!(load(&held).is_empty());
         for fill in 1..=3 {
-            keep(&held, NodeId([fill; 32]), evidence(fill), None).expect("there is room");
+            keep(&held, NodeId([fill; 32]), Some(evidence(fill))).expect("there is room");
         }
-        keep(&held, NodeId([9; 32]), evidence(9), Some(NodeId([2; 32]))).expect("there is room");
+        keep(&held, NodeId([2; 32]), None).expect("there is room");
+        keep(&held, NodeId([7; 32]), None).expect("nothing is to be done");
+        keep(&held, NodeId([9; 32]), Some(evidence(9))).expect("there is room");
         drop(held);
         assert_eq!(load(&store(dir.path())), [evidence(1), evidence(3), evidence(9)]);
     }

@@ -1,16 +1,19 @@
 //! `starling train`: sets a node up, hands it to the driver, and ends with what the driver says.
 
+mod afresh;
 mod beginning;
 mod candidate;
 mod canonical;
 mod catch_up;
 mod chain;
+mod claims;
 mod difference;
 mod divergence;
 mod driver;
 mod ending;
 mod evidence;
 mod head;
+mod hearing;
 mod ledger;
 mod memory;
 mod merging;
@@ -20,6 +23,7 @@ mod notice;
 mod null;
 mod origin;
 mod outputs;
+mod proof;
 mod reduction;
 mod residuals;
 #[cfg(test)]

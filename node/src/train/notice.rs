@@ -126,7 +126,7 @@ pub fn count_refusal(refusal: &Refusal) {
     metrics::counter!("starling_refused_total", "reason" => refusal_label(refusal)).increment(1);
 }
 
-fn refusal_label(refusal: &Refusal) -> &'static str {
+pub fn refusal_label(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Malformed { .. } => "malformed",
         Refusal::BadSignature => "bad_signature",
@@ -135,6 +135,7 @@ fn refusal_label(refusal: &Refusal) -> &'static str {
         Refusal::IdentityInUse => "identity_in_use",
         Refusal::Equivocation { .. } => "equivocation",
         Refusal::FalseEvidence { .. } => "false_evidence",
+        Refusal::FalseClaim { .. } => "false_claim",
         Refusal::NotAdmitted { .. } => "not_admitted",
         Refusal::Stale => "stale",
         Refusal::Full => "full",
@@ -154,6 +155,7 @@ pub fn refusal_text(refusal: &Refusal) -> String {
         Refusal::IdentityInUse => "its identity is in use by another process".into(),
         Refusal::Equivocation { what } => format!("it signed two contradicting statements ({what})"),
         Refusal::FalseEvidence { why } => format!("it passed on evidence that proves nothing ({why})"),
+        Refusal::FalseClaim { why } => format!("what it showed of the head that it claims proves nothing ({why})"),
         Refusal::NotAdmitted { why } => format!("it is not admitted: {}", not_admitted_text(why)),
         Refusal::Stale => "it sent something of another round".into(),
         Refusal::Full => "the flock is full".into(),

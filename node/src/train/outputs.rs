@@ -102,10 +102,12 @@ impl Driver {
             Output::CatchUp { seq, target, sources, afresh, lineage } => {
                 self.catch_up(catch_up::Errand { lineage, seq, target, sources, afresh });
             }
-            Output::Evidence { against, what, evidence, drops } => {
+            Output::Prove { peer, seq, record, foreign } => self.prove(peer, (seq, record), foreign),
+            Output::Evidence { against, what, evidence } => {
                 self.show_evidence(against, what, &evidence);
-                self.ledger(Job::Evidence { against, evidence: Box::new(evidence), drops }).await?;
+                self.ledger(Job::Evidence { against, evidence: Some(Box::new(evidence)) }).await?;
             }
+            Output::DropEvidence { against } => self.ledger(Job::Evidence { against, evidence: None }).await?,
             Output::Refuse { peer, refusal } => {
                 self.show(Event::Refused { peer: peer.to_string(), reason: refusal_text(&refusal) });
                 self.net.refuse(peer, &refusal_text(&refusal));
@@ -321,11 +323,12 @@ impl Driver {
         self.trainer.next_generation();
         self.show(Event::CatchingUp { seq: errand.seq, sources: errand.sources.len(), afresh: errand.afresh });
         let task = catch_up::Task {
+            proof: self.claims.proof_of(&errand.target),
             errand,
             net: self.net.clone(),
             ledger: self.ledger_jobs.clone(),
             store: self.store.clone(),
-            spec: self.spec.clone(),
+            spec: Arc::new(self.spec.clone()),
             elements: self.settings.elements,
             head: self.state.head(),
             feedback: Arc::clone(&self.feedback),
@@ -356,9 +359,9 @@ impl Driver {
                 self.forget_attempts(arrived.record.seq);
                 self.settle_feedback(&arrived.passed);
                 self.check_admission(&arrived.record);
-                let catch_up::Arrived { record, certificate, left, merged, .. } = *arrived;
+                let catch_up::Arrived { record, certificate, ancestry, left, merged, .. } = *arrived;
                 self.note_merged(merged);
-                self.feed(Input::CaughtUp { record: record.clone(), certificate }).await?;
+                self.feed(Input::CaughtUp { record: record.clone(), certificate, ancestry }).await?;
                 if let Some(left) = left {
                     self.note_left(left, &record).await?;
                 }
@@ -368,7 +371,7 @@ impl Driver {
                 if let Some(split) = failed.split {
                     self.feed(Input::Contradicted { split }).await?;
                 }
-                self.feed(Input::CatchUpFailed { reason: failed.reason, diverged: failed.diverged }).await
+                self.feed(Input::CatchUpFailed { reason: failed.reason }).await
             }
         }
     }

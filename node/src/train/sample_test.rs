@@ -3,7 +3,7 @@
 pub use super::chain::Link;
 use starling_protocol::engine::succession;
 use starling_protocol::identity::Ed25519Signer;
-use starling_protocol::message::{Message, Question, Value, Vote};
+use starling_protocol::message::{Certificate, Message, Question, Value, ValueKind, Vote};
 use starling_protocol::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use starling_protocol::run::{
     AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec,
@@ -48,7 +48,7 @@ pub fn spec() -> RunSpec {
         outer: OuterSpec { lr: vec![(1, 0.7)], momentum: 0.9 },
         sync: SyncSpec::whole(SyncMode::Rounds, Codec::Int8, EngineKind::Ring),
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
-        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
+        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: 0 },
         budget: Budget { rounds: 0, tokens: 0 },
     }
 }
@@ -73,6 +73,8 @@ pub fn genesis() -> Link {
         expected: true,
         lease: Span { start: LEASE * n as u64, count: LEASE },
         upload_kbps: 0,
+        since: 0,
+        served: 0,
     };
     record.next.members = signers.iter().enumerate().map(member).collect();
     record.cursor = LEASE * 3;
@@ -84,15 +86,26 @@ pub fn genesis() -> Link {
 pub fn skip(parent: &Link, voters: usize) -> Link {
     let record = succession::skip(&parent.record, parent.digest).expect("it fits");
     let digest = record.digest();
-    let question = Question { seq: record.seq, parent: parent.digest, instance: Question::RECORD };
-    let vote = Vote { question, incarnation: 1, ballot: 0, value: Value::skip(digest), voted: true };
-    let sealed: Vec<(NodeId, Vec<u8>)> = signers()
-        .iter()
-        .take(voters)
-        .map(|signer| (signer.id(), wire::seal(signer, &record.run, &Message::Vote(vote.clone())).expect("it seals")))
-        .collect();
-    let certificate = certificate::of_votes(record.lineage, &vote, sealed.iter().map(|(id, bytes)| (id, bytes)));
+    let certificate = vote_for(&record, digest, &signers()[..voters]);
     Link { record, digest, certificate: Some(certificate) }
+}
+
+/// The votes of these for a record.
+pub fn vote_for(record: &Record, digest: Digest, signers: &[Ed25519Signer]) -> Certificate {
+    let question = Question { seq: record.seq, parent: record.parent, instance: Question::RECORD };
+    let value = match record.kind {
+        RecordKind::Commit => {
+            let set = Digest([6; 32]);
+            Value { kind: ValueKind::Commit, contributors: 1, tokens: 4, set, ..Value::skip(digest) }
+        }
+        _ => Value::skip(digest),
+    };
+    let vote = Vote { question, incarnation: 1, ballot: 0, value, voted: true };
+    let seal = |signer: &Ed25519Signer| {
+        (signer.id(), wire::seal(signer, &record.run, &Message::Vote(vote.clone())).expect("it seals"))
+    };
+    let sealed: Vec<(NodeId, Vec<u8>)> = signers.iter().map(seal).collect();
+    certificate::of_votes(record.lineage, &vote, sealed.iter().map(|(id, bytes)| (id, bytes)))
 }
 
 /// `n` links after `parent`, each decided by two of the three.
@@ -117,7 +130,7 @@ pub fn commit(parent: &Link, update: Digest) -> Record {
         loss_q16: 1,
         measured: Measured::default(),
     };
-    Record {
+    let mut record = Record {
         seq: parent.record.seq + 1,
         parent: parent.digest,
         kind: RecordKind::Commit,
@@ -128,5 +141,17 @@ pub fn commit(parent: &Link, update: Digest) -> Record {
         tokens: parent.record.tokens + 100,
         next: NextRound { merge_tokens: 100, ..parent.record.next.clone() },
         ..parent.record.clone()
+    };
+    count(&mut record, &parent.record);
+    record
+}
+
+/// What members of the next round have contributed, counted on from the record before.
+pub fn count(record: &mut Record, before: &Record) {
+    let contributors = &record.contributors;
+    for seat in &mut record.next.members {
+        let counted = u16::from(contributors.iter().any(|contributor| contributor.member == seat.id));
+        let tenure = before.member(&seat.id).map(|before| (before.since, before.served + counted));
+        (seat.since, seat.served) = tenure.unwrap_or((record.round, 0));
     }
 }

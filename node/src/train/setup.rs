@@ -3,6 +3,7 @@
 use super::beginning::{Beginning, engine};
 use super::canonical::Canonical;
 use super::driver::{Driver, Parts, Settings};
+use super::hearing;
 use super::ledger::{self, Ledger, Naming, store_failure};
 use super::memory;
 use super::mixing::pair_setting;
@@ -115,7 +116,12 @@ fn node_file(args: &TrainArgs) -> Result<NodeFile, Failure> {
 fn effective_config(node: &NodeFile, origin: &Origin) -> Result<String, Failure> {
     let node_text = toml::to_string(node).context("cannot print the node file")?;
     let run_text = match origin {
-        Origin::File(file) => toml::to_string(file.as_ref()).context("cannot print the run file")?,
+        Origin::File(file) => {
+            let mut file = RunFile::clone(file);
+            // It follows from the mode, and is worth knowing.
+            file.admission.probation = Some(file.admission.probation());
+            toml::to_string(&file).context("cannot print the run file")?
+        }
         Origin::Ticket(_, spec) => format!("# from the ticket\n# {spec:?}\n"),
     };
     Ok(format!("# node file\n{node_text}\n# run file\n{run_text}"))
@@ -130,12 +136,22 @@ fn addresses(texts: &[String], flag: &str) -> Result<Vec<Multiaddr>, Failure> {
     texts.iter().map(parse).collect()
 }
 
+fn lineage(text: &str) -> Result<Digest, Failure> {
+    let why = || {
+        format!(
+            "--adopt-lineage {text}: not the name of a lineage, which has 64 hex digits (`starling status` shows them)"
+        )
+    };
+    Digest::from_hex(text).ok_or_else(|| Failure::message(Code::Usage, why()))
+}
+
 async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish, Failure> {
     // What a person can have got wrong is checked first, before anything is tokenized.
     let listen = addresses(&node.listen, "--listen")?;
     let advertise = addresses(&node.advertise, "--advertise")?;
     let mut bootstrap =
         BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?.into_peers();
+    let adopt = args.adopt_lineage.as_deref().map(lineage).transpose()?;
     let device: DeviceChoice =
         node.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
     let home = node.home_for(origin.name());
@@ -173,6 +189,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
 
     let serving = Arc::new(Source::new(store.clone(), spec_bytes.clone()));
     let found = args.found || (bootstrap.is_empty() && args.join.is_none());
+    let guides = bootstrap.iter().filter_map(|named| identity::node_id(&named.peer)).collect();
     let net_options = NetOptions {
         run: spec.digest(),
         listen,
@@ -181,7 +198,10 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         mdns: node.mdns,
         relay: node.relay,
         source: serving.clone(),
+        verify: Some(hearing::verify(spec.digest(), identity.node_id())),
     };
+    #[cfg(feature = "evil")]
+    crate::evil::attack(&spec, &net_options).await;
     let (net, mut net_events) = Network::start(&identity, net_options).map_err(|e| Failure::new(Code::Refused, e))?;
     let (data, early) = text::complete(text, &node.cache_folder(), &net, &mut net_events, &mut screen).await?;
     show_data(&data, &spec, &mut screen);
@@ -190,7 +210,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     serving.set_data(data.clone());
 
     let tensors = model.schema().tensors;
-    let beginning = Beginning { found, force_fork: args.force_lineage, ticket: origin.admission() };
+    let ticket = origin.admission();
+    let beginning = Beginning { found, force_fork: args.force_lineage, ticket, guides, adopt };
     #[cfg(feature = "evil")]
     crate::evil::speak(identity.signer(), spec.digest());
     let engine = engine(&identity, &spec, &store, &canonical, beginning)?;

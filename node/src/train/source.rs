@@ -3,7 +3,10 @@
 
 use crate::net::fetch::{FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
 use starling_data::Dataset;
-use starling_store::Store;
+use starling_protocol::limits::{PATH_BYTES_MAX, PATH_LINKS_MAX};
+use starling_protocol::path::Link;
+use starling_protocol::wire;
+use starling_store::{EncodedLink, Store};
 use std::sync::{Arc, OnceLock};
 
 /// Serves from the store and, once it is open, from the dataset.
@@ -56,6 +59,10 @@ impl FetchSource for Source {
                 self.store.update_by_digest(digest).map_err(internal)?.ok_or(FetchRefusal::NotFound)
             }
             FetchRequest::Update { seq } => self.store.update(*seq).map_err(internal)?.ok_or(FetchRefusal::NotFound),
+            FetchRequest::Path { to, known } => {
+                let path = self.store.way(known, *to).map_err(internal)?.ok_or(FetchRefusal::NotFound)?;
+                encode_records(&cut(path)).map_err(|_| FetchRefusal::Internal)
+            }
             FetchRequest::DataManifest(digest) => {
                 let data = self.data()?;
                 if data.manifest().digest() == *digest {
@@ -69,4 +76,24 @@ impl FetchSource for Source {
             }
         }
     }
+}
+
+/// As much of a path as an answer may hold, up to a record with its votes: from there the asker goes on.
+fn cut(path: Vec<Link>) -> Vec<EncodedLink> {
+    let mut links = Vec::new();
+    let (mut bytes, mut whole) = (2, 0);
+    for Link { record, certificate, .. } in path.into_iter().take(PATH_LINKS_MAX) {
+        let votes = certificate.as_ref().map(wire::encode_certificate).unwrap_or_default();
+        let link = (wire::encode_record(&record), votes);
+        bytes += 8 + link.0.len() + link.1.len();
+        if bytes > PATH_BYTES_MAX {
+            break;
+        }
+        links.push(link);
+        if certificate.is_some() || links.len() == 1 {
+            whole = links.len();
+        }
+    }
+    links.truncate(whole);
+    links
 }

@@ -3,7 +3,7 @@
 use crate::config::run_file::RunFile;
 use crate::exit::{Code, Failure};
 use crate::net::fetch::{Expect, FetchRequest};
-use crate::net::{NetEvent, NetHandle};
+use crate::net::{NetEvent, NetEvents, NetHandle};
 use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use anyhow::Context;
@@ -12,7 +12,6 @@ use starling_protocol::Digest;
 use starling_protocol::run::{DataSpec, RunSpec};
 use std::path::Path;
 use std::time::Duration;
-use tokio::sync::mpsc;
 
 /// Network events that are kept while the manifest is fetched.
 const EARLY_MAX: usize = 1024;
@@ -77,7 +76,7 @@ pub async fn complete(
     text: Text,
     cache: &Path,
     net: &NetHandle,
-    events: &mut mpsc::Receiver<NetEvent>,
+    events: &mut NetEvents,
     screen: &mut Screen,
 ) -> Result<(Dataset, Vec<NetEvent>), Failure> {
     let digest = match text {
@@ -118,7 +117,8 @@ pub async fn complete(
 async fn fetch_manifest(net: &NetHandle, digest: &Digest) -> Option<DataManifest> {
     for peer in net.peers() {
         let request = FetchRequest::DataManifest(*digest);
-        match net.fetch(peer, request, Expect::of(&request)).await {
+        let expected = Expect::of(&request);
+        match net.fetch(peer, request, expected).await {
             Ok(bytes) => match DataManifest::decode(&bytes) {
                 Ok(manifest) if manifest.digest() == *digest => return Some(manifest),
                 _ => tracing::warn!("{} sent a data manifest that is not the run's; asking others", peer.short()),

@@ -3,13 +3,14 @@
 use super::driver::Driver;
 use super::trainer::Trained;
 use crate::watch::event::{Committed, Event, RoundTiming};
-use crate::watch::status::{Answer, EvidenceStatus, Member, Question, QuorumStatus, Status};
+use crate::watch::status::{Answer, EvidenceStatus, Member, ProbationStatus, Question, QuorumStatus, Status};
 use starling_protocol::NodeId;
 use starling_protocol::codec::encoded_max;
 use starling_protocol::engine::io::{Finish, Input};
+use starling_protocol::engine::succession::probation::Probation;
 use starling_protocol::engine::{EvidenceView, MemberState, MemberView, QuorumView};
 use starling_protocol::message::Phase;
-use starling_protocol::record::Record;
+use starling_protocol::record::{Record, Role};
 use starling_protocol::run::Codec;
 use std::time::{Duration, Instant};
 
@@ -210,7 +211,20 @@ impl Driver {
             merged: self.merges.rows(&head.record),
             offers: self.merges.offer(&head.record),
             pairs: self.pairs.as_ref().map(|_| self.exchanges.status()),
+            probation: self.probation_status(&head.record),
         }
+    }
+
+    /// What is left of this node's probation, while it learns and there is one.
+    fn probation_status(&self, record: &Record) -> Option<ProbationStatus> {
+        let seat = record.member(&self.me).filter(|seat| seat.role == Role::Learner)?;
+        let probation = Probation::of(&self.spec, record.round);
+        let ((rounds, contributions), newcomer) = (probation.left(seat), probation.new_for(seat));
+        (rounds.max(contributions).max(newcomer) > 0).then(|| ProbationStatus {
+            from_round: record.round + rounds.max(contributions).max(1),
+            contributions,
+            newcomer_until: record.round + newcomer,
+        })
     }
 
     fn quorum_status(&self, quorum: &QuorumView) -> QuorumStatus {

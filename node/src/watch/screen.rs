@@ -192,10 +192,13 @@ fn plain_line(event: &Event) -> Option<String> {
             format!("goes on as lineage {} with {}", short(lineage), list(members))
         }
         Event::LineageMet { lineage, yields: true } => {
-            format!("met lineage {}, which has more tokens: this node takes its state", short(lineage))
+            format!("met lineage {}, which has the better right to this run: this node takes its state", short(lineage))
         }
         Event::LineageMet { lineage, .. } => {
-            format!("met lineage {}, which has fewer tokens: its members come over", short(lineage))
+            format!(
+                "met lineage {lineage} of this run, which has no record in common with what is here, so neither follows the \
+                 other; `--adopt-lineage {lineage}` joins it, and gives up what is here"
+            )
         }
         Event::SplitBrain { .. } => "two records are certified at one place, which must never be: this node has \
              stopped; keep its folder and log (--json shows both certificates), and report it"

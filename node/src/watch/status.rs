@@ -101,6 +101,20 @@ pub struct Status {
     /// Exchanges with partners since the start, in a run that has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs: Option<PairsStatus>,
+    /// Why this node does not vote yet, in an open run with probation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probation: Option<ProbationStatus>,
+}
+
+/// What a learner has before it until it votes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProbationStatus {
+    /// The first round whose record may make it a voter.
+    pub from_round: u64,
+    /// Contributions that have to be committed until then.
+    pub contributions: u64,
+    /// From this round on it counts as a newcomer no more: whether it votes is then no matter of how many others do.
+    pub newcomer_until: u64,
 }
 
 /// How exchanges with partners have ended.

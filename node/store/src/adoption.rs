@@ -1,16 +1,17 @@
 //! Taking over a state that peers hold: announce its manifest, put its chunks, finish.
 //!
-//! Nothing of the chain that is here changes before [`Store::finish_adopt`], which replaces it in one batch. A crash
-//! before leaves the old chain, and chunks that a later adoption of the same state finds.
+//! Nothing of the chain that is here changes before [`Store::finish_adopt`], which replaces it in one batch by the way to
+//! the state. A crash before leaves the old chain, and chunks that a later adoption of the same state finds.
 
 use crate::chain::{check_certificate, not_next};
 use crate::store::{Store, lock, read};
-use crate::{Part, StoreError};
+use crate::{Part, StoreError, tip};
 use starling_protocol::Digest;
 use starling_protocol::limits::STATE_CHUNK_BYTES;
-use starling_protocol::message::Certificate;
-use starling_protocol::record::Record;
+use starling_protocol::path::Link;
+use starling_protocol::record::RecordKind;
 use starling_protocol::state::{self, Manifest};
+use starling_protocol::wire;
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 
@@ -51,32 +52,26 @@ impl Store {
         Ok(())
     }
 
-    /// Replaces whatever chain is here by `record` with the state of `manifest`, and the votes that decided it; later
-    /// records can then be committed on top. `parent` is the record before, if it could be had: with it others, to whom
-    /// this node hands the record on, can tell whether those votes are a quorum. The vote register stays. After damage
-    /// this is also what makes the store usable again.
+    /// Makes the last record of `way` the head, with the state of `manifest`; later records can then be committed on top.
+    /// `way` is a path ([`starling_protocol::path`]) that has been verified: it begins with a record of the chain that is
+    /// here, whose records up to there stay, or with a genesis, which replaces whatever is here. Others, to whom this node
+    /// hands its records on, verify it in their turn. The vote register stays. After damage this is also what makes the
+    /// store usable again.
     ///
     /// # Errors
-    /// [`StoreError::CertificateMismatch`] unless the certificate is the record's; a genesis record has none.
-    /// [`StoreError::NotNext`] when the record does not follow `parent`.
+    /// [`StoreError::NotNext`] when the way begins with neither, or records on it cannot come after one another.
+    /// [`StoreError::CertificateMismatch`] when a certificate is another record's, or missing.
     /// [`StoreError::MissingChunks`] when chunks are not here or not whole: fetch those that
     /// [`Store::begin_adopt`] names, and finish again. [`StoreError::StateMismatch`] when the manifest is not of the
     /// record's state. The chain that was here is untouched then.
-    pub fn finish_adopt(
-        &self,
-        manifest: &Manifest,
-        record: &Record,
-        certificate: Option<&Certificate>,
-        parent: Option<&Record>,
-    ) -> Result<(), StoreError> {
-        self.check_run(record.run)?;
-        check_certificate(record, certificate)?;
-        if let Some(parent) = parent {
-            record.validate_after(parent).map_err(|why| not_next(record, &why.to_string()))?;
-        }
+    pub fn finish_adopt(&self, manifest: &Manifest, way: &[Link]) -> Result<(), StoreError> {
+        let (Some(first), Some(last)) = (way.first(), way.last()) else { return Err(StoreError::NoChain) };
+        check_way(way)?;
+        self.check_run(last.record.run)?;
         let got = state::root(manifest);
-        if got != record.state_root {
-            return Err(StoreError::StateMismatch { seq: record.seq, expected: record.state_root, got });
+        if got != last.record.state_root {
+            let (seq, expected) = (last.record.seq, last.record.state_root);
+            return Err(StoreError::StateMismatch { seq, expected, got });
         }
         let _bulk = lock(&self.bulk);
         let missing = self.missing(manifest)?;
@@ -84,18 +79,36 @@ impl Store {
             return Err(StoreError::MissingChunks { count: missing.len(), first: *first });
         }
         self.note(self.chunks.sync(&manifest.chunks))?;
+        if !self.proves(first)? && first.record.kind != RecordKind::Genesis {
+            return Err(not_next(&first.record, "the way to the state begins with a record that is not here"));
+        }
         self.note(self.reopen_if_damaged())?;
         let mut change = self.begin()?;
-        change.clear();
-        if let Some(parent) = parent {
-            change.push(parent, None);
+        if self.proves(first)? {
+            change.cut_after(tip::Link::new(&first.record));
+        } else {
+            change.clear();
+            change.push(&first.record, None);
         }
-        change.push(record, certificate);
-        change.keep_snapshot(record.seq, Arc::new(manifest.clone()));
+        for link in way.iter().skip(1) {
+            change.push(&link.record, link.certificate.as_ref());
+        }
+        change.keep_snapshot(last.record.seq, Arc::new(manifest.clone()));
         change.apply()?;
         self.abort_adopt();
         self.prune(&change);
         Ok(())
+    }
+
+    /// Whether this record is on the chain here, with its votes, or as the genesis.
+    fn proves(&self, link: &Link) -> Result<bool, StoreError> {
+        let seq = link.record.seq;
+        let held = match self.record_bytes(seq) {
+            Err(StoreError::Damaged(_)) => None,
+            other => other?,
+        };
+        let same = held.is_some_and(|bytes| wire::record_digest(&bytes) == link.record.digest());
+        Ok(same && (link.record.kind == RecordKind::Genesis || self.certificate(seq)?.is_some()))
     }
 
     /// Gives the adoption up. What was fetched is removed with the next snapshot.
@@ -118,4 +131,22 @@ impl Store {
         }
         Ok(missing)
     }
+}
+
+/// Whether these can stand after one another, each with the votes that name it or as a stone. The first, which is here
+/// already or is a genesis, needs none.
+fn check_way(way: &[Link]) -> Result<(), StoreError> {
+    for pair in way.windows(2) {
+        let [before, link] = pair else { continue };
+        tip::follows(&before.record, &link.record).map_err(|why| not_next(&link.record, &why))?;
+    }
+    let mut links = way.iter().skip(1).peekable();
+    while let Some(link) = links.next() {
+        let child = links.peek().filter(|next| link.record.seq.checked_add(1) == Some(next.record.seq));
+        let stone = link.certificate.is_none() && child.is_some_and(|child| child.certificate.is_some());
+        if !stone {
+            check_certificate(&link.record, link.certificate.as_ref())?;
+        }
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! What this node is about to sign, written before it is sent: the vote register, and the candidates it speaks of.
 
 use crate::StoreError;
+use crate::birth;
 use crate::chain::not_next;
 use crate::rocks::Table;
 use crate::store::{Change, Store};
@@ -8,13 +9,33 @@ use crate::tip::{CANDIDATES_KEPT, Held, REGISTER_KEY};
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::{Digest, wire};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 impl Store {
     /// Keeps what this node is about to sign, durable when this returns.
     pub fn put_register(&self, register: &Register) -> Result<(), StoreError> {
         let mut change = self.begin()?;
         change.set_register(register);
-        change.apply()
+        change.apply()?;
+        drop(change);
+        self.note_birth(register)
+    }
+
+    /// With the first register that this process writes the folder's note is made anew: an older copy of it is told by that.
+    /// A copied folder is one as long as its register speaks under the name that the original has.
+    fn note_birth(&self, register: &Register) -> Result<(), StoreError> {
+        if self.bound.load(Ordering::Relaxed) || self.copied == Some(register.incarnation) {
+            return Ok(());
+        }
+        self.with_ballast(|| birth::note(&self.folder))?;
+        self.bound.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether this folder is a copy of the one in which its vote register was made, as far as the file system can tell: the
+    /// original may have signed more since.
+    pub fn is_copied(&self) -> bool {
+        self.copied.is_some()
     }
 
     /// Keeps what this node is about to sign and the candidate that it speaks of, with its update, as one: durable when
@@ -40,7 +61,8 @@ impl Store {
         if dropped {
             self.prune_updates(&change);
         }
-        Ok(())
+        drop(change);
+        self.note_birth(register)
     }
 
     /// What this node has signed last; `None` on a new or wiped disk, and after damage.

@@ -2,8 +2,9 @@
 
 use crate::rocks::Table;
 use crate::store::{Change, Store, lock};
-use crate::tip::seq_key;
+use crate::tip::{Link, seq_key};
 use crate::{Part, StoreError};
+use starling_protocol::ancestry::Ancestry;
 use starling_protocol::message::Certificate;
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::state::State;
@@ -97,14 +98,34 @@ impl Store {
         self.db()?.get(Table::Records, &seq_key(seq))
     }
 
-    /// Encoded records from `seq` on, ascending, at most `max`, each with its encoded certificate. A genesis record has
-    /// none, nor has the record before an adopted one: theirs are empty.
+    /// Encoded records from number `seq` on, each the next of the one before, at most `max`, with their encoded
+    /// certificates; a genesis record has none. Ends before a record that is not here, or whose votes are not.
     pub fn records_from(&self, seq: u64, max: usize) -> Result<Vec<EncodedLink>, StoreError> {
         let db = self.db()?;
-        let pairs = db.scan(Table::Records, &seq_key(seq), max)?;
-        let with_votes =
-            |(key, record): (Vec<u8>, Vec<u8>)| Ok((record, db.get(Table::Certificates, &key)?.unwrap_or_default()));
-        pairs.into_iter().map(with_votes).collect()
+        let (mut links, mut next) = (Vec::new(), seq);
+        db.each(Table::Records, &seq_key(seq), |key, record| {
+            if links.len() >= max || key != seq_key(next) {
+                return Ok(false);
+            }
+            let votes = match db.get(Table::Certificates, key)? {
+                None if next > 0 => return Ok(false),
+                votes => votes.unwrap_or_default(),
+            };
+            links.push((record.to_vec(), votes));
+            next = next.saturating_add(1);
+            Ok(true)
+        })?;
+        Ok(links)
+    }
+
+    /// From this record on none is missing up to the head, and each but a genesis has its votes. None in an empty store.
+    pub fn whole_from(&self) -> Option<u64> {
+        self.tip().whole
+    }
+
+    /// The way to the head, as far back as the records here tell.
+    pub fn ancestry(&self) -> Ancestry {
+        self.tip().ancestry
     }
 
     /// The votes that decided the record of this number; `None` for a genesis record, and where there is no record.
@@ -165,7 +186,7 @@ impl Change<'_> {
         if let Some(certificate) = certificate {
             self.batch.put(Table::Certificates, &seq_key(record.seq), wire::encode_certificate(certificate));
         }
-        self.tip.push(record);
+        self.tip.push(Link::new(record), certificate.is_some());
     }
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! lock        taken with flock for as long as the store is open; names the process
 //! run.spec    the encoded specification of the run, sealed
+//! born        when this very file was born, so that a copy of the folder is told from it; see `birth`
 //! head        mirror of what the database says, sealed; see `mirror`
 //! db/         RocksDB: records, certificates, candidates, snapshot manifests, head, vote register
 //! updates/    encoded updates of records and candidates, named by digest
@@ -43,6 +44,9 @@ impl Folder {
     }
     pub fn run_spec(&self) -> PathBuf {
         self.root.join("run.spec")
+    }
+    pub fn born(&self) -> PathBuf {
+        self.root.join("born")
     }
     pub fn mirror(&self) -> PathBuf {
         self.root.join("head")

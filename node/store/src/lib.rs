@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod adoption;
+mod birth;
 mod blobs;
 mod candidates;
 mod chain;
@@ -18,6 +19,7 @@ mod checkpoint;
 mod error;
 mod folder;
 mod mirror;
+mod path;
 mod private;
 mod replace;
 mod rocks;

@@ -61,6 +61,11 @@ enum Operation {
     Clear {
         table: Table,
     },
+    /// The same from this key on.
+    ClearFrom {
+        table: Table,
+        key: Vec<u8>,
+    },
 }
 
 impl Batch {
@@ -72,6 +77,9 @@ impl Batch {
     }
     pub fn clear(&mut self, table: Table) {
         self.operations.push(Operation::Clear { table });
+    }
+    pub fn clear_from(&mut self, table: Table, key: &[u8]) {
+        self.operations.push(Operation::ClearFrom { table, key: key.to_vec() });
     }
 }
 
@@ -86,6 +94,8 @@ pub(crate) struct Db {
 
 /// Longer than any key here; the longest is a candidate's.
 const KEY_BYTES_MAX: usize = 64;
+/// After every key.
+const END: [u8; KEY_BYTES_MAX] = [0xff; KEY_BYTES_MAX];
 const SUM: usize = 32;
 /// Buffers of one table; the whole database holds some ten kilobytes a round.
 const WRITE_BUFFER: usize = 1 << 20;
@@ -156,6 +166,14 @@ impl Db {
         Ok(pairs)
     }
 
+    /// The key of the last pair of `table` that is not after `key`, whose value is not looked at.
+    pub fn last_key(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
+        let mut keys = self.db.raw_iterator_cf(self.family(table)?);
+        keys.seek_for_prev(key);
+        keys.status().map_err(|e| self.error("read", e))?;
+        Ok(keys.key().map(<[u8]>::to_vec))
+    }
+
     /// Visits the pairs of `table` from `from` on, ascending, until `visit` returns false.
     pub fn each(
         &self,
@@ -193,8 +211,10 @@ impl Db {
                 }
                 Operation::Delete { table, key } => writes.delete_cf(self.family(table)?, key),
                 Operation::Clear { table } => {
-                    let end = [0xff; KEY_BYTES_MAX];
-                    writes.delete_range_cf(self.family(table)?, &[][..], &end[..]);
+                    writes.delete_range_cf(self.family(table)?, &[][..], &END[..]);
+                }
+                Operation::ClearFrom { table, key } => {
+                    writes.delete_range_cf(self.family(table)?, &key[..], &END[..]);
                 }
             }
         }
@@ -283,6 +303,13 @@ mod tests {
         assert_eq!(keys, (5..15).collect::<Vec<_>>());
         assert_eq!(db.get(Table::Records, &7u64.to_be_bytes()).unwrap().unwrap(), 7u64.to_le_bytes());
         assert_eq!(db.get(Table::Meta, &7u64.to_be_bytes()).unwrap(), None);
+        let last = |key: u64| db.last_key(Table::Records, &key.to_be_bytes()).unwrap();
+        assert_eq!((last(7), last(99)), (Some(7u64.to_be_bytes().to_vec()), Some(19u64.to_be_bytes().to_vec())));
+        let mut batch = Batch::default();
+        batch.clear_from(Table::Records, &12u64.to_be_bytes());
+        db.write(batch).unwrap();
+        assert_eq!(last(99), Some(11u64.to_be_bytes().to_vec()), "the others are gone");
+        assert_eq!(db.last_key(Table::Meta, &7u64.to_be_bytes()).unwrap(), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use crate::folder::sync_dir;
 use crate::{Part, StoreError};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -55,6 +55,11 @@ impl AtomicFile {
             .map_err(|e| StoreError::io("create", &tmp, 4096, e))?;
         let target = target.to_path_buf();
         Ok(Self { file: BufWriter::with_capacity(1 << 16, file), tmp, target, written: 0, done: false })
+    }
+
+    /// Of the temporary file, which is the one that will have the name.
+    pub fn metadata(&self) -> Result<Metadata, StoreError> {
+        self.file.get_ref().metadata().map_err(|e| StoreError::io("read", &self.tmp, 0, e))
     }
 
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), StoreError> {

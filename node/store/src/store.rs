@@ -1,18 +1,20 @@
 //! The store itself: opening, the run it belongs to, and the way every change goes.
 
+use crate::birth;
 use crate::blobs::Blobs;
 use crate::folder::Folder;
 use crate::mirror::Mirror;
 use crate::rocks::{Batch, Db, Table};
 use crate::sealed::{Kind, read_sealed, write_sealed};
 use crate::space::{self, Ballast, DiskSpace};
-use crate::tip::{Tip, seq_key};
+use crate::tip::{Link, Tip, seq_key};
 use crate::{Damage, Part, StoreError};
 use starling_protocol::limits::{PARAMETERS_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES};
 use starling_protocol::{Digest, state, update, wire};
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 const RUN_SPEC_KIND: Kind = *b"SLSPEC-1";
@@ -73,6 +75,10 @@ pub struct Store {
     db: RwLock<Result<Arc<Db>, Damage>>,
     run: RwLock<Option<Run>>,
     failed: OnceLock<String>,
+    /// The incarnation of the register that was found here, if the folder is a copy.
+    pub(crate) copied: Option<u64>,
+    /// The folder's note is of this process.
+    pub(crate) bound: AtomicBool,
     ballast: Ballast,
     _lock: File,
 }
@@ -88,6 +94,7 @@ impl Store {
         let lock = folder.lock()?;
         space::require(root, OPEN_BYTES, 0)?;
         folder.clear_tmp()?;
+        let copied = birth::is_copied(&folder)?;
         let (run, run_damage) = match read_run(&folder) {
             Ok(run) => (run, None),
             Err(StoreError::Damaged(damage)) => (None, Some(damage)),
@@ -98,6 +105,7 @@ impl Store {
             Err(StoreError::Damaged(damage)) => (Err(damage.clone()), Tip::default(), Some(damage)),
             Err(e) => return Err(e),
         };
+        let copied = tip.register.as_ref().filter(|_| copied).map(|register| register.incarnation);
         let ballast = Ballast::new(folder.ballast(), options.ballast_bytes);
         ballast.prepare(options.reserve_bytes);
         let updates = Blobs::new(folder.updates(), folder.tmp(), false, UPDATE_BYTES_MAX, update::digest);
@@ -113,6 +121,8 @@ impl Store {
             db: RwLock::new(db),
             run: RwLock::new(run),
             failed: OnceLock::new(),
+            copied,
+            bound: AtomicBool::new(false),
             ballast,
             options,
             folder,
@@ -284,6 +294,17 @@ impl Change<'_> {
         let tables = [Table::Records, Table::Certificates, Table::Candidates, Table::Snapshots];
         tables.into_iter().for_each(|table| self.batch.clear(table));
         self.tip = Tip { version: self.tip.version, register: self.tip.register.clone(), ..Tip::default() };
+    }
+
+    /// Forgets the records after this one, which is on the chain, and everything that stands on them.
+    pub fn cut_after(&mut self, link: Arc<Link>) {
+        let tables = [Table::Candidates, Table::Snapshots];
+        tables.into_iter().for_each(|table| self.batch.clear(table));
+        if let Some(next) = link.record.seq.checked_add(1) {
+            self.batch.clear_from(Table::Records, &seq_key(next));
+            self.batch.clear_from(Table::Certificates, &seq_key(next));
+        }
+        self.tip.cut_after(link);
     }
 
     /// Writes the batch, then the mirror, both synced; only then is the change visible to readers.

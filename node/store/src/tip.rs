@@ -3,6 +3,7 @@
 use crate::rocks::{Batch, Db, Table};
 use crate::{Part, StoreError};
 use starling_protocol::Digest;
+use starling_protocol::ancestry::Ancestry;
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::state::{self, Manifest};
@@ -28,7 +29,11 @@ pub(crate) struct Tip {
     pub version: u64,
     /// Number of the oldest record.
     pub first: Option<u64>,
+    /// From this record on none is missing up to the head, and each has its votes but a genesis.
+    pub whole: Option<u64>,
     pub head: Option<Arc<Link>>,
+    /// The way to the head, as far back as the records here tell.
+    pub ancestry: Ancestry,
     /// What this node has signed last. It belongs to the identity, not to the chain: a reset keeps it.
     pub register: Option<Arc<Register>>,
     /// Candidates on top of the head, oldest attempt first.
@@ -55,13 +60,13 @@ pub(crate) struct Held {
 }
 
 impl Link {
-    fn new(record: &Record) -> Arc<Self> {
+    pub fn new(record: &Record) -> Arc<Self> {
         Arc::new(Self { digest: record.digest(), record: record.clone() })
     }
 }
 
 impl Tip {
-    /// Reads the tip and walks every record behind it: each must follow the one before.
+    /// Reads the tip and walks every record behind it: each must be able to come after the one before.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] when anything does not fit; [`StoreError::Format`] for a database of another layout.
@@ -73,12 +78,12 @@ impl Tip {
         }
         let damaged = |detail: &str| StoreError::damaged(Part::Chain, path, detail);
         let version = be_u64(&version).ok_or_else(|| damaged("the version is malformed"))?;
-        let (first, last) = walk(db, path)?;
-        let head = match (db.get(Table::Meta, HEAD_KEY)?, last) {
-            (None, None) => None,
-            (Some(named), Some(last)) if named == last.digest.0 => Some(Arc::new(last)),
+        let walked = walk(db, path)?;
+        match (db.get(Table::Meta, HEAD_KEY)?, &walked.head) {
+            (None, None) => {}
+            (Some(named), Some(last)) if named == last.digest.0 => {}
             _ => return Err(damaged("the last record is not the head that is noted")),
-        };
+        }
         let register = match db.get(Table::Meta, REGISTER_KEY)? {
             Some(bytes) => Some(Arc::new(wire::decode_register(&bytes).map_err(|e| damaged(&e.to_string()))?)),
             None => None,
@@ -99,7 +104,7 @@ impl Tip {
             snapshots.insert(seq, Arc::new(manifest));
             Ok(true)
         })?;
-        let tip = Self { version, first, head, register, candidates, snapshots };
+        let tip = Self { version, register, candidates, snapshots, ..walked };
         tip.check_references(db, path)?;
         Ok(tip)
     }
@@ -160,10 +165,25 @@ impl Tip {
         Digest::of("starling store tip v2", &[&bytes, &register, &snapshots])
     }
 
-    /// Puts a record on top.
-    pub fn push(&mut self, record: &Record) {
+    /// Puts a record on top, which came with its votes or without.
+    pub fn push(&mut self, link: Arc<Link>, certified: bool) {
+        let record = &link.record;
+        let next = self.head_seq().and_then(|head| head.checked_add(1)) == Some(record.seq);
+        let proven = certified || record.kind == RecordKind::Genesis;
+        self.whole = if proven { self.whole.filter(|_| next).or(Some(record.seq)) } else { None };
         self.first = self.first.or(Some(record.seq));
-        self.head = Some(Link::new(record));
+        self.ancestry.follow(record);
+        self.head = Some(link);
+    }
+
+    /// Takes off what stands on this record, which has its votes or is a genesis.
+    pub fn cut_after(&mut self, link: Arc<Link>) {
+        let seq = link.record.seq;
+        self.whole = self.whole.filter(|whole| *whole <= seq).or(Some(seq));
+        self.ancestry = self.ancestry.until(seq);
+        self.head = Some(link);
+        self.candidates.clear();
+        self.snapshots.clear();
     }
 
     pub fn head_seq(&self) -> Option<u64> {
@@ -171,34 +191,53 @@ impl Tip {
     }
 }
 
-/// Follows all records, each with the votes that decided it: the number of the first, and the last.
-fn walk(db: &Db, path: &Path) -> Result<(Option<u64>, Option<Link>), StoreError> {
-    let mut first = None;
-    let mut last: Option<Link> = None;
+/// Whether `record` can come after `before`: as the next one by all that the two show, or, where records between the two
+/// were left out, as a later one of the same lineage.
+///
+/// # Errors
+/// Why it cannot.
+pub(crate) fn follows(before: &Record, record: &Record) -> Result<(), String> {
+    if before.seq.checked_add(1) == Some(record.seq) {
+        return record.validate_after(before).map_err(|why| why.to_string());
+    }
+    let same = (record.run, record.lineage) == (before.run, before.lineage);
+    if record.seq > before.seq && same && record.kind != RecordKind::Fork {
+        return Ok(());
+    }
+    Err("records between the two are missing, and it is not a later one of the same lineage".to_owned())
+}
+
+/// Follows all records, each with the votes that decided it. One without votes is a stone: its child stands here, with
+/// votes for both.
+fn walk(db: &Db, path: &Path) -> Result<Tip, StoreError> {
+    let mut tip = Tip::default();
+    let mut stone = None;
     db.each(Table::Records, &[], |key, value| {
         let damaged = |detail: String| StoreError::damaged(Part::Chain, path, detail);
         let record = wire::decode_record(value).map_err(|e| damaged(format!("a record is malformed: {e}")))?;
-        if key != seq_key(record.seq) {
-            return Err(damaged(format!("record {} is kept under another number", record.seq)));
+        let seq = record.seq;
+        if key != seq_key(seq) {
+            return Err(damaged(format!("record {seq} is kept under another number")));
         }
-        if let Some(before) = &last {
-            record
-                .validate_after(&before.record)
-                .map_err(|why| damaged(format!("record {} does not follow the one before: {why}", record.seq)))?;
+        if let Some(before) = &tip.head {
+            let follows = follows(&before.record, &record);
+            follows.map_err(|why| damaged(format!("record {seq} does not follow the one before: {why}")))?;
         }
         let digest = wire::record_digest(value);
-        let certified = db.get(Table::Certificates, key)?.map(|bytes| wire::decode_certificate(&bytes));
-        match certified {
-            Some(Ok(certificate)) if certificate.record == digest => {}
-            // A genesis, and the record before an adopted one. The head is looked at by itself.
-            None if last.is_none() => {}
-            _ => return Err(damaged(format!("the votes for record {} are missing, or are for another", record.seq))),
+        let certified = match db.get(Table::Certificates, key)?.map(|bytes| wire::decode_certificate(&bytes)) {
+            None => false,
+            Some(Ok(certificate)) if certificate.record == digest => true,
+            Some(_) => return Err(damaged(format!("the votes for record {seq} are for another"))),
+        };
+        if let Some(stone) = stone.filter(|stone| !certified || *stone + 1 != seq) {
+            return Err(damaged(format!("the votes for record {stone} are missing")));
         }
-        first = first.or(Some(record.seq));
-        last = Some(Link { digest, record });
+        stone = Some(seq).filter(|_| !certified && record.kind != RecordKind::Genesis);
+        tip.push(Arc::new(Link { digest, record }), certified);
         Ok(true)
     })?;
-    Ok((first, last))
+    // The last one is looked at by itself.
+    Ok(tip)
 }
 
 impl Held {

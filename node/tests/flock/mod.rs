@@ -6,13 +6,12 @@ use libp2p::Multiaddr;
 use starling_bootstrap::addresses::{split, without_peer};
 use starling_bootstrap::identity::Identity;
 use starling_node::net::fetch::FetchSource;
-use starling_node::net::{NetEvent, NetHandle, NetOptions, Network};
+use starling_node::net::{NetEvent, NetEvents, NetHandle, NetOptions, Network};
 use starling_protocol::{Digest, NodeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 /// Of all nodes that [`options`] makes.
@@ -23,7 +22,7 @@ const HANG: Duration = Duration::from_secs(60);
 /// One node's network.
 pub struct Node {
     pub net: NetHandle,
-    pub events: mpsc::Receiver<NetEvent>,
+    pub events: NetEvents,
     pub secret: [u8; 32],
     /// Where it listens, `/p2p/...` included.
     pub address: Multiaddr,
@@ -45,6 +44,7 @@ pub fn options(listen: &[Multiaddr], bootstrap: &[&Node], source: impl FetchSour
         mdns: false,
         relay: false,
         source: Arc::new(source),
+        verify: None,
     }
 }
 

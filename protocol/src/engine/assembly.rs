@@ -178,6 +178,9 @@ impl Engine {
         if attempt == 0 || attempt > ATTEMPTS_MAX || attempt < round.attempt || round.record_vote.entered() {
             return false;
         }
+        if attempt > round.attempt && planted!(Plant::StayBehind) {
+            return false;
+        }
         if attempt > round.attempt {
             // A result that is complete here is about to be named: no other attempt is worth more.
             let complete = |running: &super::attempt::Attempt| running.stage != super::attempt::Stage::Reducing;
@@ -260,7 +263,7 @@ impl Engine {
         let me = self.me;
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
         let ready = self.live_ready(round);
-        let met = head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id));
+        let met = planted!(Plant::ThinContributors) || head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id));
         let Some(own) = self.set_value(round.attempt, &ready).filter(|own| own.contributors > 0) else { return false };
         let entered = round.set_vote.entered();
         if !entered && (!met || self.now < round.not_before) {
@@ -283,7 +286,8 @@ impl Engine {
             let contributions = self.contributions_of(round, value);
             contributions.is_some_and(|all| {
                 let live = all.iter().all(|c| ready.iter().any(|live| live.member == c.member));
-                live && head.quorum.met_by(|id| all.iter().any(|c| c.member == *id))
+                let met = || head.quorum.met_by(|id| all.iter().any(|c| c.member == *id));
+                live && (planted!(Plant::ThinContributors) || met())
             })
         };
         let known: Vec<Digest> = heard.into_iter().filter(useful).map(|value| value.digest).collect();
@@ -357,7 +361,8 @@ impl Engine {
 
     pub(super) fn hear_start(&mut self, from: NodeId, start: Start) {
         let Start { question, value } = start;
-        let voter = self.head.as_ref().is_some_and(|head| head.quorum.incarnation(&from).is_some());
+        let voter = planted!(Plant::AnyStarter)
+            || self.head.as_ref().is_some_and(|head| head.quorum.incarnation(&from).is_some());
         let asked = self.question(question.instance);
         if asked.as_ref() != Some(&question) || question.instance == Question::RECORD || !voter || self.votes() {
             return self.stale(from);

@@ -147,7 +147,8 @@ impl Engine {
         let Some(mut record) = record else {
             return self.fail_attempt("the contributions changed or the run's samples are used up", None);
         };
-        if !head.quorum.met_by(|id| members.binary_search(id).is_ok()) {
+        let met = planted!(Plant::ThinContributors) || head.quorum.met_by(|id| members.binary_search(id).is_ok());
+        if !met {
             return self.fail_attempt("its members are no quorum of the voters", None);
         }
         if planted!(Plant::OwnKnobs) {

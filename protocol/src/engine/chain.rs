@@ -1,26 +1,24 @@
 //! Where this node stands, where the others stand, and getting from one to the other.
 //!
-//! Within a lineage the longer chain is the newer: its records are certified and never taken back. Of two lineages of
-//! the run the one with more committed tokens wins, then the longer one, then the one with the smaller name
-//! (`protocol.md` §9). Length counts because a fork stands one record beyond the one that it leaves behind: who merely
-//! holds that record must not call it back.
+//! Which claims of others lead anywhere, and which of two lineages has the better right, is said in [`super::claims`].
 
 use super::clock::Moment;
-use super::io::{Finish, Notice, Output};
+use super::io::{Finish, Notice, Output, Proven, Refusal};
 use super::partition::Cut;
 use super::round::Training;
 use super::{Engine, Founding, HISTORY_MAX, PAST_MAX, Stored, succession};
+use crate::ancestry::Ancestry;
 use crate::certificate::{self, Split};
 use crate::message::{Certificate, Head, Message, Phase};
 use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
-use crate::record::Record;
+use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 /// Pauses after failures double so many times.
-const DOUBLINGS_MAX: u32 = 5;
+pub(super) const DOUBLINGS_MAX: u32 = 5;
 /// Records that a node may lack and ask to be let in all the same; others know a Join by the last 8 of theirs.
 const JOIN_BEHIND_MAX: u64 = 6;
 
@@ -46,24 +44,21 @@ impl Standing {
 
 /// A head as far as comparing goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    lineage: Digest,
-    seq: u64,
-    record: Digest,
-    tokens: u64,
+pub(super) struct Place {
+    pub lineage: Digest,
+    pub seq: u64,
+    pub record: Digest,
+    pub tokens: u64,
 }
 
 impl Place {
-    fn of(head: &Head) -> Option<Self> {
+    pub fn of(head: &Head) -> Option<Self> {
         let Head { lineage, seq, record, tokens, .. } = *head;
         (lineage != Digest::default()).then_some(Self { lineage, seq, record, tokens })
     }
 
-    /// Whether it is strictly better than `other`.
-    fn beats(&self, other: &Self) -> bool {
-        if self.lineage == other.lineage {
-            return self.seq > other.seq;
-        }
+    /// Whether a fork that stands there would win over another of the same record that stands at `other`.
+    pub fn beats(&self, other: &Self) -> bool {
         (self.tokens, self.seq, Reverse(self.lineage)) > (other.tokens, other.seq, Reverse(other.lineage))
     }
 }
@@ -71,12 +66,11 @@ impl Place {
 /// The catch-up that was asked for, and what is known from the ones before.
 #[derive(Debug, Default)]
 pub(super) struct CatchUp {
-    active: Option<Vec<NodeId>>,
+    /// From whom, and to which record.
+    active: Option<(Vec<NodeId>, Digest)>,
     bytes: u64,
     failures: u32,
     not_before: Moment,
-    /// The chain of those ahead does not contain this node's head.
-    diverged: bool,
     /// This node's own state is in doubt.
     distrusted: bool,
     considered_at: Moment,
@@ -122,7 +116,8 @@ impl CatchUp {
 impl Engine {
     /// Takes up what the disk holds.
     pub(super) fn resume(&mut self, stored: Stored) {
-        let Stored { head, certificate, past, register, candidates, evidence } = stored;
+        let Stored { head, certificate, past, ancestry, register, candidates, evidence } = stored;
+        self.ancestry = ancestry;
         self.stand_on(Standing::new(head, certificate.clone()));
         self.resume_evidence(evidence);
         self.resume_voice(register);
@@ -130,6 +125,7 @@ impl Engine {
             self.learn_signed(proof);
         }
         self.heed_witnesses();
+        self.resume_lineage();
         if self.voice.register.is_none() {
             self.write_empty_register();
         }
@@ -148,8 +144,7 @@ impl Engine {
         let genesis = succession::genesis(self.run, &self.spec, founder, found.nonce, found.state_root);
         // A validated run always has room for one lease.
         let Some(record) = genesis else { return };
-        // First the register: who finds a head on its disk without one has lost its voice.
-        self.write_empty_register();
+        self.begin_lineage();
         let token = self.next_token();
         self.founding = Some((token, record.clone()));
         self.out.push(Output::Found { token, record });
@@ -222,12 +217,14 @@ impl Engine {
             past.record.next.members = Vec::new();
         }
         self.history.push_back(standing.clone());
+        self.ancestry.follow(&standing.record);
         self.head = Some(standing);
         self.round = None;
         self.cut = Cut::default();
         self.catch_up.ahead_since = None;
         self.heed_witnesses();
         self.heed_merged();
+        self.drop_settled_evidence();
     }
 
     fn end_if_spent(&mut self) -> bool {
@@ -254,73 +251,85 @@ impl Engine {
             return;
         }
         self.catch_up.considered_at = self.now;
-        let mine = self.place();
-        let best = self.places().map(|(_, place)| place).reduce(|a, b| if b.beats(&a) { b } else { a });
-        let Some(best) = best else { return };
-        let doubtful =
-            self.catch_up.distrusted && mine.is_some_and(|mine| mine.lineage == best.lineage && best.seq >= mine.seq);
-        if !doubtful && mine.is_some_and(|mine| !best.beats(&mine)) {
-            return;
+        self.note_ahead();
+        self.look_at_claims();
+        if let Some(target) = self.proven_target() {
+            let sources = self.sources_of(&target);
+            self.begin_catch_up(&target, sources);
+        } else if self.catch_up.distrusted && self.claims.are_settled() {
+            self.fetch_own_state();
         }
-        if mine.is_some_and(|mine| self.may_decide_itself(&mine, &best)) {
-            return;
+    }
+
+    /// This node's own state is in doubt, and nobody is ahead: those who stand where it does have it whole.
+    fn fetch_own_state(&mut self) {
+        let Some(head) = &self.head else { return };
+        let (record, tokens) = (head.digest, head.record.tokens);
+        let own = Proven { record, tokens, ancestry: self.ancestry.clone() };
+        let sources = self.sources_of(&own);
+        if !sources.is_empty() {
+            self.begin_catch_up(&own, sources);
         }
-        // Length alone calls nobody away from a quorum: a fork that left it has not done more than it by that.
-        let length_alone = mine.is_some_and(|mine| mine.lineage != best.lineage && mine.tokens == best.tokens);
-        if length_alone && self.is_member(&self.me) && self.quorum_in_reach() {
-            return;
-        }
-        let sources = self.places().filter(|(_, p)| p.lineage == best.lineage && p.seq >= best.seq);
-        let sources = sources.map(|(id, _)| id).collect();
-        self.begin_catch_up(best, sources);
     }
 
     /// Whether the others are just one record ahead, whose bytes this node holds or is about to: its votes are on their
     /// way.
-    fn may_decide_itself(&mut self, mine: &Place, best: &Place) -> bool {
+    fn votes_on(&self, mine: &Place, best: &Place) -> bool {
         let holds = self.round.as_ref().is_some_and(|round| round.holds(&best.record) || round.running.is_some());
         let next = mine.lineage == best.lineage && mine.seq.checked_add(1) == Some(best.seq);
-        if !holds || !next || self.catch_up.distrusted {
-            return false;
-        }
-        let since = *self.catch_up.ahead_since.get_or_insert(self.now);
-        let patience = self.timing.repeat.max(4 * self.slowest_rtt());
-        self.now.since(since) < patience
+        holds && next && !self.catch_up.distrusted
     }
 
-    fn place(&self) -> Option<Place> {
+    /// Whether it is given the time to.
+    pub(super) fn may_decide_itself(&self, mine: &Place, best: &Place) -> bool {
+        let patience = self.timing.repeat.max(4 * self.slowest_rtt());
+        let waited = self.catch_up.ahead_since.map_or(0, |since| self.now.since(since));
+        self.votes_on(mine, best) && waited < patience
+    }
+
+    /// Notes since when others are one record ahead.
+    fn note_ahead(&mut self) {
+        let mine = self.place();
+        let ahead = mine.is_some_and(|mine| self.places().any(|(_, place)| self.votes_on(&mine, &place)));
+        if ahead {
+            self.catch_up.ahead_since.get_or_insert(self.now);
+        }
+    }
+
+    pub(super) fn place(&self) -> Option<Place> {
         let head = self.head.as_ref()?;
         let Record { lineage, seq, tokens, .. } = head.record;
         Some(Place { lineage, seq, record: head.digest, tokens })
     }
 
     /// Heads of the peers that can be heard and are not avoided for a while, by ascending id.
-    fn places(&self) -> impl Iterator<Item = (NodeId, Place)> + '_ {
+    pub(super) fn places(&self) -> impl Iterator<Item = (NodeId, Place)> + '_ {
         let open = self.peers.iter().filter(|(_, peer)| peer.present() && self.now >= peer.avoid_until);
         let heard = open.filter(|(_, peer)| self.now.since(peer.heard_at) < self.silence(peer));
         let thawed = |head: &&Head| head.phase != Phase::Frozen;
         heard.filter_map(move |(id, peer)| Some((*id, Place::of(peer.head.as_ref().filter(thawed)?)?)))
     }
 
-    fn begin_catch_up(&mut self, target: Place, sources: Vec<NodeId>) {
+    fn begin_catch_up(&mut self, target: &Proven, sources: Vec<NodeId>) {
+        let Proven { record, ancestry, .. } = target;
+        let (Some(lineage), Some(seq)) = (ancestry.lineage(), ancestry.seq()) else { return };
         let mine = self.place();
-        let other = mine.is_some_and(|mine| mine.lineage != target.lineage);
-        let afresh = mine.is_none() || other || self.catch_up.diverged || self.catch_up.distrusted;
-        self.catch_up.near = !afresh && mine.is_some_and(|mine| target.seq.saturating_sub(mine.seq) <= JOIN_BEHIND_MAX);
+        let other = mine.is_some_and(|mine| mine.lineage != lineage);
+        let afresh = mine.is_none() || other || self.catch_up.distrusted;
+        self.catch_up.near = !afresh && mine.is_some_and(|mine| seq.saturating_sub(mine.seq) <= JOIN_BEHIND_MAX);
         self.stop_training();
         self.leave_attempt("the flock is elsewhere", None);
         if let (Some(mine), true) = (mine, other) {
-            self.notice(Notice::LineageMet { lineage: target.lineage, yields: true });
-            self.notice(Notice::RolledBack { from_seq: mine.seq, to_seq: target.seq });
+            self.notice(Notice::LineageMet { lineage, yields: true });
+            self.notice(Notice::RolledBack { from_seq: mine.seq, to_seq: seq });
         }
-        let Place { lineage, seq, record, .. } = target;
-        self.out.push(Output::CatchUp { lineage, seq, target: record, sources: sources.clone(), afresh });
-        self.catch_up.active = Some(sources);
+        self.out.push(Output::CatchUp { lineage, seq, target: *record, sources: sources.clone(), afresh });
+        self.catch_up.active = Some((sources, *record));
         self.catch_up.bytes = 0;
     }
 
-    pub(super) fn caught_up(&mut self, record: Record, certificate: Option<Certificate>) {
-        let Some(sources) = self.catch_up.active.take() else { return };
+    pub(super) fn caught_up(&mut self, record: Record, certificate: Option<Certificate>, ancestry: Ancestry) {
+        let Some((sources, _)) = self.catch_up.active.take() else { return };
         self.catch_up = CatchUp::default();
         for id in sources {
             if let Some(peer) = self.peers.get_mut(&id) {
@@ -335,6 +344,7 @@ impl Engine {
         if let Some(proof) = &certificate {
             self.learn_signed(proof);
         }
+        self.ancestry = ancestry;
         self.stand_on(Standing::new(record, certificate));
         let lineage = self.head.as_ref().map_or(Digest::default(), |head| head.record.lineage);
         self.speak_in(&lineage);
@@ -352,23 +362,17 @@ impl Engine {
     }
 
     /// Tries again later, first with others; until then goes on from the old head.
-    pub(super) fn catch_up_failed(&mut self, reason: String, diverged: bool) {
-        let Some(sources) = self.catch_up.active.take() else { return };
-        let pause = |failures: u32| self.timing.retry << failures.min(DOUBLINGS_MAX);
-        let again = self.now.plus(pause(self.catch_up.failures));
-        let (now, retry) = (self.now, self.timing.retry);
-        for id in sources.iter().filter(|_| !diverged) {
-            if let Some(peer) = self.peers.get_mut(id) {
-                peer.avoid_until = now.plus(retry << peer.failures.min(DOUBLINGS_MAX));
-                peer.failures += 1;
-            }
+    pub(super) fn catch_up_failed(&mut self, reason: String) {
+        let Some((sources, target)) = self.catch_up.active.take() else { return };
+        self.claims.forget(&target);
+        self.catch_up.not_before = self.now.plus(self.timing.retry << self.catch_up.failures.min(DOUBLINGS_MAX));
+        for id in &sources {
+            self.pause(id);
         }
         self.catch_up.failures += 1;
-        self.catch_up.not_before = if diverged { now } else { again };
         if planted!(Plant::NoRetry) {
-            self.catch_up.not_before = now.plus(u64::MAX >> 1);
+            self.catch_up.not_before = self.now.plus(u64::MAX >> 1);
         }
-        self.catch_up.diverged |= diverged;
         self.notice(Notice::CatchUpFailed { reason });
         if let Some(round) = self.round.as_mut().filter(|round| round.training == Training::Due) {
             round.resumed = true;
@@ -408,23 +412,30 @@ impl Engine {
         !busy && self.now.since(round.began) >= patience.max(trips)
     }
 
-    /// Two records of one lineage at one place, both certified: the promise is broken. Stops and shows both.
-    pub(super) fn check_split(&mut self, theirs: &Certificate) {
+    /// Two records of one lineage at one place, both certified: the promise is broken. Stops and shows both. False if it was
+    /// refused.
+    pub(super) fn check_split(&mut self, from: NodeId, theirs: &Certificate) -> bool {
         let at = self.history.iter().position(|past| {
             (past.record.lineage, past.record.seq) == (theirs.lineage, theirs.seq) && past.digest != theirs.record
         });
-        let Some(at) = at.filter(|at| *at > 0) else { return };
-        let (Some(parent), Some(past)) = (self.history.get(at - 1), self.history.get(at)) else { return };
+        let Some(at) = at.filter(|at| *at > 0 && !planted!(Plant::UnseenSplit)) else { return true };
+        let (Some(parent), Some(past)) = (self.history.get(at - 1), self.history.get(at)) else { return true };
+        if past.record.kind == RecordKind::Fork {
+            // The name of its lineage follows from the record: there is no other one of that name.
+            self.refuse(from, Refusal::Malformed { what: "certificate that proves nothing" });
+            return false;
+        }
         let proof =
             certificate::verify_votes(self.verifier.as_ref(), &self.run, &parent.quorum, &parent.digest, theirs);
         if let Some(ours) = past.certificate.clone().filter(|_| proof.is_ok()) {
             self.freeze(ours, theirs.clone());
         }
+        true
     }
 
     /// The same, further back than this node remembers: a catch-up has looked for the first place that differs.
     pub(super) fn contradicted(&mut self, split: &Split) {
-        if certificate::verify_split(self.verifier.as_ref(), split).is_ok() {
+        if certificate::verify_split(self.verifier.as_ref(), &self.spec, split).is_ok() {
             self.freeze(split.ours.1.clone(), split.theirs.1.clone());
         }
     }

@@ -1,10 +1,11 @@
 //! What an engine is started with.
 
 use super::io::AttemptKey;
+use crate::ancestry::Ancestry;
 use crate::message::{Certificate, Evidence, Stamp, Value};
 use crate::record::Record;
 use crate::run::RunSpec;
-use crate::{Digest, Signer, Verifier};
+use crate::{Digest, NodeId, Signer, Verifier};
 use serde::{Deserialize, Serialize};
 
 /// Everything an [`super::Engine`] needs to know at its start.
@@ -22,8 +23,15 @@ pub struct EngineConfig {
     pub found: Option<Founding>,
     /// What the node's disk holds.
     pub stored: Option<Stored>,
+    /// What the disk holds is a copy of another's folder, or was restored from a backup: the original may have voted since.
+    pub copied: bool,
     /// The encoded ticket that this node shows when it asks to be let in; empty without one.
     pub ticket: Vec<u8>,
+    /// Peers that the user named: without a head, this node follows the lineage that one of them stands in rather than any other.
+    pub guides: Vec<NodeId>,
+    /// The operator's order: follow this lineage, and none that has not passed through it, whatever is held
+    /// (`--adopt-lineage`).
+    pub adopt: Option<Digest>,
     /// Found a fork of the stored lineage at once, whoever else is there (`--force-lineage`).
     pub force_fork: bool,
     pub timing: Timing,
@@ -51,6 +59,8 @@ pub struct Stored {
     /// Those that decided records before it, as many as are at hand and at most [`PAST_MAX`]: what others have signed is
     /// in them, and nobody else may remember it when all have restarted at once.
     pub past: Vec<Certificate>,
+    /// The way to the head, as far back as the disk tells.
+    pub ancestry: Ancestry,
     /// What this identity has signed last; none on a new or wiped disk.
     pub register: Option<Register>,
     /// Results that were written before they were spoken of, oldest first; their updates are on the disk, too.

@@ -103,7 +103,11 @@ impl Engine {
             let holding = Holding { written: true, ..Holding::new(candidate) };
             round.holding.insert(holding.digest, holding);
         }
-        let Some(register) = self.voice.register.clone().filter(|r| r.parent == round.parent) else { return };
+        let Some(register) =
+            self.voice.register.clone().filter(|r| r.parent == round.parent && !planted!(Plant::ForgetVotes))
+        else {
+            return;
+        };
         let Some((ballot, value)) = register.estimate.filter(|_| register.stamp.seq == round.seq) else { return };
         let estimate = Said { ballot, value, voted: None };
         let cast = |(ballot, value, voted)| Said { ballot, value, voted: Some(voted) };
@@ -190,7 +194,9 @@ impl Engine {
 
     /// Proof that a record was decided.
     pub(super) fn hear_certificate(&mut self, from: NodeId, certificate: Certificate) {
-        self.check_split(&certificate);
+        if !self.check_split(from, &certificate) {
+            return;
+        }
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return self.stale(from) };
         if (certificate.lineage, certificate.seq) != (head.record.lineage, round.seq) || round.proof.is_some() {
             return self.stale(from);
@@ -238,7 +244,8 @@ impl Engine {
             return;
         }
         let met = |record: &Record| {
-            head.quorum.met_by(|id| record.contributors.binary_search_by(|c| c.member.cmp(id)).is_ok())
+            planted!(Plant::ThinContributors)
+                || head.quorum.met_by(|id| record.contributors.binary_search_by(|c| c.member.cmp(id)).is_ok())
         };
         let held = round.holding.values().filter(|held| met(&held.candidate.record)).map(Holding::value);
         let best = held.max_by_key(Choice::rank);
@@ -252,7 +259,8 @@ impl Engine {
         let others = round.record_vote.ballot.as_ref().is_some_and(|ballot| ballot.heard().next().is_some());
         let last = round.set_vote.said_at.max(round.told_at).max(round.began);
         let left_behind = others && (round.attempt > 0 || lost) && self.now.since(last) >= 2 * self.timing.patience_min;
-        let exhausted = idle && (round.attempt > ATTEMPTS_MAX || others_skip || left_behind);
+        let exhausted =
+            idle && !planted!(Plant::NeverSkip) && (round.attempt > ATTEMPTS_MAX || others_skip || left_behind);
         let skip = round.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
         // Somebody's result may be on its way here: better than none.
         let coming = round.fetching.values().any(|fetching| fetching.active);
@@ -304,7 +312,8 @@ impl Engine {
         let Some((said, forced)) = ballot.pending().map(|(said, forced)| (said.clone(), forced)) else { return false };
         // A vote for nothing names what may be chosen next: a value that only this node names, and cannot give, would keep
         // the others from ever following it.
-        let lacking = said.voted != Some(true)
+        let lacking = !planted!(Plant::EstimateUnheld)
+            && said.voted != Some(true)
             && said.value.kind == ValueKind::Commit
             && !round.holding.contains_key(&said.value.digest);
         if !lacking {
@@ -354,8 +363,9 @@ impl Engine {
         let Some((ballot, value)) = round.record_vote.ballot.as_ref().and_then(|ballot| ballot.decided()) else {
             return;
         };
-        let deciders =
-            |(_, (vote, _)): &(&NodeId, &(Vote, Vec<u8>))| vote.ballot == ballot && vote.voted && vote.value == *value;
+        let deciders = |(_, (vote, _)): &(&NodeId, &(Vote, Vec<u8>))| {
+            (vote.ballot == ballot || planted!(Plant::MixedProof)) && vote.voted && vote.value == *value
+        };
         let value = value.clone();
         let signed: Vec<(&NodeId, &(Vote, Vec<u8>))> = round.record_vote.votes.iter().filter(deciders).collect();
         let Some(vote) = signed.first().map(|(_, (vote, _))| vote.clone()) else { return };

@@ -3,12 +3,13 @@
 use super::Engine;
 use crate::NodeId;
 use crate::message::Message;
+use crate::plant::{Plant, planted};
 
 /// Who hands a certificate to the learner at this place among them, both by ascending id. Voters and then learners
 /// stand in a row, and the one at place p hands it to learners 2 p - 2 to 2 p + 1: as many for everybody, however large
 /// the flock is.
 fn handed_by(learner: usize) -> [usize; 2] {
-    [learner / 2, learner / 2 + 1]
+    [learner / 2, if planted!(Plant::OneHand) { learner / 2 } else { learner / 2 + 1 }]
 }
 
 /// From how many hands the last of so many learners hears of a decision, one after another.
@@ -37,7 +38,10 @@ impl Engine {
         };
         let Some(place) = place else { return };
         let mine = learners.iter().enumerate().filter(|(at, _)| handed_by(*at).contains(&place)).map(|(_, id)| id);
-        let targets: Vec<NodeId> = mine.filter(|id| self.is_present(id) && **id != self.me).copied().collect();
+        let targets: Vec<NodeId> = mine
+            .filter(|id| self.is_present(id) && **id != self.me && !planted!(Plant::LearnersUntold))
+            .copied()
+            .collect();
         self.send_to(&targets, &Message::Certificate(certificate));
     }
 

@@ -1,6 +1,9 @@
 //! Nodes that are known to have contradicted themselves: the proof is kept, shown and passed on, and who holds it says
 //! "revoked" in its READYs until a record says so (`protocol.md`, fault model).
 //!
+//! Keys cost nothing, so that evidence is held against members only, heard from members only, and told to members only:
+//! when its subject is none any more, it goes.
+//!
 //! Nothing else is done to them before that record. Their READYs and votes count as far as they did: whether one takes
 //! part has to be the same for all, and only a record is.
 
@@ -10,6 +13,7 @@ use super::succession::SignedReady;
 use crate::evidence::{self, Contradiction};
 use crate::limits::EVIDENCE_MAX;
 use crate::message::{Certificate, Evidence, Message};
+use crate::plant::{Plant, planted};
 use crate::record::Record;
 use crate::{Digest, NodeId, wire};
 use std::collections::BTreeMap;
@@ -25,6 +29,21 @@ impl Engine {
                 self.convicted.insert(against, (what, evidence));
             }
         }
+        self.drop_settled_evidence();
+    }
+
+    /// Evidence against who is no member of the head is of no use any more, and goes. That against who was revoked because of
+    /// it is kept as long as there is room: it shows why.
+    pub(super) fn drop_settled_evidence(&mut self) {
+        let Some(head) = self.head.as_ref().filter(|_| !planted!(Plant::HoardEvidence)) else { return };
+        let idle = |id: &&NodeId| head.record.member(id).is_none() && !is_revoked(&head.record, id);
+        let idle: Vec<NodeId> = self.convicted.keys().filter(idle).copied().collect();
+        idle.into_iter().for_each(|against| self.drop_evidence(against));
+    }
+
+    fn drop_evidence(&mut self, against: NodeId) {
+        self.convicted.remove(&against);
+        self.out.push(Output::DropEvidence { against });
     }
 
     /// Whether this node is held to have contradicted itself.
@@ -48,7 +67,7 @@ impl Engine {
     pub(super) fn convict(&mut self, first: Vec<u8>, second: &[u8]) {
         let evidence = Evidence { first, second: second.to_vec() };
         let claimed = wire::claimed_sender(second);
-        if claimed.is_none_or(|id| self.has_room_for(&id).is_none()) {
+        if claimed.is_none_or(|id| !self.is_tried(&id)) {
             return;
         }
         if let Ok((against, what)) = evidence::examine(self.verifier.as_ref(), &self.run, &evidence) {
@@ -56,10 +75,13 @@ impl Engine {
         }
     }
 
-    /// Another node has heard them. What is known is not looked at again; what proves nothing is a lie of its sender.
+    /// Another member has heard them. What is known is not looked at again; what is against no member is counted, and not
+    /// looked at either; what proves nothing is a lie of its sender.
     pub(super) fn hear_evidence(&mut self, from: NodeId, evidence: Evidence) {
-        let claimed = wire::claimed_sender(&evidence.first);
-        if claimed.is_some_and(|id| self.has_room_for(&id).is_none()) {
+        if let Some(id) = wire::claimed_sender(&evidence.first).filter(|id| !self.is_tried(id)) {
+            if !self.is_member(&id) {
+                self.stale(from);
+            }
             return;
         }
         match evidence::examine(self.verifier.as_ref(), &self.run, &evidence) {
@@ -90,22 +112,29 @@ impl Engine {
         }
     }
 
-    /// Keeps it, tells the driver, and tells everybody once.
+    /// Keeps it, tells the driver, and tells the other members once.
     fn hold(&mut self, against: NodeId, what: Contradiction, evidence: Evidence) {
-        let Some(drops) = self.has_room_for(&against) else { return };
-        if let Some(dropped) = drops {
-            self.convicted.remove(&dropped);
+        if !self.is_tried(&against) {
+            return;
+        }
+        if self.convicted.len() >= EVIDENCE_MAX {
+            let Some(settled) = self.settled() else { return };
+            self.drop_evidence(settled);
         }
         self.convicted.insert(against, (what, evidence.clone()));
-        self.out.push(Output::Evidence { against, what, evidence: evidence.clone(), drops });
-        if !self.frozen {
-            let all = self.reachable();
-            self.send_to(&all, &Message::Evidence(evidence));
+        self.out.push(Output::Evidence { against, what, evidence: evidence.clone() });
+        if !self.frozen && !planted!(Plant::KeepEvidence) {
+            let mut members = self.reachable_members();
+            members.retain(|id| self.peers.get(id).is_some_and(|peer| peer.greeted));
+            self.send_to(&members, &Message::Evidence(evidence));
         }
     }
 
-    /// Tells a newly connected peer what it may not have heard: what no record has settled.
+    /// Tells a member that has just greeted what it may not have heard: what no record has settled.
     pub(super) fn pass_on_evidence(&mut self, to: NodeId) {
+        if !self.is_member(&to) {
+            return;
+        }
         let settled = |id: &NodeId| self.head.as_ref().is_some_and(|head| is_revoked(&head.record, id));
         let open = self.convicted.iter().filter(|(id, _)| !settled(id));
         let open: Vec<Evidence> = open.map(|(_, (_, evidence))| evidence.clone()).collect();
@@ -114,21 +143,19 @@ impl Engine {
         }
     }
 
-    /// Whether there is room for evidence against this node, and whose has to go for it; None if there is none, or if
-    /// it would be no news. When all places are taken, those go that a record has revoked, and for members strangers
-    /// do: whoever makes many identities to contradict themselves keeps nobody from being found out.
-    fn has_room_for(&self, id: &NodeId) -> Option<Option<NodeId>> {
-        let record = self.head.as_ref().map(|head| &head.record);
-        let settled = |id: &NodeId| record.is_some_and(|record| is_revoked(record, id));
-        if self.convicted.contains_key(id) || settled(id) {
-            return None;
-        }
-        if self.convicted.len() < EVIDENCE_MAX {
-            return Some(None);
-        }
-        let member = |id: &NodeId| record.is_some_and(|record| record.member(id).is_some());
-        let stranger = || self.convicted.keys().find(|held| member(id) && !member(held));
-        self.convicted.keys().find(|held| settled(held)).or_else(stranger).map(|held| Some(*held))
+    /// Whether evidence against this node is looked at and kept: it is a member, there is none yet, no record has settled
+    /// it, and there is room.
+    fn is_tried(&self, id: &NodeId) -> bool {
+        let member = self.is_member(id) || planted!(Plant::HoardEvidence);
+        let revoked = self.head.as_ref().is_some_and(|head| is_revoked(&head.record, id));
+        let room = self.convicted.len() < EVIDENCE_MAX || self.settled().is_some();
+        member && !revoked && !self.convicted.contains_key(id) && room
+    }
+
+    /// Somebody who was revoked, so that what is held against it may go.
+    fn settled(&self) -> Option<NodeId> {
+        let record = &self.head.as_ref()?.record;
+        self.convicted.keys().find(|id| is_revoked(record, id)).copied()
     }
 }
 

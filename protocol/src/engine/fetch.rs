@@ -118,7 +118,7 @@ impl Engine {
             (same && here && self.fits_round(&signed).is_ok()).then_some(signed)
         };
         let readys: Option<Vec<SignedReady>> = listed.iter().zip(&candidate.readys).map(open).collect();
-        readys.filter(|readys| super::attempt::set_digest(readys) == candidate.key.set)
+        readys.filter(|readys| super::attempt::set_digest(readys) == candidate.key.set || planted!(Plant::AnyReadys))
     }
 
     /// `Applied` for a fetched result; whether it was one.

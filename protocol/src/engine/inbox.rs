@@ -7,7 +7,8 @@ use super::succession::{SignedReady, merging};
 use crate::admission;
 use crate::limits::READY_BYTES_MAX;
 use crate::message::{Head, Hello, Join, Message, Phase, Ready};
-use crate::wire::{self, WireError};
+use crate::plant::{Plant, planted};
+use crate::wire::{self, Opened, WireError};
 use crate::{Digest, NodeId};
 
 /// Why somebody is not admitted against whom there is evidence.
@@ -38,42 +39,66 @@ impl Engine {
             peer.join = None;
             peer.end_of_channel();
         }
+        if !self.is_member(&id)
+            && let Some(peer) = self.peers.get_mut(&id)
+        {
+            peer.witness = None;
+        }
     }
 
-    /// The entry of a peer, made if there is room.
+    /// The entry of a peer, made if there is room. A member of the head takes the place of a connected stranger, which is
+    /// refused.
     fn entry(&mut self, id: NodeId) -> Option<&mut Peer> {
         if !self.peers.contains_key(&id) {
-            let members = self.head.as_ref().map(|head| &head.record);
-            let is_member = |id: &NodeId| members.is_some_and(|record| record.member(id).is_some());
-            if !make_room(&mut self.peers, is_member) {
-                return None;
+            let record = self.head.as_ref().map(|head| &head.record);
+            let is_member = |id: &NodeId| record.is_some_and(|record| record.member(id).is_some());
+            let member = is_member(&id);
+            if let Some(displaced) = make_room(&mut self.peers, is_member, member)? {
+                self.refuse(displaced, Refusal::Full);
             }
         }
         Some(self.peers.entry(id).or_default())
     }
 
+    /// Bytes of one message, as they came.
     pub(super) fn receive(&mut self, from: NodeId, bytes: &[u8]) {
         if self.peers.get(&from).is_some_and(|peer| peer.refused) {
             return self.stale(from);
         }
-        let opened = match wire::open(self.verifier.as_ref(), &self.run, bytes) {
-            Ok(opened) => opened,
-            Err(error) => return self.refuse_bytes(from, error),
-        };
+        match wire::check(self.verifier.as_ref(), &self.run, &from, &self.me, bytes) {
+            Ok(opened) => self.hear(from, opened, bytes),
+            Err(error) => self.refuse_bytes(from, error),
+        }
+    }
+
+    /// The same, opened by the driver with [`wire::check`].
+    pub(super) fn receive_opened(&mut self, from: NodeId, opened: Opened, bytes: &[u8]) {
+        if self.peers.get(&from).is_some_and(|peer| peer.refused) {
+            return self.stale(from);
+        }
+        self.hear(from, opened, bytes);
+    }
+
+    fn hear(&mut self, from: NodeId, opened: Opened, bytes: &[u8]) {
         if opened.sender == self.me {
             return self.meet_myself(from, &opened.message);
         }
-        if opened.sender != from {
+        if opened.sender != from && !planted!(Plant::AnySender) {
             return self.refuse(from, Refusal::Malformed { what: "sender" });
         }
         if let Message::Hello(hello) = opened.message {
             return self.greet(from, &hello);
         }
-        let now = self.now;
-        let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.greeted) else { return self.stale(from) };
+        let (now, heeded) = (self.now, self.heeds(&from, &opened.message));
+        let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.greeted || planted!(Plant::BeforeHello)) else {
+            return self.stale(from);
+        };
         peer.heard_at = now;
         // Who has left is silent: whoever speaks is here, and its leave was an old one.
         peer.left &= matches!(opened.message, Message::Leave(_));
+        if !heeded {
+            return self.stale(from);
+        }
         match opened.message {
             Message::Hello(_) => {}
             Message::Head(head) => self.hear_head(from, head),
@@ -97,12 +122,31 @@ impl Engine {
         }
     }
 
+    /// Whether a message of this sender is looked at. Of whoever is no member only what leads to being one, and that it is
+    /// here: all else of it costs one signature, and nothing is kept. Votes, and what they decided, are also heard from
+    /// who voted on one of the last records: what it has signed there has to be remembered.
+    fn heeds(&self, from: &NodeId, message: &Message) -> bool {
+        let voted = || self.history.iter().any(|past| past.quorum.incarnation(from).is_some());
+        match message {
+            Message::Hello(_)
+            | Message::Head(_)
+            | Message::Join(_)
+            | Message::Leave(_)
+            | Message::Witness(_)
+            | Message::Alive(_) => true,
+            _ if planted!(Plant::HeedAnybody) => true,
+            Message::Estimate(_) | Message::Vote(_) | Message::Certificate(_) => self.is_member(from) || voted(),
+            Message::Ready(_) | Message::Fork(_) | Message::Start(_) | Message::Evidence(_) => self.is_member(from),
+        }
+    }
+
     fn greet(&mut self, from: NodeId, hello: &Hello) {
         if hello.spec != self.spec_bytes {
             return self.refuse(from, Refusal::Malformed { what: "hello of another run under this run's name" });
         }
         let now = self.now;
         let Some(peer) = self.entry(from) else { return self.refuse(from, Refusal::Full) };
+        let first = !peer.is_introduced();
         if peer.meet(hello.boot, now) == Incarnation::Former {
             return self.stale(from);
         }
@@ -110,6 +154,9 @@ impl Engine {
         peer.heard_at = now;
         peer.incarnation = hello.incarnation;
         self.bear_witness(from);
+        if first && self.end.is_none() && !self.frozen {
+            self.pass_on_evidence(from);
+        }
     }
 
     fn hear_head(&mut self, from: NodeId, head: Head) {
@@ -122,7 +169,14 @@ impl Engine {
         let parent = self.round.as_ref().map(|round| round.parent);
         let stands = |head: &Head| Some(head.record) == parent && head.phase != Phase::CatchingUp;
         let arrives = stands(&heard) && !peer.head.as_ref().is_some_and(stands);
+        let before = peer.head.as_ref().map(|head| (head.lineage, head.seq.checked_add(1)));
+        let stepped = before == Some((heard.lineage, Some(heard.seq)));
         peer.take_head(head, now);
+        // A READY of whoever is no member of the record at hand is not looked at: said by a newcomer, or to one, before
+        // that one has come here, it is lost.
+        if arrives && self.is_member(&from) && (self.is_new() || !stepped) {
+            self.repeat_ready(&[from]);
+        }
         if arrives && self.head.as_ref().is_some_and(|head| head.quorum.incarnation(&from).is_some()) {
             // What was said before meant nothing to it.
             self.repeat_votes(from);
@@ -135,6 +189,11 @@ impl Engine {
         self.stirs &= !(calm && self.is_large());
     }
 
+    /// Whether this node has its seat since the head record only, as far as it knows.
+    fn is_new(&self) -> bool {
+        self.history.iter().nth_back(1).is_none_or(|parent| parent.record.member(&self.me).is_none())
+    }
+
     fn hear_join(&mut self, from: NodeId, join: Join) {
         let known = self.history.iter().any(|past| {
             (past.digest, past.record.seq, past.record.lineage, past.record.state_root)
@@ -144,7 +203,7 @@ impl Engine {
         // incarnation: the one that its Join names would get a seat that nobody can vote on.
         let here = |head: &&super::Standing| known && head.record.lineage == join.lineage;
         let Some(head) = self.head.as_ref().filter(here) else { return self.stale(from) };
-        if self.is_convicted(&from) {
+        if self.is_convicted(&from) && !planted!(Plant::WelcomeConvicted) {
             return self.refuse(from, Refusal::NotAdmitted { why: CONTRADICTED });
         }
         // Who is a member has been admitted before.
@@ -167,12 +226,13 @@ impl Engine {
     }
 
     fn hear_ready(&mut self, from: NodeId, ready: Ready, digest: Digest, bytes: &[u8]) {
-        let past = |head: &super::Standing| head.record.lineage == ready.lineage && ready.round <= head.record.round;
+        // Of another lineage it is said again to whoever comes there.
+        let past = |head: &super::Standing| head.record.lineage != ready.lineage || ready.round <= head.record.round;
         if self.head.as_ref().is_some_and(past) {
             return self.stale(from);
         }
         // What a former process of this peer said does not hold any more, and comes up again on a new connection.
-        if self.peers.get(&from).is_some_and(|peer| peer.boot != Some(ready.boot)) {
+        if self.peers.get(&from).is_some_and(|peer| peer.boot != Some(ready.boot) && !planted!(Plant::ReadyOfFormer)) {
             return self.stale(from);
         }
         if bytes.len() > READY_BYTES_MAX {
@@ -207,8 +267,7 @@ impl Engine {
         let tokens_max = ready.samples.saturating_mul(u64::from(self.spec.model.seq_len));
         let fits = Some(ready.round) == record.round.checked_add(1)
             && ready.state_root == record.state_root
-            && ready.start == member.lease.start
-            && ready.samples <= member.lease.count
+            && (ready.start == member.lease.start && ready.samples <= member.lease.count || planted!(Plant::AnyLease))
             && ready.steps <= record.next.inner_steps
             && ready.tokens <= tokens_max;
         if !fits {

@@ -2,6 +2,7 @@
 
 use super::config::{Candidate, Register};
 use crate::admission::Revocation;
+use crate::ancestry::Ancestry;
 use crate::certificate::Split;
 use crate::difference::Difference;
 use crate::evidence::Contradiction;
@@ -54,6 +55,32 @@ pub struct Merge {
     pub norm_bits: u32,
 }
 
+/// A head that was decided, whoever said it first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proven {
+    pub record: Digest,
+    /// Tokens of the record.
+    pub tokens: u64,
+    /// The way to it, whose end is its lineage and number.
+    pub ancestry: Ancestry,
+}
+
+/// What came of looking at a peer's claim to stand on a record.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Claim {
+    Proven(Proven),
+    /// The peer did not show it: it is gone, slow, or stands elsewhere by now.
+    Open {
+        why: String,
+    },
+    /// It is of a chain that has no record in common with this node's, and was not looked at.
+    Foreign,
+    /// What it showed proves nothing: `why` is the label of a counter.
+    False {
+        why: &'static str,
+    },
+}
+
 /// Names a write; [`Output::Send`] may wait for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PersistToken(pub u64);
@@ -68,6 +95,9 @@ pub enum Input {
     PeerDown { peer: NodeId },
     /// Bytes of one control message as `from` sent them.
     Message { from: NodeId, bytes: Vec<u8> },
+    /// The same, which the driver has opened outside the engine's thread by [`crate::wire::check`], with the engine's
+    /// verifier, run and identity. What does not open comes as `Message`, so that it is refused by its reason.
+    Opened { from: NodeId, opened: crate::wire::Opened, bytes: Vec<u8> },
     /// On another connection than that of the control channel, a process with the key of `peer` says this Hello. It is
     /// told about once a second, until one of the two is gone, or `Admit` or `Deny` follows.
     Namesake { peer: NodeId, hello: Vec<u8> },
@@ -115,10 +145,12 @@ pub enum Input {
     /// The write named by the token is on disk.
     Durable { token: PersistToken },
     /// The node's canonical state is now that of `record`, which is durable here with the votes that decided it.
-    CaughtUp { record: Record, certificate: Option<Certificate> },
+    /// `ancestry` is the way to that record.
+    CaughtUp { record: Record, certificate: Option<Certificate>, ancestry: Ancestry },
     /// No source could bring the node to the head it asked for; the state that it held before is intact.
-    /// `diverged`: the sources' chain does not contain the record held here, so the next try has to be `afresh`.
-    CatchUpFailed { reason: String, diverged: bool },
+    CatchUpFailed { reason: String },
+    /// What came of [`Output::Prove`] about this record.
+    Claim { peer: NodeId, record: Digest, outcome: Claim },
     /// A catch-up found the sources' chain to differ from the one held here within a lineage, from this place on. Comes
     /// before its `CatchUpFailed`.
     Contradicted { split: Box<Split> },
@@ -199,9 +231,16 @@ pub enum Output {
     /// `CaughtUp` or `CatchUpFailed`. With `afresh`, what is held is not on that chain (or not trusted): replace it,
     /// once the new state is complete. Only one catch-up is asked for at a time.
     CatchUp { lineage: Digest, seq: u64, target: Digest, sources: Vec<NodeId>, afresh: bool },
-    /// This node has contradicted itself, and here is the proof: show it and keep it on disk, in place of that against
-    /// `drops`. Written whenever the driver likes: nothing depends on it.
-    Evidence { against: NodeId, what: Contradiction, evidence: Evidence, drops: Option<NodeId> },
+    /// Beside whatever is under way: have `peer` show the path to record `seq` of digest `record`, which it says it stands
+    /// on, and check it ([`crate::path`]); answer with [`Input::Claim`]. With `foreign` a path may begin at a genesis that is
+    /// not on this node's chain, else such a one is [`Claim::Foreign`] and is not looked at. At most
+    /// [`super::CLAIMS_MAX`] are under way, each about another record.
+    Prove { peer: NodeId, seq: u64, record: Digest, foreign: bool },
+    /// This member has contradicted itself, and here is the proof: show it and keep it on disk. Written whenever the driver
+    /// likes: nothing depends on it. At most `EVIDENCE_MAX` are kept at a time.
+    Evidence { against: NodeId, what: Contradiction, evidence: Evidence },
+    /// What is on disk against it is of no use any more.
+    DropEvidence { against: NodeId },
     /// Close the connection to this peer and count the reason.
     Refuse { peer: NodeId, refusal: Refusal },
     /// The process of this key that waits on another connection takes the place of the one that has the control
@@ -234,6 +273,8 @@ pub enum Refusal {
     Equivocation { what: &'static str },
     /// What it passed on as evidence against another proves nothing.
     FalseEvidence { why: &'static str },
+    /// What it showed of the head that it claims proves nothing.
+    FalseClaim { why: &'static str },
     /// Not admitted: its ticket or identity does not let it in.
     NotAdmitted { why: &'static str },
     /// Not a message for this moment (another lineage, round or attempt). Counted; the peer stays.

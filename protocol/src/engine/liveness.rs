@@ -7,8 +7,8 @@
 use super::Engine;
 use super::peer::Peer;
 use super::round::Round;
-use crate::NodeId;
 use crate::message::Phase;
+use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Without progress for so many median intervals a peer is stuck.
@@ -154,7 +154,8 @@ impl Engine {
         self.head.as_ref().is_some_and(|head| head.record.member(id).is_some())
     }
 
-    /// Whether this voter can be heard and speaks from the register under which it was admitted.
+    /// Whether this voter can be heard, speaks from the register under which it was admitted, and does not say that it is
+    /// cut off itself. In another lineage it decides nothing in this one.
     pub(super) fn voter_in_reach(&self, id: &NodeId) -> bool {
         let Some(head) = &self.head else { return false };
         if *id == self.me {
@@ -162,13 +163,18 @@ impl Engine {
         }
         self.peers.get(id).is_some_and(|peer| {
             let heard = self.now.since(peer.heard_at.max(peer.switched_at)) < self.silence(peer);
-            peer.present() && heard && head.quorum.has(id, peer.incarnation)
+            let theirs = peer.head.as_ref().filter(|theirs| theirs.lineage != Digest::default());
+            let here = theirs.is_none_or(|theirs| theirs.lineage == head.record.lineage);
+            let cut_off = theirs.is_some_and(|theirs| theirs.record == head.digest && theirs.phase == Phase::CutOff);
+            peer.present() && heard && here && !cut_off && head.quorum.has(id, peer.incarnation)
         })
     }
 
-    /// Whether voters that can be heard are a quorum.
+    /// Whether voters that can be heard are a quorum. Without the word of one of the others a restarted voter is none, also
+    /// where it would decide alone.
     pub(super) fn quorum_in_reach(&self) -> bool {
-        self.head.as_ref().is_some_and(|head| head.quorum.met_by(|id| self.voter_in_reach(id)))
+        let met = self.head.as_ref().is_some_and(|head| head.quorum.met_by(|id| self.voter_in_reach(id)));
+        met && !self.lacks_word()
     }
 
     /// The longest measured round-trip time to a voter.

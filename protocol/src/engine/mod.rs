@@ -35,6 +35,7 @@ mod assembly;
 mod attempt;
 mod blame;
 mod chain;
+mod claims;
 mod clock;
 mod config;
 mod decision;
@@ -59,11 +60,13 @@ mod streaming;
 pub mod succession;
 mod view;
 
+pub use claims::CLAIMS_MAX;
 pub use config::{Candidate, EngineConfig, Founding, PAST_MAX, Register, Stored, Timing};
 pub use peer::PEERS_MAX;
 pub use view::{EvidenceView, Held, MemberState, MemberView, QuorumView, View, Waiting};
 
 use crate::admission::Revocation;
+use crate::ancestry::Ancestry;
 use crate::difference::Difference;
 use crate::identity::{NodeId, Signer, Verifier};
 use crate::run::RunSpec;
@@ -110,6 +113,7 @@ pub struct Engine {
     began: Option<Moment>,
     found: Option<Founding>,
     stored: Option<Stored>,
+    copied: bool,
     force_fork: bool,
     founding: Option<(PersistToken, crate::record::Record)>,
     end: Option<Finish>,
@@ -134,6 +138,11 @@ pub struct Engine {
     /// What the driver keeps of a lineage that gave way, until somebody has merged it.
     difference: Option<Difference>,
     catch_up: CatchUp,
+    /// The way to the head.
+    ancestry: Ancestry,
+    claims: claims::Claims,
+    guides: Vec<NodeId>,
+    adopt: Option<Digest>,
     cut: Cut,
     /// From the decision on the newest record until it was on the disk, in microseconds.
     commit_took: u64,
@@ -149,7 +158,21 @@ pub struct Engine {
 impl Engine {
     /// An engine that has not started: the first input starts it.
     pub fn new(config: EngineConfig) -> Self {
-        let EngineConfig { signer, verifier, spec, run, boot, found, stored, ticket, force_fork, timing } = config;
+        let EngineConfig {
+            signer,
+            verifier,
+            spec,
+            run,
+            boot,
+            found,
+            stored,
+            copied,
+            ticket,
+            guides,
+            adopt,
+            force_fork,
+            timing,
+        } = config;
         Self {
             me: signer.id(),
             spec_bytes: wire::encode_spec(&spec),
@@ -169,6 +192,7 @@ impl Engine {
             began: None,
             found,
             stored,
+            copied,
             force_fork,
             founding: None,
             end: None,
@@ -185,6 +209,10 @@ impl Engine {
             accused: BTreeMap::new(),
             difference: None,
             catch_up: CatchUp::default(),
+            ancestry: Ancestry::default(),
+            claims: claims::Claims::default(),
+            guides,
+            adopt,
             cut: Cut::default(),
             commit_took: 0,
             tokens: 0,
@@ -223,6 +251,7 @@ impl Engine {
                     Input::PeerUp { .. }
                         | Input::PeerDown { .. }
                         | Input::Message { .. }
+                        | Input::Opened { .. }
                         | Input::Namesake { .. }
                         | Input::Leave
                 ) {
@@ -240,6 +269,7 @@ impl Engine {
             Input::PeerUp { peer } => self.peer_up(peer),
             Input::PeerDown { peer } => self.peer_down(peer),
             Input::Message { from, bytes } => self.receive(from, &bytes),
+            Input::Opened { from, opened, bytes } => self.receive_opened(from, opened, &bytes),
             Input::Namesake { peer, hello } => self.meet_namesake(peer, &hello),
             Input::Tick => {}
             Input::TrainProgress { round, step } => self.train_progress(round, step),
@@ -260,8 +290,9 @@ impl Engine {
             Input::NotApplied { key, update, reason } => self.not_applied(&key, &update, &reason),
             Input::Durable { token } => self.durable(token),
             Input::CatchUpProgress { bytes } => self.catch_up.progress(bytes),
-            Input::CaughtUp { record, certificate } => self.caught_up(record, certificate),
-            Input::CatchUpFailed { reason, diverged } => self.catch_up_failed(reason, diverged),
+            Input::CaughtUp { record, certificate, ancestry } => self.caught_up(record, certificate, ancestry),
+            Input::CatchUpFailed { reason } => self.catch_up_failed(reason),
+            Input::Claim { peer, record, outcome } => self.judge_claim(peer, record, outcome),
             Input::Contradicted { split } => self.contradicted(&split),
             Input::Fetched { candidate } => self.fetched(candidate),
             Input::StateVerified { state_root } => self.state_verified(state_root),

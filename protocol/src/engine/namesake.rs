@@ -16,13 +16,16 @@
 use super::Engine;
 use super::io::{Finish, Notice, Output, Refusal};
 use crate::message::{Alive, Hello, Message};
+use crate::plant::{Plant, planted};
 use crate::{NodeId, wire};
 use std::cmp::Ordering;
 
 impl Engine {
     /// Somebody with the key of a connected peer asks for its place.
     pub(super) fn meet_namesake(&mut self, from: NodeId, bytes: &[u8]) {
-        let opened = wire::open(self.verifier.as_ref(), &self.run, bytes).ok().filter(|opened| opened.sender == from);
+        // Not even of this node's own key: that has no place here.
+        let by_it = wire::claimed_sender(bytes) == Some(from);
+        let opened = if by_it { wire::open(self.verifier.as_ref(), &self.run, bytes).ok() } else { None };
         let hello = match opened.map(|opened| opened.message) {
             Some(Message::Hello(hello)) if hello.spec == self.spec_bytes => hello,
             // The process that has the channel has said nothing wrong.
@@ -73,7 +76,9 @@ impl Engine {
                     self.notice(Notice::Refused { peer: self.me, refusal: Refusal::IdentityInUse });
                 }
             }
-            Message::Alive(Alive { boot, newer }) if self.is_mine(*newer) && *boot < self.first_boot => {
+            Message::Alive(Alive { boot, newer })
+                if (self.is_mine(*newer) || planted!(Plant::EchoEndsMe)) && *boot < self.first_boot =>
+            {
                 self.finish(Finish::Fenced);
             }
             Message::Hello(_) | Message::Alive(_) => self.stale(from),

@@ -134,9 +134,6 @@ impl Engine {
         if self.peers.get(&peer).is_some_and(|peer| peer.greeted) {
             self.bear_witness(peer);
         }
-        if !self.frozen {
-            self.pass_on_evidence(peer);
-        }
         if self.is_member(&peer) {
             self.repeat_ready(&[peer]);
             self.repeat_votes(peer);

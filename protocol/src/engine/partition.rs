@@ -7,6 +7,8 @@ use super::round::{Committing, Training};
 use super::succession;
 use crate::limits::VOTERS_MAX;
 use crate::message::{Certificate, Fork, Message, member_bits, member_indices};
+use crate::plant::{Plant, planted};
+use crate::record::Record;
 use crate::run::Minority;
 use crate::{Digest, NodeId, ring};
 
@@ -101,7 +103,9 @@ impl Engine {
                 self.stop_training();
             }
         }
-        if policy == Minority::Fork && (lost >= self.fork_grace() || gone && self.others_fork()) {
+        if (policy == Minority::Fork || planted!(Plant::ForkAnyway))
+            && (lost >= self.fork_grace() || gone && planted!(Plant::ForkEarly) || gone && self.others_fork())
+        {
             self.cut.due = true;
             self.propose_fork();
         }
@@ -121,7 +125,7 @@ impl Engine {
         };
         let others = members.iter().filter(|id| **id != self.me);
         let said = others.clone().filter(said).count();
-        said > 1 && 2 * said > others.count()
+        said > 1 && 2 * said > others.count() || said > 0 && planted!(Plant::ForkOnAWord)
     }
 
     /// Voters that cannot be heard.
@@ -150,14 +154,27 @@ impl Engine {
         members
     }
 
-    fn fork_statement(&self, members: &[NodeId]) -> Option<Fork> {
+    /// The record of the fork of these members, each under the incarnation that it speaks from: this node's own, and
+    /// those of the others' Hellos.
+    fn fork_record(&self, members: &[NodeId]) -> Option<Record> {
+        let head = self.head.as_ref()?;
+        let speaks = |id: &NodeId| {
+            let heard = || self.peers.get(id).map(|peer| peer.incarnation);
+            Some((*id, if *id == self.me { self.voice.incarnation } else { heard()? }))
+        };
+        let going = members.iter().map(speaks).collect::<Option<Vec<(NodeId, u64)>>>()?;
+        succession::fork(&head.record, head.digest, &self.spec, &going)
+    }
+
+    fn fork_statement(&self, members: &[NodeId], record: &Record) -> Option<Fork> {
         let head = self.head.as_ref()?;
         let indices = members.iter().filter_map(|id| head.record.member_index(id));
         Some(Fork {
             lineage: head.record.lineage,
-            seq: head.record.seq.checked_add(1)?,
+            seq: record.seq,
             parent: head.digest,
             incarnation: self.voice.incarnation,
+            record: record.digest(),
             members: member_bits(indices),
         })
     }
@@ -165,9 +182,10 @@ impl Engine {
     /// Says with whom this node would go on, and goes when all of them say the same.
     fn propose_fork(&mut self) {
         let members = self.fork_members();
-        let Some(fork) = self.fork_statement(&members).filter(|_| members.contains(&self.me)) else { return };
+        let Some(record) = self.fork_record(&members).filter(|_| members.contains(&self.me)) else { return };
+        let Some(fork) = self.fork_statement(&members, &record) else { return };
         let Some(bytes) = self.seal(&Message::Fork(fork.clone())) else { return };
-        if self.cut_fork().is_none_or(|said| said.members != fork.members || said.parent != fork.parent) {
+        if self.cut_fork() != Some(&fork) {
             let targets: Vec<NodeId> = members.iter().filter(|id| **id != self.me).copied().collect();
             self.send_bytes(&targets, &bytes, None);
             if let Some(round) = &mut self.round {
@@ -178,13 +196,14 @@ impl Engine {
             if *id == self.me {
                 return Some(bytes.clone());
             }
-            let (theirs, signed) = self.peers.get(id)?.fork.as_ref()?;
-            let same = (theirs.lineage, theirs.seq, theirs.parent, &theirs.members)
-                == (fork.lineage, fork.seq, fork.parent, &fork.members);
+            let peer = self.peers.get(id)?;
+            let (theirs, signed) = peer.fork.as_ref()?;
+            // Of another record it is kept: whoever said it may know more, or will say this one, too.
+            let same = *theirs == Fork { incarnation: peer.incarnation, ..fork.clone() };
             same.then(|| signed.clone())
         };
         if let Some(votes) = members.iter().map(said).collect::<Option<Vec<Vec<u8>>>>() {
-            self.fork(&members, votes);
+            self.fork(record, votes);
         }
     }
 
@@ -192,17 +211,8 @@ impl Engine {
         self.round.as_ref()?.fork.as_ref()
     }
 
-    /// Goes on in a new lineage with these members, whose statements are the proof.
-    fn fork(&mut self, members: &[NodeId], votes: Vec<Vec<u8>>) {
-        let Some(head) = &self.head else { return };
-        let incarnation = |id: &NodeId| {
-            if *id == self.me {
-                return Some((*id, self.voice.incarnation));
-            }
-            self.peers.get(id)?.fork.as_ref().map(|(fork, _)| (*id, fork.incarnation))
-        };
-        let Some(members) = members.iter().map(incarnation).collect::<Option<Vec<(NodeId, u64)>>>() else { return };
-        let Some(record) = succession::fork(&head.record, head.digest, &self.spec, &members) else { return };
+    /// Goes on in a new lineage, whose members' statements are the proof.
+    fn fork(&mut self, record: Record, votes: Vec<Vec<u8>>) {
         let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
         self.stop_training();
         self.leave_attempt("this part of the flock goes on by itself", None);
@@ -219,9 +229,10 @@ impl Engine {
     /// The operator's order: goes on alone from what the disk holds.
     pub(super) fn fork_alone(&mut self) {
         let me = [self.me];
-        let Some(fork) = self.fork_statement(&me) else { return };
+        let Some(record) = self.fork_record(&me) else { return };
+        let Some(fork) = self.fork_statement(&me, &record) else { return };
         if let Some(bytes) = self.seal(&Message::Fork(fork)) {
-            self.fork(&me, vec![bytes]);
+            self.fork(record, vec![bytes]);
         }
     }
 

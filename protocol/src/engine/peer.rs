@@ -7,6 +7,7 @@ use crate::limits::MEMBERS_MAX;
 use crate::message::{Fork, Head, Join, Phase, Ready, Stamp};
 use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Peers that are remembered, connected or not: all members, and some that may become members.
@@ -33,6 +34,8 @@ pub(super) struct Peer {
     pub signed: Option<(u64, Stamp)>,
     /// When it was last told what this node has seen it sign, and what that was.
     pub told: Option<(Moment, Stamp)>,
+    /// The newest place that it has seen this node sign, and under which of this node's incarnations.
+    pub witness: Option<(u64, Stamp)>,
     /// When it was first seen to have started anew.
     pub restarted_at: Option<Moment>,
     /// Last connect or disconnect.
@@ -56,6 +59,8 @@ pub(super) struct Peer {
     pub failures: u32,
     /// Its heads are not looked at before this.
     pub avoid_until: Moment,
+    /// The lineage of its chain, if that has no record in common with this node's.
+    pub foreign: Option<Digest>,
 }
 
 /// How a `Hello` relates to what was heard before.
@@ -90,13 +95,18 @@ impl Peer {
                 self.left = false;
                 self.pace = Pace::default();
                 self.head = None;
-                self.readys.clear();
+                self.readys.retain(|_| planted!(Plant::KeepFormerReady));
                 self.fork = None;
                 self.join = None;
                 self.handed_at = None;
                 Incarnation::Restarted
             }
         }
+    }
+
+    /// Whether its process has said `Hello` on the connection that there is now.
+    pub fn is_introduced(&self) -> bool {
+        self.introduced
     }
 
     /// On the next connection another process may speak, also one that was started before.
@@ -181,17 +191,30 @@ impl Peer {
 /// All peers, by id.
 pub(super) type Peers = BTreeMap<NodeId, Peer>;
 
-/// Makes room for one more peer; false if all places are taken by connected peers or members.
-pub(super) fn make_room(peers: &mut Peers, is_member: impl Fn(&NodeId) -> bool) -> bool {
+/// Makes room for one more peer, which is a member or not; the connected stranger that has to go for a member, if there
+/// is no other way. None if all places are taken by connected peers or members, or for a member by members.
+pub(super) fn make_room(
+    peers: &mut Peers,
+    is_member: impl Fn(&NodeId) -> bool,
+    member: bool,
+) -> Option<Option<NodeId>> {
     if peers.len() < PEERS_MAX {
-        return true;
+        return Some(None);
     }
-    let oldest = peers
-        .iter()
-        .filter(|(id, peer)| !peer.connected && !is_member(id))
-        .min_by_key(|(id, peer)| (peer.switched_at, **id))
-        .map(|(id, _)| *id);
-    oldest.is_some_and(|id| peers.remove(&id).is_some())
+    let strangers = || peers.iter().filter(|(id, _)| !is_member(id));
+    let gone = strangers().filter(|(_, peer)| !peer.connected);
+    if let Some(id) = gone.min_by_key(|(id, peer)| (peer.switched_at, **id)).map(|(id, _)| *id) {
+        peers.remove(&id);
+        return Some(None);
+    }
+    if !member || planted!(Plant::MembersWait) {
+        return None;
+    }
+    // Rather one that has asked for nothing, and came last.
+    let least = |(id, peer): &(&NodeId, &Peer)| (peer.join.is_some(), peer.greeted, Reverse(peer.switched_at), **id);
+    let id = strangers().min_by_key(least).map(|(id, _)| *id)?;
+    peers.remove(&id);
+    Some(Some(id))
 }
 
 #[cfg(test)]
@@ -267,11 +290,16 @@ mod tests {
         }
         let member = *peers.keys().nth(7).unwrap();
         let (third, fifth) = (*peers.keys().nth(3).unwrap(), *peers.keys().nth(5).unwrap());
-        assert!(make_room(&mut peers, |id| *id == member));
+        let room = |peers: &mut Peers, for_member| make_room(peers, |id| *id == member, for_member);
+        assert_eq!(room(&mut peers, false), Some(None));
         assert!(!peers.contains_key(&fifth) && peers.contains_key(&third));
         peers.insert(fifth, Peer { connected: true, ..Peer::default() });
-        assert!(make_room(&mut peers, |id| *id == member));
-        peers.insert(third, Peer { connected: true, ..Peer::default() });
-        assert!(!make_room(&mut peers, |id| *id == member));
+        assert_eq!(room(&mut peers, true), Some(None));
+        let switched_at = Moment::default().plus(9);
+        peers.insert(third, Peer { connected: true, switched_at, ..Peer::default() });
+        assert_eq!(room(&mut peers, false), None);
+        assert_eq!(room(&mut peers, true), Some(Some(third)), "for a member the last that came goes");
+        peers.insert(third, Peer { connected: true, greeted: true, switched_at, ..Peer::default() });
+        assert_ne!(room(&mut peers, true), Some(Some(third)), "and rather one that has said nothing");
     }
 }

@@ -4,9 +4,10 @@
 use super::clock::Moment;
 use super::config::Register;
 use super::io::{Notice, Output, PersistToken};
-use super::{Engine, PEERS_MAX};
+use super::{Engine, PEERS_MAX, succession};
 use crate::message::{Certificate, Message, Stamp, Vote, Witness};
 use crate::plant::{Plant, planted};
+use crate::record::RecordKind;
 use crate::{Digest, NodeId, wire};
 use std::collections::BTreeMap;
 
@@ -21,10 +22,12 @@ pub(super) struct Voice {
     resumed: bool,
     /// The newest write that was asked for, until it is on disk.
     writing: Option<PersistToken>,
-    /// Who has said, since this process started, what it has seen this identity sign.
-    witnesses: BTreeMap<NodeId, Stamp>,
-    /// Since when those are, with this node, a quorum.
+    /// This process has stood on no record yet, nor made one.
+    landless: bool,
+    /// Since when voters that have borne witness are, with this node, a quorum.
     heard_since: Option<Moment>,
+    /// The newest vote of this identity in certificates, and under which incarnation.
+    own: Option<(u64, Stamp)>,
     /// Votes of others in certificates that this process did not see made: the newest place, by incarnation.
     certified: BTreeMap<NodeId, (u64, Stamp)>,
 }
@@ -36,8 +39,9 @@ impl Voice {
             register: None,
             resumed: false,
             writing: None,
-            witnesses: BTreeMap::new(),
+            landless: true,
             heard_since: None,
+            own: None,
             certified: BTreeMap::new(),
         }
     }
@@ -65,17 +69,60 @@ fn newer(before: Option<(u64, Stamp)>, now: (u64, Stamp)) -> (u64, Stamp) {
 impl Engine {
     /// Takes up the register that the disk holds.
     pub(super) fn resume_voice(&mut self, register: Option<Register>) {
-        let Some(register) = register.filter(|register| register.incarnation <= self.boot) else {
-            return self.notice(Notice::NewIncarnation {
-                incarnation: self.voice.incarnation,
-                why: "the disk holds no vote register",
-            });
+        let copied = self.copied && !planted!(Plant::TakeCopied);
+        let Some(register) = register.filter(|register| register.incarnation <= self.boot && !copied) else {
+            let why = if copied {
+                "its folder is a copy or a backup, and what it was made from may have voted since (if no voter is left, \
+                 start it once with --force-lineage)"
+            } else {
+                "the disk holds no vote register"
+            };
+            return self.notice(Notice::NewIncarnation { incarnation: self.voice.incarnation, why });
         };
         self.voice.incarnation = register.incarnation;
         if !planted!(Plant::ForgetRegister) {
             self.voice.register = Some(register);
             self.voice.resumed = true;
         }
+    }
+
+    /// A process that was killed between taking the head of another lineage and writing its register finds one that speaks
+    /// in the lineage before. Into a fork that it is itself in it takes the register along, as if it had not been killed.
+    pub(super) fn resume_lineage(&mut self) {
+        let Some((head, register)) = self.head.as_ref().zip(self.voice.register.as_ref()) else { return };
+        let (record, digest) = (&head.record, head.digest);
+        let seat = record.member(&self.me).filter(|seat| seat.incarnation == register.incarnation);
+        // The name tells which lineage it has left, and for whom.
+        let left = succession::fork_lineage(&register.lineage, &record.parent, &record.next.members);
+        if record.kind == RecordKind::Fork && seat.is_some() && left == record.lineage {
+            if !planted!(Plant::LoseForksRegister) {
+                self.take_along(record.lineage, digest);
+            }
+        } else if !planted!(Plant::ResumeAnyLineage) {
+            let lineage = record.lineage;
+            self.speak_in(&lineage);
+        }
+    }
+
+    /// The head knows this identity under a name above its own, as after a disk was wiped where the clock is behind: what
+    /// it asks for, and votes, under its own name nobody heeds. The very name of the seat is another's too, where this
+    /// process has drawn it anew.
+    pub(super) fn heed_seat(&mut self) {
+        let drawn = std::mem::replace(&mut self.voice.landless, false) && !self.voice.resumed;
+        let seat = self.head.as_ref().and_then(|head| head.record.member(&self.me));
+        let Some(known) = seat.map(|seat| seat.incarnation) else { return };
+        let own = self.voice.incarnation;
+        if (known > own || drawn && known == own) && !planted!(Plant::LowIncarnation) {
+            self.boot = self.boot.max(known);
+            self.new_incarnation("the flock knows this node under a later name than its disk and its clock give");
+        }
+    }
+
+    /// The first record that this process stands on is one that it makes itself.
+    pub(super) fn begin_lineage(&mut self) {
+        self.voice.landless = false;
+        // First the register: who finds a head on its disk without one has lost its voice.
+        self.write_empty_register();
     }
 
     /// Whether this node votes on the record after its head.
@@ -91,11 +138,30 @@ impl Engine {
         sound && (!self.voice.resumed || self.voice.heard_since.is_some() && self.waits_for_witnesses().is_none())
     }
 
-    /// Whether voters that have borne witness are a quorum, and whether all have.
+    /// The newest place at which a peer has seen this incarnation sign something, as it has said since this process
+    /// started.
+    fn witness_of(&self, id: &NodeId) -> Option<Stamp> {
+        let witness = self.peers.get(id)?.witness.filter(|(of, _)| *of == self.voice.incarnation);
+        witness.map(|(_, stamp)| stamp)
+    }
+
+    /// Whether voters that have borne witness are a quorum with this node, and whether all have. One of the others has to
+    /// be among them, where there are any: a disk that was restored from a backup knows nothing of its own votes since.
     fn witnessed(&self) -> (bool, bool) {
         let Some(head) = &self.head else { return (false, false) };
-        let answered = |id: &NodeId| *id == self.me || self.voice.witnesses.contains_key(id);
-        (head.quorum.met_by(answered), head.quorum.voters().iter().all(|(id, _)| answered(id)))
+        let answered = |id: &NodeId| *id == self.me || self.witness_of(id).is_some();
+        let all = head.quorum.voters().iter().all(|(id, _)| answered(id));
+        (head.quorum.met_by(|id| answered(id) || planted!(Plant::OneWitness)) && !self.lacks_word(), all)
+    }
+
+    /// Whether this process goes on from a register, and no other voter has said yet what it has seen of it.
+    pub(super) fn lacks_word(&self) -> bool {
+        let Some(head) = self.head.as_ref().filter(|_| self.voice.resumed && !planted!(Plant::VoteUnheard)) else {
+            return false;
+        };
+        let voters = head.quorum.voters();
+        let others = || voters.iter().filter(|(id, _)| *id != self.me);
+        self.votes() && others().count() > 0 && !others().any(|(id, _)| self.witness_of(id).is_some())
     }
 
     /// Notes when enough have answered.
@@ -114,7 +180,7 @@ impl Engine {
 
     /// Whether a statement of this place may still be signed: none is signed twice, none taken back.
     pub(super) fn may_sign(&self, stamp: &Stamp) -> bool {
-        *stamp > self.voice.stamp()
+        *stamp > self.voice.stamp() || planted!(Plant::SignAgain)
     }
 
     /// Writes what is about to be signed.
@@ -183,14 +249,13 @@ impl Engine {
     /// Remembers what a certificate shows to have been signed, also by this identity itself: who reads a vote of its own
     /// that its register does not know has an old disk.
     pub(super) fn learn_signed(&mut self, certificate: &Certificate) {
-        for bytes in &certificate.votes {
+        for bytes in certificate.votes.iter().filter(|_| !planted!(Plant::ForgetCertified)) {
             let Ok(opened) = wire::open(self.verifier.as_ref(), &self.run, bytes) else { continue };
             let Message::Vote(Vote { question, incarnation, ballot, .. }) = opened.message else { continue };
             let stamp = Stamp { seq: question.seq, instance: question.instance, ballot, phase: 2 };
             let (id, certified) = (opened.sender, &mut self.voice.certified);
-            if id == self.me && incarnation == self.voice.incarnation {
-                let own = self.voice.witnesses.entry(id).or_default();
-                *own = stamp.max(*own);
+            if id == self.me {
+                self.voice.own = Some(newer(self.voice.own, (incarnation, stamp)));
             } else if certified.len() < PEERS_MAX || certified.contains_key(&id) {
                 certified.insert(id, newer(certified.get(&id).copied(), (incarnation, stamp)));
             }
@@ -198,24 +263,25 @@ impl Engine {
     }
 
     pub(super) fn hear_witness(&mut self, from: NodeId, witness: &Witness) {
-        if witness.incarnation != self.voice.incarnation {
+        if witness.incarnation != self.voice.incarnation && !planted!(Plant::WitnessOfAnother) {
             return self.stale(from);
         }
-        // As many as there can be voters; who is none is not heeded as long as it is none.
-        if self.voice.witnesses.len() < PEERS_MAX || self.voice.witnesses.contains_key(&from) {
-            let newest = self.voice.witnesses.entry(from).or_default();
-            *newest = witness.stamp.max(*newest);
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.witness = Some(newer(peer.witness, (witness.incarnation, witness.stamp)));
         }
         self.heed_witnesses();
     }
 
-    /// Whether a voter has seen this identity sign what its disk does not know of. Only voters are believed: votes are
-    /// for them alone, and no stranger may talk a restarted voter out of its vote.
+    /// Whether a voter has seen this identity sign what its disk does not know of, or a certificate shows it. Only voters
+    /// are believed: votes are for them alone, and no stranger may talk a restarted voter out of its vote.
     pub(super) fn heed_witnesses(&mut self) {
         let Some(head) = self.head.as_ref().filter(|_| self.voice.resumed) else { return };
-        let voters = head.quorum.voters().iter();
-        let newest = voters.filter_map(|(id, _)| self.voice.witnesses.get(id)).max();
-        let old = newest.is_some_and(|newest| *newest > self.voice.stamp());
+        let incarnation = self.voice.incarnation;
+        let own = self.voice.own.filter(|(of, _)| *of == incarnation).map(|(_, stamp)| stamp);
+        let voters = head.quorum.voters().iter().map(|(id, _)| id);
+        let strangers = self.peers.keys().filter(|_| planted!(Plant::HeedStrangers));
+        let seen = voters.chain(strangers).filter_map(|id| self.witness_of(id));
+        let old = seen.chain(own).max().is_some_and(|newest| newest > self.voice.stamp());
         if old && !planted!(Plant::KeepOldIncarnation) {
             self.new_incarnation("others have seen newer votes of this identity than its disk holds");
         }

@@ -193,6 +193,7 @@ impl Engine {
     /// Begins the work on the record after the head, if this node is a member.
     pub(super) fn enter_round(&mut self, resumed: bool) {
         self.round = None;
+        self.heed_seat();
         let Some(head) = self.head.as_ref().filter(|head| head.record.member(&self.me).is_some()) else {
             return self.discard();
         };
@@ -272,7 +273,8 @@ impl Engine {
         let Some(Contribution { start, base, work, mixed, ready: said }) = self.contribution.clone() else { return };
         let fits = head.record.lease_of(&self.me).is_some_and(|l| l.start == start && work.samples <= l.count);
         let every_step = self.spec.sync.mode == SyncMode::EveryStep;
-        let stale = every_step && base != round.base && !planted!(Plant::StaleGradient);
+        let stale =
+            (every_step || planted!(Plant::DropLeftOut)) && base != round.base && !planted!(Plant::StaleGradient);
         if !fits || stale || work.steps > head.record.next.inner_steps {
             return self.discard();
         }

@@ -6,6 +6,7 @@ use super::config::{Candidate, Register};
 use crate::NodeId;
 use crate::ballot::{Ballot, Said};
 use crate::message::{Estimate, Message, Phase, Question, Stamp, Value, Vote};
+use crate::plant::{Plant, planted};
 
 impl Engine {
     /// Writes and says what is pending in a vote; whether it did.
@@ -59,7 +60,12 @@ impl Engine {
 
     /// The candidate behind a value that is said for the first time: it goes to the disk together with the register.
     fn unwritten(&mut self, value: &Value) -> Option<Candidate> {
-        let holding = self.round.as_mut()?.holding.get_mut(&value.digest).filter(|held| !held.written)?;
+        let holding = self
+            .round
+            .as_mut()?
+            .holding
+            .get_mut(&value.digest)
+            .filter(|held| !held.written && !planted!(Plant::ForgetCandidate))?;
         holding.written = true;
         Some(holding.candidate.clone())
     }

@@ -3,15 +3,16 @@
 
 use crate::difference::Limits;
 use crate::lease::{self, Pool};
-use crate::limits::VOTERS_MAX;
 use crate::message::Ready;
 use crate::plant::{Plant, planted};
 use crate::record::{Contributor, GrantUse, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
 use crate::run::{RunSpec, SyncSpec};
-use crate::{Digest, NodeId, ring};
+use crate::{Digest, NodeId};
+use probation::Probation;
 use turnover::{Seat, Turnover};
 
 pub(super) mod merging;
+pub mod probation;
 mod tour;
 mod turnover;
 
@@ -55,7 +56,9 @@ pub fn genesis(run: Digest, spec: &RunSpec, founder: (NodeId, u64), nonce: u64, 
     let mut pool = Pool::new(0, &[]);
     let lease = pool.take(spec.inner.steps, unit(spec))?;
     let (cursor, free) = pool.into_parts();
-    let member = Member { id, incarnation, role: Role::Voter, absent: 0, expected: true, lease, upload_kbps: 0 };
+    let role = Role::Voter;
+    let member =
+        Member { id, incarnation, role, absent: 0, expected: true, lease, upload_kbps: 0, since: 0, served: 0 };
     Some(Record {
         run,
         lineage: lineage(&run, &id, nonce),
@@ -150,7 +153,8 @@ fn following(
     if contributions.is_empty() || !ascend || rivals || !contributions.iter().all(|c| fits(&spec.sync, parent, c)) {
         return None;
     }
-    let turnover = Turnover::new(parent, parent_digest, contributions);
+    let probation = Probation::of(spec, parent.round.checked_add(1)?);
+    let turnover = Turnover::new(parent, parent_digest, contributions, probation);
     let (seats, grants) = turnover.seats();
     let (members, cursor, free) = leases(parent, spec, contributions, seats)?;
     Some(Following { members, cursor, free, grants, revoked: turnover.into_revoked() })
@@ -171,7 +175,8 @@ pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
 }
 
 /// The first record of the lineage in which `members` go on, who were cut off from the quorum after `parent`
-/// (`protocol.md` §9). Who of them voted still votes; if nobody did, all of them do.
+/// (`protocol.md` §9). Who of them voted still votes, newcomers as long as they are fewer than a third; if nobody did,
+/// those of them do whom the flock has known for longest.
 ///
 /// Their leases are new, in a range of positions far above the parent's that the new lineage's digest chooses: no
 /// position of the fork is ever leased in the lineage it left. What that is worth: `position / len` is the epoch
@@ -181,55 +186,29 @@ pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
 ///
 /// None when no member of `parent` is among them, or positions or `seq` are used up.
 pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(NodeId, u64)]) -> Option<Record> {
-    fork_by(parent, parent_digest, unit(spec), members)
-}
-
-/// Whether `record` is the fork of these members after `parent` in all that can be told without the run's
-/// specification: all but how large the leases are.
-pub fn is_fork(parent: &Record, parent_digest: Digest, record: &Record, members: &[(NodeId, u64)]) -> bool {
-    let Some(mut built) = fork_by(parent, parent_digest, 1, members) else { return false };
-    if built.next.members.len() != record.next.members.len() {
-        return false;
-    }
-    let mut cursor = fork_cursor(parent.cursor, &built.lineage);
-    for (member, theirs) in built.next.members.iter_mut().zip(&record.next.members) {
-        member.lease = Span { start: cursor, count: theirs.lease.count };
-        let Some(end) = member.lease.end() else { return false };
-        cursor = end;
-    }
-    built.cursor = cursor;
-    built == *record
-}
-
-fn fork_by(parent: &Record, parent_digest: Digest, unit: u64, members: &[(NodeId, u64)]) -> Option<Record> {
+    let unit = unit(spec);
+    let probation = Probation::of_fork(spec, parent.round);
     // Who speaks from another register by now does not vote as who it was: it may as who it is.
     let goes = |member: &Member| {
         let (_, incarnation) = members.iter().find(|(id, _)| *id == member.id)?;
         let same = member.incarnation == *incarnation;
-        let role = if same { member.role } else { Role::Learner };
+        let role = if same || planted!(Plant::ForkKeepsRole) { member.role } else { Role::Learner };
         let upload_kbps = if same { member.upload_kbps } else { 0 };
         Some(Member { incarnation: *incarnation, role, upload_kbps, ..member.clone() })
     };
-    let gone: Vec<Member> = parent.next.members.iter().filter_map(goes).collect();
+    let mut gone: Vec<Member> = parent.next.members.iter().filter_map(goes).collect();
     if gone.is_empty() {
         return None;
     }
-    let bytes = |member: &Member| [&member.id.0[..], &member.incarnation.to_le_bytes()].concat();
-    let ids: Vec<u8> = gone.iter().flat_map(bytes).collect();
-    let lineage = Digest::of("starling fork v1", &[&parent.lineage.0, &parent_digest.0, &ids]);
-    let voters: Vec<NodeId> = if gone.iter().any(|member| member.role == Role::Voter) {
-        gone.iter().filter(|member| member.role == Role::Voter).map(|member| member.id).collect()
-    } else {
-        ring::order(&parent_digest, gone.iter().map(|member| member.id)).into_iter().take(VOTERS_MAX).collect()
-    };
+    let lineage = fork_lineage(&parent.lineage, &parent_digest, &gone);
+    probation.cut_off(&parent_digest, &mut gone);
     let mut pool = Pool::new(fork_cursor(parent.cursor, &lineage), &[]);
     let mut seats = Vec::with_capacity(gone.len());
     for member in gone {
-        let role = if voters.contains(&member.id) { Role::Voter } else { Role::Learner };
         // Its last lease tells how fast it is; the measurements behind it may be many records ago.
         let steps = member.lease.count.div_ceil(unit.max(1)).min(parent.next.inner_steps.into());
         let lease = pool.take(u32::try_from(steps).ok()?, unit)?;
-        seats.push(Member { role, absent: 0, expected: true, lease, ..member });
+        seats.push(Member { absent: 0, expected: true, lease, ..member });
     }
     let (cursor, free) = pool.into_parts();
     Some(Record {
@@ -249,9 +228,20 @@ fn fork_by(parent: &Record, parent_digest: Digest, unit: u64, members: &[(NodeId
     })
 }
 
+/// The name of the lineage in which these members, by ascending id, go on after the record `parent` of the lineage `left`:
+/// by who they are and by the registers that they speak from.
+pub fn fork_lineage(left: &Digest, parent: &Digest, members: &[Member]) -> Digest {
+    let bytes = |member: &Member| [&member.id.0[..], &member.incarnation.to_le_bytes()].concat();
+    let going: Vec<u8> = members.iter().flat_map(bytes).collect();
+    Digest::of("starling fork v1", &[&left.0, &parent.0, &going])
+}
+
 /// The start of the area of positions that a fork draws its samples from. When all areas are used up, where the
 /// parent stopped: better the same samples as the other side than none.
 fn fork_cursor(parent: u64, lineage: &Digest) -> u64 {
+    if planted!(Plant::ForkInPlace) {
+        return parent;
+    }
     let choice = u64::from(u16::from_le_bytes([lineage.0[0], lineage.0[1]])) % FORK_AREAS;
     (parent / FORK_AREA).checked_add(1 + choice).and_then(|area| area.checked_mul(FORK_AREA)).unwrap_or(parent)
 }
@@ -280,7 +270,9 @@ fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
 /// it may.
 fn fits(sync: &SyncSpec, parent: &Record, contribution: &SignedReady) -> bool {
     let ready = &contribution.ready;
-    let inside = |lease: &Span| ready.start == lease.start && (1..=lease.count).contains(&ready.samples);
+    let inside = |lease: &Span| {
+        (ready.start == lease.start || planted!(Plant::OverLease)) && (1..=lease.count).contains(&ready.samples)
+    };
     let steps = (1..=parent.next.inner_steps).contains(&ready.steps);
     let merges = merging::allowed(sync, parent, &contribution.member, ready);
     steps && merges && ready.tokens > 0 && parent.lease_of(&contribution.member).is_some_and(inside)
@@ -327,7 +319,9 @@ fn leases(
     for Seat { mut member, fresh } in seats {
         if fresh {
             let same = parent.member(&member.id).is_some_and(|before| before.incarnation == member.incarnation);
-            let step_us = ready(&member.id).filter(|_| same).map_or(0, |ready| ready.measured.step_us);
+            let step_us = ready(&member.id)
+                .filter(|_| same || planted!(Plant::PaceOfAnother))
+                .map_or(0, |ready| ready.measured.step_us);
             member.lease = pool.take(lease::steps_for(spec.inner.steps, median, step_us), unit(spec))?;
         }
         members.push(member);

@@ -142,6 +142,8 @@ impl Engine {
         match (&round.running, round.training) {
             (Some(attempt), _) if attempt.stage == Stage::Reducing => Phase::Reducing,
             (Some(_), _) => Phase::Settling,
+            // The others would count on it, where it was a quorum by itself before.
+            (None, Training::Done) if self.cut.since().is_some() && self.lacks_word() => Phase::CutOff,
             (None, Training::Running) => Phase::Training,
             (None, Training::Due) if self.cut.since().is_some() => Phase::CutOff,
             (None, Training::Due) => Phase::Joining,

@@ -2,6 +2,7 @@
 
 use super::schedule;
 use crate::limits::CHUNK_ELEMENTS;
+use crate::plant::{Plant, planted};
 use crate::record::Record;
 use crate::run::{Gains, InnerSpec, ModelSpec, RunSpec};
 use std::ops::Range;
@@ -88,7 +89,7 @@ impl AdamW {
         let first = first as u64;
         for (range, gain) in self.gains.cut(first..first.saturating_add(update.len() as u64)) {
             let range = (range.start - first) as usize..(range.end - first) as usize;
-            let keep = if gain { 1.0 } else { self.keep };
+            let keep = if gain && !planted!(Plant::DecayOfGains) { 1.0 } else { self.keep };
             finite &= self.piece((scale, keep), range, theta, [m, v], update);
         }
         finite

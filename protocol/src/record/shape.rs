@@ -1,10 +1,11 @@
 //! What a record must look like, by itself and after its parent.
 
 use super::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX};
-use super::{NextRound, Record, RecordKind, Role, Span};
+use super::{Member, NextRound, Record, RecordKind, Role, Span};
 use crate::Digest;
 use crate::difference::Limits;
 use crate::limits::{TOUR_MAX, VOTERS_MAX};
+use crate::plant::{Plant, planted};
 use crate::wire::{ShapeError, check_ascending};
 
 fn rule(holds: bool, what: &'static str, must: &'static str) -> Result<(), ShapeError> {
@@ -29,6 +30,9 @@ pub(super) fn validate(record: &Record) -> Result<(), ShapeError> {
         RecordKind::Skip | RecordKind::Fork => unchanged(record)?,
     }
     counted(record)?;
+    let tenure =
+        |member: &Member| record.round.checked_sub(member.since).is_some_and(|age| age >= member.served.into());
+    rule(record.next.members.iter().all(tenure), "members", "have served in rounds since they were let in")?;
     next(&record.next, &record.free, record.cursor)
 }
 
@@ -46,9 +50,10 @@ pub(super) fn validate_after(record: &Record, parent: &Record) -> Result<(), Sha
         rule(record.tokens == parent.tokens, "tokens", "be those of the record before")?;
         rule(record.state_root == parent.state_root, "state_root", "be that of the record before")?;
         rule(record.base == parent.base_or(digest), "base", "name the record that made the state")?;
-        let same = forks || (record.next == parent.next && record.free == parent.free);
+        let same = forks || planted!(Plant::AnySkip) || (record.next == parent.next && record.free == parent.free);
         rule(same, "next", "be that of the record before in a skip")?;
         rule(!forks || record.merge_limits() == Limits::default(), "next", "allow no merge after a fork")?;
+        tenures(record, parent)?;
         let merged = if forks { merged_with(&parent.merged, parent.lineage) } else { parent.merged.clone() };
         return rule(record.merged == merged, "merged", "be that of the record before, and in a fork its lineage");
     }
@@ -65,8 +70,24 @@ pub(super) fn validate_after(record: &Record, parent: &Record) -> Result<(), Sha
     rule(record.merge_limits() == limits, "next", "limit merges by its contributors")?;
     let kept = parent.merged.iter().all(|lineage| record.merged.binary_search(lineage).is_ok());
     rule(kept, "merged", "hold what the record before holds")?;
+    tenures(record, parent)?;
     let sum = record.contributors.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.tokens));
-    rule(sum == Some(record.tokens), "tokens", "grow by the contributors' tokens")
+    rule(sum == Some(record.tokens) || planted!(Plant::AnyTokens), "tokens", "grow by the contributors' tokens")
+}
+
+/// Since when its members are there, and how often they have contributed, goes on from the parent.
+fn tenures(record: &Record, parent: &Record) -> Result<(), ShapeError> {
+    for member in &record.next.members {
+        let counted = record.contributors.binary_search_by(|c| c.member.cmp(&member.id)).is_ok();
+        let expected = match parent.member(&member.id) {
+            Some(before) => (before.since, before.served.saturating_add(counted.into())),
+            None => (record.round, 0),
+        };
+        rule((member.since, member.served) == expected, "members", "keep and count what they have served")?;
+        let new = record.kind == RecordKind::Commit || parent.member(&member.id).is_some();
+        rule(new, "members", "be members before, unless in a commit")?;
+    }
+    Ok(())
 }
 
 fn genesis(record: &Record) -> Result<(), ShapeError> {

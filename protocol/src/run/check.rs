@@ -4,7 +4,7 @@ use super::{AdmissionMode, Codec, EngineKind, OuterSpec, RunSpec, SyncMode, Sync
 use crate::codec::topk::TOPK_BLOCK;
 use crate::limits::{
     ALLOWED_MAX, CHUNK_ELEMENTS, FRAGMENTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, OVERLAP_MAX,
-    PARAMETERS_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX, TOPK_K_MAX, TOPK_TURNS_MIN,
+    PARAMETERS_MAX, PROBATION_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX, TOPK_K_MAX, TOPK_TURNS_MIN,
 };
 use crate::pairs::{ALPHA_MAX, GAMMA_MAX, PairsSpec};
 use std::fmt;
@@ -232,6 +232,10 @@ impl RunSpec {
         check.holds(count, "admission.allow", shown(), must);
         let ascend = allow.windows(2).all(|pair| pair[0] < pair[1]);
         check.holds(ascend, "admission.allow", shown(), "in ascending order without repeats".to_owned());
+        check.range("admission.probation", self.admission.probation, 0, PROBATION_MAX);
+        let chosen = mode == AdmissionMode::Open || self.admission.probation == 0;
+        let must = format!("0 with admission.mode = \"{mode}\": its members are chosen, and vote at once");
+        check.holds(chosen, "admission.probation", self.admission.probation, must);
         let signer = mode != AdmissionMode::Ticket || self.creator.is_some();
         let must = "set when admission.mode = \"ticket\": somebody has to sign the tickets".to_owned();
         check.holds(signer, "creator", "none", must);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits::PROBATION_MAX;
 use crate::wire::sample::spec;
 
 fn keys(change: impl Fn(&mut RunSpec)) -> Vec<&'static str> {
@@ -182,8 +183,9 @@ fn a_codec_takes_its_number_and_top_k_its_k() {
 #[test]
 fn admission_says_who_and_who_signs() {
     let ids = |fills: &[u8]| -> Vec<NodeId> { fills.iter().map(|fill| NodeId([*fill; 32])).collect() };
-    let list =
-        |allow: Vec<NodeId>| keys(|s| s.admission = AdmissionSpec { mode: AdmissionMode::List, allow: allow.clone() });
+    let list = |allow: Vec<NodeId>| {
+        keys(|s| s.admission = AdmissionSpec { mode: AdmissionMode::List, allow: allow.clone(), probation: 0 })
+    };
     assert_eq!(list(ids(&[1, 2])), [""; 0]);
     assert_eq!(list(vec![]), ["admission.allow"], "nobody could train");
     assert_eq!(list(ids(&[2, 1])), ["admission.allow"]);
@@ -192,13 +194,18 @@ fn admission_says_who_and_who_signs() {
     assert_eq!(list(ids(&all[1..])), [""; 0]);
     assert_eq!(list(ids(&all)), ["admission.allow"]);
     for mode in [AdmissionMode::Open, AdmissionMode::Ticket] {
-        assert_eq!(keys(|s| s.admission = AdmissionSpec { mode, allow: vec![] }), [""; 0]);
-        let idle = keys(|s| s.admission = AdmissionSpec { mode, allow: ids(&[1]) });
+        assert_eq!(keys(|s| s.admission = AdmissionSpec { mode, allow: vec![], probation: 0 }), [""; 0]);
+        let idle = keys(|s| s.admission = AdmissionSpec { mode, allow: ids(&[1]), probation: 0 });
         assert_eq!(idle, ["admission.allow"], "a list that would not be read");
         let unsigned = keys(|s| (s.admission.mode, s.creator) = (mode, None));
         let expect: &[&str] = if mode == AdmissionMode::Ticket { &["creator"] } else { &[] };
         assert_eq!(unsigned, expect);
     }
+    let probation = |mode, rounds| keys(|s| (s.admission.mode, s.admission.probation) = (mode, rounds));
+    assert_eq!(probation(AdmissionMode::Open, PROBATION_MAX), [""; 0]);
+    assert_eq!(probation(AdmissionMode::Open, PROBATION_MAX + 1), ["admission.probation"]);
+    assert_eq!(probation(AdmissionMode::Ticket, 0), [""; 0]);
+    assert_eq!(probation(AdmissionMode::Ticket, 1), ["admission.probation"], "those were chosen");
 }
 
 #[test]
@@ -224,11 +231,11 @@ fn differences_name_keys_and_match_the_digest() {
     there.sync.pairs = Some(PairsSpec::every(2));
     there.outer.lr.pop();
     there.partition = PartitionSpec { minority: Minority::Wait, grace_ms: 5_000 };
-    there.admission = AdmissionSpec { mode: AdmissionMode::List, allow: vec![NodeId([1; 32])] };
+    there.admission = AdmissionSpec { mode: AdmissionMode::List, allow: vec![NodeId([1; 32])], probation: 1 };
     let differences = here.differences(&there);
     let keys: Vec<_> = differences.iter().map(|d| d.split(':').next().unwrap()).collect();
     let partition = ["partition.minority", "partition.grace_ms"];
-    let admission = ["admission.mode", "admission.allow"];
+    let admission = ["admission.mode", "admission.allow", "admission.probation"];
     assert_eq!(
         keys,
         [

@@ -4,6 +4,7 @@ use super::merging::Kept;
 use super::trainer::State;
 use crate::Digest;
 use crate::NodeId;
+use crate::ancestry::Ancestry;
 use crate::engine::{Candidate, Register};
 use crate::message::{Certificate, Evidence};
 use crate::record::{Record, RecordKind};
@@ -88,6 +89,11 @@ impl Disk {
     /// Proofs of the records before the head, the newest first.
     pub fn past_certificates(&self) -> impl Iterator<Item = &Certificate> + '_ {
         self.chain.iter().rev().skip(1).filter_map(|link| link.certificate.as_deref())
+    }
+
+    /// The way to the head.
+    pub fn ancestry(&self) -> Ancestry {
+        Ancestry::of(self.chain.iter().map(|link| link.record.as_ref()))
     }
 
     pub fn head(&self) -> Option<&Link> {

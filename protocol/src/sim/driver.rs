@@ -50,13 +50,14 @@ impl World {
                 self.process(node, |process| (process.head, process.state) = (Some(head), held));
                 self.write(node, token, Write::Found { link, state });
             }
+            Output::CatchUp { sources, .. } if self.asks_strangers(node, &sources) => {}
             Output::CatchUp { target, sources, afresh, .. } => self.catch_up(node, target, &sources, afresh),
-            Output::Evidence { against, evidence, drops, .. } => {
+            Output::Prove { peer, seq, record, foreign } => self.prove(node, &peer, (seq, record), foreign),
+            Output::Evidence { against, evidence, .. } => {
                 self.marks.hit("evidence held");
-                let held = &mut self.nodes[node].disk.evidence;
-                drops.map(|dropped| held.remove(&dropped));
-                held.insert(against, evidence);
+                self.nodes[node].disk.evidence.insert(against, evidence);
             }
+            Output::DropEvidence { against } => drop(self.nodes[node].disk.evidence.remove(&against)),
             Output::Refuse { peer, refusal } => self.refuse(node, &peer, &refusal),
             // Each identity has one process here.
             Output::Admit { .. } | Output::Deny { .. } => {}
@@ -72,6 +73,9 @@ impl World {
     }
 
     fn send(&mut self, node: usize, to: &NodeId, bytes: Vec<u8>, after: Option<PersistToken>) {
+        if self.strangers.hears(node, to, &bytes) {
+            return;
+        }
         let Some(to) = self.keys.index(to) else {
             return self.violate("S19 resources", format!("node {node} sends to somebody that does not exist"));
         };
@@ -420,7 +424,7 @@ impl World {
     }
 
     fn refuse(&mut self, node: usize, peer: &NodeId, refusal: &Refusal) {
-        let Some(peer) = self.keys.index(peer) else { return };
+        let Some(peer) = self.keys.index(peer) else { return self.stranger_refused(node, peer) };
         if matches!(refusal, Refusal::Equivocation { .. }) {
             self.marks.hit("equivocation seen");
         }

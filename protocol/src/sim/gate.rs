@@ -11,8 +11,8 @@ use crate::run::{AdmissionMode, RunSpec};
 use crate::{Digest, wire};
 use std::collections::BTreeSet;
 
-/// Where the keys of a run's creator are found: it is no node.
-const CREATOR: usize = 1 << 20;
+/// The node whose key is that of the run's creator: the founder.
+const CREATOR: usize = 0;
 
 /// What a node can show.
 #[derive(Clone, Debug)]

@@ -2,8 +2,9 @@
 
 use super::disk::Link;
 use super::mark::Marks;
-use super::options::Options;
+use super::options::{Extras, Options};
 use super::random::Random;
+use super::recovery::Recovered;
 use super::schedule::{self, Planned};
 use super::world::{Event, World};
 use super::{SECOND, specification};
@@ -37,6 +38,9 @@ pub struct Settings {
     pub nodes: Option<usize>,
     /// Only these faults of the schedule.
     pub keep: Option<BTreeSet<usize>>,
+    /// Of all kinds of faults only this one, see [`super::recovery::CLASSES`].
+    pub class: Option<&'static str>,
+    pub extras: Extras,
     pub trace: bool,
     pub story: Option<fn(&str)>,
 }
@@ -58,11 +62,17 @@ pub struct Outcome {
     pub trace: Digest,
     /// No quorum could be healed, and the policy is to wait for one.
     pub stuck: bool,
+    /// How it went on after the last fault, if it could.
+    pub recovered: Option<Recovered>,
 }
 
 /// Options and faults of a seed under these settings.
 pub fn plan(seed: u64, settings: &Settings) -> (Options, Vec<Planned>) {
-    let drawn = Options::draw(seed);
+    let mut drawn = Options::draw(seed);
+    drawn.extend(seed, settings.extras);
+    if let Some(class) = settings.class {
+        drawn.alone(class);
+    }
     let schedule = schedule::draw(seed, &drawn);
     let kept = |(index, _): &(usize, Planned)| settings.keep.as_ref().is_none_or(|keep| keep.contains(index));
     let schedule = schedule.into_iter().enumerate().filter(kept).map(|(_, planned)| planned).collect();
@@ -80,6 +90,12 @@ pub fn live(seed: u64, settings: &Settings) -> Outcome {
     world.note(|| Some(format!("{options}")));
     if options.nodes == 1 {
         world.marks.hit("n = 1 run");
+    }
+    if options.nodes > 31 {
+        world.marks.hit(if options.nodes > 62 { "flock of more than 62" } else { "flock of more than 31" });
+    }
+    if options.nodes == 2 && faults > 0 {
+        world.marks.hit("flock of two voters and faults");
     }
     if options.ed25519 {
         world.marks.hit("run with real signatures");
@@ -101,6 +117,7 @@ impl World {
         Outcome {
             faults,
             stuck,
+            recovered: self.recovered,
             commits: count(RecordKind::Commit),
             skips: count(RecordKind::Skip),
             forks: count(RecordKind::Fork),
@@ -169,7 +186,19 @@ impl World {
                 .and_then(|node| node.disk.register.as_ref())
                 .is_some_and(|register| register.lineage == head.record.lineage && quorum.has(id, register.incarnation))
         };
-        quorum.met_by(speaks)
+        quorum.met_by(|id| speaks(id) && self.may_speak(id, &quorum, speaks))
+    }
+
+    /// Whether a voter that remembers what it has said may say more: after a start it needs the word of another one.
+    fn may_speak(&self, id: &NodeId, quorum: &Quorum, speaks: impl Fn(&NodeId) -> bool) -> bool {
+        let others = quorum.voters().iter().filter(|(other, _)| other != id);
+        let alone = others.clone().count() > 0 && !others.clone().any(|(other, _)| speaks(other));
+        let process = self.keys.index(id).and_then(|node| self.nodes[node].process.as_ref());
+        let heard = |process: &super::process::Process| {
+            let whole = !process.hung && !process.damaged && !process.finished;
+            whole && process.engine.view().quorum.in_reach
+        };
+        !alone || process.is_some_and(heard)
     }
 
     /// The newest record of the lineage that wins among those on these disks.
@@ -190,6 +219,7 @@ impl World {
         let began = self.now;
         let bound = HEALED_MAX + 4 * self.options.grace;
         let mut looked = 0;
+        self.recovered = Some(Recovered::default());
         let done = self.run_until(began + bound, |world| {
             // Looking is dear.
             let due = world.now >= looked + SECOND / 5;
@@ -210,6 +240,7 @@ impl World {
             return self.violate(invariant, why);
         }
         let flown = self.now;
+        self.note_recovery(began, Some(flown), None);
         let bound = COMPLETE_MAX + 2 * self.options.grace;
         let done = self.run_until(flown + bound, |world| {
             let due = world.now >= looked + SECOND / 5;
@@ -221,10 +252,19 @@ impl World {
                 format!("after {} s the members are not those who are there: {}", bound / SECOND, self.report(core));
             self.violate("L3 roster", why);
         }
+        self.note_recovery(began, Some(flown), done.then_some(self.now));
         let skips = self.decided.values().filter(|(kind, at)| *kind == RecordKind::Skip && *at > flown).count();
         if self.violation.is_none() && skips > 3 {
             self.violate("L5 few attempts", format!("{skips} rounds were skipped after healing"));
         }
+    }
+
+    fn note_recovery(&mut self, began: u64, flown: Option<u64>, complete: Option<u64>) {
+        let since = |at: u64| at.saturating_sub(began);
+        let of = |kind: RecordKind| self.decided.values().filter(move |(k, at)| *k == kind && *at > began);
+        let first = of(RecordKind::Commit).map(|(_, at)| since(*at)).min();
+        let forked = of(RecordKind::Fork).next().is_some();
+        self.recovered = Some(Recovered { first, together: flown.map(since), complete: complete.map(since), forked });
     }
 
     /// The digest at which all of these nodes stand, if they stand together.

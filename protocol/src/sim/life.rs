@@ -10,7 +10,7 @@ use crate::NodeId;
 use crate::engine::PAST_MAX;
 use crate::engine::io::{AttemptKey, Input, Notice, Refusal};
 use crate::message::{Message, Stamp, Vote};
-use crate::record::{RecordKind, Role};
+use crate::record::{Member, Record, RecordKind, Role};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -197,7 +197,8 @@ impl World {
                 }
             }
             Fault::Wipe { node, back } => self.lose_disk(place(node), None, back),
-            Fault::OldDisk { node, age, back } => self.lose_disk(place(node), Some(age), back),
+            Fault::OldDisk { node, age, back, noticed: false } => self.lose_disk(place(node), Some(age), back),
+            Fault::OldDisk { node, age, back, .. } => self.restore_copy(place(node), age, back),
             Fault::SlowDisk { node, lasts } => self.nodes[place(node)].slow_disk_until = until(lasts),
             Fault::Pause { node, lasts } => {
                 self.marks.hit("process paused");
@@ -207,6 +208,7 @@ impl World {
                 self.marks.hit("clock jumped");
                 self.nodes[place(node)].offset += by;
             }
+            Fault::ClockBack { node, starts, wipes, back } => self.set_clock_back(place(node), starts, wipes, back),
             Fault::Drop { a, b } => {
                 let (a, b) = two(a, b);
                 self.disconnect(a, b);
@@ -258,12 +260,12 @@ impl World {
 
     /// Back with an empty disk, or with what was on it so long ago. The last disk with the flock's records is spared:
     /// nothing that remembers it would be left.
-    fn lose_disk(&mut self, node: usize, age: Option<u64>, back: u64) {
+    pub(super) fn lose_disk(&mut self, node: usize, age: Option<u64>, back: u64) {
         let others = self.nodes.iter().enumerate().filter(|(other, n)| *other != node && !n.disk.chain.is_empty());
         let then = self.now.saturating_sub(age.unwrap_or(0));
         let old = self.nodes[node].snapshots.iter().rev().find(|(at, _)| age.is_some() && *at <= then).cloned();
-        // A voter that decides alone, or with one other, asks nobody before it votes.
-        let asks = |disk: &Disk| disk.head().is_some_and(|head| head.record.voters().count() > 2);
+        // A voter that decides alone asks nobody before it votes.
+        let asks = |disk: &Disk| disk.head().is_some_and(|head| head.record.voters().count() > 1);
         let known = |(since, disk): &(u64, Disk)| {
             asks(disk)
                 && asks(&self.nodes[node].disk)
@@ -280,6 +282,19 @@ impl World {
         self.exchange_disk(node, old, back);
     }
 
+    /// Back with a copy of what was on the disk so long ago, which the program knows for one: whoever remembers what, it
+    /// speaks under a new name, so that nothing that it says can contradict what it said.
+    fn restore_copy(&mut self, node: usize, age: u64, back: u64) {
+        let then = self.now.saturating_sub(age);
+        let old = self.nodes[node].snapshots.iter().rev().find(|(at, _)| *at <= then).map(|(_, disk)| disk.clone());
+        let Some(disk) = old.filter(|disk| disk.head().is_some() && disk.register.is_some()) else { return };
+        self.marks.hit("copied disk");
+        self.crash(node, false);
+        self.nodes[node].disk = disk;
+        (self.nodes[node].amnesic, self.nodes[node].copied) = (true, true);
+        self.schedule(back, node, 0, Event::Start);
+    }
+
     /// The process dies, and comes back with another disk.
     pub(super) fn exchange_disk(&mut self, node: usize, disk: Disk, back: u64) {
         self.crash(node, false);
@@ -287,7 +302,7 @@ impl World {
             self.quiet_until = self.now + back + QUIET;
         }
         self.nodes[node].disk = disk;
-        self.nodes[node].amnesic = true;
+        (self.nodes[node].amnesic, self.nodes[node].copied) = (true, false);
         self.observe(&Observed::LostDisk { node });
         self.schedule(back, node, 0, Event::Start);
     }
@@ -295,8 +310,8 @@ impl World {
     /// Whether all others have been there since then, and can tell: what they have seen a node sign is in their memory
     /// only. An old disk that nobody can tell from a new one breaks the promise, and is beyond what is promised.
     pub(super) fn remembered(&self, node: usize, since: u64, old: &Disk) -> bool {
-        // A voter that decides alone, or with one other, may have told nobody.
-        let many = |disk: &Disk| disk.head().is_some_and(|head| head.record.voters().count() > 2);
+        // A voter that decides alone may have told nobody.
+        let many = |disk: &Disk| disk.head().is_some_and(|head| head.record.voters().count() > 1);
         if !many(old) || !many(&self.nodes[node].disk) {
             return false;
         }
@@ -421,6 +436,25 @@ impl World {
                 }
                 _ => {}
             }
+        }
+        if self.options.probation > 0 {
+            self.mark_probation(&parent, record);
+        }
+    }
+
+    fn mark_probation(&mut self, parent: &Record, record: &Record) {
+        let same =
+            |member: &Member| parent.member(&member.id).filter(|before| before.incarnation == member.incarnation);
+        let kept = record.voters().filter_map(same).any(|before| before.role == Role::Voter);
+        for member in &record.next.members {
+            match same(member).map(|before| (before.role, member.role)) {
+                Some((Role::Learner, Role::Voter)) if kept => self.marks.hit("probation over"),
+                Some((Role::Voter, Role::Learner)) => self.marks.hit("newcomer set back"),
+                _ => {}
+            }
+        }
+        if !kept && record.next.members.len() > record.voters().count() {
+            self.marks.hit("elders decide");
         }
     }
 

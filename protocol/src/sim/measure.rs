@@ -4,16 +4,12 @@
 //! hundreds that takes dozens of records, for which a simulator needs an hour: there all nodes find on their disks a first
 //! record that names them, as after a power cut, and go on with ordinary rounds.
 
-use super::disk::{Disk, Link};
 use super::options::Options;
-use super::trainer::State;
 use super::world::{Event, World};
 use super::{MS, SECOND, specification};
-use crate::engine::{Register, succession};
-use crate::limits::{RTTS_MAX, VOTERS_MAX};
-use crate::message::Stamp;
-use crate::record::{Member, Record, Role, Span};
-use crate::{Digest, NodeId, wire};
+use crate::limits::RTTS_MAX;
+use crate::record::{Record, Role};
+use crate::{Digest, wire};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
@@ -31,8 +27,6 @@ const ROUNDS: usize = 10;
 const ROUNDS_LARGE: usize = 3;
 /// From so many nodes on they do not gather one by one.
 const LARGE: usize = 200;
-/// Of all registers in such a flock.
-const INCARNATION: u64 = 1;
 /// Nodes that have come and are not let in yet, at most.
 const STRANGERS: usize = 64;
 /// Where the sequence number is in an estimate: behind the envelope's header and the tag.
@@ -227,14 +221,10 @@ fn gather(world: &mut World, nodes: usize) -> bool {
 
 /// Starts nodes that have all been members of one flock, and waits until all contribute.
 fn wake(world: &mut World, nodes: usize) -> bool {
-    let state = State::initial(world.spec.sync.mode);
-    let Some(record) = flock(world, state.root).filter(|record| record.validate_shape().is_ok()) else { return false };
-    let link = Link::new(record, None);
+    if !world.wake_all() {
+        return false;
+    }
     for node in 0..nodes {
-        let (incarnation, lineage, parent) = (INCARNATION, link.record.lineage, link.digest);
-        let register = Register { incarnation, lineage, parent, stamp: Stamp::default(), estimate: None, vote: None };
-        let (chain, state, register) = (vec![link.clone()], Some(Rc::clone(&state)), Some(register));
-        world.nodes[node].disk = Disk { chain, state, register, ..Disk::default() };
         world.schedule(0, node, 0, Event::Start);
         for other in 0..node {
             world.schedule(MS, other, 0, Event::Dial { other: node });
@@ -242,23 +232,6 @@ fn wake(world: &mut World, nodes: usize) -> bool {
     }
     let all = |world: &World| world.nodes[0].head().is_some_and(|head| head.record.contributors.len() == nodes);
     world.run_until(PATIENCE, all)
-}
-
-/// A first record with all nodes as members, of whom as many vote as may.
-fn flock(world: &World, state_root: Digest) -> Option<Record> {
-    let mut ids: Vec<NodeId> = world.nodes.iter().map(|node| node.id).collect();
-    ids.sort_unstable();
-    let founder = (*ids.first()?, INCARNATION);
-    let mut record = succession::genesis(world.run, &world.spec, founder, 0, state_root)?;
-    let count = record.next.members.first()?.lease.count;
-    let member = |(place, id): (usize, NodeId)| {
-        let role = if place < VOTERS_MAX { Role::Voter } else { Role::Learner };
-        let lease = Span { start: place as u64 * count, count };
-        Member { id, incarnation: INCARNATION, role, absent: 0, expected: true, lease, upload_kbps: 0 }
-    };
-    record.cursor = ids.len() as u64 * count;
-    record.next.members = ids.into_iter().enumerate().map(member).collect();
-    Some(record)
 }
 
 fn row(world: &World, nodes: usize, micros: u64) -> Option<Row> {

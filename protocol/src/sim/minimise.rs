@@ -16,9 +16,9 @@ pub struct Minimal {
 
 /// Shrinks the failure of a seed. `run` lives through it under some settings, and so brings along whatever else the
 /// failure needs, such as a planted bug.
-pub fn minimise(seed: u64, failed: &Outcome, run: &dyn Fn(&Settings) -> Outcome) -> Minimal {
+pub fn minimise(seed: u64, failed: &Outcome, settings: &Settings, run: &dyn Fn(&Settings) -> Outcome) -> Minimal {
     let invariant = failed.violation.as_ref().map(|violation| violation.invariant);
-    let (options, schedule) = plan(seed, &Settings::default());
+    let (options, schedule) = plan(seed, settings);
     let mut best = Minimal { nodes: options.nodes, keep: (0..schedule.len()).collect(), outcome: failed.clone() };
     let mut tries = 0;
     let mut attempt = |best: &mut Minimal, nodes: usize, keep: BTreeSet<usize>| {
@@ -26,7 +26,7 @@ pub fn minimise(seed: u64, failed: &Outcome, run: &dyn Fn(&Settings) -> Outcome)
         if tries > TRIES {
             return false;
         }
-        let outcome = run(&Settings { nodes: Some(nodes), keep: Some(keep.clone()), ..Settings::default() });
+        let outcome = run(&Settings { nodes: Some(nodes), keep: Some(keep.clone()), ..settings.clone() });
         let same = outcome.violation.as_ref().map(|violation| violation.invariant) == invariant;
         if same {
             *best = Minimal { nodes, keep, outcome };

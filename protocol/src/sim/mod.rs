@@ -10,12 +10,14 @@
 
 mod ambush;
 pub mod churn;
+mod clocks;
 pub mod disk;
 mod driver;
 pub mod gate;
 pub mod history;
 pub mod invariant;
 pub mod keys;
+mod large;
 mod liar;
 mod life;
 pub mod mark;
@@ -25,11 +27,14 @@ pub mod minimise;
 pub mod network;
 pub mod options;
 pub mod process;
+mod proof;
 pub mod random;
+pub mod recovery;
 pub mod reduction;
 #[cfg(test)]
 mod scenario_test;
 pub mod schedule;
+mod stranger;
 mod streaming;
 pub mod trainer;
 mod transfer;
@@ -93,7 +98,7 @@ pub fn specification(options: &Options) -> RunSpec {
             ..SyncSpec::whole(options.mode, options.codec, EngineKind::Ring)
         },
         partition: PartitionSpec { minority: options.policy, grace_ms: (options.grace / MS) as u32 },
-        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
+        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: options.probation },
         budget: Budget { rounds: options.rounds, tokens: 0 },
     }
 }

@@ -5,6 +5,18 @@ use super::{MS, SECOND};
 use crate::run::{AdmissionMode, Codec, Minority, SyncMode};
 use std::fmt;
 
+/// Of so many seeds one has a large flock, which takes as long as dozens of others.
+const LARGE_IN: u64 = 200;
+
+/// What a batch has only when it is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extras {
+    /// Until only members and what a quorum has signed move a node, strangers do: see `docs/protocol.md`.
+    pub strangers: bool,
+    /// Until no seat is left without a voice, a clock that is behind leaves one.
+    pub clocks_behind: bool,
+}
+
 /// Options of one history. Each kind of fault is on with a probability of one half.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -23,6 +35,8 @@ pub struct Options {
     pub mixing: f64,
     pub ed25519: bool,
     pub admission: AdmissionMode,
+    /// Rounds of probation in an open run.
+    pub probation: u32,
     /// The run's creator revokes tickets and identities.
     pub revocations: bool,
     /// Rounds of the run; 0 = unbounded.
@@ -56,6 +70,12 @@ pub struct Options {
     pub late_votes: u64,
     /// Members that lie about anything but their votes: the last so many nodes.
     pub liars: usize,
+    /// Keys without a seat that forge whatever a peer can say.
+    pub strangers: usize,
+    /// Processes start with clocks that are behind.
+    pub clocks_behind: bool,
+    /// All nodes begin on a first record that names all.
+    pub awake: bool,
     /// Microseconds between two faults, on average.
     pub every: u64,
     /// When faults begin, and how long they go on.
@@ -106,7 +126,6 @@ impl Options {
         options.stream(&mut Random::new(seed, "streaming"));
         options.ed25519 = seed % 100 == 7;
         options.first = random.between(1, nodes as u64) as usize;
-        options.founders = if random.chance(15) { random.between(1, nodes.min(3) as u64) as usize } else { 1 };
         options.rounds = if random.chance(5) { random.between(3, 20) } else { 0 };
         options.liars =
             if nodes >= 4 && random.chance(30) { random.between(1, (nodes / 4) as u64) as usize } else { 0 };
@@ -120,6 +139,7 @@ impl Options {
         match profile.between(0, 99) {
             0..=19 => options.contend(&mut profile),
             20..=27 => options.split(&mut profile),
+            28..=31 => options.pair(&mut profile),
             _ => {}
         }
         match profile.between(0, 99) {
@@ -127,7 +147,82 @@ impl Options {
             10..=29 => (options.admission, options.revocations) = (AdmissionMode::Ticket, profile.chance(50)),
             _ => {}
         }
+        let mut probation = Random::new(seed, "probation");
+        if options.admission == AdmissionMode::Open && probation.chance(30) {
+            options.probation = probation.between(1, 3) as u32;
+        }
+        if Random::new(seed, "large").between(0, LARGE_IN - 1) == 0 {
+            options.gather(&mut Random::new(seed, "large flock"));
+        }
         options
+    }
+
+    /// What is not on in every batch, where the seed says so.
+    pub fn extend(&mut self, seed: u64, extras: Extras) {
+        if extras.strangers && Random::new(seed, "strangers").chance(25) {
+            self.strangers = Random::new(seed, "number of strangers").between(1, 6) as usize;
+        }
+        if extras.clocks_behind && !self.awake && Random::new(seed, "clocks").chance(25) {
+            self.clocks_behind = true;
+        }
+    }
+
+    /// Two voters, and at times a third node: nobody else to decide, and to remember.
+    fn pair(&mut self, random: &mut Random) {
+        let nodes = if random.chance(80) { 2 } else { 3 };
+        let mut on = || random.chance(50);
+        *self = Self {
+            ambushes: on(),
+            crashes: true,
+            silent: on(),
+            blackouts: on(),
+            partitions: on(),
+            one_way: on(),
+            wipes: on(),
+            clogs: on(),
+            pauses: on(),
+            failing_reductions: if on() { 30 } else { 0 },
+            failing_fetches: if on() { 40 } else { 0 },
+            policy: self.policy,
+            codec: self.codec,
+            mode: self.mode,
+            ed25519: self.ed25519,
+            late_votes: random.between(0, 30),
+            grace: random.between(1, 8) * SECOND,
+            every: random.between(500, 4_000) * MS,
+            settled: 5 * SECOND,
+            duration: random.between(40, 70) * SECOND,
+            delay: random.between(1, 100) * MS,
+            ..Self::calm(nodes)
+        };
+    }
+
+    /// More than may vote, and at times more than talk to each other all the time.
+    fn gather(&mut self, random: &mut Random) {
+        let nodes = if random.chance(50) { random.between(40, 62) } else { random.between(63, 80) };
+        let mut on = || random.chance(50);
+        *self = Self {
+            awake: true,
+            crashes: true,
+            silent: on(),
+            wipes: on(),
+            slow_disks: on(),
+            pauses: on(),
+            drops: on(),
+            partitions: on(),
+            non_transitive: on(),
+            hangs: on(),
+            failing_reductions: if on() { 10 } else { 0 },
+            failing_fetches: if on() { 25 } else { 0 },
+            policy: self.policy,
+            codec: self.codec,
+            grace: random.between(5, 10) * SECOND,
+            every: random.between(200, 1_500) * MS,
+            settled: 3 * SECOND,
+            duration: random.between(10, 20) * SECOND,
+            delay: random.between(5, 100) * MS,
+            ..Self::calm(nodes as usize)
+        };
     }
 
     /// Some runs step fragments, some of them with inner steps ahead; some step ahead only.
@@ -207,6 +302,7 @@ impl Options {
             mixing: 0.0,
             ed25519: false,
             admission: AdmissionMode::Open,
+            probation: 0,
             revocations: false,
             rounds: 0,
             crashes: false,
@@ -231,6 +327,9 @@ impl Options {
             ambushes: false,
             late_votes: 0,
             liars: 0,
+            strangers: 0,
+            clocks_behind: false,
+            awake: false,
             every: SECOND,
             settled: 0,
             duration: 0,
@@ -243,6 +342,7 @@ impl Options {
 
     /// The same history with fewer nodes.
     pub fn shrink(mut self, nodes: usize) -> Self {
+        self.awake &= nodes >= self.nodes;
         self.nodes = nodes.max(1);
         self.first = self.first.min(self.nodes);
         self.founders = self.founders.min(self.nodes);
@@ -250,7 +350,7 @@ impl Options {
         self
     }
 
-    fn switches(&self) -> [(&'static str, bool); 22] {
+    fn switches(&self) -> [(&'static str, bool); 25] {
         [
             ("crashes", self.crashes),
             ("silent", self.silent),
@@ -274,6 +374,9 @@ impl Options {
             ("ambushes", self.ambushes),
             ("revocations", self.revocations),
             ("late-votes", self.late_votes > 0),
+            ("clocks-behind", self.clocks_behind),
+            ("strangers", self.strangers > 0),
+            ("awake", self.awake),
         ]
     }
 }
@@ -282,11 +385,11 @@ impl fmt::Display for Options {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let on: Vec<&str> = self.switches().iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
         let Self { nodes, first, founders, policy, codec, mode, ed25519, admission, rounds, liars, loss, .. } = self;
-        let Self { fragments, overlap, mixing, .. } = self;
+        let Self { probation, fragments, overlap, mixing, .. } = self;
         write!(f, "nodes {nodes} (first {first}, founders {founders}, liars {liars}), minority {policy} after ")?;
         write!(
             f,
-            "{} s, {mode}, {codec}, ed25519 {ed25519}, admission {admission}, rounds {rounds}, ",
+            "{} s, {mode}, {codec}, ed25519 {ed25519}, admission {admission}, probation {probation}, rounds {rounds}, ",
             self.grace / SECOND
         )?;
         write!(f, "fragments {fragments}, overlap {overlap}, mixing {mixing}, ")?;

@@ -12,7 +12,7 @@ use crate::engine::{Engine, EngineConfig, Founding, PAST_MAX, Stored, Timing};
 use crate::record::Span;
 use crate::run::RunSpec;
 use crate::{Digest, NodeId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 /// A machine.
@@ -33,11 +33,15 @@ pub struct Node {
     pub left: bool,
     /// Microseconds of one inner step.
     pub step: u64,
+    /// Its clock was last so many starts behind.
+    pub behind: u64,
     /// The driver's clock starts anywhere.
     pub offset: u64,
     pub liar: Option<Liar>,
     /// Its disk lost something that was on it.
     pub amnesic: bool,
+    /// Its disk is not the one that its register was made on, and it can tell.
+    pub copied: bool,
     pub ambush: Option<Ambush>,
     pub contest: Option<Contest>,
 }
@@ -115,6 +119,7 @@ pub struct Process {
     pub before: Option<Digest>,
     /// Numbers of the jobs under way; results of others are dropped.
     pub catching: Option<u64>,
+    pub proving: BTreeSet<u64>,
     pub fetching: BTreeMap<AttemptKey, u64>,
     pub jobs: u64,
     pub reducing: Option<AttemptKey>,
@@ -140,9 +145,11 @@ impl Node {
             gone: false,
             left: false,
             step: random.between(20, 600) * super::MS,
+            behind: 0,
             offset: random.between(0, 1 << 40),
             liar: None,
             amnesic: false,
+            copied: false,
             ambush: None,
             contest: None,
         }
@@ -155,6 +162,7 @@ impl Node {
             head: (*head.record).clone(),
             certificate: head.certificate.as_deref().cloned(),
             past: self.disk.past_certificates().take(PAST_MAX).cloned().collect(),
+            ancestry: self.disk.ancestry(),
             register: self.disk.register.clone(),
             candidates: self.disk.candidates.iter().map(|held| (*held.candidate).clone()).collect(),
             evidence: self.disk.evidence.values().cloned().collect(),
@@ -166,10 +174,13 @@ impl Node {
             verifier: keys.verifier(),
             spec: spec.clone(),
             run: spec.digest(),
-            boot: self.starts << 20,
+            boot: self.boot(),
             found,
             stored,
+            copied: self.copied,
             ticket,
+            guides: Vec::new(),
+            adopt: None,
             force_fork: false,
             timing: Timing::default(),
         };
@@ -186,6 +197,7 @@ impl Node {
             ahead: None,
             before: None,
             catching: None,
+            proving: BTreeSet::new(),
             fetching: BTreeMap::new(),
             jobs: 0,
             reducing: None,

@@ -25,11 +25,12 @@ pub enum Fault {
         node: u64,
         back: u64,
     },
-    /// Dies and comes back with the disk that it had some time ago.
+    /// Dies and comes back with the disk that it had some time ago: a copy, which its program notices or not.
     OldDisk {
         node: u64,
         age: u64,
         back: u64,
+        noticed: bool,
     },
     SlowDisk {
         node: u64,
@@ -43,6 +44,13 @@ pub enum Fault {
     ClockJump {
         node: u64,
         by: u64,
+    },
+    /// Dies and comes back with a clock that is behind, perhaps with an empty disk.
+    ClockBack {
+        node: u64,
+        starts: u64,
+        wipes: bool,
+        back: u64,
     },
     Drop {
         a: u64,
@@ -156,6 +164,7 @@ enum Kind {
     SlowDisk,
     Pause,
     ClockJump,
+    ClockBack,
     Drop,
     Partition,
     OneWay,
@@ -179,6 +188,7 @@ fn kinds(options: &Options) -> Vec<Kind> {
         (options.slow_disks, 2, Kind::SlowDisk),
         (options.pauses, 2, Kind::Pause),
         (options.clock_jumps, 1, Kind::ClockJump),
+        (options.clocks_behind, 3, Kind::ClockBack),
         (options.drops, 4, Kind::Drop),
         (options.partitions, 2, Kind::Partition),
         (options.one_way, 1, Kind::OneWay),
@@ -204,11 +214,13 @@ fn one(kind: Kind, random: &mut Random, options: &Options) -> Fault {
         Kind::Wipe => Fault::Wipe { node, back },
         // Soon back with a disk from just before: the round that it has spoken in still goes on.
         Kind::OldDisk => {
-            Fault::OldDisk { node, age: random.between(100, 6_000) * MS, back: random.between(200, 1_500) * MS }
+            let (age, back) = (random.between(100, 6_000) * MS, random.between(200, 1_500) * MS);
+            Fault::OldDisk { node, age, back, noticed: a.is_multiple_of(3) }
         }
         Kind::SlowDisk => Fault::SlowDisk { node, lasts },
         Kind::Pause => Fault::Pause { node, lasts },
         Kind::ClockJump => Fault::ClockJump { node, by: random.between(1, 3_600) * SECOND },
+        Kind::ClockBack => Fault::ClockBack { node, starts: random.between(1, 6), wipes: random.chance(40), back },
         Kind::Drop => Fault::Drop { a, b },
         Kind::Partition => Fault::Partition { sides: random.draw(), lasts },
         Kind::OneWay => Fault::OneWay { a, b, lasts },

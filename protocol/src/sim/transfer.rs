@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 impl World {
     /// Whether what is being fetched does not arrive.
-    fn breaks(&mut self) -> bool {
+    pub(super) fn breaks(&mut self) -> bool {
         let percent = self.options.failing_fetches;
         !self.calm && percent > 0 && self.random.chance(percent)
     }
@@ -48,20 +48,20 @@ impl World {
         if !chain.iter().any(|link| link.digest == target) {
             self.marks.hit("catch-up failed");
             let reason = "no source has the target".to_owned();
-            return self.feed(node, Input::CatchUpFailed { reason, diverged: false });
+            return self.feed(node, Input::CatchUpFailed { reason });
         }
         if !afresh && !chain.iter().any(|link| Some(link.digest) == mine) {
             if let Some(split) = self.split_from(node, &chain) {
                 self.feed(node, Input::Contradicted { split: Box::new(split) });
             }
             let reason = "the chain does not contain this node's head".to_owned();
-            return self.feed(node, Input::CatchUpFailed { reason, diverged: true });
+            return self.feed(node, Input::CatchUpFailed { reason });
         }
         let named = chain.last().map(|head| head.record.state_root);
         let state = self.nodes[source].disk.state.as_ref().map(|state| state.root);
         if state != named {
             let reason = "the source's state is not what its head names".to_owned();
-            return self.feed(node, Input::CatchUpFailed { reason, diverged: false });
+            return self.feed(node, Input::CatchUpFailed { reason });
         }
         if let Err(why) = self.verify(node, &chain) {
             return self.violate("S2 no fork", format!("node {node} is given a chain that does not hold: {why}"));
@@ -88,7 +88,8 @@ impl World {
                 continue;
             }
             let proof = link.certificate.as_deref().ok_or("a record without a certificate")?;
-            certificate::verify(self.verifier.as_ref(), &parent.record, &parent.digest, &link.record, proof)
+            let (verifier, parent) = (self.verifier.as_ref(), (&parent.record, &parent.digest));
+            certificate::verify(verifier, &self.spec, parent.0, parent.1, &link.record, proof)
                 .map_err(|why| format!("seq {}: {why}", link.record.seq))?;
         }
         Ok(())
@@ -120,7 +121,8 @@ impl World {
         });
         self.observe(&Observed::Replaced { node });
         let certificate = head.certificate.as_deref().cloned();
-        self.feed(node, Input::CaughtUp { record: (*head.record).clone(), certificate });
+        let ancestry = self.nodes[node].disk.ancestry();
+        self.feed(node, Input::CaughtUp { record: (*head.record).clone(), certificate, ancestry });
         self.tell_difference(node);
     }
 

@@ -12,12 +12,13 @@ use super::process::Node;
 use super::random::Random;
 use super::reduction::Reductions;
 use super::schedule::Planned;
+use super::stranger::Strangers;
 use super::{MS, SECOND};
 use crate::engine::io::{AttemptKey, Input, Merge, Output, PersistToken, Time};
 use crate::record::RecordKind;
 use crate::run::RunSpec;
 use crate::wire;
-use crate::{Digest, Verifier};
+use crate::{Digest, NodeId, Verifier};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::rc::Rc;
@@ -91,6 +92,13 @@ pub enum Event {
         target: Digest,
         afresh: bool,
     },
+    Proved {
+        job: u64,
+        source: NodeId,
+        seq: u64,
+        record: Digest,
+        foreign: bool,
+    },
     Fetched {
         job: u64,
         key: AttemptKey,
@@ -112,6 +120,16 @@ pub enum Event {
         index: usize,
     },
     Lie,
+    /// A stranger does something.
+    Strange {
+        which: usize,
+    },
+    /// The connection of one that was refused is gone.
+    StrangerGone {
+        which: usize,
+    },
+    /// Strangers were asked for a state.
+    NothingCame,
 }
 
 /// An event, and which start of the node's program it is for; 0 is for whatever runs.
@@ -135,6 +153,7 @@ pub struct World {
     pub gate: Gate,
     pub verifier: Box<dyn Verifier>,
     pub nodes: Vec<Node>,
+    pub strangers: Strangers,
     pub network: Network,
     pub reductions: Reductions,
     pub schedule: Vec<Planned>,
@@ -146,6 +165,8 @@ pub struct World {
     pub calm: bool,
     /// What nobody can mend, and the promise does not cover: the history ends.
     pub beyond_repair: bool,
+    /// How the flock went on after the last fault.
+    pub recovered: Option<super::recovery::Recovered>,
     pub quiet_until: u64,
     pub events: u64,
     /// Rolling digest of all inputs and outputs, when it is asked for.
@@ -162,6 +183,7 @@ impl World {
         let mut random = Random::new(seed, "world");
         let keys = Keys::new(seed, options.nodes, options.ed25519);
         let gate = Gate::draw(seed, &options, &keys, &mut spec);
+        let strangers = Strangers::of(&options, &keys);
         let network = Network::new(&options, &mut random);
         let nodes = (0..options.nodes).map(|index| Node::new(keys.id(index), &mut random)).collect();
         Self {
@@ -175,6 +197,7 @@ impl World {
             keys,
             gate,
             nodes,
+            strangers,
             network,
             reductions: Reductions::default(),
             schedule,
@@ -184,6 +207,7 @@ impl World {
             tainted: BTreeSet::new(),
             calm: false,
             beyond_repair: false,
+            recovered: None,
             quiet_until: 0,
             events: 0,
             trace: None,
@@ -196,6 +220,10 @@ impl World {
 
     /// Puts the first events in: nodes that start, connections, faults.
     pub fn populate(&mut self) {
+        if self.options.awake {
+            self.wake_all();
+        }
+        self.let_strangers_come();
         for index in 0..self.nodes.len() {
             let early = index < self.options.first;
             let end = if early { 2 * SECOND } else { self.options.duration.max(SECOND) };
@@ -260,6 +288,7 @@ impl World {
             Event::Fault { index } => return self.strike(index),
             Event::Sever { other, conn } => return self.sever(node, other, conn),
             Event::Lie => return self.lie(node),
+            Event::Strange { which } => return self.strange(which),
             _ => {}
         }
         let of_another = start != 0 && start != self.nodes[node].starts;
@@ -292,6 +321,9 @@ impl World {
             Event::Mixed { round, base, tokens, merge } => self.mixed(node, (round, base), tokens, merge),
             Event::Written { token } => self.written(node, token),
             Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),
+            Event::Proved { job, source, seq, record, foreign } => {
+                self.proved(node, (job, source), (seq, record), foreign);
+            }
             Event::Fetched { job, key, record, source } => self.fetched(node, (job, source), key, record),
             Event::Sprung { sprung } => self.sprung(node, sprung),
             Event::Struck { sprung } => self.struck(node, sprung),
@@ -302,7 +334,10 @@ impl World {
                     self.schedule(SECOND, node, 0, Event::Start);
                 }
             }
-            Event::Start | Event::Dial { .. } | Event::Fault { .. } | Event::Sever { .. } | Event::Lie => {}
+            Event::StrangerGone { which } => self.stranger_gone(node, which),
+            Event::NothingCame => self.nothing_came(node),
+            Event::Start | Event::Dial { .. } | Event::Fault { .. } | Event::Sever { .. } => {}
+            Event::Lie | Event::Strange { .. } => {}
         }
     }
 
@@ -327,7 +362,7 @@ impl World {
         self.observe(&Observed::Step { node });
     }
 
-    fn handle(&mut self, node: usize, input: Input) -> Option<Vec<Output>> {
+    pub(super) fn handle(&mut self, node: usize, input: Input) -> Option<Vec<Output>> {
         let now = Time(self.now + self.nodes[node].offset);
         self.note(|| match &input {
             Input::Tick => None,

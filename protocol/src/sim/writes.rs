@@ -40,6 +40,8 @@ impl World {
                 self.mark_decision(node, link);
             }
             Write::Vote { register, .. } => {
+                // From now on the register is of this disk.
+                self.nodes[node].copied = false;
                 if register.stamp.ballot > 0 {
                     self.marks.hit("two ballots");
                 }

@@ -12,7 +12,7 @@ use crate::run::RunSpec;
 use crate::wire::bounded;
 use serde::{Deserialize, Serialize};
 
-const RECORD_DOMAIN: &str = "starling record v2";
+const RECORD_DOMAIN: &str = "starling record v3";
 const SPEC_DOMAIN: &str = "starling run v1";
 
 /// The one byte string of a record.

@@ -77,10 +77,42 @@ pub fn seal(signer: &dyn Signer, run: &Digest, message: &Message) -> Result<Vec<
 /// A `Hello` that is well signed for the run that it carries, but not for `run`, gives [`WireError::OtherRun`], so
 /// that the user learns which keys differ.
 pub fn open(verifier: &dyn Verifier, run: &Digest, bytes: &[u8]) -> Result<Opened, WireError> {
+    open_parts(verifier, run, &Parts::split(bytes)?, bytes)
+}
+
+/// The same for what came over the connection of `from` to the node `me`: whom it claims to be from is looked at before
+/// its signature, which costs far more. Only a Hello and an Alive of the node's own key may come over another's
+/// connection (`docs/protocol.md`, *Clones*).
+///
+/// It needs nothing but its arguments, so that a connection's own task can open what comes, and the engine's thread does
+/// not.
+///
+/// # Errors
+/// As [`open`], and [`WireError::Sender`].
+pub fn check(
+    verifier: &dyn Verifier,
+    run: &Digest,
+    from: &NodeId,
+    me: &NodeId,
+    bytes: &[u8],
+) -> Result<Opened, WireError> {
     let parts = Parts::split(bytes)?;
+    let kind = parts.body.first_chunk::<TAG>().map(|tag| u16::from_le_bytes(*tag));
+    let returned = parts.sender == *me && matches!(kind, Some(tag::HELLO | tag::ALIVE));
+    if parts.sender != *from && !returned && !planted!(Plant::SignatureFirst) {
+        return Err(WireError::Sender { claimed: parts.sender });
+    }
+    let opened = open_parts(verifier, run, &parts, bytes)?;
+    if opened.sender != *from && !returned {
+        return Err(WireError::Sender { claimed: opened.sender });
+    }
+    Ok(opened)
+}
+
+fn open_parts(verifier: &dyn Verifier, run: &Digest, parts: &Parts<'_>, bytes: &[u8]) -> Result<Opened, WireError> {
     let signed = verifier.verify(&parts.sender, &signed_bytes(run, &parts.sender, parts.body), &parts.signature);
     if !signed && !planted!(Plant::AcceptUnsigned) {
-        return Err(foreign(verifier, &parts));
+        return Err(foreign(verifier, parts));
     }
     let message = decode_body(parts.body)?;
     check_shape(&message)?;
@@ -120,7 +152,7 @@ impl<'a> Parts<'a> {
         let (body, rest) = rest.split_at_checked(length).ok_or_else(|| truncated(HEADER + length + SIGNATURE))?;
         let (signature, rest) =
             rest.split_first_chunk::<SIGNATURE>().ok_or_else(|| truncated(HEADER + length + SIGNATURE))?;
-        if !rest.is_empty() {
+        if !rest.is_empty() && !planted!(Plant::BytesAfterTheEnd) {
             return Err(WireError::Trailing { what: WHAT, bytes: rest.len() });
         }
         Ok(Self { sender: NodeId(*sender), body, signature: Signature(*signature) })

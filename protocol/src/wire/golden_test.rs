@@ -1,6 +1,7 @@
 //! The bytes of one example of everything that travels, against a file that other implementers can read.
 
 use super::*;
+use crate::Digest;
 use crate::identity::Ed25519Verifier;
 use crate::message::Message;
 use data_encoding::HEXLOWER;
@@ -17,6 +18,8 @@ fn samples() -> Vec<(String, Vec<u8>)> {
         ("spec-digest".to_owned(), run.0.to_vec()),
         ("record".to_owned(), encode_record(&sample::record())),
         ("record-digest".to_owned(), sample::record().digest().0.to_vec()),
+        ("fork-record".to_owned(), encode_record(&sample::fork())),
+        ("fork-lineage".to_owned(), sample::fork().lineage.0.to_vec()),
         ("certificate".to_owned(), encode_certificate(&sample::certificate())),
         ("register".to_owned(), encode_register(&sample::register())),
         ("candidate".to_owned(), encode_candidate(&sample::candidate())),
@@ -46,6 +49,19 @@ fn bytes_are_those_of_the_file() {
     assert!(text == GOLDEN, "the wire format changed; if that is meant, raise its version and write:\n{text}");
 }
 
+/// As `docs/protocol.md` names it: by its members and by the registers that they speak from.
+#[test]
+fn a_forks_lineage_is_named_by_ids_and_incarnations() {
+    let parent = sample::record();
+    let mut going = Vec::new();
+    for (id, incarnation) in [(sample::node(0x10), 7u64), (sample::node(0x20), 9)] {
+        going.extend(id.0);
+        going.extend(incarnation.to_le_bytes());
+    }
+    let name = Digest::of("starling fork v1", &[&parent.lineage.0, &parent.digest().0, &going]);
+    assert_eq!(sample::fork().lineage, name);
+}
+
 #[test]
 fn the_files_bytes_decode_to_the_samples() {
     let bytes = |name: &str| {
@@ -55,6 +71,7 @@ fn the_files_bytes_decode_to_the_samples() {
     assert_eq!(decode_spec(&bytes("spec")), Ok(sample::spec()));
     assert_eq!(decode_spec(&bytes("spec-with-pairs")), Ok(sample::spec_with_pairs()));
     assert_eq!(decode_record(&bytes("record")), Ok(sample::record()));
+    assert_eq!(decode_record(&bytes("fork-record")), Ok(sample::fork()));
     assert_eq!(decode_certificate(&bytes("certificate")), Ok(sample::certificate()));
     assert_eq!(decode_register(&bytes("register")), Ok(sample::register()));
     assert_eq!(decode_candidate(&bytes("candidate")), Ok(sample::candidate()));

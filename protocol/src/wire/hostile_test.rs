@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::identity::{Ed25519Signer, Ed25519Verifier, Signature, Signer, Verifier};
+use crate::limits::VOTE_BYTES_MAX;
 use crate::limits::{CANDIDATE_BYTES_MAX, CONTROL_BYTES_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RECORD_BYTES_MAX};
 use crate::limits::{RTTS_MAX, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX, TICKET_BYTES_MAX};
 use crate::message::{
@@ -141,7 +142,7 @@ fn counts_of_messages() -> Vec<(&'static str, usize, usize)> {
         ("vote", SAID_VALUE + VALUE_MEMBERS, SET_BYTES_MAX),
         ("certificate", certificate, crate::limits::VOTERS_MAX),
         ("certificate", certificate + 8, crate::limits::VOTE_BYTES_MAX),
-        ("fork", FIELDS + 32 + 8 + 32 + 8, SET_BYTES_MAX),
+        ("fork", FIELDS + 32 + 8 + 32 + 8 + 32, SET_BYTES_MAX),
         ("start", FIELDS + QUESTION + VALUE_MEMBERS, SET_BYTES_MAX),
         ("evidence", FIELDS, STATEMENT_BYTES_MAX),
         ("evidence", FIELDS + 8 + sample::evidence().first.len(), STATEMENT_BYTES_MAX),
@@ -157,11 +158,12 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     let grants = merged + 8 + 32;
     let revoked = grants + 8 + 36;
     let members = revoked + 8 + 32 + 8 + 12;
-    let ring = members + 8 + 2 * 63;
+    let ring = members + 8 + 2 * 73;
     assert_eq!(record.len(), ring + 8 + 2 * 2, "the places follow the record's layout");
     let lists = vec![contributors, free, merged, grants, revoked, members, ring];
     let spec = encode_spec(&sample::spec());
-    let (allow, table) = (spec.len() - 16 - 8, spec.len() - 16 - 8 - 18 - 16 - 2 * 12 - 8);
+    let allow = spec.len() - 16 - 4 - 8;
+    let table = allow - 18 - 16 - 2 * 12 - 8;
     let (candidate, key) = (encode_candidate(&sample::candidate()), 32 + 8 + 4 + 32);
     let in_candidate = lists.iter().map(|at| key + at).chain([key + record.len(), key + record.len() + 8]);
     let in_candidate = in_candidate.collect();
@@ -252,6 +254,9 @@ fn lists_in_messages_ascend_and_are_bounded() {
     let Message::Fork(fork) = message("fork") else { unreachable!() };
     let forks = |members: Vec<u8>| seal(Message::Fork(crate::message::Fork { members, ..fork.clone() }));
     assert_eq!(forks(vec![1; SET_BYTES_MAX]), Ok(()));
+    let largest = Message::Fork(crate::message::Fork { members: vec![1; SET_BYTES_MAX], ..fork.clone() });
+    let largest = super::seal(&sample::signer(), &sample::digest(1), &largest).map(|bytes| bytes.len());
+    assert_eq!(largest, Ok(VOTE_BYTES_MAX), "it fits a certificate");
     for bad in [vec![], vec![1, 0], vec![1; SET_BYTES_MAX + 1]] {
         assert_eq!(forks(bad), Err("invalid"));
     }

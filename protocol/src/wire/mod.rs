@@ -24,7 +24,7 @@ pub use document::{
     decode_ticket, encode_candidate, encode_certificate, encode_record, encode_register, encode_revocation,
     encode_spec, encode_ticket, record_digest, spec_digest,
 };
-pub use envelope::{Opened, claimed_sender, open, seal};
+pub use envelope::{Opened, check, claimed_sender, open, seal};
 
 use crate::NodeId;
 use crate::run::RunSpec;
@@ -48,6 +48,8 @@ pub enum WireError {
     NotCanonical { what: &'static str },
     #[error("{what}: {detail}")]
     Invalid { what: &'static str, detail: String },
+    #[error("came from another peer, and is by {claimed}")]
+    Sender { claimed: NodeId },
     #[error("signature does not belong to {sender} and this run")]
     BadSignature { sender: NodeId },
     /// A well-signed `Hello` of another run. [`RunSpec::differences`] names the keys.
@@ -67,6 +69,7 @@ impl WireError {
             Self::Trailing { .. } => "trailing",
             Self::NotCanonical { .. } => "not_canonical",
             Self::Invalid { .. } => "invalid",
+            Self::Sender { .. } => "sender",
             Self::BadSignature { .. } => "bad_signature",
             Self::OtherRun { .. } => "other_run",
         }

@@ -29,10 +29,11 @@ pub fn signer() -> Ed25519Signer {
     Ed25519Signer::from_secret(&[7; 32])
 }
 
-/// The same run with pairs, which go with owners.
+/// The same run with pairs, which go with owners, and with probation.
 pub fn spec_with_pairs() -> RunSpec {
     let mut spec = spec();
     (spec.sync.engine, spec.sync.pairs) = (EngineKind::Owners, Some(PairsSpec::every(10)));
+    spec.admission.probation = 8;
     spec
 }
 
@@ -70,7 +71,7 @@ pub fn spec() -> RunSpec {
         outer: OuterSpec { lr: vec![(1, 0.9), (4, 0.7)], momentum: 0.9 },
         sync: SyncSpec::whole(SyncMode::Rounds, Codec::Int8, EngineKind::Ring),
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
-        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
+        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: 0 },
         budget: Budget { rounds: 100, tokens: 0 },
     }
 }
@@ -81,7 +82,17 @@ pub fn measured() -> Measured {
 
 pub fn member(fill: u8, start: u64) -> Member {
     let lease = Span { start, count: 240 };
-    Member { id: node(fill), incarnation: 7, role: Role::Voter, absent: 0, expected: true, lease, upload_kbps: 16_000 }
+    Member {
+        id: node(fill),
+        incarnation: 7,
+        role: Role::Voter,
+        absent: 0,
+        expected: true,
+        lease,
+        upload_kbps: 16_000,
+        since: 0,
+        served: 0,
+    }
 }
 
 pub fn record() -> Record {
@@ -122,7 +133,7 @@ pub fn record() -> Record {
             merge_norm_bits: 1.5f32.to_bits(),
             members: vec![
                 member(0x10, 1_440),
-                Member { role: Role::Learner, absent: 1, expected: false, ..member(0x20, 1_680) },
+                Member { role: Role::Learner, absent: 1, expected: false, since: 1, served: 2, ..member(0x20, 1_680) },
             ],
             ring: vec![1, 0],
         },
@@ -183,6 +194,14 @@ pub fn certificate() -> Certificate {
     Certificate { lineage: digest(2), seq: 4, record: digest(9), votes: vec![vote] }
 }
 
+/// The fork of both members of the record, one of which speaks from another register by now.
+pub fn fork() -> Record {
+    let parent = record();
+    let going = [(node(0x10), 7), (node(0x20), 9)];
+    let fork = crate::engine::succession::fork(&parent, parent.digest(), &spec(), &going);
+    fork.unwrap_or_else(record)
+}
+
 /// In phase 2: it has named a value and voted for it.
 pub fn register() -> Register {
     let stamp = Stamp { seq: 4, instance: Question::RECORD, ballot: 1, phase: 2 };
@@ -241,7 +260,14 @@ pub fn messages() -> Vec<Message> {
             incarnation: 7,
             stamp: Stamp { seq: 4, instance: Question::RECORD, ballot: 1, phase: 2 },
         }),
-        Message::Fork(Fork { lineage: digest(2), seq: 4, parent: digest(4), incarnation: 7, members: vec![0b11] }),
+        Message::Fork(Fork {
+            lineage: digest(2),
+            seq: 4,
+            parent: digest(4),
+            incarnation: 7,
+            record: digest(9),
+            members: vec![0b11],
+        }),
         Message::Start(Start { question: Question { instance: 1, ..question() }, value: set_value() }),
         Message::Evidence(evidence()),
         Message::Alive(Alive { boot: 0x0102_0304, newer: 0x0102_0305 }),

@@ -12,7 +12,7 @@ const CREATOR: u8 = 99;
 
 fn run(mode: AdmissionMode) -> RunSpec {
     let allow = if mode == AdmissionMode::List { vec![id(7), id(8)] } else { Vec::new() };
-    RunSpec { admission: AdmissionSpec { mode, allow }, ..spec() }
+    RunSpec { admission: AdmissionSpec { mode, allow, probation: 0 }, ..spec() }
 }
 
 fn flock(mode: AdmissionMode) -> Bench {

@@ -4,7 +4,8 @@ pub use crate::fixture::{BOOT, INCARNATION, Key, Keys, ME, digest, genesis, id, 
 
 use crate::fixture::mac;
 use crate::watch::Watch;
-use starling_protocol::engine::io::{AttemptKey, Input, Notice, Output, Refusal, Time};
+use starling_protocol::ancestry::{Ancestry, Reach};
+use starling_protocol::engine::io::{AttemptKey, Claim, Input, Notice, Output, Proven, Refusal, Time};
 use starling_protocol::engine::{Candidate, Engine, EngineConfig, Founding, Register, Stored, Timing, View};
 use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{
@@ -43,6 +44,10 @@ pub struct Bench {
 
 impl Bench {
     pub fn start(spec: RunSpec, found: bool, stored: Option<Stored>, boot: u64) -> Self {
+        Self::start_on(spec, found, (stored, false), boot)
+    }
+
+    fn start_on(spec: RunSpec, found: bool, (stored, copied): (Option<Stored>, bool), boot: u64) -> Self {
         let (head, register, candidates) = match &stored {
             Some(s) => (Some((s.head.clone(), s.certificate.clone())), s.register.clone(), s.candidates.clone()),
             None => (None, None, Vec::new()),
@@ -55,7 +60,10 @@ impl Bench {
             boot,
             found: found.then_some(Founding { nonce: 1, state_root: digest(5) }),
             stored,
+            copied,
             ticket: Vec::new(),
+            guides: Vec::new(),
+            adopt: None,
             force_fork: false,
             timing: Timing::default(),
         };
@@ -105,6 +113,7 @@ impl Bench {
         let head = genesis(&spec, members);
         let stored = Stored {
             register: Some(register(&head)),
+            ancestry: Ancestry::of([&head]),
             head,
             certificate: None,
             past: Vec::new(),
@@ -129,20 +138,26 @@ impl Bench {
 
     /// The process ends and starts again on what the disk holds; nobody is connected.
     pub fn restart(&mut self, boot: u64) {
+        self.restart_on(boot, false);
+    }
+
+    /// The same, on a disk that is a copy of that, or is not.
+    pub fn restart_on(&mut self, boot: u64, copied: bool) {
         let (head, certificate) = self.head.clone().expect("a head is on the disk");
         let (register, candidates) = (self.register.clone(), self.candidates.clone());
         let (now, heard, kept) = (self.now, std::mem::take(&mut self.heard), self.evidence.clone());
         let watch = std::mem::replace(&mut self.watch, Watch::new(self.spec.digest())).restarted();
         let evidence = self.evidence.values().cloned().collect();
         let past = std::mem::take(&mut self.past);
-        let stored = Stored { head, certificate, past: past.clone(), register, candidates, evidence };
+        let ancestry = Ancestry::of([&head]);
+        let stored = Stored { head, certificate, past: past.clone(), ancestry, register, candidates, evidence };
         *self = Self {
             now,
             heard,
             watch,
             past,
             evidence: kept,
-            ..Self::start(self.spec.clone(), false, Some(stored), boot)
+            ..Self::start_on(self.spec.clone(), false, (Some(stored), copied), boot)
         };
         self.feed(Input::Tick);
     }
@@ -188,10 +203,8 @@ impl Bench {
     fn note(&mut self, output: &Output) {
         match output {
             Output::Reduce { key, .. } => self.reducing = Some(*key),
-            Output::Evidence { against, evidence, drops, .. } => {
-                drops.map(|dropped| self.evidence.remove(&dropped));
-                self.evidence.insert(*against, evidence.clone());
-            }
+            Output::Evidence { against, evidence, .. } => drop(self.evidence.insert(*against, evidence.clone())),
+            Output::DropEvidence { against } => drop(self.evidence.remove(against)),
             Output::Send { bytes, .. } => {
                 let opened = wire::open(&Keys, &self.spec.digest(), bytes).expect("well-formed");
                 if matches!(opened.message, Message::Estimate(_) | Message::Vote(_)) {
@@ -281,6 +294,26 @@ impl Bench {
         self.reconnect(peer);
         let head = self.standing(Phase::Training, 0);
         self.say(peer, &Message::Head(head));
+    }
+
+    /// A peer says that it stands there, is asked to show it, and does.
+    pub fn claim(&mut self, peer: u8, head: &Head, ancestry: &Ancestry) -> Vec<Output> {
+        self.say(peer, &Message::Head(head.clone()));
+        self.answer(
+            peer,
+            head,
+            Claim::Proven(Proven { record: head.record, tokens: head.tokens, ancestry: ancestry.clone() }),
+        )
+    }
+
+    /// What came of a claim that this peer was asked to show.
+    pub fn answer(&mut self, peer: u8, head: &Head, outcome: Claim) -> Vec<Output> {
+        self.feed(Input::Claim { peer: id(peer), record: head.record, outcome })
+    }
+
+    /// The way to a head in the lineage that the engine stands in.
+    pub fn way(&self, head: &Head) -> Ancestry {
+        [Reach { lineage: head.lineage, last: head.seq }].into_iter().collect()
     }
 
     /// The heartbeat of whoever stands where the engine stands.

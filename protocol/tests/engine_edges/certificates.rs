@@ -19,7 +19,7 @@ fn skip(bench: &Bench) -> (Value, Record) {
 
 fn verify(bench: &Bench, record: &Record, certificate: &Certificate) -> Result<(), CertificateError> {
     let parent = bench.record();
-    certificate::verify(&Keys, &parent, &parent.digest(), record, certificate)
+    certificate::verify(&Keys, &bench.spec, &parent, &parent.digest(), record, certificate)
 }
 
 #[test]
@@ -197,16 +197,20 @@ fn a_head_that_contradicts_is_answered_with_the_proof() {
     assert!(sent(&bench.spec, &outputs).contains(&(id(2), Message::Certificate(ours))), "{outputs:?}");
 }
 
-fn fork_of(bench: &Bench, members: &[u8], incarnation: u64) -> (Record, Certificate) {
+pub fn fork_of(bench: &Bench, members: &[u8], incarnation: u64) -> (Record, Certificate) {
     let parent = bench.record();
     let ids: Vec<_> = members.iter().map(|n| (id(*n), incarnation)).collect();
     let record = succession::fork(&parent, parent.digest(), &bench.spec, &ids).unwrap();
     let bits = member_bits(members.iter().filter_map(|n| parent.member_index(&id(*n))));
-    let says =
-        Fork { lineage: parent.lineage, seq: parent.seq + 1, parent: parent.digest(), incarnation, members: bits };
+    let (lineage, seq, named) = (parent.lineage, parent.seq + 1, record.digest());
+    let says = Fork { lineage, seq, parent: parent.digest(), incarnation, record: named, members: bits };
     let votes = members.iter().map(|n| bench.seal(*n, &Message::Fork(says.clone()))).collect();
     let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
     (record, certificate)
+}
+
+fn opened(bench: &Bench, bytes: &[u8]) -> Message {
+    starling_protocol::wire::open(&Keys, &bench.spec.digest(), bytes).unwrap().message
 }
 
 #[test]
@@ -228,10 +232,13 @@ fn a_fork_is_proven_by_all_who_go_and_nobody_else() {
     assert_eq!(changed(&|votes| votes[1] = other_set.clone()), Err(CertificateError::OtherVote), "of other members");
     assert_eq!(changed(&|votes| votes.push(three.votes[2].clone())), Err(CertificateError::OtherVote));
     let (_, anew) = fork_of(&bench, &[2, 3], 9);
+    assert_eq!(changed(&|votes| *votes = anew.votes.clone()), Err(CertificateError::OtherVote), "incarnations");
+    // Under another incarnation than the one in the record that it names.
+    let Message::Fork(said) = opened(&bench, &good.votes[1]) else { panic!("a fork's proof are Forks") };
+    let other = bench.seal(3, &Message::Fork(Fork { incarnation: 9, ..said }));
     assert_eq!(
-        changed(&|votes| *votes = anew.votes.clone()),
+        changed(&|votes| votes[1] = other.clone()),
         Err(CertificateError::DoesNotFollow("a fork follows from its members alone".to_owned())),
-        "incarnations"
     );
     let votes = bench.certificate(&[2, 3], &Value::skip(record.digest())).votes;
     assert_eq!(changed(&|own| *own = votes.clone()), Err(CertificateError::OtherVote), "votes make no fork");
@@ -247,8 +254,17 @@ fn a_forks_record_is_the_one_that_follows() {
         change(&mut other);
         assert_ne!(other, record);
         let named = Certificate { lineage: other.lineage, record: other.digest(), ..good.clone() };
-        verify(&bench, &other, &named)
+        let by_names = verify(&bench, &other, &named);
+        // Not even where its members' statements name it.
+        let sign = |(bytes, by): (&Vec<u8>, u8)| {
+            let Message::Fork(said) = opened(&bench, bytes) else { panic!("a fork's proof are Forks") };
+            bench.seal(by, &Message::Fork(Fork { record: other.digest(), ..said }))
+        };
+        let votes = good.votes.iter().zip([2, 3]).map(sign).collect();
+        assert_eq!(verify(&bench, &other, &Certificate { votes, ..named }).is_ok(), by_names.is_ok());
+        by_names
     };
+    assert!(proves(&|r| (r.next.members[1].lease.count += 1, r.cursor += 1).1).is_err(), "how long its leases are");
     assert!(proves(&|r| r.next.members[0].role = Role::Learner).is_err(), "who voted still votes");
     assert!(proves(&|r| r.lineage = digest(0x33)).is_err(), "its name follows from its members");
     assert!(proves(&|r| r.next.members[1].expected = false).is_err());
@@ -268,11 +284,7 @@ fn a_fork_needs_the_word_of_everybody_in_it() {
     }
     let parent = bench.record();
     let (record, proof) = fork_of(&bench, &[ME, 2], INCARNATION);
-    let Message::Fork(theirs) =
-        starling_protocol::wire::open(&Keys, &bench.spec.digest(), &proof.votes[1]).unwrap().message
-    else {
-        panic!("a fork's proof are statements of a fork");
-    };
+    let Message::Fork(theirs) = opened(&bench, &proof.votes[1]) else { panic!("a fork's proof are Forks") };
     let mut outputs = Vec::new();
     let beat = |bench: &mut Bench, seconds: u64| {
         let mut outputs = Vec::new();
@@ -295,6 +307,11 @@ fn a_fork_needs_the_word_of_everybody_in_it() {
     assert!(
         outputs.contains(&Output::Notice(Notice::Forked { lineage: record.lineage, members: vec![id(ME), id(2)] }))
     );
+    // Another record of its name is nobody's honest word: whoever shows it is refused, and nobody freezes.
+    let shown = Certificate { record: digest(0x55), ..proven };
+    let refused = bench.say(2, &Message::Certificate(shown));
+    assert_eq!(refusals(&refused), [&Refusal::Malformed { what: "certificate that proves nothing" }]);
+    assert!(!bench.engine.view().quorum.frozen);
     // Who was left behind comes over under a new incarnation, and asks under that one.
     bench.reconnect(4);
     let ask = |bench: &mut Bench, at: &Record, incarnation| {
@@ -305,4 +322,33 @@ fn a_fork_needs_the_word_of_everybody_in_it() {
     let stale = Output::Notice(Notice::Refused { peer: id(4), refusal: Refusal::Stale });
     assert_eq!(ask(&mut bench, &parent, INCARNATION), Some(stale), "still of the lineage before");
     assert_eq!(ask(&mut bench, &record, INCARNATION + 1), None);
+}
+
+/// A SKIP follows from its parent alone, so that a quorum's word for another one is worth nothing.
+#[test]
+fn a_skip_is_the_one_that_follows() {
+    let bench = Bench::flock(4);
+    let (_, record) = skip(&bench);
+    let proves = |other: &Record| verify(&bench, other, &bench.certificate(&[2, 3, 4], &Value::skip(other.digest())));
+    assert_eq!(proves(&record), Ok(()));
+    for other in [Record { revoked: vec![digest(1)], ..record.clone() }, Record { cursor: record.cursor + 1, ..record }]
+    {
+        assert!(matches!(proves(&other), Err(CertificateError::DoesNotFollow(_))));
+    }
+}
+
+/// Whoever has read a FORK record can lengthen a lease by one without any key, and show both: that is no split.
+#[test]
+pub fn a_fork_with_another_lease_is_no_split_and_freezes_nobody() {
+    let mut bench = Bench::flock(4);
+    let parent = bench.record();
+    let ours = fork_of(&bench, &[2, 3], INCARNATION);
+    let mut forged = ours.0.clone();
+    let last = forged.next.members.len() - 1;
+    forged.next.members[last].lease.count += 1;
+    forged.cursor += 1;
+    let proof = Certificate { record: forged.digest(), ..ours.1.clone() };
+    let split = Split { parent, ours, theirs: (forged, proof) };
+    bench.feed(Input::Contradicted { split: Box::new(split) });
+    assert!(!bench.engine.view().quorum.frozen, "a split without a key");
 }

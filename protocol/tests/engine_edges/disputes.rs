@@ -33,8 +33,10 @@ fn a_state_that_is_being_caught_up_is_no_fault() {
     let mut bench = disputed();
     let standing = bench.standing(Phase::Training, 0);
     let ahead = Head { seq: standing.seq + 2, record: digest(88), tokens: standing.tokens + 1_000, ..standing };
-    let mut outputs = bench.say(3, &Message::Head(ahead));
+    let way = bench.way(&ahead);
+    let mut outputs = bench.say(3, &Message::Head(ahead.clone()));
     outputs.extend(bench.wait(5_000_000));
+    outputs.extend(bench.claim(3, &ahead, &way));
     assert!(outputs.iter().any(|output| matches!(output, Output::CatchUp { .. })), "{outputs:?}");
     assert_eq!(faults(&bench.feed(Input::StateVerified { state_root: digest(66) })), 0);
 }

@@ -8,10 +8,20 @@ use starling_protocol::run::{
     PartitionSpec, RunSpec, SyncMode, SyncSpec,
 };
 use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier};
+use std::cell::Cell;
 
 /// Signs with a keyed hash: who said what is tested, not the curve.
 pub struct Key(pub NodeId);
 pub struct Keys;
+
+thread_local! {
+    static VERIFIED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Signatures that were verified in this thread so far.
+pub fn verified() -> u64 {
+    VERIFIED.get()
+}
 
 pub fn mac(id: &NodeId, bytes: &[u8]) -> Signature {
     let digest = Digest::of("starling edges key v1", &[&id.0, bytes]);
@@ -32,6 +42,7 @@ impl Signer for Key {
 
 impl Verifier for Keys {
     fn verify(&self, id: &NodeId, bytes: &[u8], signature: &Signature) -> bool {
+        VERIFIED.set(VERIFIED.get() + 1);
         mac(id, bytes) == *signature
     }
 }
@@ -85,7 +96,7 @@ pub fn spec() -> RunSpec {
         outer: OuterSpec { lr: vec![(1, 0.9)], momentum: 0.9 },
         sync: SyncSpec::whole(SyncMode::Rounds, Codec::Bf16, EngineKind::Ring),
         partition: PartitionSpec { minority: Minority::Wait, grace_ms: 60_000 },
-        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
+        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: 0 },
         budget: Budget { rounds: 0, tokens: 0 },
     }
 }
@@ -94,7 +105,17 @@ pub fn spec() -> RunSpec {
 pub fn genesis(spec: &RunSpec, members: &[(u8, Role)]) -> Record {
     let member = |(place, (n, role)): (usize, &(u8, Role))| {
         let lease = Span { start: place as u64 * LEASE, count: LEASE };
-        Member { id: id(*n), incarnation: INCARNATION, role: *role, absent: 0, expected: true, lease, upload_kbps: 0 }
+        Member {
+            id: id(*n),
+            incarnation: INCARNATION,
+            role: *role,
+            absent: 0,
+            expected: true,
+            lease,
+            upload_kbps: 0,
+            since: 0,
+            served: 0,
+        }
     };
     let members: Vec<Member> = members.iter().enumerate().map(member).collect();
     let cursor = members.len() as u64 * LEASE;

@@ -7,8 +7,13 @@ mod disputes;
 mod evidence;
 mod fixture;
 mod garbage;
+mod identity;
+mod lineages;
 mod merging;
 mod nonsense;
+mod outsiders;
+#[cfg(feature = "plants")]
+mod planted;
 mod refusing;
 mod restart;
 mod stalling;

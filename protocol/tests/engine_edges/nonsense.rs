@@ -121,7 +121,7 @@ pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
             let stamp = Stamp { seq: words.near(record.seq), instance, ballot, phase };
             Message::Witness(Witness { incarnation, stamp })
         }
-        9 => Message::Fork(Fork { lineage, seq, parent, incarnation, members }),
+        9 => Message::Fork(Fork { lineage, seq, parent, incarnation, record: words.pick(&digests), members }),
         10 => {
             let other = any_value(instance, &digests, words);
             let vote =
@@ -189,7 +189,7 @@ pub fn upheaval(bench: &mut Bench, words: &mut Words<'_>) -> Vec<Output> {
         0 => bench.feed(Input::PeerDown { peer }),
         1 => bench.feed(Input::PeerUp { peer }),
         2 => bench.trained(),
-        3 => bench.feed(Input::CatchUpFailed { reason: "nonsense".to_owned(), diverged: words.below(2) == 0 }),
+        3 => bench.feed(Input::CatchUpFailed { reason: "nonsense".to_owned() }),
         4 => bench.feed(Input::Rtt { peer, micros: words.next() as u32 }),
         5 => bench.feed(Input::CatchUpProgress { bytes: words.next() }),
         6 => {

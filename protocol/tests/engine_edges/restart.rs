@@ -160,18 +160,20 @@ fn an_old_disk_is_noticed_by_the_own_vote_in_a_certificate() {
     bench.greet(2, BOOT);
     let mut head = bench.standing(Phase::Training, 0);
     (head.seq, head.record, head.tokens) = (2, newest.0.digest(), newest.0.tokens);
-    let mut outputs = bench.say(2, &Message::Head(head));
+    let ancestry = bench.way(&head);
+    let mut outputs = bench.say(2, &Message::Head(head.clone()));
     outputs.extend(bench.wait(3_000_000));
+    outputs.extend(bench.claim(2, &head, &ancestry));
     assert!(outputs.iter().any(|o| matches!(o, Output::CatchUp { seq: 2, .. })), "{outputs:?}");
     let renamed = |o: &Output| matches!(o, Output::Notice(Notice::NewIncarnation { .. }));
     assert!(!outputs.iter().any(renamed));
-    let outputs = bench.feed(Input::CaughtUp { record: newest.0, certificate: newest.1 });
+    let outputs = bench.feed(Input::CaughtUp { record: newest.0, certificate: newest.1, ancestry });
     assert!(outputs.iter().any(renamed), "{outputs:?}");
 }
 
 /// Griefing: whoever does not vote cannot talk a restarted voter out of its vote.
 #[test]
-fn t21_strangers_bear_no_witness() {
+pub fn t21_strangers_bear_no_witness() {
     let (mut bench, said) = named();
     bench.restart(2_000);
     bench.greet(9, BOOT);

@@ -2,7 +2,7 @@
 
 use crate::bounds;
 use crate::history::{Commit, History};
-use crate::scenario::{Expect, Needed, NeededExit, Scenario};
+use crate::scenario::{Expect, Needed, NeededExit, Never, Scenario};
 use crate::stage::{Entry, What};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -64,6 +64,7 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
         panics(logs),
         absent(history, expect),
     ];
+    checks.extend(expect.never.iter().map(|barred| never(scenario, history, barred)));
     checks.extend(expect.events.iter().map(|needed| event(scenario, history, needed)));
     let sizes =
         [("rss_kib", ("memory in MiB", 1024), expect.rss_max_mib), ("files", ("descriptors", 1), expect.files_max)];
@@ -300,6 +301,25 @@ fn absent(history: &History, expect: &Expect) -> Check {
         Some(format!("{} said {}: {}", node.name, event["event"], shortened(event)))
     });
     verdict("absent", said, format!("nobody said {}", names.join(", ")))
+}
+
+/// An event that must not come.
+fn never(scenario: &Scenario, history: &History, barred: &Never) -> Check {
+    let about = |name: &str| {
+        let called = |group: &String| scenario.topology.seats.iter().any(|s| s.name == name && s.is_called(group));
+        barred.node.as_ref().is_none_or(called)
+    };
+    let from = barred.after_fault.map_or(Some(0.0), |n| began(history, n)).unwrap_or(f64::INFINITY);
+    let fits = |e: &&Value| {
+        let late = e["seen"].as_f64().unwrap_or_default() >= from;
+        late && e["event"] == barred.event.as_str() && barred.with.as_ref().is_none_or(|w| e.to_string().contains(w))
+    };
+    let nodes = history.nodes.iter().filter(|node| about(&node.name));
+    let said = nodes.clone().find_map(|node| Some((&node.name, node.events.iter().find(fits)?)));
+    let wrong = said.map(|(name, event)| format!("{name} said so: {}", shortened(event)));
+    let wrong = wrong.or_else(|| nodes.clone().next().is_none().then(|| "nobody was heard".into()));
+    let name = format!("{} never says {}", barred.node.as_deref().unwrap_or("anybody"), barred.event);
+    verdict(&name, wrong, format!("{} nodes did not", nodes.count()))
 }
 
 /// Who cannot be in one commit with somebody else is in some without.

@@ -218,6 +218,24 @@ fn who_is_apart_must_be_in_some_commits() {
 }
 
 #[test]
+fn an_event_can_be_barred_of_some_nodes_from_a_fault_on() {
+    let asked = scenario(
+        "[[expect.never]]\nevent = \"catching_up\"\nnode = \"a\"\nwith = '\"afresh\":true'\nafter_fault = 1\n\
+         [[faults]]\nkind = \"freeze\"\nnodes = [\"b\"]\nat_s = 1\n",
+    );
+    let said = |node: usize, seen: f64, afresh: bool| {
+        let mut history = history();
+        history.diary.insert(4, Entry { fault: Some(1), ..entry(2.0, What::FaultBegan, None, "freeze b", None) });
+        history.nodes[node].events.push(json!({"event": "catching_up", "seen": seen, "afresh": afresh}));
+        broken(&asked, &history)
+    };
+    assert_eq!(said(0, 3.0, true), ["a never says catching_up"]);
+    assert_eq!(said(0, 1.5, true), Vec::<String>::new(), "before it");
+    assert_eq!(said(0, 3.0, false), Vec::<String>::new(), "without the words");
+    assert_eq!(said(1, 3.0, true), Vec::<String>::new(), "somebody else");
+}
+
+#[test]
 fn an_event_can_be_asked_for_about_one_peer() {
     let asked = scenario("[[expect.events]]\nevent = \"peer_up\"\nnode = \"a\"\npeer = \"b\"\n");
     let mut met = history();

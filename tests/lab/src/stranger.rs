@@ -21,6 +21,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+mod talk;
+
 /// Where nodes and bootstrap peers are: `IP:PORT`, with commas between.
 pub const PEERS: &str = "STARLING_LAB_PEERS";
 /// How long a connection may take to come about.
@@ -39,6 +41,10 @@ pub enum Way {
     Garbage,
     /// A handshake with a key of its own, made for it, and then nothing.
     Handshake,
+    /// A handshake, a Hello, and then Heads as fast as they are taken.
+    Talk,
+    /// The same with signatures that do not hold.
+    Forge,
 }
 
 /// Connects to nodes without being one of them, for the lab's scenarios
@@ -57,6 +63,9 @@ pub struct Request {
     /// Seconds for which one is held open
     #[arg(long, default_value_t = 30)]
     hold: u64,
+    /// By QUIC; what says nothing and what sends garbage are of TCP only
+    #[arg(long)]
+    quic: bool,
     /// Where nodes are: IP:PORT, with commas between; left out: what STARLING_LAB_PEERS says
     #[arg(long, value_delimiter = ',')]
     peers: Vec<SocketAddr>,
@@ -71,6 +80,8 @@ struct Tally {
     failed: AtomicU64,
     /// Ended by the other side before their time.
     closed: AtomicU64,
+    /// Messages that the other sides have taken.
+    said: AtomicU64,
 }
 
 /// Goes on until it is killed.
@@ -95,11 +106,18 @@ pub async fn flood(mut request: Request) -> anyhow::Result<()> {
             _ = turn.tick() => {
                 let (Ok(place), Some(target)) = (places.clone().try_acquire_owned(), targets.next()) else { continue };
                 let (tally, way, hold) = (tally.clone(), request.way, Duration::from_secs(request.hold));
+                let address = address(target, request.quic)?;
                 tokio::spawn(async move {
                     tally.tried.fetch_add(1, Relaxed);
                     match way {
                         Way::Silent | Way::Garbage => plain(target, way == Way::Garbage, hold, &tally).await,
-                        Way::Handshake => with_handshake(target, hold, &tally).await,
+                        Way::Handshake => with_handshake(address, hold, &tally).await,
+                        Way::Talk | Way::Forge => {
+                            if let Err(error) = talk::talk(address, way == Way::Forge, hold, &tally).await {
+                                eprintln!("{target}: {error:#}");
+                                tally.closed.fetch_add(1, Relaxed);
+                            }
+                        }
                     }
                     drop(place);
                 });
@@ -109,13 +127,13 @@ pub async fn flood(mut request: Request) -> anyhow::Result<()> {
 }
 
 fn say(tally: &Tally, open: usize) {
-    let [tried, opened, failed, closed] =
-        [&tally.tried, &tally.opened, &tally.failed, &tally.closed].map(|n| n.load(Relaxed));
-    let event = "strangers";
-    println!(
-        "{}",
-        json!({"event": event, "tried": tried, "opened": opened, "failed": failed, "closed": closed, "open": open})
-    );
+    let [tried, opened, failed, closed, said] =
+        [&tally.tried, &tally.opened, &tally.failed, &tally.closed, &tally.said].map(|n| n.load(Relaxed));
+    let row = json!({
+        "event": "strangers", "tried": tried, "opened": opened, "failed": failed, "closed": closed, "open": open,
+        "said": said,
+    });
+    println!("{row}");
 }
 
 /// A connection without a handshake.
@@ -142,8 +160,8 @@ async fn plain(target: SocketAddr, garbage: bool, hold: Duration, tally: &Tally)
 }
 
 /// A connection as a node makes it, of somebody new.
-async fn with_handshake(target: SocketAddr, hold: Duration, tally: &Tally) {
-    let Some(mut muxer) = shake_hands(target).await else {
+async fn with_handshake(address: Multiaddr, hold: Duration, tally: &Tally) {
+    let Some(mut muxer) = shake_hands(address).await else {
         tally.failed.fetch_add(1, Relaxed);
         return;
     };
@@ -158,9 +176,15 @@ async fn with_handshake(target: SocketAddr, hold: Duration, tally: &Tally) {
     }
 }
 
-async fn shake_hands(target: SocketAddr) -> Option<StreamMuxerBox> {
+fn address(target: SocketAddr, quic: bool) -> anyhow::Result<Multiaddr> {
+    let (ip, port) = (target.ip(), target.port());
+    let end = if quic { format!("udp/{port}/quic-v1") } else { format!("tcp/{port}") };
+    let family = if ip.is_ipv4() { "ip4" } else { "ip6" };
+    Ok(format!("/{family}/{ip}/{end}").parse()?)
+}
+
+async fn shake_hands(address: Multiaddr) -> Option<StreamMuxerBox> {
     let (mut transport, _) = transport::build(&Keypair::generate_ed25519(), Gate::default()).ok()?;
-    let address: Multiaddr = format!("/ip4/{}/tcp/{}", target.ip(), target.port()).parse().ok()?;
     let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
     let dial = transport.dial(address, options).ok()?;
     let (_, muxer): (PeerId, StreamMuxerBox) = timeout(PATIENCE, dial).await.ok()?.ok()?;

@@ -4,6 +4,8 @@ mod simulation;
 
 use clap::Parser;
 use simulation::Batch;
+use starling_protocol::sim::history::Settings;
+use starling_protocol::sim::options::Extras;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -50,6 +52,18 @@ struct Arguments {
     /// Nodes that come and go for ten minutes, for so many seeds: how long the flock goes without a commit.
     #[arg(long, value_name = "SEEDS")]
     churn: Option<u64>,
+    /// How soon flocks go on after their last fault, by the kind of fault: so many seeds of each.
+    #[arg(long, value_name = "SEEDS")]
+    recovery: Option<u64>,
+    /// With --recovery: only this kind.
+    #[arg(long)]
+    class: Option<String>,
+    /// With strangers that forge whatever a peer can say.
+    #[arg(long)]
+    strangers: bool,
+    /// With clocks that are behind when a process starts.
+    #[arg(long)]
+    clocks: bool,
     /// With --churn: seconds until who is without a quorum forks.
     #[arg(long, default_value_t = 8)]
     grace: u64,
@@ -62,18 +76,22 @@ fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     simulation::hush();
     let plant = arguments.plant.as_deref().map(simulation::parse_plant).transpose()?;
+    let extras = Extras { strangers: arguments.strangers, clocks_behind: arguments.clocks };
     let good = if let Some(seed) = arguments.seed {
         let faults = arguments.faults.as_deref().map(simulation::parse_faults).transpose()?;
-        simulation::one(seed, arguments.nodes, faults, plant, arguments.verbose)
+        let settings = Settings { nodes: arguments.nodes, keep: faults, extras, ..Settings::default() };
+        simulation::one(seed, settings, plant, arguments.verbose)
     } else if arguments.canary {
         simulation::canary()
+    } else if let Some(seeds) = arguments.recovery {
+        simulation::recovery(arguments.from, seeds, arguments.class.as_deref())
     } else if let Some(seeds) = arguments.churn {
         simulation::churn(arguments.from, seeds, arguments.nodes.unwrap_or(10), arguments.grace)
     } else if arguments.measure {
         simulation::measure(arguments.nodes)
     } else {
         let Arguments { seeds, from, jobs, twice_every, plants, json, .. } = arguments;
-        Batch { seeds, from, jobs, twice_every, plants, only: plant }.run(json.as_deref())?
+        Batch { seeds, from, jobs, twice_every, plants, only: plant, extras }.run(json.as_deref())?
     };
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

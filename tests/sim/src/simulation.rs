@@ -10,6 +10,8 @@ use starling_protocol::sim::history::{self, Outcome, Settings, Violation};
 use starling_protocol::sim::mark::Marks;
 use starling_protocol::sim::measure;
 use starling_protocol::sim::minimise::minimise;
+use starling_protocol::sim::options::Extras;
+use starling_protocol::sim::recovery::{CLASSES, HEADING, Row};
 use starling_protocol::sim::{MS, SECOND};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -40,6 +42,7 @@ pub struct Batch {
     pub plants: Option<u64>,
     /// Of the planted bugs only this one.
     pub only: Option<Plant>,
+    pub extras: Extras,
 }
 
 /// What came of a batch. The keys are what `--json` writes.
@@ -100,6 +103,7 @@ pub fn live(seed: u64, settings: &Settings) -> Outcome {
             events: 0,
             trace: Digest::default(),
             stuck: false,
+            recovered: None,
         }
     })
 }
@@ -127,7 +131,7 @@ impl Batch {
         }
         table.marks = table.hits.all().collect();
         table.print();
-        table.tell_failures();
+        table.tell_failures(self.extras);
         if let Some(path) = json {
             let text = serde_json::to_string_pretty(&table)?;
             std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))?;
@@ -153,7 +157,8 @@ impl Batch {
                         if index >= self.seeds {
                             break;
                         }
-                        let (seed, settings) = (self.from + index, Settings::default());
+                        let settings = Settings { extras: self.extras, ..Settings::default() };
+                        let seed = self.from + index;
                         let twice = self.twice_every > 0 && index.is_multiple_of(self.twice_every);
                         let outcome = if twice { live_twice(seed, &settings) } else { live(seed, &settings) };
                         if let Ok(mut table) = table.lock() {
@@ -171,8 +176,9 @@ impl Batch {
 
     /// Every bug, until a seed catches it.
     fn planted(&self, most: u64) -> Vec<Planted> {
-        let all: Vec<Plant> =
-            Plant::ALL.iter().copied().filter(|plant| self.only.is_none_or(|only| only == *plant)).collect();
+        // What a test notices is not looked for in histories, but where it is asked for by name.
+        let wanted = |plant: &Plant| self.only.map_or(plant.by_test().is_none(), |only| only == *plant);
+        let all: Vec<Plant> = Plant::ALL.iter().copied().filter(wanted).collect();
         let bar = ProgressBar::new(all.len() as u64);
         let (next, found) = (AtomicU64::new(0), Mutex::new(BTreeMap::new()));
         thread::scope(|scope| {
@@ -262,12 +268,13 @@ impl Table {
         }
     }
 
-    fn tell_failures(&self) {
+    fn tell_failures(&self, extras: Extras) {
+        let settings = Settings { extras, ..Settings::default() };
         for (seed, outcome) in &self.failed {
             tell(*seed, outcome);
-            let minimal = minimise(*seed, outcome, &|settings| live(*seed, settings));
+            let minimal = minimise(*seed, outcome, &settings, &|settings| live(*seed, settings));
             println!("smallest: {}", minimal.command(*seed));
-            let schedule = history::plan(*seed, &Settings::default()).1;
+            let schedule = history::plan(*seed, &settings).1;
             for index in &minimal.keep {
                 if let Some(planned) = schedule.get(*index) {
                     println!("  {index:>3} {planned}");
@@ -298,17 +305,26 @@ fn tell(seed: u64, outcome: &Outcome) {
 }
 
 /// One seed, told.
-pub fn one(
-    seed: u64,
-    nodes: Option<usize>,
-    keep: Option<BTreeSet<usize>>,
-    plant: Option<Plant>,
-    verbose: bool,
-) -> bool {
+pub fn one(seed: u64, settings: Settings, plant: Option<Plant>, verbose: bool) -> bool {
     let story: Option<fn(&str)> = verbose.then_some(|line: &str| println!("{line}"));
-    let outcome = plant::with(plant, || live(seed, &Settings { nodes, keep, trace: false, story }));
+    let outcome = plant::with(plant, || live(seed, &Settings { story, ..settings }));
     tell(seed, &outcome);
     outcome.violation.is_none()
+}
+
+/// Prints how soon flocks go on after their last fault; whether no rule was broken.
+pub fn recovery(from: u64, seeds: u64, class: Option<&str>) -> bool {
+    println!("{HEADING}");
+    let mut good = true;
+    for class in CLASSES.iter().copied().filter(|name| class.is_none_or(|class| class == *name)) {
+        let mut row = Row::new(class);
+        for seed in from..from.saturating_add(seeds) {
+            row.add(seed, &live(seed, &row.settings()));
+        }
+        good &= row.broken.is_empty();
+        print!("{row}");
+    }
+    good
 }
 
 /// Whether a history that is broken on purpose is reported so.

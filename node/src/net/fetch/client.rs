@@ -1,10 +1,12 @@
-//! Asks one peer for something over `/starling/fetch/2`, believing nothing about the answer but its hash.
+//! Asks one peer for something over `/starling/fetch/3`, believing nothing about the answer but its hash.
 
 use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, RECORDS_BYTES_MAX,
     SHARD_PIECE_BYTES, SNAPSHOTS_BYTES_MAX, decode_answer,
 };
-use starling_protocol::limits::{CANDIDATE_BYTES_MAX, PARAMETERS_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES};
+use starling_protocol::limits::{
+    CANDIDATE_BYTES_MAX, PARAMETERS_MAX, PATH_BYTES_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES,
+};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -48,6 +50,7 @@ impl Expect {
             FetchRequest::Candidate(_) => CANDIDATE_BYTES_MAX as u64,
             FetchRequest::DataManifest(_) => DATA_MANIFEST_BYTES_MAX,
             FetchRequest::ShardPiece { .. } => SHARD_PIECE_BYTES,
+            FetchRequest::Path { .. } => PATH_BYTES_MAX as u64,
         })
     }
 

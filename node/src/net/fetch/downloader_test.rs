@@ -1,5 +1,6 @@
 use super::*;
 use crate::net::fetch::{FetchServer, FetchSource, ServerPatience};
+use crate::net::standing::Standing;
 use starling_protocol::Digest;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::AsyncReadExt;
@@ -60,8 +61,10 @@ async fn download(
     items: usize,
 ) -> Result<(DownloadReport, BTreeMap<usize, Vec<u8>>), DownloadError> {
     let shelf = |manner: &Manner| Arc::new(Shelf { manner: *manner, items, asked: AtomicUsize::new(0) });
-    let servers: Vec<_> =
-        manners.iter().map(|manner| (*manner, FetchServer::new(shelf(manner), ServerPatience::default()))).collect();
+    let servers: Vec<_> = manners
+        .iter()
+        .map(|manner| (*manner, FetchServer::new(shelf(manner), ServerPatience::default(), Standing::default())))
+        .collect();
     let open: OpenFetch = Arc::new(move |source| {
         let number = usize::from(source.0[0]) - 1;
         let (manner, server) = servers[number].clone();

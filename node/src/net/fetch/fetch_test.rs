@@ -1,8 +1,10 @@
 //! Client and server against each other, and each against a hostile other side.
 
 use super::client::{Expect, FetchError, Patience};
-use super::server::{FetchServer, FetchSource, NothingToFetch, STREAMS_PER_PEER, ServeEnd, ServerPatience};
+use super::pace::Slowness;
+use super::server::{FetchServer, FetchSource, NothingToFetch, STREAMS, ServeEnd, ServerPatience};
 use super::wire::{FetchRefusal, FetchRequest, FetchWireError, encode_answer};
+use crate::net::standing::Standing;
 use proptest::prelude::*;
 use starling_protocol::NodeId;
 use std::sync::Arc;
@@ -16,7 +18,7 @@ const UPDATE: FetchRequest = FetchRequest::Update { seq: 4 };
 const SHORT: Duration = Duration::from_millis(5);
 
 fn patient(source: impl FetchSource) -> FetchServer {
-    FetchServer::new(Arc::new(source), ServerPatience::default())
+    FetchServer::new(Arc::new(source), ServerPatience::default(), Standing::default())
 }
 
 async fn request(io: &mut DuplexStream, asked: &FetchRequest, expected: Expect) -> Result<Vec<u8>, FetchError> {
@@ -94,7 +96,7 @@ async fn a_slow_or_broken_server_is_left() {
 async fn a_slow_or_greedy_client_is_left() {
     let source = Arc::new(Updates(vec![0; 1 << 20]));
     let piece_first = ServerPatience { piece: SHORT, ..ServerPatience::default() };
-    let server = FetchServer::new(Arc::clone(&source) as Arc<dyn FetchSource>, piece_first);
+    let server = FetchServer::new(Arc::clone(&source) as Arc<dyn FetchSource>, piece_first, Standing::default());
     // Sends half a request.
     let (mut near, mut far) = tokio::io::duplex(64);
     near.write_all(&UPDATE.encode()[..5]).await.unwrap();
@@ -104,7 +106,8 @@ async fn a_slow_or_greedy_client_is_left() {
     near.write_all(&UPDATE.encode()).await.unwrap();
     assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::Stalled));
     // Asks for nothing.
-    let server = FetchServer::new(source, ServerPatience { idle: SHORT, ..ServerPatience::default() });
+    let server =
+        FetchServer::new(source, ServerPatience { idle: SHORT, ..ServerPatience::default() }, Standing::default());
     let (_near, mut far) = tokio::io::duplex(64);
     assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::Idle));
 }
@@ -113,7 +116,7 @@ async fn a_slow_or_greedy_client_is_left() {
 async fn streams_of_one_peer_are_few() {
     let server = patient(NothingToFetch);
     let mut open = Vec::new();
-    for _ in 0..STREAMS_PER_PEER {
+    for _ in 0..STREAMS.per_stranger {
         let (mut near, mut far) = tokio::io::duplex(64);
         let server = server.clone();
         let serving = tokio::spawn(async move { server.serve(PEER, &mut far).await });
@@ -131,6 +134,49 @@ async fn streams_of_one_peer_are_few() {
     let (near, mut far) = tokio::io::duplex(64);
     drop(near);
     assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::Closed));
+}
+
+/// A reader that holds its stream open and takes nothing more.
+fn holds(server: &FetchServer, peer: NodeId) -> tokio::task::JoinHandle<ServeEnd> {
+    let server = server.clone();
+    tokio::spawn(async move {
+        let (mut near, mut far) = tokio::io::duplex(64);
+        near.write_all(&UPDATE.encode()).await.unwrap();
+        server.serve(peer, &mut far).await
+    })
+}
+
+/// Two slow readers held both turns for large answers.
+#[tokio::test]
+async fn strangers_that_read_slowly_hold_up_no_member() {
+    let update = vec![7; 1 << 20];
+    let standing = Standing::default();
+    let member = NodeId([9; 32]);
+    standing.set(vec![member], Vec::new());
+    let server = FetchServer::new(Arc::new(Updates(update.clone())), ServerPatience::default(), standing);
+    let slow: Vec<_> = (0..16).map(|n| holds(&server, NodeId([10 + n; 32]))).collect();
+    tokio::task::yield_now().await;
+    let (mut near, mut far) = tokio::io::duplex(4096);
+    let serving = server.clone();
+    tokio::spawn(async move { serving.serve(member, &mut far).await });
+    let asked = request(&mut near, &UPDATE, Expect::Exactly(1 << 20));
+    let got = tokio::time::timeout(Duration::from_secs(2), asked).await.expect("at once").unwrap();
+    assert!(got == update);
+    slow.into_iter().for_each(|task| task.abort());
+}
+
+#[tokio::test]
+async fn who_reads_slowly_makes_way_for_who_waits() {
+    let slowness = Slowness { watched: Duration::from_millis(50), ..Slowness::default() };
+    let patience = ServerPatience { slowness, ..ServerPatience::default() };
+    let server = FetchServer::new(Arc::new(Updates(vec![7; 1 << 20])), patience, Standing::default());
+    let slow = holds(&server, NodeId([1; 32]));
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(!slow.is_finished(), "nobody waits");
+    let (mut near, mut far) = tokio::io::duplex(4096);
+    tokio::spawn(async move { server.serve(PEER, &mut far).await });
+    assert!(request(&mut near, &UPDATE, Expect::Exactly(1 << 20)).await.is_ok());
+    assert!(matches!(slow.await.unwrap(), ServeEnd::Slow));
 }
 
 proptest! {

@@ -4,7 +4,9 @@ mod client;
 mod downloader;
 #[cfg(test)]
 mod fetch_test;
+mod pace;
 mod server;
+mod turns;
 mod wire;
 
 pub use client::{Expect, FetchError, Patience, request};

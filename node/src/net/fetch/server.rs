@@ -1,27 +1,30 @@
-//! Serves `/starling/fetch/2`: state chunks, records, updates and data by hash or number.
+//! Serves `/starling/fetch/3`: state chunks, records, updates and data by hash or number.
 //!
 //! What is served is decided by a [`FetchSource`]; here is what keeps a greedy or slow peer from hurting:
-//! so many streams a peer and in all, so many requests read from disk at once, few large answers at once, and a
-//! deadline for each piece of an answer, so that nobody holds an answer in our memory by not reading it.
+//! so many streams a peer and in all ([`Books`]), so many requests read from disk at once, few large answers at once
+//! ([`Turns`]), and a deadline for each piece of an answer, so that nobody holds an answer in our memory by not reading it.
+//! Of all of these strangers have half, and members the rest.
 
+use super::pace::{Pace, Slowness};
+use super::turns::{Turn, Turns};
 use super::wire::{ANSWER_HEAD_BYTES, FetchRefusal, FetchRequest, FetchWireError, encode_answer};
+use crate::net::books::{Books, Shares};
+use crate::net::standing::{Rank, Standing};
 use starling_protocol::NodeId;
-use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// Streams that one peer may have open.
-pub const STREAMS_PER_PEER: usize = 8;
-/// Streams that all peers together may have open.
-pub const STREAMS_TOTAL: usize = 64;
-/// Requests that are looked up and sent at the same time.
-const SERVING_AT_ONCE: usize = 16;
+/// Streams that peers may have open. A downloader has four at each source.
+pub const STREAMS: Shares = Shares { total: 64, per_known: 8, strangers: 32, per_stranger: 4, per_address: 16 };
+/// Requests that are looked up and sent at the same time, and of them those of strangers.
+const SERVING_AT_ONCE: (usize, usize) = (16, 8);
 /// Of them, requests whose answers may be as large as the model.
-const LARGE_AT_ONCE: usize = 2;
+const LARGE_AT_ONCE: (usize, usize) = (2, 1);
+/// How long a stream for which there is no place waits for one, before it is ended.
+const SECOND_LOOK: Duration = Duration::from_millis(200);
 /// Answers are written in pieces of this size.
 const PIECE_BYTES: usize = 64 * 1024;
 
@@ -34,12 +37,14 @@ pub struct ServerPatience {
     pub idle: Duration,
     /// For the rest of a begun request, and for each piece of an answer to be taken.
     pub piece: Duration,
+    /// With those who take an answer slowly while others wait for a turn.
+    pub slowness: Slowness,
 }
 
 impl Default for ServerPatience {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { turn: seconds(5), idle: seconds(60), piece: seconds(20) }
+        Self { turn: seconds(5), idle: seconds(60), piece: seconds(20), slowness: Slowness::default() }
     }
 }
 
@@ -70,8 +75,12 @@ pub enum ServeEnd {
     Idle,
     #[error("no progress for too long")]
     Stalled,
+    #[error("it took the answer too slowly while others waited")]
+    Slow,
     #[error("too many fetch streams are open")]
     TooManyStreams,
+    #[error("it made way for a stream of somebody else")]
+    GaveWay,
     #[error(transparent)]
     Malformed(#[from] FetchWireError),
     #[error(transparent)]
@@ -82,7 +91,9 @@ impl ServeEnd {
     /// The label of `starling_refused_total`, for ends that are the peer's fault.
     fn refusal(&self) -> Option<&'static str> {
         match self {
-            Self::Closed | Self::Idle | Self::Io(_) => None,
+            // That one stream made way for another is counted there.
+            Self::Closed | Self::Idle | Self::Io(_) | Self::GaveWay => None,
+            Self::Slow => Some("fetch_slow"),
             Self::Stalled => Some("fetch_stalled"),
             Self::TooManyStreams => Some("fetch_streams"),
             Self::Malformed(_) => Some("fetch_malformed"),
@@ -95,26 +106,35 @@ impl ServeEnd {
 pub struct FetchServer {
     source: Arc<dyn FetchSource>,
     patience: ServerPatience,
-    serving: Arc<Semaphore>,
-    large: Arc<Semaphore>,
-    streams: Arc<Mutex<BTreeMap<NodeId, usize>>>,
+    books: Books,
+    serving: Turns,
+    large: Turns,
 }
 
 impl FetchServer {
-    pub fn new(source: Arc<dyn FetchSource>, patience: ServerPatience) -> Self {
+    pub fn new(source: Arc<dyn FetchSource>, patience: ServerPatience, standing: Standing) -> Self {
         Self {
             source,
             patience,
-            serving: Arc::new(Semaphore::new(SERVING_AT_ONCE)),
-            large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
-            streams: Arc::default(),
+            books: Books::new(STREAMS, standing),
+            serving: Turns::new(SERVING_AT_ONCE),
+            large: Turns::new(LARGE_AT_ONCE),
         }
     }
 
     /// Serves one stream until it ends, and says why it did.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&self, peer: NodeId, io: &mut S) -> ServeEnd {
-        let end = match StreamSlot::take(&self.streams, peer) {
-            Some(_slot) => self.serve_requests(io).await,
+        let mut slot = self.books.take(peer);
+        if slot.is_none() {
+            // A downloader begins where it has just ended another stream, whose end may not have been noticed yet.
+            sleep(SECOND_LOOK).await;
+            slot = self.books.take(peer);
+        }
+        let end = match slot {
+            Some(slot) => tokio::select! {
+                end = self.serve_requests(peer, io) => end,
+                () = slot.ended() => ServeEnd::GaveWay,
+            },
             None => ServeEnd::TooManyStreams,
         };
         if let Some(reason) = end.refusal() {
@@ -124,37 +144,38 @@ impl FetchServer {
         end
     }
 
-    async fn serve_requests<S: AsyncRead + AsyncWrite + Unpin>(&self, io: &mut S) -> ServeEnd {
+    async fn serve_requests<S: AsyncRead + AsyncWrite + Unpin>(&self, peer: NodeId, io: &mut S) -> ServeEnd {
         loop {
             let request = match self.read_request(io).await {
                 Ok(request) => request,
                 Err(ServeEnd::Malformed(error)) => {
                     // The peer may be gone already; the stream ends either way.
-                    drop(self.write_answer(io, Err(FetchRefusal::BadRequest)).await);
+                    drop(self.write_answer(io, Err(FetchRefusal::BadRequest), (Rank::Stranger, None)).await);
                     return ServeEnd::Malformed(error);
                 }
                 Err(end) => return end,
             };
-            let (answer, _turn) = self.answer(request).await;
+            let rank = self.books.rank(&peer);
+            let (answer, turn) = self.answer(request, rank).await;
             if let Err(refusal) = answer {
                 metrics::counter!("starling_refused_total", "reason" => refusal.label()).increment(1);
             }
-            if let Err(end) = self.write_answer(io, answer).await {
+            if let Err(end) = self.write_answer(io, answer, (rank, turn.as_ref())).await {
                 return end;
             }
         }
     }
 
     /// The answer, and the turn that is held until it is written.
-    async fn answer(&self, request: FetchRequest) -> (Result<Vec<u8>, FetchRefusal>, Option<Turn>) {
-        let Ok(Some(turn)) = timeout(self.patience.turn, self.turn(&request)).await else {
+    async fn answer(&self, request: FetchRequest, rank: Rank) -> (Result<Vec<u8>, FetchRefusal>, Option<Held>) {
+        let Ok(turn) = timeout(self.patience.turn, self.turn(&request, rank)).await else {
             return (Err(FetchRefusal::Busy), None);
         };
-        let source = Arc::clone(&self.source);
+        let (source, asked) = (Arc::clone(&self.source), request.clone());
         let serve = move || {
-            let answer = source.serve(&request);
+            let answer = source.serve(&asked);
             #[cfg(feature = "evil")]
-            let answer = crate::evil::served(&request, answer);
+            let answer = crate::evil::served(&asked, answer);
             answer
         };
         let answer = match tokio::task::spawn_blocking(serve).await {
@@ -167,14 +188,9 @@ impl FetchServer {
         (answer, Some(turn))
     }
 
-    async fn turn(&self, request: &FetchRequest) -> Option<Turn> {
-        let large = match request {
-            FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_) => {
-                Some(Arc::clone(&self.large).acquire_owned().await.ok()?)
-            }
-            _ => None,
-        };
-        Some(Turn { _large: large, _serving: Arc::clone(&self.serving).acquire_owned().await.ok()? })
+    async fn turn(&self, request: &FetchRequest, rank: Rank) -> Held {
+        let large = if is_large(request) { Some(self.large.take(rank).await) } else { None };
+        Held { large, serving: self.serving.take(rank).await }
     }
 
     async fn read_request<S: AsyncRead + Unpin>(&self, io: &mut S) -> Result<FetchRequest, ServeEnd> {
@@ -188,6 +204,8 @@ impl FetchServer {
             let (kind, len) = FetchRequest::body_len(&head)?;
             let mut body = vec![0; len];
             io.read_exact(&mut body).await?;
+            body.resize(len + FetchRequest::rest_len(kind, &body)?, 0);
+            io.read_exact(&mut body[len..]).await?;
             Ok::<_, ServeEnd>(FetchRequest::decode_body(kind, &body)?)
         };
         timeout(self.patience.piece, rest).await.map_err(|_| ServeEnd::Stalled)?
@@ -197,58 +215,60 @@ impl FetchServer {
         &self,
         io: &mut S,
         answer: Result<Vec<u8>, FetchRefusal>,
+        (rank, turn): (Rank, Option<&Held>),
     ) -> Result<(), ServeEnd> {
         let head: [u8; ANSWER_HEAD_BYTES] =
             encode_answer(answer.as_ref().map(|bytes| bytes.len() as u64).map_err(|e| *e));
         let payload = answer.unwrap_or_default();
-        self.write_in_time(io, &head).await?;
-        for piece in payload.chunks(PIECE_BYTES) {
-            self.write_in_time(io, piece).await?;
+        let mut pace = Pace::new(self.patience.slowness, rank, Instant::now());
+        for piece in [&head[..]].into_iter().chain(payload.chunks(PIECE_BYTES)) {
+            self.write_in_time(io, piece, turn, &mut pace).await?;
         }
         timeout(self.patience.piece, io.flush()).await.map_err(|_| ServeEnd::Stalled)??;
         Ok(())
     }
 
-    async fn write_in_time<S: AsyncWrite + Unpin>(&self, io: &mut S, bytes: &[u8]) -> Result<(), ServeEnd> {
-        Ok(timeout(self.patience.piece, io.write_all(bytes)).await.map_err(|_| ServeEnd::Stalled)??)
+    async fn write_in_time<S: AsyncWrite + Unpin>(
+        &self,
+        io: &mut S,
+        bytes: &[u8],
+        turn: Option<&Held>,
+        pace: &mut Pace,
+    ) -> Result<(), ServeEnd> {
+        let deadline = Instant::now() + self.patience.piece;
+        let mut writing = std::pin::pin!(io.write_all(bytes));
+        loop {
+            let look = pace.look_at().min(deadline);
+            let written = timeout_at(look, &mut writing).await;
+            if let Ok(done) = written {
+                pace.took(bytes.len());
+                return Ok(done?);
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                return Err(ServeEnd::Stalled);
+            }
+            if pace.is_slow(now) && turn.is_some_and(Held::is_wanted) {
+                return Err(ServeEnd::Slow);
+            }
+        }
     }
+}
+
+/// Whether the answer may be as large as the model.
+fn is_large(request: &FetchRequest) -> bool {
+    matches!(request, FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_))
 }
 
 /// Leave to look something up and send it.
-struct Turn {
-    _large: Option<OwnedSemaphorePermit>,
-    _serving: OwnedSemaphorePermit,
+struct Held {
+    large: Option<Turn>,
+    serving: Turn,
 }
 
-/// One open stream in the books.
-struct StreamSlot {
-    streams: Arc<Mutex<BTreeMap<NodeId, usize>>>,
-    peer: NodeId,
-}
-
-fn lock(streams: &Mutex<BTreeMap<NodeId, usize>>) -> MutexGuard<'_, BTreeMap<NodeId, usize>> {
-    streams.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl StreamSlot {
-    fn take(streams: &Arc<Mutex<BTreeMap<NodeId, usize>>>, peer: NodeId) -> Option<Self> {
-        let mut open = lock(streams);
-        let total: usize = open.values().sum();
-        let of_peer = open.get(&peer).copied().unwrap_or(0);
-        if total >= STREAMS_TOTAL || of_peer >= STREAMS_PER_PEER {
-            return None;
-        }
-        open.insert(peer, of_peer + 1);
-        Some(Self { streams: Arc::clone(streams), peer })
-    }
-}
-
-impl Drop for StreamSlot {
-    fn drop(&mut self) {
-        let mut open = lock(&self.streams);
-        match open.get_mut(&self.peer) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(open.remove(&self.peer)),
-        }
+impl Held {
+    /// Whether somebody waits to whom this turn would have to be left.
+    fn is_wanted(&self) -> bool {
+        self.serving.is_wanted() || self.large.as_ref().is_some_and(Turn::is_wanted)
     }
 }

@@ -1,16 +1,17 @@
-//! The layout of `/starling/fetch/2`: what is asked for, and the head of the answer.
+//! The layout of `/starling/fetch/3`: what is asked for, and the head of the answer.
 //!
 //! All numbers are little-endian. One stream carries any number of requests, each answered before the next is read:
 //!
 //! ```text
-//! request   magic u16 = 0x4653 ("SF") | version u8 = 2 | kind u8 | body, whose length the kind fixes
+//! request   magic u16 = 0x4653 ("SF") | version u8 = 2 | kind u8 | body, whose length the kind fixes, or its beginning
 //! answer    magic u16 = 0x5246 ("FR") | version u8 = 2 | status u8 | payload length u64 | payload
 //! ```
 //!
-//! Two kinds answer with lists; their layouts are here too. Everything else is bytes that the asker checks by hash.
+//! Three kinds answer with lists; their layouts are here too. Everything else is bytes that the asker checks by hash.
 
 use starling_protocol::Digest;
-use starling_protocol::limits::{CONTROL_BYTES_MAX, RECORD_BYTES_MAX};
+use starling_protocol::limits::{CONTROL_BYTES_MAX, LOCATOR_MAX, PATH_LINKS_MAX, RECORD_BYTES_MAX};
+use std::sync::Arc;
 
 const REQUEST_MAGIC: u16 = 0x4653;
 const ANSWER_MAGIC: u16 = 0x5246;
@@ -19,11 +20,15 @@ const VERSION: u8 = 2;
 /// Bytes in front of a request's body.
 pub const REQUEST_HEAD_BYTES: usize = 4;
 /// Bytes of the longest request body.
-pub const REQUEST_BODY_BYTES_MAX: usize = 36;
+pub const REQUEST_BODY_BYTES_MAX: usize = PATH_BODY_BYTES + LOCATOR_MAX * PLACE_BYTES;
+/// Of a request for a path: what comes before the records that the asker knows, and each of them.
+const PATH_BODY_BYTES: usize = 9;
+const PLACE_BYTES: usize = 40;
 /// Bytes in front of an answer's payload.
 pub const ANSWER_HEAD_BYTES: usize = 12;
 /// Records in one answer.
 pub const RECORDS_MAX: u16 = 256;
+const _: () = assert!(PATH_LINKS_MAX <= RECORDS_MAX as usize && LOCATOR_MAX <= u8::MAX as usize);
 /// Bytes of one answer with records.
 pub const RECORDS_BYTES_MAX: u64 = 2 + RECORDS_MAX as u64 * (8 + RECORD_BYTES_MAX as u64 + CONTROL_BYTES_MAX as u64);
 /// Snapshots in one answer.
@@ -38,7 +43,7 @@ pub const DATA_MANIFEST_BYTES_MAX: u64 = 16 << 20;
 pub const SHARD_PIECE_BYTES: u64 = 1 << 20;
 
 /// What one node asks another for. The numbers are on the wire and never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FetchRequest {
     /// The encoded `RunSpec` (1).
     Spec,
@@ -58,6 +63,9 @@ pub enum FetchRequest {
     Candidate(Digest),
     /// The encoded update with this digest, of a candidate or of a record (9).
     UpdateByDigest(Digest),
+    /// The path to the record of this number from the first of these (number and digest) that is on the chain, or from its
+    /// genesis: see [`encode_records`] (10). At most [`LOCATOR_MAX`] are named.
+    Path { to: u64, known: Arc<[(u64, Digest)]> },
 }
 
 /// Why a request was not served.
@@ -124,6 +132,7 @@ impl FetchRequest {
             Self::ShardPiece { .. } => 7,
             Self::Candidate(_) => 8,
             Self::UpdateByDigest(_) => 9,
+            Self::Path { .. } => 10,
         }
     }
 
@@ -147,11 +156,20 @@ impl FetchRequest {
                 out.extend_from_slice(&shard.0);
                 out.extend_from_slice(&piece.to_le_bytes());
             }
+            Self::Path { to, known } => {
+                let known = known.get(..LOCATOR_MAX).unwrap_or(known);
+                out.extend_from_slice(&to.to_le_bytes());
+                out.push(known.len() as u8);
+                for (seq, digest) in known {
+                    out.extend_from_slice(&seq.to_le_bytes());
+                    out.extend_from_slice(&digest.0);
+                }
+            }
         }
         out
     }
 
-    /// From the head: the kind and how many bytes of body follow.
+    /// From the head: the kind and how many bytes of body follow, or of its beginning ([`FetchRequest::rest_len`]).
     ///
     /// # Errors
     /// [`FetchWireError`] unless the head is one of this version's.
@@ -164,12 +182,22 @@ impl FetchRequest {
             4 => 10,
             5 => 8,
             7 => 36,
+            10 => PATH_BODY_BYTES,
             other => return Err(FetchWireError::Kind(other)),
         };
         Ok((kind, len))
     }
 
-    /// From a kind and its body, as [`FetchRequest::body_len`] told them.
+    /// How many bytes follow the beginning of a body, as [`FetchRequest::body_len`] told it.
+    ///
+    /// # Errors
+    /// [`FetchWireError`] when it announces more than a limit.
+    pub fn rest_len(kind: u8, body: &[u8]) -> Result<usize, FetchWireError> {
+        let count = body.get(PATH_BODY_BYTES - 1).filter(|_| kind == 10).copied().unwrap_or(0);
+        Ok(PLACE_BYTES * bounded("known records", usize::from(count), LOCATOR_MAX)?)
+    }
+
+    /// From a kind and its whole body, as [`FetchRequest::body_len`] and [`FetchRequest::rest_len`] told them.
     ///
     /// # Errors
     /// [`FetchWireError`] when the body does not fit the kind or asks for more than a limit.
@@ -185,6 +213,7 @@ impl FetchRequest {
             7 => Self::ShardPiece { shard: Digest(reader.array()?), piece: reader.u32()? },
             8 => Self::Candidate(Digest(reader.array()?)),
             9 => Self::UpdateByDigest(Digest(reader.array()?)),
+            10 => Self::Path { to: reader.u64()?, known: reader.places()? },
             other => return Err(FetchWireError::Kind(other)),
         };
         reader.finish()?;
@@ -281,7 +310,8 @@ pub fn decode_snapshots(bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>)>, FetchWireEr
 /// An encoded record and the encoded certificate that decided it; the certificate is empty where there is none.
 pub type Link = (Vec<u8>, Vec<u8>);
 
-/// `count u16`, then for each: `length u32 | encoded record | length u32 | encoded certificate`.
+/// `count u16`, then for each: `length u32 | encoded record | length u32 | encoded certificate`. A path is written so, too:
+/// its stones have an empty certificate.
 ///
 /// # Errors
 /// When there are more than [`RECORDS_MAX`], or a record or certificate is longer than its limit.
@@ -349,6 +379,12 @@ impl<'a> Reader<'a> {
 
     fn u64(&mut self) -> Result<u64, FetchWireError> {
         Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn places(&mut self) -> Result<Arc<[(u64, Digest)]>, FetchWireError> {
+        let [count] = self.array()?;
+        let count = bounded("known records", usize::from(count), LOCATOR_MAX)?;
+        (0..count).map(|_| Ok((self.u64()?, Digest(self.array()?)))).collect()
     }
 
     fn finish(self) -> Result<(), FetchWireError> {

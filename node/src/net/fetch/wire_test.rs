@@ -17,13 +17,16 @@ fn requests() -> Vec<FetchRequest> {
         FetchRequest::ShardPiece { shard: digest, piece: 3 },
         FetchRequest::Candidate(digest),
         FetchRequest::UpdateByDigest(digest),
+        FetchRequest::Path { to: 0x0506, known: Arc::from([]) },
+        FetchRequest::Path { to: 7, known: Arc::from([(0x0102, digest), (0, Digest([0xcd; 32]))]) },
     ]
 }
 
 fn decode(bytes: &[u8]) -> Result<FetchRequest, FetchWireError> {
     let (head, body) = bytes.split_first_chunk().ok_or(FetchWireError::Truncated("head"))?;
     let (kind, len) = FetchRequest::body_len(head)?;
-    if body.len() != len {
+    let beginning = body.get(..len).ok_or(FetchWireError::Truncated("body"))?;
+    if body.len() != len + FetchRequest::rest_len(kind, beginning)? {
         return Err(FetchWireError::Truncated("body"));
     }
     FetchRequest::decode_body(kind, body)
@@ -42,10 +45,13 @@ fn golden_bytes() {
         format!("53460207{ab}03000000"),
         format!("53460208{ab}"),
         format!("53460209{ab}"),
+        "5346020a060500000000000000".to_owned(),
+        format!("5346020a0700000000000000020201000000000000{ab}0000000000000000{}", "cd".repeat(32)),
     ];
+    assert_eq!(requests().len(), golden.len());
     for (request, golden) in requests().iter().zip(golden) {
         assert_eq!(hex(&request.encode()), golden);
-        assert_eq!(decode(&request.encode()), Ok(*request));
+        assert_eq!(decode(&request.encode()), Ok(request.clone()));
     }
     assert_eq!(hex(&encode_answer(Ok(0x0506))), "465202000605000000000000");
     assert_eq!(hex(&encode_answer(Err(FetchRefusal::Busy))), "465202020000000000000000");
@@ -74,6 +80,14 @@ fn every_status_round_trips_and_others_are_refused() {
 fn limits_hold_both_ways() {
     let request = FetchRequest::Records { from_seq: 0, max: RECORDS_MAX + 1 };
     assert_eq!(decode(&request.encode()), Err(FetchWireError::TooManyRecords(RECORDS_MAX + 1)));
+    let known = |count: usize| FetchRequest::Path { to: 1, known: vec![(1, Digest([2; 32])); count].into() };
+    assert_eq!(decode(&known(LOCATOR_MAX).encode()), Ok(known(LOCATOR_MAX)));
+    assert_eq!(known(LOCATOR_MAX + 1).encode(), known(LOCATOR_MAX).encode(), "no more are sent");
+    let mut many = known(LOCATOR_MAX).encode();
+    many[REQUEST_HEAD_BYTES + 8] += 1;
+    let too_many = FetchRequest::rest_len(10, &many[REQUEST_HEAD_BYTES..][..9]);
+    assert!(matches!(too_many, Err(FetchWireError::TooMany { .. })), "before anything is allocated: {too_many:?}");
+    assert!(FetchRequest::decode_body(10, &[&many[REQUEST_HEAD_BYTES..], &[0; 40]].concat()).is_err());
     assert!(encode_records(&vec![(vec![], vec![]); usize::from(RECORDS_MAX) + 1]).is_err());
     assert!(encode_records(&[(vec![0; RECORD_BYTES_MAX + 1], vec![])]).is_err());
     assert!(encode_records(&[(vec![], vec![0; CONTROL_BYTES_MAX + 1])]).is_err());

@@ -6,7 +6,7 @@ use super::super::passed::{Mark, Passed};
 use super::disk::Held;
 use super::{Feedback, Terms};
 use crate::coding::Coder;
-use crate::train::sample_test::{Link, commit, genesis, skip, spec};
+use crate::train::sample_test::{Link, commit, count, genesis, skip, spec};
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::message::Certificate;
@@ -112,6 +112,7 @@ impl Alone {
             }
             Fate::Skipped => return skip(&self.head, 2).record,
         }
+        count(&mut record, &self.head.record);
         record
     }
 

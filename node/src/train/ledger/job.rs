@@ -65,11 +65,10 @@ pub enum Job {
     Reload {
         reply: oneshot::Sender<Result<Record, String>>,
     },
-    /// Keep evidence against a node, in place of that against another.
+    /// Keep evidence against a node, or, without any, no more of it.
     Evidence {
         against: NodeId,
-        evidence: Box<Evidence>,
-        drops: Option<NodeId>,
+        evidence: Option<Box<Evidence>>,
     },
     /// Write the state as a checkpoint folder.
     Checkpoint {

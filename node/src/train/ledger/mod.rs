@@ -156,9 +156,9 @@ impl Worker {
                 let _ = reply.send(self.reload());
                 None
             }
-            Job::Evidence { against, evidence, drops } => {
+            Job::Evidence { against, evidence } => {
                 // It is shown and passed on whether the disk holds it or not.
-                if let Err(e) = evidence::keep(&self.store, against, *evidence, drops) {
+                if let Err(e) = evidence::keep(&self.store, against, evidence.map(|evidence| *evidence)) {
                     tracing::warn!("the evidence against {} is not kept on disk: {e:#}", against.short());
                 }
                 None

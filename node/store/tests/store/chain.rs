@@ -199,10 +199,7 @@ fn the_register_outlives_commits_resets_and_adoptions_but_not_the_disk() {
     assert_eq!(open(image(dir.path()).path()).register(), Some(register.clone()));
     history.commit(&store);
     assert_eq!(store.register(), Some(register.clone()));
-    let manifest = history.manifest();
-    store.begin_adopt(&manifest).unwrap();
-    (0..manifest.chunks.len()).for_each(|n| store.put_chunk(&manifest.chunks[n], &history.chunk(n)).unwrap());
-    store.finish_adopt(&manifest, &history.record, Some(&history.certificate()), None).unwrap();
+    history.adopt(&store, &[history.link()]);
     assert_eq!(store.register(), Some(register.clone()));
     store.reset_chain().unwrap();
     assert_eq!(store.register(), Some(register.clone()));

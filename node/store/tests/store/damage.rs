@@ -2,6 +2,7 @@
 //! lost without a word.
 
 use crate::support::{History, copy_dir, create, files, flip, image, open, options, scratch, spec, spec_bytes};
+use starling_protocol::path::Link;
 use starling_store::{Opened, Part, Store, StoreError};
 use std::fs;
 use std::path::Path;
@@ -21,6 +22,16 @@ fn prepared() -> (tempfile::TempDir, History) {
     store.put_candidate(&spoken.candidate(0), &update, &spoken.register(0)).unwrap();
     store.put_register(&spoken.register(1)).unwrap();
     (dir, history)
+}
+
+/// A path to the record of [`prepared`].
+fn way_from_genesis(history: &History) -> [Link; 3] {
+    let mut before = History::genesis(1000);
+    let genesis = before.link();
+    while before.record.seq + 1 < history.record.seq {
+        before.advance(0);
+    }
+    [genesis, before.stone(), history.link()]
 }
 
 /// Either the damage is noticed, or all that was acknowledged is there.
@@ -229,12 +240,7 @@ fn a_damaged_chain_is_set_aside_and_the_node_begins_anew() {
     assert_eq!(store.register(), None, "a register of a damaged disk may be an old one");
     assert!(dir.path().join("damaged/db/CURRENT").exists());
     assert_eq!(fs::read(dir.path().join("damaged/head")).unwrap(), b"not a head");
-    let manifest = history.manifest();
-    for digest in store.begin_adopt(&manifest).unwrap() {
-        let index = manifest.chunks.iter().position(|d| *d == digest).unwrap();
-        store.put_chunk(&digest, &history.chunk(index)).unwrap();
-    }
-    store.finish_adopt(&manifest, &history.record, Some(&history.certificate()), None).unwrap();
+    history.adopt(&store, &way_from_genesis(&history));
     history.commit(&store);
     drop(store);
     history.assert_loaded_from(&open(dir.path()));
@@ -246,12 +252,7 @@ fn adopting_repairs_a_damaged_chain_without_a_reset() {
     fs::remove_file(dir.path().join("db/CURRENT")).unwrap();
     let Opened { store, damage } = Store::open(dir.path(), options()).unwrap();
     assert!(damage.unwrap().chain_lost());
-    let manifest = history.manifest();
-    for digest in store.begin_adopt(&manifest).unwrap() {
-        let index = manifest.chunks.iter().position(|d| *d == digest).unwrap();
-        store.put_chunk(&digest, &history.chunk(index)).unwrap();
-    }
-    store.finish_adopt(&manifest, &history.record, Some(&history.certificate()), None).unwrap();
+    history.adopt(&store, &way_from_genesis(&history));
     drop(store);
     history.assert_loaded_from(&open(dir.path()));
 }

@@ -2,10 +2,12 @@
 
 mod chain;
 mod checkpoint;
+mod copies;
 mod damage;
 mod disk_full;
 mod kill;
 mod private;
 mod sequences;
 mod snapshots;
+mod sparse;
 mod support;

@@ -2,8 +2,10 @@
 
 use crate::support::{History, SCHEMA, image, open, options, scratch};
 use proptest::prelude::*;
+use starling_protocol::ancestry::Ancestry;
 use starling_protocol::engine::Register;
-use starling_protocol::record::{Record, RecordKind};
+use starling_protocol::path::Link;
+use starling_protocol::record::RecordKind;
 use starling_store::{Opened, Store, StoreError};
 use std::fs;
 
@@ -66,8 +68,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 struct Model {
     /// The history up to the head; none in an empty store.
     head: Option<History>,
-    /// Records from the first one held here.
-    records: Vec<Record>,
+    /// Records that are here, from the genesis on, with their votes.
+    records: Vec<Link>,
     /// The last result spoken of in each attempt, and its update.
     pending: Vec<(u32, History, Vec<u8>)>,
     snapshots: Vec<u64>,
@@ -77,28 +79,26 @@ struct Model {
 impl Model {
     fn founded() -> Self {
         let head = History::genesis(ELEMENTS);
-        let (records, pending, snapshots) = (vec![head.record.clone()], Vec::new(), vec![0]);
+        let (records, pending, snapshots) = (vec![head.link()], Vec::new(), vec![0]);
         Self { records, head: Some(head), pending, snapshots, register: None }
     }
 
     fn committed(&mut self, history: History) {
-        self.records.push(history.record.clone());
+        self.records.push(history.link());
         self.head = Some(history);
         self.pending.clear();
     }
 
     fn check(&self, store: &Store) {
         assert_eq!(store.head(), self.head.as_ref().map(|h| h.record.clone()));
-        let records = store.records_from(0, 1000).unwrap();
-        let expected: Vec<_> = self.records.iter().map(starling_protocol::wire::encode_record).collect();
-        assert_eq!(records.iter().map(|(record, _)| record.clone()).collect::<Vec<_>>(), expected);
-        for (record, (_, certificate)) in self.records.iter().zip(&records) {
-            // A genesis was not decided, and the record before an adopted one comes without.
-            match starling_protocol::wire::decode_certificate(certificate) {
-                Ok(certificate) => assert_eq!(certificate.record, record.digest()),
-                Err(_) => assert!(certificate.is_empty() && record.seq == self.records[0].seq),
-            }
-        }
+        let last = self.head.as_ref().map_or(0, |head| head.record.seq);
+        let held = |seq| Some((store.record(seq).unwrap()?, store.certificate(seq).unwrap()));
+        let expected: Vec<_> =
+            self.records.iter().map(|link| (link.record.clone(), link.certificate.clone())).collect();
+        assert_eq!((0..=last + 1).filter_map(held).collect::<Vec<_>>(), expected);
+        assert_eq!(store.ancestry(), Ancestry::of(self.records.iter().map(|link| &link.record)));
+        let whole = store.whole_from().map_or(0, |from| store.records_from(from, 1000).unwrap().len() as u64 + from);
+        assert_eq!(whole, self.head.as_ref().map_or(0, |_| last + 1), "up to the head none is missing");
         assert_eq!(store.register(), self.register);
         assert_eq!(store.snapshots().iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), self.snapshots);
         let mut pending: Vec<_> = self.pending.iter().map(|(attempt, h, _)| h.candidate(*attempt)).collect();
@@ -216,21 +216,31 @@ impl Run {
 
     fn adopt(&mut self, rounds: u32, salt: u32) {
         let mut history = self.model.head.clone().unwrap_or_else(|| History::genesis(ELEMENTS));
-        let mut parent = history.record.clone();
-        for _ in 0..rounds {
-            parent = history.record.clone();
+        let mut records = std::mem::take(&mut self.model.records);
+        if records.is_empty() {
+            records.push(history.link());
+        }
+        // From the head, or from the genesis in place of everything.
+        records.truncate(if salt == 1 { 1 } else { records.len() });
+        let mut way = vec![records[records.len() - 1].clone()];
+        for n in 1..=rounds {
             history.advance(salt);
+            // All records, or the last with its stone.
+            match (salt, n) {
+                (0, _) => way.push(history.link()),
+                (_, n) if n == rounds => way.push(history.link()),
+                (_, n) if n + 1 == rounds => way.push(history.stone()),
+                _ => {}
+            }
         }
-        let manifest = history.manifest();
-        let missing = self.store().begin_adopt(&manifest).unwrap();
-        for (index, digest) in manifest.chunks.iter().enumerate().filter(|(_, digest)| missing.contains(digest)) {
-            self.store().put_chunk(digest, &history.chunk(index)).unwrap();
+        if salt == 1 && way[way.len() - 1].record.parent != way[way.len() - 2].digest {
+            // The head before is a stone, then.
+            let stone = self.model.head.as_ref().unwrap().stone();
+            way.insert(1, stone);
         }
+        history.adopt(self.store(), &way);
         let seq = history.record.seq;
-        // Now and then the source has no record before the one that is adopted.
-        let parent = (salt > 0).then_some(parent);
-        self.store().finish_adopt(&manifest, &history.record, Some(&history.certificate()), parent.as_ref()).unwrap();
-        let records: Vec<_> = parent.into_iter().chain([history.record.clone()]).collect();
+        records.extend(way.drain(1..));
         let register = self.model.register.take();
         self.model = Model { head: Some(history), records, pending: Vec::new(), snapshots: vec![seq], register };
     }

@@ -5,6 +5,8 @@ use crate::support::{
 };
 use starling_protocol::Digest;
 use starling_protocol::message::Certificate;
+use starling_protocol::path::Link;
+use starling_protocol::record::Record;
 use starling_protocol::run::SyncMode;
 use starling_store::{Part, SNAPSHOT_EVERY, StoreError};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -138,7 +140,14 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
     history.snapshot(&source);
     let record = history.record.clone();
     let manifest = history.manifest();
-    let (votes, parent) = (history.certificate(), source.record(record.seq - 1).unwrap());
+    let votes = history.certificate();
+    let stone = source.record(record.seq - 1).unwrap().unwrap();
+    let stone = Link { digest: stone.digest(), record: stone, certificate: None };
+    let genesis = History::genesis(ELEMENTS).link();
+    let way = |record: &Record, votes: Option<&Certificate>| {
+        let last = Link { digest: record.digest(), record: record.clone(), certificate: votes.cloned() };
+        [genesis.clone(), stone.clone(), last]
+    };
     let tail: Vec<_> = (0..2).map(|_| (history.advance(5), history.clone())).collect();
 
     let joiner = create(here.path());
@@ -149,7 +158,8 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
     assert!(matches!(joiner.put_chunk(&missing[0], b"lies"), Err(StoreError::BadChunk { .. })));
     let large = vec![0; (1 << 20) + 1];
     assert!(matches!(joiner.put_chunk(&missing[0], &large), Err(StoreError::TooLarge { .. })));
-    match joiner.finish_adopt(&manifest, &record, Some(&votes), None) {
+    let sound = way(&record, Some(&votes));
+    match joiner.finish_adopt(&manifest, &sound) {
         Err(StoreError::MissingChunks { count: 4, first }) => assert_eq!(first, missing[0]),
         other => panic!("{other:?}"),
     }
@@ -165,17 +175,22 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
     let mut other = record.clone();
     other.state_root = Digest([8; 32]);
     let names_other = Certificate { record: other.digest(), ..votes.clone() };
-    let mixed = joiner.finish_adopt(&manifest, &other, Some(&names_other), None);
+    let mixed = joiner.finish_adopt(&manifest, &way(&other, Some(&names_other)));
     assert!(matches!(mixed, Err(StoreError::StateMismatch { .. })));
     for votes in [None, Some(&names_other)] {
-        let unproven = joiner.finish_adopt(&manifest, &record, votes, None);
-        assert!(matches!(unproven, Err(StoreError::CertificateMismatch { seq: 3 })));
+        let unproven = joiner.finish_adopt(&manifest, &way(&record, votes));
+        let refused =
+            matches!(unproven, Err(StoreError::CertificateMismatch { seq: 3 } | StoreError::NotNext { seq: 3, .. }));
+        assert!(refused, "{unproven:?}");
     }
-    let not_its_parent = joiner.finish_adopt(&manifest, &record, Some(&votes), Some(&record));
-    assert!(matches!(not_its_parent, Err(StoreError::NotNext { seq: 3, .. })));
+    let after_itself = joiner.finish_adopt(&manifest, &[genesis.clone(), sound[2].clone(), sound[2].clone()]);
+    assert!(matches!(after_itself, Err(StoreError::NotNext { seq: 3, .. })));
+    let rootless = joiner.finish_adopt(&manifest, &sound[1..]);
+    assert!(matches!(rootless, Err(StoreError::NotNext { seq: 2, .. })), "it stands on nothing that is here");
+    assert!(matches!(joiner.finish_adopt(&manifest, &[]), Err(StoreError::NoChain)));
     assert!(joiner.head().is_none());
-    joiner.finish_adopt(&manifest, &record, Some(&votes), parent.as_ref()).unwrap();
-    assert_eq!(joiner.record(2).unwrap(), parent, "the next joiner can check the votes, too");
+    joiner.finish_adopt(&manifest, &sound).unwrap();
+    assert_eq!(joiner.record(2).unwrap(), Some(sound[1].record.clone()), "the next joiner can check the votes, too");
     assert_eq!(joiner.certificate(3).unwrap(), Some(votes));
     for (update, after) in &tail {
         after.put(&joiner, update);
@@ -194,15 +209,14 @@ fn adopting_replaces_a_dead_branch() {
         let update = dead.advance(1);
         dead.put(&store, &update);
     }
-    (0..2).for_each(|_| drop(live.advance(2)));
-    let manifest = live.manifest();
-    store.begin_adopt(&manifest).unwrap();
-    for (index, digest) in manifest.chunks.iter().enumerate() {
-        store.put_chunk(digest, &live.chunk(index)).unwrap();
-    }
-    store.finish_adopt(&manifest, &live.record, Some(&live.certificate()), None).unwrap();
+    live.advance(2);
+    let first = live.link();
+    live.advance(2);
+    let genesis = History::genesis(ELEMENTS).link();
+    live.adopt(&store, &[genesis.clone(), first, live.link()]);
     assert_eq!(store.record(4).unwrap(), None);
-    assert_eq!(store.record(1).unwrap(), None, "the chain begins with what was adopted");
+    let records: Vec<_> = (0..3).map(|seq| store.record(seq).unwrap().unwrap().digest()).collect();
+    assert_eq!(records, [genesis.digest, live.record.parent, live.record.digest()], "the branches part after genesis");
     assert!(files(&dir.path().join("updates")).is_empty());
     assert_eq!(files(&dir.path().join("chunks")).len(), 4);
     live.assert_loaded_from(&store);

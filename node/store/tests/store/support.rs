@@ -4,6 +4,7 @@ use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::message::{Certificate, Stamp, Value, ValueKind};
 use starling_protocol::outer::Rule;
+use starling_protocol::path::Link;
 use starling_protocol::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use starling_protocol::run::{
     AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec,
@@ -53,7 +54,7 @@ pub fn spec() -> RunSpec {
         outer: OuterSpec { lr: vec![(1, 0.9)], momentum: 0.9 },
         sync: SyncSpec::whole(SyncMode::Rounds, Codec::Int8, EngineKind::Ring),
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
-        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new() },
+        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: 0 },
         budget: Budget { rounds: 100, tokens: 0 },
     }
 }
@@ -207,6 +208,27 @@ impl History {
         Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes }
     }
 
+    /// The record with its votes, as a link of a path.
+    pub fn link(&self) -> Link {
+        let certificate = Some(self.certificate()).filter(|_| self.record.kind != RecordKind::Genesis);
+        Link { digest: self.record.digest(), record: self.record.clone(), certificate }
+    }
+
+    /// The same without its votes.
+    pub fn stone(&self) -> Link {
+        Link { certificate: None, ..self.link() }
+    }
+
+    /// Brings the state to a store, along this way to its record.
+    pub fn adopt(&self, store: &Store, way: &[Link]) {
+        let manifest = self.manifest();
+        for digest in store.begin_adopt(&manifest).unwrap() {
+            let index = manifest.chunks.iter().position(|chunk| *chunk == digest).unwrap();
+            store.put_chunk(&digest, &self.chunk(index)).unwrap();
+        }
+        store.finish_adopt(&manifest, way).unwrap();
+    }
+
     /// The record as a candidate of an attempt.
     pub fn candidate(&self, attempt: u32) -> Candidate {
         Candidate { key: self.attempt(attempt), record: self.record.clone(), readys: vec![vec![attempt as u8; 40]] }
@@ -284,7 +306,18 @@ fn root(state: &State) -> Digest {
 fn next_round(round: u64) -> NextRound {
     let lease = Span { start: 240 * round, count: 240 };
     let id = NodeId([7; 32]);
-    let member = Member { id, incarnation: 1, role: Role::Voter, absent: 0, expected: true, lease, upload_kbps: 0 };
+    let member = Member {
+        id,
+        incarnation: 1,
+        role: Role::Voter,
+        absent: 0,
+        expected: true,
+        lease,
+        upload_kbps: 0,
+        since: 0,
+        // It contributes to each round.
+        served: round as u16,
+    };
     // What merges may weigh: the tokens of the round before.
     let merge_tokens = if round == 0 { 0 } else { 1000 };
     let members = vec![member];

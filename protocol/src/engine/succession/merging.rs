@@ -17,7 +17,8 @@ pub fn allowed(sync: &SyncSpec, parent: &Record, member: &NodeId, ready: &Ready)
         // A difference of parameters is no gradient, and one of all parameters is no fragment.
         return false;
     }
-    let votes = parent.member(member).is_some_and(|member| member.role == Role::Voter);
+    let votes =
+        planted!(Plant::LearnersMerge) || parent.member(member).is_some_and(|member| member.role == Role::Voter);
     let within = (1..=parent.next.merge_tokens).contains(&ready.merged_tokens) || planted!(Plant::WeighDifference);
     votes && within && !parent.has_merged(&lineage)
 }
@@ -32,7 +33,7 @@ pub fn merged(parent: &Record, contributions: &[SignedReady]) -> Vec<Digest> {
 /// another of them merges, too, and which comes before them in ring order: they must not be averaged together.
 pub fn rivals(parent: &Digest, merging: impl Iterator<Item = (NodeId, Digest)>) -> Vec<NodeId> {
     let of: BTreeMap<NodeId, Digest> = merging.collect();
-    if of.len() < 2 {
+    if of.len() < 2 || planted!(Plant::RivalsTogether) {
         return Vec::new();
     }
     let mut taken = BTreeSet::new();

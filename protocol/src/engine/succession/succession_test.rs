@@ -1,7 +1,8 @@
 use super::*;
-use crate::limits::{GRANTS_MAX, MEMBERS_MAX, MERGED_MAX};
+use crate::limits::{GRANTS_MAX, MEMBERS_MAX, MERGED_MAX, VOTERS_MAX};
 use crate::message::{Statement, StatementKind};
 use crate::record::GrantUse;
+use crate::ring;
 use crate::wire::sample::{self, digest};
 
 /// Positions of a whole round of the sample run: 30 steps of 8.
@@ -467,3 +468,6 @@ mod uplink;
 
 #[path = "tour_test.rs"]
 mod tour;
+
+#[path = "probation_test.rs"]
+mod probation;

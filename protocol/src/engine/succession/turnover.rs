@@ -1,8 +1,9 @@
 //! Who is a member of the next round: what absences, and the statements of contributing voters, change
 //! (`protocol.md` §4, §6).
 
+use super::probation::Probation;
 use super::{SignedReady, admitted_max};
-use crate::limits::{GRANTS_MAX, MEMBERS_MAX, VOTERS_MAX};
+use crate::limits::{GRANTS_MAX, MEMBERS_MAX};
 use crate::message::{Ready, StatementKind};
 use crate::plant::{Plant, planted};
 use crate::record::{GrantUse, Member, Record, Role, Span};
@@ -42,17 +43,18 @@ pub(super) struct Turnover<'a> {
     suspects: BTreeSet<NodeId>,
     /// The parent's revocations and the new ones, ascending.
     revoked: Vec<Digest>,
+    probation: Probation,
 }
 
 impl<'a> Turnover<'a> {
-    pub fn new(parent: &'a Record, digest: Digest, contributions: &'a [SignedReady]) -> Self {
+    pub fn new(parent: &'a Record, digest: Digest, contributions: &'a [SignedReady], probation: Probation) -> Self {
         let mut joiners: BTreeMap<NodeId, Joiner> = BTreeMap::new();
         let mut accusers: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
         let mut revoked = parent.revoked.clone();
         // Voters do not lie, learners may (`protocol.md`, fault model): theirs are contributions only. A record has
         // a quorum of voters among its contributors, so that somebody speaks in each.
         let voters: BTreeSet<NodeId> = parent.voters().map(|voter| voter.id).collect();
-        let spoken = contributions.iter().filter(|c| voters.contains(&c.member));
+        let spoken = contributions.iter().filter(|c| voters.contains(&c.member) || planted!(Plant::LearnersSpeak));
         for (by, statement) in spoken.flat_map(|c| c.ready.statements.iter().map(|s| (c.member, s))) {
             match statement.kind {
                 StatementKind::Joins => {
@@ -76,10 +78,10 @@ impl<'a> Turnover<'a> {
         }
         let is_revoked = |digest: &Digest| revoked.binary_search(digest).is_ok();
         joiners.retain(|id, joiner| !is_revoked(&Digest(id.0)) && !is_revoked(&joiner.grant));
-        let most = |by: &BTreeSet<NodeId>| 2 * by.len() > voters.len();
+        let most = |by: &BTreeSet<NodeId>| 2 * by.len() + usize::from(planted!(Plant::SuspectByHalf)) > voters.len();
         let suspects = accusers.into_iter().filter(|(_, by)| most(by)).map(|(id, _)| id).collect();
         let contributions = contributions.iter().map(|c| (c.member, &c.ready)).collect();
-        Self { parent, digest, contributions, joiners, suspects, revoked }
+        Self { parent, digest, contributions, joiners, suspects, revoked, probation }
     }
 
     /// The members of the next round by ascending id, and the uses of tickets so far.
@@ -106,7 +108,9 @@ impl<'a> Turnover<'a> {
         let same = self.parent.member(&member.id).is_some_and(|before| before.incarnation == member.incarnation);
         let Some(ready) = self.contributions.get(&member.id).filter(|_| same) else { return };
         let (known, said) = (member.upload_kbps, ready.measured.upload_kbps);
-        if said != 0 && u64::from(known.abs_diff(said)) * UPLINK_STEPS > u64::from(known) {
+        if said != 0
+            && (u64::from(known.abs_diff(said)) * UPLINK_STEPS > u64::from(known) || planted!(Plant::EveryUplink))
+        {
             member.upload_kbps = said;
         }
     }
@@ -114,42 +118,55 @@ impl<'a> Turnover<'a> {
     /// What becomes of a member; None if it is removed.
     fn stays(&self, member: &Member) -> Option<Seat> {
         let contribution = self.contributions.get(&member.id);
-        if contribution.is_some_and(|ready| ready.leave) || self.is_revoked(&member.id) {
+        if contribution.is_some_and(|ready| ready.leave && !planted!(Plant::KeepLeaver)) || self.is_revoked(&member.id)
+        {
             return None;
         }
         let joiner = self.joiners.get(&member.id);
         // Incarnations rise: a lower one is an echo from before the member's last restart.
-        if let Some(joiner) = joiner.filter(|joiner| joiner.incarnation > member.incarnation) {
-            return Some(learner(member.id, joiner.incarnation));
+        let newer = |joiner: &&Joiner| joiner.incarnation > member.incarnation || planted!(Plant::OldIncarnationJoins);
+        if let Some(joiner) = joiner.filter(newer) {
+            return Some(self.learner(member.id, joiner.incarnation));
         }
         if contribution.is_some() {
-            let member = Member { absent: 0, expected: true, ..member.clone() };
+            let (since, served) = self.tenure(&member.id);
+            let member = Member { absent: 0, expected: true, since, served, ..member.clone() };
             return Some(Seat { member, fresh: true });
         }
-        let absent = member.absent.saturating_add(1);
-        if absent >= ABSENT_MAX || self.suspects.contains(&member.id) {
+        let absent = if planted!(Plant::NeverRemoved) { 1 } else { member.absent.saturating_add(1) };
+        if absent >= ABSENT_MAX - u8::from(planted!(Plant::AbsentOnce)) || self.suspects.contains(&member.id) {
             return None;
         }
         let here = joiner.is_some_and(|joiner| joiner.incarnation == member.incarnation);
-        let member = Member { absent, expected: here, ..member.clone() };
+        let member = Member { absent, expected: here || planted!(Plant::ExpectTheAbsent), ..member.clone() };
         Some(Seat { member, fresh: false })
     }
 
-    /// Makes learners that have contributed voters, as far as there are seats. In the order of the ring, which is the
-    /// same for everybody and favours nobody for long.
+    /// Makes learners that have contributed voters, as far as there are seats and their probation lets them.
     fn promote(&self, seats: &mut BTreeMap<NodeId, Seat>) {
-        let voters = seats.values().filter(|seat| seat.member.role == Role::Voter).count();
-        let contributed = |seat: &&Seat| {
-            let before = self.parent.member(&seat.member.id);
-            let same = before.is_some_and(|before| before.incarnation == seat.member.incarnation);
-            same && seat.member.role == Role::Learner && self.contributions.contains_key(&seat.member.id)
+        let contributed = |seat: &Member| {
+            let before = self.parent.member(&seat.id);
+            let same = before.is_some_and(|before| before.incarnation == seat.incarnation);
+            same && (self.contributions.contains_key(&seat.id) || planted!(Plant::PromoteUntried))
         };
-        let tried: Vec<NodeId> = seats.values().filter(contributed).map(|seat| seat.member.id).collect();
-        for id in ring::order(&self.digest, tried).into_iter().take(VOTERS_MAX.saturating_sub(voters)) {
-            if let Some(seat) = seats.get_mut(&id) {
-                seat.member.role = Role::Voter;
-            }
-        }
+        let mut seats: Vec<&mut Member> = seats.values_mut().map(|seat| &mut seat.member).collect();
+        self.probation.promote(&self.digest, &mut seats, contributed);
+    }
+
+    /// Since when a member of the next round is one, and how often it has contributed. Both stay with its key: a new
+    /// incarnation, and who is let in again by the record that removes it, is who it was. Its vote it has to earn anew.
+    fn tenure(&self, id: &NodeId) -> (u64, u16) {
+        let counted = u16::from(self.contributions.contains_key(id));
+        let before = self.parent.member(id);
+        before.map_or((self.probation.now(), 0), |before| (before.since, before.served.saturating_add(counted)))
+    }
+
+    fn learner(&self, id: NodeId, incarnation: u64) -> Seat {
+        let lease = Span::default();
+        let role = if planted!(Plant::JoinAsVoter) { Role::Voter } else { Role::Learner };
+        let (since, served) = self.tenure(&id);
+        let member = Member { id, incarnation, role, absent: 0, expected: true, lease, upload_kbps: 0, since, served };
+        Seat { member, fresh: true }
     }
 
     /// Lets newcomers in as learners, and counts the uses of their tickets. Who was just removed for its absence is
@@ -160,16 +177,19 @@ impl<'a> Turnover<'a> {
             self.joiners.keys().filter(|id| !seats.contains_key(id) && !leaves(id)).copied().collect();
         let mut grants = self.parent.grants.clone();
         let mut shown: BTreeSet<Digest> = BTreeSet::new();
-        let mut room = admitted_max(self.parent.voters().count()).min(MEMBERS_MAX.saturating_sub(seats.len()));
+        let most = admitted_max(self.parent.voters().count());
+        let mut room = (if planted!(Plant::ManyNewcomers) { MEMBERS_MAX } else { most })
+            .min(MEMBERS_MAX.saturating_sub(seats.len()));
         for id in ring::order(&self.digest, new) {
             let Some(joiner) = self.joiners.get(&id).filter(|_| room > 0) else { break };
             // Uses are limited, and the limit was checked against the parent's count: one use a record.
             let counted = joiner.grant == Digest::default()
                 || planted!(Plant::UncountedTicket)
-                || (!shown.contains(&joiner.grant) && count_use(&mut grants, joiner.grant));
+                || ((!shown.contains(&joiner.grant) || planted!(Plant::TicketTwiceARecord))
+                    && count_use(&mut grants, joiner.grant));
             if counted {
                 shown.insert(joiner.grant);
-                seats.insert(id, learner(id, joiner.incarnation));
+                seats.insert(id, self.learner(id, joiner.incarnation));
                 room -= 1;
             }
         }
@@ -177,16 +197,20 @@ impl<'a> Turnover<'a> {
     }
 
     /// Sees to it that somebody can decide. When no voter is left, those who are here vote; when everybody leaves,
-    /// the last ones stay named, so that the lineage can be taken up again.
+    /// the last ones stay named, so that the lineage can be taken up again. With probation only those of them whom the
+    /// flock has known for longest: learners must not come to vote by outnumbering the last voter as it goes.
     fn keep_a_voter(&self, seats: &mut BTreeMap<NodeId, Seat>) {
         if seats.values().any(|seat| seat.member.role == Role::Voter) {
             return;
         }
         let here: Vec<NodeId> = seats.values().filter(|seat| seat.member.absent == 0).map(|s| s.member.id).collect();
         let last = if here.is_empty() { self.last(seats) } else { here };
-        for id in ring::order(&self.digest, last).into_iter().take(VOTERS_MAX) {
+        let of = |id: &NodeId| self.parent.member(id).or(seats.get(id).map(|seat| &seat.member));
+        let last: Vec<&Member> = last.iter().filter_map(of).collect();
+        for id in self.probation.elders(&self.digest, &last) {
             let Some(member) = self.parent.member(&id).or(seats.get(&id).map(|seat| &seat.member)) else { continue };
-            let member = Member { absent: 0, expected: true, ..member.clone() };
+            let (since, served) = self.tenure(&id);
+            let member = Member { absent: 0, expected: true, since, served, ..member.clone() };
             let seat = seats.entry(id).or_insert(Seat { member, fresh: true });
             seat.member.role = Role::Voter;
         }
@@ -205,12 +229,6 @@ impl<'a> Turnover<'a> {
     fn is_revoked(&self, id: &NodeId) -> bool {
         self.revoked.binary_search(&Digest(id.0)).is_ok()
     }
-}
-
-fn learner(id: NodeId, incarnation: u64) -> Seat {
-    let lease = Span::default();
-    let role = if planted!(Plant::JoinAsVoter) { Role::Voter } else { Role::Learner };
-    Seat { member: Member { id, incarnation, role, absent: 0, expected: true, lease, upload_kbps: 0 }, fresh: true }
 }
 
 /// Counts one more use of a ticket; false when that cannot be counted.

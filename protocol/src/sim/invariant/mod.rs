@@ -20,6 +20,11 @@
 //! | S18 | nobody honest is blamed | `blame` |
 //! | S19 | what is held and said is bounded | `resources` |
 //! | S22 | evidence is true, and against liars only | `evidence` |
+//! | S23 | forks are made only where they are allowed | `forks` |
+//! | S24 | a COMMIT's contributors hold a quorum | `contributors` |
+//! | S26 | strangers move, store and delay nothing | `strangers` |
+//! | S25 | what is named in a vote is on the disk, and what is decided on a quorum's disks | `estimates` |
+//! | S27 | nobody votes before its probation is over, and newcomers hold no third of the votes | `probation` |
 //!
 //! S20 (no panic) and S21 (determinism) are checked by whoever runs a history; L1 to L5 in [`super::history`]. S12, S13
 //! (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
@@ -29,12 +34,16 @@ mod attempts;
 mod blame;
 mod bounds;
 mod certificates;
+mod contributors;
+mod estimates;
 mod evidence;
+mod forks;
 mod lineage;
 mod mass;
 mod membership;
 mod merged;
 mod parity;
+mod probation;
 mod recovery;
 mod refusals;
 mod registers;
@@ -43,14 +52,16 @@ mod result;
 mod samples;
 mod settings;
 mod steps;
+mod strangers;
 
 use super::disk::{Link, Write};
 use super::process::{Mixed, Offer};
 use super::trainer::State;
 use super::world::World;
-use crate::Digest;
 use crate::engine::io::{AttemptKey, Input, Merge, Output};
+use crate::message::Message;
 use crate::record::Span;
+use crate::{Digest, NodeId};
 use std::rc::Rc;
 
 /// Names of all that are checked, also those that are not in a file here.
@@ -75,6 +86,11 @@ pub const NAMES: &[&str] = &[
     "S20 no panic",
     "S21 determinism",
     "S22 evidence",
+    "S23 forks allowed",
+    "S24 contributors' quorum",
+    "S25 estimates on disk",
+    "S26 strangers",
+    "S27 probation",
     "L1 commits",
     "L3 roster",
     "L4 one head",
@@ -110,6 +126,13 @@ pub enum Observed<'a> {
     Junk {
         node: usize,
         from: usize,
+        outputs: &'a [Output],
+    },
+    /// An answer to what a stranger says.
+    Strange {
+        node: usize,
+        from: NodeId,
+        message: &'a Message,
         outputs: &'a [Output],
     },
     /// An honest node's bytes leave it.
@@ -188,6 +211,11 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(blame::Blame::default()),
         Box::new(resources::Resources),
         Box::new(evidence::Evidence),
+        Box::new(forks::Forks::default()),
+        Box::new(contributors::Contributors),
+        Box::new(estimates::Estimates::default()),
+        Box::new(strangers::Strangers::default()),
+        Box::new(probation::Probation::default()),
     ]
 }
 

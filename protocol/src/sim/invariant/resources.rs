@@ -33,7 +33,7 @@ impl Invariant for Resources {
             Observed::Step { node } => {
                 let Some(process) = world.nodes[*node].process.as_ref() else { return Ok(()) };
                 let held = process.engine.held();
-                let peers = held.peers <= PEERS_MAX.min(world.nodes.len());
+                let peers = held.peers <= PEERS_MAX.min(world.nodes.len() + world.strangers.len());
                 let few = held.history <= FEW && held.results <= FEW && held.fetches <= FEW;
                 let few = few && held.evidence <= EVIDENCE_MAX;
                 require(peers && few && held.votes <= 2 * VOTERS_MAX, || format!("node {node} holds {held:?}"))?;

@@ -344,7 +344,7 @@ fn run_file(place: &Place<'_>) -> String {
         "name = \"compare\"\nseed = {}\n[model]\npreset = \"0.1m\"\nd_model = {}\nlayers = {}\nheads = {}\nkv_heads = {}\nffn = {}\n\
          seq_len = {}\n[data]\nsources = [\"text.txt\"]\nholdout = 0.05\n[inner]\nsteps = {}\nbatch = {}\nlr = {:?}\n\
          warmup_steps = {}\nbeta1 = {:?}\nbeta2 = {:?}\neps = {:?}\nweight_decay = {:?}\nclip = {:?}\n[outer]\nlr = {:?}\n\
-         momentum = {:?}\n[sync]\ncodec = {:?}\nengine = {:?}\n",
+         momentum = {:?}\n[admission]\nprobation = 0\n[sync]\ncodec = {:?}\nengine = {:?}\n",
         place.settings.seed,
         model.d_model,
         model.layers,

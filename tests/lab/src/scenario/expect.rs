@@ -32,6 +32,8 @@ pub struct Expect {
     /// Events that must come, and some that must not.
     pub events: Vec<Needed>,
     pub absent: Vec<String>,
+    /// The same of some nodes only, or of events that hold some text.
+    pub never: Vec<Never>,
     /// At most so much memory in use by any node, in MiB, and so many descriptors, as seen once a second.
     pub rss_max_mib: Option<u64>,
     pub files_max: Option<u64>,
@@ -59,6 +61,7 @@ impl Default for Expect {
             failed_attempts: None,
             events: Vec::new(),
             absent: Vec::new(),
+            never: Vec::new(),
             rss_max_mib: None,
             files_max: None,
             counted: Vec::new(),
@@ -82,6 +85,19 @@ pub struct Needed {
     /// Within so many seconds after the fault of this number (from 1) begins; left out: at any time.
     pub after_fault: Option<usize>,
     pub within_s: Option<f64>,
+}
+
+/// An event that must not come.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Never {
+    pub event: String,
+    /// A node, group or site; left out: anybody.
+    pub node: Option<String>,
+    /// Text that the event's line holds; left out: any.
+    pub with: Option<String>,
+    /// From when the fault of this number (from 1) begins; left out: at any time.
+    pub after_fault: Option<usize>,
 }
 
 /// An end that must come.
@@ -119,6 +135,7 @@ impl Expect {
         let named = self.may_exit.iter().chain(&self.may_lag).chain(&self.apart);
         let named = named.chain(self.counted.iter().filter_map(|c| c.node.as_ref()));
         let named = named.chain(self.events.iter().filter_map(|e| e.peer.as_ref()));
+        let named = named.chain(self.never.iter().filter_map(|e| e.node.as_ref()));
         for name in named.chain(self.events.iter().filter_map(|e| e.node.as_ref())) {
             topology.named(place, name)?;
         }

@@ -71,6 +71,9 @@ impl Cast {
         let run_file = folder.join("run.toml");
         let text = super::run_file::text(scenario, folder)?;
         std::fs::write(&run_file, text).with_context(|| format!("cannot write {}", run_file.display()))?;
+        for seat in scenario.topology.seats.iter().filter(|seat| super::keys::is_named(scenario, &seat.name)) {
+            super::keys::hand_out(scenario, &seat.name, &super::disks::of(folder, &seat.name).join("home"))?;
+        }
         let mut arguments = Vec::new();
         if let Some(ms) = scenario.null_trainer_ms {
             arguments.extend(["--null-trainer".into(), ms.to_string()]);
@@ -207,11 +210,18 @@ impl Cast {
             }
         }
         let own = || self.arguments.iter().chain(&seat.arguments);
-        command.args(own());
+        command.args(own().map(|argument| self.placed(argument)));
         for (flag, value) in USUAL.iter().filter(|(flag, _)| !own().any(|own| own == flag)) {
             command.args([flag, value]);
         }
         command
+    }
+
+    /// `@NAME` in an argument stands for the addresses of the nodes of that name.
+    fn placed(&self, argument: &str) -> String {
+        let Some(name) = argument.strip_prefix('@') else { return argument.to_owned() };
+        let called = self.topology.seats.iter().filter(|seat| seat.is_called(name));
+        called.map(|seat| seat.port.address.to_string()).collect::<Vec<_>>().join(",")
     }
 
     /// Where everybody is who is no stranger, as strangers are told.

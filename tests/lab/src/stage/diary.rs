@@ -47,7 +47,7 @@ pub enum What {
     /// The nodes are asked to end.
     Closing,
     Sample,
-    /// Memory and descriptors of each node that runs.
+    /// Memory, descriptors and processor time of each node that runs.
     Sizes,
     /// What went wrong with the scenario itself.
     Trouble,

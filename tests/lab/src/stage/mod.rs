@@ -7,6 +7,7 @@ mod diary;
 mod disks;
 mod folder;
 mod havoc;
+mod keys;
 mod limits;
 mod metrics;
 mod run_file;

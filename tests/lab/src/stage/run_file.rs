@@ -24,6 +24,7 @@ const LINES: usize = 12;
 /// Writes the text into the folder, where nothing else is named, and returns the run file.
 pub(super) fn text(scenario: &Scenario, folder: &Path) -> anyhow::Result<String> {
     let mut run = scenario.run.clone();
+    super::keys::put_ids(scenario, &mut run);
     let name: String = scenario.name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
     fill(&mut run, "name", Value::String(format!("lab-{}", name.to_ascii_lowercase())));
     fill(&mut run, "seed", Value::Integer(scenario.seed as i64));
@@ -41,6 +42,9 @@ pub(super) fn text(scenario: &Scenario, folder: &Path) -> anyhow::Result<String>
     fill(inner, "steps", Value::Integer(60));
     fill(inner, "batch", Value::Integer(4));
     fill(inner, "lr", Value::Float(4e-3));
+    // The nodes play friends, who vote at once: it is not probation that scenarios are about, unless they say so.
+    let admission = table(&mut run, "admission")?;
+    fill(admission, "probation", Value::Integer(0));
     if let End::Round(round) = scenario.end {
         fill(table(&mut run, "budget")?, "rounds", Value::Integer(round as i64));
     }

@@ -1,0 +1,133 @@
+//! Who gets a place, and who goes for whom.
+
+use super::*;
+use std::net::IpAddr;
+
+fn at(n: u32) -> Source {
+    Source::Address(IpAddr::V4((0x2d00_0000 + n).into()))
+}
+
+struct Crowd {
+    behaviour: Behaviour,
+    next: usize,
+    now: Instant,
+}
+
+impl Crowd {
+    fn new() -> Self {
+        Self { behaviour: Behaviour::default(), next: 0, now: Instant::now() }
+    }
+
+    fn id(&mut self) -> ConnectionId {
+        self.next += 1;
+        ConnectionId::new_unchecked(self.next)
+    }
+
+    /// A whole connection of somebody.
+    fn comes(&mut self, peer: PeerId, source: Source) -> Result<ConnectionId, Crowded> {
+        let id = self.id();
+        self.behaviour.arrive(id, source, self.now)?;
+        self.behaviour.enter(id, peer, source, self.now).inspect_err(|_| {
+            // As the swarm tells it.
+        })?;
+        Ok(id)
+    }
+
+    fn stranger(&mut self, source: Source) -> Result<ConnectionId, Crowded> {
+        self.comes(PeerId::random(), source)
+    }
+
+    fn of(&self, source: Source) -> usize {
+        self.behaviour.present.values().filter(|place| place.source == source).count()
+    }
+}
+
+#[test]
+fn handshakes_of_one_address_are_few_and_some_are_kept_for_known_addresses() {
+    let mut crowd = Crowd::new();
+    let arrives = |crowd: &mut Crowd, source| {
+        let id = crowd.id();
+        crowd.behaviour.arrive(id, source, crowd.now).is_ok()
+    };
+    assert_eq!((0..100).filter(|_| arrives(&mut crowd, at(1))).count(), ARRIVING_PER_ADDRESS);
+    assert!(arrives(&mut crowd, at(2)), "others have places of their own");
+    for n in 3..100 {
+        arrives(&mut crowd, at(n));
+    }
+    assert_eq!(crowd.behaviour.arriving.len(), ARRIVING_FROM_UNKNOWN_MAX);
+    crowd.behaviour.doors.know(at(1000), crowd.now);
+    assert!(arrives(&mut crowd, at(1000)), "where a member has been there is room");
+    let ids: Vec<_> = crowd.behaviour.arriving.keys().copied().collect();
+    ids.into_iter().for_each(|id| crowd.behaviour.is_gone(id));
+    assert!(crowd.behaviour.arriving.is_empty(), "places are given back");
+}
+
+/// Two addresses filled all 128 places: 64 each.
+#[test]
+fn two_addresses_do_not_fill_the_places() {
+    let mut crowd = Crowd::new();
+    for _ in 0..500 {
+        for address in [at(1), at(2)] {
+            drop(crowd.stranger(address));
+        }
+    }
+    assert_eq!((crowd.of(at(1)), crowd.of(at(2))), (STRANGERS_PER_ADDRESS, STRANGERS_PER_ADDRESS));
+    crowd.stranger(at(3)).expect("a newcomer from elsewhere");
+}
+
+#[test]
+fn many_addresses_leave_room_for_one_more_and_for_known_peers() {
+    let mut crowd = Crowd::new();
+    for _ in 0..500 {
+        for n in 0..16 {
+            drop(crowd.stranger(at(n)));
+        }
+    }
+    let strangers: usize = (0..16).map(|n| crowd.of(at(n))).sum();
+    assert_eq!(strangers, STRANGERS_MAX);
+    // Somebody from elsewhere takes the place of the oldest one of a crowd, and is not sent away for the crowd's next.
+    let honest = crowd.stranger(at(99)).expect("a newcomer from elsewhere");
+    assert_eq!(crowd.behaviour.leaving.len(), 1);
+    for n in 0..16 {
+        assert!(crowd.stranger(at(n)).is_err(), "a crowd does not grow");
+    }
+    assert!(crowd.behaviour.present.contains_key(&honest));
+    // Known peers have all the rest, and then the strangers' too.
+    let members: Vec<PeerId> = (0..PLACES_MAX + 1).map(|_| PeerId::random()).collect();
+    crowd.behaviour.set_known(members.iter().copied().collect());
+    for (n, member) in members[..PLACES_MAX].iter().enumerate() {
+        crowd.comes(*member, at(n as u32 % 4)).expect("members always get in, from wherever");
+    }
+    assert!(matches!(crowd.comes(members[PLACES_MAX], at(5)), Err(Crowded::Full)), "all places are members'");
+    assert!(crowd.behaviour.present.len() == PLACES_MAX && !crowd.behaviour.present.contains_key(&honest));
+}
+
+#[test]
+fn who_becomes_a_member_makes_room_for_strangers() {
+    let mut crowd = Crowd::new();
+    let lab: Vec<PeerId> = (0..STRANGERS_PER_ADDRESS).map(|_| PeerId::random()).collect();
+    for peer in &lab {
+        crowd.comes(*peer, at(1)).expect("a flock behind one router");
+    }
+    assert!(matches!(crowd.stranger(at(1)), Err(Crowded::Address)));
+    crowd.behaviour.set_known(lab.iter().copied().collect());
+    crowd.stranger(at(1)).expect("the others are no strangers any more");
+    assert!(crowd.behaviour.doors.knows(&at(1), crowd.now), "handshakes from there are let in");
+    let named = PeerId::random();
+    crowd.behaviour.name(named);
+    for _ in 0..STRANGERS_PER_ADDRESS {
+        drop(crowd.stranger(at(1)));
+    }
+    crowd.comes(named, at(1)).expect("whom the user named");
+}
+
+#[test]
+fn this_machine_is_no_crowd_and_relays_are_one() {
+    let mut crowd = Crowd::new();
+    let here = (0..200).filter(|_| crowd.stranger(Source::Here).is_ok()).count();
+    assert_eq!(here, STRANGERS_MAX);
+    assert!(crowd.stranger(at(1)).is_err(), "none of them is sent away");
+    let mut crowd = Crowd::new();
+    let relayed = (0..200).filter(|_| crowd.stranger(Source::Relay).is_ok()).count();
+    assert_eq!(relayed, STRANGERS_PER_ADDRESS);
+}

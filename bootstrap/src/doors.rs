@@ -1,0 +1,171 @@
+//! How often somebody may knock: new connections from one address have a pace, and an address from which harm came rests.
+//!
+//! Judged where connections arrive, below the swarm: before a handshake, which costs a signature and a key exchange. Of TCP
+//! nothing but the connection itself has been spent then. (QUIC's first flight is answered by its library before anybody is
+//! asked; what comes after it is not.)
+
+use crate::source::{Remembered, Source};
+use libp2p::Multiaddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Connections that may come from one address at once: a flock of thirty behind one router that all start again.
+const KNOCKS_BURST: f64 = 64.0;
+/// Connections a second from one address in the long run. A handshake and what follows it cost about a millisecond.
+const KNOCKS_PER_SECOND: f64 = 2.0;
+/// The same where members or other known peers have been: they may share their address with somebody who knocks.
+const KNOCKS_PER_SECOND_KNOWN: f64 = 8.0;
+/// An address is that of a known peer for so long after it was last seen there.
+const KNOWN_FOR: Duration = Duration::from_secs(60 * 60);
+/// The first rest of an address; each further one is twice as long, up to the longest.
+const REST_MIN: Duration = Duration::from_secs(10);
+const REST_MAX: Duration = Duration::from_secs(640);
+/// After so long without harm an address begins with the shortest rest again.
+const REST_FORGOTTEN: Duration = Duration::from_secs(60 * 60);
+
+/// What is known of one address.
+#[derive(Debug)]
+struct Address {
+    knocks: f64,
+    at: Instant,
+    known_until: Option<Instant>,
+    rests: u32,
+    rests_until: Option<Instant>,
+}
+
+impl Address {
+    fn new(now: Instant) -> Self {
+        Self { knocks: KNOCKS_BURST, at: now, known_until: None, rests: 0, rests_until: None }
+    }
+
+    fn is_known(&self, now: Instant) -> bool {
+        self.known_until.is_some_and(|until| now < until)
+    }
+
+    fn admit(&mut self, now: Instant) -> Result<(), &'static str> {
+        let known = self.is_known(now);
+        if !known && self.rests_until.is_some_and(|until| now < until) {
+            return Err("address_rests");
+        }
+        let pace = if known { KNOCKS_PER_SECOND_KNOWN } else { KNOCKS_PER_SECOND };
+        let earned = now.saturating_duration_since(self.at).as_secs_f64() * pace;
+        self.knocks = (self.knocks + earned).min(KNOCKS_BURST);
+        self.at = now;
+        if self.knocks < 1.0 {
+            return Err("address_knocks");
+        }
+        self.knocks -= 1.0;
+        Ok(())
+    }
+}
+
+/// Shared between the transport and the behaviours; cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Doors(Arc<Mutex<Remembered<Address>>>);
+
+impl Doors {
+    /// No statement leaves the addresses half-changed, so a poisoned lock is still good.
+    fn addresses(&self) -> MutexGuard<'_, Remembered<Address>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a connection that has just arrived may begin its handshake; refusals are counted.
+    pub fn open(&self, from: &Multiaddr, now: Instant) -> bool {
+        let source = Source::of(from);
+        if source == Source::Here {
+            return true;
+        }
+        let admitted = self.addresses().of(source, || Address::new(now)).admit(now);
+        if let Err(reason) = admitted {
+            metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
+        }
+        admitted.is_ok()
+    }
+
+    /// A known peer is there.
+    pub fn know(&self, source: Source, now: Instant) {
+        if source != Source::Here {
+            self.addresses().of(source, || Address::new(now)).known_until = Some(now + KNOWN_FOR);
+        }
+    }
+
+    /// Whether a known peer was there not long ago.
+    pub fn knows(&self, source: &Source, now: Instant) -> bool {
+        *source == Source::Here || self.addresses().get(source).is_some_and(|address| address.is_known(now))
+    }
+
+    /// Harm came from there: nobody comes in from there for a while, unless known peers have been there, who could not be told
+    /// from the others before a handshake.
+    pub fn rest(&self, source: Source, now: Instant) {
+        if source == Source::Here {
+            return;
+        }
+        let mut addresses = self.addresses();
+        let address = addresses.of(source, || Address::new(now));
+        if address.rests_until.is_some_and(|until| now < until) {
+            return;
+        }
+        if address.rests_until.is_some_and(|until| now.saturating_duration_since(until) >= REST_FORGOTTEN) {
+            address.rests = 0;
+        }
+        let rest = REST_MIN.saturating_mul(1 << address.rests.min(16)).min(REST_MAX);
+        (address.rests, address.rests_until) = (address.rests.saturating_add(1), Some(now + rest));
+        tracing::debug!(?source, ?rest, "no connections are taken from there for a while");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn from(text: &str) -> Multiaddr {
+        text.parse().unwrap()
+    }
+
+    fn source(text: &str) -> Source {
+        Source::of(&from(text))
+    }
+
+    #[test]
+    fn one_address_knocks_at_a_pace_and_others_at_theirs() {
+        let (doors, start) = (Doors::default(), Instant::now());
+        let (flood, quic) = (from("/ip4/45.2.0.9/tcp/5"), from("/ip4/45.2.0.9/udp/5/quic-v1"));
+        let opened = (0..1000).filter(|_| doors.open(&flood, start)).count();
+        assert_eq!(opened, KNOCKS_BURST as usize);
+        assert!(!doors.open(&quic, start), "QUIC counts like TCP");
+        assert!(doors.open(&from("/ip4/45.2.0.10/tcp/5"), start));
+        assert!(doors.open(&from("/ip4/127.0.0.1/tcp/5"), start));
+        let mut opened = 0;
+        for ms in 0..10_000 {
+            opened += u32::from(doors.open(&flood, start + Duration::from_millis(ms)));
+        }
+        assert!((19..=21).contains(&opened), "{opened} in ten seconds");
+    }
+
+    #[test]
+    fn rests_grow_and_known_addresses_go_on() {
+        let (doors, mut now) = (Doors::default(), Instant::now());
+        let (text, home) = ("/ip4/45.2.0.9/tcp/5", "/ip4/45.3.0.9/tcp/5");
+        let mut lasted = Vec::new();
+        for _ in 0..9 {
+            doors.rest(source(text), now);
+            doors.rest(source(text), now);
+            let since = now;
+            while !doors.open(&from(text), now) {
+                now += SECOND;
+            }
+            lasted.push((now - since).as_secs());
+        }
+        assert_eq!(lasted, [10, 20, 40, 80, 160, 320, 640, 640, 640]);
+        doors.know(source(home), now);
+        doors.rest(source(home), now);
+        assert!(doors.open(&from(home), now), "members are there");
+        assert!(doors.knows(&source(home), now + KNOWN_FOR / 2));
+        assert!(!doors.knows(&source(home), now + KNOWN_FOR));
+        doors.rest(Source::Here, now);
+        assert!(doors.open(&from("/ip4/127.0.0.1/tcp/5"), now));
+    }
+}

@@ -1,0 +1,102 @@
+//! Fetch streams that are held open, answers that are not read, and what the flock truly has.
+
+use super::story::Story;
+use super::world::World;
+use crate::net::NetHandle;
+use crate::net::fetch::{self, Expect, FetchRequest, Patience, RECORDS_MAX, decode_records, decode_snapshots};
+use starling_protocol::message::Head;
+use starling_protocol::state::Manifest;
+use starling_protocol::{Digest, NodeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::sleep;
+
+/// Streams that one identity tries to have open to one node.
+const STREAMS: usize = 8;
+/// Between two requests on a stream that is to stay open.
+const EVERY: Duration = Duration::from_secs(5);
+/// After a stream was refused.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long an answer is left unread: until the server gives it up.
+const UNREAD: Duration = Duration::from_secs(25);
+/// Most records of the flock that are read.
+const TRUTH_MAX: usize = 4096;
+const STATE_BYTES_MAX: u64 = 1 << 20;
+
+/// Holds streams to a node open, for as long as the identity lives.
+pub fn hold(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
+    for _ in 0..STREAMS {
+        let (world, net) = (world.clone(), net.clone());
+        tokio::spawn(async move {
+            while net.peers().contains(&peer) {
+                if let Ok(mut stream) = net.open_fetch(peer).await {
+                    world.tally.streams.fetch_add(1, Relaxed);
+                    let asked = FetchRequest::Spec;
+                    while fetch::request(&mut stream, &asked, Expect::of(&asked), Patience::default()).await.is_ok() {
+                        sleep(EVERY).await;
+                    }
+                }
+                sleep(PAUSE).await;
+            }
+        });
+    }
+}
+
+/// Asks for the newest update again and again, and reads none.
+pub fn leave_unread(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
+    for _ in 0..STREAMS {
+        let (world, net) = (world.clone(), net.clone());
+        tokio::spawn(async move {
+            while net.peers().contains(&peer) {
+                // An update is served until a few rounds later.
+                let seq = world.newest().map_or(0, |newest| newest.seq);
+                if let Ok(mut stream) = net.open_fetch(peer).await {
+                    world.tally.streams.fetch_add(1, Relaxed);
+                    let asked = stream.write_all(&FetchRequest::Update { seq }.encode()).await;
+                    if asked.is_ok() && stream.flush().await.is_ok() && stream.read_u8().await.is_ok() {
+                        sleep(UNREAD).await;
+                    }
+                }
+                sleep(PAUSE).await;
+            }
+        });
+    }
+}
+
+/// All records of a node, and its newest snapshot.
+pub async fn truth(net: &NetHandle, peer: NodeId, head: Head) -> Option<Story> {
+    let mut links = BTreeMap::new();
+    while links.len() < TRUTH_MAX && !links.contains_key(&head.seq) {
+        let from_seq = links.last_key_value().map_or(0, |(seq, _)| seq + 1);
+        let request = FetchRequest::Records { from_seq, max: RECORDS_MAX };
+        let expected = Expect::of(&request);
+        let answer = decode_records(&net.fetch(peer, request, expected).await.ok()?).ok()?;
+        let records = answer.into_iter().filter_map(|link| Some((number(&link.0)?, link)));
+        let before = links.len();
+        links.extend(records);
+        if links.len() == before {
+            break;
+        }
+    }
+    let request = FetchRequest::SnapshotManifests;
+    let expected = Expect::of(&request);
+    let mut snapshots = decode_snapshots(&net.fetch(peer, request, expected).await.ok()?).ok()?;
+    snapshots.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));
+    snapshots.truncate(1);
+    let mut chunks = BTreeMap::new();
+    for digest in snapshots.iter().flat_map(|(_, manifest)| Manifest::decode(manifest).ok()).flat_map(|m| m.chunks) {
+        chunks.insert(digest, chunk(net, peer, digest).await?);
+    }
+    Some(Story { links, snapshots, chunks, ..Story::of(head) })
+}
+
+async fn chunk(net: &NetHandle, peer: NodeId, digest: Digest) -> Option<Vec<u8>> {
+    net.fetch(peer, FetchRequest::StateChunk(digest), Expect::AtMost(STATE_BYTES_MAX)).await.ok()
+}
+
+fn number(record: &[u8]) -> Option<u64> {
+    starling_protocol::wire::decode_record(record).ok().map(|record| record.seq)
+}

@@ -1,0 +1,153 @@
+//! Records and states of their own making.
+
+use super::Attack;
+use super::story::{Story, head};
+use super::world::{SIGN, World};
+use crate::config::run_file::model_config;
+use crate::net::fetch::Link;
+use starling_protocol::engine::succession;
+use starling_protocol::identity::Signer;
+use starling_protocol::message::{Certificate, Head, Message, Question, Value, Vote};
+use starling_protocol::record::{Record, RecordKind};
+use starling_protocol::run::RunSpec;
+use starling_protocol::state::{self, State};
+use starling_protocol::{Digest, NodeId, wire};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Records of a lineage of its own that nobody else decided.
+const LONG: u64 = 1000;
+const SHORT: u64 = 8;
+/// How far ahead of the flock a record is that nobody has to decide himself any more.
+const AHEAD: u64 = 3;
+
+/// A state of zeros.
+pub struct Blank {
+    pub root: Digest,
+    manifest: Vec<u8>,
+    chunks: BTreeMap<Digest, Vec<u8>>,
+}
+
+impl Blank {
+    pub fn new(spec: &RunSpec) -> Option<Self> {
+        let model = model_config(&spec.model);
+        let zeros = State::initial(vec![0.0; usize::try_from(model.parameters()).ok()?], spec.sync.mode);
+        let manifest = zeros.manifest(Digest(model.schema().digest())).ok()?;
+        let chunks =
+            manifest.chunks.iter().enumerate().filter_map(|(n, digest)| Some((*digest, zeros.chunk_bytes(n)?)));
+        Some(Self { root: state::root(&manifest), manifest: manifest.encode(), chunks: chunks.collect() })
+    }
+
+    /// A story whose snapshot, at this record, is this state.
+    fn of(&self, record: &Record, tokens: u64, snapshot: u64) -> Story {
+        let story = Story::of(head(record.lineage, record.seq, record.digest(), tokens));
+        Story { snapshots: vec![(snapshot, self.manifest.clone())], chunks: self.chunks.clone(), ..story }
+    }
+}
+
+/// The first record of a lineage that `founder` has founded.
+fn genesis(world: &World, founder: NodeId) -> Option<Record> {
+    succession::genesis(world.run, &world.spec, (founder, SIGN), SIGN, world.blank.root)
+}
+
+fn random() -> Digest {
+    Digest(rand::random())
+}
+
+/// A certificate without a vote.
+fn thin(record: &Record) -> Certificate {
+    Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes: Vec::new() }
+}
+
+/// A record that changes nothing, and follows one that nobody has.
+fn orphan(genesis: &Record, lineage: Digest, seq: u64) -> Record {
+    Record { lineage, seq, parent: random(), kind: RecordKind::Skip, base: random(), ..genesis.clone() }
+}
+
+/// A record of this place that is not on any chain, as it is sent.
+pub fn invented(world: &World, lineage: &Digest, seq: u64) -> Link {
+    let Some(genesis) = genesis(world, NodeId([7; 32])) else { return (Vec::new(), Vec::new()) };
+    let record = orphan(&genesis, *lineage, seq.max(1));
+    (wire::encode_record(&record), wire::encode_certificate(&thin(&record)))
+}
+
+/// What an identity says at first, and whenever the flock has moved; nothing new if None.
+pub fn story(world: &World, place: usize, me: &dyn Signer, now: Option<&Arc<Story>>) -> Option<Story> {
+    let is = |attack| world.plot.attacks.contains(&attack);
+    let newest = world.newest();
+    let of_another = |story: &Arc<Story>| newest.as_ref().is_some_and(|head| head.lineage != story.head.lineage);
+    match () {
+        () if is(Attack::Usurp) => now.is_none().then(|| usurp(world, me.id()))?,
+        () if is(Attack::UsurpGenesis) => now.is_none().then(|| found(world, me))?,
+        () if is(Attack::UsurpAhead) => now.is_none_or(of_another).then(|| ahead(world, me.id(), &newest?))?,
+        () if is(Attack::FalseHeads) => Some(nothing_behind(&newest?)),
+        () if is(Attack::Split) => now.is_none_or(of_another).then(|| split(world.truth()?.as_ref(), &newest?))?,
+        () if is(Attack::OldHead) => {
+            let truth = world.truth()?;
+            // Those who say the newest, and those who say that nothing has happened since.
+            let head = if place.is_multiple_of(2) { newest? } else { truth.head.clone() };
+            let news = now.is_none_or(|told| told.head.seq < head.seq);
+            news.then(|| Story { head, ..Story::clone(&truth) })
+        }
+        () => None,
+    }
+}
+
+/// A lineage that is made up, with more tokens than there are, and a certificate without votes.
+fn usurp(world: &World, me: NodeId) -> Option<Story> {
+    let genesis = genesis(world, me)?;
+    let record = Record { tokens: u64::MAX, ..orphan(&genesis, genesis.lineage, LONG) };
+    let mut story = world.blank.of(&record, u64::MAX, record.seq);
+    story.add(&record, Some(&thin(&record)));
+    Some(story)
+}
+
+/// A lineage of its own, in which all is as it must be but for the tokens that its heads claim.
+fn found(world: &World, me: &dyn Signer) -> Option<Story> {
+    let mut record = genesis(world, me.id())?;
+    let mut links = vec![(record.clone(), None)];
+    while record.seq < SHORT {
+        let parent = record.digest();
+        record = succession::skip(&record, parent)?;
+        let question = Question { seq: record.seq, parent, instance: Question::RECORD };
+        let value = Value::skip(record.digest());
+        let vote = Message::Vote(Vote { question, incarnation: SIGN, ballot: 1, value, voted: true });
+        let votes = vec![wire::seal(me, &world.run, &vote).ok()?];
+        links.push((record.clone(), Some(Certificate { votes, ..thin(&record) })));
+    }
+    let mut story = world.blank.of(&record, u64::MAX, 0);
+    links.iter().for_each(|(record, certificate)| story.add(record, certificate.as_ref()));
+    Some(story)
+}
+
+/// A record far ahead in the flock's lineage, of which this identity is the only member.
+fn ahead(world: &World, me: NodeId, newest: &Head) -> Option<Story> {
+    let record = orphan(&genesis(world, me)?, newest.lineage, newest.seq + LONG);
+    let tokens = u64::MAX;
+    let record = Record { tokens, ..record };
+    let mut story = world.blank.of(&record, tokens, record.seq);
+    story.add(&record, Some(&thin(&record)));
+    Some(Story { invents: true, ..story })
+}
+
+fn nothing_behind(newest: &Head) -> Story {
+    Story::of(head(newest.lineage, newest.seq + AHEAD, random(), newest.tokens))
+}
+
+/// The flock's own chain up to the FORK that its lineage begins with, that FORK with a longer lease, and nonsense after it.
+fn split(truth: &Story, newest: &Head) -> Option<Story> {
+    let read =
+        |(record, votes): &Link| Some((wire::decode_record(record).ok()?, wire::decode_certificate(votes).ok()?));
+    let of_lineage = |record: &Record| record.kind == RecordKind::Fork && record.lineage == newest.lineage;
+    let (fork, proof) = truth.links.values().filter_map(read).find(|(record, _)| of_lineage(record))?;
+    let mut other = fork.clone();
+    let (seats, end) = (other.next.members.len(), other.cursor.checked_add(1)?);
+    other.next.members.get_mut(seats.checked_sub(1)?)?.lease.count += 1;
+    other.cursor = end;
+    let proof = Certificate { record: other.digest(), ..proof };
+    let links = truth.links.range(..fork.seq).map(|(seq, link)| (*seq, link.clone())).collect();
+    let story = Story::of(head(newest.lineage, newest.seq + LONG, random(), u64::MAX));
+    let mut story = Story { links, invents: true, shown: vec![proof.clone()], ..story };
+    story.add(&other, Some(&proof));
+    Some(story)
+}

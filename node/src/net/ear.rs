@@ -1,0 +1,107 @@
+//! Reads what a peer says on its control session, as fast as it may speak, and passes on what is fit.
+
+use super::budget::{Backlog, Cost, Purse};
+use super::event::NetEvent;
+use super::options::Verify;
+use super::queue::Voice;
+use super::session::DownReason;
+use super::standing::{Rank, Standing};
+use starling_bootstrap::framing::{FrameError, FrameReader};
+use starling_protocol::NodeId;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+/// Reads what a peer says.
+pub(super) struct Ear<'a> {
+    pub peer: NodeId,
+    pub standing: Standing,
+    pub verify: Option<Verify>,
+    pub closing: CancellationToken,
+    pub purse: Purse,
+    pub voice: &'a mut Voice,
+}
+
+impl Ear<'_> {
+    /// Until something is wrong, or the peer ends it.
+    pub async fn read_frames<R: futures::AsyncRead + Unpin>(&mut self, mut reader: FrameReader<R>) -> DownReason {
+        let mut ahead = Backlog::default();
+        loop {
+            let next = match ahead.pop() {
+                Some(bytes) => Ok(bytes),
+                None => self.read(&mut reader).await,
+            };
+            let heard = match next {
+                Ok(bytes) => self.hear(bytes, &mut reader, &mut ahead).await,
+                Err(reason) => Err(reason),
+            };
+            if let Err(reason) = heard {
+                return reason;
+            }
+        }
+    }
+
+    /// The next message. May be dropped while it waits for one.
+    async fn read<R: futures::AsyncRead + Unpin>(
+        &mut self,
+        reader: &mut FrameReader<R>,
+    ) -> Result<Vec<u8>, DownReason> {
+        let bytes = match reader.next().await {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return Err(DownReason::Lost("the peer closed the control stream".into())),
+            Err(FrameError::Io(error)) => return Err(DownReason::Lost(error.to_string())),
+            Err(error) => return Err(DownReason::Frame { label: error.reason(), what: error.to_string() }),
+        };
+        Ok(bytes)
+    }
+
+    /// Passes a message on when it is its turn, if it is fit.
+    async fn hear<R: futures::AsyncRead + Unpin>(
+        &mut self,
+        bytes: Vec<u8>,
+        reader: &mut FrameReader<R>,
+        ahead: &mut Backlog,
+    ) -> Result<(), DownReason> {
+        let now = Instant::now();
+        if self.standing.speaks_as(&self.peer) == Rank::Stranger {
+            let cost = Cost { messages: 1, bytes: bytes.len() };
+            if let Some(wait) = self.purse.hear_stranger(cost, now).max(self.standing.charge(&self.peer, cost, now)) {
+                metrics::counter!("starling_control_throttled_total").increment(1);
+                self.read_ahead(reader, ahead, now + wait).await?;
+            }
+        } else if let Some(wait) = self.purse.read(now) {
+            metrics::counter!("starling_control_throttled_total").increment(1);
+            sleep(wait).await;
+        }
+        let opened = match &self.verify {
+            Some(verify) => verify(&self.peer, &bytes).map_err(DownReason::Unfit)?,
+            None => None,
+        };
+        tokio::select! {
+            told = self.voice.tell(NetEvent::Control { from: self.peer, bytes, opened }) => {
+                told.map_err(|_| DownReason::Shutdown)
+            }
+            // Read on, to where the peer closes its side.
+            () = self.closing.cancelled() => Ok(()),
+        }
+    }
+
+    /// Reads a stranger's stream until then, and keeps the newest: what it sends would otherwise fill the stream's window, 256 KiB of
+    /// our memory for each session.
+    async fn read_ahead<R: futures::AsyncRead + Unpin>(
+        &mut self,
+        reader: &mut FrameReader<R>,
+        ahead: &mut Backlog,
+        until: Instant,
+    ) -> Result<(), DownReason> {
+        while let Ok(next) = timeout_at(until, self.read(reader)).await {
+            let dropped = ahead.push(next?);
+            if dropped > 0 {
+                metrics::counter!("starling_refused_total", "reason" => "control_too_soon").increment(dropped);
+            }
+            if self.purse.read(Instant::now()).is_some() {
+                return Err(DownReason::Flood);
+            }
+        }
+        Ok(())
+    }
+}

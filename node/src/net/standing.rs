@@ -1,0 +1,189 @@
+//! What the network knows of peers: who is a member, who is on the way to be one, whom the user named; everybody else is a
+//! stranger. Where each comes from, and what strangers from there have used up.
+//!
+//! The network believes what the node says of its flock, and judges nothing itself.
+
+use super::budget::{Account, Cost};
+use libp2p::PeerId;
+use starling_bootstrap::identity;
+use starling_bootstrap::source::{Remembered, Source};
+use starling_protocol::NodeId;
+use starling_protocol::limits::MEMBERS_MAX;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Admitted joiners that the network is told of at a time.
+pub const INVITED_MAX: usize = 256;
+/// Peers whom the user may name; further ones are strangers.
+const NAMED_MAX: usize = 1024;
+
+/// How a peer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    Stranger,
+    /// An admitted joiner, or one whom the user named.
+    Invited,
+    Member,
+}
+
+/// Cheap to clone. What it holds is bounded: by the limits of connections, or by a limit here.
+#[derive(Clone, Default)]
+pub struct Standing {
+    known: Arc<Mutex<Known>>,
+    changed: Arc<Notify>,
+}
+
+#[derive(Default)]
+struct Known {
+    members: BTreeSet<NodeId>,
+    invited: BTreeSet<NodeId>,
+    named: BTreeSet<NodeId>,
+    /// Whether the node has said anything yet: one that has met no flock does not know who is of it.
+    is_told: bool,
+    /// Where connected peers are.
+    sources: BTreeMap<NodeId, Source>,
+    accounts: Remembered<Account>,
+}
+
+impl Known {
+    fn rank(&self, peer: &NodeId) -> Rank {
+        if self.members.contains(peer) {
+            Rank::Member
+        } else if self.invited.contains(peer) || self.named.contains(peer) {
+            Rank::Invited
+        } else {
+            Rank::Stranger
+        }
+    }
+
+    fn source(&self, peer: &NodeId) -> Source {
+        self.sources.get(peer).copied().unwrap_or(Source::Here)
+    }
+}
+
+impl Standing {
+    /// No statement leaves it half-changed, so a poisoned lock is still good.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who is a member and who an admitted joiner, from now on.
+    pub fn set(&self, members: Vec<NodeId>, invited: Vec<NodeId>) {
+        let beyond = members.len().saturating_sub(MEMBERS_MAX) + invited.len().saturating_sub(INVITED_MAX);
+        if beyond > 0 {
+            metrics::counter!("starling_refused_total", "reason" => "standing_full").increment(beyond as u64);
+        }
+        let members: BTreeSet<NodeId> = members.into_iter().take(MEMBERS_MAX).collect();
+        let invited: BTreeSet<NodeId> = invited.into_iter().take(INVITED_MAX).collect();
+        let mut known = self.known();
+        known.is_told = true;
+        if (&known.members, &known.invited) != (&members, &invited) {
+            (known.members, known.invited) = (members, invited);
+            self.changed.notify_one();
+        }
+    }
+
+    /// A peer that the user named.
+    pub fn name(&self, peer: NodeId) {
+        let mut known = self.known();
+        if known.named.len() < NAMED_MAX {
+            known.named.insert(peer);
+        }
+    }
+
+    pub fn rank(&self, peer: &NodeId) -> Rank {
+        self.known().rank(peer)
+    }
+
+    /// The same for what it says: while the node has met no flock, any peer may turn out to be a member, who has much to say.
+    pub fn speaks_as(&self, peer: &NodeId) -> Rank {
+        let known = self.known();
+        if known.is_told { known.rank(peer) } else { known.rank(peer).max(Rank::Invited) }
+    }
+
+    /// Where it comes from, as far as it is connected.
+    pub fn source(&self, peer: &NodeId) -> Source {
+        self.known().source(peer)
+    }
+
+    /// A peer is connected from there.
+    pub fn came(&self, peer: NodeId, source: Source) {
+        self.known().sources.insert(peer, source);
+    }
+
+    /// Its last connection is gone.
+    pub fn left(&self, peer: &NodeId) {
+        self.known().sources.remove(peer);
+    }
+
+    /// What a stranger does is charged to its address: how long it has to wait, if at all. Others pay nothing here, nor do
+    /// processes of this machine.
+    pub fn charge(&self, peer: &NodeId, cost: Cost, now: Instant) -> Option<Duration> {
+        let mut known = self.known();
+        let source = known.source(peer);
+        if !known.is_told || known.rank(peer) != Rank::Stranger || source == Source::Here {
+            return None;
+        }
+        known.accounts.of(source, || Account::of_address(now)).spend(cost, now)
+    }
+
+    /// Returns when members or joiners have changed since the last time.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Members and joiners, as connections name them.
+    pub fn peer_ids(&self) -> BTreeSet<PeerId> {
+        let known = self.known();
+        known.members.iter().chain(&known.invited).map(identity::peer_id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: u16) -> NodeId {
+        let mut bytes = [0; 32];
+        bytes[..2].copy_from_slice(&n.to_le_bytes());
+        NodeId(bytes)
+    }
+
+    #[test]
+    fn ranks_are_those_of_the_last_word_and_bounded() {
+        let standing = Standing::default();
+        assert_eq!(standing.rank(&id(1)), Rank::Stranger);
+        standing.name(id(9));
+        standing.set(vec![id(1), id(2)], vec![id(2), id(3)]);
+        let ranks = [1, 2, 3, 4, 9].map(|n| standing.rank(&id(n)));
+        assert_eq!(ranks, [Rank::Member, Rank::Member, Rank::Invited, Rank::Stranger, Rank::Invited]);
+        let many: Vec<NodeId> = (0..2000).map(id).collect();
+        standing.set(many[1000..].to_vec(), many[..1000].to_vec());
+        assert_eq!(standing.peer_ids().len(), 1000 + INVITED_MAX);
+        assert_eq!(standing.rank(&id(999)), Rank::Stranger);
+        standing.set(Vec::new(), Vec::new());
+        assert_eq!([1, 1500].map(|n| standing.rank(&id(n))), [Rank::Stranger; 2]);
+    }
+
+    #[test]
+    fn strangers_of_one_address_share_an_account() {
+        let (standing, now) = (Standing::default(), Instant::now());
+        let flood = Source::Address("45.2.0.9".parse().unwrap());
+        (0..40).for_each(|n| standing.came(id(n), flood));
+        standing.came(id(100), Source::Address("45.2.0.10".parse().unwrap()));
+        standing.set(vec![id(5)], Vec::new());
+        let message = Cost { messages: 1, bytes: 100 };
+        let free = (0..10_000).filter(|n| standing.charge(&id(6 + n % 30), message, now).is_none()).count();
+        assert!((100..1000).contains(&free), "{free}");
+        assert!(standing.charge(&id(6), message, now).is_some());
+        for other in [5, 100, 200] {
+            assert_eq!(standing.charge(&id(other), message, now), None, "{other}");
+        }
+        standing.left(&id(6));
+        standing.came(id(6), flood);
+        assert!(standing.charge(&id(6), message, now).is_some(), "coming back clears nothing");
+    }
+}

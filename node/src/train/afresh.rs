@@ -1,0 +1,207 @@
+//! Catching up afresh: a snapshot on the way to the target, proven by the records after it, takes the place of what is
+//! held.
+
+use super::catch_up::{Errand, Failed, Progress, Task, blocking};
+use super::chain::{Link, NoChain};
+use super::ledger::Job;
+use super::proof::{ANSWER_PATIENCE, Asked, Proof, Unproven};
+use crate::net::fetch::{Expect, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
+use starling_protocol::state::{self, Manifest};
+use starling_protocol::{Digest, NodeId};
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use tokio::sync::{mpsc, oneshot};
+
+/// Chunks that are fetched and wait to be written.
+const CHUNKS_WAITING: usize = 8;
+
+/// A snapshot on the way to the target.
+struct Offer {
+    /// The path to its record, which is the last of it.
+    way: Vec<Link>,
+    manifest: Manifest,
+    /// The records after it, up to the target.
+    chain: Vec<Link>,
+}
+
+impl Task {
+    pub(super) async fn afresh(&self, progress: Progress<'_>) -> Result<Link, Failed> {
+        let proof = match &self.proof {
+            Some(proof) => proof.clone(),
+            None => self.prove().await?,
+        };
+        let Offer { way, manifest, chain } = self.offer(&proof).await?;
+        let base = self.adopt(way, manifest, progress).await?;
+        if chain.is_empty() { Ok(base) } else { self.replay(chain, progress).await }
+    }
+
+    /// The path to the target, which was proven before and is not at hand any more.
+    async fn prove(&self) -> Result<Arc<Proof>, Failed> {
+        let Errand { seq, target, .. } = self.errand;
+        let store = self.store.clone();
+        if let Some(own) = blocking(move || Proof::of_own(&store, seq, &target)).await? {
+            return Ok(Arc::new(own));
+        }
+        let mut why = "no peer to fetch from".to_string();
+        for source in &self.errand.sources {
+            let asked = self.asked(*source, seq);
+            match asked.prove(|request, expected| self.ask(*source, request, expected)).await {
+                Ok(proof) => return Ok(Arc::new(proof)),
+                Err(unproven) => why = self.unproven(*source, unproven),
+            }
+        }
+        Err(Failed::because(format!("no source shows the path to record {seq}; {why}")))
+    }
+
+    fn asked(&self, peer: NodeId, seq: u64) -> Asked {
+        let (spec, store) = (self.spec.clone(), self.store.clone());
+        // The engine has decided to go there, wherever it begins.
+        Asked { peer, seq, record: self.errand.target, foreign: true, spec, store, patience: ANSWER_PATIENCE }
+    }
+
+    fn unproven(&self, source: NodeId, unproven: Unproven) -> String {
+        let why = match unproven {
+            Unproven::Open(why) => why,
+            Unproven::Foreign => "its path begins elsewhere".to_owned(),
+            Unproven::False(label) => {
+                metrics::counter!("starling_refused_total", "reason" => label).increment(1);
+                format!("its path proves nothing ({label})")
+            }
+        };
+        format!("{}: {why}", source.short())
+    }
+
+    /// The newest snapshot of any source that lies on the target's chain.
+    async fn offer(&self, proof: &Arc<Proof>) -> Result<Offer, Failed> {
+        let mut why = "no peer to fetch from".to_string();
+        for source in &self.errand.sources {
+            match self.offer_of(*source, proof).await {
+                Ok(offer) => return Ok(offer),
+                Err(reason) => why = format!("{}: {reason}", source.short()),
+            }
+        }
+        Err(Failed::because(format!("no source offers a snapshot on the way to record {}; {why}", self.errand.seq)))
+    }
+
+    async fn offer_of(&self, source: NodeId, proof: &Arc<Proof>) -> Result<Offer, String> {
+        let request = FetchRequest::SnapshotManifests;
+        let expected = Expect::of(&request);
+        let answer = self.ask(source, request, expected).await.map_err(|e| e.to_string())?;
+        let mut snapshots = decode_snapshots(&answer).map_err(|e| e.to_string())?;
+        snapshots.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));
+        let mut why = "it has none".to_string();
+        for (seq, manifest) in snapshots.into_iter().filter(|(_, m)| m.len() <= SNAPSHOT_BYTES_MAX) {
+            match self.snapshot(source, proof, (seq, &manifest)).await {
+                Ok(offer) => return Ok(offer),
+                Err(reason) => why = reason,
+            }
+        }
+        Err(why)
+    }
+
+    /// Checks that the manifest is of the record at `seq`, and that this record is on the target's chain.
+    async fn snapshot(
+        &self,
+        source: NodeId,
+        proof: &Arc<Proof>,
+        (seq, manifest): (u64, &[u8]),
+    ) -> Result<Offer, String> {
+        let manifest = Manifest::decode(manifest).map_err(|e| e.to_string())?;
+        let vectors = self.spec.sync.mode.vectors();
+        if manifest.schema != self.head.schema
+            || (manifest.elements, manifest.vectors) != (self.elements as u64, vectors)
+        {
+            return Err("its snapshot is of another model".into());
+        }
+        let way = self.way_to(source, proof, seq).await?;
+        let link = way.last().ok_or("there is no way to its snapshot")?;
+        if state::root(&manifest) != link.record.state_root {
+            return Err("its snapshot is not of its record".into());
+        }
+        // A later one than the target follows it already.
+        if seq > self.errand.seq {
+            return Ok(Offer { way, manifest, chain: Vec::new() });
+        }
+        match self.chain_of(source, link).await {
+            Ok(chain) => Ok(Offer { way, manifest, chain }),
+            Err(NoChain::Diverged) => Err("its snapshot does not lead to the head".into()),
+            Err(no) => Err(no.to_string()),
+        }
+    }
+
+    /// The path to the record of this number: from the proof of the target, or as the source shows it from there.
+    async fn way_to(&self, source: NodeId, proof: &Arc<Proof>, seq: u64) -> Result<Vec<Link>, String> {
+        if let Some(way) = proof.way_to(seq) {
+            return Ok(way.to_vec());
+        }
+        let ask = |request, expected| self.ask(source, request, expected);
+        let extended = self.asked(source, seq).extend(proof, ask).await;
+        let (way, ancestry) = extended.map_err(|unproven| self.unproven(source, unproven))?;
+        let Errand { seq: target_seq, target, lineage, .. } = self.errand;
+        let through = way.iter().any(|link| link.digest == target) && ancestry.lineage() == Some(lineage);
+        if seq > target_seq && !through {
+            return Err("its snapshot is beyond the head, and not known to follow it".into());
+        }
+        Ok(way)
+    }
+
+    /// Fetches a snapshot's chunks from all sources at once and makes it this node's head.
+    async fn adopt(&self, way: Vec<Link>, manifest: Manifest, progress: Progress<'_>) -> Result<Link, Failed> {
+        let link = way.last().cloned().ok_or_else(|| Failed::because("there is no way to the snapshot"))?;
+        let manifest = Arc::new(manifest);
+        let missing = {
+            let (store, manifest) = (self.store.clone(), manifest.clone());
+            blocking(move || store.begin_adopt(&manifest)).await?
+        };
+        let places: BTreeMap<Digest, usize> = manifest.chunks.iter().enumerate().map(|(n, d)| (*d, n)).collect();
+        let items = missing.iter().filter_map(|digest| {
+            let index = *places.get(digest)?;
+            let length = manifest.chunk_len(index)? as u64;
+            Some(Item { index, parts: vec![(FetchRequest::StateChunk(*digest), Expect::Exactly(length))] })
+        });
+        let items: Vec<Item> = items.collect();
+        let checked = manifest.clone();
+        let check = Arc::new(move |item: &Item, bytes: &[u8]| checked.check_chunk(item.index, bytes).is_ok());
+        let (done, mut chunks) = mpsc::channel(CHUNKS_WAITING);
+        let downloader = self.net.downloader(check);
+        let download = async { downloader.run(items, &self.errand.sources, done).await.map_err(Failed::because) };
+        let writing = async {
+            while let Some((index, bytes)) = chunks.recv().await {
+                self.count(bytes.len(), progress);
+                let (store, manifest) = (self.store.clone(), manifest.clone());
+                blocking(move || match manifest.chunks.get(index) {
+                    Some(digest) => store.put_chunk(digest, &bytes),
+                    None => Ok(()),
+                })
+                .await?;
+            }
+            Ok(())
+        };
+        tokio::try_join!(download, writing)?;
+        self.leave_lineage().await?;
+        // Before the state is another: killed in between, the node shall not find what belongs to the old one.
+        let feedback = Arc::clone(&self.feedback);
+        blocking(move || feedback.forget()).await?;
+        let store = self.store.clone();
+        blocking(move || store.finish_adopt(&manifest, &way)).await?;
+        let (reply, reloaded) = oneshot::channel();
+        self.ledger(Job::Reload { reply }).await?;
+        reloaded.await.map_err(|_| Failed::because("the ledger stopped"))?.map_err(Failed::because)?;
+        self.reach(&link);
+        self.way().passed.clear();
+        Ok(link)
+    }
+
+    /// The chain held here is about to be replaced: keeps what was learned in it, if it is of another lineage.
+    async fn leave_lineage(&self) -> Result<(), Failed> {
+        let lineage = self.head.record.lineage;
+        if lineage == self.errand.lineage || lineage == Digest::default() {
+            return Ok(());
+        }
+        let (reply, kept) = oneshot::channel();
+        self.ledger(Job::Leave { reply }).await?;
+        let kept = kept.await.map_err(|_| Failed::because("the ledger stopped"))?;
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some((lineage, kept));
+        Ok(())
+    }
+}

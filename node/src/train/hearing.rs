@@ -1,0 +1,99 @@
+//! What peers say on its way to the engine: checked in their sessions' own tasks, and what the network is told of them in return.
+
+use super::driver::Driver;
+use super::notice::{refusal_label, refusal_text};
+use crate::exit::Failure;
+use crate::net::{Unfit, Verify};
+use starling_protocol::engine::io::{Input, Refusal};
+use starling_protocol::identity::Ed25519Verifier;
+use starling_protocol::wire::{self, Opened, WireError};
+use starling_protocol::{Digest, NodeId};
+use std::sync::Arc;
+
+/// Checks messages of `run` that come to `me`.
+pub(super) fn verify(run: Digest, me: NodeId) -> Verify {
+    Arc::new(move |from: &NodeId, bytes: &[u8]| check(&run, &me, from, bytes))
+}
+
+fn check(run: &Digest, me: &NodeId, from: &NodeId, bytes: &[u8]) -> Result<Option<Box<Opened>>, Unfit> {
+    match wire::check(&Ed25519Verifier, run, from, me, bytes) {
+        Ok(opened) => Ok(Some(Box::new(opened))),
+        // The engine says which release the peer runs, or which settings differ, and knows whether that ends the node.
+        Err(WireError::Version { .. } | WireError::OtherRun { .. }) => Ok(None),
+        Err(WireError::BadSignature { .. }) => Err(unfit(&Refusal::BadSignature)),
+        Err(other) => Err(unfit(&Refusal::Malformed { what: other.reason() })),
+    }
+}
+
+fn unfit(refusal: &Refusal) -> Unfit {
+    Unfit { label: refusal_label(refusal), why: refusal_text(refusal) }
+}
+
+impl Driver {
+    /// A control message, and what it says if that was checked.
+    pub(super) async fn hear(
+        &mut self,
+        from: NodeId,
+        bytes: Vec<u8>,
+        opened: Option<Box<Opened>>,
+    ) -> Result<(), Failure> {
+        let input = match opened {
+            Some(opened) => Input::Opened { from, opened: *opened, bytes },
+            None => Input::Message { from, bytes },
+        };
+        self.feed(input).await
+    }
+
+    /// Tells the network who is of the flock, when that may have changed.
+    pub(super) fn tell_standing(&mut self) {
+        let Some(head) = self.engine.head() else { return };
+        let at = (head.lineage, head.seq);
+        if self.standing_told != Some(at) {
+            self.standing_told = Some(at);
+            let members = head.next.members.iter().map(|member| member.id).collect();
+            self.net.set_standing(members, Vec::new());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_protocol::identity::{Ed25519Signer, Signer};
+    use starling_protocol::limits::PROTOCOL_VERSION;
+    use starling_protocol::message::{Hello, Leave, Message};
+
+    const RUN: Digest = Digest([7; 32]);
+
+    fn signer(n: u8) -> Ed25519Signer {
+        Ed25519Signer::from_secret(&[n; 32])
+    }
+
+    fn said(n: u8, run: Digest) -> Vec<u8> {
+        let leave = Leave { lineage: Digest([1; 32]), seq: 4 };
+        wire::seal(&signer(n), &run, &Message::Leave(leave)).unwrap()
+    }
+
+    fn label(from: u8, bytes: &[u8]) -> Result<bool, &'static str> {
+        let checked = verify(RUN, signer(9).id())(&signer(from).id(), bytes);
+        checked.map(|opened| opened.is_some()).map_err(|unfit| unfit.label)
+    }
+
+    #[test]
+    fn messages_are_checked_the_sender_first() {
+        assert_eq!(label(1, &said(1, RUN)), Ok(true));
+        let hello = Hello { version: PROTOCOL_VERSION, spec: vec![1], boot: 1, incarnation: 1 };
+        let own = wire::seal(&signer(9), &RUN, &Message::Hello(hello)).unwrap();
+        assert_eq!(label(1, &own), Ok(true), "this node's key is in use elsewhere");
+        assert_eq!(label(1, &said(9, RUN)), Err("malformed"), "nothing else of its own comes from a peer");
+        assert_eq!(label(1, &said(2, RUN)), Err("malformed"), "somebody else's");
+        assert_eq!(label(1, &said(1, Digest([8; 32]))), Err("bad_signature"));
+        let mut forged = said(2, RUN);
+        forged[60] ^= 1;
+        assert_eq!(label(1, &forged), Err("malformed"), "its signature was not looked at");
+        assert_eq!(label(1, &said(1, RUN)[..20]), Err("malformed"));
+        let mut other = said(1, RUN);
+        other[0] = other[0].wrapping_add(1);
+        assert_eq!(label(1, &other), Ok(false), "the engine says which release");
+    }
+}

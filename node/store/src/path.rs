@@ -1,0 +1,130 @@
+//! Paths from the records on disk (`starling_protocol::path`).
+
+use crate::StoreError;
+use crate::rocks::{Db, Table};
+use crate::store::Store;
+use crate::tip::seq_key;
+use starling_protocol::ancestry::Ancestry;
+use starling_protocol::path::{self, Chain, Link};
+use starling_protocol::record::RecordKind;
+use starling_protocol::{Digest, wire};
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// Bytes of records and certificates that are read for one path. Each step looks for the furthest record that it can reach
+/// by halves, so that much more is read than given: ten times what an answer may have, and then some.
+const READ_BYTES_MAX: usize = 16 << 20;
+/// Nearer ends that are tried when a path takes more than that.
+const NEARER_MAX: usize = 4;
+
+/// The chain in a store, as it was when this was made.
+struct StoredChain {
+    db: Arc<Db>,
+    ancestry: Ancestry,
+    /// Only records with their votes, and a genesis: what others may begin a path with.
+    certified: bool,
+    /// Bytes that may still be read.
+    left: Cell<usize>,
+    failed: Cell<Option<StoreError>>,
+}
+
+impl Store {
+    /// The records by which this node says what it holds ([`path::locator`]), newest first, and the way to its head.
+    pub fn locator(&self) -> Result<(Vec<(u64, Digest)>, Ancestry), StoreError> {
+        let chain = StoredChain { certified: true, ..self.stored_chain()? };
+        let places = path::locator(&chain);
+        chain.failure()?;
+        Ok((places, chain.ancestry))
+    }
+
+    /// The path to record `to` from the newest of these that is on this chain, or from its genesis ([`path::build`]). What
+    /// would take too long to find ends before. None if there is no way.
+    pub fn way(&self, known: &[(u64, Digest)], to: u64) -> Result<Option<Vec<Link>>, StoreError> {
+        let mut goal = Some(to);
+        for _ in 0..=NEARER_MAX {
+            let Some(to) = goal else { break };
+            let chain = self.stored_chain()?;
+            let path = path::build(&chain, known, to);
+            let spent = chain.left.get() == 0;
+            chain.failure()?;
+            if path.is_some() || !spent {
+                let begins = |link: &Link| link.record.kind == RecordKind::Genesis || known.contains(&place(link));
+                return Ok(path.filter(|path| path.first().is_some_and(begins)));
+            }
+            goal = self.between(known, to)?;
+        }
+        Ok(None)
+    }
+
+    /// A record with its votes, halfway from what the asker knows to this one.
+    fn between(&self, known: &[(u64, Digest)], to: u64) -> Result<Option<u64>, StoreError> {
+        let chain = StoredChain { certified: true, ..self.stored_chain()? };
+        let held =
+            |place: &&(u64, Digest)| place.0 < to && chain.at(place.0).is_some_and(|link| link.digest == place.1);
+        let from = known.iter().find(held).map_or(0, |place| place.0);
+        let middle = chain.newest(from + (to - from) / 2);
+        chain.failure()?;
+        Ok(middle.filter(|middle| *middle > from))
+    }
+
+    fn stored_chain(&self) -> Result<StoredChain, StoreError> {
+        let (db, ancestry) = (self.db()?, self.ancestry());
+        Ok(StoredChain { db, ancestry, certified: false, left: Cell::new(READ_BYTES_MAX), failed: Cell::new(None) })
+    }
+}
+
+fn place(link: &Link) -> (u64, Digest) {
+    (link.record.seq, link.digest)
+}
+
+impl StoredChain {
+    fn failure(&self) -> Result<(), StoreError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// What was read; nothing after a failure, which is kept.
+    fn read<T>(&self, result: Result<Option<T>, StoreError>) -> Option<T> {
+        result.unwrap_or_else(|error| {
+            self.failed.set(Some(error));
+            None
+        })
+    }
+
+    fn bytes(&self, table: Table, seq: u64) -> Option<Vec<u8>> {
+        if self.left.get() == 0 {
+            return None;
+        }
+        let bytes = self.read(self.db.get(table, &seq_key(seq)))?;
+        self.left.set(self.left.get().saturating_sub(bytes.len()));
+        Some(bytes)
+    }
+
+    fn last(&self, table: Table, seq: u64) -> Option<u64> {
+        let key = self.read(self.db.last_key(table, &seq_key(seq)))?;
+        Some(u64::from_be_bytes(key.try_into().ok()?))
+    }
+}
+
+impl Chain for StoredChain {
+    fn at(&self, seq: u64) -> Option<Link> {
+        // Records of a chain that has come since are not this one's.
+        let bytes = self.bytes(Table::Records, seq).filter(|_| Some(seq) <= self.ancestry.seq())?;
+        let record = wire::decode_record(&bytes).ok()?;
+        let votes = self.bytes(Table::Certificates, seq);
+        let certificate = votes.and_then(|votes| wire::decode_certificate(&votes).ok());
+        let proven = certificate.is_some() || record.kind == RecordKind::Genesis;
+        (proven || !self.certified).then(|| Link { digest: wire::record_digest(&bytes), record, certificate })
+    }
+
+    fn newest(&self, seq: u64) -> Option<u64> {
+        if !self.certified {
+            return self.last(Table::Records, seq);
+        }
+        // A genesis is the only one that needs no votes.
+        self.last(Table::Certificates, seq).or_else(|| self.at(0).map(|genesis| genesis.record.seq))
+    }
+
+    fn ancestry(&self) -> &Ancestry {
+        &self.ancestry
+    }
+}

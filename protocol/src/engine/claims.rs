@@ -1,0 +1,293 @@
+//! Where peers say that they stand, and what of it is proven.
+//!
+//! A Head is a claim: it costs nobody but its sender anything. One that would call this node away is proven first, beside
+//! the round ([`Output::Prove`]). A record that was proven stays proven, whoever said it; so a node goes where a proven
+//! head is, and nowhere else.
+//!
+//! Which lineage has the better right follows from how they parted ([`Relation`]): who went on in the common one has kept
+//! its quorum, whatever those have trained who left it. Tokens of proven records decide between forks of one record.
+
+use super::Engine;
+use super::chain::Place;
+use super::clock::Moment;
+use super::io::{Claim, Notice, Output, Proven, Refusal};
+use crate::ancestry::Relation;
+use crate::plant::{Plant, planted};
+use crate::run::AdmissionMode;
+use crate::{Digest, NodeId};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Claims that are looked at at a time; of peers that are no members one, once this node stands on a record.
+pub const CLAIMS_MAX: usize = 4;
+const STRANGERS_MAX: usize = 1;
+/// About one lineage: who is slow to show it does not keep another from doing so.
+const OF_LINEAGE_MAX: usize = 2;
+/// Proven heads that are remembered, one of each lineage.
+const PROVEN_MAX: usize = 16;
+/// Lineages of other chains of the run that the user was told of.
+const FOREIGN_MAX: usize = 16;
+/// A proven head is gone for after so long at most: its sources have moved on since.
+const FRESH: u64 = 30_000_000;
+/// A lineage's newer heads are proven again no sooner than this.
+const AGAIN: u64 = 1_000_000;
+
+// Whose claims are looked at first.
+const GUIDE: u8 = 0;
+const MEMBER: u8 = 1;
+const STRANGER: u8 = 2;
+
+/// What this node knows of others' claims.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    /// Whose claim is being looked at, and to which record.
+    asked: BTreeMap<NodeId, Place>,
+    /// Oldest first, one of each lineage.
+    held: VecDeque<Held>,
+    foreign: VecDeque<Digest>,
+}
+
+#[derive(Debug)]
+struct Held {
+    at: Moment,
+    by: NodeId,
+    proven: Proven,
+}
+
+impl Claims {
+    fn of(&self, lineage: &Digest) -> Option<&Held> {
+        self.held.iter().find(|held| held.proven.ancestry.lineage() == Some(*lineage))
+    }
+
+    fn hold(&mut self, held: Held) {
+        let lineage = held.proven.ancestry.lineage();
+        self.held.retain(|before| before.proven.ancestry.lineage() != lineage);
+        if self.held.len() >= PROVEN_MAX {
+            self.held.pop_front();
+        }
+        self.held.push_back(held);
+    }
+
+    /// Whether none is being looked at.
+    pub fn are_settled(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Going there has failed: it has to be proven anew.
+    pub fn forget(&mut self, record: &Digest) {
+        self.held.retain(|held| held.proven.record != *record);
+    }
+}
+
+impl Proven {
+    /// What decides between forks of one record: tokens, then length, then the smaller name.
+    fn rank(&self) -> (u64, u64, Reverse<Digest>) {
+        let Place { lineage, seq, tokens, .. } = self.place();
+        (tokens, seq, Reverse(lineage))
+    }
+
+    fn place(&self) -> Place {
+        let Self { record, tokens, ancestry } = self;
+        let (lineage, seq) = (ancestry.lineage().unwrap_or_default(), ancestry.seq().unwrap_or_default());
+        Place { lineage, seq, record: *record, tokens: *tokens }
+    }
+}
+
+impl Engine {
+    /// Has those claims looked at that would call this node away if they were true.
+    pub(super) fn look_at_claims(&mut self) {
+        let mut wanted: Vec<(u8, u32, Reverse<u64>, NodeId, Place)> = Vec::new();
+        for (id, place) in self.places() {
+            if self.calls_away(&id, &place) {
+                let failures = self.peers.get(&id).map_or(0, |peer| peer.failures);
+                wanted.push((self.standing_of(&id), failures, Reverse(place.seq), id, place));
+            }
+        }
+        wanted.sort_unstable_by_key(|(standing, failures, seq, id, _)| (*standing, *failures, *seq, *id));
+        let foreign = self.head.is_none() || self.seeks_adoption();
+        for (standing, _, _, peer, place) in wanted {
+            if self.may_ask(standing, &peer, &place) {
+                let Place { seq, record, .. } = place;
+                self.claims.asked.insert(peer, place);
+                self.out.push(Output::Prove { peer, seq, record, foreign });
+            }
+        }
+    }
+
+    /// Whether there is room for one more claim of this peer.
+    fn may_ask(&self, standing: u8, peer: &NodeId, place: &Place) -> bool {
+        let asked = &self.claims.asked;
+        let strangers = asked.keys().filter(|id| self.standing_of(id) == STRANGER).count();
+        let crowded = self.head.is_some() && standing == STRANGER && strangers >= STRANGERS_MAX;
+        let known = asked.contains_key(peer) || asked.values().any(|other| other.record == place.record);
+        let alike = asked.values().filter(|other| other.lineage == place.lineage).count();
+        asked.len() < CLAIMS_MAX && !crowded && !known && alike < OF_LINEAGE_MAX
+    }
+
+    /// Peers that the user named come first, then members, then everybody else.
+    fn standing_of(&self, id: &NodeId) -> u8 {
+        if self.guides.contains(id) {
+            GUIDE
+        } else if self.is_member(id) {
+            MEMBER
+        } else {
+            STRANGER
+        }
+    }
+
+    /// Whether a claim would matter if it were true, and is not known to be.
+    fn calls_away(&self, id: &NodeId, place: &Place) -> bool {
+        let held = self.claims.of(&place.lineage);
+        if held.is_some_and(|held| held.proven.record == place.record && self.is_fresh(held)) {
+            return false;
+        }
+        let again = held.is_none_or(|held| self.now.since(held.at) >= AGAIN);
+        let Some(mine) = self.place() else { return again };
+        if self.peers.get(id).is_some_and(|peer| peer.foreign == Some(place.lineage)) && !self.seeks_adoption() {
+            return false;
+        }
+        if mine.lineage == place.lineage {
+            return place.seq > mine.seq && !self.may_decide_itself(&mine, place);
+        }
+        let Some(held) = held else { return true };
+        let news = again && Some(place.seq) > held.proven.ancestry.seq();
+        match self.ancestry.relation(&held.proven.ancestry) {
+            _ if self.seeks_adoption() => news,
+            Relation::Left | Relation::Strangers => false,
+            Relation::Siblings => again && place.beats(&mine),
+            Relation::ForksOff => news && self.quorum_is_lost(),
+            // In a lineage that this one has left somebody may go on.
+            Relation::Behind | Relation::ForkedFrom | Relation::Kept | Relation::Ahead => news,
+        }
+    }
+
+    fn is_fresh(&self, held: &Held) -> bool {
+        self.now.since(held.at) < FRESH
+    }
+
+    /// Where to go: the best proven head of those that have a better right than this node's own.
+    pub(super) fn proven_target(&self) -> Option<Proven> {
+        let better = |a: &'_ Proven, b: &Proven| match a.ancestry.relation(&b.ancestry) {
+            Relation::Ahead | Relation::Kept => true,
+            // Neither leads away from the other: their flocks decide between them.
+            Relation::Siblings => b.rank() > a.rank(),
+            Relation::ForksOff | Relation::ForkedFrom | Relation::Behind | Relation::Left | Relation::Strangers => {
+                false
+            }
+        };
+        let fresh = self.claims.held.iter().filter(|held| self.is_fresh(held)).map(|held| &held.proven);
+        let targets = fresh.filter(|proven| self.leads_away(proven) && !self.sources_of(proven).is_empty());
+        targets.reduce(|best, next| if better(best, next) { next } else { best }).cloned()
+    }
+
+    /// Whether this node is to go there.
+    fn leads_away(&self, proven: &Proven) -> bool {
+        if planted!(Plant::FollowTokens) {
+            return self.place().is_none_or(|mine| proven.tokens > mine.tokens);
+        }
+        if self.seeks_adoption() {
+            return self.adopt.is_some_and(|lineage| proven.ancestry.has(&lineage));
+        }
+        let Some(mine) = self.place() else { return self.is_guided_to(proven) };
+        match self.ancestry.relation(&proven.ancestry) {
+            Relation::Ahead => !self.may_decide_itself(&mine, &proven.place()),
+            Relation::Kept => true,
+            Relation::ForksOff => self.quorum_is_lost(),
+            Relation::Siblings => {
+                // Length alone calls nobody away from a quorum: neither has done more than the other by that.
+                let more = proven.tokens > mine.tokens || !self.quorum_in_reach();
+                more && proven.rank() > (mine.tokens, mine.seq, Reverse(mine.lineage))
+            }
+            Relation::Behind | Relation::ForkedFrom | Relation::Left | Relation::Strangers => false,
+        }
+    }
+
+    /// The operator has named a lineage, and this node is not in it yet.
+    fn seeks_adoption(&self) -> bool {
+        self.adopt.is_some_and(|lineage| !self.ancestry.has(&lineage))
+    }
+
+    /// Without a head: in an open run anybody founds lineages, and the one is followed that a peer stands in whom the user
+    /// named. As long as these may still come, no other.
+    fn is_guided_to(&self, proven: &Proven) -> bool {
+        if self.spec.admission.mode != AdmissionMode::Open || self.guides.is_empty() {
+            return true;
+        }
+        let lineages = self.places().filter(|(id, _)| self.guides.contains(id)).map(|(_, place)| place.lineage);
+        let mut roots = lineages.map(|lineage| self.claims.of(&lineage).and_then(|held| held.proven.ancestry.root()));
+        let waited = self.began.is_some_and(|began| self.now.since(began) >= self.timing.patience_min);
+        match roots.next() {
+            Some(first) => std::iter::once(first).chain(roots).any(|root| root == proven.ancestry.root()),
+            None => waited,
+        }
+    }
+
+    /// Whether the voters of the head are no quorum here, and for a member that takes part have been none for a while: those
+    /// that stand in another lineage decide nothing in this one any more.
+    fn quorum_is_lost(&self) -> bool {
+        let long = |since: Moment| self.now.since(since) >= self.timing.patience_min;
+        !self.quorum_in_reach() && (self.round.is_none() || self.cut.since().is_some_and(long))
+    }
+
+    /// Peers that say that they hold this head: first who has shown it, then members, then others.
+    pub(super) fn sources_of(&self, proven: &Proven) -> Vec<NodeId> {
+        let (lineage, seq) = (proven.ancestry.lineage(), proven.ancestry.seq());
+        let there = |place: &Place| Some(place.lineage) == lineage && Some(place.seq) >= seq;
+        let mut sources: Vec<NodeId> = self.places().filter(|(_, place)| there(place)).map(|(id, _)| id).collect();
+        let by = self.claims.held.iter().find(|held| held.proven.record == proven.record).map(|held| held.by);
+        sources.sort_by_key(|id| (Some(*id) != by, self.standing_of(id)));
+        sources
+    }
+
+    /// What came of a claim.
+    pub(super) fn judge_claim(&mut self, peer: NodeId, record: Digest, outcome: Claim) {
+        if self.claims.asked.get(&peer).is_none_or(|asked| asked.record != record) {
+            return;
+        }
+        self.claims.asked.remove(&peer);
+        match outcome {
+            Claim::Proven(proven) if proven.record == record => self.take_proof(peer, proven),
+            Claim::Proven(_) | Claim::Open { .. } => self.pause(&peer),
+            Claim::Foreign => self.meet_foreign(peer),
+            Claim::False { why } => {
+                self.pause(&peer);
+                self.refuse(peer, Refusal::FalseClaim { why });
+            }
+        }
+    }
+
+    fn take_proof(&mut self, peer: NodeId, proven: Proven) {
+        let claimed = self.peers.get(&peer).and_then(|peer| Place::of(peer.head.as_ref()?));
+        if claimed.is_some_and(|place| place.record == proven.record && place != proven.place()) {
+            self.pause(&peer);
+            return self.refuse(peer, Refusal::FalseClaim { why: "head_differs" });
+        }
+        if self.head.is_some() && self.ancestry.relation(&proven.ancestry) == Relation::Strangers {
+            self.meet_foreign(peer);
+        }
+        self.claims.hold(Held { at: self.now, by: peer, proven });
+    }
+
+    /// A chain of this run that has nothing in common with this node's: neither gives way to the other by itself.
+    fn meet_foreign(&mut self, id: NodeId) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(lineage) = peer.head.as_ref().map(|head| head.lineage) else { return };
+        peer.foreign = Some(lineage);
+        if !self.claims.foreign.contains(&lineage) {
+            if self.claims.foreign.len() >= FOREIGN_MAX {
+                self.claims.foreign.pop_front();
+            }
+            self.claims.foreign.push_back(lineage);
+            self.notice(Notice::LineageMet { lineage, yields: false });
+        }
+    }
+
+    /// Leaves a peer's claims alone for a while, longer each time.
+    pub(super) fn pause(&mut self, id: &NodeId) {
+        let (now, retry) = (self.now, self.timing.retry);
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.avoid_until = now.plus(retry << peer.failures.min(super::chain::DOUBLINGS_MAX));
+            peer.failures = peer.failures.saturating_add(1);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Clocks that are behind when a process starts: the boot that it names is below that of the start before. A node takes
+//! care that its boot is above its register's incarnation, and knows nothing of its other starts.
+
+use super::process::Node;
+use super::world::{Event, World};
+
+/// From one start to the next a clock goes on by so much.
+const BETWEEN_STARTS: u64 = 1 << 20;
+/// What a node puts between the boots of two starts when its clock is no help is at most this.
+const APART: u64 = 1 << 16;
+
+impl Node {
+    /// The name of the start at hand.
+    pub(super) fn boot(&self) -> u64 {
+        // The clock is behind by some starts; it never shows the same twice.
+        let clock = self.starts.saturating_sub(self.behind) * BETWEEN_STARTS + self.starts;
+        match &self.disk.register {
+            Some(register) if clock <= register.incarnation => {
+                let apart = self.starts.wrapping_mul(0x9e37_79b9_7f4a_7c15) % APART;
+                register.incarnation + 1 + apart
+            }
+            _ => clock,
+        }
+    }
+}
+
+impl World {
+    /// The process dies, and comes back with a clock that is so many starts behind, until the next fault of this kind; its
+    /// disk may be empty, too.
+    pub(super) fn set_clock_back(&mut self, node: usize, starts: u64, wipes: bool, back: u64) {
+        self.marks.hit("clock behind at a start");
+        self.nodes[node].behind = starts;
+        if wipes {
+            self.lose_disk(node, None, back);
+        } else {
+            self.crash(node, false);
+            self.schedule(back, node, 0, Event::Start);
+        }
+    }
+}

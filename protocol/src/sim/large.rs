@@ -1,0 +1,63 @@
+//! Flocks of more than 31, 62 members: the cap of voters, the tree of certificates and the large mode meet faults. Such a
+//! flock wakes up on a first record that names all, as after a power cut: to gather takes dozens of records.
+
+use super::disk::{Disk, Link, Write};
+use super::invariant::Observed;
+use super::trainer::State;
+use super::world::World;
+use crate::NodeId;
+use crate::engine::{Register, succession};
+use crate::limits::VOTERS_MAX;
+use crate::message::Stamp;
+use crate::record::{Member, Record, Role, Span};
+use std::rc::Rc;
+
+/// Of all registers in such a flock.
+const INCARNATION: u64 = 1;
+
+impl World {
+    /// Puts a first record with all nodes on all disks; false if there can be none.
+    pub(super) fn wake_all(&mut self) -> bool {
+        let state = State::initial(self.spec.sync.mode);
+        let Some(record) = self.first_of_all(state.root).filter(|record| record.validate_shape().is_ok()) else {
+            return false;
+        };
+        let link = Link::new(record, None);
+        let write = Write::Found { link: link.clone(), state: Rc::clone(&state) };
+        self.observe(&Observed::Stored { node: 0, write: &write });
+        for node in &mut self.nodes {
+            let (lineage, parent, stamp) = (link.record.lineage, link.digest, Stamp::default());
+            let register = Register { incarnation: INCARNATION, lineage, parent, stamp, estimate: None, vote: None };
+            let (chain, state) = (vec![link.clone()], Some(Rc::clone(&state)));
+            node.disk = Disk { chain, state, register: Some(register), ..Disk::default() };
+        }
+        true
+    }
+
+    /// A first record with all nodes as members, of whom as many vote as may.
+    fn first_of_all(&self, state_root: crate::Digest) -> Option<Record> {
+        let mut ids: Vec<NodeId> = self.nodes.iter().map(|node| node.id).collect();
+        ids.sort_unstable();
+        let founder = (*ids.first()?, INCARNATION);
+        let mut record = succession::genesis(self.run, &self.spec, founder, 0, state_root)?;
+        let count = record.next.members.first()?.lease.count;
+        let member = |(place, id): (usize, NodeId)| {
+            let role = if place < VOTERS_MAX { Role::Voter } else { Role::Learner };
+            let lease = Span { start: place as u64 * count, count };
+            Member {
+                id,
+                incarnation: INCARNATION,
+                role,
+                absent: 0,
+                expected: true,
+                lease,
+                upload_kbps: 0,
+                since: 0,
+                served: 0,
+            }
+        };
+        record.cursor = ids.len() as u64 * count;
+        record.next.members = ids.into_iter().enumerate().map(member).collect();
+        Some(record)
+    }
+}

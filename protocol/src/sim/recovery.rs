@@ -1,0 +1,180 @@
+//! How soon a flock commits again after its last fault, by the kind of fault: each kind alone, and all as they are drawn.
+
+use super::MS;
+use super::history::{Outcome, Settings};
+use super::options::Options;
+use std::fmt;
+
+/// Kinds of faults that can be looked at alone; with the first of them nothing goes wrong, with the last all that a seed
+/// draws.
+pub const CLASSES: &[&str] = &[
+    "none",
+    "crashes",
+    "silent-crashes",
+    "blackouts",
+    "wipes",
+    "old-disks",
+    "slow-disks",
+    "pauses",
+    "clock-jumps",
+    "drops",
+    "partitions",
+    "one-way",
+    "non-transitive",
+    "clogs",
+    "replays",
+    "failing-reductions",
+    "failing-fetches",
+    "hangs",
+    "damage",
+    "leaves",
+    "ambushes",
+    "late-votes",
+    "liars",
+    "lossy-links",
+    "founders",
+    "everything",
+];
+
+/// What was seen of one history after its last fault, in microseconds since then.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recovered {
+    /// The first new COMMIT anywhere.
+    pub first: Option<u64>,
+    /// All stand on one head with three new COMMITs behind it.
+    pub together: Option<u64>,
+    /// Everybody who is there has contributed, and nobody else is a member.
+    pub complete: Option<u64>,
+    /// No quorum was left: it took a fork, and its grace.
+    pub forked: bool,
+}
+
+impl Options {
+    /// The same flock with one kind of fault only.
+    pub fn alone(&mut self, class: &str) {
+        if class == "everything" {
+            return;
+        }
+        *self = Self {
+            nodes: self.nodes,
+            first: self.first,
+            policy: self.policy,
+            codec: self.codec,
+            mode: self.mode,
+            fragments: self.fragments,
+            overlap: self.overlap,
+            mixing: self.mixing,
+            grace: self.grace,
+            every: self.every,
+            duration: self.duration.max(20 * super::SECOND),
+            delay: self.delay,
+            capacity: self.capacity,
+            awake: self.awake,
+            ..Self::calm(self.nodes)
+        };
+        match class {
+            "crashes" => self.crashes = true,
+            "silent-crashes" => (self.crashes, self.silent) = (true, true),
+            "blackouts" => self.blackouts = true,
+            "wipes" => self.wipes = true,
+            "old-disks" => self.old_disks = true,
+            "slow-disks" => self.slow_disks = true,
+            "pauses" => self.pauses = true,
+            "clock-jumps" => self.clock_jumps = true,
+            "drops" => self.drops = true,
+            "partitions" => self.partitions = true,
+            "one-way" => self.one_way = true,
+            "non-transitive" => self.non_transitive = true,
+            "clogs" => self.clogs = true,
+            "replays" => (self.replays, self.drops) = (true, true),
+            "failing-reductions" => self.failing_reductions = 20,
+            "failing-fetches" => (self.failing_fetches, self.crashes) = (25, true),
+            "hangs" => self.hangs = true,
+            "damage" => self.damage = true,
+            "leaves" => self.leaves = true,
+            "ambushes" => self.ambushes = true,
+            "late-votes" => self.late_votes = 25,
+            "liars" => self.liars = if self.nodes >= 4 { self.nodes / 4 } else { 0 },
+            "lossy-links" => self.loss = 10,
+            "founders" => self.founders = self.nodes.min(3),
+            _ => {}
+        }
+    }
+}
+
+/// What came of some seeds of one kind.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pub class: &'static str,
+    seen: Vec<(u64, Recovered)>,
+    /// Seeds that broke a rule, and those that could not go on by their policy.
+    pub broken: Vec<u64>,
+    stuck: usize,
+}
+
+impl Row {
+    pub fn new(class: &'static str) -> Self {
+        Self { class, ..Self::default() }
+    }
+
+    /// How to live through a seed of this kind.
+    pub fn settings(&self) -> Settings {
+        Settings { class: Some(self.class), ..Settings::default() }
+    }
+
+    pub fn add(&mut self, seed: u64, outcome: &Outcome) {
+        if outcome.violation.is_some() {
+            self.broken.push(seed);
+        }
+        match outcome.recovered {
+            Some(recovered) => self.seen.push((seed, recovered)),
+            None => self.stuck += usize::from(outcome.violation.is_none()),
+        }
+    }
+
+    fn spread(&self, f: &mut fmt::Formatter<'_>, of: impl Fn(&Recovered) -> Option<u64>) -> fmt::Result {
+        let mut all: Vec<(u64, u64)> = self.seen.iter().filter_map(|(seed, seen)| Some((of(seen)?, *seed))).collect();
+        all.sort_unstable();
+        for percent in [50, 90, 99, 100] {
+            let at = all.len().saturating_sub(1) * percent / 100;
+            write!(f, " {:>6.1}", all.get(at).map_or(0.0, |(us, _)| *us as f64 / (1_000 * MS) as f64))?;
+        }
+        write!(f, " ({:>5})", all.last().map_or(0, |(_, seed)| *seed))
+    }
+}
+
+/// Above the rows.
+pub const HEADING: &str = "\
+                                 seconds since the last fault until
+                                 the first new COMMIT                | three, and one head                 | all contribute
+class              seeds    slow    p50    p90    p99    most (seed) |    p50    p90    p99    most (seed) |    p50    p90    p99    most (seed)";
+
+/// A quorum is back at work within this time.
+pub const SOON: u64 = 30 * super::SECOND;
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (what, forked) in [("", false), (" +fork", true)] {
+            let part = Self {
+                seen: self.seen.iter().filter(|(_, seen)| seen.forked == forked).copied().collect(),
+                ..self.clone()
+            };
+            if part.seen.is_empty() {
+                continue;
+            }
+            let slow = |(_, seen): &&(u64, Recovered)| seen.first.is_none_or(|us| us > SOON);
+            let slow = part.seen.iter().filter(slow).count();
+            write!(f, "{:<18} {:>5} {slow:>7}", format!("{}{what}", self.class), part.seen.len())?;
+            part.spread(f, |seen| seen.first)?;
+            write!(f, " |")?;
+            part.spread(f, |seen| seen.together)?;
+            write!(f, " |")?;
+            part.spread(f, |seen| seen.complete)?;
+            writeln!(f)?;
+        }
+        if self.stuck > 0 || !self.broken.is_empty() {
+            writeln!(f, "{:<18} {} wait for a quorum, broken {:?}", "", self.stuck, self.broken)?;
+        }
+        Ok(())
+    }
+}

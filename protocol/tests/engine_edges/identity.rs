@@ -1,0 +1,213 @@
+//! Under which name an identity speaks after a start: never below that of its seat, never one that another disk may
+//! speak under as well.
+
+use crate::bench::{Bench, INCARNATION, ME, commits, digest, genesis, id, sent, spec, voters};
+use crate::certificates::fork_of;
+use starling_protocol::engine::io::{Input, Output};
+use starling_protocol::engine::succession::{self, SignedReady};
+use starling_protocol::message::{Message, Phase, Ready, Statement, StatementKind, Value, ValueKind};
+use starling_protocol::quorum::Quorum;
+use starling_protocol::record::Role;
+use starling_protocol::run::RunSpec;
+use starling_protocol::{Digest, wire};
+
+/// The incarnation under which the engine speaks.
+fn incarnation(bench: &Bench) -> u64 {
+    bench.register.as_ref().expect("a register is on the disk").incarnation
+}
+
+/// The others, who hold it to be a learner at most, decide on a record with everybody's contribution.
+fn decided_by_others(bench: &mut Bench, statements: &[Statement]) {
+    let (parent, spec) = (bench.record(), bench.spec.clone());
+    let own = sent(&spec, &bench.trained()).into_iter().find_map(|(_, message)| match message {
+        Message::Ready(ready) => Some(ready),
+        _ => None,
+    });
+    let mut readys: Vec<(u8, Ready)> = vec![(ME, own.expect("READY is said"))];
+    for peer in [2, 3] {
+        let ready = Ready { statements: statements.to_vec(), ..bench.ready(peer) };
+        bench.say(peer, &Message::Ready(ready.clone()));
+        readys.push((peer, ready));
+    }
+    let key = bench.running();
+    let (update, state_root) = (digest(9), digest(0x80 | bench.record().seq as u8));
+    bench.feed(Input::Reduced { key, update });
+    bench.feed(Input::Applied { key, update, state_root });
+    let signed = |(by, ready): &(u8, Ready)| {
+        let bytes = bench.seal(*by, &Message::Ready(ready.clone()));
+        let digest = wire::open(&crate::bench::Keys, &spec.digest(), &bytes).expect("well-formed").digest;
+        SignedReady { member: id(*by), ready: ready.clone(), digest, bytes }
+    };
+    let signed: Vec<SignedReady> = readys.iter().map(signed).collect();
+    let record = succession::commit(&parent, parent.digest(), &spec, &signed, update, state_root).expect("it follows");
+    let tokens = signed.iter().map(|c| c.ready.tokens).sum();
+    let (contributors, members) = (signed.len() as u32, Vec::new());
+    let (kind, digest) = (ValueKind::Commit, record.digest());
+    let value = Value { kind, digest, tokens, contributors, attempt: 0, set: key.set, members };
+    let certificate = bench.certificate(&[2, 3], &value);
+    bench.say(2, &Message::Certificate(certificate));
+    assert_eq!(bench.record(), record);
+    for peer in [2, 3] {
+        let head = bench.standing(Phase::Training, 0);
+        bench.say(peer, &Message::Head(head));
+    }
+}
+
+/// A wiped disk, and a clock that is behind what the flock knows, or gives the very name that the seat has.
+#[test]
+pub fn a_late_clock_gives_no_name_below_that_of_the_seat() {
+    for boot in [3, INCARNATION] {
+        let mut bench = Bench::flock(3);
+        bench.register = None;
+        bench.restart(boot);
+        assert!(incarnation(&bench) > INCARNATION, "boot {boot}: its Join is not heard");
+        let anew = incarnation(&bench);
+        for peer in [2, 3] {
+            bench.meet(peer);
+        }
+        bench.wait(3_000_000);
+        let grant = Digest::default();
+        decided_by_others(
+            &mut bench,
+            &[Statement { kind: StatementKind::Joins, id: id(ME), incarnation: anew, grant }],
+        );
+        assert_eq!(bench.record().member(&id(ME)).map(|m| (m.incarnation, m.role)), Some((anew, Role::Learner)));
+        decided_by_others(&mut bench, &[]);
+        assert_eq!(bench.record().member(&id(ME)).map(|m| (m.incarnation, m.role)), Some((anew, Role::Voter)));
+        let key = bench.all_ready();
+        assert_eq!(bench.rebuild(key).incarnation, anew, "and votes again");
+    }
+}
+
+/// Killed between taking another lineage's head and writing the register.
+#[test]
+pub fn a_register_of_another_lineage_is_not_taken_up() {
+    let mut bench = Bench::flock(3);
+    let mut other = bench.record();
+    other.lineage = digest(0x66);
+    bench.head = Some((other, None));
+    bench.restart(2_000);
+    assert!(incarnation(&bench) >= 2_000, "it stays mute under its old name");
+    assert_eq!(bench.register.as_ref().map(|register| register.lineage), Some(digest(0x66)));
+}
+
+/// Killed between standing on a FORK record and taking the register along.
+#[test]
+pub fn a_forks_member_takes_its_register_along_also_when_it_was_killed() {
+    let mut bench = Bench::flock(3);
+    let (record, proof) = fork_of(&bench, &[ME, 2], INCARNATION);
+    bench.head = Some((record.clone(), Some(proof)));
+    bench.restart(2_000);
+    let register = bench.register.clone().expect("a register is on the disk");
+    assert_eq!((register.incarnation, register.lineage), (INCARNATION, record.lineage));
+    // A fork of another lineage, and one that knows it under another name, is another lineage.
+    for (left, incarnation) in [(digest(0x77), INCARNATION), (bench.record().lineage, INCARNATION + 1)] {
+        let mut bench = Bench::flock(3);
+        let (record, proof) = fork_of(&bench, &[ME, 2], incarnation);
+        bench.register.as_mut().expect("a register").lineage = left;
+        bench.head = Some((record, Some(proof)));
+        bench.restart(2_000);
+        assert!(bench.register.as_ref().is_some_and(|register| register.incarnation >= 2_000));
+    }
+}
+
+/// A flock of two, in which this node decides alone as long as the other is away.
+fn distinguished_of_two(mut spec: RunSpec) -> Bench {
+    let distinguished = |spec: &RunSpec| {
+        let record = genesis(spec, &voters(2));
+        Quorum::after(&record, &record.digest()).distinguished()
+    };
+    while distinguished(&spec) != id(ME) {
+        spec.seed += 1;
+    }
+    Bench::flock_of(spec, &voters(2))
+}
+
+/// A disk that was restored from a backup does not know what it signed since, and nobody is here to ask.
+#[test]
+pub fn a_restarted_voter_of_two_needs_the_word_of_the_other() {
+    let mut bench = distinguished_of_two(spec());
+    bench.restart(2_000);
+    bench.wait(3_000_000);
+    bench.trained();
+    bench.wait(60_000_000);
+    assert!(bench.attempt().is_none(), "it votes alone");
+    assert!(bench.engine.view().quorum.cut_off.is_some(), "and does not say what it waits for");
+    bench.meet(2);
+    bench.wait(3_000_000);
+    bench.trained();
+    let ready = bench.ready(2);
+    bench.say(2, &Message::Ready(ready));
+    let key = bench.running();
+    bench.rebuild(key);
+}
+
+/// What it does without that word is what the run's policy says.
+#[test]
+fn a_restarted_voter_of_two_that_hears_nobody_forks_after_the_grace() {
+    let mut spec = spec();
+    spec.partition.minority = starling_protocol::run::Minority::Fork;
+    let mut bench = distinguished_of_two(spec);
+    bench.restart(2_000);
+    let outputs: Vec<Output> = (0..80).flat_map(|_| bench.wait(1_000_000)).collect();
+    let kinds: Vec<_> = commits(&outputs).iter().map(|record| record.kind).collect();
+    assert_eq!(kinds.first(), Some(&starling_protocol::record::RecordKind::Fork), "{kinds:?}");
+    assert_eq!(bench.record().voters().count(), 1);
+}
+
+/// A learner of two voters of which one is gone, and the other waits for its word, does not count on that one: it goes
+/// along into its fork.
+#[test]
+fn who_says_that_it_is_cut_off_is_no_quorum() {
+    let mut spec = spec();
+    spec.partition.minority = starling_protocol::run::Minority::Fork;
+    let members = [(ME, Role::Learner), (2, Role::Voter), (3, Role::Voter)];
+    let distinguished = |spec: &RunSpec| {
+        let record = genesis(spec, &members);
+        Quorum::after(&record, &record.digest()).distinguished()
+    };
+    while distinguished(&spec) != id(2) {
+        spec.seed += 1;
+    }
+    let mut bench = Bench::flock_of(spec, &members);
+    bench.feed(Input::PeerDown { peer: id(3) });
+    let says = |bench: &mut Bench, phase| {
+        for progress in 0..10 {
+            let head = bench.standing(phase, progress);
+            bench.say(2, &Message::Head(head));
+            bench.wait(500_000);
+        }
+        bench.engine.view().quorum
+    };
+    let quorum = says(&mut bench, Phase::Ready);
+    assert!(quorum.in_reach && quorum.cut_off.is_none());
+    let quorum = says(&mut bench, Phase::CutOff);
+    assert!(!quorum.in_reach && quorum.cut_off.is_some());
+    assert!(says(&mut bench, Phase::Ready).in_reach);
+}
+
+/// A copy of a folder, and a backup, may be older than what the original has signed since: nobody has to remember it.
+#[test]
+fn a_copied_folder_speaks_anew() {
+    let mut bench = Bench::flock(3);
+    bench.commit();
+    bench.restart_on(2_000, true);
+    assert!(incarnation(&bench) >= 2_000);
+    for peer in [2, 3] {
+        bench.meet(peer);
+    }
+    bench.wait(3_000_000);
+    bench.trained();
+    let mut outputs = Vec::new();
+    for peer in [2, 3] {
+        let ready = bench.ready(peer);
+        outputs.extend(bench.say(peer, &Message::Ready(ready)));
+    }
+    outputs.extend(bench.wait(3_000_000));
+    let votes = |(_, message): &(_, Message)| matches!(message, Message::Estimate(_) | Message::Vote(_));
+    assert!(!sent(&bench.spec, &outputs).iter().any(votes), "as a learner first");
+    // What it writes from then on is of this disk.
+    let anew = incarnation(&bench);
+    bench.restart(3_000);
+    assert_eq!(incarnation(&bench), anew);
+}

@@ -1,0 +1,257 @@
+//! Who may call a node away: claims are proven first, and lineages compare by how they parted.
+
+use crate::bench::{BOOT, Bench, digest, id, refusals, spec};
+use starling_protocol::Digest;
+use starling_protocol::ancestry::{Ancestry, Reach};
+use starling_protocol::engine::io::{Claim, Input, Notice, Output, Proven, Refusal};
+use starling_protocol::engine::{CLAIMS_MAX, Engine, EngineConfig, Timing};
+use starling_protocol::message::{Head, Message, Phase};
+use starling_protocol::run::AdmissionMode;
+
+const STRANGER: u8 = 9;
+
+fn way(reaches: &[(Digest, u64)]) -> Ancestry {
+    reaches.iter().map(|(lineage, last)| Reach { lineage: *lineage, last: *last }).collect()
+}
+
+fn head(lineage: Digest, seq: u64, tokens: u64) -> Head {
+    let record = Digest::of("starling edges record v1", &[&lineage.0, &seq.to_le_bytes(), &tokens.to_le_bytes()]);
+    Head { lineage, seq, record, tokens, phase: Phase::Training, progress: 0, awaits: None }
+}
+
+fn asked(outputs: &[Output]) -> usize {
+    outputs.iter().filter(|output| matches!(output, Output::Prove { .. })).count()
+}
+
+fn goes(outputs: &[Output]) -> bool {
+    outputs.iter().any(|output| matches!(output, Output::CatchUp { .. }))
+}
+
+/// Whether the node leaves what it does.
+fn is_disturbed(outputs: &[Output]) -> bool {
+    let leaves = |output: &Output| {
+        matches!(output, Output::CatchUp { .. } | Output::StopTraining { .. } | Output::Abandon { .. })
+    };
+    outputs.iter().any(leaves)
+}
+
+/// A flock in the middle of a reduction, with a stranger connected.
+fn busy() -> Bench {
+    let mut bench = Bench::flock(3);
+    bench.all_ready();
+    bench.greet(STRANGER, BOOT);
+    bench
+}
+
+/// A head of a lineage that nobody has heard of, with more tokens than there are, leads a member nowhere: it is asked for
+/// a proof beside the round, and its session ends when that proves nothing.
+#[test]
+fn an_invented_lineage_moves_nobody() {
+    let mut bench = busy();
+    let before = bench.still();
+    let claim = head(digest(0x77), 5, u64::MAX);
+    let outputs = bench.say(STRANGER, &Message::Head(claim.clone()));
+    assert_eq!(asked(&outputs), 1);
+    assert!(!is_disturbed(&outputs), "{outputs:?}");
+    let outputs = bench.answer(STRANGER, &claim, Claim::False { why: "path_certificate" });
+    assert_eq!(refusals(&outputs), [&Refusal::FalseClaim { why: "path_certificate" }]);
+    assert!(!is_disturbed(&outputs), "{outputs:?}");
+    assert_eq!((bench.still().head, bench.still().attempt), (before.head, before.attempt));
+}
+
+/// The same of a head far ahead in this node's own lineage.
+#[test]
+fn a_false_head_of_the_own_lineage_moves_nobody() {
+    let mut bench = busy();
+    let lineage = bench.record().lineage;
+    let outputs = bench.say(STRANGER, &Message::Head(head(lineage, 900, 1 << 60)));
+    assert!(asked(&outputs) == 1 && !is_disturbed(&outputs), "{outputs:?}");
+    // As long as nothing comes of it, and when it cannot be shown.
+    assert!(!is_disturbed(&bench.wait(3_000_000)));
+    let why = "no answer".to_owned();
+    let outputs = bench.answer(STRANGER, &head(lineage, 900, 1 << 60), Claim::Open { why });
+    assert!(!is_disturbed(&outputs) && refusals(&outputs).is_empty(), "{outputs:?}");
+    // It is left alone for a while.
+    assert_eq!(asked(&bench.say(STRANGER, &Message::Head(head(lineage, 901, 1 << 60)))), 0);
+}
+
+/// A chain that was founded by somebody else gives no way, and is given none, however it is proven.
+#[test]
+fn lineages_without_a_common_ancestor_stay_apart() {
+    let mut bench = busy();
+    let (own, foreign) = (bench.record().lineage, digest(0x77));
+    let claim = head(foreign, 5, u64::MAX);
+    bench.say(STRANGER, &Message::Head(claim.clone()));
+    let outputs = bench.answer(STRANGER, &claim, Claim::Foreign);
+    let met = |o: &&Output| matches!(o, Output::Notice(Notice::LineageMet { yields: false, .. }));
+    assert_eq!(outputs.iter().filter(met).count(), 1);
+    assert_eq!(asked(&bench.say(STRANGER, &Message::Head(head(foreign, 6, u64::MAX)))), 0, "nor is it looked at again");
+    bench.greet(8, BOOT);
+    bench.say(8, &Message::Head(head(digest(0x78), 5, u64::MAX)));
+    let outputs = bench.claim(8, &head(digest(0x78), 5, u64::MAX), &way(&[(digest(0x78), 5)]));
+    assert!(!is_disturbed(&outputs) && !goes(&bench.wait(10_000_000)));
+    assert_eq!(bench.record().lineage, own);
+}
+
+/// Many that claim much are looked at a few at a time, and of strangers one.
+#[test]
+fn few_claims_are_looked_at_at_a_time() {
+    let mut bench = busy();
+    let mut all = Vec::new();
+    for peer in 10..40 {
+        bench.greet(peer, BOOT);
+        all.extend(bench.say(peer, &Message::Head(head(digest(peer), 5, u64::MAX))));
+    }
+    all.extend(bench.wait(2_000_000));
+    assert_eq!(asked(&all), 1, "of strangers, as this node stands on a record");
+    let lineage = bench.record().lineage;
+    let outputs = bench.say(2, &Message::Head(head(lineage, 7, 500)));
+    assert_eq!(asked(&outputs), 1, "a member does not wait for them");
+    let mut seeker = Bench::seeker();
+    let mut all = Vec::new();
+    for peer in 10..40 {
+        seeker.greet(peer, BOOT);
+        all.extend(seeker.say(peer, &Message::Head(head(digest(peer), 5, u64::MAX))));
+    }
+    assert_eq!(asked(&all), CLAIMS_MAX);
+}
+
+/// A fork that left this lineage has lost the right to it, whatever it has trained; one that this node's own lineage has
+/// left has the better right, however little it has.
+#[test]
+fn the_side_that_kept_the_quorum_wins() {
+    let mut bench = Bench::flock(3);
+    bench.commit();
+    bench.commit();
+    let lineage = bench.record().lineage;
+    bench.greet(STRANGER, BOOT);
+    let fork = head(digest(0x66), 400, u64::MAX >> 1);
+    let outputs = bench.claim(STRANGER, &fork, &way(&[(lineage, 1), (digest(0x66), 400)]));
+    assert!(!is_disturbed(&outputs) && !goes(&bench.wait(3_000_000)), "{outputs:?}");
+    // Looked at once: newer heads of it say nothing new.
+    assert_eq!(asked(&bench.say(STRANGER, &Message::Head(head(digest(0x66), 401, u64::MAX)))), 0);
+
+    let mut forked = stands_in_a_fork();
+    let outputs = forked.claim(STRANGER, &head(digest(0x11), 3, 100), &way(&[(digest(0x11), 3)]));
+    assert!(goes(&outputs), "{outputs:?}");
+}
+
+/// A node that has left lineage 0x11 after its first record, for 0x22, where it stands on record 9 of 1,000 tokens.
+fn stands_in_a_fork() -> Bench {
+    let mut bench = Bench::seeker();
+    bench.greet(STRANGER, BOOT);
+    let fork = head(digest(0x22), 9, 1_000);
+    let way = way(&[(digest(0x11), 0), (digest(0x22), 9)]);
+    assert!(goes(&bench.claim(STRANGER, &fork, &way)));
+    let mut record = crate::fixture::genesis(&spec(), &crate::bench::voters(3));
+    (record.lineage, record.seq, record.tokens) = (fork.lineage, 9, 1_000);
+    (record.kind, record.parent, record.base) =
+        (starling_protocol::record::RecordKind::Skip, digest(0x31), digest(0x32));
+    bench.feed(Input::CaughtUp { record: record.clone(), certificate: None, ancestry: way });
+    assert_eq!(bench.engine.view().lineage, fork.lineage);
+    bench
+}
+
+/// Tokens decide between two forks of one record, and there only.
+#[test]
+fn between_forks_of_one_record_tokens_decide() {
+    for (tokens, follows) in [(1_001, true), (999, false)] {
+        let mut bench = stands_in_a_fork();
+        let other = head(digest(0x23), 2, tokens);
+        let outputs = bench.claim(STRANGER, &other, &way(&[(digest(0x11), 0), (digest(0x23), 2)]));
+        assert_eq!(goes(&outputs) || goes(&bench.wait(2_000_000)), follows, "{tokens} tokens");
+    }
+    // A fork of an earlier record has left sooner.
+    let mut bench = Bench::flock(3);
+    bench.commit();
+    assert!(!goes(&bench.claim(2, &head(digest(0x23), 2, u64::MAX), &way(&[(digest(0x11), 0), (digest(0x23), 2)]))));
+}
+
+/// A fork of this very head calls nobody away from a quorum; where that is lost, it is followed.
+#[test]
+fn a_fork_of_the_head_is_followed_by_those_without_a_quorum() {
+    let mut bench = Bench::flock(3);
+    bench.greet(STRANGER, BOOT);
+    let (lineage, seq) = (bench.record().lineage, bench.record().seq);
+    let fork = head(digest(0x66), seq + 3, 1 << 40);
+    let fork_way = way(&[(lineage, seq), (digest(0x66), seq + 3)]);
+    assert!(!goes(&bench.claim(STRANGER, &fork, &fork_way)));
+    assert!(!goes(&bench.wait(3_000_000)));
+    bench.feed(Input::PeerDown { peer: id(2) });
+    bench.feed(Input::PeerDown { peer: id(3) });
+    let mut outputs = Vec::new();
+    for _ in 0..8 {
+        outputs.extend(bench.wait(1_000_000));
+        outputs.extend(bench.claim(STRANGER, &fork, &fork_way));
+    }
+    assert!(goes(&outputs), "{outputs:?}");
+}
+
+/// Whoever says other tokens than its record has is found out by the record.
+#[test]
+fn a_head_that_differs_from_its_record_is_a_lie() {
+    let mut bench = Bench::flock(3);
+    bench.greet(STRANGER, BOOT);
+    let lineage = bench.record().lineage;
+    let claim = head(lineage, 4, 1 << 50);
+    bench.say(STRANGER, &Message::Head(claim.clone()));
+    let proven = Proven { record: claim.record, tokens: 500, ancestry: way(&[(lineage, 4)]) };
+    let outputs = bench.answer(STRANGER, &claim, Claim::Proven(proven));
+    assert_eq!(refusals(&outputs), [&Refusal::FalseClaim { why: "head_differs" }]);
+}
+
+fn newcomer(guides: &[u8], adopt: Option<Digest>, mode: AdmissionMode) -> Bench {
+    let mut run = spec();
+    run.admission.mode = mode;
+    let mut bench = Bench::start(run.clone(), false, None, BOOT);
+    bench.engine = Engine::new(EngineConfig {
+        signer: Box::new(crate::bench::Key(id(crate::bench::ME))),
+        verifier: Box::new(crate::bench::Keys),
+        run: run.digest(),
+        spec: run,
+        boot: BOOT,
+        found: None,
+        stored: None,
+        ticket: Vec::new(),
+        guides: guides.iter().map(|n| id(*n)).collect(),
+        adopt,
+        copied: false,
+        force_fork: false,
+        timing: Timing::default(),
+    });
+    bench.feed(Input::Tick);
+    bench
+}
+
+/// In an open run anybody founds: a newcomer goes where the peers of its ticket stand, also if others speak first.
+#[test]
+fn a_newcomer_follows_the_lineage_of_its_ticket() {
+    let mut bench = newcomer(&[2], None, AdmissionMode::Open);
+    bench.greet(STRANGER, BOOT);
+    let false_one = head(digest(0x77), 90, u64::MAX);
+    assert!(!goes(&bench.claim(STRANGER, &false_one, &way(&[(digest(0x77), 90)]))), "the ticket's peer may still come");
+    bench.greet(2, BOOT);
+    let mut outputs = bench.claim(2, &head(digest(0x11), 4, 50), &way(&[(digest(0x11), 4)]));
+    outputs.extend(bench.wait(1_000_000));
+    let target = outputs.iter().find_map(|output| match output {
+        Output::CatchUp { lineage, .. } => Some(*lineage),
+        _ => None,
+    });
+    assert_eq!(target, Some(digest(0x11)));
+    // Where none of them comes, the first lineage met has to do.
+    let mut alone = newcomer(&[2], None, AdmissionMode::Open);
+    alone.greet(STRANGER, BOOT);
+    assert!(!goes(&alone.claim(STRANGER, &false_one, &way(&[(digest(0x77), 90)]))));
+    assert!(goes(&alone.wait(5_000_000)));
+}
+
+/// The operator's word alone leads from one founder's chain to another's.
+#[test]
+fn an_operator_adopts_a_lineage() {
+    let mut bench = newcomer(&[], Some(digest(0x55)), AdmissionMode::List);
+    for (peer, fill, follows) in [(STRANGER, 0x77, false), (2, 0x55, true)] {
+        bench.greet(peer, BOOT);
+        let there = head(digest(fill), 4, 50);
+        assert_eq!(goes(&bench.claim(peer, &there, &way(&[(digest(fill), 4)]))), follows, "{fill:x}");
+    }
+}

@@ -1,0 +1,37 @@
+//! Planted bugs that no history of the simulator is asked to find: the test that is named for each fails with it.
+
+use crate::{certificates, identity, outsiders, restart};
+use starling_protocol::plant::{self, Plant};
+use std::panic;
+
+/// Each bug, and the test that notices it: its name in [`Plant::by_test`] is the function's.
+macro_rules! noticed {
+    ($($plant:ident: $module:ident::$test:ident),* $(,)?) => {
+        &[$((Plant::$plant, stringify!($test), $module::$test as fn())),*]
+    };
+}
+
+const NOTICED: &[(Plant, &str, fn())] = noticed![
+    ForkUnsignedRecord: certificates::a_fork_with_another_lease_is_no_split_and_freezes_nobody,
+    MembersWait: outsiders::a_member_finds_a_place_among_strangers,
+    HeedAnybody: outsiders::of_a_stranger_only_what_leads_to_a_seat_is_looked_at,
+    HoardEvidence: outsiders::evidence_is_held_against_members_only_and_heard_from_members_only,
+    SignatureFirst: outsiders::who_it_is_from_is_looked_at_before_its_signature,
+    HeedStrangers: restart::t21_strangers_bear_no_witness,
+    ResumeAnyLineage: identity::a_register_of_another_lineage_is_not_taken_up,
+    LoseForksRegister: identity::a_forks_member_takes_its_register_along_also_when_it_was_killed,
+    LowIncarnation: identity::a_late_clock_gives_no_name_below_that_of_the_seat,
+    VoteUnheard: identity::a_restarted_voter_of_two_needs_the_word_of_the_other,
+];
+
+#[test]
+fn each_planted_bug_is_noticed_by_its_test() {
+    let by_test = Plant::ALL.iter().filter_map(|plant| Some((*plant, plant.by_test()?)));
+    let rows: Vec<(Plant, &str)> = NOTICED.iter().map(|(plant, name, _)| (*plant, *name)).collect();
+    assert_eq!(rows, by_test.collect::<Vec<_>>(), "the rows are those of the protocol");
+    for (plant, name, test) in NOTICED {
+        test();
+        let failed = panic::catch_unwind(|| plant::with(Some(*plant), test)).is_err();
+        assert!(failed, "{name} passes with {}", plant.name());
+    }
+}
