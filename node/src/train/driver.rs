@@ -156,7 +156,7 @@ pub struct Driver {
     pub(super) finish: Option<Finish>,
     pub(super) gauges: Gauges,
     /// The record whose members the network was told of: lineage and place in it.
-    pub(super) standing_told: Option<(Digest, u64)>,
+    pub(super) standing_told: Option<(Digest, u64, u64)>,
     inputs: VecDeque<Input>,
 }
 

@@ -47,11 +47,11 @@ impl Driver {
     /// Tells the network who is of the flock, when that may have changed.
     pub(super) fn tell_standing(&mut self) {
         let Some(head) = self.engine.head() else { return };
-        let at = (head.lineage, head.seq);
+        let at = (head.lineage, head.seq, self.engine.invitations());
         if self.standing_told != Some(at) {
             self.standing_told = Some(at);
             let members = head.next.members.iter().map(|member| member.id).collect();
-            self.net.set_standing(members, Vec::new());
+            self.net.set_standing(members, self.engine.invited());
         }
     }
 }

@@ -90,7 +90,7 @@ impl Proof {
 
     pub fn claim(&self) -> Option<Proven> {
         let last = self.links.last()?;
-        Some(Proven { record: last.digest, tokens: last.record.tokens, ancestry: self.ancestry.clone() })
+        Some(Proven::of(&last.record, last.digest, self.ancestry.clone()))
     }
 
     /// The links from this record of the way on, if none is left out in between: whoever stands on it goes along them.

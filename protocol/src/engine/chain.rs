@@ -66,8 +66,8 @@ impl Place {
 /// The catch-up that was asked for, and what is known from the ones before.
 #[derive(Debug, Default)]
 pub(super) struct CatchUp {
-    /// From whom, and to which record.
-    active: Option<(Vec<NodeId>, Digest)>,
+    /// From whom, and to which head.
+    active: Option<(Vec<NodeId>, Proven)>,
     bytes: u64,
     failures: u32,
     not_before: Moment,
@@ -90,6 +90,11 @@ impl CatchUp {
     /// wait for it.
     pub fn is_near(&self) -> bool {
         self.is_idle() || self.near
+    }
+
+    /// The head to which the one under way leads.
+    pub fn target(&self) -> Option<&Proven> {
+        self.active.as_ref().map(|(_, target)| target)
     }
 
     pub fn distrusts(&self) -> bool {
@@ -255,7 +260,7 @@ impl Engine {
         self.look_at_claims();
         if let Some(target) = self.proven_target() {
             let sources = self.sources_of(&target);
-            self.begin_catch_up(&target, sources);
+            self.begin_catch_up(target, sources);
         } else if self.catch_up.distrusted && self.claims.are_settled() {
             self.fetch_own_state();
         }
@@ -264,11 +269,10 @@ impl Engine {
     /// This node's own state is in doubt, and nobody is ahead: those who stand where it does have it whole.
     fn fetch_own_state(&mut self) {
         let Some(head) = &self.head else { return };
-        let (record, tokens) = (head.digest, head.record.tokens);
-        let own = Proven { record, tokens, ancestry: self.ancestry.clone() };
+        let own = Proven::of(&head.record, head.digest, self.ancestry.clone());
         let sources = self.sources_of(&own);
         if !sources.is_empty() {
-            self.begin_catch_up(&own, sources);
+            self.begin_catch_up(own, sources);
         }
     }
 
@@ -310,8 +314,8 @@ impl Engine {
         heard.filter_map(move |(id, peer)| Some((*id, Place::of(peer.head.as_ref().filter(thawed)?)?)))
     }
 
-    fn begin_catch_up(&mut self, target: &Proven, sources: Vec<NodeId>) {
-        let Proven { record, ancestry, .. } = target;
+    fn begin_catch_up(&mut self, target: Proven, sources: Vec<NodeId>) {
+        let Proven { record, ancestry, .. } = &target;
         let (Some(lineage), Some(seq)) = (ancestry.lineage(), ancestry.seq()) else { return };
         let mine = self.place();
         let other = mine.is_some_and(|mine| mine.lineage != lineage);
@@ -324,7 +328,7 @@ impl Engine {
             self.notice(Notice::RolledBack { from_seq: mine.seq, to_seq: seq });
         }
         self.out.push(Output::CatchUp { lineage, seq, target: *record, sources: sources.clone(), afresh });
-        self.catch_up.active = Some((sources, *record));
+        self.catch_up.active = Some((sources, target));
         self.catch_up.bytes = 0;
     }
 
@@ -364,7 +368,7 @@ impl Engine {
     /// Tries again later, first with others; until then goes on from the old head.
     pub(super) fn catch_up_failed(&mut self, reason: String) {
         let Some((sources, target)) = self.catch_up.active.take() else { return };
-        self.claims.forget(&target);
+        self.claims.forget(&target.record);
         self.catch_up.not_before = self.now.plus(self.timing.retry << self.catch_up.failures.min(DOUBLINGS_MAX));
         for id in &sources {
             self.pause(id);

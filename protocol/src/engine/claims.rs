@@ -87,7 +87,7 @@ impl Proven {
     }
 
     fn place(&self) -> Place {
-        let Self { record, tokens, ancestry } = self;
+        let Self { record, tokens, ancestry, voters: _ } = self;
         let (lineage, seq) = (ancestry.lineage().unwrap_or_default(), ancestry.seq().unwrap_or_default());
         Place { lineage, seq, record: *record, tokens: *tokens }
     }

@@ -195,6 +195,9 @@ impl Engine {
     }
 
     fn hear_join(&mut self, from: NodeId, join: Join) {
+        if join.state_root == Digest::default() {
+            return self.hear_ticket(from, &join);
+        }
         let known = self.history.iter().any(|past| {
             (past.digest, past.record.seq, past.record.lineage, past.record.state_root)
                 == (join.record, join.seq, join.lineage, join.state_root)
@@ -223,6 +226,7 @@ impl Engine {
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.join = Some((join, now));
         }
+        self.invite(&from);
     }
 
     fn hear_ready(&mut self, from: NodeId, ready: Ready, digest: Digest, bytes: &[u8]) {

@@ -63,6 +63,16 @@ pub struct Proven {
     pub tokens: u64,
     /// The way to it, whose end is its lineage and number.
     pub ancestry: Ancestry,
+    /// Voters after it.
+    pub voters: Vec<NodeId>,
+}
+
+impl Proven {
+    /// Of a record with this digest, to which this way leads.
+    pub fn of(record: &Record, digest: Digest, ancestry: Ancestry) -> Self {
+        let voters = record.voters().map(|voter| voter.id).collect();
+        Self { record: digest, tokens: record.tokens, ancestry, voters }
+    }
 }
 
 /// What came of looking at a peer's claim to stand on a record.

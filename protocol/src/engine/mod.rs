@@ -43,6 +43,7 @@ mod dissemination;
 mod evidence;
 mod fetch;
 mod inbox;
+mod invitation;
 pub mod io;
 mod liveness;
 mod merging;
@@ -103,6 +104,8 @@ pub struct Engine {
     /// The newest later start of this key that this process has been shown.
     namesake: u64,
     ticket: Vec<u8>,
+    /// How often somebody has shown a ticket that admits it.
+    invitations: u64,
     /// What the run's creator has revoked, as far as this node was told: spread in its READYs.
     revocations: Vec<Revocation>,
     /// Who has contradicted itself.
@@ -184,6 +187,7 @@ impl Engine {
             first_boot: boot,
             namesake: 0,
             ticket,
+            invitations: 0,
             revocations: Vec::new(),
             convicted: evidence::Convicted::new(),
             timing,

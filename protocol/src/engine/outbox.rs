@@ -232,16 +232,25 @@ impl Engine {
         self.repeat_late_ready();
         self.repeat_late_votes();
         self.ask_to_join();
+        self.show_ticket();
     }
 
     fn ask_to_join(&mut self) {
         let Some(digest) = self.head.as_ref().map(|h| h.digest).filter(|_| self.wants_in()) else { return };
-        let fresh = self.beat.joined != Some(digest);
-        if fresh || self.now.since(self.beat.join_at) >= self.timing.join_every {
-            self.beat.joined = Some(digest);
-            self.beat.join_at = self.now;
+        if self.join_is_due(digest) {
             let voters = self.reachable_voters();
             self.send_join(&voters);
         }
+    }
+
+    /// Whether a Join is to be said now about this record, as it then is.
+    pub(super) fn join_is_due(&mut self, record: Digest) -> bool {
+        let fresh = self.beat.joined != Some(record);
+        let due = fresh || self.now.since(self.beat.join_at) >= self.timing.join_every;
+        if due {
+            self.beat.joined = Some(record);
+            self.beat.join_at = self.now;
+        }
+        due
     }
 }

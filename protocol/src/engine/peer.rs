@@ -51,6 +51,8 @@ pub(super) struct Peer {
     /// Its newest statement that it goes on in a fork, as signed.
     pub fork: Option<(Fork, Vec<u8>)>,
     pub join: Option<(Join, Moment)>,
+    /// It has shown a ticket that admits it.
+    pub invited: bool,
     /// Smoothed round-trip time in microseconds; 0 = not measured.
     pub rtt: u32,
     /// When a certificate was last handed to it.
@@ -98,6 +100,7 @@ impl Peer {
                 self.readys.retain(|_| planted!(Plant::KeepFormerReady));
                 self.fork = None;
                 self.join = None;
+                self.invited = false;
                 self.handed_at = None;
                 Incarnation::Restarted
             }

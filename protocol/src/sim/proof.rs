@@ -116,7 +116,7 @@ impl World {
             Err(why) if why.is_lie() => Claim::False { why: why.reason() },
             Err(why) => Claim::Open { why: why.to_string() },
             Ok(ancestry) => match shown.last().filter(|last| last.digest == record) {
-                Some(last) => Claim::Proven(Proven { record, tokens: last.record.tokens, ancestry }),
+                Some(last) => Claim::Proven(Proven::of(&last.record, record, ancestry)),
                 None => Claim::Open { why: "it stands elsewhere by now".to_owned() },
             },
         }

@@ -138,6 +138,50 @@ fn what_is_revoked_lets_nobody_in_any_more() {
     assert!(refusals(&ask(&mut bench, 7, &other)).is_empty());
 }
 
+/// On its way it has no state yet, and asks for no seat: a place among strangers is not all that it gets.
+#[test]
+fn a_ticket_that_is_shown_on_the_way_gives_a_place_and_no_seat() {
+    let mut bench = flock(AdmissionMode::Ticket);
+    let run = bench.spec.digest();
+    let good = wire::encode_ticket(&Ticket::sign(&Key(id(CREATOR)), &run, 1, None, 0, 0));
+    let forged = wire::encode_ticket(&Ticket::sign(&Key(id(7)), &run, 1, None, 0, 0));
+    let shows = |bench: &Bench, lineage: Digest, ticket: &[u8]| {
+        let Message::Join(join) = join(bench, ticket) else { unreachable!("a Join") };
+        Message::Join(Join { lineage, seq: 900, record: digest(9), state_root: Digest::default(), ..join })
+    };
+    let lineage = bench.record().lineage;
+    bench.greet(7, BOOT);
+    for (lineage, ticket) in [(lineage, &forged[..]), (lineage, &[]), (digest(3), &good[..])] {
+        let message = shows(&bench, lineage, ticket);
+        assert_eq!(refusals(&bench.say(7, &message)), [&Refusal::Stale], "its connection stays");
+        assert_eq!((bench.engine.invited(), bench.engine.invitations()), (Vec::new(), 0));
+    }
+    let message = shows(&bench, lineage, &good);
+    assert!(refusals(&bench.say(7, &message)).is_empty());
+    bench.say(7, &message);
+    assert_eq!((bench.engine.invited(), bench.engine.invitations()), (vec![id(7)], 1));
+    assert!(after_a_round(&mut bench).member(&id(7)).is_none(), "it has not asked for a seat");
+    assert!(refusals(&ask(&mut bench, 7, &good)).is_empty());
+    assert!(after_a_round(&mut bench).member(&id(7)).is_some());
+    assert_eq!(bench.engine.invited(), [], "a member's places are its own");
+    // Another start of it has shown nothing.
+    bench.greet(8, BOOT);
+    bench.say(8, &message);
+    assert_eq!(bench.engine.invited(), [id(8)]);
+    bench.greet(8, BOOT + 1);
+    assert_eq!(bench.engine.invited(), []);
+}
+
+#[test]
+fn listed_nodes_have_places_before_they_have_said_anything() {
+    let mut bench = flock(AdmissionMode::List);
+    assert_eq!(bench.engine.invited(), [id(7), id(8)]);
+    ask(&mut bench, 7, &[]);
+    after_a_round(&mut bench);
+    assert_eq!(bench.engine.invited(), [id(8)]);
+    assert_eq!(flock(AdmissionMode::Open).engine.invited(), []);
+}
+
 /// It stood on a record that admitted it, and has to read the newer one to know better: its connection stays.
 #[test]
 fn who_has_not_heard_yet_that_it_is_not_admitted_is_not_shut_out() {

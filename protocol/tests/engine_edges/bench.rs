@@ -299,11 +299,8 @@ impl Bench {
     /// A peer says that it stands there, is asked to show it, and does.
     pub fn claim(&mut self, peer: u8, head: &Head, ancestry: &Ancestry) -> Vec<Output> {
         self.say(peer, &Message::Head(head.clone()));
-        self.answer(
-            peer,
-            head,
-            Claim::Proven(Proven { record: head.record, tokens: head.tokens, ancestry: ancestry.clone() }),
-        )
+        let (record, tokens, ancestry) = (head.record, head.tokens, ancestry.clone());
+        self.answer(peer, head, Claim::Proven(Proven { record, tokens, ancestry, voters: Vec::new() }))
     }
 
     /// What came of a claim that this peer was asked to show.

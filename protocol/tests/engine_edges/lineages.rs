@@ -1,12 +1,12 @@
 //! Who may call a node away: claims are proven first, and lineages compare by how they parted.
 
 use crate::bench::{BOOT, Bench, digest, id, refusals, spec};
-use starling_protocol::Digest;
 use starling_protocol::ancestry::{Ancestry, Reach};
 use starling_protocol::engine::io::{Claim, Input, Notice, Output, Proven, Refusal};
 use starling_protocol::engine::{CLAIMS_MAX, Engine, EngineConfig, Timing};
 use starling_protocol::message::{Head, Message, Phase};
 use starling_protocol::run::AdmissionMode;
+use starling_protocol::{Digest, NodeId, wire};
 
 const STRANGER: u8 = 9;
 
@@ -195,12 +195,17 @@ fn a_head_that_differs_from_its_record_is_a_lie() {
     let lineage = bench.record().lineage;
     let claim = head(lineage, 4, 1 << 50);
     bench.say(STRANGER, &Message::Head(claim.clone()));
-    let proven = Proven { record: claim.record, tokens: 500, ancestry: way(&[(lineage, 4)]) };
+    let proven = Proven { record: claim.record, tokens: 500, ancestry: way(&[(lineage, 4)]), voters: Vec::new() };
     let outputs = bench.answer(STRANGER, &claim, Claim::Proven(proven));
     assert_eq!(refusals(&outputs), [&Refusal::FalseClaim { why: "head_differs" }]);
 }
 
 fn newcomer(guides: &[u8], adopt: Option<Digest>, mode: AdmissionMode) -> Bench {
+    holder(&[], guides, adopt, mode)
+}
+
+/// A newcomer with a ticket.
+fn holder(ticket: &[u8], guides: &[u8], adopt: Option<Digest>, mode: AdmissionMode) -> Bench {
     let mut run = spec();
     run.admission.mode = mode;
     let mut bench = Bench::start(run.clone(), false, None, BOOT);
@@ -212,7 +217,7 @@ fn newcomer(guides: &[u8], adopt: Option<Digest>, mode: AdmissionMode) -> Bench 
         boot: BOOT,
         found: None,
         stored: None,
-        ticket: Vec::new(),
+        ticket: ticket.to_vec(),
         guides: guides.iter().map(|n| id(*n)).collect(),
         adopt,
         copied: false,
@@ -254,4 +259,38 @@ fn an_operator_adopts_a_lineage() {
         let there = head(digest(fill), 4, 50);
         assert_eq!(goes(&bench.claim(peer, &there, &way(&[(digest(fill), 4)]))), follows, "{fill:x}");
     }
+}
+
+/// Whoever sees a ticket can use it: it is shown to voters of the head that was proven, and to nobody else.
+#[test]
+fn a_newcomer_shows_its_ticket_to_voters_of_the_proven_head_only() {
+    let mut bench = holder(b"ticket", &[], None, AdmissionMode::Ticket);
+    let (lineage, ancestry) = (digest(0x21), way(&[(digest(0x21), 4)]));
+    let (claim, run) = (head(lineage, 4, 500), bench.spec.digest());
+    let shown = |outputs: &[Output]| -> Vec<NodeId> {
+        let mut to = Vec::new();
+        for output in outputs {
+            let Output::Send { to: target, bytes, .. } = output else { continue };
+            let opened = wire::open(&crate::bench::Keys, &run, bytes).expect("well-formed");
+            if let Message::Join(join) = opened.message {
+                assert_eq!(
+                    (join.state_root, join.record, &join.ticket[..]),
+                    (Digest::default(), claim.record, &b"ticket"[..])
+                );
+                to.push(*target);
+            }
+        }
+        to
+    };
+    // Before anything is proven nobody sees it.
+    let mut before = bench.greet(STRANGER, BOOT);
+    before.extend(bench.greet(2, BOOT));
+    before.extend(bench.say(STRANGER, &Message::Head(claim.clone())));
+    before.extend(bench.wait(3_000_000));
+    assert_eq!(shown(&before), []);
+    let proven = Proven { record: claim.record, tokens: 500, ancestry, voters: vec![id(2), id(3)] };
+    let mut outputs = bench.answer(STRANGER, &claim, Claim::Proven(proven));
+    assert!(goes(&outputs), "{outputs:?}");
+    outputs.extend(bench.wait(300_000));
+    assert_eq!(shown(&outputs), [id(2)], "the only voter that is here");
 }
