@@ -130,7 +130,7 @@ pub fn build(chain: &impl Chain, known: &[(u64, Digest)], to: u64) -> Option<Vec
     let from = known.iter().take(LOCATOR_MAX).find(held).map(|place| place.0);
     let from = from.or_else(|| first(chain)).filter(|from| *from <= to)?;
     let mut path = vec![chain.at(from)?];
-    for goal in goals(chain.ancestry(), from, to) {
+    for goal in goals(chain, from, to) {
         if !go(chain, &mut path, goal)? {
             break;
         }
@@ -138,13 +138,15 @@ pub fn build(chain: &impl Chain, known: &[(u64, Digest)], to: u64) -> Option<Vec
     Some(path)
 }
 
-/// Records that the path must lead through: each FORK, the record before it, and the last.
-fn goals(ancestry: &Ancestry, from: u64, to: u64) -> Vec<u64> {
-    let ends = ancestry.reaches().iter().map(|reach| reach.last).filter(|last| (from..to).contains(last));
+/// Records that the path must lead through: each FORK, the record before it, and the last. If these are few, each record
+/// between that is here with its votes.
+fn goals(chain: &impl Chain, from: u64, to: u64) -> Vec<u64> {
+    let ends = chain.ancestry().reaches().iter().map(|reach| reach.last).filter(|last| (from..to).contains(last));
     let mut goals: Vec<u64> = ends.flat_map(|last| [last, last.saturating_add(1)]).collect();
     goals.push(to);
     if to - from <= WHOLE_MAX {
-        goals = (from + 1..=to).collect();
+        let voted = |seq: &u64| *seq == to || chain.at(*seq).is_some_and(|link| link.certificate.is_some());
+        goals = (from + 1..=to).filter(voted).collect();
     }
     goals
 }

@@ -44,6 +44,8 @@ pub enum NetEvent {
     NoDirectWay { peer: NodeId },
     /// How long a peer took to answer a ping; at most one in [`ROUND_TRIP_EVERY`] from each.
     RoundTrip { peer: NodeId, time: Duration },
+    /// A peer that the user named is no node: it introduces others, and has no part in any run.
+    Bystander { peer: NodeId },
     /// A peer runs a program that does not understand us.
     OtherVersion { peer: NodeId, theirs: String },
 }

@@ -309,6 +309,9 @@ impl SwarmTask {
             self.keep_in_touch(node);
             self.beacon.news(Instant::now());
         }
+        if !is_node && self.office.standing.is_named(&node) {
+            self.tell_user(NetEvent::Bystander { peer: node });
+        }
     }
 
     fn on_process(&mut self, event: streams::Event) {

@@ -94,6 +94,10 @@ impl Standing {
         }
     }
 
+    pub fn is_named(&self, peer: &NodeId) -> bool {
+        self.known().named.contains(peer)
+    }
+
     pub fn rank(&self, peer: &NodeId) -> Rank {
         self.known().rank(peer)
     }

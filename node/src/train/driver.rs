@@ -340,6 +340,7 @@ impl Driver {
                 self.show(Event::Refused { peer: peer.to_string(), reason });
                 Ok(())
             }
+            NetEvent::Bystander { peer } => self.feed(Input::Bystander { peer }).await,
             NetEvent::RoundTrip { peer, time } => {
                 let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
                 self.feed(Input::Rtt { peer, micros }).await

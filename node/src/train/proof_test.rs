@@ -209,7 +209,8 @@ async fn a_newcomer_hands_its_way_on() {
         assert_eq!(late.store.ancestry(), passed);
         for held in [0, 1, 20, 64] {
             let asker = Node::with(&spec, 2, if held == 0 { &[] } else { &flock[..=held] });
-            let proof = asker.prove(&late, &flock[seq as usize], held == 0).await.unwrap();
+            let proof = asker.prove(&late, &flock[seq as usize], held == 0).await;
+            let proof = proof.unwrap_or_else(|why| panic!("record {seq} for one that holds {held}: {why:?}"));
             assert_eq!(proof.ancestry, passed, "record {seq} for one that holds {held}");
         }
     }

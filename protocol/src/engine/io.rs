@@ -136,6 +136,8 @@ pub enum Input {
     /// What [`Output::Retake`] asked for: digest and norm (bits of an f32); without them the trainer has no parameters of
     /// its own any more.
     Retaken { round: u64, base: Digest, made: Option<(Digest, u32)> },
+    /// A peer that the user named is no node, and will never stand anywhere.
+    Bystander { peer: NodeId },
     /// A measured round-trip time to a peer.
     Rtt { peer: NodeId, micros: u32 },
     /// How far the attempt's reduction is here: grows while something moves. Owners count the bytes moved both ways, and

@@ -284,6 +284,7 @@ impl Engine {
             Input::Difference { difference } => self.hold_difference(difference),
             Input::Mixed { round, base, made } => self.mixed(round, base, made),
             Input::Retaken { round, base, made } => self.retaken(round, base, made),
+            Input::Bystander { peer } => self.guides.retain(|guide| *guide != peer),
             Input::Rtt { peer, micros } => self.measured_rtt(peer, micros),
             Input::ReduceProgress { key, bytes, awaits } => self.reduce_progress(&key, bytes, awaits),
             Input::Reduced { key, update } => self.reduced(&key, update),

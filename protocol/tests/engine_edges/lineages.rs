@@ -248,6 +248,14 @@ fn a_newcomer_follows_the_lineage_of_its_ticket() {
     alone.greet(STRANGER, BOOT);
     assert!(!goes(&alone.claim(STRANGER, &false_one, &way(&[(digest(0x77), 90)]))));
     assert!(goes(&alone.wait(5_000_000)));
+    // A bootstrap peer, which is no node, is not waited for.
+    let mut introduced = newcomer(&[2], None, AdmissionMode::Open);
+    introduced.greet(STRANGER, BOOT);
+    let mut outputs = introduced.claim(STRANGER, &false_one, &way(&[(digest(0x77), 90)]));
+    assert!(!goes(&outputs));
+    outputs.extend(introduced.feed(Input::Bystander { peer: id(2) }));
+    outputs.extend(introduced.wait(300_000));
+    assert!(goes(&outputs));
 }
 
 /// The operator's word alone leads from one founder's chain to another's.
