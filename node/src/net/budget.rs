@@ -18,15 +18,14 @@ pub const SESSION: Cost = Cost { messages: 8, bytes: 4096 };
 
 /// Messages that a member may send at once, and a second in the long run.
 const MEMBER: (f64, f64) = (1024.0, 256.0);
-/// The same of a stranger. Its Hello, its Join with a ticket and a Head with each change of phase fit in all the time: also those of
-/// another lineage, whose members are strangers to this one's and decide a round several times a second.
+/// The same of a stranger. Its Hello fits in, and five Heads and Joins a second, which is as many as who is no member says.
 const STRANGER: (f64, f64) = (64.0, 16.0);
 const STRANGER_BYTES: (f64, f64) = (64.0 * 1024.0, 16.0 * 1024.0);
 /// And of all strangers at one address. A message costs some 0.1 ms in all, most of it the check of its signature.
 const ADDRESS: (f64, f64) = (512.0, 64.0);
 const ADDRESS_BYTES: (f64, f64) = (512.0 * 1024.0, 128.0 * 1024.0);
-/// What of a stranger may wait to be heard: what it says in a second.
-const BACKLOG_MESSAGES: usize = 16;
+/// What of a stranger may wait to be heard: what it says in a quarter of a second. Older words are about rounds that are over.
+const BACKLOG_MESSAGES: usize = 4;
 const BACKLOG_BYTES: usize = 64 * 1024;
 
 /// Messages that a stranger has sent before their time, the newest of them.

@@ -14,6 +14,9 @@ use crate::{Digest, NodeId, wire};
 
 /// In a large flock learners and voters tell each other that they live once in so many beats.
 const FAR_BEATS: u64 = 4;
+/// Pause in microseconds between two Heads, and between two Joins, of who is no member: at most ten words a second in all. Networks hear
+/// a few a second of a stranger, and more would wait there until they are old.
+const OUTSIDER_PAUSE: u64 = 200_000;
 /// Pauses between two repetitions of a READY double so many times.
 const READY_DOUBLINGS: u32 = 4;
 
@@ -27,7 +30,7 @@ pub(super) struct Beat {
     far_at: Moment,
     told_far: Digest,
     repeated_at: Moment,
-    join_at: Moment,
+    join_at: Option<Moment>,
     /// The record for which a Join was last sent.
     joined: Option<Digest>,
     /// Inner steps done in this round.
@@ -207,7 +210,8 @@ impl Engine {
     pub(super) fn beat(&mut self) {
         let standing = (self.head.as_ref().map_or(Digest::default(), |h| h.digest), self.phase());
         let due = self.now >= self.beat.due(self.timing.heartbeat);
-        if due || self.beat.told != Some(standing) {
+        let news = self.beat.told != Some(standing);
+        if due || (news && self.may_speak_again(self.beat.head_at)) {
             self.beat.told = Some(standing);
             self.beat.head_at = Some(self.now);
             let near = self.beat_targets(false);
@@ -235,6 +239,11 @@ impl Engine {
         self.show_ticket();
     }
 
+    /// Whether this node may say something new of this kind, which it said last then.
+    fn may_speak_again(&self, last: Option<Moment>) -> bool {
+        self.is_member(&self.me) || last.is_none_or(|last| self.now.since(last) >= OUTSIDER_PAUSE)
+    }
+
     fn ask_to_join(&mut self) {
         let Some(digest) = self.head.as_ref().map(|h| h.digest).filter(|_| self.wants_in()) else { return };
         if self.join_is_due(digest) {
@@ -245,11 +254,10 @@ impl Engine {
 
     /// Whether a Join is to be said now about this record, as it then is.
     pub(super) fn join_is_due(&mut self, record: Digest) -> bool {
-        let fresh = self.beat.joined != Some(record);
-        let due = fresh || self.now.since(self.beat.join_at) >= self.timing.join_every;
+        let fresh = self.beat.joined != Some(record) && self.may_speak_again(self.beat.join_at);
+        let due = fresh || self.beat.join_at.is_none_or(|last| self.now.since(last) >= self.timing.join_every);
         if due {
-            self.beat.joined = Some(record);
-            self.beat.join_at = self.now;
+            (self.beat.joined, self.beat.join_at) = (Some(record), Some(self.now));
         }
         due
     }
