@@ -14,7 +14,7 @@ use super::ledger::Job;
 use super::merging::Left;
 use super::proof::Proof;
 use crate::net::NetHandle;
-use crate::net::fetch::{Expect, FetchError, FetchRequest};
+use crate::net::fetch::{Expect, FetchError, FetchRequest, STREAMS_PER_SOURCE};
 use crate::reduce::{FragmentFeedback, Passed};
 use futures::{StreamExt, stream};
 use starling_protocol::ancestry::Ancestry;
@@ -31,7 +31,7 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
 /// Updates that are fetched before the one that is replayed, and what they may take in memory.
-const AHEAD_MAX: usize = 8;
+const AHEAD_MAX: usize = STREAMS_PER_SOURCE;
 const AHEAD_BYTES: usize = 128 << 20;
 
 /// Sources of another chain within this node's lineage that are searched for the place where it begins.

@@ -16,8 +16,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-/// Requests outstanding at one source.
-pub const STREAMS_PER_SOURCE: usize = 4;
+/// Requests outstanding at one source: of the streams that a stranger may have one is left for questions in between. One that finds no
+/// place there waits for 200 ms.
+pub const STREAMS_PER_SOURCE: usize = 3;
 /// Sources used at once; further ones are ignored.
 pub const SOURCES_MAX: usize = 64;
 /// Streams that may break at one source before it is given up.

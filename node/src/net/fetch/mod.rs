@@ -10,7 +10,9 @@ mod turns;
 mod wire;
 
 pub use client::{Expect, FetchError, Patience, request};
-pub use downloader::{Check, DownloadError, DownloadReport, Downloader, Item, OpenFetch, SOURCES_MAX};
+pub use downloader::{
+    Check, DownloadError, DownloadReport, Downloader, Item, OpenFetch, SOURCES_MAX, STREAMS_PER_SOURCE,
+};
 pub use server::{FetchServer, FetchSource, NothingToFetch, ServeEnd, ServerPatience};
 pub use wire::{
     DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, Link, RECORDS_BYTES_MAX, RECORDS_MAX,
