@@ -354,6 +354,11 @@ impl Plant {
         }
     }
 
+    /// The one of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|plant| plant.name() == name)
+    }
+
     /// Its name in tables: `ignore-seen-vote`.
     pub fn name(self) -> String {
         let mut name = String::new();
@@ -404,17 +409,28 @@ mod choice {
         static CHOSEN: Cell<Option<Plant>> = const { Cell::new(None) };
     }
 
-    /// The bug of all threads that have none of their own.
-    static EVERYWHERE: OnceLock<Plant> = OnceLock::new();
+    /// The bug of all threads that have none of their own, chosen by the program.
+    static EVERYWHERE: OnceLock<Option<Plant>> = OnceLock::new();
+
+    /// Any test can be run with a bug (`tests/scripts/rules.sh`).
+    #[cfg(test)]
+    fn named() -> Option<Plant> {
+        Plant::of_name(&std::env::var("STARLING_PLANT").ok()?)
+    }
+
+    #[cfg(not(test))]
+    fn named() -> Option<Plant> {
+        None
+    }
 
     /// The bug that this thread runs.
     pub fn chosen() -> Option<Plant> {
-        CHOSEN.get().or_else(|| EVERYWHERE.get().copied())
+        CHOSEN.get().or_else(|| *EVERYWHERE.get_or_init(named))
     }
 
     /// Plants a bug in the whole process, for good. `false`: there is one already.
     pub fn everywhere(plant: Plant) -> bool {
-        EVERYWHERE.set(plant).is_ok()
+        EVERYWHERE.set(Some(plant)).is_ok()
     }
 
     /// Something that is never the same twice.

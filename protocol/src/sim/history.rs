@@ -2,7 +2,7 @@
 
 use super::disk::Link;
 use super::mark::Marks;
-use super::options::{Extras, Options};
+use super::options::Options;
 use super::random::Random;
 use super::recovery::Recovered;
 use super::schedule::{self, Planned};
@@ -40,7 +40,6 @@ pub struct Settings {
     pub keep: Option<BTreeSet<usize>>,
     /// Of all kinds of faults only this one, see [`super::recovery::CLASSES`].
     pub class: Option<&'static str>,
-    pub extras: Extras,
     pub trace: bool,
     pub story: Option<fn(&str)>,
 }
@@ -69,7 +68,6 @@ pub struct Outcome {
 /// Options and faults of a seed under these settings.
 pub fn plan(seed: u64, settings: &Settings) -> (Options, Vec<Planned>) {
     let mut drawn = Options::draw(seed);
-    drawn.extend(seed, settings.extras);
     if let Some(class) = settings.class {
         drawn.alone(class);
     }

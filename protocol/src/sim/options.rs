@@ -8,15 +8,6 @@ use std::fmt;
 /// Of so many seeds one has a large flock, which takes as long as dozens of others.
 const LARGE_IN: u64 = 200;
 
-/// What a batch has only when it is asked for.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Extras {
-    /// Until only members and what a quorum has signed move a node, strangers do: see `docs/protocol.md`.
-    pub strangers: bool,
-    /// Until no seat is left without a voice, a clock that is behind leaves one.
-    pub clocks_behind: bool,
-}
-
 /// Options of one history. Each kind of fault is on with a probability of one half.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -154,17 +145,11 @@ impl Options {
         if Random::new(seed, "large").between(0, LARGE_IN - 1) == 0 {
             options.gather(&mut Random::new(seed, "large flock"));
         }
+        if Random::new(seed, "strangers").chance(25) {
+            options.strangers = Random::new(seed, "number of strangers").between(1, 6) as usize;
+        }
+        options.clocks_behind = !options.awake && Random::new(seed, "clocks").chance(25);
         options
-    }
-
-    /// What is not on in every batch, where the seed says so.
-    pub fn extend(&mut self, seed: u64, extras: Extras) {
-        if extras.strangers && Random::new(seed, "strangers").chance(25) {
-            self.strangers = Random::new(seed, "number of strangers").between(1, 6) as usize;
-        }
-        if extras.clocks_behind && !self.awake && Random::new(seed, "clocks").chance(25) {
-            self.clocks_behind = true;
-        }
     }
 
     /// Two voters, and at times a third node: nobody else to decide, and to remember.

@@ -11,6 +11,7 @@ use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{
     Certificate, Estimate, Evidence, Head, Hello, Message, Phase, Question, Ready, Stamp, Value, Vote, Witness,
 };
+use starling_protocol::plant::{self, Plant};
 use starling_protocol::record::{Measured, Record, Role, Span};
 use starling_protocol::run::RunSpec;
 use starling_protocol::{NodeId, certificate, wire};
@@ -48,6 +49,10 @@ impl Bench {
     }
 
     fn start_on(spec: RunSpec, found: bool, (stored, copied): (Option<Stored>, bool), boot: u64) -> Self {
+        // Any test can be run with a bug (`tests/scripts/rules.sh`).
+        if let Some(plant) = std::env::var("STARLING_PLANT").ok().and_then(|name| Plant::of_name(&name)) {
+            plant::everywhere(plant);
+        }
         let (head, register, candidates) = match &stored {
             Some(s) => (Some((s.head.clone(), s.certificate.clone())), s.register.clone(), s.candidates.clone()),
             None => (None, None, Vec::new()),

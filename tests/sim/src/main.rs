@@ -5,7 +5,6 @@ mod simulation;
 use clap::Parser;
 use simulation::Batch;
 use starling_protocol::sim::history::Settings;
-use starling_protocol::sim::options::Extras;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -58,12 +57,6 @@ struct Arguments {
     /// With --recovery: only this kind.
     #[arg(long)]
     class: Option<String>,
-    /// With strangers that forge whatever a peer can say.
-    #[arg(long)]
-    strangers: bool,
-    /// With clocks that are behind when a process starts.
-    #[arg(long)]
-    clocks: bool,
     /// With --churn: seconds until who is without a quorum forks.
     #[arg(long, default_value_t = 8)]
     grace: u64,
@@ -76,10 +69,9 @@ fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     simulation::hush();
     let plant = arguments.plant.as_deref().map(simulation::parse_plant).transpose()?;
-    let extras = Extras { strangers: arguments.strangers, clocks_behind: arguments.clocks };
     let good = if let Some(seed) = arguments.seed {
         let faults = arguments.faults.as_deref().map(simulation::parse_faults).transpose()?;
-        let settings = Settings { nodes: arguments.nodes, keep: faults, extras, ..Settings::default() };
+        let settings = Settings { nodes: arguments.nodes, keep: faults, ..Settings::default() };
         simulation::one(seed, settings, plant, arguments.verbose)
     } else if arguments.canary {
         simulation::canary()
@@ -91,7 +83,7 @@ fn main() -> anyhow::Result<ExitCode> {
         simulation::measure(arguments.nodes)
     } else {
         let Arguments { seeds, from, jobs, twice_every, plants, json, .. } = arguments;
-        Batch { seeds, from, jobs, twice_every, plants, only: plant, extras }.run(json.as_deref())?
+        Batch { seeds, from, jobs, twice_every, plants, only: plant }.run(json.as_deref())?
     };
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

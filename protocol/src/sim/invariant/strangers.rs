@@ -75,6 +75,8 @@ impl Strangers {
 fn harmless(output: &Output, from: &crate::NodeId) -> bool {
     match output {
         Output::Send { to, .. } => to == from,
+        // It is asked to show it, beside whatever is under way.
+        Output::Prove { peer, .. } => peer == from,
         Output::Refuse { peer, .. } => peer == from,
         Output::Notice(notice) => match notice {
             Notice::Refused { peer, refusal } => peer == from || *refusal == Refusal::Stale,
