@@ -328,3 +328,51 @@ fn a_vote_stands_for_the_estimate_before_it() {
     one.advance(&quorum, |_| true, &Value::Skip, true);
     assert!(one.decided().is_some());
 }
+
+/// Three voters, of whom the first proposes a value and has heard the second.
+fn after(own: Value, other: Said<Value>, patient: bool) -> (Ballot<Value>, Quorum) {
+    let quorum = Quorum::new(&Digest([3; 32]), (0..3).map(|i| (id(i), 0)).collect());
+    let mut one = Ballot::new(id(0));
+    one.propose(own);
+    one.say();
+    one.hear(id(1), Said { voted: None, ..other.clone() });
+    one.advance(&quorum, |_| true, &Value::Skip, false);
+    assert_eq!(one.say().map(|said| said.voted), Some(Some(false)), "two different values are no quorum");
+    one.hear(id(1), other);
+    one.advance(&quorum, |_| true, &Value::Skip, patient);
+    (one, quorum)
+}
+
+#[test]
+fn of_what_was_heard_the_best_is_named() {
+    for (own, other) in [(0, 1), (1, 0)] {
+        let heard = Said { ballot: 0, value: Value::Commit(other), voted: Some(false) };
+        let (one, _) = after(Value::Commit(own), heard, false);
+        let next = Said { ballot: 1, value: Value::Commit(1), voted: None };
+        assert_eq!(one.pending(), Some((&next, false)));
+    }
+}
+
+/// With all that are here the value may be decided in this very ballot.
+#[test]
+fn who_has_seen_a_vote_waits_for_the_last_voter() {
+    let heard = Said { ballot: 0, value: Value::Commit(1), voted: Some(true) };
+    let (mut one, quorum) = after(Value::Commit(0), heard, true);
+    assert_eq!(one.pending(), None);
+    one.hear(id(2), Said { ballot: 0, value: Value::Commit(1), voted: Some(true) });
+    one.advance(&quorum, |_| true, &Value::Skip, true);
+    assert_eq!(one.decided().map(|(_, value)| *value), Some(Value::Commit(1)));
+}
+
+/// A quorum held its bytes, so that somebody has them.
+#[test]
+fn a_value_that_was_voted_for_in_a_later_ballot_is_forced() {
+    let quorum = Quorum::new(&Digest([3; 32]), (0..3).map(|i| (id(i), 0)).collect());
+    let mut one = Ballot::new(id(0));
+    one.propose(Value::Skip);
+    one.say();
+    one.hear(id(1), Said { ballot: 2, value: Value::Commit(1), voted: Some(true) });
+    one.advance(&quorum, |_| false, &Value::Skip, false);
+    let next = Said { ballot: 2, value: Value::Commit(1), voted: None };
+    assert_eq!(one.pending(), Some((&next, true)));
+}

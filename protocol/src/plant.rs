@@ -410,12 +410,13 @@ mod choice {
     }
 
     /// The bug of all threads that have none of their own, chosen by the program.
-    static EVERYWHERE: OnceLock<Option<Plant>> = OnceLock::new();
+    static EVERYWHERE: OnceLock<Plant> = OnceLock::new();
 
     /// Any test can be run with a bug (`tests/scripts/rules.sh`).
     #[cfg(test)]
     fn named() -> Option<Plant> {
-        Plant::of_name(&std::env::var("STARLING_PLANT").ok()?)
+        static NAMED: OnceLock<Option<Plant>> = OnceLock::new();
+        *NAMED.get_or_init(|| Plant::of_name(&std::env::var("STARLING_PLANT").ok()?))
     }
 
     #[cfg(not(test))]
@@ -425,12 +426,12 @@ mod choice {
 
     /// The bug that this thread runs.
     pub fn chosen() -> Option<Plant> {
-        CHOSEN.get().or_else(|| *EVERYWHERE.get_or_init(named))
+        CHOSEN.get().or_else(|| EVERYWHERE.get().copied()).or_else(named)
     }
 
     /// Plants a bug in the whole process, for good. `false`: there is one already.
     pub fn everywhere(plant: Plant) -> bool {
-        EVERYWHERE.set(Some(plant)).is_ok()
+        EVERYWHERE.set(plant).is_ok()
     }
 
     /// Something that is never the same twice.
@@ -458,6 +459,17 @@ pub use choice::{chosen, disturbance, everywhere, with};
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_table_of_rules_names_each_bug_once() {
+        let table = include_str!("../../docs/rules.md");
+        let rows = table.lines().filter_map(|line| line.split('|').nth(3)?.trim().strip_prefix('`')?.strip_suffix('`'));
+        let mut named: Vec<&str> = rows.collect();
+        named.sort_unstable();
+        let mut planted: Vec<String> = Plant::ALL.iter().map(|plant| plant.name()).collect();
+        planted.sort_unstable();
+        assert_eq!(named, planted);
+    }
 
     #[test]
     fn every_bug_has_a_name_and_is_planted_only_where_it_is_chosen() {

@@ -155,6 +155,14 @@ mod tests {
         (held, sent)
     }
 
+    #[test]
+    fn the_order_ascends_by_place() {
+        let parent = Digest([5; 32]);
+        let order = order(&parent, (0..9).rev().map(|n| NodeId([n; 32])));
+        let places: Vec<_> = order.iter().map(|id| Digest::of("starling ring v1", &[&parent.0, &id.0])).collect();
+        assert!(places.len() == 9 && places.is_sorted());
+    }
+
     proptest! {
         #[test]
         fn every_position_ends_with_the_sum(

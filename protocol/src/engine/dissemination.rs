@@ -60,6 +60,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_learner_hears_of_a_decision_from_two() {
+        assert!((0..1_000).map(handed_by).all(|[one, other]| one != other));
+    }
+
+    #[test]
     fn every_learner_hears_of_a_decision_from_so_many_hands() {
         for (voters, learners) in [(1, 0), (1, 1), (1, 40), (3, 7), (31, 1), (31, 62), (31, 63), (31, 993)] {
             // Who knows it tells those that are its to tell, all at once and again and again.

@@ -83,9 +83,6 @@ impl Engine {
         if opened.sender == self.me {
             return self.meet_myself(from, &opened.message);
         }
-        if opened.sender != from && !planted!(Plant::AnySender) {
-            return self.refuse(from, Refusal::Malformed { what: "sender" });
-        }
         if let Message::Hello(hello) = opened.message {
             return self.greet(from, &hello);
         }

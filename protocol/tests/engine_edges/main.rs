@@ -8,6 +8,7 @@ mod evidence;
 mod fixture;
 mod garbage;
 mod identity;
+mod learners;
 mod lineages;
 mod merging;
 mod nonsense;

@@ -79,6 +79,32 @@ fn a_restarted_voter_listens_to_a_quorum_and_then_says_the_same_again() {
     assert!(again.iter().all(|message| *message == Message::Estimate(said.clone())), "{again:?}");
 }
 
+/// Of five voters one that answers is no quorum with the one that has started again.
+#[test]
+fn a_restarted_voter_of_five_needs_the_word_of_two() {
+    let mut bench = Bench::flock(5);
+    bench.commit();
+    let key = bench.all_ready();
+    bench.rebuild(key);
+    bench.restart(2_000);
+    for (peer, enough) in [(2, false), (3, true)] {
+        let mut outputs = bench.greet(peer, BOOT);
+        outputs.extend(bench.say(peer, &witness(at(2, 1))));
+        outputs.extend(bench_wait(&mut bench));
+        assert_eq!(!votes(&bench, &outputs).is_empty(), enough, "after the word of {peer}: {outputs:?}");
+    }
+}
+
+#[test]
+fn a_witness_is_about_one_incarnation() {
+    let (mut bench, _) = named();
+    bench.restart(2_000);
+    bench.greet(2, BOOT);
+    let other = Message::Witness(Witness { incarnation: INCARNATION + 1, stamp: at(2, 1) });
+    assert_eq!(refusals(&bench.say(2, &other)), [&Refusal::Stale]);
+    assert!(refusals(&bench.say(2, &witness(at(2, 1)))).is_empty());
+}
+
 /// Watched: under the old incarnation nothing is signed at or below what was signed before.
 #[test]
 fn an_old_disk_is_noticed_and_never_votes_under_its_old_name() {

@@ -160,6 +160,19 @@ fn a_new_incarnation_starts_over_as_a_learner() {
 }
 
 #[test]
+fn a_new_incarnation_is_leased_as_if_nothing_were_known_of_it() {
+    let parent = voters(3);
+    let mut contributed = [ready(&parent, 1, &[joins(3, 9)]), ready(&parent, 2, &[]), ready(&parent, 3, &[])];
+    for (contribution, step_us) in contributed.iter_mut().zip([100, 100, 400]) {
+        contribution.ready.measured.step_us = step_us;
+    }
+    let leased = |record: Record| record.member(&id(3)).unwrap().lease.count;
+    assert_eq!(leased(after(&parent, &contributed)), WHOLE, "the former process was slow");
+    contributed[0].ready.statements.clear();
+    assert!(leased(after(&parent, &contributed)) < WHOLE);
+}
+
+#[test]
 fn leavers_go_and_the_last_ones_stay_named() {
     let parent = voters(3);
     let mut contributions = [ready(&parent, 1, &[joins(2, 1)]), ready(&parent, 2, &[]), ready(&parent, 3, &[])];
