@@ -397,6 +397,12 @@ pub fn disturbance() -> u64 {
     0
 }
 
+/// None, in this build.
+#[cfg(not(any(test, feature = "plants")))]
+pub fn everywhere(_: Plant) -> bool {
+    false
+}
+
 #[cfg(any(test, feature = "plants"))]
 mod choice {
     use super::Plant;
