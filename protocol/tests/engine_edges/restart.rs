@@ -147,6 +147,34 @@ fn an_old_disk_is_noticed_and_never_votes_under_its_old_name() {
     }
 }
 
+/// A disk that lost its newest records, but kept the register: at or below what was signed nothing is signed again, though
+/// the flock seems to be where the head is.
+#[test]
+fn a_register_ahead_of_its_head_signs_nothing_below_it() {
+    let mut bench = Bench::flock(3);
+    let first = bench.head.clone();
+    bench.commit();
+    let key = bench.all_ready();
+    bench.rebuild(key);
+    let stamp = bench.register.as_ref().map(|register| register.stamp);
+    assert_eq!(stamp, Some(at(2, 1)));
+    bench.head = first;
+    bench.candidates.clear();
+    bench.restart(2_000);
+    for peer in [2, 3] {
+        bench.greet(peer, BOOT);
+        bench.say(peer, &witness(at(2, 1)));
+    }
+    let mut outputs = bench_wait(&mut bench);
+    let key = bench.all_ready();
+    outputs.extend(bench.feed(Input::Reduced { key, update: crate::bench::digest(9) }));
+    let applied = Input::Applied { key, update: crate::bench::digest(9), state_root: crate::bench::digest(10) };
+    outputs.extend(bench.feed(applied));
+    outputs.extend(bench.wait(5_000_000));
+    assert!(votes(&bench, &outputs).is_empty(), "{outputs:?}");
+    assert_eq!(bench.register.as_ref().map(|register| register.stamp), stamp);
+}
+
 /// When all restart at once, nobody remembers what was heard: what the certificates on their disks show is what is left.
 #[test]
 fn what_certificates_show_is_known_after_a_restart_of_all() {
