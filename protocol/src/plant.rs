@@ -70,8 +70,14 @@ plants! {
     KeepDeadLease,
     /// Succession: the cursor does not move past what was leased. S6.
     LeaseTwice,
+    /// Engine: who halts for want of a quorum says that it is no voter. L1.
+    HaltApart,
+    /// Engine: two processes on wiped disks, where the clock is behind, draw one name. S16.
+    DrawAlike,
     /// Engine: of two lineages the one with more tokens wins, however they parted. S2.
     FollowTokens,
+    /// Engine: for the bare word of somebody who has shown nothing a node goes where others have shown to be. S26.
+    AnySource,
     /// Path: a jump needs no votes of voters known so far. S2.
     JumpAnywhere,
     /// Engine: results of an attempt are taken for whatever attempt runs. S10.
@@ -225,6 +231,8 @@ plants! {
     AnyStarter,
     /// Engine: who hears of a later attempt stays in its own.
     StayBehind,
+    /// Engine: who has spoiled an attempt is kept out although nobody else is left to make a quorum with. L1.
+    KeepGrudge,
     /// Engine: a fetched result may be of other READYs than its set names.
     AnyReadys,
     /// Engine: a contribution that a commit left out is dropped. S7.

@@ -266,12 +266,11 @@ impl Engine {
         let met = planted!(Plant::ThinContributors) || head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id));
         let Some(own) = self.set_value(round.attempt, &ready).filter(|own| own.contributors > 0) else { return false };
         let entered = round.set_vote.entered();
+        if !met && !(entered && planted!(Plant::KeepGrudge)) && self.forgive() {
+            return true;
+        }
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
         if !entered && (!met || self.now < round.not_before) {
-            if let Some(round) = self.round.as_mut().filter(|_| !met) {
-                // Better with somebody who has spoiled an attempt than not at all.
-                round.ruled_out.clear();
-                round.suspected.clear();
-            }
             return false;
         }
         // Most name the same.
@@ -304,6 +303,15 @@ impl Engine {
         let usable = |value: &Value| value.digest == fallback.digest || known.contains(&value.digest);
         ballot.advance(&head.quorum, usable, &fallback, patient);
         ballot.pending().is_some() && self.say(attempt)
+    }
+
+    /// Better with somebody who has spoiled an attempt than not at all; whether there was anybody.
+    fn forgive(&mut self) -> bool {
+        let Some(round) = &mut self.round else { return false };
+        let any = !(round.ruled_out.is_empty() && round.suspected.is_empty());
+        round.ruled_out.clear();
+        round.suspected.clear();
+        any
     }
 
     /// The set is decided: begins the attempt when its READYs are here, and tells members that do not vote.

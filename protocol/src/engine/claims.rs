@@ -91,6 +91,11 @@ impl Proven {
         let (lineage, seq) = (ancestry.lineage().unwrap_or_default(), ancestry.seq().unwrap_or_default());
         Place { lineage, seq, record: *record, tokens: *tokens }
     }
+
+    /// Whether who stands there holds this head, too.
+    fn is_held_at(&self, place: &Place) -> bool {
+        Some(place.lineage) == self.ancestry.lineage() && Some(place.seq) >= self.ancestry.seq()
+    }
 }
 
 impl Engine {
@@ -138,7 +143,9 @@ impl Engine {
     /// Whether a claim would matter if it were true, and is not known to be.
     fn calls_away(&self, id: &NodeId, place: &Place) -> bool {
         let held = self.claims.of(&place.lineage);
-        if held.is_some_and(|held| held.proven.record == place.record && self.is_fresh(held)) {
+        if held.is_some_and(|held| {
+            held.proven.record == place.record && self.is_fresh(held) && self.has_source(&held.proven)
+        }) {
             return false;
         }
         let again = held.is_none_or(|held| self.now.since(held.at) >= AGAIN);
@@ -176,7 +183,7 @@ impl Engine {
             }
         };
         let fresh = self.claims.held.iter().filter(|held| self.is_fresh(held)).map(|held| &held.proven);
-        let targets = fresh.filter(|proven| self.leads_away(proven) && !self.sources_of(proven).is_empty());
+        let targets = fresh.filter(|proven| self.leads_away(proven) && self.has_source(proven));
         targets.reduce(|best, next| if better(best, next) { next } else { best }).cloned()
     }
 
@@ -229,12 +236,23 @@ impl Engine {
         !self.quorum_in_reach() && (self.round.is_none() || self.cut.since().is_some_and(long))
     }
 
+    /// Whether somebody is here who has shown this head, or a member that says that it holds it: for the bare word of
+    /// anybody else no node leaves its round.
+    fn has_source(&self, proven: &Proven) -> bool {
+        let by = self.shown_by(proven);
+        let trusted = |id: &NodeId| Some(*id) == by || self.standing_of(id) != STRANGER || planted!(Plant::AnySource);
+        self.places().any(|(id, place)| proven.is_held_at(&place) && trusted(&id))
+    }
+
+    fn shown_by(&self, proven: &Proven) -> Option<NodeId> {
+        self.claims.held.iter().find(|held| held.proven.record == proven.record).map(|held| held.by)
+    }
+
     /// Peers that say that they hold this head: first who has shown it, then members, then others.
     pub(super) fn sources_of(&self, proven: &Proven) -> Vec<NodeId> {
-        let (lineage, seq) = (proven.ancestry.lineage(), proven.ancestry.seq());
-        let there = |place: &Place| Some(place.lineage) == lineage && Some(place.seq) >= seq;
-        let mut sources: Vec<NodeId> = self.places().filter(|(_, place)| there(place)).map(|(id, _)| id).collect();
-        let by = self.claims.held.iter().find(|held| held.proven.record == proven.record).map(|held| held.by);
+        let there = self.places().filter(|(_, place)| proven.is_held_at(place));
+        let mut sources: Vec<NodeId> = there.map(|(id, _)| id).collect();
+        let by = self.shown_by(proven);
         sources.sort_by_key(|id| (Some(*id) != by, self.standing_of(id)));
         sources
     }

@@ -10,6 +10,7 @@ use super::peer::Peer;
 use crate::limits::PROTOCOL_VERSION;
 use crate::limits::VOTERS_MAX;
 use crate::message::{Head, Hello, Join, Message, Phase};
+use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId, wire};
 
 /// In a large flock learners and voters tell each other that they live once in so many beats.
@@ -155,9 +156,18 @@ impl Engine {
                 (h.record.lineage, h.record.seq, h.digest, h.record.tokens)
             });
         let awaits = self.round.as_ref().and_then(|round| round.running.as_ref()?.awaits);
-        let phase = self.phase();
+        let phase = self.told_phase();
         let awaits = if phase == Phase::Reducing { awaits } else { self.accusation() };
         Head { lineage, seq, record, tokens, phase, progress: self.progress(), awaits }
+    }
+
+    /// What this node is doing, as others hear it: who says that it is cut off is no voter to them. If all who halt for want
+    /// of a quorum said that, none of them would find the others again.
+    fn told_phase(&self) -> Phase {
+        match self.phase() {
+            Phase::CutOff if !self.lacks_word() && !planted!(Plant::HaltApart) => Phase::Joining,
+            phase => phase,
+        }
     }
 
     pub(super) fn send_heads(&mut self, targets: &[NodeId]) {

@@ -11,6 +11,9 @@ use crate::record::RecordKind;
 use crate::{Digest, NodeId, wire};
 use std::collections::BTreeMap;
 
+/// Names that are drawn above the seat's differ by what the boots give below this: about a second of a wall clock.
+const DRAWN_APART: u64 = 1 << 20;
+
 /// What this identity may say in votes.
 #[derive(Debug)]
 pub(super) struct Voice {
@@ -113,7 +116,9 @@ impl Engine {
         let Some(known) = seat.map(|seat| seat.incarnation) else { return };
         let own = self.voice.incarnation;
         if (known > own || drawn && known == own) && !planted!(Plant::LowIncarnation) {
-            self.boot = self.boot.max(known);
+            // Of two such processes that stood on one record neither may speak under the other's name.
+            let apart = if planted!(Plant::DrawAlike) { 0 } else { self.boot % DRAWN_APART };
+            self.boot = self.boot.max(known.saturating_add(apart));
             self.new_incarnation("the flock knows this node under a later name than its disk and its clock give");
         }
     }

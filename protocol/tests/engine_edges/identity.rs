@@ -1,7 +1,7 @@
 //! Under which name an identity speaks after a start: never below that of its seat, never one that another disk may
 //! speak under as well.
 
-use crate::bench::{Bench, INCARNATION, ME, commits, digest, genesis, id, sent, spec, voters};
+use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, digest, genesis, id, sent, spec, voters};
 use crate::certificates::fork_of;
 use starling_protocol::engine::io::{Input, Output};
 use starling_protocol::engine::succession::{self, SignedReady};
@@ -77,6 +77,20 @@ pub fn a_late_clock_gives_no_name_below_that_of_the_seat() {
         let key = bench.all_ready();
         assert_eq!(bench.rebuild(key).incarnation, anew, "and votes again");
     }
+}
+
+/// Two processes with one wiped disk after the other, both with a clock that is behind, that stand on one record.
+#[test]
+fn two_late_clocks_give_two_names() {
+    let mut names = [2, 3].map(|boot| {
+        let mut bench = Bench::flock(3);
+        bench.register = None;
+        bench.restart(boot);
+        incarnation(&bench)
+    });
+    assert!(names.iter().all(|name| *name > INCARNATION));
+    names.sort_unstable();
+    assert!(names[0] < names[1], "{names:?}");
 }
 
 /// Killed between taking another lineage's head and writing the register.
@@ -184,6 +198,35 @@ fn who_says_that_it_is_cut_off_is_no_quorum() {
     let quorum = says(&mut bench, Phase::CutOff);
     assert!(!quorum.in_reach && quorum.cut_off.is_some());
     assert!(says(&mut bench, Phase::Ready).in_reach);
+}
+
+/// Voters that stand still for want of a quorum, as the run says, are one again when they hear each other. Found by the
+/// simulator (seed 3308).
+#[test]
+fn voters_that_halted_go_on_when_they_hear_each_other() {
+    let mut spec = spec();
+    spec.partition.minority = starling_protocol::run::Minority::Halt;
+    let mut bench = Bench::flock_of(spec, &voters(3));
+    for peer in [2, 3] {
+        bench.feed(Input::PeerDown { peer: id(peer) });
+    }
+    let outputs = bench.wait(10_000_000);
+    assert!(outputs.iter().any(|output| matches!(output, Output::StopTraining { .. })), "{outputs:?}");
+    assert_eq!(bench.engine.view().phase, Phase::CutOff);
+    let outputs = bench.greet(2, BOOT);
+    let said = sent(&bench.spec, &outputs).into_iter().find_map(|(_, message)| match message {
+        Message::Head(head) => Some(head),
+        _ => None,
+    });
+    // The other has stood still for as long, and says what this one says.
+    let said = said.expect("where it stands is said to whoever comes");
+    for _ in 0..5 {
+        bench.say(2, &Message::Head(said.clone()));
+        bench.wait(1_000_000);
+    }
+    let view = bench.engine.view();
+    assert!(view.quorum.in_reach, "{view:?}");
+    assert_eq!(view.phase, Phase::Training);
 }
 
 /// A copy of a folder, and a backup, may be older than what the original has signed since: nobody has to remember it.

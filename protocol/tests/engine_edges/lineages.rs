@@ -75,6 +75,28 @@ fn a_false_head_of_the_own_lineage_moves_nobody() {
     assert_eq!(asked(&bench.say(STRANGER, &Message::Head(head(lineage, 901, 1 << 60)))), 0);
 }
 
+/// What a member has shown lies ahead, and that member is gone: somebody else who says that it is there, and has shown
+/// nothing, calls nobody away from its round. Found by the simulator (seed 1741).
+#[test]
+fn a_bare_word_is_no_source_of_what_others_have_shown() {
+    let mut bench = busy();
+    let lineage = bench.record().lineage;
+    let shown = head(lineage, 5, 1_000);
+    let outputs = bench.say(2, &Message::Head(shown.clone()));
+    assert_eq!(asked(&outputs), 1);
+    bench.feed(Input::PeerDown { peer: id(2) });
+    let proven =
+        Proven { record: shown.record, tokens: shown.tokens, ancestry: way(&[(lineage, 5)]), voters: Vec::new() };
+    assert!(!goes(&bench.answer(2, &shown, Claim::Proven(proven))));
+    let mut outputs = bench.say(STRANGER, &Message::Head(head(lineage, 900, 1 << 60)));
+    outputs.extend(bench.wait(2_000_000));
+    assert!(asked(&outputs) == 1 && !goes(&outputs), "{outputs:?}");
+    // A member's word is one.
+    let mut outputs = bench.say(3, &Message::Head(shown));
+    outputs.extend(bench.wait(2_000_000));
+    assert!(goes(&outputs), "{outputs:?}");
+}
+
 /// A chain that was founded by somebody else gives no way, and is given none, however it is proven.
 #[test]
 fn lineages_without_a_common_ancestor_stay_apart() {

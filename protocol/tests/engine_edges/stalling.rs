@@ -5,6 +5,7 @@ use starling_protocol::engine::io::{AttemptKey, Input, Notice, Output, Refusal};
 use starling_protocol::engine::{MemberState, MemberView};
 use starling_protocol::message::{
     Awaited, Awaits, Estimate, Head, Message, Phase, Ready, Statement, StatementKind, Value, ValueKind, Vote,
+    member_bits, member_indices,
 };
 use starling_protocol::run::EngineKind;
 use starling_protocol::{Digest, NodeId};
@@ -292,6 +293,42 @@ fn t21_one_that_gives_up_is_gone_on_without() {
         }
     }
     panic!("who contributes nothing is removed");
+}
+
+/// Whoever has begun the vote on a set, and is then left with nobody but a member that spoiled an attempt, takes that one
+/// back: the set that it named first has a member that is gone. Found by the simulator (seed 1220).
+#[test]
+fn who_spoiled_an_attempt_is_better_than_nobody() {
+    let mut bench = Bench::flock(3);
+    let key = bench.all_ready();
+    let reason = "its sums are wrong".to_owned();
+    let mut outputs = bench.feed(Input::ReduceFailed { key, suspect: Some(id(2)), refused: true, reason });
+    outputs.extend(bench.wait(SECOND));
+    let named = |bench: &Bench, outputs: &[Output]| {
+        let said = crate::bench::sent(&bench.spec, outputs).into_iter().rev().map(|(_, message)| message);
+        let mut said = said.filter_map(|message| match message {
+            Message::Estimate(Estimate { question, ballot, value, .. }) => Some((question, ballot, value)),
+            Message::Vote(Vote { question, ballot, value, .. }) => Some((question, ballot, value)),
+            _ => None,
+        });
+        said.next().unwrap_or_else(|| panic!("nothing is named: {outputs:?}"))
+    };
+    let (question, ballot, value) = named(&bench, &outputs);
+    let members = |value: &Value| member_indices(&value.members).collect::<Vec<_>>();
+    assert_eq!((value.kind, members(&value)), (ValueKind::Set, vec![0, 2]));
+
+    bench.feed(Input::PeerDown { peer: id(3) });
+    let other = Value { digest: digest(55), set: digest(55), members: member_bits([0, 1]), ..value };
+    let estimate = Estimate { question, incarnation: INCARNATION, ballot, value: other };
+    let mut outputs = Vec::new();
+    for _ in 0..5 {
+        let head = bench.standing(Phase::Ready, 0);
+        bench.say(2, &Message::Head(head));
+        outputs.extend(bench.wait(SECOND));
+    }
+    outputs.extend(bench.say(2, &Message::Estimate(estimate)));
+    outputs.extend(bench.wait(SECOND));
+    assert_eq!(members(&named(&bench, &outputs).2), [0, 1], "{outputs:?}");
 }
 
 /// T21: words against others count when more than half of the voters say them, and only from voters.
