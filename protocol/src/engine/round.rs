@@ -379,10 +379,18 @@ impl Engine {
             return;
         }
         self.begin_training();
-        for step in [Self::check_attempt, Self::step_decision, Self::gather] {
-            // Each step may have closed the round for the next.
-            if self.round.as_ref().is_some_and(|round| round.committing.is_none()) {
-                step(self);
+        let attempt = |engine: &Self| engine.round.as_ref().map(|round| round.attempt);
+        loop {
+            let before = attempt(self);
+            for step in [Self::check_attempt, Self::step_decision, Self::gather] {
+                // Each step may have closed the round for the next.
+                if self.round.as_ref().is_some_and(|round| round.committing.is_none()) {
+                    step(self);
+                }
+            }
+            // What follows from the end of an attempt follows now, and not with the next input. There are few of them.
+            if attempt(self) == before {
+                return;
             }
         }
     }

@@ -229,6 +229,7 @@ impl World {
         }
         if !done && !self.recoverable(core) {
             // What was decided since has voters that are dead, and the policy is to wait for them.
+            self.recovered = None;
             return;
         }
         if !done {

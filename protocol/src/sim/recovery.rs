@@ -32,7 +32,6 @@ pub const CLASSES: &[&str] = &[
     "late-votes",
     "liars",
     "lossy-links",
-    "founders",
     "everything",
 ];
 
@@ -96,7 +95,6 @@ impl Options {
             "late-votes" => self.late_votes = 25,
             "liars" => self.liars = if self.nodes >= 4 { self.nodes / 4 } else { 0 },
             "lossy-links" => self.loss = 10,
-            "founders" => self.founders = self.nodes.min(3),
             _ => {}
         }
     }
@@ -130,6 +128,18 @@ impl Row {
             Some(recovered) => self.seen.push((seed, recovered)),
             None => self.stuck += usize::from(outcome.violation.is_none()),
         }
+    }
+
+    /// Whether no rule was broken, and a quorum that was left was back at work in time.
+    pub fn is_good(&self) -> bool {
+        self.broken.is_empty() && self.late().next().is_none()
+    }
+
+    /// Seeds in which a quorum took longer than [`SOON`]. Faults that all come at once have no bound of their own.
+    fn late(&self) -> impl Iterator<Item = u64> + '_ {
+        let bound = self.class != "everything";
+        let late = move |seen: &Recovered| bound && !seen.forked && seen.first.is_none_or(|us| us > SOON);
+        self.seen.iter().filter(move |(_, seen)| late(seen)).map(|(seed, _)| *seed)
     }
 
     fn spread(&self, f: &mut fmt::Formatter<'_>, of: impl Fn(&Recovered) -> Option<u64>) -> fmt::Result {
@@ -171,6 +181,10 @@ impl fmt::Display for Row {
             write!(f, " |")?;
             part.spread(f, |seen| seen.complete)?;
             writeln!(f)?;
+        }
+        let late: Vec<u64> = self.late().collect();
+        if !late.is_empty() {
+            writeln!(f, "{:<18} LATER THAN {} s: seeds {late:?}", "", SOON / super::SECOND)?;
         }
         if self.stuck > 0 || !self.broken.is_empty() {
             writeln!(f, "{:<18} {} wait for a quorum, broken {:?}", "", self.stuck, self.broken)?;

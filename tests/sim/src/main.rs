@@ -54,7 +54,7 @@ struct Arguments {
     /// How soon flocks go on after their last fault, by the kind of fault: so many seeds of each.
     #[arg(long, value_name = "SEEDS")]
     recovery: Option<u64>,
-    /// With --recovery: only this kind.
+    /// With --recovery: only this kind of fault. With --seed: with this kind alone.
     #[arg(long)]
     class: Option<String>,
     /// With --churn: seconds until who is without a quorum forks.
@@ -71,12 +71,13 @@ fn main() -> anyhow::Result<ExitCode> {
     let plant = arguments.plant.as_deref().map(simulation::parse_plant).transpose()?;
     let good = if let Some(seed) = arguments.seed {
         let faults = arguments.faults.as_deref().map(simulation::parse_faults).transpose()?;
-        let settings = Settings { nodes: arguments.nodes, keep: faults, ..Settings::default() };
+        let class = arguments.class.as_deref().map(simulation::parse_class).transpose()?;
+        let settings = Settings { nodes: arguments.nodes, keep: faults, class, ..Settings::default() };
         simulation::one(seed, settings, plant, arguments.verbose)
     } else if arguments.canary {
         simulation::canary()
     } else if let Some(seeds) = arguments.recovery {
-        simulation::recovery(arguments.from, seeds, arguments.class.as_deref())
+        simulation::recovery(arguments.from, seeds, arguments.jobs, arguments.class.as_deref())
     } else if let Some(seeds) = arguments.churn {
         simulation::churn(arguments.from, seeds, arguments.nodes.unwrap_or(10), arguments.grace)
     } else if arguments.measure {

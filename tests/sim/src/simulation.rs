@@ -139,36 +139,22 @@ impl Batch {
         Ok(table.good())
     }
 
-    fn jobs(&self) -> usize {
-        if self.jobs > 0 { self.jobs } else { thread::available_parallelism().map_or(1, usize::from) }
-    }
-
     fn histories(&self) -> Table {
         let bar = ProgressBar::new(self.seeds);
         if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left {msg}") {
             bar.set_style(style);
         }
-        let (next, table) = (AtomicU64::new(0), Mutex::new(Table::default()));
-        thread::scope(|scope| {
-            for _ in 0..self.jobs() {
-                scope.spawn(|| {
-                    loop {
-                        let index = next.fetch_add(1, Ordering::Relaxed);
-                        if index >= self.seeds {
-                            break;
-                        }
-                        let settings = Settings::default();
-                        let seed = self.from + index;
-                        let twice = self.twice_every > 0 && index.is_multiple_of(self.twice_every);
-                        let outcome = if twice { live_twice(seed, &settings) } else { live(seed, &settings) };
-                        if let Ok(mut table) = table.lock() {
-                            table.add(seed, outcome);
-                            bar.set_message(format!("{} violations", table.violations));
-                        }
-                        bar.inc(1);
-                    }
-                });
+        let table = Mutex::new(Table::default());
+        on_all_cores(self.jobs, self.seeds, |index| {
+            let settings = Settings::default();
+            let seed = self.from + index;
+            let twice = self.twice_every > 0 && index.is_multiple_of(self.twice_every);
+            let outcome = if twice { live_twice(seed, &settings) } else { live(seed, &settings) };
+            if let Ok(mut table) = table.lock() {
+                table.add(seed, outcome);
+                bar.set_message(format!("{} violations", table.violations));
             }
+            bar.inc(1);
         });
         bar.finish_and_clear();
         table.into_inner().unwrap_or_default()
@@ -180,20 +166,15 @@ impl Batch {
         let wanted = |plant: &Plant| self.only.map_or(plant.by_test().is_none(), |only| only == *plant);
         let all: Vec<Plant> = Plant::ALL.iter().copied().filter(wanted).collect();
         let bar = ProgressBar::new(all.len() as u64);
-        let (next, found) = (AtomicU64::new(0), Mutex::new(BTreeMap::new()));
-        thread::scope(|scope| {
-            for _ in 0..self.jobs() {
-                scope.spawn(|| {
-                    while let Some(plant) = all.get(next.fetch_add(1, Ordering::Relaxed) as usize).copied() {
-                        let caught = (0..most).find_map(|index| Some((index + 1, catches(self.from + index, plant)?)));
-                        bar.println(format!("{:24} {caught:?}", plant.name()));
-                        if let Ok(mut found) = found.lock() {
-                            found.insert(plant, caught);
-                        }
-                        bar.inc(1);
-                    }
-                });
+        let found = Mutex::new(BTreeMap::new());
+        on_all_cores(self.jobs, all.len() as u64, |place| {
+            let Some(plant) = all.get(place as usize).copied() else { return };
+            let caught = (0..most).find_map(|index| Some((index + 1, catches(self.from + index, plant)?)));
+            bar.println(format!("{:24} {caught:?}", plant.name()));
+            if let Ok(mut found) = found.lock() {
+                found.insert(plant, caught);
             }
+            bar.inc(1);
         });
         bar.finish_and_clear();
         let found = found.into_inner().unwrap_or_default();
@@ -204,6 +185,26 @@ impl Batch {
         };
         found.into_iter().map(row).collect()
     }
+}
+
+/// Does this for each number below `count`, on so many threads; 0: one for each core.
+fn on_all_cores(jobs: usize, count: u64, each: impl Fn(u64) + Sync) {
+    let jobs = if jobs > 0 { jobs } else { thread::available_parallelism().map_or(1, usize::from) };
+    let next = AtomicU64::new(0);
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                break;
+            }
+            each(index);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(work);
+        }
+    });
 }
 
 /// What catches a bug in a seed, if anything does. A bug that shows in repetition only is looked for in double runs.
@@ -313,16 +314,28 @@ pub fn one(seed: u64, settings: Settings, plant: Option<Plant>, verbose: bool) -
     outcome.violation.is_none()
 }
 
-/// Prints how soon flocks go on after their last fault; whether no rule was broken.
-pub fn recovery(from: u64, seeds: u64, class: Option<&str>) -> bool {
+/// A kind of fault, by its name.
+pub fn parse_class(name: &str) -> anyhow::Result<&'static str> {
+    let known = CLASSES.iter().copied().find(|class| *class == name);
+    known.with_context(|| format!("no kind of fault is named {name}: there are {}", CLASSES.join(", ")))
+}
+
+/// Prints how soon flocks go on after their last fault; whether no rule was broken, and each kind of fault was over in time.
+pub fn recovery(from: u64, seeds: u64, jobs: usize, class: Option<&str>) -> bool {
     println!("{HEADING}");
     let mut good = true;
     for class in CLASSES.iter().copied().filter(|name| class.is_none_or(|class| class == *name)) {
-        let mut row = Row::new(class);
-        for seed in from..from.saturating_add(seeds) {
-            row.add(seed, &live(seed, &row.settings()));
-        }
-        good &= row.broken.is_empty();
+        let row = Mutex::new(Row::new(class));
+        let settings = Row::new(class).settings();
+        on_all_cores(jobs, seeds, |index| {
+            let seed = from + index;
+            let outcome = live(seed, &settings);
+            if let Ok(mut row) = row.lock() {
+                row.add(seed, &outcome);
+            }
+        });
+        let row = row.into_inner().unwrap_or_default();
+        good &= row.is_good();
         print!("{row}");
     }
     good
