@@ -6,6 +6,8 @@ use super::world::{Event, World};
 
 /// From one start to the next a clock goes on by so much.
 const BETWEEN_STARTS: u64 = 1 << 20;
+/// Less often than this a process renews its name, by one each time.
+const RENEWALS: u64 = 1 << 10;
 /// What a node puts between the boots of two starts when its clock is no help is at most this.
 const APART: u64 = 1 << 16;
 
@@ -13,7 +15,7 @@ impl Node {
     /// The name of the start at hand.
     pub(super) fn boot(&self) -> u64 {
         // The clock is behind by some starts; it never shows the same twice.
-        let clock = self.starts.saturating_sub(self.behind) * BETWEEN_STARTS + self.starts;
+        let clock = self.starts.saturating_sub(self.behind) * BETWEEN_STARTS + self.starts * RENEWALS;
         match &self.disk.register {
             Some(register) if clock <= register.incarnation => {
                 let apart = self.starts.wrapping_mul(0x9e37_79b9_7f4a_7c15) % APART;

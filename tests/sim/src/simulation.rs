@@ -320,7 +320,8 @@ pub fn parse_class(name: &str) -> anyhow::Result<&'static str> {
     known.with_context(|| format!("no kind of fault is named {name}: there are {}", CLASSES.join(", ")))
 }
 
-/// Prints how soon flocks go on after their last fault; whether no rule was broken, and each kind of fault was over in time.
+/// Prints how soon flocks go on after their last fault; whether no rule was broken, and most flocks did in time
+/// ([`Row::is_good`]).
 pub fn recovery(from: u64, seeds: u64, jobs: usize, class: Option<&str>) -> bool {
     println!("{HEADING}");
     let mut good = true;
