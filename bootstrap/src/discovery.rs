@@ -259,8 +259,11 @@ impl Discovery {
                 swarm.listen_on(address).inspect_err(|error| tracing::warn!(%error, "the relay cannot be used"));
             self.relays.asked(&relay, place.ok(), now);
         }
-        for place in self.relays.needless() {
-            swarm.remove_listener(place);
+        for relay in self.relays.needless() {
+            // The place goes with the connection. A listener must not be removed by itself: libp2p-relay 0.22 panics when the
+            // relay's answer to a first or a repeated request comes after that (`priv_client.rs`, "Relay connection exist"), and a
+            // relay chooses when it answers.
+            let _ = swarm.disconnect_peer_id(relay);
         }
     }
 

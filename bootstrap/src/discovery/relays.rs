@@ -90,10 +90,10 @@ impl Relays {
         Some(*peer)
     }
 
-    /// Places that are held and not needed any more, each told once.
-    pub fn needless(&mut self) -> Vec<ListenerId> {
-        let held = self.known.values_mut().filter(|_| self.reached);
-        held.filter_map(|relay| relay.place.take()).collect()
+    /// Relays with places that are held, or asked for, and not needed any more: each is told once.
+    pub fn needless(&mut self) -> Vec<PeerId> {
+        let held = self.known.iter_mut().filter(|_| self.reached);
+        held.filter_map(|(peer, relay)| relay.place.take().map(|_| *peer)).collect()
     }
 
     /// Whether a place is held or asked for.
@@ -162,7 +162,7 @@ mod tests {
         relays.asked(&peers[0], Some(place), LATER);
         assert!(relays.needless().is_empty());
         relays.reached();
-        assert_eq!((relays.needless(), relays.needless()), (vec![place], Vec::new()));
+        assert_eq!((relays.needless(), relays.needless()), (vec![peers[0]], Vec::new()));
         assert!(relays.wanted(after(LATER, REST)).is_empty());
         assert_eq!(relays.wake_at(), None);
     }
