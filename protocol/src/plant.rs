@@ -235,6 +235,12 @@ plants! {
     KeepGrudge,
     /// Engine: a fetched result may be of other READYs than its set names.
     AnyReadys,
+    /// Engine: in a vote the patience for voters that are gone is that for others. L1.
+    AwaitTheGone,
+    /// Engine: who does not speak under its seat's name contributes as if it did. L3.
+    MuteContributor,
+    /// Engine: a result of a former process is never computed anew. L1.
+    TrustFormer,
     /// Engine: a contribution that a commit left out is dropped. S7.
     DropLeftOut,
     /// Certificate: votes of several ballots prove a record.

@@ -128,7 +128,7 @@ impl Engine {
 
     /// The state after an update is known: rebuilds the record.
     pub(super) fn applied(&mut self, key: &AttemptKey, update: &Digest, state_root: Digest) {
-        if self.rebuilt_fetched((key, update), state_root) {
+        if self.made_anew((key, update), state_root) || self.rebuilt_fetched((key, update), state_root) {
             return;
         }
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };

@@ -270,8 +270,8 @@ impl Engine {
     fn fetch_own_state(&mut self) {
         let Some(head) = &self.head else { return };
         let own = Proven::of(&head.record, head.digest, self.ancestry.clone());
-        let sources = self.sources_of(&own);
-        if !sources.is_empty() {
+        if self.has_source(&own) {
+            let sources = self.sources_of(&own);
             self.begin_catch_up(own, sources);
         }
     }

@@ -238,7 +238,7 @@ impl Engine {
 
     /// Whether somebody is here who has shown this head, or a member that says that it holds it: for the bare word of
     /// anybody else no node leaves its round.
-    fn has_source(&self, proven: &Proven) -> bool {
+    pub(super) fn has_source(&self, proven: &Proven) -> bool {
         let by = self.shown_by(proven);
         let trusted = |id: &NodeId| Some(*id) == by || self.standing_of(id) != STRANGER || planted!(Plant::AnySource);
         self.places().any(|(id, place)| proven.is_held_at(&place) && trusted(&id))

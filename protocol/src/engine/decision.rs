@@ -60,11 +60,22 @@ pub(super) struct Holding {
     pub candidate: Candidate,
     /// It is on the disk, or goes there before anything that is said after.
     pub written: bool,
+    pub made: Made,
+}
+
+/// By whom a result that is held was computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    Here,
+    /// By a process before this one, whose state may have been damaged.
+    Before,
+    /// The same, and it is being computed anew.
+    Anew,
 }
 
 impl Holding {
     pub fn new(candidate: Candidate) -> Self {
-        Self { digest: candidate.record.digest(), candidate, written: false }
+        Self { digest: candidate.record.digest(), candidate, written: false, made: Made::Here }
     }
 
     fn value(&self) -> Value {
@@ -100,7 +111,7 @@ impl Engine {
         let fits = |c: &&Candidate| c.record.parent == round.parent && c.record.kind == RecordKind::Commit;
         let held: Vec<Candidate> = candidates.iter().filter(fits).take(RESULTS_MAX).cloned().collect();
         for candidate in held {
-            let holding = Holding { written: true, ..Holding::new(candidate) };
+            let holding = Holding { written: true, made: Made::Before, ..Holding::new(candidate) };
             round.holding.insert(holding.digest, holding);
         }
         let Some(register) =
@@ -291,6 +302,7 @@ impl Engine {
         let patience = self.vote_patience();
         // Results that somebody here names, beside this node itself: after a repair it may have named one that it lost.
         let named = self.named_by_others();
+        let awaited = self.awaits_votes();
         let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return false };
         let Some((skip, _)) = &round.skip else { return false };
         let fallback = Value::skip(*skip);
@@ -306,7 +318,7 @@ impl Engine {
                 holding.contains_key(&value.digest) || !(failed(&value.digest) || contradicts_own(holding, value))
             }
         };
-        let patient = self.now.since(round.record_vote.said_at) < patience;
+        let patient = awaited && self.now.since(round.record_vote.said_at) < patience;
         let Some(ballot) = round.record_vote.ballot.as_mut() else { return false };
         ballot.advance(&head.quorum, usable, &fallback, patient);
         let Some((said, forced)) = ballot.pending().map(|(said, forced)| (said.clone(), forced)) else { return false };
@@ -342,6 +354,16 @@ impl Engine {
         let others = voters.filter(|id| **id != self.me && self.is_present(id));
         let ballot = self.round.as_ref().and_then(|round| round.record_vote.ballot.as_ref());
         others.flat_map(|id| ballot.into_iter().flat_map(|b| b.names(id))).map(|value| value.digest).collect()
+    }
+
+    /// Whether a voter that is here may still say something in the ballot under way: for those that are gone nobody waits.
+    fn awaits_votes(&self) -> bool {
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
+        let Some(ballot) = &round.record_vote.ballot else { return true };
+        let own = ballot.said().map(Said::place);
+        let others = head.quorum.voters().iter().map(|(id, _)| id).filter(|id| **id != self.me);
+        let mut here = others.filter(|id| planted!(Plant::AwaitTheGone) || self.fault(id, round).is_none());
+        here.any(|id| ballot.place_of(id) < own)
     }
 
     /// How long to wait for more than a quorum, by the ballot.

@@ -4,7 +4,7 @@ use super::Engine;
 use super::attempt::Stage;
 use super::clock::Moment;
 use super::config::Candidate;
-use super::decision::Holding;
+use super::decision::{Holding, Made};
 use super::io::{AttemptKey, Notice, Output};
 use super::succession::{self, SignedReady};
 use crate::message::{Message, Value};
@@ -203,7 +203,50 @@ impl Engine {
         let asked = self.round.as_ref().is_some_and(|round| round.verifying && round.committing.is_none());
         if asked && self.head.as_ref().is_some_and(|head| head.record.state_root != state_root) {
             self.own_fault("its state is not that of its head record");
+        } else if asked && !planted!(Plant::TrustFormer) {
+            self.make_anew();
         }
+    }
+
+    /// This node's state is sound, and others name another result of an attempt than it holds. What a process before this
+    /// one has computed, it may have computed of a state that was not: it is computed once more.
+    fn make_anew(&mut self) {
+        let Some(round) = &mut self.round else { return };
+        let heard: Vec<Value> = round.record_vote.ballot.iter().flat_map(|ballot| ballot.heard()).cloned().collect();
+        let disputed = |held: &Holding| heard.iter().any(|value| held.contradicts(value));
+        let mut results = Vec::new();
+        for held in round.holding.values_mut().filter(|held| held.made == Made::Before && disputed(held)) {
+            held.made = Made::Anew;
+            let Candidate { key, record, .. } = &held.candidate;
+            results.push((*key, record.update, record.contributors.len()));
+        }
+        for (key, update, contributors) in results {
+            self.speculate(key, update, contributors);
+        }
+    }
+
+    /// `Applied` for a result of a process before this one; whether it was one. What follows from the state that this
+    /// process has takes its place.
+    pub(super) fn made_anew(&mut self, (key, update): (&AttemptKey, &Digest), state_root: Digest) -> bool {
+        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
+        let asked = |held: &&Holding| {
+            let Candidate { key: of, record, .. } = &held.candidate;
+            held.made == Made::Anew && of == key && record.update == *update
+        };
+        let Some((before, candidate)) = round.holding.values().find(asked).map(|h| (h.digest, h.candidate.clone()))
+        else {
+            return false;
+        };
+        let record = self
+            .readys_of(&candidate)
+            .and_then(|readys| succession::commit(&head.record, head.digest, &self.spec, &readys, *update, state_root));
+        let Some((record, round)) = record.zip(self.round.as_mut()) else { return true };
+        let anew = Holding::new(Candidate { record, ..candidate });
+        if let Some(held) = round.holding.remove(&before) {
+            let written = held.written && anew.digest == before;
+            round.holding.entry(anew.digest).or_insert(Holding { written, ..anew });
+        }
+        true
     }
 
     /// This node's state or arithmetic is damaged: says so, and fetches the state anew.
@@ -217,8 +260,13 @@ impl Engine {
 
 /// Whether another result of an attempt is named than this node's own: fetching it would lead nowhere.
 pub(super) fn contradicts_own(holding: &BTreeMap<Digest, Holding>, value: &Value) -> bool {
-    holding.values().any(|held| {
-        let key = &held.candidate.key;
-        (key.attempt, key.set) == (value.attempt, value.set) && held.digest != value.digest
-    })
+    holding.values().any(|held| held.contradicts(value))
+}
+
+impl Holding {
+    /// Whether this value names another result of the same attempt.
+    fn contradicts(&self, value: &Value) -> bool {
+        let key = &self.candidate.key;
+        (key.attempt, key.set) == (value.attempt, value.set) && self.digest != value.digest
+    }
 }

@@ -27,11 +27,22 @@ impl Engine {
         let place = if planted!(Plant::SayTheSame) { round.number.wrapping_neg() } else { place };
         let offset = (place.wrapping_add(round.number) % (1 << 16)) as usize * STATEMENTS_MAX;
         let count = all.len();
-        let mut said: Vec<Statement> =
-            (0..count.min(STATEMENTS_MAX)).filter_map(|i| all.get((offset + i) % count).cloned()).collect();
+        let own = self.own_renewal(&head.record);
+        let room = count.min(STATEMENTS_MAX - own.iter().len());
+        let turn = (0..room).filter_map(|i| all.get((offset + i) % count).cloned());
+        let mut said: Vec<Statement> = own.into_iter().chain(turn).collect();
         said.sort_unstable();
         said.dedup();
         said
+    }
+
+    /// A process that does not speak under the name of its seat says so with what it contributes: else that would make a
+    /// voter of a seat on which nobody can vote.
+    fn own_renewal(&self, record: &Record) -> Option<Statement> {
+        let incarnation = self.voice.incarnation;
+        let renewed = record.member(&self.me).is_some_and(|seat| seat.incarnation < incarnation);
+        let (kind, grant) = (StatementKind::Joins, Digest::default());
+        (renewed && !planted!(Plant::MuteContributor)).then_some(Statement { kind, id: self.me, incarnation, grant })
     }
 
     /// Takes a revocation, if the run's creator has signed it.

@@ -1,11 +1,11 @@
 //! Members name different results of one attempt: whose state is damaged? And a result that others hold is checked before
 //! it is rebuilt.
 
-use crate::bench::{Bench, digest};
+use crate::bench::{BOOT, Bench, INCARNATION, digest, sent};
 use starling_protocol::Digest;
 use starling_protocol::engine::Candidate;
 use starling_protocol::engine::io::{AttemptKey, Input, Notice, Output};
-use starling_protocol::message::{Head, Message, Phase};
+use starling_protocol::message::{Head, Message, Phase, Question, Stamp, Witness};
 
 /// A member that holds a result, and has just heard of another of the same attempt.
 fn disputed() -> Bench {
@@ -46,16 +46,19 @@ fn a_state_that_is_being_caught_up_is_no_fault() {
 
 /// A result of a first round, as a member holds it, and what that member says of it.
 fn held() -> (Candidate, Message) {
-    let mut bench = Bench::flock(3);
+    held_by(&mut Bench::flock(3), digest(10))
+}
+
+fn held_by(bench: &mut Bench, state_root: Digest) -> (Candidate, Message) {
     let key = bench.all_ready();
     bench.feed(Input::Reduced { key, update: digest(9) });
-    let outputs = bench.feed(Input::Applied { key, update: digest(9), state_root: digest(10) });
+    let outputs = bench.feed(Input::Applied { key, update: digest(9), state_root });
     let written = |output: &Output| match output {
         Output::Persist { candidate: Some(candidate), .. } => Some(candidate.clone()),
         _ => None,
     };
     let candidate = outputs.iter().find_map(written).expect("the result is written before it is named");
-    let said = crate::bench::sent(&bench.spec, &outputs).into_iter().map(|(_, message)| message);
+    let said = sent(&bench.spec, &outputs).into_iter().map(|(_, message)| message);
     let named = said.into_iter().find(|message| matches!(message, Message::Estimate(_)));
     (candidate, named.expect("the result is named"))
 }
@@ -81,4 +84,33 @@ fn a_fetched_result_is_rebuilt_of_the_set_that_was_named_only() {
     let rebuilds = |outputs: &[Output]| outputs.iter().any(|output| matches!(output, Output::Speculate { .. }));
     assert!(rebuilds(&made_of(&candidate, &named, candidate.key.set)));
     assert!(!rebuilds(&made_of(&candidate, &named, digest(55))));
+}
+
+/// A process that has died has left a result which it had computed of a damaged state. Two voters that hold two results
+/// of one attempt would never agree. Found by the simulator (seed 11754).
+#[test]
+fn a_result_of_a_former_process_is_computed_anew_when_others_name_another() {
+    let (sound, said) = held();
+    let mut bench = Bench::flock(3);
+    held_by(&mut bench, digest(66));
+    bench.restart(2_000);
+    let stamp = Stamp { seq: 1, instance: Question::RECORD, ballot: 0, phase: 1 };
+    for peer in [2, 3] {
+        bench.greet(peer, BOOT);
+        bench.say(peer, &Message::Witness(Witness { incarnation: INCARNATION, stamp }));
+        let head = bench.standing(Phase::Settling, 0);
+        bench.say(peer, &Message::Head(head));
+    }
+    let outputs = bench.say(2, &said);
+    assert!(outputs.iter().any(|output| matches!(output, Output::VerifyState)), "{outputs:?}");
+    let state_root = bench.record().state_root;
+    let outputs = bench.feed(Input::StateVerified { state_root });
+    assert!(outputs.iter().any(|output| matches!(output, Output::Speculate { .. })), "{outputs:?}");
+    let (key, update) = (sound.key, sound.record.update);
+    let mut outputs = bench.feed(Input::Applied { key, update, state_root: digest(10) });
+    outputs.extend(bench.say(3, &said));
+    outputs.extend(bench.wait(5_000_000));
+    let writes =
+        |output: &Output| matches!(output, Output::Persist { candidate: Some(c), .. } if c.record == sound.record);
+    assert!(outputs.iter().any(writes), "{outputs:?}");
 }

@@ -79,6 +79,24 @@ pub fn a_late_clock_gives_no_name_below_that_of_the_seat() {
     }
 }
 
+/// What a node contributes under a new name makes no voter of the seat that has its old one, whoever has heard its Join:
+/// nobody could vote on that seat. Found by the simulator (seed 16360).
+#[test]
+fn a_learner_with_a_new_name_says_so_itself() {
+    let mut bench = Bench::flock(3);
+    bench.register = None;
+    bench.restart(3);
+    let anew = incarnation(&bench);
+    for peer in [2, 3] {
+        bench.meet(peer);
+    }
+    bench.wait(3_000_000);
+    decided_by_others(&mut bench, &[]);
+    assert_eq!(bench.record().member(&id(ME)).map(|m| (m.incarnation, m.role)), Some((anew, Role::Learner)));
+    decided_by_others(&mut bench, &[]);
+    assert_eq!(bench.record().member(&id(ME)).map(|m| (m.incarnation, m.role)), Some((anew, Role::Voter)));
+}
+
 /// Two processes with one wiped disk after the other, both with a clock that is behind, that stand on one record.
 #[test]
 fn two_late_clocks_give_two_names() {

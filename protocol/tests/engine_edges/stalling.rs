@@ -331,6 +331,43 @@ fn who_spoiled_an_attempt_is_better_than_nobody() {
     assert_eq!(members(&named(&bench, &outputs).2), [0, 1], "{outputs:?}");
 }
 
+/// A voter is gone, and the two that are left do not agree at once: ballots follow each other as fast as words travel, and
+/// do not wait longer each time for what the dead might say. Found by the simulator (seed 11754).
+#[test]
+fn nobody_waits_for_the_votes_of_those_that_are_gone() {
+    let mut bench = Bench::flock(3);
+    let head = bench.record();
+    let key = bench.all_ready();
+    let skip = starling_protocol::engine::succession::skip(&head, head.digest()).unwrap();
+    let gives_up = || Value::skip(skip.digest());
+    bench.feed(Input::Reduced { key, update: digest(9) });
+    let mut outputs = bench.feed(Input::Applied { key, update: digest(9), state_root: digest(10) });
+    bench.feed(Input::PeerDown { peer: id(3) });
+    let incarnation = INCARNATION;
+    for _ in 0..60 {
+        for (_, message) in crate::bench::sent(&bench.spec, &std::mem::take(&mut outputs)) {
+            let answer = match message {
+                Message::Estimate(Estimate { question, ballot, .. }) => {
+                    Message::Estimate(Estimate { question, incarnation, ballot, value: gives_up() })
+                }
+                Message::Vote(Vote { question, ballot, value, .. }) => {
+                    let voted = value == gives_up() && ballot > 4;
+                    Message::Vote(Vote { question, incarnation, ballot, value: gives_up(), voted })
+                }
+                _ => continue,
+            };
+            outputs.extend(bench.say(2, &answer));
+        }
+        let head = bench.standing(Phase::Settling, 0);
+        outputs.extend(bench.say(2, &Message::Head(head)));
+        outputs.extend(bench.wait(100_000));
+        if bench.record().seq > 0 {
+            return;
+        }
+    }
+    panic!("6 s after the death they have not agreed: {:?}", bench.engine.view());
+}
+
 /// T21: words against others count when more than half of the voters say them, and only from voters.
 #[test]
 fn t21_one_that_always_suspects_changes_nothing() {

@@ -4,7 +4,7 @@
 use super::probation::Probation;
 use super::{SignedReady, admitted_max};
 use crate::limits::{GRANTS_MAX, MEMBERS_MAX};
-use crate::message::{Ready, StatementKind};
+use crate::message::{Ready, Statement, StatementKind};
 use crate::plant::{Plant, planted};
 use crate::record::{GrantUse, Member, Record, Role, Span};
 use crate::{Digest, NodeId, ring};
@@ -54,8 +54,11 @@ impl<'a> Turnover<'a> {
         // Voters do not lie, learners may (`protocol.md`, fault model): theirs are contributions only. A record has
         // a quorum of voters among its contributors, so that somebody speaks in each.
         let voters: BTreeSet<NodeId> = parent.voters().map(|voter| voter.id).collect();
-        let spoken = contributions.iter().filter(|c| voters.contains(&c.member) || planted!(Plant::LearnersSpeak));
-        for (by, statement) in spoken.flat_map(|c| c.ready.statements.iter().map(|s| (c.member, s))) {
+        let all = contributions.iter().flat_map(|c| c.ready.statements.iter().map(|s| (c.member, s)));
+        // Under which name it speaks each says itself.
+        let own = |by: &NodeId, s: &Statement| s.kind == StatementKind::Joins && s.id == *by;
+        let heard = |by: &NodeId, s: &Statement| voters.contains(by) || own(by, s) || planted!(Plant::LearnersSpeak);
+        for (by, statement) in all.filter(|(by, statement)| heard(by, statement)) {
             match statement.kind {
                 StatementKind::Joins => {
                     let said = Joiner { incarnation: statement.incarnation, grant: statement.grant };

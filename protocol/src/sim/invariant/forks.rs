@@ -147,7 +147,10 @@ impl Reach {
             }
             "witness" => {
                 peer.heard = now;
-                self.witnesses.insert(*from);
+                // Before its Hello nothing of a peer counts.
+                if peer.incarnation.is_some() {
+                    self.witnesses.insert(*from);
+                }
             }
             "leave" => peer.incarnation = None,
             "fork" => {
