@@ -266,7 +266,8 @@ impl Engine {
         let met = planted!(Plant::ThinContributors) || head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id));
         let Some(own) = self.set_value(round.attempt, &ready).filter(|own| own.contributors > 0) else { return false };
         let entered = round.set_vote.entered();
-        if !met && !(entered && planted!(Plant::KeepGrudge)) && self.forgive() {
+        let grudge = entered && planted!(Plant::KeepGrudge);
+        if !met && !grudge && self.forgive() {
             return true;
         }
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };

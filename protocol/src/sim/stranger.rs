@@ -331,6 +331,6 @@ fn set_of(record: &Record) -> Value {
         contributors,
         attempt: 1,
         set: digest,
-        members: member_bits(places.into_iter()),
+        members: member_bits(places),
     }
 }
