@@ -72,6 +72,8 @@ plants! {
     LeaseTwice,
     /// Engine: who halts for want of a quorum says that it is no voter. L1.
     HaltApart,
+    /// Engine: a voter that waits for the word of another says in the middle of a vote that it votes. L1.
+    MuteSettles,
     /// Engine: two processes on wiped disks, where the clock is behind, draw one name. S16.
     DrawAlike,
     /// Engine: of two lineages the one with more tokens wins, however they parted. S2.

@@ -18,6 +18,27 @@ const STEPS_MAX: usize = 8;
 /// Nobody waits for a learner longer than this beyond the voters, in microseconds.
 const LEARNER_GRACE: (u64, u64) = (2_000_000, 30_000_000);
 
+/// How long attempt 0 waits, in microseconds from when a quorum is READY.
+struct Allowance {
+    since: Moment,
+    voters: u64,
+    learners: u64,
+    /// By so much learners may have begun later.
+    lag: u64,
+}
+
+impl Allowance {
+    /// When nobody waits for a voter, or for a learner, any more.
+    fn end(&self, votes: bool) -> Moment {
+        self.since.plus(if votes { self.voters } else { self.learners + self.lag })
+    }
+
+    /// When such a one ends its inner steps. How long voters take a learner to lag behind it does not know.
+    fn half(&self, votes: bool) -> Moment {
+        self.since.plus(if votes { self.voters } else { self.learners } / 2)
+    }
+}
+
 impl Engine {
     /// Begins the attempt that is due, or works on the set of the next one.
     pub(super) fn gather(&mut self) {
@@ -65,33 +86,25 @@ impl Engine {
         }
     }
 
-    /// How long a quorum has waited, and how long it waits for voters and for learners at most. A voter that moves
-    /// may take as long again as the quorum took; a learner gets a tenth of that, and the time by which it may have begun
-    /// later.
-    fn allowance(&self, round: &Round) -> Option<(u64, u64, u64)> {
-        let (since, voters, learners) = self.allowances(round)?;
-        Some((self.now.since(since), voters, learners))
-    }
-
-    fn allowances(&self, round: &Round) -> Option<(Moment, u64, u64)> {
+    /// How long a quorum waits for voters and for learners at most. A voter that moves may take as long again as the quorum
+    /// took; a learner gets a tenth of that, and the time by which it may have begun later.
+    fn allowance(&self, round: &Round) -> Option<Allowance> {
         let since = round.quorum_ready_at?;
         let took = since.since(round.began);
         // A contribution to a short round is not worth a long wait, but a loaded machine may be a second or two behind.
         let voters_least = (self.timing.patience_min / 2).max(2 * self.slowest_rtt());
         let voters = took.clamp(voters_least.min(self.timing.patience_max), self.timing.patience_max);
         let least = LEARNER_GRACE.0.max(2 * self.slowest_rtt()).min(LEARNER_GRACE.1);
-        let learners = (took / 10).clamp(least, LEARNER_GRACE.1);
+        let learners = (took / 10).clamp(least, LEARNER_GRACE.1).min(voters);
         let lag = self.learners_lag().min(LEARNER_GRACE.1);
-        Some((since, voters, learners.min(voters) + lag))
+        Some(Allowance { since, voters, learners, lag })
     }
 
     /// When time alone changes what this node does to complete attempt 0: half of what is allowed, and all of it.
     pub(super) fn assembly_deadlines(&self, round: &Round) -> impl Iterator<Item = Moment> + use<> {
-        let allowances = self.allowances(round).filter(|_| round.attempt == 0);
-        let of = |(since, voters, learners): (Moment, u64, u64)| {
-            [voters / 2, voters, learners / 2, learners].map(|allowed| since.plus(allowed))
-        };
-        allowances.into_iter().flat_map(of)
+        let of = |allowed: Allowance| [true, false].map(|votes| [allowed.half(votes), allowed.end(votes)]);
+        let allowed = self.allowance(round).filter(|_| round.attempt == 0);
+        allowed.into_iter().flat_map(of).flatten()
     }
 
     /// The others are done: ends the own inner steps in time to be counted.
@@ -100,8 +113,7 @@ impl Engine {
         let Some(round) = self.round.as_ref().filter(|r| r.training == Training::Running && !r.cut_short) else {
             return;
         };
-        let Some((waited, voters, learners)) = self.allowance(round) else { return };
-        if waited >= if votes { voters } else { learners } / 2 {
+        if self.allowance(round).is_some_and(|allowed| allowed.half(votes).passed(self.now)) {
             self.cut_short();
         }
     }
@@ -135,12 +147,9 @@ impl Engine {
             round.awaited = awaited;
         }
         let Some(round) = &self.round else { return };
-        let Some((waited, voters, learners)) = self.allowance(round) else { return };
+        let Some(allowed) = self.allowance(round) else { return };
         let votes = |id: &NodeId| self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some());
-        let late = |id: &NodeId| {
-            let allowed = if votes(id) { voters } else { learners };
-            waited >= allowed || self.fault(id, round).is_some()
-        };
+        let late = |id: &NodeId| allowed.end(votes(id)).passed(self.now) || self.fault(id, round).is_some();
         // The next attempt leaves out all that are missing: worth it when none of them is about to come.
         let rivals = self.rivals(round, round.expected.iter());
         let mut missing = round.expected.iter().filter(|id| rivals.contains(id) || !self.is_complete(id, round));

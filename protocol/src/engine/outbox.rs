@@ -162,10 +162,14 @@ impl Engine {
     }
 
     /// What this node is doing, as others hear it: who says that it is cut off is no voter to them. If all who halt for want
-    /// of a quorum said that, none of them would find the others again.
+    /// of a quorum said that, none of them would find the others again. In the middle of a vote, too, who may not speak is
+    /// none.
     fn told_phase(&self) -> Phase {
+        let lacks = self.lacks_word();
+        let mute = lacks && self.cut.since().is_some() && !planted!(Plant::MuteSettles);
         match self.phase() {
-            Phase::CutOff if !self.lacks_word() && !planted!(Plant::HaltApart) => Phase::Joining,
+            Phase::Settling if mute => Phase::CutOff,
+            Phase::CutOff if !lacks && !planted!(Plant::HaltApart) => Phase::Joining,
             phase => phase,
         }
     }

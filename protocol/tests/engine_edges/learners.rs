@@ -2,7 +2,7 @@
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, digest, id, refusals, sent, spec};
 use starling_protocol::NodeId;
-use starling_protocol::engine::io::Refusal;
+use starling_protocol::engine::io::{Input, Output, Refusal};
 use starling_protocol::message::{Join, Message, Question, Start, Value, ValueKind};
 use starling_protocol::record::Role;
 
@@ -56,4 +56,20 @@ fn members_that_see_the_same_say_different_things() {
     let (first, second) = (joiners_named([2, 3]), joiners_named([0, 2]));
     assert_eq!((first.len(), second.len()), (2, 2));
     assert_ne!(first, second, "the first and the second seat");
+}
+
+/// A learner that trains for longer than the others ends its steps early enough to be counted, however long it takes itself
+/// to lag behind: the voters, who measure that for themselves, may wait for less. Found by the simulator (seed 3728).
+#[test]
+fn a_learner_ends_its_steps_in_the_time_that_any_voter_gives_it() {
+    let mut bench = Bench::flock_of(spec(), &[(ME, Role::Learner), (2, Role::Voter), (3, Role::Voter)]);
+    for peer in [2, 3] {
+        bench.feed(Input::Rtt { peer: id(peer), micros: 900_000 });
+        let ready = bench.ready(peer);
+        bench.say(peer, &Message::Ready(ready));
+    }
+    let early = bench.wait(900_000);
+    let late = bench.wait(200_000);
+    let cut = |outputs: &[Output]| outputs.iter().any(|output| matches!(output, Output::CutShort { .. }));
+    assert_eq!((cut(&early), cut(&late)), (false, true));
 }
