@@ -19,6 +19,9 @@ pub(super) struct Ear<'a> {
     pub closing: CancellationToken,
     pub purse: Purse,
     pub voice: &'a mut Voice,
+    /// It runs another release or another run, which the node is about to refuse: what follows is not looked at. To be ended
+    /// for it, before our own Hello is on its way, would keep the peer from learning why.
+    pub foreign: bool,
 }
 
 impl Ear<'_> {
@@ -72,10 +75,14 @@ impl Ear<'_> {
             metrics::counter!("starling_control_throttled_total").increment(1);
             sleep(wait).await;
         }
+        if self.foreign {
+            return Ok(());
+        }
         let opened = match &self.verify {
             Some(verify) => verify(&self.peer, &bytes).map_err(DownReason::Unfit)?,
             None => None,
         };
+        self.foreign = self.verify.is_some() && opened.is_none();
         tokio::select! {
             told = self.voice.tell(NetEvent::Control { from: self.peer, bytes, opened }) => {
                 told.map_err(|_| DownReason::Shutdown)

@@ -30,7 +30,8 @@ pub struct NetOptions {
     pub verify: Option<Verify>,
 }
 
-/// Checks a control message that came from this peer, and may open it. Called in the session's own task, so that signatures
+/// Checks a control message that came from this peer, and opens it; none if the peer is of another run or release, which the
+/// node refuses in its own words. Called in the session's own task, so that signatures
 /// cost the node's task nothing, and no session waits for another one's.
 pub type Verify = Arc<dyn Fn(&NodeId, &[u8]) -> Result<Option<Box<Opened>>, Unfit> + Send + Sync>;
 

@@ -191,7 +191,7 @@ where
     let (reader, writer) = tokio::io::split(io);
     let reader = BufReader::with_capacity(CONTROL_BYTES_MAX, reader).compat();
     let frames = FrameReader::new(reader, CONTROL_BYTES_MAX, deadlines);
-    let mut ear = Ear { peer, standing, verify, closing, purse: Purse::new(Instant::now()), voice };
+    let mut ear = Ear { peer, standing, verify, closing, purse: Purse::new(Instant::now()), voice, foreign: false };
     let mut reading = std::pin::pin!(ear.read_frames(frames));
     let mut writing = std::pin::pin!(write_frames(writer, queue));
     let reason = tokio::select! {
@@ -321,6 +321,25 @@ mod tests {
         }
         assert_eq!(near.await.unwrap(), DownReason::Shutdown);
         assert!(matches!(far.await.unwrap(), DownReason::Lost(_)));
+    }
+
+    /// What a peer of another run says after its Hello was not signed for ours: it is no reason to end the session before our
+    /// Hello has told it which settings differ.
+    #[tokio::test]
+    async fn what_follows_the_words_of_another_run_ends_nothing() {
+        let (mut a, b) = tokio::io::duplex(64);
+        let Rig { mut links, voice, to_peer: _queue, mut received, .. } = rig();
+        links.verify = Some(std::sync::Arc::new(|_, bytes| match bytes {
+            [1] => Ok(None),
+            _ => Err(Unfit { label: "bad_signature", why: "not signed for this run".into() }),
+        }));
+        let near = run(b, links, voice);
+        for byte in [1, 2] {
+            a.write_all(&[1, 0, 0, 0, byte]).await.unwrap();
+        }
+        a.shutdown().await.unwrap();
+        assert!(matches!(received.recv().await, Some(NetEvent::Control { bytes, .. }) if bytes == [1]));
+        assert!(matches!(near.await.unwrap(), DownReason::Lost(_)));
     }
 
     #[tokio::test]
