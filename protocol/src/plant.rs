@@ -80,6 +80,10 @@ plants! {
     AnySource,
     /// Path: a jump needs no votes of voters known so far. S2.
     JumpAnywhere,
+    /// Path: it may lead over other records than the reader's.
+    OffTheChain,
+    /// Path: it may go past the reader's head without a word of that one's voters.
+    LeapTheHead,
     /// Engine: results of an attempt are taken for whatever attempt runs. S10.
     AnyAttempt,
     /// Engine: a message of another round or parent is believed. S16.
