@@ -84,6 +84,8 @@ plants! {
     OffTheChain,
     /// Path: it may go past the reader's head without a word of that one's voters.
     LeapTheHead,
+    /// Engine: two records at one place freeze, whoever has signed both. `an_old_key_freezes_nobody`.
+    HeedFormerVoters,
     /// Engine: results of an attempt are taken for whatever attempt runs. S10.
     AnyAttempt,
     /// Engine: a message of another round or parent is believed. S16.

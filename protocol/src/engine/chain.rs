@@ -3,16 +3,15 @@
 //! Which claims of others lead anywhere, and which of two lineages has the better right, is said in [`super::claims`].
 
 use super::clock::Moment;
-use super::io::{Finish, Notice, Output, Proven, Refusal};
+use super::io::{Finish, Notice, Output, Proven};
 use super::partition::Cut;
 use super::round::Training;
 use super::{Engine, Founding, HISTORY_MAX, PAST_MAX, Stored, succession};
 use crate::ancestry::Ancestry;
-use crate::certificate::{self, Split};
 use crate::message::{Certificate, Head, Message, Phase};
 use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
-use crate::record::{Record, RecordKind};
+use crate::record::Record;
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -414,41 +413,5 @@ impl Engine {
         let patience = if voted { self.timing.repeat / 4 } else { self.timing.repeat };
         let busy = matches!(phase, Phase::Training | Phase::Reducing);
         !busy && self.now.since(round.began) >= patience.max(trips)
-    }
-
-    /// Two records of one lineage at one place, both certified: the promise is broken. Stops and shows both. False if it was
-    /// refused.
-    pub(super) fn check_split(&mut self, from: NodeId, theirs: &Certificate) -> bool {
-        let at = self.history.iter().position(|past| {
-            (past.record.lineage, past.record.seq) == (theirs.lineage, theirs.seq) && past.digest != theirs.record
-        });
-        let Some(at) = at.filter(|at| *at > 0 && !planted!(Plant::UnseenSplit)) else { return true };
-        let (Some(parent), Some(past)) = (self.history.get(at - 1), self.history.get(at)) else { return true };
-        if past.record.kind == RecordKind::Fork {
-            // The name of its lineage follows from the record: there is no other one of that name.
-            self.refuse(from, Refusal::Malformed { what: "certificate that proves nothing" });
-            return false;
-        }
-        let proof =
-            certificate::verify_votes(self.verifier.as_ref(), &self.run, &parent.quorum, &parent.digest, theirs);
-        if let Some(ours) = past.certificate.clone().filter(|_| proof.is_ok()) {
-            self.freeze(ours, theirs.clone());
-        }
-        true
-    }
-
-    /// The same, further back than this node remembers: a catch-up has looked for the first place that differs.
-    pub(super) fn contradicted(&mut self, split: &Split) {
-        if certificate::verify_split(self.verifier.as_ref(), &self.spec, split).is_ok() {
-            self.freeze(split.ours.1.clone(), split.theirs.1.clone());
-        }
-    }
-
-    fn freeze(&mut self, ours: Certificate, theirs: Certificate) {
-        if !self.frozen {
-            self.stop_training();
-            self.frozen = true;
-            self.notice(Notice::SplitBrain { ours, theirs });
-        }
     }
 }

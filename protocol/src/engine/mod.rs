@@ -56,6 +56,7 @@ mod refusal;
 mod register;
 mod round;
 mod speech;
+mod split;
 mod statement;
 mod streaming;
 pub mod succession;
