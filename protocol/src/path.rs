@@ -271,7 +271,7 @@ pub fn verify(
             }
             (Some(_), None) => return Err(broken(link, "two records in a row come without their votes")),
         }
-        ancestry.follow(&link.record);
+        ancestry.follow(Some(&trusted.record), &link.record);
         trusted = link;
     }
     match stone {

@@ -86,6 +86,8 @@ plants! {
     LeapTheHead,
     /// Engine: two records at one place freeze, whoever has signed both. `an_old_key_freezes_nobody`.
     HeedFormerVoters,
+    /// Engine: between two forks of one record tokens count first. `between_forks_of_one_record_the_voters_decide`.
+    TokensBeforeVoters,
     /// Engine: results of an attempt are taken for whatever attempt runs. S10.
     AnyAttempt,
     /// Engine: a message of another round or parent is believed. S16.

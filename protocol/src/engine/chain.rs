@@ -56,7 +56,7 @@ impl Place {
         (lineage != Digest::default()).then_some(Self { lineage, seq, record, tokens })
     }
 
-    /// Whether a fork that stands there would win over another of the same record that stands at `other`.
+    /// Whether a fork that stands there would win over another of the same record that stands at `other`, if as many went along.
     pub fn beats(&self, other: &Self) -> bool {
         (self.tokens, self.seq, Reverse(self.lineage)) > (other.tokens, other.seq, Reverse(other.lineage))
     }
@@ -221,7 +221,7 @@ impl Engine {
             past.record.next.members = Vec::new();
         }
         self.history.push_back(standing.clone());
-        self.ancestry.follow(&standing.record);
+        self.ancestry.follow(self.head.as_ref().map(|head| &head.record), &standing.record);
         self.head = Some(standing);
         self.round = None;
         self.cut = Cut::default();
