@@ -75,8 +75,9 @@ pub(super) struct CatchUp {
     considered_at: Moment,
     /// The catch-up under way is over a few records only.
     near: bool,
-    /// Since when others are one record ahead, which this node may yet decide by itself.
+    /// Since when others are one record ahead, which this node may yet decide by itself, and since when somebody says so.
     ahead_since: Option<Moment>,
+    named_since: Option<Moment>,
 }
 
 impl CatchUp {
@@ -225,7 +226,7 @@ impl Engine {
         self.head = Some(standing);
         self.round = None;
         self.cut = Cut::default();
-        self.catch_up.ahead_since = None;
+        (self.catch_up.ahead_since, self.catch_up.named_since) = (None, None);
         self.heed_witnesses();
         self.heed_merged();
         self.drop_settled_evidence();
@@ -283,17 +284,29 @@ impl Engine {
         holds && next && !self.catch_up.distrusted
     }
 
-    /// Whether it is given the time to.
+    /// Whether it is given the time to, before it goes there.
     pub(super) fn may_decide_itself(&self, mine: &Place, best: &Place) -> bool {
-        let patience = self.timing.repeat.max(4 * self.slowest_rtt());
-        let waited = self.catch_up.ahead_since.map_or(0, |since| self.now.since(since));
-        self.votes_on(mine, best) && waited < patience
+        self.votes_on(mine, best) && self.has_time(self.catch_up.ahead_since)
     }
 
-    /// Notes since when others are one record ahead.
+    /// The same before anybody is asked to show what it says.
+    pub(super) fn may_leave_unasked(&self, mine: &Place, best: &Place) -> bool {
+        self.votes_on(mine, best) && self.has_time(self.catch_up.named_since)
+    }
+
+    fn has_time(&self, since: Option<Moment>) -> bool {
+        let patience = self.timing.repeat.max(4 * self.slowest_rtt());
+        since.map_or(0, |since| self.now.since(since)) < patience
+    }
+
+    /// Notes since when others are one record ahead. A stranger's bare word does not use up the time that the own vote has.
     fn note_ahead(&mut self) {
-        let mine = self.place();
-        let ahead = mine.is_some_and(|mine| self.places().any(|(_, place)| self.votes_on(&mine, &place)));
+        let Some(mine) = self.place() else { return };
+        let ahead = || self.places().filter(|(_, place)| self.votes_on(&mine, place));
+        let (named, ahead) = (ahead().next().is_some(), ahead().any(|(id, place)| self.is_believed(&id, &place)));
+        if named {
+            self.catch_up.named_since.get_or_insert(self.now);
+        }
         if ahead {
             self.catch_up.ahead_since.get_or_insert(self.now);
         }

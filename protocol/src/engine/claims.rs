@@ -158,7 +158,7 @@ impl Engine {
             return false;
         }
         if mine.lineage == place.lineage {
-            return place.seq > mine.seq && !self.may_decide_itself(&mine, place);
+            return place.seq > mine.seq && !self.may_leave_unasked(&mine, place);
         }
         let Some(held) = held else { return true };
         let news = again && Some(place.seq) > held.proven.ancestry.seq();
@@ -247,6 +247,12 @@ impl Engine {
         let by = self.shown_by(proven);
         let trusted = |id: &NodeId| Some(*id) == by || self.standing_of(id) != STRANGER || planted!(Plant::AnySource);
         self.places().any(|(id, place)| proven.is_held_at(&place) && trusted(&id))
+    }
+
+    /// Whether somebody's word for where it stands counts without a proof, or is proven.
+    pub(super) fn is_believed(&self, id: &NodeId, place: &Place) -> bool {
+        let proven = self.claims.of(&place.lineage).is_some_and(|held| held.proven.record == place.record);
+        proven || self.standing_of(id) != STRANGER || planted!(Plant::AnySource)
     }
 
     fn shown_by(&self, proven: &Proven) -> Option<NodeId> {

@@ -103,6 +103,21 @@ fn a_bare_word_is_no_source_of_what_others_have_shown() {
     assert!(goes(&outputs), "{outputs:?}");
 }
 
+/// Whoever is just one record behind gives its own vote time to end. A stranger that names the next record before its time
+/// does not use that up.
+#[test]
+fn a_strangers_word_does_not_shorten_the_wait_for_the_own_vote() {
+    let mut bench = busy();
+    let lineage = bench.record().lineage;
+    let next = head(lineage, 1, 12);
+    bench.say(STRANGER, &Message::Head(next.clone()));
+    assert_eq!(asked(&bench.wait(2_500_000)), 1, "it may be all that is left");
+    bench.answer(STRANGER, &next, Claim::Open { why: "it shows nothing".to_owned() });
+    let outputs = bench.claim(2, &next, &way(&[(lineage, 1)]));
+    assert!(!goes(&outputs) && !goes(&bench.wait(1_000_000)), "its votes are on their way");
+    assert!(goes(&bench.wait(1_500_000)), "not for ever");
+}
+
 /// A chain that was founded by somebody else gives no way, and is given none, however it is proven.
 #[test]
 fn lineages_without_a_common_ancestor_stay_apart() {
