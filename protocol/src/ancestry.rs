@@ -6,7 +6,8 @@
 //!
 //! The side that stayed longer in the last lineage that both have in common has kept a quorum of that lineage's voters; the
 //! other one has left it by a fork, which needs nobody's leave. So the side that stayed wins, whatever the forks have trained.
-//! Tokens decide between two forks of one record only ([`Relation::Siblings`]).
+//! Between two forks of one record ([`Relation::Siblings`]) the voters of that record decide, by going along, and tokens only
+//! where as many went along each: whoever has a key can make a fork alone, and say that it has trained as much as it likes.
 
 use crate::Digest;
 use crate::record::Record;
@@ -17,6 +18,8 @@ pub struct Reach {
     pub lineage: Digest,
     /// Number of the last record of the way that is in it.
     pub last: u64,
+    /// Voters of the record before it that went along when it was forked off; 0 if it was founded, or that is not known.
+    pub voters: usize,
 }
 
 /// The lineages on the way to a head, oldest first. Empty: no head.
@@ -54,18 +57,22 @@ impl Ancestry {
     /// The way along these records, each after one before it. Records may be left out between two of one lineage, and none
     /// beside a FORK.
     pub fn of<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
-        let mut ancestry = Self::default();
+        let (mut ancestry, mut before) = (Self::default(), None);
         for record in records {
-            ancestry.follow(record);
+            ancestry.follow(before, record);
+            before = Some(record);
         }
         ancestry
     }
 
-    /// Goes on to a later record of the chain.
-    pub fn follow(&mut self, record: &Record) {
+    /// Goes on to a later record of the chain, from the last one that was gone to: for a FORK its parent.
+    pub fn follow(&mut self, before: Option<&Record>, record: &Record) {
         match self.0.last_mut() {
             Some(reach) if reach.lineage == record.lineage => reach.last = record.seq,
-            _ => self.0.push(Reach { lineage: record.lineage, last: record.seq }),
+            _ => {
+                let voters = before.map_or(0, |parent| went_along(parent, record));
+                self.0.push(Reach { lineage: record.lineage, last: record.seq, voters });
+            }
         }
     }
 
@@ -123,6 +130,14 @@ impl Ancestry {
         Relation::Strangers
     }
 
+    /// Of two forks of one record ([`Relation::Siblings`]): how many voters of that record went along this one, and along the
+    /// other.
+    pub fn went_along(&self, other: &Self) -> (usize, usize) {
+        let pairs = self.aligned(other).into_iter().flat_map(|(mine, theirs)| mine.iter().zip(theirs));
+        let mut parted = pairs.filter(|(mine, theirs)| mine.lineage != theirs.lineage);
+        parted.next().map_or((0, 0), |(mine, theirs)| (mine.voters, theirs.voters))
+    }
+
     /// Both from the oldest lineage on that both know.
     fn aligned<'a>(&'a self, other: &'a Self) -> Option<(&'a [Reach], &'a [Reach])> {
         let place = |in_other: &[Reach], of: &Reach| in_other.iter().position(|reach| reach.lineage == of.lineage);
@@ -135,6 +150,12 @@ impl Ancestry {
     }
 }
 
+/// Voters of this record that are members of the fork after it, each under its incarnation.
+fn went_along(parent: &Record, fork: &Record) -> usize {
+    let went = |incarnation, id| fork.member(id).is_some_and(|member| member.incarnation == incarnation);
+    parent.voters().filter(|voter| went(voter.incarnation, &voter.id)).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,7 +164,7 @@ mod tests {
     type Way = [(u8, u64)];
 
     fn way(reaches: &Way) -> Ancestry {
-        reaches.iter().map(|(fill, last)| Reach { lineage: Digest([*fill; 32]), last: *last }).collect()
+        reaches.iter().map(|(fill, last)| Reach { lineage: Digest([*fill; 32]), last: *last, voters: 0 }).collect()
     }
 
     #[test]
@@ -192,6 +213,7 @@ mod tests {
     #[test]
     fn records_are_followed_through_forks() {
         let mut record = crate::wire::sample::record();
+        record.next.members = (0..3).map(|i| crate::wire::sample::member(i, 240 * u64::from(i))).collect();
         let mut records = Vec::new();
         for (lineage, seq, kind) in [
             (1, 0, RecordKind::Genesis),
@@ -202,6 +224,13 @@ mod tests {
             (record.lineage, record.seq, record.kind) = (Digest([lineage; 32]), seq, kind);
             records.push(record.clone());
         }
-        assert_eq!(Ancestry::of(&records), way(&[(1, 7), (2, 9)]));
+        let (followed, other) = (Ancestry::of(&records), way(&[(1, 7), (3, 9)]));
+        let places = |way: &Ancestry| way.reaches().iter().map(|r| (r.lineage, r.last)).collect::<Vec<_>>();
+        assert_eq!(places(&followed), places(&way(&[(1, 7), (2, 9)])));
+        assert_eq!((followed.went_along(&other), other.went_along(&followed)), ((3, 0), (0, 3)), "all went along");
+        // Who comes under another incarnation is not who voted, and learners have no say.
+        records[2].next.members[0].incarnation += 1;
+        records[1].next.members[1].role = crate::record::Role::Learner;
+        assert_eq!(Ancestry::of(&records).went_along(&other), (1, 0));
     }
 }

@@ -166,6 +166,11 @@ fn verify_fork(
     }
 }
 
+/// Those whose votes these are, by what the votes say: of a certificate that was verified.
+pub fn signers(certificate: &Certificate) -> BTreeSet<NodeId> {
+    certificate.votes.iter().filter_map(|vote| wire::claimed_sender(vote)).collect()
+}
+
 fn open(verifier: &dyn Verifier, run: &Digest, bytes: &[u8]) -> Result<wire::Opened, CertificateError> {
     wire::open(verifier, run, bytes).map_err(|error| CertificateError::Malformed(error.to_string()))
 }

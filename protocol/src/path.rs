@@ -12,6 +12,8 @@
 //!
 //! A FORK record is always a child of a trusted record, so the lineages on the way are known ([`Ancestry`]).
 //!
+//! Where a path leads through the reader's own lineages it keeps to the reader's chain ([`keeps_to`]).
+//!
 //! So a path's length follows from how often voters were replaced and lineages forked, not from the number of records.
 
 use crate::admission;
@@ -24,11 +26,13 @@ use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
 use crate::record::{Record, RecordKind};
 use crate::run::RunSpec;
-use crate::{Digest, NodeId, wire};
-use std::collections::BTreeSet;
+use crate::{Digest, NodeId};
+use std::cmp::Reverse;
 
 /// Records up to so many beyond the first are all given: whoever lacks so few needs them anyway.
 pub const WHOLE_MAX: u64 = 16;
+/// Lineages that a locator tells the end of, the newest.
+const ENDS_MAX: usize = 16;
 
 /// A record, its digest, and the votes that decided it. A genesis record has none, and a stone comes without them.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,13 +69,16 @@ pub enum FalsePath {
     Broken { seq: u64, why: &'static str },
     #[error("record {seq} of the path is not certified: {why}")]
     Certificate { seq: u64, why: CertificateError },
+    #[error("record {seq} of the path is not known to be on this node's chain, or to go on from it")]
+    Apart { seq: u64 },
 }
 
 impl FalsePath {
     /// Whether no honest node shows such a path. One that has joined a flock which has not committed anything yet can
-    /// show its genesis only, and one whose disk lost the oldest records has no way from it.
+    /// show its genesis only, one whose disk lost the oldest records has no way from it, and one that lacks the reader's
+    /// head may know no way that goes through it.
     pub fn is_lie(&self) -> bool {
-        !matches!(self, Self::Hearsay(_) | Self::NoRoot)
+        !matches!(self, Self::Hearsay(_) | Self::NoRoot | Self::Apart { .. })
     }
 
     /// A short constant name of the reason: the label of a counter.
@@ -84,18 +91,20 @@ impl FalsePath {
             Self::Hearsay(_) => "path_hearsay",
             Self::Broken { .. } => "path_broken",
             Self::Certificate { .. } => "path_certificate",
+            Self::Apart { .. } => "path_apart",
         }
     }
 }
 
-/// The records by which a node says what it holds, newest first: close together near the head, ever wider apart before.
+/// The records by which a node says what it holds, newest first: close together near the head, ever wider apart before, and
+/// those that its chain has left a lineage at, from which others have gone on there.
 pub fn locator(chain: &impl Chain) -> Vec<(u64, Digest)> {
     let mut places: Vec<(u64, Digest)> = Vec::new();
     let mut next = chain.ancestry().seq();
     let mut step = 1u64;
     while let Some(seq) = next.and_then(|seq| chain.newest(seq)) {
         places.extend(chain.at(seq).map(|link| (seq, link.digest)));
-        if places.len() + 1 >= LOCATOR_MAX {
+        if places.len() + 1 + ENDS_MAX >= LOCATOR_MAX {
             break;
         }
         next = seq.checked_sub(step);
@@ -105,6 +114,10 @@ pub fn locator(chain: &impl Chain) -> Vec<(u64, Digest)> {
         let first = if oldest { first(chain).filter(|first| *first < seq) } else { None };
         next = first.or(next);
     }
+    let ends = chain.ancestry().reaches().iter().rev().skip(1).take(ENDS_MAX);
+    places.extend(ends.filter_map(|reach| Some((reach.last, chain.at(reach.last)?.digest))));
+    places.sort_unstable_by_key(|place| Reverse(place.0));
+    places.dedup();
     places
 }
 
@@ -204,14 +217,11 @@ fn leap(chain: &impl Chain, quorum: &Quorum, trusted: &Digest, link: Link) -> Op
         return link.certificate.is_some().then(|| vec![link]);
     }
     let stone = chain.at(link.record.seq.checked_sub(1)?)?;
-    let certificate = link.certificate.as_ref()?;
-    let spans =
-        link.record.kind != RecordKind::Fork && stone.digest == link.record.parent && quorum.met(&signers(certificate));
+    let proof = link.certificate.as_ref()?;
+    let spans = link.record.kind != RecordKind::Fork
+        && stone.digest == link.record.parent
+        && quorum.met(&certificate::signers(proof));
     spans.then(|| vec![Link { certificate: None, ..stone }, link])
-}
-
-fn signers(certificate: &Certificate) -> BTreeSet<NodeId> {
-    certificate.votes.iter().filter_map(|vote| wire::claimed_sender(vote)).collect()
 }
 
 /// What a path begins from.
@@ -261,13 +271,47 @@ pub fn verify(
             }
             (Some(_), None) => return Err(broken(link, "two records in a row come without their votes")),
         }
-        ancestry.follow(&link.record);
+        ancestry.follow(Some(&trusted.record), &link.record);
         trusted = link;
     }
     match stone {
         Some(stone) => Err(broken(stone, "the path ends without the votes for its last record")),
         None => Ok(ancestry),
     }
+}
+
+/// Checks that a path, which was verified and begins on the reader's chain, keeps to that chain, and goes on from its end.
+/// Keys that were a quorum once can sign another child of an old record at any time, and whatever follows from it: so in the
+/// reader's lineages nobody but the voters of the last record that the reader has there says what comes after.
+///
+/// # Errors
+/// The first record that is another than the reader's, or beyond its last one without their word.
+pub fn keeps_to(chain: &impl Chain, links: &[Link]) -> Result<(), FalsePath> {
+    for (at, link) in links.iter().enumerate() {
+        let Record { lineage, seq, .. } = link.record;
+        let reaches = chain.ancestry().reaches();
+        let Some(reach) = reaches.iter().find(|reach| reach.lineage == lineage) else { continue };
+        let leaps =
+            || at.checked_sub(1).and_then(|at| links.get(at)).is_some_and(|trusted| trusted.record.seq < reach.last);
+        let kept = if seq <= reach.last {
+            // Where the reader has no record any more nothing is contradicted.
+            chain.at(seq).is_none_or(|own| own.digest == link.digest) || planted!(Plant::OffTheChain)
+        } else {
+            // Stones beyond the end lead to their children.
+            !leaps() || vouched(chain, reach.last, links.get(at + 1)) || planted!(Plant::LeapTheHead)
+        };
+        if !kept {
+            return Err(FalsePath::Apart { seq });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a quorum of the voters of the reader's record `last` has signed this link.
+fn vouched(chain: &impl Chain, last: u64, link: Option<&Link>) -> bool {
+    let own = chain.at(last).map(|own| Quorum::after(&own.record, &own.digest));
+    let proof = link.and_then(|link| link.certificate.as_ref());
+    own.zip(proof).is_some_and(|(quorum, proof)| quorum.met(&certificate::signers(proof)))
 }
 
 fn broken(link: &Link, why: &'static str) -> FalsePath {
@@ -318,7 +362,7 @@ fn jumps(trusted: &Link, link: &Link, proof: &Certificate) -> Result<(), FalsePa
     if link.record.lineage != trusted.record.lineage {
         return Err(broken(link, "it is a fork, and the record before it is not certified"));
     }
-    if quorum.met(&signers(proof)) || planted!(Plant::JumpAnywhere) {
+    if quorum.met(&certificate::signers(proof)) || planted!(Plant::JumpAnywhere) {
         return Ok(());
     }
     Err(broken(link, "no quorum of the voters known so far has signed it"))

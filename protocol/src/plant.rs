@@ -82,6 +82,14 @@ plants! {
     AnySource,
     /// Path: a jump needs no votes of voters known so far. S2.
     JumpAnywhere,
+    /// Path: it may lead over other records than the reader's.
+    OffTheChain,
+    /// Path: it may go past the reader's head without a word of that one's voters.
+    LeapTheHead,
+    /// Engine: two records at one place freeze, whoever has signed both. `an_old_key_freezes_nobody`.
+    HeedFormerVoters,
+    /// Engine: between two forks of one record tokens count first. `between_forks_of_one_record_the_voters_decide`.
+    TokensBeforeVoters,
     /// Engine: results of an attempt are taken for whatever attempt runs. S10.
     AnyAttempt,
     /// Engine: a message of another round or parent is believed. S16.

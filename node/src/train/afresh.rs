@@ -4,7 +4,7 @@
 use super::catch_up::{Errand, Failed, Progress, Task, blocking};
 use super::chain::{Link, NoChain};
 use super::ledger::Job;
-use super::proof::{ANSWER_PATIENCE, Asked, Proof, Unproven};
+use super::proof::{ANSWER_PATIENCE, Asked, CONTRADICTS, Proof, Unproven};
 use crate::net::fetch::{Expect, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
 use starling_protocol::state::{self, Manifest};
 use starling_protocol::{Digest, NodeId};
@@ -63,6 +63,7 @@ impl Task {
         let why = match unproven {
             Unproven::Open(why) => why,
             Unproven::Foreign => "its path begins elsewhere".to_owned(),
+            Unproven::Split(_) => CONTRADICTS.to_owned(),
             Unproven::False(label) => {
                 metrics::counter!("starling_refused_total", "reason" => label).increment(1);
                 format!("its path proves nothing ({label})")

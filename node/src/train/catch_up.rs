@@ -18,8 +18,7 @@ use crate::net::fetch::{Expect, FetchError, FetchRequest, STREAMS_PER_SOURCE};
 use crate::reduce::{FragmentFeedback, Passed};
 use futures::{StreamExt, stream};
 use starling_protocol::ancestry::Ancestry;
-use starling_protocol::certificate::{self, Split};
-use starling_protocol::identity::Ed25519Verifier;
+use starling_protocol::certificate::Split;
 use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
 use starling_protocol::run::{Codec, RunSpec};
@@ -193,26 +192,8 @@ impl Task {
         if self.head.record.lineage != self.errand.lineage {
             return None;
         }
-        let held = |seq| {
-            let store = self.store.clone();
-            async move {
-                let read = move || store.record(seq).and_then(|record| Ok(record.zip(Some(store.certificate(seq)?))));
-                blocking(read).await.map_err(|failed| NoChain::because(failed.reason))
-            }
-        };
         let ask = |request, expected| self.ask(source, request, expected);
-        let found = divergence::find(self.head.record.seq, held, ask).await.unwrap_or_else(|no| {
-            tracing::info!("{}: where its records part from this node's is not known: {no}", source.short());
-            None
-        });
-        found.filter(|split| {
-            let proven = certificate::verify_split(&Ed25519Verifier, &self.spec, split);
-            if let Err(why) = &proven {
-                metrics::counter!("starling_refused_total", "reason" => "catch_up_certificate").increment(1);
-                tracing::warn!("{}: its records part from this node's without proof: {why}", source.short());
-            }
-            proven.is_ok()
-        })
+        divergence::proven((&self.store, &self.spec), (source, self.head.record.seq), ask).await
     }
 
     /// The records after `base` up to the target.

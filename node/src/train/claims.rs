@@ -64,6 +64,7 @@ impl Driver {
         outcome: Result<Proof, Unproven>,
     ) -> Result<(), Failure> {
         self.claims.under_way.retain(|(of, about, _)| (of, about) != (&peer, &record));
+        let mut split = None;
         let outcome = match outcome {
             Ok(proof) => match proof.claim() {
                 Some(proven) => {
@@ -77,9 +78,16 @@ impl Driver {
                     metrics::counter!("starling_refused_total", "reason" => *label).increment(1);
                 }
                 tracing::debug!("{} has not proven record {record}: {unproven:?}", peer.short());
+                if let Unproven::Split(found) = &unproven {
+                    split = Some(found.clone());
+                }
                 unproven.into()
             }
         };
-        self.feed(Input::Claim { peer, record, outcome }).await
+        self.feed(Input::Claim { peer, record, outcome }).await?;
+        match split {
+            Some(split) => self.feed(Input::Contradicted { split }).await,
+            None => Ok(()),
+        }
     }
 }

@@ -3,10 +3,15 @@
 
 use super::chain::{self, Link, NoChain};
 use crate::net::fetch::{Expect, FetchError, FetchRequest};
-use starling_protocol::certificate::Split;
+use starling_protocol::NodeId;
+use starling_protocol::certificate::{self, Split};
 use starling_protocol::divergence::{Compared, FirstDifference};
+use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::message::Certificate;
 use starling_protocol::record::Record;
+use starling_protocol::run::RunSpec;
+use starling_store::Store;
+use std::sync::Arc;
 
 /// Records before the head that are looked through: in steps that double, so that few are asked for.
 const DEPTH_MAX: u64 = 1 << 20;
@@ -47,6 +52,36 @@ where
     let theirs = of_source(seq, &ask).await?.and_then(|link| Some((link.record, link.certificate?)));
     let (Some((parent, _)), Some((ours, Some(proof))), Some(theirs)) = (parent, ours, theirs) else { return Ok(None) };
     Ok(Some(Split { parent, ours: (ours, proof), theirs }))
+}
+
+/// The same in the chain of `source`, looked for from this disk's head, with both proofs checked. None: nothing is proven.
+pub async fn proven<F>(
+    (store, spec): (&Arc<Store>, &RunSpec),
+    (source, head): (NodeId, u64),
+    ask: impl Fn(FetchRequest, Expect) -> F,
+) -> Option<Split>
+where
+    F: Future<Output = Result<Vec<u8>, FetchError>>,
+{
+    let held = |seq| {
+        let store = store.clone();
+        async move {
+            let read = move || store.record(seq).and_then(|record| Ok(record.zip(Some(store.certificate(seq)?))));
+            tokio::task::spawn_blocking(read).await.map_err(NoChain::because)?.map_err(NoChain::because)
+        }
+    };
+    let found = find(head, held, ask).await.unwrap_or_else(|no| {
+        tracing::info!("{}: where its records part from this node's is not known: {no}", source.short());
+        None
+    });
+    found.filter(|split| {
+        let proven = certificate::verify_split(&Ed25519Verifier, spec, split);
+        if let Err(why) = &proven {
+            metrics::counter!("starling_refused_total", "reason" => "catch_up_certificate").increment(1);
+            tracing::warn!("{}: its records part from this node's without proof: {why}", source.short());
+        }
+        proven.is_ok()
+    })
 }
 
 /// The record of this number as the source has it: a claim, which its votes prove or not.

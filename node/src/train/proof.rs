@@ -3,8 +3,10 @@
 //! *Lineages*).
 
 use super::chain::{self, Link};
+use super::divergence;
 use crate::net::fetch::{Expect, FetchError, FetchRequest};
 use starling_protocol::ancestry::Ancestry;
+use starling_protocol::certificate::Split;
 use starling_protocol::engine::io::{Claim, Proven};
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::limits::{LOCATOR_MAX, PATH_LINKS_MAX};
@@ -42,6 +44,8 @@ pub enum Unproven {
     Open(String),
     Foreign,
     False(&'static str),
+    /// The peer's chain contradicts this node's within a lineage, and this is the proof.
+    Split(Box<Split>),
 }
 
 impl Unproven {
@@ -62,6 +66,7 @@ impl From<Unproven> for Claim {
             Unproven::Open(why) => Self::Open { why },
             Unproven::Foreign => Self::Foreign,
             Unproven::False(why) => Self::False { why },
+            Unproven::Split(_) => Self::Open { why: CONTRADICTS.to_owned() },
         }
     }
 }
@@ -165,7 +170,7 @@ impl Asked {
             };
             let last = next.links.last().map(place).unwrap_or_default();
             if last == (self.seq, self.record) {
-                return Ok(next);
+                return self.kept(next, &ask).await;
             }
             if last.0 >= self.seq {
                 return Err(Unproven::open("it stands on another record by now"));
@@ -173,6 +178,30 @@ impl Asked {
             proof = Some(next);
         }
         Err(Unproven::open(format!("the path to record {} is longer than {ANSWERS_MAX} answers", self.seq)))
+    }
+
+    /// The proof, if its path keeps to this node's chain. If not, the peer's chain may show that the flock is split.
+    async fn kept<F>(&self, proof: Proof, ask: &impl Fn(FetchRequest, Expect) -> F) -> Result<Proof, Unproven>
+    where
+        F: Future<Output = Result<Vec<u8>, FetchError>>,
+    {
+        let asked = self.clone();
+        let (kept, proof) = blocking(move || Ok((asked.keeps(&proof.links), proof))).await?;
+        let Err(why) = kept else { return Ok(proof) };
+        let Some(head) = self.store.ancestry().seq() else { return Err(why) };
+        let search = divergence::proven((&self.store, &self.spec), (self.peer, head), ask);
+        let split = tokio::time::timeout(self.patience, search).await.ok().flatten();
+        Err(split.map_or(why, |split| Unproven::Split(Box::new(split))))
+    }
+
+    /// Checks that verified links keep to this node's chain, if they begin on it.
+    fn keeps(&self, links: &[Link]) -> Result<(), Unproven> {
+        let Some(first) = links.first() else { return Ok(()) };
+        let own = self.store.record(first.record.seq).map_err(Unproven::open)?;
+        if own.is_none_or(|own| own.digest() != first.digest) {
+            return Ok(());
+        }
+        self.store.keeps(links).map_err(Unproven::open)?.map_err(Unproven::from)
     }
 
     /// One answer, and its length.
@@ -268,15 +297,22 @@ impl Asked {
             return Err(Unproven::open(format!("its path does not lead to record {}", self.seq)));
         }
         let (asked, before) = (self.clone(), proof.clone());
-        let checked = blocking(move || Ok((asked.verify(Root::Held(&before.ancestry), &links)?, links)));
-        let (ancestry, links) = checked.await?;
-        Ok((proof.way_along(&links), ancestry))
+        let checked = blocking(move || {
+            let ancestry = asked.verify(Root::Held(&before.ancestry), &links)?;
+            let way = before.way_along(&links);
+            asked.keeps(&way)?;
+            Ok((way, ancestry))
+        });
+        checked.await
     }
 
     fn verify(&self, root: Root<'_>, links: &[Link]) -> Result<Ancestry, FalsePath> {
         path::verify(&Ed25519Verifier, &self.spec, &self.spec.digest(), (root, &self.peer), links)
     }
 }
+
+/// Its chain parts from this node's within a lineage.
+pub const CONTRADICTS: &str = "its records contradict those of this node";
 
 /// What it sent is no path at all.
 const MALFORMED: &str = "path_malformed";

@@ -240,6 +240,19 @@ async fn a_stranger_proves_nothing() {
     let stone = Link { certificate: None, ..graft.clone() };
     is_false(member.shown(&child, false, vec![flock[33].clone(), stone.clone(), child.clone()]).await, "path_broken");
     is_false(newcomer.shown(&child, true, vec![flock[0].clone(), stone, child.clone()]).await, "path_broken");
+    // The founder was the only voter once: its key can sign another child of a record of that time, and children of that.
+    let mut forged = flock[..=1].to_vec();
+    while forged.len() < 44 {
+        forged.push(commit(&forged[forged.len() - 1], &keys(0, 1), &keys(0, 1)));
+    }
+    let stone = |at: usize| Link { certificate: None, ..forged[at].clone() };
+    for (to, answer) in [
+        (30, [&forged[..3], &[stone(29), forged[30].clone()][..]].concat()),
+        (43, vec![flock[0].clone(), stone(42), forged[43].clone()]),
+    ] {
+        let outcome = member.shown(&forged[to], false, answer).await;
+        assert!(matches!(&outcome, Err(Unproven::Open(why)) if why.contains("on this node's chain")), "{outcome:?}");
+    }
     is_false(member.shown(&graft, false, Vec::new()).await, "path_empty");
     let garbage = member.asked(&newcomer, head, false);
     is_false(garbage.prove(async |_, _| Ok(vec![7; 99])).await, "path_malformed");

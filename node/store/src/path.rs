@@ -5,7 +5,7 @@ use crate::rocks::{Db, Table};
 use crate::store::Store;
 use crate::tip::seq_key;
 use starling_protocol::ancestry::Ancestry;
-use starling_protocol::path::{self, Chain, Link};
+use starling_protocol::path::{self, Chain, FalsePath, Link};
 use starling_protocol::record::RecordKind;
 use starling_protocol::{Digest, wire};
 use std::cell::Cell;
@@ -54,6 +54,15 @@ impl Store {
             goal = self.between(known, to)?;
         }
         Ok(None)
+    }
+
+    /// Whether a path that begins on this chain keeps to it ([`path::keeps_to`]).
+    pub fn keeps(&self, links: &[Link]) -> Result<Result<(), FalsePath>, StoreError> {
+        // However much it takes: a record that was not read would contradict nothing.
+        let chain = StoredChain { left: Cell::new(usize::MAX), ..self.stored_chain()? };
+        let kept = path::keeps_to(&chain, links);
+        chain.failure()?;
+        Ok(kept)
     }
 
     /// A record with its votes, halfway from what the asker knows to this one.

@@ -172,7 +172,7 @@ impl Tip {
         let proven = certified || record.kind == RecordKind::Genesis;
         self.whole = if proven { self.whole.filter(|_| next).or(Some(record.seq)) } else { None };
         self.first = self.first.or(Some(record.seq));
-        self.ancestry.follow(record);
+        self.ancestry.follow(self.head.as_ref().map(|head| &head.record), record);
         self.head = Some(link);
     }
 

@@ -3,16 +3,15 @@
 //! Which claims of others lead anywhere, and which of two lineages has the better right, is said in [`super::claims`].
 
 use super::clock::Moment;
-use super::io::{Finish, Notice, Output, Proven, Refusal};
+use super::io::{Finish, Notice, Output, Proven};
 use super::partition::Cut;
 use super::round::Training;
 use super::{Engine, Founding, HISTORY_MAX, PAST_MAX, Stored, succession};
 use crate::ancestry::Ancestry;
-use crate::certificate::{self, Split};
 use crate::message::{Certificate, Head, Message, Phase};
 use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
-use crate::record::{Record, RecordKind};
+use crate::record::Record;
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -57,7 +56,7 @@ impl Place {
         (lineage != Digest::default()).then_some(Self { lineage, seq, record, tokens })
     }
 
-    /// Whether a fork that stands there would win over another of the same record that stands at `other`.
+    /// Whether a fork that stands there would win over another of the same record that stands at `other`, if as many went along.
     pub fn beats(&self, other: &Self) -> bool {
         (self.tokens, self.seq, Reverse(self.lineage)) > (other.tokens, other.seq, Reverse(other.lineage))
     }
@@ -76,8 +75,9 @@ pub(super) struct CatchUp {
     considered_at: Moment,
     /// The catch-up under way is over a few records only.
     near: bool,
-    /// Since when others are one record ahead, which this node may yet decide by itself.
+    /// Since when others are one record ahead, which this node may yet decide by itself, and since when somebody says so.
     ahead_since: Option<Moment>,
+    named_since: Option<Moment>,
 }
 
 impl CatchUp {
@@ -222,11 +222,11 @@ impl Engine {
             past.record.next.members = Vec::new();
         }
         self.history.push_back(standing.clone());
-        self.ancestry.follow(&standing.record);
+        self.ancestry.follow(self.head.as_ref().map(|head| &head.record), &standing.record);
         self.head = Some(standing);
         self.round = None;
         self.cut = Cut::default();
-        self.catch_up.ahead_since = None;
+        (self.catch_up.ahead_since, self.catch_up.named_since) = (None, None);
         self.heed_witnesses();
         self.heed_merged();
         self.drop_settled_evidence();
@@ -284,17 +284,29 @@ impl Engine {
         holds && next && !self.catch_up.distrusted
     }
 
-    /// Whether it is given the time to.
+    /// Whether it is given the time to, before it goes there.
     pub(super) fn may_decide_itself(&self, mine: &Place, best: &Place) -> bool {
-        let patience = self.timing.repeat.max(4 * self.slowest_rtt());
-        let waited = self.catch_up.ahead_since.map_or(0, |since| self.now.since(since));
-        self.votes_on(mine, best) && waited < patience
+        self.votes_on(mine, best) && self.has_time(self.catch_up.ahead_since)
     }
 
-    /// Notes since when others are one record ahead.
+    /// The same before anybody is asked to show what it says.
+    pub(super) fn may_leave_unasked(&self, mine: &Place, best: &Place) -> bool {
+        self.votes_on(mine, best) && self.has_time(self.catch_up.named_since)
+    }
+
+    fn has_time(&self, since: Option<Moment>) -> bool {
+        let patience = self.timing.repeat.max(4 * self.slowest_rtt());
+        since.map_or(0, |since| self.now.since(since)) < patience
+    }
+
+    /// Notes since when others are one record ahead. A stranger's bare word does not use up the time that the own vote has.
     fn note_ahead(&mut self) {
-        let mine = self.place();
-        let ahead = mine.is_some_and(|mine| self.places().any(|(_, place)| self.votes_on(&mine, &place)));
+        let Some(mine) = self.place() else { return };
+        let ahead = || self.places().filter(|(_, place)| self.votes_on(&mine, place));
+        let (named, ahead) = (ahead().next().is_some(), ahead().any(|(id, place)| self.is_believed(&id, &place)));
+        if named {
+            self.catch_up.named_since.get_or_insert(self.now);
+        }
         if ahead {
             self.catch_up.ahead_since.get_or_insert(self.now);
         }
@@ -414,41 +426,5 @@ impl Engine {
         let patience = if voted { self.timing.repeat / 4 } else { self.timing.repeat };
         let busy = matches!(phase, Phase::Training | Phase::Reducing);
         !busy && self.now.since(round.began) >= patience.max(trips)
-    }
-
-    /// Two records of one lineage at one place, both certified: the promise is broken. Stops and shows both. False if it was
-    /// refused.
-    pub(super) fn check_split(&mut self, from: NodeId, theirs: &Certificate) -> bool {
-        let at = self.history.iter().position(|past| {
-            (past.record.lineage, past.record.seq) == (theirs.lineage, theirs.seq) && past.digest != theirs.record
-        });
-        let Some(at) = at.filter(|at| *at > 0 && !planted!(Plant::UnseenSplit)) else { return true };
-        let (Some(parent), Some(past)) = (self.history.get(at - 1), self.history.get(at)) else { return true };
-        if past.record.kind == RecordKind::Fork {
-            // The name of its lineage follows from the record: there is no other one of that name.
-            self.refuse(from, Refusal::Malformed { what: "certificate that proves nothing" });
-            return false;
-        }
-        let proof =
-            certificate::verify_votes(self.verifier.as_ref(), &self.run, &parent.quorum, &parent.digest, theirs);
-        if let Some(ours) = past.certificate.clone().filter(|_| proof.is_ok()) {
-            self.freeze(ours, theirs.clone());
-        }
-        true
-    }
-
-    /// The same, further back than this node remembers: a catch-up has looked for the first place that differs.
-    pub(super) fn contradicted(&mut self, split: &Split) {
-        if certificate::verify_split(self.verifier.as_ref(), &self.spec, split).is_ok() {
-            self.freeze(split.ours.1.clone(), split.theirs.1.clone());
-        }
-    }
-
-    fn freeze(&mut self, ours: Certificate, theirs: Certificate) {
-        if !self.frozen {
-            self.stop_training();
-            self.frozen = true;
-            self.notice(Notice::SplitBrain { ours, theirs });
-        }
     }
 }

@@ -5,13 +5,14 @@
 //! head is, and nowhere else.
 //!
 //! Which lineage has the better right follows from how they parted ([`Relation`]): who went on in the common one has kept
-//! its quorum, whatever those have trained who left it. Tokens of proven records decide between forks of one record.
+//! its quorum, whatever those have trained who left it. Between forks of one record its voters decide who went along, and
+//! tokens of proven records where as many went along each.
 
 use super::Engine;
 use super::chain::Place;
 use super::clock::Moment;
 use super::io::{Claim, Notice, Output, Proven, Refusal};
-use crate::ancestry::Relation;
+use crate::ancestry::{Ancestry, Relation};
 use crate::plant::{Plant, planted};
 use crate::run::AdmissionMode;
 use crate::{Digest, NodeId};
@@ -80,12 +81,6 @@ impl Claims {
 }
 
 impl Proven {
-    /// What decides between forks of one record: tokens, then length, then the smaller name.
-    fn rank(&self) -> (u64, u64, Reverse<Digest>) {
-        let Place { lineage, seq, tokens, .. } = self.place();
-        (tokens, seq, Reverse(lineage))
-    }
-
     fn place(&self) -> Place {
         let Self { record, tokens, ancestry, voters: _ } = self;
         let (lineage, seq) = (ancestry.lineage().unwrap_or_default(), ancestry.seq().unwrap_or_default());
@@ -95,6 +90,15 @@ impl Proven {
     /// Whether who stands there holds this head, too.
     fn is_held_at(&self, place: &Place) -> bool {
         Some(place.lineage) == self.ancestry.lineage() && Some(place.seq) >= self.ancestry.seq()
+    }
+}
+
+/// Whether the first of two forks of one record goes first: the one along which more voters of that record went. Tokens, then
+/// length, then the smaller name, decide between equals. Everybody computes it from what was proven, and of two one wins.
+fn wins((theirs, their): (&Ancestry, &Place), (mine, my): (&Ancestry, &Place)) -> bool {
+    match theirs.went_along(mine) {
+        (there, here) if there != here && !planted!(Plant::TokensBeforeVoters) => there > here,
+        _ => their.beats(my),
     }
 }
 
@@ -154,14 +158,14 @@ impl Engine {
             return false;
         }
         if mine.lineage == place.lineage {
-            return place.seq > mine.seq && !self.may_decide_itself(&mine, place);
+            return place.seq > mine.seq && !self.may_leave_unasked(&mine, place);
         }
         let Some(held) = held else { return true };
         let news = again && Some(place.seq) > held.proven.ancestry.seq();
         match self.ancestry.relation(&held.proven.ancestry) {
             _ if self.seeks_adoption() => news,
             Relation::Left | Relation::Strangers => false,
-            Relation::Siblings => again && place.beats(&mine),
+            Relation::Siblings => again && wins((&held.proven.ancestry, place), (&self.ancestry, &mine)),
             Relation::ForksOff => news && self.quorum_is_lost(),
             // In a lineage that this one has left somebody may go on.
             Relation::Behind | Relation::ForkedFrom | Relation::Kept | Relation::Ahead => news,
@@ -177,7 +181,7 @@ impl Engine {
         let better = |a: &'_ Proven, b: &Proven| match a.ancestry.relation(&b.ancestry) {
             Relation::Ahead | Relation::Kept => true,
             // Neither leads away from the other: their flocks decide between them.
-            Relation::Siblings => b.rank() > a.rank(),
+            Relation::Siblings => wins((&b.ancestry, &b.place()), (&a.ancestry, &a.place())),
             Relation::ForksOff | Relation::ForkedFrom | Relation::Behind | Relation::Left | Relation::Strangers => {
                 false
             }
@@ -202,8 +206,9 @@ impl Engine {
             Relation::ForksOff => self.quorum_is_lost(),
             Relation::Siblings => {
                 // Length alone calls nobody away from a quorum: neither has done more than the other by that.
-                let more = proven.tokens > mine.tokens || !self.quorum_in_reach();
-                more && proven.rank() > (mine.tokens, mine.seq, Reverse(mine.lineage))
+                let (voters, others) = self.ancestry.went_along(&proven.ancestry);
+                let more = others > voters || proven.tokens > mine.tokens || !self.quorum_in_reach();
+                more && wins((&proven.ancestry, &proven.place()), (&self.ancestry, &mine))
             }
             Relation::Behind | Relation::ForkedFrom | Relation::Left | Relation::Strangers => false,
         }
@@ -242,6 +247,12 @@ impl Engine {
         let by = self.shown_by(proven);
         let trusted = |id: &NodeId| Some(*id) == by || self.standing_of(id) != STRANGER || planted!(Plant::AnySource);
         self.places().any(|(id, place)| proven.is_held_at(&place) && trusted(&id))
+    }
+
+    /// Whether somebody's word for where it stands counts without a proof, or is proven.
+    pub(super) fn is_believed(&self, id: &NodeId, place: &Place) -> bool {
+        let proven = self.claims.of(&place.lineage).is_some_and(|held| held.proven.record == place.record);
+        proven || self.standing_of(id) != STRANGER || planted!(Plant::AnySource)
     }
 
     fn shown_by(&self, proven: &Proven) -> Option<NodeId> {
@@ -306,6 +317,31 @@ impl Engine {
         if let Some(peer) = self.peers.get_mut(id) {
             peer.avoid_until = now.plus(retry << peer.failures.min(super::chain::DOUBLINGS_MAX));
             peer.failures = peer.failures.saturating_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ancestry::Reach;
+
+    /// No two flocks give way to each other, and no three go round.
+    #[test]
+    fn forks_of_one_record_are_in_one_order() {
+        let mut forks: Vec<(Ancestry, Place)> = Vec::new();
+        for n in 0..36u8 {
+            let (voters, tokens, seq) = (usize::from(n % 3), u64::from(n / 3 % 3), 9 + u64::from(n / 9 % 2));
+            let lineage = Digest([40 - n; 32]);
+            let reaches = [(Digest([1; 32]), 8, 0), (lineage, seq, voters)];
+            let way = reaches.map(|(lineage, last, voters)| Reach { lineage, last, voters }).into_iter().collect();
+            forks.push((way, Place { lineage, seq, record: lineage, tokens }));
+        }
+        let wins = |a: &(Ancestry, Place), b: &(Ancestry, Place)| wins((&a.0, &a.1), (&b.0, &b.1));
+        for a in &forks {
+            let beaten: Vec<_> = forks.iter().filter(|b| wins(a, b)).collect();
+            assert!(forks.iter().all(|b| a == b || wins(a, b) != wins(b, a)));
+            assert!(beaten.iter().all(|b| forks.iter().filter(|c| wins(b, c)).all(|c| wins(a, c))));
         }
     }
 }

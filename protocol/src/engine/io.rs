@@ -163,8 +163,8 @@ pub enum Input {
     CatchUpFailed { reason: String },
     /// What came of [`Output::Prove`] about this record.
     Claim { peer: NodeId, record: Digest, outcome: Claim },
-    /// A catch-up found the sources' chain to differ from the one held here within a lineage, from this place on. Comes
-    /// before its `CatchUpFailed`.
+    /// A catch-up, or the look at a claim, found another's chain to differ from the one held here within a lineage, from
+    /// this place on. Comes before the `CatchUpFailed` of the one, and after the `Claim` of the other.
     Contradicted { split: Box<Split> },
     /// A candidate that was asked for by [`Output::Fetch`] is here, with an update that has the digest of its record.
     Fetched { candidate: Candidate },

@@ -56,6 +56,7 @@ mod refusal;
 mod register;
 mod round;
 mod speech;
+mod split;
 mod statement;
 mod streaming;
 pub mod succession;
@@ -101,6 +102,8 @@ pub struct Engine {
     boot: u64,
     /// The boot that this process began with.
     first_boot: u64,
+    /// Boots that it has said in Hellos, newest last.
+    boots: VecDeque<u64>,
     /// The newest later start of this key that this process has been shown.
     namesake: u64,
     ticket: Vec<u8>,
@@ -185,6 +188,7 @@ impl Engine {
             run,
             boot,
             first_boot: boot,
+            boots: VecDeque::new(),
             namesake: 0,
             ticket,
             invitations: 0,

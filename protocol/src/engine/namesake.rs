@@ -20,6 +20,9 @@ use crate::plant::{Plant, planted};
 use crate::{NodeId, wire};
 use std::cmp::Ordering;
 
+/// Boots of Hellos that are remembered: a peer passes one on within moments.
+const BOOTS_MAX: usize = 16;
+
 impl Engine {
     /// Somebody with the key of a connected peer asks for its place.
     pub(super) fn meet_namesake(&mut self, from: NodeId, bytes: &[u8]) {
@@ -86,8 +89,19 @@ impl Engine {
         }
     }
 
-    /// Whether this process has said Hello with this boot.
+    /// Keeps the boot of a Hello.
+    pub(super) fn note_boot(&mut self) {
+        if self.boots.back() != Some(&self.boot) {
+            if self.boots.len() >= BOOTS_MAX {
+                self.boots.pop_front();
+            }
+            self.boots.push_back(self.boot);
+        }
+    }
+
+    /// Whether this process has said Hello with this boot. Not all between its first and its newest are its own: where the
+    /// clock is behind, one above its seat's was taken.
     fn is_mine(&self, boot: u64) -> bool {
-        (self.first_boot..=self.boot).contains(&boot)
+        self.boots.contains(&boot)
     }
 }

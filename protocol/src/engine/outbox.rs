@@ -117,6 +117,9 @@ impl Engine {
     pub(super) fn send_hello(&mut self, targets: &[NodeId]) {
         let (boot, incarnation) = (self.boot, self.voice.incarnation);
         let hello = Hello { version: PROTOCOL_VERSION, spec: self.spec_bytes.clone(), boot, incarnation };
+        if !targets.is_empty() {
+            self.note_boot();
+        }
         self.send_to(targets, &Message::Hello(hello));
     }
 

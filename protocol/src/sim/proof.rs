@@ -5,11 +5,15 @@ use super::MS;
 use super::disk::Link;
 use super::world::{Event, World};
 use crate::ancestry::Ancestry;
+use crate::certificate::Split;
 use crate::engine::CLAIMS_MAX;
 use crate::engine::io::{Claim, Input, Proven};
 use crate::path::{self, Chain, Root};
 use crate::run::AdmissionMode;
 use crate::{Digest, NodeId};
+
+/// A path that leads off the node's own chain.
+const APART: &str = "its path is not known to keep to this node's chain";
 
 /// A disk's chain, as paths are read from it.
 pub(super) struct Links<'a> {
@@ -77,6 +81,10 @@ impl World {
             Some(shown) => self.judge(node, &peer, &shown, record, foreign),
             None => Claim::Open { why: "nothing came".to_owned() },
         };
+        let split = match &outcome {
+            Claim::Open { why } if why == APART => self.apart_from(node, &peer),
+            _ => None,
+        };
         match &outcome {
             Claim::Proven(_) => self.marks.hit("claim proven"),
             Claim::Open { .. } => self.marks.hit("claim open"),
@@ -85,6 +93,15 @@ impl World {
             Claim::Foreign => {}
         }
         self.feed(node, Input::Claim { peer, record, outcome });
+        if let Some(split) = split {
+            self.feed(node, Input::Contradicted { split: Box::new(split) });
+        }
+    }
+
+    /// What proves that the peer's chain contradicts the node's.
+    fn apart_from(&self, node: usize, peer: &NodeId) -> Option<Split> {
+        let source = self.keys.index(peer)?;
+        self.split_from(node, &self.nodes[source].disk.chain)
     }
 
     /// What a peer answers that is asked for a path to the record of this number.
@@ -115,6 +132,9 @@ impl World {
         match path::verify(self.verifier.as_ref(), &self.spec, &self.run, (root, by), shown) {
             Err(why) if why.is_lie() => Claim::False { why: why.reason() },
             Err(why) => Claim::Open { why: why.to_string() },
+            Ok(_) if matches!(root, Root::Held(_)) && path::keeps_to(&own, shown).is_err() => {
+                Claim::Open { why: APART.to_owned() }
+            }
             Ok(ancestry) => match shown.last().filter(|last| last.digest == record) {
                 Some(last) => Claim::Proven(Proven::of(&last.record, record, ancestry)),
                 None => Claim::Open { why: "it stands elsewhere by now".to_owned() },

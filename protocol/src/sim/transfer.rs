@@ -70,7 +70,7 @@ impl World {
     }
 
     /// The first place at which a chain differs from a node's own within a lineage.
-    fn split_from(&self, node: usize, chain: &[Link]) -> Option<Split> {
+    pub(super) fn split_from(&self, node: usize, chain: &[Link]) -> Option<Split> {
         let own = &self.nodes[node].disk.chain;
         let place = own.iter().zip(chain).position(|(ours, theirs)| ours.digest != theirs.digest)?;
         let (parent, ours, theirs) = (own.get(place.checked_sub(1)?)?, own.get(place)?, chain.get(place)?);

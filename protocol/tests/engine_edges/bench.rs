@@ -315,7 +315,7 @@ impl Bench {
 
     /// The way to a head in the lineage that the engine stands in.
     pub fn way(&self, head: &Head) -> Ancestry {
-        [Reach { lineage: head.lineage, last: head.seq }].into_iter().collect()
+        [Reach { lineage: head.lineage, last: head.seq, voters: 0 }].into_iter().collect()
     }
 
     /// The heartbeat of whoever stands where the engine stands.

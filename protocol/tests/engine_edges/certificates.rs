@@ -5,7 +5,7 @@ use starling_protocol::certificate::{self, CertificateError, Split};
 use starling_protocol::engine::io::{Input, Notice, Output, Refusal};
 use starling_protocol::engine::succession;
 use starling_protocol::message::{
-    Certificate, Estimate, Fork, Join, Message, Phase, Question, Value, ValueKind, Vote, member_bits,
+    Certificate, Estimate, Fork, Join, Message, Phase, Question, Ready, Value, ValueKind, Vote, member_bits,
 };
 use starling_protocol::quorum::Quorum;
 use starling_protocol::record::{Record, RecordKind, Role};
@@ -182,6 +182,50 @@ fn two_proofs_for_a_place_long_ago_freeze_the_node_as_well() {
     let outputs = bench.feed(Input::Contradicted { split: Box::new(split) });
     assert!(outputs.contains(&Output::Notice(Notice::SplitBrain { ours: ours.1, theirs: theirs.1 })), "{outputs:?}");
     assert!(bench.engine.view().quorum.frozen);
+}
+
+/// Another past that former voters have signed says nothing about today's, however well it is proven.
+#[test]
+fn an_old_key_freezes_nobody() {
+    let mut bench = Bench::flock(5);
+    let (value, _) = skip(&bench);
+    // 3 alone signs both: of the own one the votes of 1, 2 and 3 come first.
+    let theirs = bench.certificate(&[3, 4, 5], &value);
+    bench.commit();
+    let ours = bench.head.clone().and_then(|(_, certificate)| certificate).unwrap();
+    assert_eq!(certificate::signers(&ours), [1, 2, 3].map(id).into());
+    bench.trained();
+    for member in 2..=5 {
+        let ready = Ready { leave: member == 3, ..bench.ready(member) };
+        bench.say(member, &Message::Ready(ready));
+    }
+    let key = bench.running();
+    bench.decide(key);
+    assert!(bench.record().member(&id(3)).is_none(), "it has left");
+    let outputs = bench.say(2, &Message::Certificate(theirs));
+    assert_eq!(refusals(&outputs), [&Refusal::FalseEvidence { why: "former_voters" }]);
+    assert!(!bench.engine.view().quorum.frozen);
+    bench.meet_again(2);
+    bench.commit();
+
+    // A founder that was the only voter has signed two children of its record; today it votes, learns, or is gone.
+    let mut alone = Bench::flock(1);
+    let parent = alone.record();
+    let (value, other) = skip(&alone);
+    let theirs = (other, alone.certificate(&[ME], &value));
+    let key = alone.all_ready();
+    alone.feed(Input::Reduced { key, update: digest(9) });
+    alone.feed(Input::Applied { key, update: digest(9), state_root: digest(10) });
+    let ours = alone.head.clone().map(|(record, certificate)| (record, certificate.unwrap())).unwrap();
+    let split = Split { parent, ours, theirs };
+    for (role, freezes) in [(Role::Voter, true), (Role::Learner, false)] {
+        let mut bench = Bench::flock_of(spec(), &[(ME, role), (2, Role::Voter), (3, Role::Voter)]);
+        let outputs = bench.feed(Input::Contradicted { split: Box::new(split.clone()) });
+        assert_eq!(bench.engine.view().quorum.frozen, freezes, "{role:?}");
+        let what = "records of former voters";
+        let told = Notice::Refused { peer: id(ME), refusal: Refusal::Equivocation { what } };
+        assert_eq!(outputs.contains(&Output::Notice(told)), !freezes);
+    }
 }
 
 /// Who hears of another record at a place that it holds hands out its own proof, so that both sides see both.

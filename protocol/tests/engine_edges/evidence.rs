@@ -221,7 +221,7 @@ fn a_second_contribution_of_one_round_is_a_new_starts() {
             Head { lineage, seq, record: target.digest(), tokens, phase: Phase::Training, progress: 0, awaits: None };
         // Of forks of one record the one with more tokens wins, and the lineage that was left wins over forks of it.
         let mut ancestry = bench.way(&Head { lineage: record.lineage, seq: 0, ..head.clone() });
-        ancestry.follow(&target);
+        ancestry.follow(Some(&record), &target);
         let mut outputs = bench.say(9, &Message::Head(head.clone()));
         outputs.extend(bench.wait(5_000_000));
         outputs.extend(bench.claim(9, &head, &ancestry));

@@ -11,7 +11,13 @@ use starling_protocol::{Digest, NodeId, wire};
 const STRANGER: u8 = 9;
 
 fn way(reaches: &[(Digest, u64)]) -> Ancestry {
-    reaches.iter().map(|(lineage, last)| Reach { lineage: *lineage, last: *last }).collect()
+    reaches.iter().map(|(lineage, last)| Reach { lineage: *lineage, last: *last, voters: 0 }).collect()
+}
+
+/// From the first record of lineage 0x11 into a fork, along which so many of its voters went.
+fn forked(fill: u8, last: u64, voters: usize) -> Ancestry {
+    let fork = Reach { lineage: digest(fill), last, voters };
+    [Reach { lineage: digest(0x11), last: 0, voters: 0 }, fork].into_iter().collect()
 }
 
 fn head(lineage: Digest, seq: u64, tokens: u64) -> Head {
@@ -97,6 +103,21 @@ fn a_bare_word_is_no_source_of_what_others_have_shown() {
     assert!(goes(&outputs), "{outputs:?}");
 }
 
+/// Whoever is just one record behind gives its own vote time to end. A stranger that names the next record before its time
+/// does not use that up.
+#[test]
+fn a_strangers_word_does_not_shorten_the_wait_for_the_own_vote() {
+    let mut bench = busy();
+    let lineage = bench.record().lineage;
+    let next = head(lineage, 1, 12);
+    bench.say(STRANGER, &Message::Head(next.clone()));
+    assert_eq!(asked(&bench.wait(2_500_000)), 1, "it may be all that is left");
+    bench.answer(STRANGER, &next, Claim::Open { why: "it shows nothing".to_owned() });
+    let outputs = bench.claim(2, &next, &way(&[(lineage, 1)]));
+    assert!(!goes(&outputs) && !goes(&bench.wait(1_000_000)), "its votes are on their way");
+    assert!(goes(&bench.wait(1_500_000)), "not for ever");
+}
+
 /// A chain that was founded by somebody else gives no way, and is given none, however it is proven.
 #[test]
 fn lineages_without_a_common_ancestor_stay_apart() {
@@ -160,10 +181,15 @@ fn the_side_that_kept_the_quorum_wins() {
 
 /// A node that has left lineage 0x11 after its first record, for 0x22, where it stands on record 9 of 1,000 tokens.
 fn stands_in_a_fork() -> Bench {
+    stands_in_a_fork_of(0)
+}
+
+/// The same, and so many voters of that record went along.
+fn stands_in_a_fork_of(voters: usize) -> Bench {
     let mut bench = Bench::seeker();
     bench.greet(STRANGER, BOOT);
     let fork = head(digest(0x22), 9, 1_000);
-    let way = way(&[(digest(0x11), 0), (digest(0x22), 9)]);
+    let way = forked(0x22, 9, voters);
     assert!(goes(&bench.claim(STRANGER, &fork, &way)));
     let mut record = crate::fixture::genesis(&spec(), &crate::bench::voters(3));
     (record.lineage, record.seq, record.tokens) = (fork.lineage, 9, 1_000);
@@ -187,6 +213,28 @@ fn between_forks_of_one_record_tokens_decide() {
     let mut bench = Bench::flock(3);
     bench.commit();
     assert!(!goes(&bench.claim(2, &head(digest(0x23), 2, u64::MAX), &way(&[(digest(0x11), 0), (digest(0x23), 2)]))));
+}
+
+/// Whoever has a key makes a fork alone, and claims any tokens for it: before tokens, the voters count that went along.
+#[test]
+fn between_forks_of_one_record_the_voters_decide() {
+    // Voters along the own fork and along the other, and the other's tokens; the own one has 1,000.
+    for (own, other, tokens, follows) in
+        [(2, 0, u64::MAX >> 1, false), (2, 1, 1_001, false), (2, 2, 1_001, true), (2, 2, 999, false), (1, 2, 10, true)]
+    {
+        let mut bench = stands_in_a_fork_of(own);
+        let there = head(digest(0x23), 2, tokens);
+        let outputs = bench.claim(STRANGER, &there, &forked(0x23, 2, other));
+        let goes = goes(&outputs) || goes(&bench.wait(2_000_000));
+        assert_eq!(goes, follows, "{other} voters of {own}, {tokens} tokens");
+        if !follows && other < own {
+            assert_eq!(
+                asked(&bench.say(STRANGER, &Message::Head(head(digest(0x23), 3, u64::MAX)))),
+                0,
+                "nor looked at"
+            );
+        }
+    }
 }
 
 /// A fork of this very head calls nobody away from a quorum; where that is lost, it is followed.

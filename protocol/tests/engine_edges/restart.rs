@@ -293,6 +293,7 @@ fn t7_of_two_processes_with_one_key_the_newer_learns_that_the_older_lives() {
     // The newer process of node 1 is handed the proof, by whomever.
     let mut newer = Bench::flock(3);
     newer.restart(2_000);
+    newer.greet(9, BOOT);
     let proof = newer.seal(ME, &alive(BOOT, 2_000));
     let outputs = newer.hear(9, proof);
     assert!(outputs.contains(&Output::Finished { reason: Finish::Fenced }), "{outputs:?}");
@@ -320,6 +321,24 @@ fn t7_what_is_not_about_this_very_start_fences_nobody() {
     let shown = bench.seal(ME, &Message::Ready(ready));
     assert_eq!(refusals(&bench.hear(3, shown)), [&Refusal::Malformed { what: "sender" }]);
     assert!(!bench.wait(3_000_000).is_empty(), "it lives");
+}
+
+/// Where the clock is behind, a boot above that of the seat is taken: those between were other processes', and what was
+/// signed to end one of these ends no later one.
+#[test]
+fn t7_an_old_sign_of_life_ends_no_process_with_a_late_clock() {
+    let mut bench = Bench::flock(3);
+    bench.register = None;
+    bench.restart(3);
+    let taken = bench.register.as_ref().map(|register| register.incarnation).expect("a register is on the disk");
+    assert!(taken > 7, "above that of the seat");
+    bench.greet(2, BOOT);
+    for newer in [4, 7, taken - 1] {
+        let outputs = bench.hear(2, bench.seal(ME, &alive(2, newer)));
+        assert_eq!(refusals(&outputs), [&Refusal::Stale], "for {newer}");
+    }
+    let outputs = bench.hear(2, bench.seal(ME, &alive(2, taken)));
+    assert!(outputs.contains(&Output::Finished { reason: Finish::Fenced }), "that is its own Hello");
 }
 
 /// A peer's word for a challenge that was never made, or for another one, closes nobody's connection.
