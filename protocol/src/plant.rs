@@ -347,6 +347,9 @@ plants! {
     VoteUnheard,
     /// Engine: the register of a copied folder is taken up. S5.
     TakeCopied,
+    /// Engine: of a voter and a learner that accuses it the voter is left out.
+    /// `a_learners_accusation_takes_no_voter_out`.
+    LearnersAccuse,
 }
 
 impl Plant {
@@ -364,6 +367,7 @@ impl Plant {
             Self::LoseForksRegister => Some("a_forks_member_takes_its_register_along_also_when_it_was_killed"),
             Self::LowIncarnation => Some("a_late_clock_gives_no_name_below_that_of_the_seat"),
             Self::VoteUnheard => Some("a_restarted_voter_of_two_needs_the_word_of_the_other"),
+            Self::LearnersAccuse => Some("a_learners_accusation_takes_no_voter_out"),
             _ => None,
         }
     }

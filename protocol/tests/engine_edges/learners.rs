@@ -1,10 +1,21 @@
 //! Members without a vote: what they are told, and what their word is worth.
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, digest, id, refusals, sent, spec};
+use crate::refusing::accuse;
+use crate::stalling::{agree, blamed, stand_still};
 use starling_protocol::NodeId;
-use starling_protocol::engine::io::Refusal;
-use starling_protocol::message::{Join, Message, Question, Start, Value, ValueKind};
+use starling_protocol::engine::io::{Input, Output, Refusal};
+use starling_protocol::message::{Awaited, Join, Message, Phase, Question, Start, Value, ValueKind};
 use starling_protocol::record::Role;
+use starling_protocol::run::EngineKind;
+
+/// A flock of four in which one is a learner.
+fn flock_with(learner: u8, engine: EngineKind) -> Bench {
+    let mut spec = spec();
+    spec.sync.engine = engine;
+    let role = |n| if n == learner { Role::Learner } else { Role::Voter };
+    Bench::flock_of(spec, &[1, 2, 3, 4].map(|n| (n, role(n))))
+}
 
 #[test]
 fn who_does_not_vote_is_told_of_a_decision() {
@@ -56,4 +67,43 @@ fn members_that_see_the_same_say_different_things() {
     let (first, second) = (joiners_named([2, 3]), joiners_named([0, 2]));
     assert_eq!((first.len(), second.len()), (2, 2));
     assert_ne!(first, second, "the first and the second seat");
+}
+
+/// A learner says that it has refused what a voter sent. Who is left out of one round is not expected in the next, and
+/// removed by its record.
+#[test]
+pub fn a_learners_accusation_takes_no_voter_out() {
+    let mut bench = flock_with(4, EngineKind::Ring);
+    bench.all_ready();
+    let outputs = accuse(&mut bench, 4, 3);
+    assert_eq!(agree(&mut bench, outputs), [1, 2, 3].map(id));
+    let key = bench.running();
+    bench.decide(key);
+    bench.commit();
+    assert_eq!(bench.record().voters().map(|voter| voter.id).collect::<Vec<_>>(), [1, 2, 3].map(id));
+}
+
+/// The same of one that says, where nothing moves, that it waits for a voter.
+#[test]
+fn where_nothing_moves_a_learners_word_takes_no_voter_out() {
+    let mut bench = flock_with(4, EngineKind::Owners);
+    let key = bench.all_ready();
+    let outputs = stand_still(&mut bench, key, &[(4, Awaited::Part, id(3)), (2, Awaited::Sum, id(4))]);
+    assert_eq!(blamed(&outputs), [Some(id(4))]);
+    assert_eq!(agree(&mut bench, outputs), [1, 2, 3].map(id));
+    // In a ring it pretends to starve, behind a voter.
+    for learner in 2..=4 {
+        let mut bench = flock_with(learner, EngineKind::Ring);
+        let key = bench.all_ready();
+        bench.feed(Input::ReduceProgress { key, bytes: 3, awaits: None });
+        let mut outputs: Vec<Output> = Vec::new();
+        while blamed(&outputs).is_empty() {
+            for peer in 2..=4 {
+                let head = bench.standing(Phase::Reducing, if peer == learner { 1 } else { 3 });
+                outputs.extend(bench.say(peer, &Message::Head(head)));
+            }
+            outputs.extend(bench.wait(1_000_000));
+        }
+        assert_eq!(blamed(&outputs), [Some(id(learner))]);
+    }
 }

@@ -1,6 +1,6 @@
 //! Planted bugs that no history of the simulator is asked to find: the test that is named for each fails with it.
 
-use crate::{certificates, identity, outsiders, restart};
+use crate::{certificates, identity, learners, outsiders, restart};
 use starling_protocol::plant::{self, Plant};
 use std::panic;
 
@@ -22,6 +22,7 @@ const NOTICED: &[(Plant, &str, fn())] = noticed![
     LoseForksRegister: identity::a_forks_member_takes_its_register_along_also_when_it_was_killed,
     LowIncarnation: identity::a_late_clock_gives_no_name_below_that_of_the_seat,
     VoteUnheard: identity::a_restarted_voter_of_two_needs_the_word_of_the_other,
+    LearnersAccuse: learners::a_learners_accusation_takes_no_voter_out,
 ];
 
 #[test]
