@@ -350,6 +350,9 @@ plants! {
     /// Engine: of a voter and a learner that accuses it the voter is left out.
     /// `a_learners_accusation_takes_no_voter_out`.
     LearnersAccuse,
+    /// Engine: a voter without a quorum follows a fork of its head that learners have made.
+    /// `a_fork_without_a_voter_carries_no_voter_away`.
+    FollowLearners,
 }
 
 impl Plant {
@@ -368,6 +371,7 @@ impl Plant {
             Self::LowIncarnation => Some("a_late_clock_gives_no_name_below_that_of_the_seat"),
             Self::VoteUnheard => Some("a_restarted_voter_of_two_needs_the_word_of_the_other"),
             Self::LearnersAccuse => Some("a_learners_accusation_takes_no_voter_out"),
+            Self::FollowLearners => Some("a_fork_without_a_voter_carries_no_voter_away"),
             _ => None,
         }
     }

@@ -199,7 +199,7 @@ impl Engine {
         match self.ancestry.relation(&proven.ancestry) {
             Relation::Ahead => !self.may_decide_itself(&mine, &proven.place()),
             Relation::Kept => true,
-            Relation::ForksOff => self.quorum_is_lost(),
+            Relation::ForksOff => self.quorum_is_lost() && self.may_follow_fork(proven),
             Relation::Siblings => {
                 // Length alone calls nobody away from a quorum: neither has done more than the other by that.
                 let more = proven.tokens > mine.tokens || !self.quorum_in_reach();
@@ -207,6 +207,14 @@ impl Engine {
             }
             Relation::Behind | Relation::ForkedFrom | Relation::Left | Relation::Strangers => false,
         }
+    }
+
+    /// A voter follows a fork of its head only where another voter of that head says that it has gone: what learners have
+    /// made by themselves has no more right than this node alone. The fork's records do not tell, as liars' name anybody.
+    fn may_follow_fork(&self, proven: &Proven) -> bool {
+        let there = |lineage: &Digest| proven.ancestry.has(lineage) && !self.ancestry.has(lineage);
+        let voters = || self.places().any(|(id, place)| self.is_voter(&id) && there(&place.lineage));
+        !self.votes() || voters() || planted!(Plant::FollowLearners)
     }
 
     /// The operator has named a lineage, and this node is not in it yet.

@@ -1,10 +1,11 @@
 //! Who may call a node away: claims are proven first, and lineages compare by how they parted.
 
-use crate::bench::{BOOT, Bench, digest, id, refusals, spec};
+use crate::bench::{BOOT, Bench, ME, digest, id, refusals, spec};
 use starling_protocol::ancestry::{Ancestry, Reach};
 use starling_protocol::engine::io::{Claim, Input, Notice, Output, Proven, Refusal};
 use starling_protocol::engine::{CLAIMS_MAX, Engine, EngineConfig, Timing};
 use starling_protocol::message::{Head, Message, Phase};
+use starling_protocol::record::Role;
 use starling_protocol::run::AdmissionMode;
 use starling_protocol::{Digest, NodeId, wire};
 
@@ -202,11 +203,35 @@ fn a_fork_of_the_head_is_followed_by_those_without_a_quorum() {
     bench.feed(Input::PeerDown { peer: id(2) });
     bench.feed(Input::PeerDown { peer: id(3) });
     let mut outputs = Vec::new();
+    bench.greet(2, BOOT);
     for _ in 0..8 {
         outputs.extend(bench.wait(1_000_000));
+        outputs.extend(bench.say(2, &Message::Head(fork.clone())));
         outputs.extend(bench.claim(STRANGER, &fork, &fork_way));
     }
     assert!(goes(&outputs), "{outputs:?}");
+}
+
+/// What learners have made of this head without any of its voters: a voter that is cut off does not go there. Who says that
+/// it is there says so itself, since a fork's records name whom its members like.
+#[test]
+pub fn a_fork_without_a_voter_carries_no_voter_away() {
+    for (me, with, follows) in [(Role::Voter, None, false), (Role::Voter, Some(3), true), (Role::Learner, None, true)] {
+        let roles = [(ME, me), (2, Role::Voter), (3, Role::Voter), (4, Role::Learner)];
+        let mut bench = Bench::flock_of(spec(), &roles);
+        let (lineage, seq) = (bench.record().lineage, bench.record().seq);
+        let fork = head(digest(0x66), seq + 3, 1 << 40);
+        bench.feed(Input::PeerDown { peer: id(2) });
+        let mut outputs = Vec::new();
+        for _ in 0..8 {
+            outputs.extend(bench.wait(1_000_000));
+            if with.is_none() {
+                bench.feed(Input::PeerDown { peer: id(3) });
+            }
+            outputs.extend(bench.claim(with.unwrap_or(4), &fork, &way(&[(lineage, seq), (digest(0x66), seq + 3)])));
+        }
+        assert_eq!(goes(&outputs), follows, "{me:?} {with:?}");
+    }
 }
 
 /// Whoever says other tokens than its record has is found out by the record.

@@ -1,6 +1,6 @@
 //! Planted bugs that no history of the simulator is asked to find: the test that is named for each fails with it.
 
-use crate::{certificates, identity, learners, outsiders, restart};
+use crate::{certificates, identity, learners, lineages, outsiders, restart};
 use starling_protocol::plant::{self, Plant};
 use std::panic;
 
@@ -23,6 +23,7 @@ const NOTICED: &[(Plant, &str, fn())] = noticed![
     LowIncarnation: identity::a_late_clock_gives_no_name_below_that_of_the_seat,
     VoteUnheard: identity::a_restarted_voter_of_two_needs_the_word_of_the_other,
     LearnersAccuse: learners::a_learners_accusation_takes_no_voter_out,
+    FollowLearners: lineages::a_fork_without_a_voter_carries_no_voter_away,
 ];
 
 #[test]
