@@ -353,6 +353,9 @@ plants! {
     /// Engine: a voter without a quorum follows a fork of its head that learners have made.
     /// `a_fork_without_a_voter_carries_no_voter_away`.
     FollowLearners,
+    /// Engine: learners say, too, how long a reduction may take.
+    /// `how_long_reductions_take_is_for_voters_to_say`.
+    LearnersTime,
 }
 
 impl Plant {
@@ -372,6 +375,7 @@ impl Plant {
             Self::VoteUnheard => Some("a_restarted_voter_of_two_needs_the_word_of_the_other"),
             Self::LearnersAccuse => Some("a_learners_accusation_takes_no_voter_out"),
             Self::FollowLearners => Some("a_fork_without_a_voter_carries_no_voter_away"),
+            Self::LearnersTime => Some("how_long_reductions_take_is_for_voters_to_say"),
             _ => None,
         }
     }

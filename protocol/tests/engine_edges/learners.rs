@@ -5,8 +5,8 @@ use crate::refusing::accuse;
 use crate::stalling::{agree, blamed, stand_still};
 use starling_protocol::NodeId;
 use starling_protocol::engine::io::{Input, Output, Refusal};
-use starling_protocol::message::{Awaited, Join, Message, Phase, Question, Start, Value, ValueKind};
-use starling_protocol::record::Role;
+use starling_protocol::message::{Awaited, Join, Message, Phase, Question, Ready, Start, Value, ValueKind};
+use starling_protocol::record::{Measured, Role};
 use starling_protocol::run::EngineKind;
 
 /// A flock of four in which one is a learner.
@@ -106,4 +106,28 @@ fn where_nothing_moves_a_learners_word_takes_no_voter_out() {
         }
         assert_eq!(blamed(&outputs), [Some(id(learner))]);
     }
+}
+
+/// Learners state that reductions take an hour, and then a byte arrives each second: the voters have measured a second.
+#[test]
+pub fn how_long_reductions_take_is_for_voters_to_say() {
+    let roles = [(ME, Role::Voter), (2, Role::Voter), (3, Role::Learner), (4, Role::Learner), (5, Role::Learner)];
+    let mut bench = Bench::flock_of(spec(), &roles);
+    bench.trained();
+    for (member, reduce_us) in [(2, 1_000_000), (3, u32::MAX), (4, u32::MAX), (5, u32::MAX)] {
+        let ready = bench.ready(member);
+        let measured = Measured { reduce_us, ..ready.measured };
+        bench.say(member, &Message::Ready(Ready { measured, ..ready }));
+    }
+    let key = bench.running();
+    let mut outputs = Vec::new();
+    for bytes in 1..200 {
+        bench.feed(Input::ReduceProgress { key, bytes, awaits: None });
+        for peer in 2..=5 {
+            let head = bench.standing(Phase::Reducing, bytes);
+            outputs.extend(bench.say(peer, &Message::Head(head)));
+        }
+        outputs.extend(bench.wait(1_000_000));
+    }
+    assert!(!blamed(&outputs).is_empty(), "given up after two minutes, as if nothing were measured");
 }

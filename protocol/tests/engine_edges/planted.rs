@@ -24,6 +24,7 @@ const NOTICED: &[(Plant, &str, fn())] = noticed![
     VoteUnheard: identity::a_restarted_voter_of_two_needs_the_word_of_the_other,
     LearnersAccuse: learners::a_learners_accusation_takes_no_voter_out,
     FollowLearners: lineages::a_fork_without_a_voter_carries_no_voter_away,
+    LearnersTime: learners::how_long_reductions_take_is_for_voters_to_say,
 ];
 
 #[test]
