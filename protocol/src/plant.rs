@@ -356,6 +356,9 @@ plants! {
     /// Engine: learners say, too, how long a reduction may take.
     /// `how_long_reductions_take_is_for_voters_to_say`.
     LearnersTime,
+    /// Engine: who has a lower standing counts where there is room for so many claims about a lineage or a record.
+    /// `slow_strangers_keep_no_claim_of_others_from_being_looked_at`.
+    StrangersFirst,
 }
 
 impl Plant {
@@ -376,6 +379,7 @@ impl Plant {
             Self::LearnersAccuse => Some("a_learners_accusation_takes_no_voter_out"),
             Self::FollowLearners => Some("a_fork_without_a_voter_carries_no_voter_away"),
             Self::LearnersTime => Some("how_long_reductions_take_is_for_voters_to_say"),
+            Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
             _ => None,
         }
     }

@@ -136,7 +136,30 @@ fn few_claims_are_looked_at_at_a_time() {
         seeker.greet(peer, BOOT);
         all.extend(seeker.say(peer, &Message::Head(head(digest(peer), 5, u64::MAX))));
     }
-    assert_eq!(asked(&all), CLAIMS_MAX);
+    assert_eq!(asked(&all), 4);
+    assert!(4 < CLAIMS_MAX, "there is room for those that the user has named");
+}
+
+/// Two strangers that name the flock's lineage, or the very record, and are slow to show it keep nobody from being looked at
+/// whom the user has named or who votes; nor do two learners.
+#[test]
+pub fn slow_strangers_keep_no_claim_of_others_from_being_looked_at() {
+    let (lineage, claim) = (digest(0x11), head(digest(0x11), 7, 500));
+    let mut newcomer = newcomer(&[2], None, AdmissionMode::Open);
+    for (stranger, seq) in [(8, 7), (9, 900)] {
+        newcomer.greet(stranger, BOOT);
+        assert_eq!(asked(&newcomer.say(stranger, &Message::Head(head(lineage, seq, 500)))), 1);
+    }
+    newcomer.greet(2, BOOT);
+    assert_eq!(asked(&newcomer.say(2, &Message::Head(claim.clone()))), 1);
+    let roles = [(ME, Role::Voter), (2, Role::Voter), (3, Role::Voter), (4, Role::Learner), (5, Role::Learner)];
+    let mut bench = Bench::flock_of(spec(), &roles);
+    bench.greet(STRANGER, BOOT);
+    for (peer, seq) in [(STRANGER, 7), (4, 7), (5, 900)] {
+        assert_eq!(asked(&bench.say(peer, &Message::Head(head(lineage, seq, 500)))), 1, "{peer}");
+    }
+    assert_eq!(asked(&bench.say(2, &Message::Head(claim.clone()))), 1);
+    assert_eq!(asked(&bench.say(3, &Message::Head(claim))), 0, "as long as one of its standing is asked");
 }
 
 /// A fork that left this lineage has lost the right to it, whatever it has trained; one that this node's own lineage has

@@ -25,6 +25,7 @@ const NOTICED: &[(Plant, &str, fn())] = noticed![
     LearnersAccuse: learners::a_learners_accusation_takes_no_voter_out,
     FollowLearners: lineages::a_fork_without_a_voter_carries_no_voter_away,
     LearnersTime: learners::how_long_reductions_take_is_for_voters_to_say,
+    StrangersFirst: lineages::slow_strangers_keep_no_claim_of_others_from_being_looked_at,
 ];
 
 #[test]
