@@ -359,6 +359,9 @@ plants! {
     /// Engine: who has a lower standing counts where there is room for so many claims about a lineage or a record.
     /// `slow_strangers_keep_no_claim_of_others_from_being_looked_at`.
     StrangersFirst,
+    /// Engine: any peer of another run ends a node that has met nobody of its own.
+    /// `a_stranger_of_another_run_ends_nobody_who_has_others_to_ask`.
+    AnyMismatch,
 }
 
 impl Plant {
@@ -380,6 +383,7 @@ impl Plant {
             Self::FollowLearners => Some("a_fork_without_a_voter_carries_no_voter_away"),
             Self::LearnersTime => Some("how_long_reductions_take_is_for_voters_to_say"),
             Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
+            Self::AnyMismatch => Some("a_stranger_of_another_run_ends_nobody_who_has_others_to_ask"),
             _ => None,
         }
     }

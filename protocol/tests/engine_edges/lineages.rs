@@ -270,7 +270,7 @@ fn a_head_that_differs_from_its_record_is_a_lie() {
     assert_eq!(refusals(&outputs), [&Refusal::FalseClaim { why: "head_differs" }]);
 }
 
-fn newcomer(guides: &[u8], adopt: Option<Digest>, mode: AdmissionMode) -> Bench {
+pub fn newcomer(guides: &[u8], adopt: Option<Digest>, mode: AdmissionMode) -> Bench {
     holder(&[], guides, adopt, mode)
 }
 
