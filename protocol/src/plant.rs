@@ -357,6 +357,21 @@ plants! {
     VoteUnheard,
     /// Engine: the register of a copied folder is taken up. S5.
     TakeCopied,
+    /// Engine: of a voter and a learner that accuses it the voter is left out.
+    /// `a_learners_accusation_takes_no_voter_out`.
+    LearnersAccuse,
+    /// Engine: a voter without a quorum follows a fork of its head that learners have made.
+    /// `a_fork_without_a_voter_carries_no_voter_away`.
+    FollowLearners,
+    /// Engine: learners say, too, how long a reduction may take.
+    /// `how_long_reductions_take_is_for_voters_to_say`.
+    LearnersTime,
+    /// Engine: who has a lower standing counts where there is room for so many claims about a lineage or a record.
+    /// `slow_strangers_keep_no_claim_of_others_from_being_looked_at`.
+    StrangersFirst,
+    /// Engine: any peer of another run ends a node that has met nobody of its own.
+    /// `a_stranger_of_another_run_ends_nobody_who_has_others_to_ask`.
+    AnyMismatch,
 }
 
 impl Plant {
@@ -374,6 +389,11 @@ impl Plant {
             Self::LoseForksRegister => Some("a_forks_member_takes_its_register_along_also_when_it_was_killed"),
             Self::LowIncarnation => Some("a_late_clock_gives_no_name_below_that_of_the_seat"),
             Self::VoteUnheard => Some("a_restarted_voter_of_two_needs_the_word_of_the_other"),
+            Self::LearnersAccuse => Some("a_learners_accusation_takes_no_voter_out"),
+            Self::FollowLearners => Some("a_fork_without_a_voter_carries_no_voter_away"),
+            Self::LearnersTime => Some("how_long_reductions_take_is_for_voters_to_say"),
+            Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
+            Self::AnyMismatch => Some("a_stranger_of_another_run_ends_nobody_who_has_others_to_ask"),
             _ => None,
         }
     }

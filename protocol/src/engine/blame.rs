@@ -33,7 +33,8 @@ impl Engine {
     }
 
     /// In a ring, an end of the link into the member at which least has arrived: the sender may withhold, or the receiver
-    /// not take. Both are suspected; who was before, with another neighbour, is the worse.
+    /// not take. Both are suspected; who was before, with another neighbour, is the worse. Of a voter and a learner it is the
+    /// learner, whose word that little has arrived may be a lie.
     fn bad_hop(&self, round: &Round, attempt: &Attempt) -> Option<Blame> {
         let mut arrived = BTreeMap::from([(self.me, attempt.progress)]);
         arrived.extend(self.reducing(attempt).map(|(id, head)| (id, head.progress)));
@@ -51,6 +52,10 @@ impl Engine {
         let times = |id: &NodeId| round.suspected.get(id).copied().unwrap_or(0);
         let other = |id: NodeId| Some(id).filter(|id| *id != self.me);
         let receiver_is_worse = receiver != self.me && times(&receiver) > times(&sender);
+        let learner = [(receiver, sender), (sender, receiver)].into_iter().find(|(by, of)| self.is_outvoted(by, of));
+        if let Some((culprit, _)) = learner.filter(|(culprit, _)| *culprit != self.me) {
+            return Some(Blame { culprit, other: None });
+        }
         Some(if sender == self.me || receiver_is_worse {
             Blame { culprit: receiver, other: other(sender) }
         } else {
@@ -60,7 +65,7 @@ impl Engine {
 
     /// With owners, an end of a link on which something is due that depends on nothing else: of the links that members wait
     /// for, those for parts; if there are none, those for sums; if there are none of these, those on which nobody reads. Who is at most of
-    /// them is to blame; of two ends the one that was suspected before, and else the one that is waited for.
+    /// them is to blame, where a link with a learner counts for nothing against a voter; of two ends the one that was suspected before, and else the one that is waited for.
     fn bad_link(&self, round: &Round, attempt: &Attempt) -> Option<Blame> {
         let mine = attempt.awaits.map(|awaits| (self.me, awaits));
         let others = self.reducing(attempt).filter_map(|(id, head)| Some((id, head.awaits?)));
@@ -73,20 +78,23 @@ impl Engine {
         let links =
             said.iter().filter(|(_, awaits)| awaits.what == first).map(|(waiter, awaits)| (*waiter, awaits.from));
         let links: Vec<(NodeId, NodeId)> = links.collect();
-        let at = |id: &NodeId| links.iter().filter(|(waiter, from)| waiter == id || from == id).count();
+        let counts = |(waiter, from): &&(NodeId, NodeId), id: &NodeId| {
+            waiter == id && !self.is_outvoted(from, id) || from == id && !self.is_outvoted(waiter, id)
+        };
+        let at = |id: &NodeId| links.iter().filter(|link| counts(link, id)).count();
         let rank = |id: &NodeId| {
-            let awaited = links.iter().filter(|(_, from)| from == id).count();
+            let awaited = links.iter().filter(|link| link.1 == *id && counts(link, id)).count();
             // All nodes that heard the same shall blame the same one.
             (at(id), round.suspected.get(id).copied().unwrap_or(0), awaited, Reverse(*id))
         };
         let ends: BTreeSet<NodeId> = links.iter().flat_map(|(waiter, from)| [*waiter, *from]).collect();
         let culprit = ends.into_iter().filter(|id| *id != self.me).max_by_key(rank)?;
         // Who is at several bad links is the bad end of each.
-        let mut of_culprit = links.iter().filter(|(waiter, from)| *waiter == culprit || *from == culprit);
+        let mut of_culprit = links.iter().filter(|link| counts(link, &culprit));
         let other = match (of_culprit.next(), of_culprit.next()) {
             (Some((waiter, from)), None) => Some(if *waiter == culprit { *from } else { *waiter }),
             _ => None,
         };
-        Some(Blame { culprit, other: other.filter(|id| *id != self.me) })
+        Some(Blame { culprit, other: other.filter(|id| *id != self.me && !self.is_outvoted(&culprit, id)) })
     }
 }

@@ -19,9 +19,11 @@ use crate::{Digest, NodeId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Claims that are looked at at a time; of peers that are no members one, once this node stands on a record.
-pub const CLAIMS_MAX: usize = 4;
-const STRANGERS_MAX: usize = 1;
+/// Claims that are looked at at a time.
+pub const CLAIMS_MAX: usize = 8;
+/// Those of peers of one standing; of strangers so many until this node stands on a record, and then one.
+const OF_STANDING_MAX: usize = 2;
+const STRANGERS_MAX: (usize, usize) = (4, 1);
 /// About one lineage: who is slow to show it does not keep another from doing so.
 const OF_LINEAGE_MAX: usize = 2;
 /// Proven heads that are remembered, one of each lineage.
@@ -35,8 +37,9 @@ const AGAIN: u64 = 1_000_000;
 
 // Whose claims are looked at first.
 const GUIDE: u8 = 0;
-const MEMBER: u8 = 1;
-const STRANGER: u8 = 2;
+const VOTER: u8 = 1;
+const LEARNER: u8 = 2;
+const STRANGER: u8 = 3;
 
 /// What this node knows of others' claims.
 #[derive(Debug, Default)]
@@ -123,22 +126,31 @@ impl Engine {
         }
     }
 
-    /// Whether there is room for one more claim of this peer.
+    /// Whether there is room for one more claim of this peer. Who has a lower standing, and may show nothing for as long as
+    /// it likes, takes none of it.
     fn may_ask(&self, standing: u8, peer: &NodeId, place: &Place) -> bool {
         let asked = &self.claims.asked;
-        let strangers = asked.keys().filter(|id| self.standing_of(id) == STRANGER).count();
-        let crowded = self.head.is_some() && standing == STRANGER && strangers >= STRANGERS_MAX;
-        let known = asked.contains_key(peer) || asked.values().any(|other| other.record == place.record);
-        let alike = asked.values().filter(|other| other.lineage == place.lineage).count();
-        asked.len() < CLAIMS_MAX && !crowded && !known && alike < OF_LINEAGE_MAX
+        let counts = |id: &NodeId| self.standing_of(id) <= standing || planted!(Plant::StrangersFirst);
+        let alike = asked.iter().filter(|(id, other)| counts(id) && other.lineage == place.lineage).count();
+        let known = asked.iter().any(|(id, other)| counts(id) && other.record == place.record);
+        let of_standing = asked.keys().filter(|id| self.standing_of(id) == standing).count();
+        let places = match (standing, &self.head) {
+            (STRANGER, None) => STRANGERS_MAX.0,
+            (STRANGER, Some(_)) => STRANGERS_MAX.1,
+            _ => OF_STANDING_MAX,
+        };
+        let room = asked.len() < CLAIMS_MAX && of_standing < places && alike < OF_LINEAGE_MAX;
+        room && !known && !asked.contains_key(peer)
     }
 
-    /// Peers that the user named come first, then members, then everybody else.
+    /// Peers that the user named come first, then voters, then learners, then everybody else.
     fn standing_of(&self, id: &NodeId) -> u8 {
         if self.guides.contains(id) {
             GUIDE
+        } else if self.is_voter(id) {
+            VOTER
         } else if self.is_member(id) {
-            MEMBER
+            LEARNER
         } else {
             STRANGER
         }
@@ -203,7 +215,7 @@ impl Engine {
         match self.ancestry.relation(&proven.ancestry) {
             Relation::Ahead => !self.may_decide_itself(&mine, &proven.place()),
             Relation::Kept => true,
-            Relation::ForksOff => self.quorum_is_lost(),
+            Relation::ForksOff => self.quorum_is_lost() && self.may_follow_fork(proven),
             Relation::Siblings => {
                 // Length alone calls nobody away from a quorum: neither has done more than the other by that.
                 let (voters, others) = self.ancestry.went_along(&proven.ancestry);
@@ -212,6 +224,14 @@ impl Engine {
             }
             Relation::Behind | Relation::ForkedFrom | Relation::Left | Relation::Strangers => false,
         }
+    }
+
+    /// A voter follows a fork of its head only where another voter of that head says that it has gone: what learners have
+    /// made by themselves has no more right than this node alone. The fork's records do not tell, as liars' name anybody.
+    fn may_follow_fork(&self, proven: &Proven) -> bool {
+        let there = |lineage: &Digest| proven.ancestry.has(lineage) && !self.ancestry.has(lineage);
+        let voters = || self.places().any(|(id, place)| self.is_voter(&id) && there(&place.lineage));
+        !self.votes() || voters() || planted!(Plant::FollowLearners)
     }
 
     /// The operator has named a lineage, and this node is not in it yet.

@@ -317,12 +317,15 @@ impl Engine {
         self.refuse(from, refusal);
     }
 
-    /// A peer of another run. A node that has met nobody of its own run was started with the wrong file.
+    /// A peer of another run. A node that has met nobody of its own run was started with the wrong file, if the user has
+    /// named that peer. A node that was told of nobody has only those to go by who are here, and asks them all.
     fn meet_other_run(&mut self, from: NodeId, keys: Vec<String>) {
         self.refuse(from, Refusal::RunMismatch { keys: keys.clone() });
         let alone =
             self.head.is_none() && self.founding.is_none() && !self.peers.values().any(|peer| peer.boot.is_some());
-        if alone {
+        let others = self.peers.values().any(|peer| peer.connected && !peer.refused);
+        let told = self.guides.contains(&from) || self.guides.is_empty() && !others;
+        if alone && (told || planted!(Plant::AnyMismatch)) {
             self.finish(Finish::RunMismatch { peer: from, keys });
         }
     }

@@ -246,7 +246,7 @@ pub enum Output {
     /// Beside whatever is under way: have `peer` show the path to record `seq` of digest `record`, which it says it stands
     /// on, and check it ([`crate::path`]); answer with [`Input::Claim`]. With `foreign` a path may begin at a genesis that is
     /// not on this node's chain, else such a one is [`Claim::Foreign`] and is not looked at. At most
-    /// [`super::CLAIMS_MAX`] are under way, each about another record.
+    /// [`super::CLAIMS_MAX`] are under way, each of another peer.
     Prove { peer: NodeId, seq: u64, record: Digest, foreign: bool },
     /// This member has contradicted itself, and here is the proof: show it and keep it on disk. Written whenever the driver
     /// likes: nothing depends on it. At most `EVIDENCE_MAX` are kept at a time.

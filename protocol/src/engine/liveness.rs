@@ -154,6 +154,11 @@ impl Engine {
         self.head.as_ref().is_some_and(|head| head.record.member(id).is_some())
     }
 
+    /// Whether it decides on the record after the head.
+    pub(super) fn is_voter(&self, id: &NodeId) -> bool {
+        self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some())
+    }
+
     /// Whether this voter can be heard, speaks from the register under which it was admitted, and does not say that it is
     /// cut off itself. In another lineage it decides nothing in this one.
     pub(super) fn voter_in_reach(&self, id: &NodeId) -> bool {

@@ -5,6 +5,7 @@
 use super::Engine;
 use crate::NodeId;
 use crate::message::{Awaited, Awaits, Head};
+use crate::plant::{Plant, planted};
 
 /// For so many COMMITs a node does not vouch for somebody of whom it has refused something: it may have been a broken
 /// machine, and be mended.
@@ -27,17 +28,24 @@ impl Engine {
 
     /// A member says that it has refused what another one sent. Of the two the accused is left out of this round's
     /// attempts. But who has accused another before is left out itself: honest members meet one liar at a time, and a lying
-    /// accuser would have them all removed, one after the other. Nobody believes it of itself.
+    /// accuser would have them all removed, one after the other. Nobody believes it of itself, and no learner is believed
+    /// about a voter: who is left out of a round is as good as removed.
     pub(super) fn hear_accusation(&mut self, from: NodeId, head: &Head) {
         let Some(Awaits { what: Awaited::Refused, from: accused }) = head.awaits else { return };
+        let outvoted = self.is_outvoted(&from, &accused);
         let Some(round) = self.round.as_mut().filter(|round| round.parent == head.record) else { return };
         let members = round.members.contains(&from) && round.members.contains(&accused);
         if !members || accused == from || !round.accusers.insert(from) {
             return;
         }
         let before = *self.accused.entry(from).or_insert(accused);
-        let culprit = if accused == self.me || before != accused { from } else { accused };
+        let culprit = if accused == self.me || before != accused || outvoted { from } else { accused };
         round.ruled_out.insert(culprit);
+    }
+
+    /// Whether the word of one member counts for nothing against another: that of a learner against a voter.
+    pub(super) fn is_outvoted(&self, by: &NodeId, of: &NodeId) -> bool {
+        !self.is_voter(by) && self.is_voter(of) && !planted!(Plant::LearnersAccuse)
     }
 
     /// Whether this node does not vouch for somebody.

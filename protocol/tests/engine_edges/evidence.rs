@@ -212,7 +212,6 @@ fn a_second_contribution_of_one_round_is_a_new_starts() {
     let mut fork = succession::skip(&record, record.digest()).unwrap();
     fork.lineage = digest(0x66);
     fork.next.members.retain(|member| member.id != id(ME));
-    bench.feed(Input::PeerDown { peer: id(3) });
     bench.feed(Input::PeerDown { peer: id(2) });
     bench.greet(9, BOOT);
     for target in [fork, again.clone()] {
@@ -223,6 +222,8 @@ fn a_second_contribution_of_one_round_is_a_new_starts() {
         let mut ancestry = bench.way(&Head { lineage: record.lineage, seq: 0, ..head.clone() });
         ancestry.follow(Some(&record), &target);
         let mut outputs = bench.say(9, &Message::Head(head.clone()));
+        // A fork is followed where a voter has gone.
+        outputs.extend(bench.say(3, &Message::Head(head.clone())));
         outputs.extend(bench.wait(5_000_000));
         outputs.extend(bench.claim(9, &head, &ancestry));
         outputs.extend(bench.wait(5_000_000));

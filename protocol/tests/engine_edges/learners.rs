@@ -1,10 +1,21 @@
 //! Members without a vote: what they are told, and what their word is worth.
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, digest, id, refusals, sent, spec};
+use crate::refusing::accuse;
+use crate::stalling::{agree, blamed, stand_still};
 use starling_protocol::NodeId;
 use starling_protocol::engine::io::{Input, Output, Refusal};
-use starling_protocol::message::{Join, Message, Question, Start, Value, ValueKind};
-use starling_protocol::record::Role;
+use starling_protocol::message::{Awaited, Join, Message, Phase, Question, Ready, Start, Value, ValueKind};
+use starling_protocol::record::{Measured, Role};
+use starling_protocol::run::EngineKind;
+
+/// A flock of four in which one is a learner.
+fn flock_with(learner: u8, engine: EngineKind) -> Bench {
+    let mut spec = spec();
+    spec.sync.engine = engine;
+    let role = |n| if n == learner { Role::Learner } else { Role::Voter };
+    Bench::flock_of(spec, &[1, 2, 3, 4].map(|n| (n, role(n))))
+}
 
 #[test]
 fn who_does_not_vote_is_told_of_a_decision() {
@@ -72,4 +83,67 @@ fn a_learner_ends_its_steps_in_the_time_that_any_voter_gives_it() {
     let late = bench.wait(200_000);
     let cut = |outputs: &[Output]| outputs.iter().any(|output| matches!(output, Output::CutShort { .. }));
     assert_eq!((cut(&early), cut(&late)), (false, true));
+}
+
+/// A learner says that it has refused what a voter sent. Who is left out of one round is not expected in the next, and
+/// removed by its record.
+#[test]
+pub fn a_learners_accusation_takes_no_voter_out() {
+    let mut bench = flock_with(4, EngineKind::Ring);
+    bench.all_ready();
+    let outputs = accuse(&mut bench, 4, 3);
+    assert_eq!(agree(&mut bench, outputs), [1, 2, 3].map(id));
+    let key = bench.running();
+    bench.decide(key);
+    bench.commit();
+    assert_eq!(bench.record().voters().map(|voter| voter.id).collect::<Vec<_>>(), [1, 2, 3].map(id));
+}
+
+/// The same of one that says, where nothing moves, that it waits for a voter.
+#[test]
+fn where_nothing_moves_a_learners_word_takes_no_voter_out() {
+    let mut bench = flock_with(4, EngineKind::Owners);
+    let key = bench.all_ready();
+    let outputs = stand_still(&mut bench, key, &[(4, Awaited::Part, id(3)), (2, Awaited::Sum, id(4))]);
+    assert_eq!(blamed(&outputs), [Some(id(4))]);
+    assert_eq!(agree(&mut bench, outputs), [1, 2, 3].map(id));
+    // In a ring it pretends to starve, behind a voter.
+    for learner in 2..=4 {
+        let mut bench = flock_with(learner, EngineKind::Ring);
+        let key = bench.all_ready();
+        bench.feed(Input::ReduceProgress { key, bytes: 3, awaits: None });
+        let mut outputs: Vec<Output> = Vec::new();
+        while blamed(&outputs).is_empty() {
+            for peer in 2..=4 {
+                let head = bench.standing(Phase::Reducing, if peer == learner { 1 } else { 3 });
+                outputs.extend(bench.say(peer, &Message::Head(head)));
+            }
+            outputs.extend(bench.wait(1_000_000));
+        }
+        assert_eq!(blamed(&outputs), [Some(id(learner))]);
+    }
+}
+
+/// Learners state that reductions take an hour, and then a byte arrives each second: the voters have measured a second.
+#[test]
+pub fn how_long_reductions_take_is_for_voters_to_say() {
+    let roles = [(ME, Role::Voter), (2, Role::Voter), (3, Role::Learner), (4, Role::Learner), (5, Role::Learner)];
+    let mut bench = Bench::flock_of(spec(), &roles);
+    bench.trained();
+    for (member, reduce_us) in [(2, 1_000_000), (3, u32::MAX), (4, u32::MAX), (5, u32::MAX)] {
+        let ready = bench.ready(member);
+        let measured = Measured { reduce_us, ..ready.measured };
+        bench.say(member, &Message::Ready(Ready { measured, ..ready }));
+    }
+    let key = bench.running();
+    let mut outputs = Vec::new();
+    for bytes in 1..200 {
+        bench.feed(Input::ReduceProgress { key, bytes, awaits: None });
+        for peer in 2..=5 {
+            let head = bench.standing(Phase::Reducing, bytes);
+            outputs.extend(bench.say(peer, &Message::Head(head)));
+        }
+        outputs.extend(bench.wait(1_000_000));
+    }
+    assert!(!blamed(&outputs).is_empty(), "given up after two minutes, as if nothing were measured");
 }

@@ -1,10 +1,11 @@
 //! Who may call a node away: claims are proven first, and lineages compare by how they parted.
 
-use crate::bench::{BOOT, Bench, digest, id, refusals, spec};
+use crate::bench::{BOOT, Bench, ME, digest, id, refusals, spec};
 use starling_protocol::ancestry::{Ancestry, Reach};
 use starling_protocol::engine::io::{Claim, Input, Notice, Output, Proven, Refusal};
 use starling_protocol::engine::{CLAIMS_MAX, Engine, EngineConfig, Timing};
 use starling_protocol::message::{Head, Message, Phase};
+use starling_protocol::record::Role;
 use starling_protocol::run::AdmissionMode;
 use starling_protocol::{Digest, NodeId, wire};
 
@@ -156,7 +157,30 @@ fn few_claims_are_looked_at_at_a_time() {
         seeker.greet(peer, BOOT);
         all.extend(seeker.say(peer, &Message::Head(head(digest(peer), 5, u64::MAX))));
     }
-    assert_eq!(asked(&all), CLAIMS_MAX);
+    assert_eq!(asked(&all), 4);
+    assert!(4 < CLAIMS_MAX, "there is room for those that the user has named");
+}
+
+/// Two strangers that name the flock's lineage, or the very record, and are slow to show it keep nobody from being looked at
+/// whom the user has named or who votes; nor do two learners.
+#[test]
+pub fn slow_strangers_keep_no_claim_of_others_from_being_looked_at() {
+    let (lineage, claim) = (digest(0x11), head(digest(0x11), 7, 500));
+    let mut newcomer = newcomer(&[2], None, AdmissionMode::Open);
+    for (stranger, seq) in [(8, 7), (9, 900)] {
+        newcomer.greet(stranger, BOOT);
+        assert_eq!(asked(&newcomer.say(stranger, &Message::Head(head(lineage, seq, 500)))), 1);
+    }
+    newcomer.greet(2, BOOT);
+    assert_eq!(asked(&newcomer.say(2, &Message::Head(claim.clone()))), 1);
+    let roles = [(ME, Role::Voter), (2, Role::Voter), (3, Role::Voter), (4, Role::Learner), (5, Role::Learner)];
+    let mut bench = Bench::flock_of(spec(), &roles);
+    bench.greet(STRANGER, BOOT);
+    for (peer, seq) in [(STRANGER, 7), (4, 7), (5, 900)] {
+        assert_eq!(asked(&bench.say(peer, &Message::Head(head(lineage, seq, 500)))), 1, "{peer}");
+    }
+    assert_eq!(asked(&bench.say(2, &Message::Head(claim.clone()))), 1);
+    assert_eq!(asked(&bench.say(3, &Message::Head(claim))), 0, "as long as one of its standing is asked");
 }
 
 /// A fork that left this lineage has lost the right to it, whatever it has trained; one that this node's own lineage has
@@ -250,11 +274,35 @@ fn a_fork_of_the_head_is_followed_by_those_without_a_quorum() {
     bench.feed(Input::PeerDown { peer: id(2) });
     bench.feed(Input::PeerDown { peer: id(3) });
     let mut outputs = Vec::new();
+    bench.greet(2, BOOT);
     for _ in 0..8 {
         outputs.extend(bench.wait(1_000_000));
+        outputs.extend(bench.say(2, &Message::Head(fork.clone())));
         outputs.extend(bench.claim(STRANGER, &fork, &fork_way));
     }
     assert!(goes(&outputs), "{outputs:?}");
+}
+
+/// What learners have made of this head without any of its voters: a voter that is cut off does not go there. Who says that
+/// it is there says so itself, since a fork's records name whom its members like.
+#[test]
+pub fn a_fork_without_a_voter_carries_no_voter_away() {
+    for (me, with, follows) in [(Role::Voter, None, false), (Role::Voter, Some(3), true), (Role::Learner, None, true)] {
+        let roles = [(ME, me), (2, Role::Voter), (3, Role::Voter), (4, Role::Learner)];
+        let mut bench = Bench::flock_of(spec(), &roles);
+        let (lineage, seq) = (bench.record().lineage, bench.record().seq);
+        let fork = head(digest(0x66), seq + 3, 1 << 40);
+        bench.feed(Input::PeerDown { peer: id(2) });
+        let mut outputs = Vec::new();
+        for _ in 0..8 {
+            outputs.extend(bench.wait(1_000_000));
+            if with.is_none() {
+                bench.feed(Input::PeerDown { peer: id(3) });
+            }
+            outputs.extend(bench.claim(with.unwrap_or(4), &fork, &way(&[(lineage, seq), (digest(0x66), seq + 3)])));
+        }
+        assert_eq!(goes(&outputs), follows, "{me:?} {with:?}");
+    }
 }
 
 /// Whoever says other tokens than its record has is found out by the record.
@@ -270,7 +318,7 @@ fn a_head_that_differs_from_its_record_is_a_lie() {
     assert_eq!(refusals(&outputs), [&Refusal::FalseClaim { why: "head_differs" }]);
 }
 
-fn newcomer(guides: &[u8], adopt: Option<Digest>, mode: AdmissionMode) -> Bench {
+pub fn newcomer(guides: &[u8], adopt: Option<Digest>, mode: AdmissionMode) -> Bench {
     holder(&[], guides, adopt, mode)
 }
 

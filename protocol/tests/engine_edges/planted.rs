@@ -1,6 +1,6 @@
 //! Planted bugs that no history of the simulator is asked to find: the test that is named for each fails with it.
 
-use crate::{certificates, identity, outsiders, restart};
+use crate::{certificates, identity, learners, lineages, outsiders, restart, strangers};
 use starling_protocol::plant::{self, Plant};
 use std::panic;
 
@@ -22,6 +22,11 @@ const NOTICED: &[(Plant, &str, fn())] = noticed![
     LoseForksRegister: identity::a_forks_member_takes_its_register_along_also_when_it_was_killed,
     LowIncarnation: identity::a_late_clock_gives_no_name_below_that_of_the_seat,
     VoteUnheard: identity::a_restarted_voter_of_two_needs_the_word_of_the_other,
+    LearnersAccuse: learners::a_learners_accusation_takes_no_voter_out,
+    FollowLearners: lineages::a_fork_without_a_voter_carries_no_voter_away,
+    LearnersTime: learners::how_long_reductions_take_is_for_voters_to_say,
+    StrangersFirst: lineages::slow_strangers_keep_no_claim_of_others_from_being_looked_at,
+    AnyMismatch: strangers::a_stranger_of_another_run_ends_nobody_who_has_others_to_ask,
 ];
 
 #[test]

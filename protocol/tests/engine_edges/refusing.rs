@@ -12,7 +12,7 @@ fn refuse(bench: &mut Bench, key: AttemptKey, suspect: u8, refused: bool) -> Vec
 }
 
 /// `from` says that it has refused what `of` sent.
-fn accuse(bench: &mut Bench, from: u8, of: u8) -> Vec<Output> {
+pub fn accuse(bench: &mut Bench, from: u8, of: u8) -> Vec<Output> {
     let awaits = Some(Awaits { what: Awaited::Refused, from: id(of) });
     let head = Head { awaits, ..bench.standing(Phase::Ready, 0) };
     bench.say(from, &Message::Head(head))

@@ -163,7 +163,7 @@ fn owners() -> Bench {
 }
 
 /// Nothing moves, and these wait for those; what this node then says.
-fn stand_still(bench: &mut Bench, key: AttemptKey, waiting: &[(u8, Awaited, NodeId)]) -> Vec<Output> {
+pub fn stand_still(bench: &mut Bench, key: AttemptKey, waiting: &[(u8, Awaited, NodeId)]) -> Vec<Output> {
     let awaits = |n: u8| waiting.iter().find(|(waiter, ..)| *waiter == n).map(|(_, what, from)| (*what, *from));
     let awaits = |n: u8| awaits(n).map(|(what, from)| Awaits { what, from });
     bench.feed(Input::ReduceProgress { key, bytes: 3, awaits: awaits(1) });

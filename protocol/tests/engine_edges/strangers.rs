@@ -1,12 +1,13 @@
 //! Meeting others: greetings, strangers, the wrong run, and who is let in.
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, id, refusals, sent, spec};
+use crate::lineages::newcomer;
 use starling_protocol::engine::io::{Finish, Input, Notice, Output, Refusal};
 use starling_protocol::engine::{MemberState, PEERS_MAX};
 use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{Hello, Join, Leave, Message, Phase, Ready};
 use starling_protocol::outer::Rule;
-use starling_protocol::run::Codec;
+use starling_protocol::run::{AdmissionMode, Codec};
 use starling_protocol::{Digest, NodeId, wire};
 
 #[test]
@@ -51,6 +52,30 @@ fn a_node_alone_with_the_wrong_run_ends_and_names_the_keys() {
     met.greet(3, BOOT);
     met.feed(Input::PeerUp { peer: id(2) });
     assert!(!ends(&met.feed(greeting)), "it has met its own run before");
+}
+
+/// Whoever comes first may be anybody: a newcomer that was told of peers waits for their word, and one that was told of
+/// nobody for that of all who are here.
+#[test]
+pub fn a_stranger_of_another_run_ends_nobody_who_has_others_to_ask() {
+    let mut other = spec();
+    other.model.layers = 6;
+    let of_another = |bench: &mut Bench, from: u8| {
+        bench.feed(Input::PeerUp { peer: id(from) });
+        let spec = wire::encode_spec(&other);
+        let hello = Message::Hello(Hello { version: PROTOCOL_VERSION, spec, boot: 1, incarnation: 1 });
+        let bytes = wire::seal(&crate::bench::Key(id(from)), &other.digest(), &hello).unwrap();
+        let outputs = bench.feed(Input::Message { from: id(from), bytes });
+        assert!(matches!(refusals(&outputs)[..], [Refusal::RunMismatch { .. }]), "{outputs:?}");
+        outputs.iter().any(|output| matches!(output, Output::Finished { .. }))
+    };
+    let mut told = newcomer(&[2, 3], None, AdmissionMode::Open);
+    assert!(!of_another(&mut told, 9), "nobody has named it");
+    assert!(of_another(&mut told, 3), "the user has");
+    let mut seeker = Bench::seeker();
+    seeker.feed(Input::PeerUp { peer: id(2) });
+    assert!(!of_another(&mut seeker, 9), "another one may be of this run");
+    assert!(of_another(&mut seeker, 2), "it is not");
 }
 
 #[test]
