@@ -372,6 +372,9 @@ plants! {
     /// Engine: any peer of another run ends a node that has met nobody of its own.
     /// `a_stranger_of_another_run_ends_nobody_who_has_others_to_ask`.
     AnyMismatch,
+    /// Engine: revocations and members' matters take turns with the Joins of strangers.
+    /// `strangers_that_ask_to_be_let_in_hold_up_nothing_else`.
+    JoinsFirst,
 }
 
 impl Plant {
@@ -394,6 +397,7 @@ impl Plant {
             Self::LearnersTime => Some("how_long_reductions_take_is_for_voters_to_say"),
             Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
             Self::AnyMismatch => Some("a_stranger_of_another_run_ends_nobody_who_has_others_to_ask"),
+            Self::JoinsFirst => Some("strangers_that_ask_to_be_let_in_hold_up_nothing_else"),
             _ => None,
         }
     }

@@ -15,22 +15,29 @@ impl Engine {
     /// same speak of different ones, so that many fit.
     pub(super) fn statements(&self) -> Vec<Statement> {
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return Vec::new() };
-        let mut all = self.revoked(&head.record);
-        all.extend(self.joins(&head.record));
+        // A list that is full takes none: saying them for ever would be in the way of all else.
+        let room = head.record.revoked.len() < GRANTS_MAX;
+        let mut urgent = if room { self.revoked(&head.record) } else { Vec::new() };
+        let (mut known, mut strangers): (Vec<Statement>, Vec<Statement>) =
+            self.joins(&head.record).into_iter().partition(|join| head.record.member(&join.id).is_some());
         let dead = |id: &&NodeId| self.fault(id, round).is_some_and(|why| [fault::DOWN, fault::LEFT].contains(&why));
-        all.extend(round.members.iter().filter(dead).map(|id| {
+        known.extend(round.members.iter().filter(dead).map(|id| {
             let (kind, grant) = (StatementKind::Suspect, Digest::default());
             Statement { kind, id: *id, incarnation: 0, grant }
         }));
         // Turns with the round, so that what only one member knows is said in the end.
         let place = head.record.member_index(&self.me).unwrap_or(0) as u64;
         let place = if planted!(Plant::SayTheSame) { round.number.wrapping_neg() } else { place };
-        let offset = (place.wrapping_add(round.number) % (1 << 16)) as usize * STATEMENTS_MAX;
-        let count = all.len();
-        let own = self.own_renewal(&head.record);
-        let room = count.min(STATEMENTS_MAX - own.iter().len());
-        let turn = (0..room).filter_map(|i| all.get((offset + i) % count).cloned());
-        let mut said: Vec<Statement> = own.into_iter().chain(turn).collect();
+        let turn = (place.wrapping_add(round.number) % (1 << 16)) as usize;
+        if planted!(Plant::JoinsFirst) {
+            urgent = [urgent, std::mem::take(&mut strangers), std::mem::take(&mut known)].concat();
+        }
+        let mut said: Vec<Statement> = self.own_renewal(&head.record).into_iter().collect();
+        take_turns(&mut said, &urgent, STATEMENTS_MAX, turn);
+        // Members' matters may last, so that they leave a place to those who ask to be let in.
+        let most = if strangers.is_empty() { STATEMENTS_MAX } else { 1 };
+        take_turns(&mut said, &known, most, turn);
+        take_turns(&mut said, &strangers, STATEMENTS_MAX, turn);
         said.sort_unstable();
         said.dedup();
         said
@@ -106,4 +113,10 @@ impl Engine {
         };
         round.members.iter().enumerate().filter_map(rtt).take(RTTS_MAX).collect()
     }
+}
+
+/// Adds so many of these at most as there is still room for. The next time it is the turn of the next ones.
+fn take_turns(said: &mut Vec<Statement>, all: &[Statement], most: usize, turn: usize) {
+    let most = most.min(STATEMENTS_MAX - said.len()).min(all.len());
+    said.extend(all.iter().cycle().skip(turn * most % all.len().max(1)).take(most).cloned());
 }

@@ -1,9 +1,9 @@
 //! Who is let in: open, by list, by ticket; and that nobody else changes who decides.
 
-use crate::bench::{BOOT, Bench, INCARNATION, Key, commits, digest, id, refusals, spec, voters};
-use starling_protocol::admission::Ticket;
-use starling_protocol::engine::io::{Output, Refusal};
-use starling_protocol::message::{Join, Message, Statement, StatementKind};
+use crate::bench::{BOOT, Bench, INCARNATION, Key, commits, digest, id, refusals, sent, spec, voters};
+use starling_protocol::admission::{Revocation, SubjectKind, Ticket};
+use starling_protocol::engine::io::{Input, Output, Refusal};
+use starling_protocol::message::{Join, Leave, Message, Statement, StatementKind};
 use starling_protocol::record::{GrantUse, Record};
 use starling_protocol::run::{AdmissionMode, AdmissionSpec, RunSpec};
 use starling_protocol::{Digest, wire};
@@ -221,4 +221,53 @@ fn t8_a_hundred_identities_change_neither_members_nor_quorum() {
     let record = after_a_round(&mut open);
     assert_eq!((record.members().len(), record.voters().count()), (4, 3));
     assert_ne!(record.state_root, digest(0));
+}
+
+/// What a voter says in its READY while fifty strangers ask to be let in, and `then` has happened.
+fn said_in_a_crowd(then: impl Fn(&mut Bench)) -> Vec<Statement> {
+    let mut bench = Bench::flock(4);
+    let record = bench.record();
+    let (lineage, seq, state_root) = (record.lineage, record.seq, record.state_root);
+    let join = |incarnation| {
+        let (record, ticket) = (record.digest(), Vec::new());
+        Message::Join(Join { lineage, seq, record, state_root, incarnation, ticket })
+    };
+    for stranger in 10..60 {
+        bench.greet(stranger, BOOT);
+        bench.say(stranger, &join(BOOT));
+    }
+    then(&mut bench);
+    let outputs = bench.trained();
+    let said = sent(&bench.spec, &outputs).into_iter().find_map(|(_, message)| match message {
+        Message::Ready(ready) => Some(ready.statements),
+        _ => None,
+    });
+    said.expect("a READY")
+}
+
+/// Keys cost nothing, and a READY has room for two statements.
+#[test]
+pub fn strangers_that_ask_to_be_let_in_hold_up_nothing_else() {
+    let revoke = |bench: &mut Bench, n: u8| {
+        let (kind, subject, run) = (SubjectKind::Identity, Digest([n; 32]), bench.spec.digest());
+        let revocation = Revocation::sign(&Key(id(CREATOR)), &run, kind, subject);
+        bench.feed(Input::Revoke { revocation });
+    };
+    let told = |said: Vec<Statement>| said.into_iter().map(|s| (s.kind, s.id.0[0])).collect::<Vec<_>>();
+    let said = said_in_a_crowd(|bench| [3, 77].into_iter().for_each(|n| revoke(bench, n)));
+    assert_eq!(told(said), [(StatementKind::Revoked, 3), (StatementKind::Revoked, 77)], "at once");
+    // A member that has left, and a revocation.
+    let leave = |bench: &mut Bench| {
+        let record = bench.record();
+        bench.say(2, &Message::Leave(Leave { lineage: record.lineage, seq: record.seq }));
+    };
+    let said = said_in_a_crowd(|bench| {
+        revoke(bench, 77);
+        leave(bench);
+    });
+    assert_eq!(told(said), [(StatementKind::Suspect, 2), (StatementKind::Revoked, 77)]);
+    // Members' matters leave a place, as they may last.
+    let said = told(said_in_a_crowd(leave));
+    assert_eq!(said.len(), 2);
+    assert!(said[0].0 == StatementKind::Joins && said[1] == (StatementKind::Suspect, 2), "{said:?}");
 }

@@ -1,6 +1,6 @@
 //! Planted bugs that no history of the simulator is asked to find: the test that is named for each fails with it.
 
-use crate::{certificates, identity, learners, lineages, outsiders, restart, strangers};
+use crate::{admission, certificates, identity, learners, lineages, outsiders, restart, strangers};
 use starling_protocol::plant::{self, Plant};
 use std::panic;
 
@@ -27,6 +27,7 @@ const NOTICED: &[(Plant, &str, fn())] = noticed![
     LearnersTime: learners::how_long_reductions_take_is_for_voters_to_say,
     StrangersFirst: lineages::slow_strangers_keep_no_claim_of_others_from_being_looked_at,
     AnyMismatch: strangers::a_stranger_of_another_run_ends_nobody_who_has_others_to_ask,
+    JoinsFirst: admission::strangers_that_ask_to_be_let_in_hold_up_nothing_else,
 ];
 
 #[test]
