@@ -27,7 +27,7 @@ impl Crowd {
     fn comes(&mut self, peer: PeerId, source: Source) -> Result<ConnectionId, Crowded> {
         let id = self.id();
         self.behaviour.arrive(id, source, self.now)?;
-        self.behaviour.enter(id, peer, source, self.now).inspect_err(|_| {
+        self.behaviour.enter(id, peer, (source, Way::In), self.now).inspect_err(|_| {
             // As the swarm tells it.
         })?;
         Ok(id)
@@ -35,6 +35,13 @@ impl Crowd {
 
     fn stranger(&mut self, source: Source) -> Result<ConnectionId, Crowded> {
         self.comes(PeerId::random(), source)
+    }
+
+    /// A connection that this node has dialed.
+    fn is_met(&mut self, peer: PeerId, source: Source) -> Result<ConnectionId, Crowded> {
+        let id = self.id();
+        self.behaviour.enter(id, peer, (source, Way::Out), self.now)?;
+        Ok(id)
     }
 
     fn of(&self, source: Source) -> usize {
@@ -130,4 +137,32 @@ fn this_machine_is_no_crowd_and_relays_are_one() {
     let mut crowd = Crowd::new();
     let relayed = (0..200).filter(|_| crowd.stranger(Source::Relay).is_ok()).count();
     assert_eq!(relayed, STRANGERS_PER_ADDRESS);
+}
+
+/// One address with a port for each key filled all connections, so that members were refused in both directions.
+#[test]
+fn dialed_strangers_have_a_share_and_members_always_get_in() {
+    let mut crowd = Crowd::new();
+    let met = (0..500).filter(|_| crowd.is_met(PeerId::random(), at(1)).is_ok()).count();
+    assert_eq!(met, DIALED_STRANGERS_PER_ADDRESS);
+    for _ in 0..50 {
+        for n in 1..=16 {
+            drop(crowd.is_met(PeerId::random(), at(n)));
+            drop(crowd.stranger(at(n)));
+        }
+    }
+    let strangers = crowd.behaviour.present.len();
+    assert_eq!(strangers, STRANGERS_MAX + DIALED_STRANGERS_MAX, "whoever fills the one does not fill the other");
+    crowd.is_met(PeerId::random(), at(99)).expect("a stranger elsewhere");
+    let members: Vec<PeerId> = (0..CONNECTIONS_MAX).map(|_| PeerId::random()).collect();
+    crowd.behaviour.set_known(members.iter().copied().collect());
+    for (n, member) in members.iter().enumerate() {
+        let met = if n % 2 == 0 { crowd.comes(*member, at(1)) } else { crowd.is_met(*member, at(1)) };
+        met.expect("members always get in, from wherever, in both directions");
+        assert!(crowd.behaviour.present.len() <= CONNECTIONS_MAX);
+    }
+    assert!(matches!(crowd.is_met(PeerId::random(), at(7)), Err(Crowded::Full)), "all places are members'");
+    let ids: Vec<_> = crowd.behaviour.present.keys().copied().collect();
+    ids.into_iter().for_each(|id| crowd.behaviour.is_gone(id));
+    assert!(crowd.behaviour.present.is_empty(), "places are given back");
 }
