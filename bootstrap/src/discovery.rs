@@ -165,8 +165,10 @@ impl Discovery {
         }
     }
 
-    /// These peers always find a place from now on, and those whom the user named; the others are strangers, who share theirs.
+    /// These peers always find a place from now on, and are dialed first, like those whom the user named; the others are
+    /// strangers, who share theirs.
     pub fn set_known(&mut self, swarm: &mut Swarm<Behaviour>, peers: BTreeSet<PeerId>) {
+        self.dialer.set_known(peers.clone());
         swarm.behaviour_mut().crowd.set_known(peers);
     }
 

@@ -4,7 +4,8 @@
 //! backoff from 0.2 s over 1 s to 30 s; *candidates* (found under the run's key, heard on the local network or by
 //! gossip) until they have failed [`CANDIDATE_ROUNDS_MAX`] rounds, and again when they are found anew. A *round* tries
 //! every known address once, TCP before QUIC (unless TCP is refused), and relays beside. Dials are limited in number at
-//! once and in rate.
+//! once and in rate. Half of both is kept for *preferred* peers: anchors, wanted peers, and whom the owner says to know. The
+//! others are strangers, and where a stranger is found is a stranger's word, which may be wrong a thousand times.
 
 mod credit;
 mod target;
@@ -19,11 +20,13 @@ use crate::addresses::{self, Route};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use starling_protocol::engine::io::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Dials under way.
 pub const DIALS_MAX: usize = 16;
+/// Of them, those to strangers; all of them while nobody is known, since any may be of the flock then.
+const STRANGERS_DIALED_MAX: usize = DIALS_MAX / 2;
 /// Addresses of one peer tried at once.
 const ADDRESSES_AT_ONCE: usize = 8;
 /// How long a peer rests that was met through a relay, and to whom no direct way was found; doubled each time.
@@ -60,11 +63,26 @@ pub struct Dial {
     pub addresses: Vec<Multiaddr>,
 }
 
+/// Dials under way.
+#[derive(Clone, Copy, Default)]
+struct Busy {
+    all: usize,
+    strangers: usize,
+}
+
+impl Busy {
+    fn count(&mut self, standing: Wish) {
+        self.all += 1;
+        self.strangers += usize::from(standing == Wish::Candidate);
+    }
+}
+
 /// The state machine.
 pub struct Dialer {
     me: PeerId,
     book: Book,
     targets: BTreeMap<PeerId, Target>,
+    known: BTreeSet<PeerId>,
     shunned: BTreeMap<PeerId, Time>,
     backoff: Backoff,
     credit: Credit,
@@ -77,10 +95,16 @@ impl Dialer {
             me,
             book: Book::default(),
             targets: BTreeMap::new(),
+            known: BTreeSet::new(),
             shunned: BTreeMap::new(),
             backoff: Backoff::new(seed),
             credit: Credit::full(now),
         }
+    }
+
+    /// The peers that are no strangers from now on: their dials go first, also where they are mere candidates.
+    pub fn set_known(&mut self, peers: BTreeSet<PeerId>) {
+        self.known = peers;
     }
 
     /// Learns addresses that have been judged fit, and makes the peer a target if its origin is one that leads to
@@ -342,23 +366,46 @@ impl Dialer {
     /// The dials that are due.
     pub fn poll(&mut self, now: Time) -> Vec<Dial> {
         self.credit.collect(now);
-        let mut due: Vec<(Time, std::cmp::Reverse<Wish>, PeerId)> = Vec::new();
+        let mut due: Vec<(std::cmp::Reverse<Wish>, Time, PeerId)> = Vec::new();
         for (peer, target) in &self.targets {
             if let State::Waiting(at) = target.state
                 && at <= now
             {
-                due.push((at, std::cmp::Reverse(target.wish), *peer));
+                due.push((std::cmp::Reverse(self.standing(peer, target)), at, *peer));
             }
         }
-        due.sort_unstable_by_key(|(at, wish, peer)| (*wish, *at, *peer));
+        due.sort_unstable();
+        let mut busy = self.dialing();
         let mut dials = Vec::new();
-        for (_, _, peer) in due {
-            if self.dialing() >= DIALS_MAX || !self.credit.has_one() {
+        for (std::cmp::Reverse(standing), _, peer) in due {
+            // Strangers come last, so that nobody is left out who may still be dialed.
+            if !self.has_slot(standing, busy) || !self.credit.has_one(self.left_by(standing)) {
                 break;
             }
-            dials.extend(self.start(peer, now));
+            if let Some(dial) = self.start(peer, now) {
+                busy.count(standing);
+                dials.push(dial);
+            }
         }
         dials
+    }
+
+    /// How much a peer is preferred: one that the owner knows as one that is wanted.
+    fn standing(&self, peer: &PeerId, target: &Target) -> Wish {
+        if self.known.contains(peer) { target.wish.max(Wish::Wanted) } else { target.wish }
+    }
+
+    fn has_slot(&self, standing: Wish, busy: Busy) -> bool {
+        let of_strangers = DIALS_MAX - self.left_by(Wish::Candidate);
+        busy.all < DIALS_MAX && (standing > Wish::Candidate || busy.strangers < of_strangers)
+    }
+
+    /// Dials that this one leaves for others.
+    fn left_by(&self, standing: Wish) -> usize {
+        match standing {
+            Wish::Candidate if !self.known.is_empty() => DIALS_MAX - STRANGERS_DIALED_MAX,
+            _ => 0,
+        }
     }
 
     fn start(&mut self, peer: PeerId, now: Time) -> Option<Dial> {
@@ -374,21 +421,24 @@ impl Dialer {
         Some(Dial { peer, addresses })
     }
 
-    fn dialing(&self) -> usize {
-        self.targets.values().filter(|t| t.state == State::Dialing).count()
+    fn dialing(&self) -> Busy {
+        let mut busy = Busy::default();
+        for (peer, target) in self.targets.iter().filter(|(_, t)| t.state == State::Dialing) {
+            busy.count(self.standing(peer, target));
+        }
+        busy
     }
 
     /// When to poll next, if nothing happens before.
     pub fn wake_at(&self) -> Option<Time> {
-        let dials = self.targets.values().filter_map(|t| match t.state {
-            State::Waiting(at) => Some(at),
+        let busy = self.dialing();
+        let waiting = self.targets.iter().filter_map(|(peer, t)| match t.state {
+            State::Waiting(at) => Some((self.standing(peer, t), at)),
             _ => None,
         });
-        let next_dial = match self.dialing() {
-            // A dial that ends makes room and is an event of its own.
-            busy if busy >= DIALS_MAX => None,
-            _ => dials.min().map(|at| at.max(self.credit.at())),
-        };
+        // A dial that ends makes room and is an event of its own.
+        let fit = waiting.filter(|(standing, _)| self.has_slot(*standing, busy));
+        let next_dial = fit.map(|(standing, at)| at.max(self.credit.at(self.left_by(standing)))).min();
         next_dial.into_iter().chain(self.shunned.values().copied()).min()
     }
 

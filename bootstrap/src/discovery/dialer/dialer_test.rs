@@ -250,6 +250,36 @@ fn dials_are_limited_at_once_and_in_rate_and_anchors_go_first() {
     assert!((70..=90).contains(&in_ten_seconds), "{in_ten_seconds}");
 }
 
+/// A thousand strangers at silent addresses had all dials under way, and members waited behind them after a cut.
+#[test]
+fn half_of_the_dials_is_kept_for_known_peers() {
+    let (mut dialer, members): (Dialer, Vec<PeerId>) = (dialer(), (0..8).map(|_| someone()).collect());
+    dialer.set_known(members.iter().copied().collect());
+    for port in 1..=200 {
+        dialer.learn(someone(), &[address(port)], Origin::Dht, None, Time(0));
+    }
+    assert_eq!(dialer.poll(Time(0)).len(), STRANGERS_DIALED_MAX);
+    let mut now = Time(30 * SECOND);
+    assert!(dialer.poll(now).is_empty(), "their addresses are silent");
+    assert_eq!(dialer.wake_at(), None);
+    for (n, member) in members.iter().enumerate() {
+        dialer.learn(*member, &[address(n as u16 + 1)], Origin::Gossip, None, now);
+        if n % 2 == 0 {
+            dialer.wish(*member, Wish::Wanted, now);
+        }
+    }
+    let dialed: BTreeSet<PeerId> = dialer.poll(now).iter().map(|dial| dial.peer).collect();
+    assert_eq!(dialed, members.iter().copied().collect(), "at once, and candidates among them too");
+    // Their credit is kept as well, and comes before the strangers'.
+    for peer in dialer.targets.keys().copied().collect::<Vec<_>>() {
+        dialer.connected(peer, None, now);
+        dialer.disconnected(&peer, false, now);
+    }
+    now = after(now, Duration::from_secs(1));
+    let again: Vec<PeerId> = dialer.poll(now).iter().map(|dial| dial.peer).collect();
+    assert!(members.iter().all(|member| again.contains(member)), "{again:?}");
+}
+
 #[test]
 fn we_never_dial_ourselves() {
     let mut dialer = dialer();
@@ -285,7 +315,7 @@ proptest! {
             }
             let dials = a.poll(now);
             prop_assert_eq!(&dials, &b.poll(now));
-            prop_assert!(a.dialing() <= DIALS_MAX);
+            prop_assert!(a.dialing().all <= DIALS_MAX);
         }
         let later = after(now, Duration::from_secs(31));
         a.pardon(later);
