@@ -8,6 +8,7 @@
 //! others are strangers, and where a stranger is found is a stranger's word, which may be wrong a thousand times.
 
 mod credit;
+mod share;
 mod target;
 
 use self::credit::Credit;
@@ -25,8 +26,6 @@ use std::time::Duration;
 
 /// Dials under way.
 pub const DIALS_MAX: usize = 16;
-/// Of them, those to strangers; all of them while nobody is known, since any may be of the flock then.
-const STRANGERS_DIALED_MAX: usize = DIALS_MAX / 2;
 /// Addresses of one peer tried at once.
 const ADDRESSES_AT_ONCE: usize = 8;
 /// How long a peer rests that was met through a relay, and to whom no direct way was found; doubled each time.
@@ -63,20 +62,6 @@ pub struct Dial {
     pub addresses: Vec<Multiaddr>,
 }
 
-/// Dials under way.
-#[derive(Clone, Copy, Default)]
-struct Busy {
-    all: usize,
-    strangers: usize,
-}
-
-impl Busy {
-    fn count(&mut self, standing: Wish) {
-        self.all += 1;
-        self.strangers += usize::from(standing == Wish::Candidate);
-    }
-}
-
 /// The state machine.
 pub struct Dialer {
     me: PeerId,
@@ -86,6 +71,9 @@ pub struct Dialer {
     shunned: BTreeMap<PeerId, Time>,
     backoff: Backoff,
     credit: Credit,
+    /// When something is due, as of the last poll, and whether anything has changed since: most events change nothing here.
+    next: Option<Time>,
+    changed: bool,
 }
 
 impl Dialer {
@@ -99,12 +87,20 @@ impl Dialer {
             shunned: BTreeMap::new(),
             backoff: Backoff::new(seed),
             credit: Credit::full(now),
+            next: None,
+            changed: true,
         }
     }
 
     /// The peers that are no strangers from now on: their dials go first, also where they are mere candidates.
     pub fn set_known(&mut self, peers: BTreeSet<PeerId>) {
         self.known = peers;
+        self.changed = true;
+    }
+
+    /// Whether there is nothing to do. Every change of a target, of a shunned peer or of whom the owner knows ends that.
+    fn is_quiet(&self, now: Time) -> bool {
+        !self.changed && self.next.is_none_or(|next| now < next)
     }
 
     /// Learns addresses that have been judged fit, and makes the peer a target if its origin is one that leads to
@@ -147,6 +143,7 @@ impl Dialer {
 
     /// There is a new way to a peer that could not be reached: its next dial is soon, but for those that no relay helps.
     fn hurry(&mut self, peer: &PeerId, now: Time) {
+        self.changed = true;
         let soon = if self.me > *peer { after(now, YIELD_RELAYED) } else { now };
         if let Some(target) = self.targets.get_mut(peer)
             && let State::Waiting(at) = target.state
@@ -173,26 +170,33 @@ impl Dialer {
         };
         let fresh =
             Target { wish, state: State::Waiting(start), tried: Vec::new(), rounds: 0, unpunched: 0, trouble: None };
+        if !self.targets.contains_key(&peer) && self.standing(&peer, &fresh) == Wish::Candidate && !self.make_room() {
+            metrics::counter!("starling_refused_total", "reason" => "candidates_full").increment(1);
+            return;
+        }
+        self.changed = true;
         let target = self.targets.entry(peer).or_insert(fresh);
         target.wish = target.wish.max(wish);
-        self.book.pin(&peer, target.wish > Wish::Candidate);
+        // So no target outlives its addresses.
+        self.book.pin(&peer, true);
     }
 
     /// The peer is no member any more: no longer dialed, unless the user named it.
     pub fn unwish(&mut self, peer: &PeerId) {
+        self.changed = true;
         if let Some(target) = self.targets.get_mut(peer)
             && target.wish == Wish::Wanted
         {
             target.wish = Wish::Candidate;
-            self.book.pin(peer, false);
             if target.state != State::Connected {
-                self.targets.remove(peer);
+                self.give_up(peer);
             }
         }
     }
 
     /// No dial to the peer until then.
     pub fn shun(&mut self, peer: PeerId, until: Time) {
+        self.changed = true;
         if self.shunned.len() >= SHUNNED_MAX && !self.shunned.contains_key(&peer) {
             let soonest = self.shunned.iter().min_by_key(|(_, until)| **until).map(|(peer, _)| *peer);
             soonest.map(|peer| self.shunned.remove(&peer));
@@ -203,13 +207,16 @@ impl Dialer {
                 target.tried.clear();
                 target.state = State::Waiting(until);
             }
-            Some(_) => drop(self.targets.remove(&peer)),
+            Some(_) => self.give_up(&peer),
             None => {}
         }
     }
 
     /// Peers whose time of being shunned is over.
     pub fn pardon(&mut self, now: Time) -> Vec<PeerId> {
+        if self.is_quiet(now) {
+            return Vec::new();
+        }
         let over: Vec<PeerId> =
             self.shunned.iter().filter(|(_, until)| **until <= now).map(|(peer, _)| *peer).collect();
         for peer in &over {
@@ -224,6 +231,7 @@ impl Dialer {
 
     /// A direct connection to the peer exists; `address` when we dialed it.
     pub fn connected(&mut self, peer: PeerId, address: Option<&Multiaddr>, now: Time) {
+        self.changed = true;
         if let Some(address) = address {
             self.book.reached(&peer, &addresses::without_peer(address), now);
         }
@@ -238,6 +246,7 @@ impl Dialer {
 
     /// A relay has brought us together; `address` when we dialed it. While a direct connection is tried nothing is dialed.
     pub fn relayed(&mut self, peer: PeerId, address: Option<&Multiaddr>, now: Time) {
+        self.changed = true;
         if let Some(address) = address {
             self.book.reached(&peer, &addresses::without_peer(address), now);
         }
@@ -249,6 +258,7 @@ impl Dialer {
 
     /// No direct way was found to a peer that was met through a relay.
     pub fn unpunched(&mut self, peer: &PeerId, now: Time) {
+        self.changed = true;
         let Some(times) = self.targets.get(peer).map(|t| t.unpunched.saturating_add(1)) else { return };
         let wait = self.backoff.jittered(UNPUNCHED_REST.saturating_mul(1 << (times - 1).min(4)));
         let Some(target) = self.targets.get_mut(peer) else { return };
@@ -256,31 +266,35 @@ impl Dialer {
         target.trouble = Some((None, Reason::NoDirectWay));
         target.state = State::Waiting(after(now, wait));
         if target.wish == Wish::Candidate && times >= CANDIDATE_ROUNDS_MAX {
-            self.targets.remove(peer);
+            self.give_up(peer);
             self.book.rest(peer, after(now, CANDIDATE_REST));
         }
     }
 
     /// The last direct connection to the peer is gone. `idle`: because nobody used it.
     pub fn disconnected(&mut self, peer: &PeerId, idle: bool, now: Time) {
+        self.changed = true;
         let wait = self.backoff.after(0);
-        let Some(target) = self.targets.get_mut(peer) else {
+        let Some((wish, standing)) = self.targets.get(peer).map(|t| (t.wish, self.standing(peer, t))) else {
             self.book.pin(peer, false);
             return;
         };
-        if target.wish == Wish::Candidate && idle {
-            self.targets.remove(peer);
-            self.book.pin(peer, false);
+        let is_useless = wish == Wish::Candidate && idle;
+        // It waits for its turn from now on, like those that were found.
+        if is_useless || (standing == Wish::Candidate && !self.make_room()) {
+            self.give_up(peer);
             return;
         }
-        self.book.pin(peer, target.wish > Wish::Candidate);
-        if target.state == State::Connected {
+        if let Some(target) = self.targets.get_mut(peer)
+            && target.state == State::Connected
+        {
             target.state = State::Waiting(after(now, wait));
         }
     }
 
     /// A dial failed: each address with its reason, `None` for all of them.
     pub fn failed(&mut self, peer: &PeerId, reasons: &[(Option<Multiaddr>, Reason)], now: Time) {
+        self.changed = true;
         for (address, reason) in reasons {
             if let Some(address) = address {
                 self.book.failed(peer, address, reason);
@@ -358,13 +372,16 @@ impl Dialer {
         target.state = State::Waiting(after(now, wait));
         if target.wish == Wish::Candidate && rounds >= CANDIDATE_ROUNDS_MAX {
             // It stays in the book; finding it again makes it a target again.
-            self.targets.remove(peer);
+            self.give_up(peer);
             self.book.rest(peer, after(now, CANDIDATE_REST));
         }
     }
 
     /// The dials that are due.
     pub fn poll(&mut self, now: Time) -> Vec<Dial> {
+        if self.is_quiet(now) {
+            return Vec::new();
+        }
         self.credit.collect(now);
         let mut due: Vec<(std::cmp::Reverse<Wish>, Time, PeerId)> = Vec::new();
         for (peer, target) in &self.targets {
@@ -387,25 +404,8 @@ impl Dialer {
                 dials.push(dial);
             }
         }
+        (self.next, self.changed) = (self.agenda(), false);
         dials
-    }
-
-    /// How much a peer is preferred: one that the owner knows as one that is wanted.
-    fn standing(&self, peer: &PeerId, target: &Target) -> Wish {
-        if self.known.contains(peer) { target.wish.max(Wish::Wanted) } else { target.wish }
-    }
-
-    fn has_slot(&self, standing: Wish, busy: Busy) -> bool {
-        let of_strangers = DIALS_MAX - self.left_by(Wish::Candidate);
-        busy.all < DIALS_MAX && (standing > Wish::Candidate || busy.strangers < of_strangers)
-    }
-
-    /// Dials that this one leaves for others.
-    fn left_by(&self, standing: Wish) -> usize {
-        match standing {
-            Wish::Candidate if !self.known.is_empty() => DIALS_MAX - STRANGERS_DIALED_MAX,
-            _ => 0,
-        }
     }
 
     fn start(&mut self, peer: PeerId, now: Time) -> Option<Dial> {
@@ -421,16 +421,12 @@ impl Dialer {
         Some(Dial { peer, addresses })
     }
 
-    fn dialing(&self) -> Busy {
-        let mut busy = Busy::default();
-        for (peer, target) in self.targets.iter().filter(|(_, t)| t.state == State::Dialing) {
-            busy.count(self.standing(peer, target));
-        }
-        busy
-    }
-
     /// When to poll next, if nothing happens before.
     pub fn wake_at(&self) -> Option<Time> {
+        if self.changed { self.agenda() } else { self.next }
+    }
+
+    fn agenda(&self) -> Option<Time> {
         let busy = self.dialing();
         let waiting = self.targets.iter().filter_map(|(peer, t)| match t.state {
             State::Waiting(at) => Some((self.standing(peer, t), at)),

@@ -1,3 +1,5 @@
+use super::super::book;
+use super::share::{CANDIDATES_MAX, STRANGERS_DIALED_MAX};
 use super::*;
 use proptest::prelude::*;
 
@@ -278,6 +280,29 @@ fn half_of_the_dials_is_kept_for_known_peers() {
     now = after(now, Duration::from_secs(1));
     let again: Vec<PeerId> = dialer.poll(now).iter().map(|dial| dial.peer).collect();
     assert!(members.iter().all(|member| again.contains(member)), "{again:?}");
+}
+
+#[test]
+fn candidates_are_so_many_and_those_that_failed_make_way() {
+    let mut dialer = dialer();
+    for n in 0..10_000u32 {
+        dialer.learn(someone(), &[address((n % 60_000) as u16 + 1)], Origin::Gossip, None, Time(n.into()));
+    }
+    assert_eq!((dialer.targets.len(), dialer.book().len()), (CANDIDATES_MAX, book::PEERS_MAX));
+    assert!(dialer.targets.keys().all(|peer| !dialer.book().known(peer).is_empty()), "a target without an address");
+    let member = someone();
+    dialer.set_known(BTreeSet::from([member]));
+    dialer.learn(member, &[address(1)], Origin::Gossip, None, Time(0));
+    assert!(dialer.wish_of(&member).is_some(), "whom the owner knows has a place");
+    dialer.learn(someone(), &[address(2)], Origin::Dht, None, Time(SECOND));
+    assert_eq!(dialer.targets.len(), CANDIDATES_MAX + 1, "before its turn nobody is driven out");
+    for dial in dialer.poll(Time(SECOND)) {
+        dialer.failed(&dial.peer, &refused(&dial.addresses), Time(SECOND));
+    }
+    let newcomer = someone();
+    dialer.learn(newcomer, &[address(3)], Origin::Dht, None, Time(SECOND));
+    assert!(dialer.wish_of(&newcomer).is_some() && dialer.wish_of(&member).is_some());
+    assert_eq!(dialer.targets.len(), CANDIDATES_MAX + 1, "one that had failed made way");
 }
 
 #[test]
