@@ -148,7 +148,10 @@ impl Discovery {
     /// No dial to the peer and no new connection from it for so long; open ones stay, until [`Discovery::disconnect`].
     pub fn shun(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId, time: Duration) {
         let until = dialer::after(self.now(), time);
-        self.dialer.shun(peer, until);
+        // Whom the dialer forgets no clock pardons any more, and the gate would refuse it until the node ends.
+        if let Some(pardoned) = self.dialer.shun(peer, until) {
+            swarm.behaviour_mut().gate.shun(pardoned, false);
+        }
         swarm.behaviour_mut().gate.shun(peer, true);
     }
 

@@ -194,12 +194,14 @@ impl Dialer {
         }
     }
 
-    /// No dial to the peer until then.
-    pub fn shun(&mut self, peer: PeerId, until: Time) {
+    /// No dial to the peer until then. Whom that pardons, since so many are shunned.
+    #[must_use]
+    pub fn shun(&mut self, peer: PeerId, until: Time) -> Option<PeerId> {
         self.changed = true;
+        let mut pardoned = None;
         if self.shunned.len() >= SHUNNED_MAX && !self.shunned.contains_key(&peer) {
-            let soonest = self.shunned.iter().min_by_key(|(_, until)| **until).map(|(peer, _)| *peer);
-            soonest.map(|peer| self.shunned.remove(&peer));
+            pardoned = self.shunned.iter().min_by_key(|(_, until)| **until).map(|(peer, _)| *peer);
+            pardoned.map(|peer| self.shunned.remove(&peer));
         }
         self.shunned.insert(peer, until);
         match self.targets.get_mut(&peer) {
@@ -210,6 +212,7 @@ impl Dialer {
             Some(_) => self.give_up(&peer),
             None => {}
         }
+        pardoned
     }
 
     /// Peers whose time of being shunned is over.

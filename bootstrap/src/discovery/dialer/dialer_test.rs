@@ -208,17 +208,24 @@ fn the_larger_id_yields_to_the_smaller() {
 fn the_shunned_are_left_alone_until_pardoned() {
     let (mut dialer, peer, anchor) = (dialer(), someone(), someone());
     dialer.learn(anchor, &[address(2)], Origin::Configured, None, Time(0));
-    dialer.shun(peer, Time(10 * SECOND));
-    dialer.shun(anchor, Time(10 * SECOND));
+    assert_eq!((dialer.shun(peer, Time(10 * SECOND)), dialer.shun(anchor, Time(10 * SECOND))), (None, None));
     dialer.learn(peer, &[address(1)], Origin::Dht, None, Time(0));
     assert!(dialer.poll(Time(9 * SECOND)).is_empty());
     assert_eq!(dialer.wake_at(), Some(Time(10 * SECOND)));
     assert_eq!(dialer.pardon(Time(10 * SECOND)).len(), 2);
     let dials = dialer.poll(Time(10 * SECOND));
     assert_eq!(dials.iter().map(|d| d.peer).collect::<Vec<_>>(), [anchor], "what the user named is not forgotten");
-    for _ in 0..2 * SHUNNED_MAX {
-        dialer.shun(someone(), Time(20 * SECOND));
-    }
+}
+
+/// The gate refused a peer for ever that the dialer had forgotten.
+#[test]
+fn who_makes_way_among_the_shunned_is_told() {
+    let mut dialer = dialer();
+    let all: Vec<PeerId> = (0..2 * SHUNNED_MAX).map(|_| someone()).collect();
+    let until = |n: usize| Time((20 + n as u64) * SECOND);
+    let pardoned: Vec<PeerId> = all.iter().enumerate().filter_map(|(n, peer)| dialer.shun(*peer, until(n))).collect();
+    assert_eq!(pardoned, all[..SHUNNED_MAX], "those whose time would be over first");
+    assert_eq!(dialer.shun(all[SHUNNED_MAX], until(0)), None, "it is shunned already");
     assert_eq!(dialer.shunned.len(), SHUNNED_MAX);
 }
 
@@ -333,7 +340,7 @@ proptest! {
                     2 => d.connected(peer, Some(&address(who as u16 + 1)), now),
                     3 => d.disconnected(&peer, who % 2 == 0, now),
                     4 => d.failed(&peer, &refused(&[address(who as u16 + 1)]), now),
-                    5 => d.shun(peer, after(now, Duration::from_secs(5))),
+                    5 => drop(d.shun(peer, after(now, Duration::from_secs(5)))),
                     6 => d.wish(peer, Wish::Wanted, now),
                     _ => drop(d.pardon(now)),
                 }
