@@ -137,6 +137,8 @@ fn this_machine_is_no_crowd_and_relays_are_one() {
     let mut crowd = Crowd::new();
     let relayed = (0..200).filter(|_| crowd.stranger(Source::Relay).is_ok()).count();
     assert_eq!(relayed, STRANGERS_PER_ADDRESS);
+    let named = (0..200).filter(|_| crowd.is_met(PeerId::random(), Source::Named).is_ok()).count();
+    assert_eq!(named, DIALED_STRANGERS_PER_ADDRESS, "names are one crowd, too");
 }
 
 /// One address with a port for each key filled all connections, so that members were refused in both directions.

@@ -83,9 +83,9 @@ impl Doors {
         admitted.is_ok()
     }
 
-    /// A known peer is there.
+    /// A known peer is there. Behind a name it is anywhere.
     pub fn know(&self, source: Source, now: Instant) {
-        if source != Source::Here {
+        if !matches!(source, Source::Here | Source::Named) {
             self.addresses().of(source, || Address::new(now)).known_until = Some(now + KNOWN_FOR);
         }
     }
