@@ -301,7 +301,12 @@ impl Discovery {
         }
         let taken = self.dialer.learn(peer, &fit, origin, teller, now);
         if taken > 0 {
-            fit.iter().for_each(|a| self.gate.permit(a));
+            for address in &fit {
+                match origin.is_given() {
+                    true => self.gate.permit(address),
+                    false => self.gate.permit_learned(address),
+                }
+            }
         }
         taken
     }

@@ -58,7 +58,15 @@ impl Gate {
         &self.doors
     }
 
-    /// Lets an address be dialed that the user wrote, or that passed [`addresses::may_be_learned`].
+    /// Lets an address be dialed that somebody told, and that passed [`addresses::may_be_learned`]. Not what a name leads to: its owner
+    /// could make it any port of this machine.
+    pub fn permit_learned(&self, address: &Multiaddr) {
+        if addresses::scope(address) != Scope::Name {
+            self.permit(address);
+        }
+    }
+
+    /// Lets an address be dialed that the user wrote, and what it leads to if it is a name.
     pub fn permit(&self, address: &Multiaddr) {
         // Of a relayed address it is the relay that gets dialed.
         let direct: Multiaddr = address.iter().take_while(|p| !matches!(p, Protocol::P2pCircuit)).collect();
@@ -243,6 +251,19 @@ mod tests {
         assert!(!gate.allows(&address("/ip4/127.0.0.1/tcp/7401")));
         gate.permit(&address("/ip4/0.0.0.0/tcp/7400"));
         assert!(!gate.allows(&address("/ip4/0.0.0.0/tcp/7400")));
+    }
+
+    /// `/dns4/evil.example/tcp/22`, which its owner makes 127.0.0.1.
+    #[test]
+    fn a_learned_name_leads_to_no_port_of_this_machine() {
+        let gate = Gate::default();
+        let relayed = format!("/dns4/evil.example/tcp/22/p2p/{}/p2p-circuit", PeerId::random());
+        for name in ["/dns4/evil.example/tcp/22", "/dns/evil.example/tcp/22", "/dnsaddr/evil.example", &relayed] {
+            gate.permit_learned(&address(name));
+        }
+        assert!(!gate.allows(&address("/ip4/127.0.0.1/tcp/22")));
+        gate.permit_learned(&address("/ip4/127.0.0.1/tcp/7400"));
+        assert!(gate.allows(&address("/ip4/127.0.0.1/tcp/7400")), "what a peer on this machine told");
     }
 
     #[test]
