@@ -93,13 +93,20 @@ struct Place {
     serial: u64,
 }
 
+/// A connection in its handshake.
+struct Arriving {
+    from: Multiaddr,
+    source: Source,
+    serial: u64,
+}
+
 /// Gives the places. Emits no events. What it remembers is bounded by the limits.
 #[derive(Default)]
 pub struct Behaviour {
     doors: Doors,
     named: BTreeSet<PeerId>,
     known: BTreeSet<PeerId>,
-    arriving: BTreeMap<ConnectionId, Source>,
+    arriving: BTreeMap<ConnectionId, Arriving>,
     present: BTreeMap<ConnectionId, Place>,
     serial: u64,
     /// Sent away; at most one for each newcomer that the swarm has let in.
@@ -132,20 +139,41 @@ impl Behaviour {
         self.known.contains(peer) || self.named.contains(peer)
     }
 
-    fn arrive(&mut self, id: ConnectionId, source: Source, now: Instant) -> Result<(), Crowded> {
+    /// Who is silent has a place for seconds, and who shakes hands for a fraction of one. So when all are taken, the oldest handshake
+    /// of the most crowded address makes way, as long as that address has more than the newcomer's.
+    fn arrive(&mut self, id: ConnectionId, from: &Multiaddr, source: Source, now: Instant) -> Result<(), Crowded> {
         if source != Source::Here {
-            let from = |other: &&Source| **other == source;
-            let unknown = |other: &&Source| !self.doors.knows(other, now);
-            if self.arriving.values().filter(from).count() >= ARRIVING_PER_ADDRESS {
+            let mut crowds: BTreeMap<Source, usize> = BTreeMap::new();
+            for other in self.arriving.values().filter(|other| other.source != Source::Here) {
+                *crowds.entry(other.source).or_default() += 1;
+            }
+            let ours = crowds.get(&source).copied().unwrap_or_default();
+            if ours >= ARRIVING_PER_ADDRESS {
                 return Err(Crowded::Address);
             }
-            let is_unknown = unknown(&&source);
-            if is_unknown && self.arriving.values().filter(unknown).count() >= ARRIVING_FROM_UNKNOWN_MAX {
-                return Err(Crowded::Full);
+            let all = crowds.values().sum::<usize>();
+            crowds.retain(|other, _| !self.doors.knows(other, now));
+            let is_known = self.doors.knows(&source, now);
+            if all >= ARRIVING_MAX || (!is_known && crowds.values().sum::<usize>() >= ARRIVING_FROM_UNKNOWN_MAX) {
+                // What comes through a relay has no handshake that could be given up.
+                crowds.remove(&Source::Relay);
+                let most = crowds.into_iter().max_by_key(|(_, count)| *count);
+                let (most, _) = most.filter(|(_, count)| is_known || *count > ours + 1).ok_or(Crowded::Full)?;
+                self.give_up_oldest(most);
             }
         }
-        self.arriving.insert(id, source);
+        self.serial += 1;
+        self.arriving.insert(id, Arriving { from: from.clone(), source, serial: self.serial });
         Ok(())
+    }
+
+    fn give_up_oldest(&mut self, source: Source) {
+        let of_source = self.arriving.iter().filter(|(_, arriving)| arriving.source == source);
+        let Some(oldest) = of_source.min_by_key(|(_, arriving)| arriving.serial).map(|(id, _)| *id) else { return };
+        if let Some(arriving) = self.arriving.remove(&oldest) {
+            metrics::counter!("starling_refused_total", "reason" => "handshake_gave_way").increment(1);
+            self.doors.handshakes().give_up(&arriving.from);
+        }
     }
 
     /// A handshake is done, and shows who it is.
@@ -238,7 +266,7 @@ impl NetworkBehaviour for Behaviour {
         local: &Multiaddr,
         from: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        self.arrive(id, source(local, from), Instant::now()).map_err(denied)
+        self.arrive(id, from, source(local, from), Instant::now()).map_err(denied)
     }
 
     fn handle_established_inbound_connection(

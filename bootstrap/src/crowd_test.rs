@@ -26,7 +26,7 @@ impl Crowd {
     /// A whole connection of somebody.
     fn comes(&mut self, peer: PeerId, source: Source) -> Result<ConnectionId, Crowded> {
         let id = self.id();
-        self.behaviour.arrive(id, source, self.now)?;
+        self.behaviour.arrive(id, &Multiaddr::empty(), source, self.now)?;
         self.behaviour.enter(id, peer, (source, Way::In), self.now).inspect_err(|_| {
             // As the swarm tells it.
         })?;
@@ -54,7 +54,7 @@ fn handshakes_of_one_address_are_few_and_some_are_kept_for_known_addresses() {
     let mut crowd = Crowd::new();
     let arrives = |crowd: &mut Crowd, source| {
         let id = crowd.id();
-        crowd.behaviour.arrive(id, source, crowd.now).is_ok()
+        crowd.behaviour.arrive(id, &Multiaddr::empty(), source, crowd.now).is_ok()
     };
     assert_eq!((0..100).filter(|_| arrives(&mut crowd, at(1))).count(), ARRIVING_PER_ADDRESS);
     assert!(arrives(&mut crowd, at(2)), "others have places of their own");
@@ -67,6 +67,31 @@ fn handshakes_of_one_address_are_few_and_some_are_kept_for_known_addresses() {
     let ids: Vec<_> = crowd.behaviour.arriving.keys().copied().collect();
     ids.into_iter().for_each(|id| crowd.behaviour.is_gone(id));
     assert!(crowd.behaviour.arriving.is_empty(), "places are given back");
+}
+
+/// Three addresses with eight silent connections each kept every newcomer out.
+#[test]
+fn the_oldest_handshake_of_a_crowd_makes_way() {
+    use futures::FutureExt;
+    let mut crowd = Crowd::new();
+    let mut handshakes = Vec::new();
+    for n in 0..ARRIVING_FROM_UNKNOWN_MAX as u32 {
+        let from: Multiaddr = format!("/ip4/45.0.0.{}/tcp/{}", n % 3, n + 1).parse().unwrap();
+        let id = crowd.id();
+        let silent = futures::future::pending::<std::io::Result<()>>();
+        handshakes.push(crowd.behaviour.doors.handshakes().begin(&from, silent));
+        crowd.behaviour.arrive(id, &from, Source::of(&from), crowd.now).expect("there is room");
+    }
+    let mut arrives = |n: u32| {
+        let id = crowd.id();
+        crowd.behaviour.arrive(id, &Multiaddr::empty(), at(n), crowd.now)
+    };
+    let newcomers = (100..200).filter(|n| arrives(*n).is_ok()).count();
+    assert_eq!(newcomers, ARRIVING_FROM_UNKNOWN_MAX - 3, "until each address has one");
+    assert!(arrives(1).is_err(), "a crowd does not come back so");
+    let ended = handshakes.iter_mut().filter_map(|handshake| handshake.now_or_never()).count();
+    assert_eq!(ended, newcomers);
+    assert_eq!(crowd.behaviour.arriving.len(), ARRIVING_FROM_UNKNOWN_MAX);
 }
 
 /// Two addresses filled all 128 places: 64 each.

@@ -20,8 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::time::Instant;
 
+mod handshake;
 mod keeping;
 
+pub use handshake::{Handshake, Handshakes};
 pub use keeping::{Behaviour, Handler};
 
 /// Addresses outside the public and private scopes that may be dialed; the oldest learned one makes room.
@@ -164,7 +166,7 @@ impl<O> GuardedTransport<O> {
 impl<O> Transport for GuardedTransport<O> {
     type Output = O;
     type Error = io::Error;
-    type ListenerUpgrade = <Boxed<O> as Transport>::ListenerUpgrade;
+    type ListenerUpgrade = Handshake<<Boxed<O> as Transport>::ListenerUpgrade>;
     type Dial = <Boxed<O> as Transport>::Dial;
 
     fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<io::Error>> {
@@ -191,11 +193,16 @@ impl<O> Transport for GuardedTransport<O> {
         // A flood must not keep the swarm from its other work: after so many it is asked again.
         for _ in 0..REFUSED_AT_ONCE {
             let event = std::task::ready!(Pin::new(&mut self.inner).poll(cx));
-            match &event {
-                TransportEvent::Incoming { send_back_addr, .. }
-                    if !self.gate.doors.open(send_back_addr, Instant::now()) => {}
-                _ => return Poll::Ready(event),
-            }
+            let doors = &self.gate.doors;
+            let from = match &event {
+                TransportEvent::Incoming { send_back_addr, .. } if !doors.open(send_back_addr, Instant::now()) => {
+                    continue;
+                }
+                TransportEvent::Incoming { send_back_addr, .. } => send_back_addr.clone(),
+                // Nobody comes.
+                _ => Multiaddr::empty(),
+            };
+            return Poll::Ready(event.map_upgrade(|handshake| doors.handshakes().begin(&from, handshake)));
         }
         cx.waker().wake_by_ref();
         Poll::Pending
