@@ -1,5 +1,9 @@
-//! Who has the inbound places. A part of them is for *known* peers: those whom the user named, and those whom the swarm's owner
+//! Who has the places for connections. A part of them is for *known* peers: those whom the user named, and those whom the swarm's owner
 //! says to know. Strangers share the rest by where they come from.
+//!
+//! A connection that this node has dialed counts as well: where a stranger is found is a stranger's word, and one address has a
+//! port for each of as many keys as somebody likes. These have places of their own, so that whoever fills the inbound ones
+//! does not keep the node from dialing.
 //!
 //! An address has a bounded share of the strangers' places. When these are all taken, a newcomer from an address with few
 //! connections takes the place of the oldest one of the address with most, as long as that address keeps as many as the
@@ -29,6 +33,12 @@ pub const PLACES_MAX: usize = 256;
 pub const STRANGERS_MAX: usize = 128;
 /// Strangers from one address: behind a router there may be a lab full of nodes.
 pub const STRANGERS_PER_ADDRESS: usize = 32;
+/// Strangers whom this node has dialed.
+pub const DIALED_STRANGERS_MAX: usize = 64;
+/// Of them, those at one address. The node needs only a few to find its flock, whose members are strangers to it no more then.
+pub const DIALED_STRANGERS_PER_ADDRESS: usize = 16;
+/// Connections in both directions. Beyond them a known peer takes a stranger's place.
+pub const CONNECTIONS_MAX: usize = 384;
 /// Connections in their handshakes; who they are is not known yet.
 pub const ARRIVING_MAX: usize = 32;
 /// Of them, those from addresses where no known peer has been.
@@ -56,12 +66,37 @@ impl Crowded {
     }
 }
 
+/// Who began a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    In,
+    Out,
+}
+
+impl Way {
+    /// Strangers' connections: all, and those of one address.
+    fn shares(self) -> (usize, usize) {
+        match self {
+            Self::In => (STRANGERS_MAX, STRANGERS_PER_ADDRESS),
+            Self::Out => (DIALED_STRANGERS_MAX, DIALED_STRANGERS_PER_ADDRESS),
+        }
+    }
+}
+
 /// A connection that is here.
 #[derive(Clone, Copy)]
 struct Place {
     peer: PeerId,
     source: Source,
+    way: Way,
     /// Counts connections: its age.
+    serial: u64,
+}
+
+/// A connection in its handshake.
+struct Arriving {
+    from: Multiaddr,
+    source: Source,
     serial: u64,
 }
 
@@ -71,7 +106,7 @@ pub struct Behaviour {
     doors: Doors,
     named: BTreeSet<PeerId>,
     known: BTreeSet<PeerId>,
-    arriving: BTreeMap<ConnectionId, Source>,
+    arriving: BTreeMap<ConnectionId, Arriving>,
     present: BTreeMap<ConnectionId, Place>,
     serial: u64,
     /// Sent away; at most one for each newcomer that the swarm has let in.
@@ -104,59 +139,95 @@ impl Behaviour {
         self.known.contains(peer) || self.named.contains(peer)
     }
 
-    fn arrive(&mut self, id: ConnectionId, source: Source, now: Instant) -> Result<(), Crowded> {
+    /// Who is silent has a place for seconds, and who shakes hands for a fraction of one. So when all are taken, the oldest handshake
+    /// of the most crowded address makes way, as long as that address has more than the newcomer's.
+    fn arrive(&mut self, id: ConnectionId, from: &Multiaddr, source: Source, now: Instant) -> Result<(), Crowded> {
         if source != Source::Here {
-            let from = |other: &&Source| **other == source;
-            let unknown = |other: &&Source| !self.doors.knows(other, now);
-            if self.arriving.values().filter(from).count() >= ARRIVING_PER_ADDRESS {
+            let mut crowds: BTreeMap<Source, usize> = BTreeMap::new();
+            for other in self.arriving.values().filter(|other| other.source != Source::Here) {
+                *crowds.entry(other.source).or_default() += 1;
+            }
+            let ours = crowds.get(&source).copied().unwrap_or_default();
+            if ours >= ARRIVING_PER_ADDRESS {
                 return Err(Crowded::Address);
             }
-            let is_unknown = unknown(&&source);
-            if is_unknown && self.arriving.values().filter(unknown).count() >= ARRIVING_FROM_UNKNOWN_MAX {
-                return Err(Crowded::Full);
+            let all = crowds.values().sum::<usize>();
+            crowds.retain(|other, _| !self.doors.knows(other, now));
+            let is_known = self.doors.knows(&source, now);
+            if all >= ARRIVING_MAX || (!is_known && crowds.values().sum::<usize>() >= ARRIVING_FROM_UNKNOWN_MAX) {
+                // What comes through a relay has no handshake that could be given up.
+                crowds.remove(&Source::Relay);
+                let most = crowds.into_iter().max_by_key(|(_, count)| *count);
+                let (most, _) = most.filter(|(_, count)| is_known || *count > ours + 1).ok_or(Crowded::Full)?;
+                self.give_up_oldest(most);
             }
         }
-        self.arriving.insert(id, source);
+        self.serial += 1;
+        self.arriving.insert(id, Arriving { from: from.clone(), source, serial: self.serial });
         Ok(())
     }
 
+    fn give_up_oldest(&mut self, source: Source) {
+        let of_source = self.arriving.iter().filter(|(_, arriving)| arriving.source == source);
+        let Some(oldest) = of_source.min_by_key(|(_, arriving)| arriving.serial).map(|(id, _)| *id) else { return };
+        if let Some(arriving) = self.arriving.remove(&oldest) {
+            metrics::counter!("starling_refused_total", "reason" => "handshake_gave_way").increment(1);
+            self.doors.handshakes().give_up(&arriving.from);
+        }
+    }
+
     /// A handshake is done, and shows who it is.
-    fn enter(&mut self, id: ConnectionId, peer: PeerId, source: Source, now: Instant) -> Result<(), Crowded> {
+    fn enter(
+        &mut self,
+        id: ConnectionId,
+        peer: PeerId,
+        (source, way): (Source, Way),
+        now: Instant,
+    ) -> Result<(), Crowded> {
         self.arriving.remove(&id);
         if self.is_known(&peer) {
             self.doors.know(source, now);
-            if self.present.len() >= PLACES_MAX {
-                // Strangers have their places on loan.
+            // Strangers have their places on loan.
+            if way == Way::In && self.inbound() >= PLACES_MAX {
+                let stranger = self.oldest_of(|place| place.way == Way::In).ok_or(Crowded::Full)?;
+                self.send_away(stranger);
+            } else if self.present.len() >= CONNECTIONS_MAX {
                 let stranger = self.oldest_of(|_| true).ok_or(Crowded::Full)?;
                 self.send_away(stranger);
             }
         } else {
-            self.enter_as_stranger(source)?;
+            self.enter_as_stranger(source, way)?;
         }
         self.serial += 1;
-        self.present.insert(id, Place { peer, source, serial: self.serial });
+        self.present.insert(id, Place { peer, source, way, serial: self.serial });
         Ok(())
     }
 
-    fn enter_as_stranger(&mut self, source: Source) -> Result<(), Crowded> {
+    fn enter_as_stranger(&mut self, source: Source, way: Way) -> Result<(), Crowded> {
         let mut strangers: BTreeMap<Source, usize> = BTreeMap::new();
-        for place in self.present.values().filter(|place| !self.is_known(&place.peer)) {
+        for place in self.present.values().filter(|place| place.way == way && !self.is_known(&place.peer)) {
             *strangers.entry(place.source).or_default() += 1;
         }
+        let (all, of_address) = way.shares();
         let ours = strangers.get(&source).copied().unwrap_or_default();
-        if source != Source::Here && ours >= STRANGERS_PER_ADDRESS {
+        if source != Source::Here && ours >= of_address {
             return Err(Crowded::Address);
         }
-        if strangers.values().sum::<usize>() < STRANGERS_MAX && self.present.len() < PLACES_MAX {
+        let is_room = self.present.len() < CONNECTIONS_MAX && (way == Way::Out || self.inbound() < PLACES_MAX);
+        if is_room && strangers.values().sum::<usize>() < all {
             return Ok(());
         }
         // Processes of this machine are many keys at one place, and no crowd.
         strangers.remove(&Source::Here);
         let most = strangers.iter().max_by_key(|(_, count)| **count).map(|(source, count)| (*source, *count));
         let (most, _) = most.filter(|(_, count)| *count > ours + 1).ok_or(Crowded::Full)?;
-        let oldest = self.oldest_of(|place| place.source == most).ok_or(Crowded::Full)?;
+        let oldest = self.oldest_of(|place| place.way == way && place.source == most).ok_or(Crowded::Full)?;
         self.send_away(oldest);
         Ok(())
+    }
+
+    fn inbound(&self) -> usize {
+        self.present.values().filter(|place| place.way == Way::In).count()
     }
 
     /// The oldest stranger's connection that fits.
@@ -195,7 +266,7 @@ impl NetworkBehaviour for Behaviour {
         local: &Multiaddr,
         from: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        self.arrive(id, source(local, from), Instant::now()).map_err(denied)
+        self.arrive(id, from, source(local, from), Instant::now()).map_err(denied)
     }
 
     fn handle_established_inbound_connection(
@@ -205,21 +276,19 @@ impl NetworkBehaviour for Behaviour {
         local: &Multiaddr,
         from: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.enter(id, peer, source(local, from), Instant::now()).map_err(denied)?;
+        self.enter(id, peer, (source(local, from), Way::In), Instant::now()).map_err(denied)?;
         Ok(dummy::ConnectionHandler)
     }
 
     fn handle_established_outbound_connection(
         &mut self,
-        _: ConnectionId,
+        id: ConnectionId,
         peer: PeerId,
         address: &Multiaddr,
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        if self.is_known(&peer) {
-            self.doors.know(Source::of(address), Instant::now());
-        }
+        self.enter(id, peer, (Source::of(address), Way::Out), Instant::now()).map_err(denied)?;
         Ok(dummy::ConnectionHandler)
     }
 
@@ -227,6 +296,7 @@ impl NetworkBehaviour for Behaviour {
         match event {
             // Also of those that another part of the node has denied.
             FromSwarm::ListenFailure(failed) => self.is_gone(failed.connection_id),
+            FromSwarm::DialFailure(failed) => self.is_gone(failed.connection_id),
             FromSwarm::ConnectionClosed(closed) => self.is_gone(closed.connection_id),
             _ => {}
         }

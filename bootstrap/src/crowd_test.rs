@@ -26,8 +26,8 @@ impl Crowd {
     /// A whole connection of somebody.
     fn comes(&mut self, peer: PeerId, source: Source) -> Result<ConnectionId, Crowded> {
         let id = self.id();
-        self.behaviour.arrive(id, source, self.now)?;
-        self.behaviour.enter(id, peer, source, self.now).inspect_err(|_| {
+        self.behaviour.arrive(id, &Multiaddr::empty(), source, self.now)?;
+        self.behaviour.enter(id, peer, (source, Way::In), self.now).inspect_err(|_| {
             // As the swarm tells it.
         })?;
         Ok(id)
@@ -35,6 +35,13 @@ impl Crowd {
 
     fn stranger(&mut self, source: Source) -> Result<ConnectionId, Crowded> {
         self.comes(PeerId::random(), source)
+    }
+
+    /// A connection that this node has dialed.
+    fn is_met(&mut self, peer: PeerId, source: Source) -> Result<ConnectionId, Crowded> {
+        let id = self.id();
+        self.behaviour.enter(id, peer, (source, Way::Out), self.now)?;
+        Ok(id)
     }
 
     fn of(&self, source: Source) -> usize {
@@ -47,7 +54,7 @@ fn handshakes_of_one_address_are_few_and_some_are_kept_for_known_addresses() {
     let mut crowd = Crowd::new();
     let arrives = |crowd: &mut Crowd, source| {
         let id = crowd.id();
-        crowd.behaviour.arrive(id, source, crowd.now).is_ok()
+        crowd.behaviour.arrive(id, &Multiaddr::empty(), source, crowd.now).is_ok()
     };
     assert_eq!((0..100).filter(|_| arrives(&mut crowd, at(1))).count(), ARRIVING_PER_ADDRESS);
     assert!(arrives(&mut crowd, at(2)), "others have places of their own");
@@ -60,6 +67,31 @@ fn handshakes_of_one_address_are_few_and_some_are_kept_for_known_addresses() {
     let ids: Vec<_> = crowd.behaviour.arriving.keys().copied().collect();
     ids.into_iter().for_each(|id| crowd.behaviour.is_gone(id));
     assert!(crowd.behaviour.arriving.is_empty(), "places are given back");
+}
+
+/// Three addresses with eight silent connections each kept every newcomer out.
+#[test]
+fn the_oldest_handshake_of_a_crowd_makes_way() {
+    use futures::FutureExt;
+    let mut crowd = Crowd::new();
+    let mut handshakes = Vec::new();
+    for n in 0..ARRIVING_FROM_UNKNOWN_MAX as u32 {
+        let from: Multiaddr = format!("/ip4/45.0.0.{}/tcp/{}", n % 3, n + 1).parse().unwrap();
+        let id = crowd.id();
+        let silent = futures::future::pending::<std::io::Result<()>>();
+        handshakes.push(crowd.behaviour.doors.handshakes().begin(&from, silent));
+        crowd.behaviour.arrive(id, &from, Source::of(&from), crowd.now).expect("there is room");
+    }
+    let mut arrives = |n: u32| {
+        let id = crowd.id();
+        crowd.behaviour.arrive(id, &Multiaddr::empty(), at(n), crowd.now)
+    };
+    let newcomers = (100..200).filter(|n| arrives(*n).is_ok()).count();
+    assert_eq!(newcomers, ARRIVING_FROM_UNKNOWN_MAX - 3, "until each address has one");
+    assert!(arrives(1).is_err(), "a crowd does not come back so");
+    let ended = handshakes.iter_mut().filter_map(|handshake| handshake.now_or_never()).count();
+    assert_eq!(ended, newcomers);
+    assert_eq!(crowd.behaviour.arriving.len(), ARRIVING_FROM_UNKNOWN_MAX);
 }
 
 /// Two addresses filled all 128 places: 64 each.
@@ -130,4 +162,34 @@ fn this_machine_is_no_crowd_and_relays_are_one() {
     let mut crowd = Crowd::new();
     let relayed = (0..200).filter(|_| crowd.stranger(Source::Relay).is_ok()).count();
     assert_eq!(relayed, STRANGERS_PER_ADDRESS);
+    let named = (0..200).filter(|_| crowd.is_met(PeerId::random(), Source::Named).is_ok()).count();
+    assert_eq!(named, DIALED_STRANGERS_PER_ADDRESS, "names are one crowd, too");
+}
+
+/// One address with a port for each key filled all connections, so that members were refused in both directions.
+#[test]
+fn dialed_strangers_have_a_share_and_members_always_get_in() {
+    let mut crowd = Crowd::new();
+    let met = (0..500).filter(|_| crowd.is_met(PeerId::random(), at(1)).is_ok()).count();
+    assert_eq!(met, DIALED_STRANGERS_PER_ADDRESS);
+    for _ in 0..50 {
+        for n in 1..=16 {
+            drop(crowd.is_met(PeerId::random(), at(n)));
+            drop(crowd.stranger(at(n)));
+        }
+    }
+    let strangers = crowd.behaviour.present.len();
+    assert_eq!(strangers, STRANGERS_MAX + DIALED_STRANGERS_MAX, "whoever fills the one does not fill the other");
+    crowd.is_met(PeerId::random(), at(99)).expect("a stranger elsewhere");
+    let members: Vec<PeerId> = (0..CONNECTIONS_MAX).map(|_| PeerId::random()).collect();
+    crowd.behaviour.set_known(members.iter().copied().collect());
+    for (n, member) in members.iter().enumerate() {
+        let met = if n % 2 == 0 { crowd.comes(*member, at(1)) } else { crowd.is_met(*member, at(1)) };
+        met.expect("members always get in, from wherever, in both directions");
+        assert!(crowd.behaviour.present.len() <= CONNECTIONS_MAX);
+    }
+    assert!(matches!(crowd.is_met(PeerId::random(), at(7)), Err(Crowded::Full)), "all places are members'");
+    let ids: Vec<_> = crowd.behaviour.present.keys().copied().collect();
+    ids.into_iter().for_each(|id| crowd.behaviour.is_gone(id));
+    assert!(crowd.behaviour.present.is_empty(), "places are given back");
 }

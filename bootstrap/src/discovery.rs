@@ -148,7 +148,10 @@ impl Discovery {
     /// No dial to the peer and no new connection from it for so long; open ones stay, until [`Discovery::disconnect`].
     pub fn shun(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId, time: Duration) {
         let until = dialer::after(self.now(), time);
-        self.dialer.shun(peer, until);
+        // Whom the dialer forgets no clock pardons any more, and the gate would refuse it until the node ends.
+        if let Some(pardoned) = self.dialer.shun(peer, until) {
+            swarm.behaviour_mut().gate.shun(pardoned, false);
+        }
         swarm.behaviour_mut().gate.shun(peer, true);
     }
 
@@ -165,8 +168,10 @@ impl Discovery {
         }
     }
 
-    /// These peers always find a place from now on, and those whom the user named; the others are strangers, who share theirs.
+    /// These peers always find a place from now on, and are dialed first, like those whom the user named; the others are
+    /// strangers, who share theirs.
     pub fn set_known(&mut self, swarm: &mut Swarm<Behaviour>, peers: BTreeSet<PeerId>) {
+        self.dialer.set_known(peers.clone());
         swarm.behaviour_mut().crowd.set_known(peers);
     }
 
@@ -296,7 +301,12 @@ impl Discovery {
         }
         let taken = self.dialer.learn(peer, &fit, origin, teller, now);
         if taken > 0 {
-            fit.iter().for_each(|a| self.gate.permit(a));
+            for address in &fit {
+                match origin.is_given() {
+                    true => self.gate.permit(address),
+                    false => self.gate.permit_learned(address),
+                }
+            }
         }
         taken
     }

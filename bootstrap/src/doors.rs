@@ -4,6 +4,7 @@
 //! nothing but the connection itself has been spent then. (QUIC's first flight is answered by its library before anybody is
 //! asked; what comes after it is not.)
 
+use crate::gate::Handshakes;
 use crate::source::{Remembered, Source};
 use libp2p::Multiaddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,12 +63,20 @@ impl Address {
 
 /// Shared between the transport and the behaviours; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Doors(Arc<Mutex<Remembered<Address>>>);
+pub struct Doors {
+    addresses: Arc<Mutex<Remembered<Address>>>,
+    handshakes: Handshakes,
+}
 
 impl Doors {
     /// No statement leaves the addresses half-changed, so a poisoned lock is still good.
     fn addresses(&self) -> MutexGuard<'_, Remembered<Address>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handshakes of those that were let in.
+    pub fn handshakes(&self) -> &Handshakes {
+        &self.handshakes
     }
 
     /// Whether a connection that has just arrived may begin its handshake; refusals are counted.
@@ -83,9 +92,9 @@ impl Doors {
         admitted.is_ok()
     }
 
-    /// A known peer is there.
+    /// A known peer is there. Behind a name it is anywhere.
     pub fn know(&self, source: Source, now: Instant) {
-        if source != Source::Here {
+        if !matches!(source, Source::Here | Source::Named) {
             self.addresses().of(source, || Address::new(now)).known_until = Some(now + KNOWN_FOR);
         }
     }

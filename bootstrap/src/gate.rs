@@ -20,8 +20,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::time::Instant;
 
+mod handshake;
 mod keeping;
 
+pub use handshake::{Handshake, Handshakes};
 pub use keeping::{Behaviour, Handler};
 
 /// Addresses outside the public and private scopes that may be dialed; the oldest learned one makes room.
@@ -58,7 +60,15 @@ impl Gate {
         &self.doors
     }
 
-    /// Lets an address be dialed that the user wrote, or that passed [`addresses::may_be_learned`].
+    /// Lets an address be dialed that somebody told, and that passed [`addresses::may_be_learned`]. Not what a name leads to: its owner
+    /// could make it any port of this machine.
+    pub fn permit_learned(&self, address: &Multiaddr) {
+        if addresses::scope(address) != Scope::Name {
+            self.permit(address);
+        }
+    }
+
+    /// Lets an address be dialed that the user wrote, and what it leads to if it is a name.
     pub fn permit(&self, address: &Multiaddr) {
         // Of a relayed address it is the relay that gets dialed.
         let direct: Multiaddr = address.iter().take_while(|p| !matches!(p, Protocol::P2pCircuit)).collect();
@@ -156,7 +166,7 @@ impl<O> GuardedTransport<O> {
 impl<O> Transport for GuardedTransport<O> {
     type Output = O;
     type Error = io::Error;
-    type ListenerUpgrade = <Boxed<O> as Transport>::ListenerUpgrade;
+    type ListenerUpgrade = Handshake<<Boxed<O> as Transport>::ListenerUpgrade>;
     type Dial = <Boxed<O> as Transport>::Dial;
 
     fn listen_on(&mut self, id: ListenerId, address: Multiaddr) -> Result<(), TransportError<io::Error>> {
@@ -183,11 +193,16 @@ impl<O> Transport for GuardedTransport<O> {
         // A flood must not keep the swarm from its other work: after so many it is asked again.
         for _ in 0..REFUSED_AT_ONCE {
             let event = std::task::ready!(Pin::new(&mut self.inner).poll(cx));
-            match &event {
-                TransportEvent::Incoming { send_back_addr, .. }
-                    if !self.gate.doors.open(send_back_addr, Instant::now()) => {}
-                _ => return Poll::Ready(event),
-            }
+            let doors = &self.gate.doors;
+            let from = match &event {
+                TransportEvent::Incoming { send_back_addr, .. } if !doors.open(send_back_addr, Instant::now()) => {
+                    continue;
+                }
+                TransportEvent::Incoming { send_back_addr, .. } => send_back_addr.clone(),
+                // Nobody comes.
+                _ => Multiaddr::empty(),
+            };
+            return Poll::Ready(event.map_upgrade(|handshake| doors.handshakes().begin(&from, handshake)));
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -243,6 +258,19 @@ mod tests {
         assert!(!gate.allows(&address("/ip4/127.0.0.1/tcp/7401")));
         gate.permit(&address("/ip4/0.0.0.0/tcp/7400"));
         assert!(!gate.allows(&address("/ip4/0.0.0.0/tcp/7400")));
+    }
+
+    /// `/dns4/evil.example/tcp/22`, which its owner makes 127.0.0.1.
+    #[test]
+    fn a_learned_name_leads_to_no_port_of_this_machine() {
+        let gate = Gate::default();
+        let relayed = format!("/dns4/evil.example/tcp/22/p2p/{}/p2p-circuit", PeerId::random());
+        for name in ["/dns4/evil.example/tcp/22", "/dns/evil.example/tcp/22", "/dnsaddr/evil.example", &relayed] {
+            gate.permit_learned(&address(name));
+        }
+        assert!(!gate.allows(&address("/ip4/127.0.0.1/tcp/22")));
+        gate.permit_learned(&address("/ip4/127.0.0.1/tcp/7400"));
+        assert!(gate.allows(&address("/ip4/127.0.0.1/tcp/7400")), "what a peer on this machine told");
     }
 
     #[test]

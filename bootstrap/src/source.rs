@@ -15,12 +15,15 @@ pub enum Source {
     Address(IpAddr),
     /// Through a relay: all that come so count together, since anybody is at the other end.
     Relay,
+    /// Behind a name that this node has dialed: all such count together. What a name leads to is its owner's to say, and libp2p does
+    /// not tell what it was.
+    Named,
 }
 
 impl Source {
-    /// The source of a connection with this remote address; what has no address of a host is this machine's.
+    /// The source of a connection with this remote address. This machine's are loopback, and libp2p's channels within a process.
     pub fn of(address: &Multiaddr) -> Self {
-        let mut source = Self::Here;
+        let mut source = Self::Named;
         for part in address.iter() {
             match part {
                 Protocol::Ip4(ip) => source = Self::Address(IpAddr::V4(ip)),
@@ -28,6 +31,7 @@ impl Source {
                     let mapped = ip.to_ipv4_mapped().map(IpAddr::V4);
                     source = Self::Address(mapped.unwrap_or_else(|| IpAddr::V6(subscriber(ip))));
                 }
+                Protocol::Memory(_) => source = Self::Here,
                 Protocol::P2pCircuit => return Self::Relay,
                 _ => {}
             }
@@ -96,6 +100,10 @@ mod tests {
             assert_eq!(of(here), Source::Here, "{here}");
         }
         assert_eq!(of("/ip4/45.2.0.9/tcp/5/p2p-circuit"), Source::Relay);
+        // Who is reached by a name was this machine, and nothing that it did was charged to anybody.
+        for named in ["/dns4/flock.example.org/tcp/5", "/dns/localhost/udp/5/quic-v1", "/dnsaddr/example.org"] {
+            assert_eq!(of(named), Source::Named, "{named}");
+        }
     }
 
     #[test]

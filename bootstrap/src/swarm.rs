@@ -26,11 +26,13 @@ pub use listen::{ListenFailed, listen};
 /// What `identify` announces; its number is the network version, and peers with another one are left alone.
 pub const IDENTIFY_PROTOCOL: &str = "starling/3";
 
-const PENDING_IN_MAX: u32 = crowd::ARRIVING_MAX as u32;
+/// Handshakes that gave way are in this until their tasks have ended, and those from this machine, which the crowd does not count.
+const PENDING_IN_MAX: u32 = 2 * crowd::ARRIVING_MAX as u32;
 const PENDING_OUT_MAX: u32 = 64;
-/// Inbound places are the crowd's to give. Connections that it has sent away, and that still close, are in this too.
+/// Places are the crowd's to give, so that members have some in each direction. Connections that it has sent away, and that still
+/// close, are in this too.
 const ESTABLISHED_IN_MAX: u32 = (crowd::PLACES_MAX + crowd::ARRIVING_MAX) as u32;
-const ESTABLISHED_MAX: u32 = ESTABLISHED_IN_MAX + 128;
+const ESTABLISHED_MAX: u32 = (crowd::CONNECTIONS_MAX + crowd::ARRIVING_MAX) as u32;
 /// Two nodes may dial each other at once, and bulk data may have a connection of its own.
 const PER_PEER_MAX: u32 = 4;
 const NEGOTIATING_STREAMS_MAX: usize = 16;

@@ -4,6 +4,8 @@ mod flock;
 
 use flock::{Node, eventually, fresh_secret, identity, start, start_at};
 use starling_bootstrap::addresses::split;
+use starling_bootstrap::discovery::dialer::{Trouble, Wish};
+use starling_bootstrap::identity::peer_id;
 use starling_node::net::fetch::{Expect, FetchError, FetchRefusal, FetchRequest, FetchSource, Item, NothingToFetch};
 use starling_node::net::{DownReason, NetEvent};
 use std::sync::Arc;
@@ -119,6 +121,30 @@ async fn a_node_that_comes_back_is_found_again() {
     let mut a = start_at(secret, &address, &[], NothingToFetch).await;
     b.wait_for(|event| matches!(event, NetEvent::PeerUp { peer } if *peer == gone)).await;
     a.wait_for_peers(&[b.id()]).await;
+}
+
+/// Whoever said that it was a node was wanted at all times, like a member.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_are_wanted_at_all_times_and_strangers_are_not() {
+    let mut a = start(&[], NothingToFetch).await;
+    let (early, member) = (start(&[&a], NothingToFetch).await, start(&[&a], NothingToFetch).await);
+    a.wait_for_peers(&[early.id(), member.id()]).await;
+    a.net.set_standing(vec![a.id(), member.id()], Vec::new());
+    let late = start(&[&a], NothingToFetch).await;
+    a.wait_for_peers(&[late.id()]).await;
+    let strangers = [early.id(), late.id()].map(|node| peer_id(&node));
+    let wanted = peer_id(&member.id());
+    for node in [early, late, member] {
+        node.net.shutdown().await;
+    }
+    eventually(async || {
+        let troubles = a.net.status().await.troubles;
+        // Found under the run's key, a stranger may still be dialed for a while.
+        let is_wanted = |trouble: &Trouble| strangers.contains(&trouble.peer) && trouble.wish > Wish::Candidate;
+        assert!(!troubles.iter().any(is_wanted), "{troubles:?}");
+        troubles.iter().any(|trouble| trouble.peer == wanted && trouble.wish == Wish::Wanted)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,9 +4,11 @@
 //! backoff from 0.2 s over 1 s to 30 s; *candidates* (found under the run's key, heard on the local network or by
 //! gossip) until they have failed [`CANDIDATE_ROUNDS_MAX`] rounds, and again when they are found anew. A *round* tries
 //! every known address once, TCP before QUIC (unless TCP is refused), and relays beside. Dials are limited in number at
-//! once and in rate.
+//! once and in rate. Half of both is kept for *preferred* peers: anchors, wanted peers, and whom the owner says to know. The
+//! others are strangers, and where a stranger is found is a stranger's word, which may be wrong a thousand times.
 
 mod credit;
+mod share;
 mod target;
 
 use self::credit::Credit;
@@ -19,7 +21,7 @@ use crate::addresses::{self, Route};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};
 use starling_protocol::engine::io::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Dials under way.
@@ -65,9 +67,13 @@ pub struct Dialer {
     me: PeerId,
     book: Book,
     targets: BTreeMap<PeerId, Target>,
+    known: BTreeSet<PeerId>,
     shunned: BTreeMap<PeerId, Time>,
     backoff: Backoff,
     credit: Credit,
+    /// When something is due, as of the last poll, and whether anything has changed since: most events change nothing here.
+    next: Option<Time>,
+    changed: bool,
 }
 
 impl Dialer {
@@ -77,10 +83,24 @@ impl Dialer {
             me,
             book: Book::default(),
             targets: BTreeMap::new(),
+            known: BTreeSet::new(),
             shunned: BTreeMap::new(),
             backoff: Backoff::new(seed),
             credit: Credit::full(now),
+            next: None,
+            changed: true,
         }
+    }
+
+    /// The peers that are no strangers from now on: their dials go first, also where they are mere candidates.
+    pub fn set_known(&mut self, peers: BTreeSet<PeerId>) {
+        self.known = peers;
+        self.changed = true;
+    }
+
+    /// Whether there is nothing to do. Every change of a target, of a shunned peer or of whom the owner knows ends that.
+    fn is_quiet(&self, now: Time) -> bool {
+        !self.changed && self.next.is_none_or(|next| now < next)
     }
 
     /// Learns addresses that have been judged fit, and makes the peer a target if its origin is one that leads to
@@ -123,6 +143,7 @@ impl Dialer {
 
     /// There is a new way to a peer that could not be reached: its next dial is soon, but for those that no relay helps.
     fn hurry(&mut self, peer: &PeerId, now: Time) {
+        self.changed = true;
         let soon = if self.me > *peer { after(now, YIELD_RELAYED) } else { now };
         if let Some(target) = self.targets.get_mut(peer)
             && let State::Waiting(at) = target.state
@@ -149,29 +170,38 @@ impl Dialer {
         };
         let fresh =
             Target { wish, state: State::Waiting(start), tried: Vec::new(), rounds: 0, unpunched: 0, trouble: None };
+        if !self.targets.contains_key(&peer) && self.standing(&peer, &fresh) == Wish::Candidate && !self.make_room() {
+            metrics::counter!("starling_refused_total", "reason" => "candidates_full").increment(1);
+            return;
+        }
+        self.changed = true;
         let target = self.targets.entry(peer).or_insert(fresh);
         target.wish = target.wish.max(wish);
-        self.book.pin(&peer, target.wish > Wish::Candidate);
+        // So no target outlives its addresses.
+        self.book.pin(&peer, true);
     }
 
     /// The peer is no member any more: no longer dialed, unless the user named it.
     pub fn unwish(&mut self, peer: &PeerId) {
+        self.changed = true;
         if let Some(target) = self.targets.get_mut(peer)
             && target.wish == Wish::Wanted
         {
             target.wish = Wish::Candidate;
-            self.book.pin(peer, false);
             if target.state != State::Connected {
-                self.targets.remove(peer);
+                self.give_up(peer);
             }
         }
     }
 
-    /// No dial to the peer until then.
-    pub fn shun(&mut self, peer: PeerId, until: Time) {
+    /// No dial to the peer until then. Whom that pardons, since so many are shunned.
+    #[must_use]
+    pub fn shun(&mut self, peer: PeerId, until: Time) -> Option<PeerId> {
+        self.changed = true;
+        let mut pardoned = None;
         if self.shunned.len() >= SHUNNED_MAX && !self.shunned.contains_key(&peer) {
-            let soonest = self.shunned.iter().min_by_key(|(_, until)| **until).map(|(peer, _)| *peer);
-            soonest.map(|peer| self.shunned.remove(&peer));
+            pardoned = self.shunned.iter().min_by_key(|(_, until)| **until).map(|(peer, _)| *peer);
+            pardoned.map(|peer| self.shunned.remove(&peer));
         }
         self.shunned.insert(peer, until);
         match self.targets.get_mut(&peer) {
@@ -179,13 +209,17 @@ impl Dialer {
                 target.tried.clear();
                 target.state = State::Waiting(until);
             }
-            Some(_) => drop(self.targets.remove(&peer)),
+            Some(_) => self.give_up(&peer),
             None => {}
         }
+        pardoned
     }
 
     /// Peers whose time of being shunned is over.
     pub fn pardon(&mut self, now: Time) -> Vec<PeerId> {
+        if self.is_quiet(now) {
+            return Vec::new();
+        }
         let over: Vec<PeerId> =
             self.shunned.iter().filter(|(_, until)| **until <= now).map(|(peer, _)| *peer).collect();
         for peer in &over {
@@ -200,6 +234,7 @@ impl Dialer {
 
     /// A direct connection to the peer exists; `address` when we dialed it.
     pub fn connected(&mut self, peer: PeerId, address: Option<&Multiaddr>, now: Time) {
+        self.changed = true;
         if let Some(address) = address {
             self.book.reached(&peer, &addresses::without_peer(address), now);
         }
@@ -214,6 +249,7 @@ impl Dialer {
 
     /// A relay has brought us together; `address` when we dialed it. While a direct connection is tried nothing is dialed.
     pub fn relayed(&mut self, peer: PeerId, address: Option<&Multiaddr>, now: Time) {
+        self.changed = true;
         if let Some(address) = address {
             self.book.reached(&peer, &addresses::without_peer(address), now);
         }
@@ -225,6 +261,7 @@ impl Dialer {
 
     /// No direct way was found to a peer that was met through a relay.
     pub fn unpunched(&mut self, peer: &PeerId, now: Time) {
+        self.changed = true;
         let Some(times) = self.targets.get(peer).map(|t| t.unpunched.saturating_add(1)) else { return };
         let wait = self.backoff.jittered(UNPUNCHED_REST.saturating_mul(1 << (times - 1).min(4)));
         let Some(target) = self.targets.get_mut(peer) else { return };
@@ -232,31 +269,35 @@ impl Dialer {
         target.trouble = Some((None, Reason::NoDirectWay));
         target.state = State::Waiting(after(now, wait));
         if target.wish == Wish::Candidate && times >= CANDIDATE_ROUNDS_MAX {
-            self.targets.remove(peer);
+            self.give_up(peer);
             self.book.rest(peer, after(now, CANDIDATE_REST));
         }
     }
 
     /// The last direct connection to the peer is gone. `idle`: because nobody used it.
     pub fn disconnected(&mut self, peer: &PeerId, idle: bool, now: Time) {
+        self.changed = true;
         let wait = self.backoff.after(0);
-        let Some(target) = self.targets.get_mut(peer) else {
+        let Some((wish, standing)) = self.targets.get(peer).map(|t| (t.wish, self.standing(peer, t))) else {
             self.book.pin(peer, false);
             return;
         };
-        if target.wish == Wish::Candidate && idle {
-            self.targets.remove(peer);
-            self.book.pin(peer, false);
+        let is_useless = wish == Wish::Candidate && idle;
+        // It waits for its turn from now on, like those that were found.
+        if is_useless || (standing == Wish::Candidate && !self.make_room()) {
+            self.give_up(peer);
             return;
         }
-        self.book.pin(peer, target.wish > Wish::Candidate);
-        if target.state == State::Connected {
+        if let Some(target) = self.targets.get_mut(peer)
+            && target.state == State::Connected
+        {
             target.state = State::Waiting(after(now, wait));
         }
     }
 
     /// A dial failed: each address with its reason, `None` for all of them.
     pub fn failed(&mut self, peer: &PeerId, reasons: &[(Option<Multiaddr>, Reason)], now: Time) {
+        self.changed = true;
         for (address, reason) in reasons {
             if let Some(address) = address {
                 self.book.failed(peer, address, reason);
@@ -334,30 +375,39 @@ impl Dialer {
         target.state = State::Waiting(after(now, wait));
         if target.wish == Wish::Candidate && rounds >= CANDIDATE_ROUNDS_MAX {
             // It stays in the book; finding it again makes it a target again.
-            self.targets.remove(peer);
+            self.give_up(peer);
             self.book.rest(peer, after(now, CANDIDATE_REST));
         }
     }
 
     /// The dials that are due.
     pub fn poll(&mut self, now: Time) -> Vec<Dial> {
+        if self.is_quiet(now) {
+            return Vec::new();
+        }
         self.credit.collect(now);
-        let mut due: Vec<(Time, std::cmp::Reverse<Wish>, PeerId)> = Vec::new();
+        let mut due: Vec<(std::cmp::Reverse<Wish>, Time, PeerId)> = Vec::new();
         for (peer, target) in &self.targets {
             if let State::Waiting(at) = target.state
                 && at <= now
             {
-                due.push((at, std::cmp::Reverse(target.wish), *peer));
+                due.push((std::cmp::Reverse(self.standing(peer, target)), at, *peer));
             }
         }
-        due.sort_unstable_by_key(|(at, wish, peer)| (*wish, *at, *peer));
+        due.sort_unstable();
+        let mut busy = self.dialing();
         let mut dials = Vec::new();
-        for (_, _, peer) in due {
-            if self.dialing() >= DIALS_MAX || !self.credit.has_one() {
+        for (std::cmp::Reverse(standing), _, peer) in due {
+            // Strangers come last, so that nobody is left out who may still be dialed.
+            if !self.has_slot(standing, busy) || !self.credit.has_one(self.left_by(standing)) {
                 break;
             }
-            dials.extend(self.start(peer, now));
+            if let Some(dial) = self.start(peer, now) {
+                busy.count(standing);
+                dials.push(dial);
+            }
         }
+        (self.next, self.changed) = (self.agenda(), false);
         dials
     }
 
@@ -374,21 +424,20 @@ impl Dialer {
         Some(Dial { peer, addresses })
     }
 
-    fn dialing(&self) -> usize {
-        self.targets.values().filter(|t| t.state == State::Dialing).count()
-    }
-
     /// When to poll next, if nothing happens before.
     pub fn wake_at(&self) -> Option<Time> {
-        let dials = self.targets.values().filter_map(|t| match t.state {
-            State::Waiting(at) => Some(at),
+        if self.changed { self.agenda() } else { self.next }
+    }
+
+    fn agenda(&self) -> Option<Time> {
+        let busy = self.dialing();
+        let waiting = self.targets.iter().filter_map(|(peer, t)| match t.state {
+            State::Waiting(at) => Some((self.standing(peer, t), at)),
             _ => None,
         });
-        let next_dial = match self.dialing() {
-            // A dial that ends makes room and is an event of its own.
-            busy if busy >= DIALS_MAX => None,
-            _ => dials.min().map(|at| at.max(self.credit.at())),
-        };
+        // A dial that ends makes room and is an event of its own.
+        let fit = waiting.filter(|(standing, _)| self.has_slot(*standing, busy));
+        let next_dial = fit.map(|(standing, at)| at.max(self.credit.at(self.left_by(standing)))).min();
         next_dial.into_iter().chain(self.shunned.values().copied()).min()
     }
 

@@ -3,8 +3,8 @@
 use crate::flock::node;
 use libp2p::PeerId;
 use starling_bootstrap::addresses::PeerAddress;
-use starling_bootstrap::discovery::NetEvent;
 use starling_bootstrap::discovery::reason::Reason;
+use starling_bootstrap::discovery::{NetEvent, Origin};
 use starling_bootstrap::identity::Identity;
 use starling_bootstrap::swarm::{self, ListenFailed, StartError, SwarmOptions};
 
@@ -101,4 +101,18 @@ async fn a_port_in_use_is_one_clear_error() {
     assert!(matches!(error, StartError::Listen(ListenFailed::NotOurs { .. })), "{error}");
     let error = start("/dns4/localhost/tcp/7400".into()).unwrap_err();
     assert!(matches!(error, StartError::Listen(ListenFailed::Unsupported { .. })), "{error}");
+}
+
+#[tokio::test]
+async fn a_name_that_a_peer_told_does_not_open_this_machine() {
+    let mut node = node(vec![], None, SwarmOptions::default());
+    let name = |port: u16| format!("/dns4/localhost/tcp/{port}").parse().unwrap();
+    let taken = node.discovery.learn(PeerId::random(), PeerId::random(), &[name(22)], Origin::Gossip);
+    node.discovery.want_address(&mut node.swarm, &at("/dns4/localhost/tcp/7400"), Origin::Configured);
+    let allows = |port: u16| {
+        let gate = node.swarm.behaviour().gate.gate();
+        gate.allows(&format!("/ip4/127.0.0.1/tcp/{port}").parse().unwrap())
+    };
+    assert_eq!(taken, 1, "it is dialed where it leads elsewhere");
+    assert!(!allows(22) && allows(7400));
 }

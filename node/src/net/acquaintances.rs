@@ -1,4 +1,7 @@
 //! Nodes met before, to be dialed when they are away: so many, and not for ever.
+//!
+//! A stranger is none of them, or anybody could have himself dialed for ever. Only a node that has met no flock yet keeps in touch
+//! with all, since any may be of it, and lets go of those that were not as soon as it knows.
 
 use starling_protocol::NodeId;
 use starling_protocol::limits::MEMBERS_MAX;
@@ -14,42 +17,61 @@ const AWAY_MAX: Duration = Duration::from_secs(15 * 60);
 /// Who is kept in touch with.
 #[derive(Default)]
 pub(super) struct Acquaintances {
+    met: BTreeMap<NodeId, Acquaintance>,
+}
+
+#[derive(Clone, Copy)]
+struct Acquaintance {
     /// Since when it is away.
-    away: BTreeMap<NodeId, Option<Instant>>,
+    away: Option<Instant>,
+    /// It is or was a member, an admitted joiner, or named by the user.
+    is_known: bool,
 }
 
 impl Acquaintances {
     /// A node is here. Whether to keep in touch with it, and whom to forget for that.
-    pub fn met(&mut self, node: NodeId) -> (bool, Option<NodeId>) {
+    pub fn met(&mut self, node: NodeId, is_known: bool) -> (bool, Option<NodeId>) {
+        let before = self.met.get(&node).copied();
         let mut forgotten = None;
-        if self.away.len() >= CAP && !self.away.contains_key(&node) {
-            let absent = self.away.iter().filter_map(|(node, since)| Some((since.as_ref()?, node)));
+        if self.met.len() >= CAP && before.is_none() {
+            let absent = self.met.iter().filter_map(|(node, met)| Some((met.away?, node)));
             let Some((_, longest)) = absent.min() else { return (false, None) };
             forgotten = Some(*longest);
         }
         if let Some(longest) = &forgotten {
-            self.away.remove(longest);
+            self.met.remove(longest);
         }
-        self.away.insert(node, None);
+        let is_known = is_known || before.is_some_and(|before| before.is_known);
+        self.met.insert(node, Acquaintance { away: None, is_known });
         (true, forgotten)
+    }
+
+    /// Forgets those that are strangers and never were anything else: a member that was left behind in a cut is looked for.
+    pub fn part(&mut self, is_known: impl Fn(&NodeId) -> bool) -> Vec<NodeId> {
+        for (node, met) in &mut self.met {
+            met.is_known |= is_known(node);
+        }
+        let strangers: Vec<NodeId> = self.met.iter().filter(|(_, met)| !met.is_known).map(|(node, _)| *node).collect();
+        strangers.iter().for_each(|node| self.drop(node));
+        strangers
     }
 
     /// Its last connection is gone.
     pub fn left(&mut self, node: &NodeId, now: Instant) {
-        if let Some(since) = self.away.get_mut(node) {
-            since.get_or_insert(now);
+        if let Some(met) = self.met.get_mut(node) {
+            met.away.get_or_insert(now);
         }
     }
 
     /// It is not wanted any more.
     pub fn drop(&mut self, node: &NodeId) {
-        self.away.remove(node);
+        self.met.remove(node);
     }
 
     /// Forgets those that have been away for too long.
     pub fn overdue(&mut self, now: Instant) -> Vec<NodeId> {
-        let is_overdue = |since: &Option<Instant>| since.is_some_and(|since| now - since >= AWAY_MAX);
-        let overdue: Vec<NodeId> = self.away.iter().filter(|(_, since)| is_overdue(since)).map(|(n, _)| *n).collect();
+        let is_overdue = |met: &Acquaintance| met.away.is_some_and(|since| now - since >= AWAY_MAX);
+        let overdue: Vec<NodeId> = self.met.iter().filter(|(_, met)| is_overdue(met)).map(|(n, _)| *n).collect();
         overdue.iter().for_each(|node| self.drop(node));
         overdue
     }
@@ -70,16 +92,16 @@ mod tests {
         let mut known = Acquaintances::default();
         let start = Instant::now();
         for n in 0..CAP {
-            assert_eq!(known.met(id(n)), (true, None));
+            assert_eq!(known.met(id(n), true), (true, None));
         }
-        assert_eq!(known.met(id(CAP)), (false, None), "all are here");
-        assert_eq!(known.met(id(3)), (true, None), "known already");
+        assert_eq!(known.met(id(CAP), true), (false, None), "all are here");
+        assert_eq!(known.met(id(3), true), (true, None), "known already");
         known.left(&id(7), start + Duration::from_secs(1));
         known.left(&id(9), start);
         known.left(&id(9), start + Duration::from_secs(5));
-        assert_eq!(known.met(id(CAP)), (true, Some(id(9))));
-        assert_eq!(known.met(id(CAP + 1)), (true, Some(id(7))));
-        assert_eq!(known.met(id(CAP + 2)), (false, None));
+        assert_eq!(known.met(id(CAP), true), (true, Some(id(9))));
+        assert_eq!(known.met(id(CAP + 1), true), (true, Some(id(7))));
+        assert_eq!(known.met(id(CAP + 2), true), (false, None));
     }
 
     #[test]
@@ -87,13 +109,25 @@ mod tests {
         let mut known = Acquaintances::default();
         let start = Instant::now();
         for n in 0..3 {
-            known.met(id(n));
+            known.met(id(n), true);
         }
         known.left(&id(0), start);
         known.left(&id(1), start);
-        known.met(id(1));
+        known.met(id(1), true);
         assert_eq!(known.overdue(start + AWAY_MAX / 2), []);
         assert_eq!(known.overdue(start + AWAY_MAX), [id(0)]);
         assert_eq!(known.overdue(start + AWAY_MAX), []);
+    }
+
+    #[test]
+    fn strangers_are_let_go_and_former_members_are_not() {
+        let mut known = Acquaintances::default();
+        for n in 0..3 {
+            known.met(id(n), n == 0);
+        }
+        assert_eq!(known.part(|node| *node == id(1)), [id(2)]);
+        assert_eq!(known.part(|_| false), [], "who was a member is looked for");
+        known.met(id(0), false);
+        assert_eq!(known.part(|_| false), []);
     }
 }

@@ -13,7 +13,7 @@ use super::options::{NetError, NetOptions};
 use super::peers::{PeerTable, Step};
 use super::queue::{self, NetEvents};
 use super::sessions::{Ended, Fault, Role, SessionOffice, Sessions};
-use super::standing::Standing;
+use super::standing::{Rank, Standing};
 use super::traffic::Traffic;
 use super::{BULK_PROTOCOL, CONTROL_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use futures::StreamExt;
@@ -149,7 +149,7 @@ impl SwarmTask {
                 },
                 Some(end) = endings.recv() => self.on_session_end(&end),
                 Some(incoming) = control.next() => self.on_control_stream(incoming),
-                () = standing.changed() => self.discovery.set_known(&mut self.swarm, standing.peer_ids()),
+                () = standing.changed() => self.on_standing(),
                 event = self.swarm.select_next_some() => self.on_swarm_event(event),
                 () = sleep_until(wake) => self.on_wake(),
             }
@@ -328,8 +328,26 @@ impl SwarmTask {
         }
     }
 
+    /// Members and joiners have changed: those that are here are kept, and strangers are not.
+    fn on_standing(&mut self) {
+        let standing = self.office.standing.clone();
+        self.discovery.set_known(&mut self.swarm, standing.peer_ids());
+        for stranger in self.acquaintances.part(|node| standing.rank(node) > Rank::Stranger) {
+            self.discovery.unwant(&mut self.swarm, identity::peer_id(&stranger));
+        }
+        for node in self.table.nodes() {
+            self.keep_in_touch(node);
+        }
+    }
+
+    /// A stranger comes and goes as it likes: that it is a node is its own word. It is dialed if it was found where the flock meets,
+    /// and not for ever.
     fn keep_in_touch(&mut self, node: NodeId) {
-        let (keep, forget) = self.acquaintances.met(node);
+        if self.office.standing.speaks_as(&node) == Rank::Stranger {
+            return;
+        }
+        let is_known = self.office.standing.rank(&node) > Rank::Stranger;
+        let (keep, forget) = self.acquaintances.met(node, is_known);
         if let Some(forget) = forget {
             self.discovery.unwant(&mut self.swarm, identity::peer_id(&forget));
         }

@@ -265,6 +265,11 @@ impl<S> PeerTable<S> {
         self.peers.is_empty()
     }
 
+    /// All that are connected and speak as nodes.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        self.peers.iter().filter(|(_, peer)| peer.connected && peer.is_node).map(|(node, _)| *node).collect()
+    }
+
     /// All peers that are connected.
     pub fn status(&self, is_up: impl Fn(&NodeId) -> bool) -> Vec<PeerStatus> {
         let connected = self.peers.iter().filter(|(_, peer)| peer.connected);

@@ -79,8 +79,9 @@ impl Standing {
         let members: BTreeSet<NodeId> = members.into_iter().take(MEMBERS_MAX).collect();
         let invited: BTreeSet<NodeId> = invited.into_iter().take(INVITED_MAX).collect();
         let mut known = self.known();
-        known.is_told = true;
-        if (&known.members, &known.invited) != (&members, &invited) {
+        // That there is a flock is news, too: strangers are such from now on.
+        let is_first = !std::mem::replace(&mut known.is_told, true);
+        if is_first || (&known.members, &known.invited) != (&members, &invited) {
             (known.members, known.invited) = (members, invited);
             self.changed.notify_one();
         }

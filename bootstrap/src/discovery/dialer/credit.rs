@@ -25,8 +25,9 @@ impl Credit {
         self.counted = now;
     }
 
-    pub fn has_one(&self) -> bool {
-        self.left >= DIAL_COST
+    /// Whether there is enough for a dial that has to leave so many.
+    pub fn has_one(&self, left: usize) -> bool {
+        self.left >= cost(left)
     }
 
     /// Pays for one dial.
@@ -34,8 +35,13 @@ impl Credit {
         self.left = self.left.saturating_sub(DIAL_COST);
     }
 
-    /// When there is enough for a dial.
-    pub fn at(&self) -> Time {
-        Time(self.counted.0.saturating_add(DIAL_COST.saturating_sub(self.left)))
+    /// When there is enough for a dial that has to leave so many.
+    pub fn at(&self, left: usize) -> Time {
+        Time(self.counted.0.saturating_add(cost(left).saturating_sub(self.left)))
     }
+}
+
+/// One dial, and those that it has to leave.
+fn cost(left: usize) -> u64 {
+    (left as u64 + 1) * DIAL_COST
 }

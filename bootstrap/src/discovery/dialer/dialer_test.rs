@@ -1,3 +1,5 @@
+use super::super::book;
+use super::share::{CANDIDATES_MAX, STRANGERS_DIALED_MAX};
 use super::*;
 use proptest::prelude::*;
 
@@ -206,17 +208,24 @@ fn the_larger_id_yields_to_the_smaller() {
 fn the_shunned_are_left_alone_until_pardoned() {
     let (mut dialer, peer, anchor) = (dialer(), someone(), someone());
     dialer.learn(anchor, &[address(2)], Origin::Configured, None, Time(0));
-    dialer.shun(peer, Time(10 * SECOND));
-    dialer.shun(anchor, Time(10 * SECOND));
+    assert_eq!((dialer.shun(peer, Time(10 * SECOND)), dialer.shun(anchor, Time(10 * SECOND))), (None, None));
     dialer.learn(peer, &[address(1)], Origin::Dht, None, Time(0));
     assert!(dialer.poll(Time(9 * SECOND)).is_empty());
     assert_eq!(dialer.wake_at(), Some(Time(10 * SECOND)));
     assert_eq!(dialer.pardon(Time(10 * SECOND)).len(), 2);
     let dials = dialer.poll(Time(10 * SECOND));
     assert_eq!(dials.iter().map(|d| d.peer).collect::<Vec<_>>(), [anchor], "what the user named is not forgotten");
-    for _ in 0..2 * SHUNNED_MAX {
-        dialer.shun(someone(), Time(20 * SECOND));
-    }
+}
+
+/// The gate refused a peer for ever that the dialer had forgotten.
+#[test]
+fn who_makes_way_among_the_shunned_is_told() {
+    let mut dialer = dialer();
+    let all: Vec<PeerId> = (0..2 * SHUNNED_MAX).map(|_| someone()).collect();
+    let until = |n: usize| Time((20 + n as u64) * SECOND);
+    let pardoned: Vec<PeerId> = all.iter().enumerate().filter_map(|(n, peer)| dialer.shun(*peer, until(n))).collect();
+    assert_eq!(pardoned, all[..SHUNNED_MAX], "those whose time would be over first");
+    assert_eq!(dialer.shun(all[SHUNNED_MAX], until(0)), None, "it is shunned already");
     assert_eq!(dialer.shunned.len(), SHUNNED_MAX);
 }
 
@@ -250,6 +259,59 @@ fn dials_are_limited_at_once_and_in_rate_and_anchors_go_first() {
     assert!((70..=90).contains(&in_ten_seconds), "{in_ten_seconds}");
 }
 
+/// A thousand strangers at silent addresses had all dials under way, and members waited behind them after a cut.
+#[test]
+fn half_of_the_dials_is_kept_for_known_peers() {
+    let (mut dialer, members): (Dialer, Vec<PeerId>) = (dialer(), (0..8).map(|_| someone()).collect());
+    dialer.set_known(members.iter().copied().collect());
+    for port in 1..=200 {
+        dialer.learn(someone(), &[address(port)], Origin::Dht, None, Time(0));
+    }
+    assert_eq!(dialer.poll(Time(0)).len(), STRANGERS_DIALED_MAX);
+    let mut now = Time(30 * SECOND);
+    assert!(dialer.poll(now).is_empty(), "their addresses are silent");
+    assert_eq!(dialer.wake_at(), None);
+    for (n, member) in members.iter().enumerate() {
+        dialer.learn(*member, &[address(n as u16 + 1)], Origin::Gossip, None, now);
+        if n % 2 == 0 {
+            dialer.wish(*member, Wish::Wanted, now);
+        }
+    }
+    let dialed: BTreeSet<PeerId> = dialer.poll(now).iter().map(|dial| dial.peer).collect();
+    assert_eq!(dialed, members.iter().copied().collect(), "at once, and candidates among them too");
+    // Their credit is kept as well, and comes before the strangers'.
+    for peer in dialer.targets.keys().copied().collect::<Vec<_>>() {
+        dialer.connected(peer, None, now);
+        dialer.disconnected(&peer, false, now);
+    }
+    now = after(now, Duration::from_secs(1));
+    let again: Vec<PeerId> = dialer.poll(now).iter().map(|dial| dial.peer).collect();
+    assert!(members.iter().all(|member| again.contains(member)), "{again:?}");
+}
+
+#[test]
+fn candidates_are_so_many_and_those_that_failed_make_way() {
+    let mut dialer = dialer();
+    for n in 0..10_000u32 {
+        dialer.learn(someone(), &[address((n % 60_000) as u16 + 1)], Origin::Gossip, None, Time(n.into()));
+    }
+    assert_eq!((dialer.targets.len(), dialer.book().len()), (CANDIDATES_MAX, book::PEERS_MAX));
+    assert!(dialer.targets.keys().all(|peer| !dialer.book().known(peer).is_empty()), "a target without an address");
+    let member = someone();
+    dialer.set_known(BTreeSet::from([member]));
+    dialer.learn(member, &[address(1)], Origin::Gossip, None, Time(0));
+    assert!(dialer.wish_of(&member).is_some(), "whom the owner knows has a place");
+    dialer.learn(someone(), &[address(2)], Origin::Dht, None, Time(SECOND));
+    assert_eq!(dialer.targets.len(), CANDIDATES_MAX + 1, "before its turn nobody is driven out");
+    for dial in dialer.poll(Time(SECOND)) {
+        dialer.failed(&dial.peer, &refused(&dial.addresses), Time(SECOND));
+    }
+    let newcomer = someone();
+    dialer.learn(newcomer, &[address(3)], Origin::Dht, None, Time(SECOND));
+    assert!(dialer.wish_of(&newcomer).is_some() && dialer.wish_of(&member).is_some());
+    assert_eq!(dialer.targets.len(), CANDIDATES_MAX + 1, "one that had failed made way");
+}
+
 #[test]
 fn we_never_dial_ourselves() {
     let mut dialer = dialer();
@@ -278,14 +340,14 @@ proptest! {
                     2 => d.connected(peer, Some(&address(who as u16 + 1)), now),
                     3 => d.disconnected(&peer, who % 2 == 0, now),
                     4 => d.failed(&peer, &refused(&[address(who as u16 + 1)]), now),
-                    5 => d.shun(peer, after(now, Duration::from_secs(5))),
+                    5 => drop(d.shun(peer, after(now, Duration::from_secs(5)))),
                     6 => d.wish(peer, Wish::Wanted, now),
                     _ => drop(d.pardon(now)),
                 }
             }
             let dials = a.poll(now);
             prop_assert_eq!(&dials, &b.poll(now));
-            prop_assert!(a.dialing() <= DIALS_MAX);
+            prop_assert!(a.dialing().all <= DIALS_MAX);
         }
         let later = after(now, Duration::from_secs(31));
         a.pardon(later);

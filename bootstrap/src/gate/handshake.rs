@@ -1,0 +1,110 @@
+//! Handshakes of those who have connected, which can be given up: libp2p ends one only when its time is over, and until then who
+//! says nothing has a place.
+
+use futures::future::{AbortHandle, AbortRegistration, Abortable};
+use libp2p::Multiaddr;
+use std::collections::BTreeMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+/// Those under way, by where they come from. Cheap to clone. It holds as many as there are futures, which the swarm bounds.
+#[derive(Clone, Debug, Default)]
+pub struct Handshakes(Arc<Mutex<UnderWay>>);
+
+#[derive(Debug, Default)]
+struct UnderWay {
+    serial: u64,
+    /// Of two from the same port, to two addresses of this node, the newer one.
+    all: BTreeMap<Multiaddr, (u64, AbortHandle)>,
+}
+
+/// What a handshake that gave way ends with.
+#[derive(Debug, thiserror::Error)]
+#[error("it took long, and others from elsewhere wait")]
+pub struct GaveWay;
+
+impl Handshakes {
+    /// No statement leaves the list half-changed, so a poisoned lock is still good.
+    fn list(&self) -> MutexGuard<'_, UnderWay> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The handshake of a connection that has just arrived.
+    pub fn begin<F>(&self, from: &Multiaddr, handshake: F) -> Handshake<F> {
+        let (handle, registration): (AbortHandle, AbortRegistration) = AbortHandle::new_pair();
+        let mut list = self.list();
+        list.serial += 1;
+        let serial = list.serial;
+        list.all.insert(from.clone(), (serial, handle));
+        let place = Place { all: self.clone(), from: from.clone(), serial };
+        Handshake { handshake: Abortable::new(handshake, registration), _place: place }
+    }
+
+    /// Ends the handshake from there, if it is under way.
+    pub fn give_up(&self, from: &Multiaddr) {
+        let handle = self.list().all.remove(from);
+        if let Some((_, handle)) = handle {
+            handle.abort();
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Place {
+    all: Handshakes,
+    from: Multiaddr,
+    serial: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut list = self.all.list();
+        if list.all.get(&self.from).is_some_and(|(serial, _)| *serial == self.serial) {
+            list.all.remove(&self.from);
+        }
+    }
+}
+
+/// One handshake.
+#[derive(Debug)]
+pub struct Handshake<F> {
+    handshake: Abortable<F>,
+    _place: Place,
+}
+
+impl<F, O> Future for Handshake<F>
+where
+    F: Future<Output = io::Result<O>> + Unpin,
+{
+    type Output = io::Result<O>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let ended = std::task::ready!(Pin::new(&mut self.handshake).poll(cx));
+        Poll::Ready(ended.unwrap_or_else(|_| Err(io::Error::other(GaveWay))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    #[test]
+    fn a_silent_handshake_ends_when_it_is_given_up_and_others_go_on() {
+        let (all, from): (_, Multiaddr) = (Handshakes::default(), "/ip4/45.2.0.9/tcp/5".parse().unwrap());
+        let other: Multiaddr = "/ip4/45.2.0.9/tcp/6".parse().unwrap();
+        let mut silent = all.begin(&from, futures::future::pending::<io::Result<u8>>());
+        let mut honest = all.begin(&other, futures::future::ready(Ok::<u8, io::Error>(7)));
+        assert!((&mut silent).now_or_never().is_none());
+        all.give_up(&from);
+        assert!((&mut silent).now_or_never().expect("it has ended").is_err());
+        assert_eq!((&mut honest).now_or_never().expect("it has ended").unwrap(), 7);
+        let newer = all.begin(&from, futures::future::pending::<io::Result<u8>>());
+        drop((silent, honest));
+        assert_eq!(all.list().all.len(), 1, "the newer one from the same port stays");
+        drop(newer);
+        assert!(all.list().all.is_empty());
+    }
+}
