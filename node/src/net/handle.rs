@@ -6,10 +6,11 @@ use super::guests::Guests;
 use super::peers::PeerStatus;
 use super::session::DownReason;
 use super::sessions::Sessions;
-use super::standing::Standing;
+use super::standing::{Rank, Standing};
 use super::traffic::{Class, Counters, Metered, Traffic};
 use super::{BULK_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
 use libp2p::{Multiaddr, StreamProtocol};
+use rand::seq::SliceRandom;
 use starling_bootstrap::addresses::PeerAddress;
 use starling_bootstrap::discovery::dialer::Trouble;
 use starling_bootstrap::identity;
@@ -88,6 +89,29 @@ impl NetHandle {
         self.sessions.up()
     }
 
+    /// Whom to ask for what anybody may have: connected peers, members first, a few strangers last and by lot, so that no choice
+    /// of ids brings any to the front.
+    pub fn sources(&self) -> Vec<NodeId> {
+        self.standing.as_sources(self.shuffled())
+    }
+
+    /// Peers with whom control messages can be exchanged, by lot.
+    pub fn shuffled(&self) -> Vec<NodeId> {
+        let mut peers = self.peers();
+        peers.shuffle(&mut rand::rng());
+        peers
+    }
+
+    /// These, of whom one said that they have it, in the order in which to ask them.
+    pub fn as_sources(&self, peers: Vec<NodeId>) -> Vec<NodeId> {
+        self.standing.as_sources(peers)
+    }
+
+    /// Whether the peer is neither a member nor an admitted joiner, and the user has not named it.
+    pub fn is_stranger(&self, peer: &NodeId) -> bool {
+        self.standing.rank(peer) == Rank::Stranger
+    }
+
     /// Who is a member of the flock, and who an admitted joiner, from now on: for these places are kept, and they are heard
     /// first. Everybody else is a stranger, but for the peers that the user named. At most [`MEMBERS_MAX`] and
     /// [`INVITED_MAX`](super::INVITED_MAX) count.
@@ -136,7 +160,7 @@ impl NetHandle {
     /// [`FetchError`]; what the bytes say is for the caller to check.
     pub async fn fetch(&self, peer: NodeId, request: FetchRequest, expected: Expect) -> Result<Vec<u8>, FetchError> {
         let mut stream = self.open_fetch(peer).await?;
-        fetch::request(&mut stream, &request, expected, Patience::default()).await
+        fetch::request(&mut stream, &request, expected, Patience::with(self.standing.rank(&peer))).await
     }
 
     /// Downloads from many peers at once, believing what `check` says.
@@ -146,7 +170,8 @@ impl NetHandle {
             let net = net.clone();
             Box::pin(async move { net.open_fetch(peer).await })
         });
-        Downloader::new(open, check)
+        let standing = self.standing.clone();
+        Downloader::new(open, check, Arc::new(move |peer| standing.rank(peer) == Rank::Stranger))
     }
 
     /// Ends the session with a peer when all that is queued is written, closes its connections, and takes none from it for a

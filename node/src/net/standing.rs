@@ -20,6 +20,10 @@ pub const INVITED_MAX: usize = 256;
 /// Peers whom the user may name; further ones are strangers.
 const NAMED_MAX: usize = 1024;
 
+/// Strangers that are asked for something beside peers that are known; and where none of these is there.
+const STRANGERS_BESIDE_KNOWN: usize = 4;
+const STRANGERS_ALONE: usize = 16;
+
 /// How a peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
@@ -103,6 +107,17 @@ impl Standing {
         self.known().rank(peer)
     }
 
+    /// These in the order in which they are asked for something: members, joiners and named peers first, and a few strangers.
+    /// Of peers of one rank the order stays.
+    pub fn as_sources(&self, mut peers: Vec<NodeId>) -> Vec<NodeId> {
+        let known = self.known();
+        peers.sort_by_cached_key(|peer| std::cmp::Reverse(known.rank(peer)));
+        let of_rank = peers.iter().take_while(|peer| known.rank(peer) != Rank::Stranger).count();
+        let strangers = if of_rank > 0 { STRANGERS_BESIDE_KNOWN } else { STRANGERS_ALONE };
+        peers.truncate(of_rank + strangers);
+        peers
+    }
+
     /// The same for what it says: while the node has met no flock, any peer may turn out to be a member, who has much to say.
     pub fn speaks_as(&self, peer: &NodeId) -> Rank {
         let known = self.known();
@@ -171,6 +186,18 @@ mod tests {
         assert_eq!(standing.rank(&id(999)), Rank::Stranger);
         standing.set(Vec::new(), Vec::new());
         assert_eq!([1, 1500].map(|n| standing.rank(&id(n))), [Rank::Stranger; 2]);
+    }
+
+    #[test]
+    fn strangers_are_asked_last_and_few_of_them() {
+        let standing = Standing::default();
+        let all: Vec<NodeId> = (0..100).map(id).collect();
+        assert_eq!(standing.as_sources(all.clone()), all[..STRANGERS_ALONE], "nobody is known yet");
+        standing.name(id(98));
+        standing.set(vec![id(97), id(99)], vec![id(96)]);
+        let sources = standing.as_sources(all);
+        assert_eq!(sources[..4], [id(97), id(99), id(96), id(98)]);
+        assert_eq!(sources[4..], (0..4).map(id).collect::<Vec<_>>());
     }
 
     #[test]

@@ -319,8 +319,10 @@ impl Driver {
         }
     }
 
-    fn catch_up(&mut self, errand: catch_up::Errand) {
+    fn catch_up(&mut self, mut errand: catch_up::Errand) {
         self.trainer.next_generation();
+        // In turn or at once, a stranger shall not be in a member's way.
+        errand.sources = self.net.as_sources(errand.sources);
         self.show(Event::CatchingUp { seq: errand.seq, sources: errand.sources.len(), afresh: errand.afresh });
         let task = catch_up::Task {
             proof: self.claims.proof_of(&errand.target),

@@ -33,12 +33,12 @@ pub fn missing_for(data: &Dataset, spec: &RunSpec, lease: &Span, validation: u64
     wanted.intersection(&absent).copied().collect()
 }
 
-/// Fetches shards from all connected peers at once and adds them to the dataset.
+/// Fetches shards from connected peers at once, members before strangers, and adds them to the dataset.
 ///
 /// # Errors
 /// In plain words, when nobody is there or nobody has them.
 pub async fn fetch(net: &NetHandle, data: &Arc<Dataset>, shards: &[Digest]) -> Result<(), String> {
-    let sources: Vec<NodeId> = net.peers();
+    let sources: Vec<NodeId> = net.sources();
     if sources.is_empty() {
         return Err("text is missing here and no peer is connected to fetch it from".into());
     }

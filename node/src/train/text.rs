@@ -7,14 +7,23 @@ use crate::net::{NetEvent, NetEvents, NetHandle};
 use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use anyhow::Context;
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{FuturesUnordered, StreamExt};
 use starling_data::{DataError, DataManifest, Dataset, PrepareProgress, Tokenizer};
-use starling_protocol::Digest;
 use starling_protocol::run::{DataSpec, RunSpec};
+use starling_protocol::{Digest, NodeId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Network events that are kept while the manifest is fetched.
 const EARLY_MAX: usize = 1024;
+/// Peers that are asked for the manifest at a time: in all, and strangers, each of which may send 16 MiB.
+const ASKED_MAX: usize = 16;
+const STRANGERS_ASKED: usize = 8;
+/// A peer that had no answer is asked again after so long.
+const ASKED_AGAIN: Duration = Duration::from_secs(5);
 
 /// The text, as far as it is here.
 pub enum Text {
@@ -89,6 +98,7 @@ pub async fn complete(
     });
     let mut early = Vec::new();
     let mut retry = tokio::time::interval(Duration::from_secs(1));
+    let mut search = Search::new();
     let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
         tokio::select! {
@@ -104,29 +114,73 @@ pub async fn complete(
                 Some(_) => {}
                 None => return Err(Failure::message(Code::Refused, "the network stopped; see the log")),
             },
-            _ = retry.tick() => {
-                if let Some(manifest) = fetch_manifest(net, &digest).await {
+            Some((peer, manifest)) = search.answers.next() => {
+                search.asking.remove(&peer);
+                if let Some(manifest) = manifest {
                     let dataset = Dataset::open(cache, &manifest).map_err(data_failure)?;
                     return Ok((dataset, early));
                 }
+            }
+            _ = retry.tick() => {
+                let is_stranger = |peer: &NodeId| net.is_stranger(peer);
+                search.ask(Instant::now(), net.shuffled(), is_stranger, |peer| fetch_manifest(net, peer, digest).boxed());
             }
         }
     }
 }
 
-async fn fetch_manifest(net: &NetHandle, digest: &Digest) -> Option<DataManifest> {
-    for peer in net.peers() {
-        let request = FetchRequest::DataManifest(*digest);
-        let expected = Expect::of(&request);
-        match net.fetch(peer, request, expected).await {
-            Ok(bytes) => match DataManifest::decode(&bytes) {
-                Ok(manifest) if manifest.digest() == *digest => return Some(manifest),
-                _ => tracing::warn!("{} sent a data manifest that is not the run's; asking others", peer.short()),
-            },
-            Err(e) => tracing::debug!("{} does not give the data manifest: {e}", peer.short()),
+/// Who is asked for the manifest. Each is asked beside the others, so that nobody who is slow stands in anybody's way.
+struct Search<'a, T> {
+    answers: FuturesUnordered<BoxFuture<'a, (NodeId, Option<T>)>>,
+    asking: BTreeSet<NodeId>,
+    /// When each that is connected was asked last.
+    asked: BTreeMap<NodeId, Instant>,
+}
+
+impl<'a, T> Search<'a, T> {
+    fn new() -> Self {
+        Self { answers: FuturesUnordered::new(), asking: BTreeSet::new(), asked: BTreeMap::new() }
+    }
+
+    /// Asks those of these peers whose turn it is: all that are known, and so many strangers at a time, those first that have not
+    /// been asked for longest.
+    fn ask(
+        &mut self,
+        now: Instant,
+        mut peers: Vec<NodeId>,
+        is_stranger: impl Fn(&NodeId) -> bool,
+        ask: impl Fn(NodeId) -> BoxFuture<'a, (NodeId, Option<T>)>,
+    ) {
+        self.asked.retain(|peer, _| peers.contains(peer));
+        peers.retain(|peer| !self.asking.contains(peer));
+        peers.sort_by_key(|peer| self.asked.get(peer).copied());
+        let mut strangers = self.asking.iter().filter(|peer| is_stranger(peer)).count();
+        for peer in peers {
+            let pause = self.asked.get(&peer).is_some_and(|at| now < *at + ASKED_AGAIN);
+            let is_stranger = is_stranger(&peer);
+            let room = if is_stranger { strangers < STRANGERS_ASKED } else { self.asking.len() < ASKED_MAX };
+            if pause || !room {
+                continue;
+            }
+            strangers += usize::from(is_stranger);
+            self.asking.insert(peer);
+            self.asked.insert(peer, now);
+            self.answers.push(ask(peer));
         }
     }
-    None
+}
+
+async fn fetch_manifest(net: &NetHandle, peer: NodeId, digest: Digest) -> (NodeId, Option<DataManifest>) {
+    let request = FetchRequest::DataManifest(digest);
+    let expected = Expect::of(&request);
+    match net.fetch(peer, request, expected).await {
+        Ok(bytes) => match DataManifest::decode(&bytes) {
+            Ok(manifest) if manifest.digest() == digest => return (peer, Some(manifest)),
+            _ => tracing::warn!("{} sent a data manifest that is not the run's; asking others", peer.short()),
+        },
+        Err(e) => tracing::debug!("{} does not give the data manifest: {e}", peer.short()),
+    }
+    (peer, None)
 }
 
 fn progress_bar() -> indicatif::ProgressBar {
@@ -162,3 +216,7 @@ fn data_failure(error: DataError) -> Failure {
     let code = if error.is_disk_full() { Code::DiskFull } else { Code::Refused };
     Failure::new(code, error)
 }
+
+#[cfg(test)]
+#[path = "text_test.rs"]
+mod tests;

@@ -4,16 +4,24 @@ use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, RECORDS_BYTES_MAX,
     SHARD_PIECE_BYTES, SNAPSHOTS_BYTES_MAX, decode_answer,
 };
+use crate::net::standing::Rank;
 use starling_protocol::limits::{
     CANDIDATE_BYTES_MAX, PARAMETERS_MAX, PATH_BYTES_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES,
 };
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// What counts as progress of a payload.
 const PROGRESS_BYTES: usize = 64 * 1024;
+
+/// Bytes a second with which an answer comes at least: of a stranger as much as a line must carry for its node to keep up with
+/// rounds of the smallest model; of members and joiners a quarter, since a slow one of them is no attack.
+const PACE_OF_STRANGERS: u64 = 128 << 10;
+const PACE_OF_KNOWN: u64 = 32 << 10;
+/// The same on each of many streams, which share the line of who asks.
+const PACE_OF_MANY: u64 = 16 << 10;
 
 /// How long an asker waits.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +30,36 @@ pub struct Patience {
     pub head: Duration,
     /// For each 64 KiB of a payload, and for the rest of it.
     pub progress: Duration,
+    /// Bytes a second that come at least, after a first time of `progress`.
+    pub pace: u64,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { head: Duration::from_secs(30), progress: Duration::from_secs(10) }
+        Self { head: Duration::from_secs(30), progress: Duration::from_secs(10), pace: PACE_OF_KNOWN }
+    }
+}
+
+impl Patience {
+    /// With one question to a peer of this rank.
+    pub fn with(rank: Rank) -> Self {
+        let pace = if rank == Rank::Stranger { PACE_OF_STRANGERS } else { PACE_OF_KNOWN };
+        Self { pace, ..Self::default() }
+    }
+
+    /// With each of many streams to many peers.
+    pub fn with_many() -> Self {
+        Self { pace: PACE_OF_MANY, ..Self::default() }
+    }
+
+    /// For so many bytes of a payload to have come.
+    fn payload(&self, bytes: u64) -> Duration {
+        self.progress.saturating_add(Duration::from_secs(bytes / self.pace.max(1)))
+    }
+
+    /// For so many bytes in several answers.
+    pub fn in_all(&self, bytes: u64) -> Duration {
+        self.head.saturating_add(self.payload(bytes))
     }
 }
 
@@ -54,6 +87,13 @@ impl Expect {
         })
     }
 
+    /// Bytes that may come.
+    pub fn most(self) -> u64 {
+        match self {
+            Self::AtMost(bytes) | Self::Exactly(bytes) => bytes,
+        }
+    }
+
     fn admits(self, len: u64) -> bool {
         match self {
             Self::AtMost(max) => len <= max,
@@ -77,6 +117,8 @@ pub enum FetchError {
     NoAnswer(Duration),
     #[error("the answer made no progress: fewer than {PROGRESS_BYTES} bytes in {0:?}")]
     Stalled(Duration),
+    #[error("the answer came too slowly: {got} bytes in {after:?}")]
+    Slow { got: u64, after: Duration },
     #[error("the stream broke: {0}")]
     Io(#[from] io::Error),
 }
@@ -120,12 +162,18 @@ where
     let len = usize::try_from(len).map_err(|_| FetchError::Length { got: len, expected })?;
     // Grows with what really comes, so that an announcement alone costs nothing.
     let mut payload = Vec::with_capacity(len.min(PROGRESS_BYTES));
+    let began = Instant::now();
     while payload.len() < len {
         let target = len.min(payload.len() + PROGRESS_BYTES);
         let from = payload.len();
         payload.resize(target, 0);
-        let piece = timeout(patience.progress, io.read_exact(&mut payload[from..]));
-        piece.await.map_err(|_| FetchError::Stalled(patience.progress))??;
+        // Each piece counts, so that who is slow is found out long before the whole answer is due.
+        let (stalled, due) = (Instant::now() + patience.progress, began + patience.payload(target as u64));
+        let piece = timeout_at(stalled.min(due), io.read_exact(&mut payload[from..])).await;
+        piece.map_err(|_| match due < stalled {
+            true => FetchError::Slow { got: from as u64, after: began.elapsed() },
+            false => FetchError::Stalled(patience.progress),
+        })??;
     }
     Ok(payload)
 }

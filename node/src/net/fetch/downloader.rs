@@ -3,7 +3,8 @@
 //! Each source has a few streams; each stream takes the next item when it is free, so a faster source does more. An
 //! item is believed when its check says so; a source that sends something else is dropped for good. What a source
 //! does not have, or breaks at, is asked of another. Near the end a stream with nothing to do fetches a second copy of
-//! what a slower one is still at.
+//! what a slower one is still at, and a further one of what has been under way for long. Copies that strangers fetch keep no
+//! known source from fetching its own.
 
 use super::client::{Expect, FetchError, Patience, request};
 use super::wire::{FetchRefusal, FetchRequest};
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 
 /// Requests outstanding at one source: of the streams that a stranger may have one is left for questions in between. One that finds no
 /// place there waits for 200 ms.
@@ -23,8 +25,11 @@ pub const STREAMS_PER_SOURCE: usize = 3;
 pub const SOURCES_MAX: usize = 64;
 /// Streams that may break at one source before it is given up.
 const BREAKS_MAX: usize = 3;
-/// Streams that fetch the same item at once.
+/// Streams that fetch the same item at once. One more may for each time that it has been under way twice as long as this.
 const COPIES_MAX: u8 = 2;
+const LONG: Duration = Duration::from_secs(10);
+/// How often a stream with nothing to do looks whether something has been under way for long.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How long to leave a source alone that says it is busy, and how often.
 const BUSY_PAUSE: Duration = Duration::from_millis(250);
 const BUSY_MAX: usize = 40;
@@ -33,6 +38,9 @@ const BUSY_MAX: usize = 40;
 pub type Check = Arc<dyn Fn(&Item, &[u8]) -> bool + Send + Sync>;
 /// Opens a fetch stream to a source.
 pub type OpenFetch = Arc<dyn Fn(NodeId) -> BoxFuture<'static, Result<BulkStream, FetchError>> + Send + Sync>;
+
+/// Says whether a source is a stranger.
+pub type IsStranger = Arc<dyn Fn(&NodeId) -> bool + Send + Sync>;
 
 /// One thing to download: the concatenated answers to its requests, which together pass the check.
 #[derive(Clone, Debug)]
@@ -67,11 +75,12 @@ pub struct DownloadReport {
 pub struct Downloader {
     open: OpenFetch,
     check: Check,
+    is_stranger: IsStranger,
 }
 
 impl Downloader {
-    pub fn new(open: OpenFetch, check: Check) -> Self {
-        Self { open, check }
+    pub fn new(open: OpenFetch, check: Check, is_stranger: IsStranger) -> Self {
+        Self { open, check, is_stranger }
     }
 
     /// Sends every item's bytes to `done`, in no particular order and each once, as they arrive.
@@ -86,7 +95,7 @@ impl Downloader {
     ) -> Result<DownloadReport, DownloadError> {
         let sources = &sources[..sources.len().min(SOURCES_MAX)];
         let shared = Arc::new(Shared {
-            desk: Mutex::new(Desk::new(items, sources)),
+            desk: Mutex::new(Desk::new(items, sources, &self.is_stranger)),
             changed: Notify::new(),
             open: Arc::clone(&self.open),
             check: Arc::clone(&self.check),
@@ -132,6 +141,18 @@ struct Entry {
     /// Bit `n`: source `n` does not have it or is at it.
     asked: u64,
     copies: u8,
+    /// Of them, those that known sources fetch.
+    of_known: u8,
+    /// When somebody was last at it who was alone.
+    since: Instant,
+}
+
+impl Entry {
+    /// Streams that may be at it by now.
+    fn copies_max(&self, now: Instant) -> u8 {
+        let times = now.saturating_duration_since(self.since).as_secs() / LONG.as_secs();
+        COPIES_MAX.saturating_add(times.checked_ilog2().map_or(0, |doubled| doubled as u8 + 1))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -151,6 +172,8 @@ struct Desk {
     sources: Vec<NodeId>,
     /// Bit `n`: source `n` is of use.
     alive: u64,
+    /// Bit `n`: source `n` is a stranger.
+    strangers: u64,
     breaks: Vec<usize>,
     report: DownloadReport,
     last_error: String,
@@ -164,9 +187,11 @@ enum Next {
 }
 
 impl Desk {
-    fn new(items: Vec<Item>, sources: &[NodeId]) -> Self {
+    fn new(items: Vec<Item>, sources: &[NodeId], is_stranger: &IsStranger) -> Self {
         let alive = if sources.len() >= 64 { u64::MAX } else { (1 << sources.len()) - 1 };
-        let entry = |item| Entry { item, state: State::Open, asked: 0, copies: 0 };
+        let strangers = sources.iter().enumerate().filter(|(_, source)| is_stranger(source));
+        let since = Instant::now();
+        let entry = |item| Entry { item, state: State::Open, asked: 0, copies: 0, of_known: 0, since };
         Self {
             left: items.len(),
             entries: items.into_iter().map(entry).collect(),
@@ -174,6 +199,7 @@ impl Desk {
             doubt: false,
             sources: sources.to_vec(),
             alive,
+            strangers: strangers.fold(0, |bits, (number, _)| bits | 1 << number),
             breaks: vec![0; sources.len()],
             report: DownloadReport::default(),
             last_error: "no source was given".into(),
@@ -214,25 +240,38 @@ impl Desk {
         }
         // What is asked for lies close behind `first`, so the search is short until nothing fresh is left.
         let (first, open) = (self.first, &self.entries[self.first..]);
-        let with_fewer_than = |copies: u8| {
-            let may = |e: &Entry| e.state == State::Open && e.asked & bit == 0 && e.copies < copies;
+        let find = |may: &dyn Fn(&Entry) -> bool| {
+            let may = |e: &Entry| e.state == State::Open && e.asked & bit == 0 && may(e);
             open.iter().position(may).map(|at| first + at)
         };
-        match with_fewer_than(1).or_else(|| with_fewer_than(COPIES_MAX)) {
-            Some(at) => {
-                let entry = &mut self.entries[at];
-                entry.asked |= bit;
-                entry.copies += 1;
-                Next::Fetch(at, entry.item.clone())
-            }
-            None => Next::Wait,
+        let (now, is_known) = (Instant::now(), self.strangers & bit == 0);
+        let at = find(&|e| e.copies == 0)
+            // What strangers are at may never come.
+            .or_else(|| find(&|e| is_known && e.of_known == 0))
+            .or_else(|| find(&|e| if is_known { e.of_known } else { e.copies } < e.copies_max(now)));
+        let Some(at) = at else { return Next::Wait };
+        let entry = &mut self.entries[at];
+        if entry.copies == 0 {
+            entry.since = now;
         }
+        entry.asked |= bit;
+        entry.copies += 1;
+        entry.of_known += u8::from(is_known);
+        Next::Fetch(at, entry.item.clone())
+    }
+
+    /// Source `number` is no longer at entry `at`.
+    fn leave(&mut self, at: usize, number: usize) -> &mut Entry {
+        let is_known = self.strangers & 1 << number == 0;
+        let entry = &mut self.entries[at];
+        entry.copies -= 1;
+        entry.of_known -= u8::from(is_known);
+        entry
     }
 
     /// Source `number` is no longer at entry `at`; with `again` it may be asked for it once more.
     fn put_back(&mut self, at: usize, number: usize, again: bool) {
-        let entry = &mut self.entries[at];
-        entry.copies -= 1;
+        let entry = self.leave(at, number);
         if again {
             entry.asked &= !(1 << number);
         }
@@ -241,8 +280,7 @@ impl Desk {
 
     /// Whether these bytes are the first good ones of their item.
     fn finish(&mut self, at: usize, number: usize, bytes: usize) -> bool {
-        let entry = &mut self.entries[at];
-        entry.copies -= 1;
+        let entry = self.leave(at, number);
         if entry.state == State::Done {
             return false;
         }
@@ -277,7 +315,8 @@ impl Worker {
             let (at, item) = match next {
                 Next::Stop => break,
                 Next::Wait => {
-                    changed.await;
+                    // Whether something changed or enough time has passed, it looks again.
+                    drop(timeout(LOOK_AGAIN, changed).await);
                     continue;
                 }
                 Next::Fetch(at, item) => (at, item),
@@ -308,16 +347,23 @@ impl Worker {
             Some(io) => io,
             None => stream.insert((self.shared.open)(self.source).await?),
         };
-        let mut bytes = Vec::new();
-        for (part, expected) in &item.parts {
-            let answer = request(io, part, *expected, Patience::default()).await?;
-            if bytes.is_empty() {
-                bytes = answer;
-            } else {
-                bytes.extend_from_slice(&answer);
+        let patience = Patience::with_many();
+        let most = item.parts.iter().fold(0u64, |bytes, (_, expected)| bytes.saturating_add(expected.most()));
+        let all = async {
+            let mut bytes = Vec::new();
+            for (part, expected) in &item.parts {
+                let answer = request(io, part, *expected, patience).await?;
+                if bytes.is_empty() {
+                    bytes = answer;
+                } else {
+                    bytes.extend_from_slice(&answer);
+                }
             }
-        }
-        Ok(bytes)
+            Ok(bytes)
+        };
+        // Each part has a deadline of its own; together they may not take the sum of those.
+        let after = patience.in_all(most);
+        timeout(after, all).await.map_err(|_| FetchError::NoAnswer(after))?
     }
 
     async fn deliver(&self, at: usize, item: &Item, bytes: Vec<u8>) {

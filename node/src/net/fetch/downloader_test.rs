@@ -19,6 +19,8 @@ enum Manner {
     Gone,
     /// Takes a request and hangs up.
     Mute,
+    /// Takes a request and says nothing.
+    Hold,
     /// Is busy the first few times.
     Busy,
 }
@@ -72,6 +74,9 @@ async fn download(
             let (near, mut far) = tokio::io::duplex(1500);
             match manner {
                 Manner::Gone => return Err(FetchError::NoStream("gone".into())),
+                Manner::Hold => {
+                    tokio::spawn(async move { while far.read_u8().await.is_ok() {} });
+                }
                 Manner::Mute => {
                     tokio::spawn(async move { drop(far.read_u32().await) });
                 }
@@ -87,6 +92,8 @@ async fn download(
         let bytes = content(index);
         Item { index, parts: vec![(FetchRequest::StateChunk(digest(&bytes)), Expect::Exactly(bytes.len() as u64))] }
     });
+    let strangers: Vec<_> = manners.iter().map(|manner| *manner == Manner::Hold).collect();
+    let is_stranger: IsStranger = Arc::new(move |source: &NodeId| strangers[usize::from(source.0[0]) - 1]);
     let sources: Vec<_> = (0..manners.len()).map(id).collect();
     let (sender, mut receiver) = mpsc::channel(8);
     let taken = tokio::spawn(async move {
@@ -96,7 +103,7 @@ async fn download(
         }
         got
     });
-    let report = Downloader::new(open, check).run(wanted.collect(), &sources, sender).await?;
+    let report = Downloader::new(open, check, is_stranger).run(wanted.collect(), &sources, sender).await?;
     Ok((report, taken.await.unwrap()))
 }
 
@@ -120,6 +127,29 @@ async fn any_mix_with_one_honest_source_brings_everything() {
         assert!(report.liars.iter().all(|liar| expected.contains(liar)));
         assert_eq!(report.bytes.values().sum::<u64>(), (0..40).map(|i| content(i).len() as u64).sum::<u64>());
     }
+}
+
+/// Two of them had both copies of an item, until they were given up.
+#[tokio::test]
+async fn strangers_that_hold_items_keep_no_member_from_them() {
+    use Manner::*;
+    let loading = download(&[Hold, Hold, Hold, Honest], 4);
+    let (report, got) = tokio::time::timeout(Duration::from_secs(9), loading).await.expect("at once").unwrap();
+    assert_eq!((got.len(), report.bytes.len()), (4, 1));
+}
+
+#[test]
+fn what_is_long_under_way_may_be_fetched_by_more() {
+    let item = Item { index: 0, parts: Vec::new() };
+    let sources: Vec<_> = (0..9).map(id).collect();
+    let is_stranger: IsStranger = Arc::new(|_| true);
+    let mut desk = Desk::new(vec![item], &sources, &is_stranger);
+    let take = |desk: &mut Desk| (0..9).filter(|n| matches!(desk.next(*n), Next::Fetch(..))).count();
+    assert_eq!(take(&mut desk), 2);
+    desk.entries[0].since -= LONG;
+    assert_eq!(take(&mut desk), 1);
+    desk.entries[0].since -= 3 * LONG;
+    assert_eq!(take(&mut desk), 2);
 }
 
 #[tokio::test]

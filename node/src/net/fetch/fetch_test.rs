@@ -4,7 +4,7 @@ use super::client::{Expect, FetchError, Patience};
 use super::pace::Slowness;
 use super::server::{FetchServer, FetchSource, NothingToFetch, STREAMS, ServeEnd, ServerPatience};
 use super::wire::{FetchRefusal, FetchRequest, FetchWireError, encode_answer};
-use crate::net::standing::Standing;
+use crate::net::standing::{Rank, Standing};
 use proptest::prelude::*;
 use starling_protocol::NodeId;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ async fn a_slow_or_broken_server_is_left() {
                 std::future::pending::<()>().await;
             }
         });
-        let patience = Patience { head: SHORT, progress: SHORT };
+        let patience = Patience { head: SHORT, progress: SHORT, ..Patience::default() };
         let got = super::client::request(&mut near, &UPDATE, Expect::Exactly(100_000), patience).await;
         match got.unwrap_err() {
             FetchError::NoAnswer(_) => assert!(empty),
@@ -90,6 +90,26 @@ async fn a_slow_or_broken_server_is_left() {
             other => panic!("{other}"),
         }
     }
+}
+
+/// Each piece of its answer came in time, and the whole of it would have taken for ever.
+#[tokio::test]
+async fn a_server_that_trickles_is_left() {
+    let (mut near, mut far) = tokio::io::duplex(1 << 20);
+    tokio::spawn(async move {
+        far.write_all(&encode_answer(Ok(1 << 30))).await.unwrap();
+        while far.write_all(&[0; 64 << 10]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let patience = Patience { head: Duration::from_secs(9), progress: Duration::from_millis(200), pace: u64::MAX };
+    let asked = super::client::request(&mut near, &UPDATE, Expect::Exactly(1 << 30), patience);
+    let got = tokio::time::timeout(Duration::from_secs(20), asked).await.expect("long before its end");
+    // On a machine that is busy it may not even get a piece done.
+    assert!(matches!(got.unwrap_err(), FetchError::Slow { .. } | FetchError::Stalled(_)));
+    let stranger = Patience::with(Rank::Stranger);
+    assert_eq!(stranger.in_all(16 << 20), Duration::from_secs(30 + 10 + 128));
+    assert!(Patience::with(Rank::Invited).in_all(16 << 20) > stranger.in_all(16 << 20));
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ mod wire;
 
 pub use client::{Expect, FetchError, Patience, request};
 pub use downloader::{
-    Check, DownloadError, DownloadReport, Downloader, Item, OpenFetch, SOURCES_MAX, STREAMS_PER_SOURCE,
+    Check, DownloadError, DownloadReport, Downloader, IsStranger, Item, OpenFetch, SOURCES_MAX, STREAMS_PER_SOURCE,
 };
 pub use server::{FetchServer, FetchSource, NothingToFetch, ServeEnd, ServerPatience};
 pub use wire::{
