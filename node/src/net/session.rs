@@ -244,6 +244,9 @@ mod tests {
     use super::*;
     use crate::net::event::NetEvent;
     use crate::net::queue::{self, NetEvents};
+    use starling_protocol::Digest;
+    use starling_protocol::message::{Leave, Message};
+    use starling_protocol::wire::Opened;
 
     const PEER: NodeId = NodeId([7; 32]);
 
@@ -430,6 +433,12 @@ mod tests {
         assert!((64..=80).contains(&heard), "{heard}");
     }
 
+    /// What a message says that has passed.
+    fn opened() -> Opened {
+        let message = Message::Leave(Leave { lineage: Digest([1; 32]), seq: 4 });
+        Opened { sender: PEER, digest: Digest([2; 32]), message }
+    }
+
     #[tokio::test]
     async fn what_is_unfit_ends_the_session_before_the_node_hears_of_it() {
         let (mut a, b) = tokio::io::duplex(4096);
@@ -438,7 +447,7 @@ mod tests {
         let reason = unfit.clone();
         links.verify = Some(std::sync::Arc::new(move |from: &NodeId, bytes: &[u8]| {
             assert_eq!(*from, PEER);
-            if bytes == b"bad" { Err(unfit.clone()) } else { Ok(None) }
+            if bytes == b"bad" { Err(unfit.clone()) } else { Ok(Some(Box::new(opened()))) }
         }));
         let session = run(b, links, voice);
         a.write_all(&[frames(b"good", 2), frames(b"bad", 1), frames(b"good", 1)].concat()).await.unwrap();
