@@ -365,6 +365,9 @@ plants! {
     /// Engine: revocations and members' matters take turns with the Joins of strangers.
     /// `strangers_that_ask_to_be_let_in_hold_up_nothing_else`.
     JoinsFirst,
+    /// Engine: it sleeps past the end of the pause after a claim that was not shown.
+    /// `a_claim_is_looked_at_again_when_its_pause_is_over`.
+    SleepOn,
 }
 
 impl Plant {
@@ -388,6 +391,7 @@ impl Plant {
             Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
             Self::AnyMismatch => Some("a_stranger_of_another_run_ends_nobody_who_has_others_to_ask"),
             Self::JoinsFirst => Some("strangers_that_ask_to_be_let_in_hold_up_nothing_else"),
+            Self::SleepOn => Some("a_claim_is_looked_at_again_when_its_pause_is_over"),
             _ => None,
         }
     }
@@ -442,60 +446,7 @@ pub fn everywhere(_: Plant) -> bool {
 }
 
 #[cfg(any(test, feature = "plants"))]
-mod choice {
-    use super::Plant;
-    use std::cell::Cell;
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    thread_local! {
-        // One for each thread, so that a batch can run several bugs side by side.
-        static CHOSEN: Cell<Option<Plant>> = const { Cell::new(None) };
-    }
-
-    /// The bug of all threads that have none of their own, chosen by the program.
-    static EVERYWHERE: OnceLock<Plant> = OnceLock::new();
-
-    /// Any test can be run with a bug (`tests/scripts/rules.sh`).
-    #[cfg(test)]
-    fn named() -> Option<Plant> {
-        static NAMED: OnceLock<Option<Plant>> = OnceLock::new();
-        *NAMED.get_or_init(|| Plant::of_name(&std::env::var("STARLING_PLANT").ok()?))
-    }
-
-    #[cfg(not(test))]
-    fn named() -> Option<Plant> {
-        None
-    }
-
-    /// The bug that this thread runs.
-    pub fn chosen() -> Option<Plant> {
-        CHOSEN.get().or_else(|| EVERYWHERE.get().copied()).or_else(named)
-    }
-
-    /// Plants a bug in the whole process, for good. `false`: there is one already.
-    pub fn everywhere(plant: Plant) -> bool {
-        EVERYWHERE.set(plant).is_ok()
-    }
-
-    /// Something that is never the same twice.
-    pub fn disturbance() -> u64 {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        COUNT.fetch_add(1, Ordering::Relaxed) % 100_000
-    }
-
-    /// Runs `body` with a bug, and without it again afterwards, also if it panics.
-    pub fn with<T>(plant: Option<Plant>, body: impl FnOnce() -> T) -> T {
-        struct Restore(Option<Plant>);
-        impl Drop for Restore {
-            fn drop(&mut self) {
-                CHOSEN.set(self.0);
-            }
-        }
-        let _restore = Restore(CHOSEN.replace(plant));
-        body()
-    }
-}
+mod choice;
 
 #[cfg(any(test, feature = "plants"))]
 pub use choice::{chosen, disturbance, everywhere, with};

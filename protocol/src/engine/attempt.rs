@@ -237,7 +237,11 @@ impl Engine {
     /// a byte now and then is never still, and must not hold everybody up for good.
     fn longest_reduction(&self, round: &Round, attempt: &Attempt) -> u64 {
         let heeded = |id: &&NodeId| self.is_voter(id) || planted!(Plant::LearnersTime);
-        let took = attempt.members.iter().filter(heeded).filter_map(|id| Some(self.ready_of(id, round)?.ready.measured.reduce_us));
+        let took = attempt
+            .members
+            .iter()
+            .filter(heeded)
+            .filter_map(|id| Some(self.ready_of(id, round)?.ready.measured.reduce_us));
         let mut took: Vec<u64> = took.filter(|micros| *micros > 0).map(u64::from).collect();
         took.sort_unstable();
         let median = took.get(took.len() / 2);
