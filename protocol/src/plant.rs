@@ -375,6 +375,9 @@ plants! {
     /// Engine: revocations and members' matters take turns with the Joins of strangers.
     /// `strangers_that_ask_to_be_let_in_hold_up_nothing_else`.
     JoinsFirst,
+    /// Engine: it sleeps past the end of the pause after a claim that was not shown.
+    /// `a_claim_is_looked_at_again_when_its_pause_is_over`.
+    SleepOn,
 }
 
 impl Plant {
@@ -398,6 +401,7 @@ impl Plant {
             Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
             Self::AnyMismatch => Some("a_stranger_of_another_run_ends_nobody_who_has_others_to_ask"),
             Self::JoinsFirst => Some("strangers_that_ask_to_be_let_in_hold_up_nothing_else"),
+            Self::SleepOn => Some("a_claim_is_looked_at_again_when_its_pause_is_over"),
             _ => None,
         }
     }
@@ -453,6 +457,7 @@ pub fn everywhere(_: Plant) -> bool {
 
 #[cfg(any(test, feature = "plants"))]
 mod choice;
+
 #[cfg(any(test, feature = "plants"))]
 pub use choice::{chosen, disturbance, everywhere, with};
 

@@ -6,6 +6,7 @@ use super::clock::Moment;
 use super::io::Notice;
 use super::round::{Round, Training};
 use crate::message::{Phase, ValueKind};
+use crate::plant::{Plant, planted};
 use crate::record::{Record, Role};
 use crate::{Digest, NodeId};
 
@@ -357,6 +358,8 @@ impl Engine {
         if !self.catch_up.not_before().passed(self.now) {
             next = next.min(self.catch_up.not_before());
         }
+        let pauses = self.peers.values().map(|peer| peer.avoid_until).filter(|at| !at.passed(self.now));
+        next = if planted!(Plant::SleepOn) { next } else { pauses.fold(next, Moment::min) };
         let Some(round) = &self.round else { return next };
         let down = self.peers.iter().filter(|(id, peer)| !peer.connected && round.members.binary_search(id).is_ok());
         let graces = down.map(|(_, peer)| peer.switched_at.plus(self.down_grace(round)));

@@ -1,4 +1,4 @@
-//! The bug that a thread, or the whole process, runs.
+//! Which bug a thread, or the whole process, runs.
 
 use super::Plant;
 use std::cell::Cell;

@@ -28,6 +28,7 @@ const NOTICED: &[(Plant, &str, fn())] = noticed![
     StrangersFirst: lineages::slow_strangers_keep_no_claim_of_others_from_being_looked_at,
     AnyMismatch: strangers::a_stranger_of_another_run_ends_nobody_who_has_others_to_ask,
     JoinsFirst: admission::strangers_that_ask_to_be_let_in_hold_up_nothing_else,
+    SleepOn: lineages::a_claim_is_looked_at_again_when_its_pause_is_over,
 ];
 
 #[test]
