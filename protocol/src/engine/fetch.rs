@@ -85,7 +85,8 @@ impl Engine {
         let digest = candidate.record.digest();
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
         let asked = round.fetching.get(&digest).is_some_and(|f| f.active && f.key == candidate.key);
-        if !asked {
+        // What a commit under way leaves out the driver has dropped.
+        if !asked || round.committing.is_some() {
             return;
         }
         let key = candidate.key;

@@ -3,9 +3,9 @@
 
 use crate::bench::{BOOT, Bench, INCARNATION, digest, sent};
 use starling_protocol::Digest;
-use starling_protocol::engine::Candidate;
 use starling_protocol::engine::io::{AttemptKey, Input, Notice, Output};
-use starling_protocol::message::{Head, Message, Phase, Question, Stamp, Witness};
+use starling_protocol::engine::{Candidate, succession};
+use starling_protocol::message::{Head, Message, Phase, Question, Stamp, Value, Witness};
 
 /// A member that holds a result, and has just heard of another of the same attempt.
 fn disputed() -> Bench {
@@ -84,6 +84,24 @@ fn a_fetched_result_is_rebuilt_of_the_set_that_was_named_only() {
     let rebuilds = |outputs: &[Output]| outputs.iter().any(|output| matches!(output, Output::Speculate { .. }));
     assert!(rebuilds(&made_of(&candidate, &named, candidate.key.set)));
     assert!(!rebuilds(&made_of(&candidate, &named, digest(55))));
+}
+
+/// While a decided record is being written what was made for others is gone, and nothing is made of what still comes.
+/// Found by the simulator (seed 122).
+#[test]
+fn what_is_fetched_after_the_decision_is_not_looked_at() {
+    let (candidate, named) = held();
+    let mut bench = Bench::flock(3);
+    bench.trained();
+    let asked = bench.say(2, &named);
+    assert!(asked.iter().any(|output| matches!(output, Output::Fetch { .. })), "{asked:?}");
+    let skip = succession::skip(&bench.record(), bench.record().digest()).expect("a seq");
+    let decided = bench.certificate(&[2, 3], &Value::skip(skip.digest()));
+    bench.writes = false;
+    let outputs = bench.say(3, &Message::Certificate(decided));
+    assert!(outputs.iter().any(|output| matches!(output, Output::Commit { .. })), "{outputs:?}");
+    let outputs = bench.feed(Input::Fetched { candidate });
+    assert!(!outputs.iter().any(|output| matches!(output, Output::Speculate { .. })), "{outputs:?}");
 }
 
 /// A process that has died has left a result which it had computed of a damaged state. Two voters that hold two results
