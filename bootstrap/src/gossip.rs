@@ -1,6 +1,6 @@
 //! Gossip for small announcements of a run: strictly signed, looked at before it is passed on, bounded.
 //!
-//! Tensor data never travels here. Every message is at most [`MESSAGE_BYTES_MAX`] long and named by its content, so a
+//! Tensor data never travels here. Every message is at most [`MESSAGE_BYTES_MAX`] long and named by its content and author, so a
 //! replay within the cache's time is dropped; the user keeps its own window for older ones.
 
 use libp2p::gossipsub::{
@@ -37,7 +37,7 @@ pub fn build(keypair: &Keypair, topic: &IdentTopic) -> Result<Behaviour, String>
         .duplicate_cache_time(DUPLICATE_CACHE)
         .heartbeat_initial_delay(Duration::from_millis(500))
         .flood_publish(false)
-        .message_id_fn(|message| MessageId::from(blake3::hash(&message.data).as_bytes().to_vec()))
+        .message_id_fn(message_id)
         .build()
         .map_err(|e| e.to_string())?;
     let filter = MaxCountSubscriptionFilter {
@@ -50,6 +50,15 @@ pub fn build(keypair: &Keypair, topic: &IdentTopic) -> Result<Behaviour, String>
     gossip.with_peer_score(score_of_peers(topic), PeerScoreThresholds::default())?;
     gossip.subscribe(topic).map_err(|e| e.to_string())?;
     Ok(gossip)
+}
+
+/// By content and author: who repeats somebody's words under its own name keeps nobody from hearing them.
+fn message_id(message: &gossipsub::Message) -> MessageId {
+    let mut hash = blake3::Hasher::new();
+    let author = message.source.map(|author| author.to_bytes()).unwrap_or_default();
+    // Its length, so that no author and content are another's.
+    hash.update(&(author.len() as u64).to_le_bytes()).update(&author).update(&message.data);
+    MessageId::from(hash.finalize().as_bytes().to_vec())
 }
 
 /// Peers lose standing for what they do wrong. They lose none for silence (announcements are rare), nor for sharing
@@ -75,6 +84,23 @@ fn score_of_peers(topic: &IdentTopic) -> PeerScoreParams {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_of_two_authors_are_two_messages() {
+        let topic = IdentTopic::new("starling/1/test").hash();
+        let message = |source, data: &[u8]| {
+            message_id(&gossipsub::Message {
+                source,
+                data: data.to_vec(),
+                sequence_number: Some(1),
+                topic: topic.clone(),
+            })
+        };
+        let [one, other] = [libp2p::PeerId::random(), libp2p::PeerId::random()].map(Some);
+        assert_ne!(message(one, b"here"), message(other, b"here"));
+        assert_ne!(message(one, b"here"), message(one, b"there"));
+        assert_eq!(message(one, b"here"), message(one, b"here"));
+    }
 
     #[test]
     fn the_settings_pass_gossipsubs_own_checks() {

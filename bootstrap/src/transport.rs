@@ -26,8 +26,9 @@ const UNHEARD: Duration = Duration::from_secs(8);
 /// Bytes of one connection that the system may hold unsent: more than what one write brings.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNSENT_BYTES: u32 = 128 << 10;
-/// QUIC's windows: libp2p's 10 and 15 MB starve a long fat link (`algorithms.md` §4).
-const QUIC_STREAM_WINDOW_BYTES: u32 = 32 << 20;
+/// QUIC's windows: a stream's is what a line of 1 Gbit/s holds in 100 ms, since what nobody reads of it is this node's memory. A
+/// connection's has room for a few streams that wait, beside what else there is to say.
+const QUIC_STREAM_WINDOW_BYTES: u32 = 12 << 20;
 const QUIC_CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 
 type Connections = Boxed<(PeerId, StreamMuxerBox)>;

@@ -8,9 +8,12 @@
 //! Gossipsub signs each message and checks the signature, so the announcement is about its author and names nobody.
 //! The time makes an author's announcements ordered: an old one that somebody repeats is ignored.
 
+use super::budget::Bucket;
 use libp2p::{Multiaddr, PeerId};
 use starling_bootstrap::addresses;
 use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Addresses in one announcement.
 pub const ADDRESSES_MAX: usize = 16;
@@ -18,6 +21,10 @@ pub const ADDRESSES_MAX: usize = 16;
 pub const ANNOUNCEMENT_BYTES_MAX: usize = 12 + ADDRESSES_MAX * (2 + addresses::ADDRESS_BYTES_MAX);
 /// Authors whose newest announcement is remembered.
 const AUTHORS_CAP: usize = 1024;
+/// Peers whose telling of strangers is counted.
+const TELLERS_CAP: usize = 512;
+/// An author has no more to say than once in so long. Half of the time that nodes leave between two, which travel different ways.
+const AUTHOR_PAUSE: Duration = Duration::from_secs(1);
 
 const MAGIC: u16 = 0x4153;
 const VERSION: u8 = 1;
@@ -98,25 +105,66 @@ impl Announcement {
     }
 }
 
-/// Tells new announcements from repeated ones.
+/// Tells new announcements from repeated ones, and from more than anybody needs.
 #[derive(Default)]
-pub(super) struct Newest(BTreeMap<PeerId, u64>);
+pub(super) struct Newest {
+    authors: BTreeMap<PeerId, Heard>,
+    tellers: BTreeMap<PeerId, Bucket>,
+}
+
+/// The newest announcement of an author.
+struct Heard {
+    at_ms: u64,
+    /// When it came, by this node's clock: what the author says of the time may be anything.
+    came: Instant,
+}
 
 impl Newest {
-    /// Whether this is newer than anything from its author; if so it is remembered. When too many authors are known,
-    /// the one that spoke longest ago is forgotten.
-    pub fn is_news(&mut self, author: PeerId, at_ms: u64) -> bool {
-        if self.0.get(&author).is_some_and(|newest| *newest >= at_ms) {
-            return false;
+    /// Whether this is newer than anything from its author, which is then remembered. `teller` passed it on; `is_familiar`
+    /// says that this node knows the author other than by hearsay. When too many authors are known, the one that was
+    /// heard longest ago is forgotten.
+    ///
+    /// # Errors
+    /// The label of `starling_refused_total`, when it is more than is heard of the author, or of strangers from this teller.
+    pub fn is_news(
+        &mut self,
+        (teller, author): (PeerId, PeerId),
+        is_familiar: bool,
+        at_ms: u64,
+        now: Instant,
+    ) -> Result<bool, &'static str> {
+        if let Some(newest) = self.authors.get(&author) {
+            if newest.at_ms >= at_ms {
+                return Ok(false);
+            }
+            if now < newest.came + AUTHOR_PAUSE {
+                return Err("announcement_too_soon");
+            }
         }
-        if self.0.len() >= AUTHORS_CAP
-            && !self.0.contains_key(&author)
-            && let Some(oldest) = self.0.iter().min_by_key(|(_, at)| **at).map(|(peer, _)| *peer)
+        if !is_familiar && !self.may_tell(teller, now) {
+            return Err("announcement_of_strangers");
+        }
+        if self.authors.len() >= AUTHORS_CAP
+            && !self.authors.contains_key(&author)
+            && let Some(oldest) = self.authors.iter().min_by_key(|(_, heard)| heard.came).map(|(peer, _)| *peer)
         {
-            self.0.remove(&oldest);
+            self.authors.remove(&oldest);
         }
-        self.0.insert(author, at_ms);
-        true
+        self.authors.insert(author, Heard { at_ms, came: now });
+        Ok(true)
+    }
+
+    /// Whether the teller may tell of one more stranger.
+    fn may_tell(&mut self, teller: PeerId, now: Instant) -> bool {
+        // The one with most to spend is as good as new.
+        let idle = || self.tellers.iter().max_by(|(_, a), (_, b)| a.left(now).total_cmp(&b.left(now)));
+        if self.tellers.len() >= TELLERS_CAP
+            && !self.tellers.contains_key(&teller)
+            && let Some(idle) = idle().map(|(peer, _)| *peer)
+        {
+            self.tellers.remove(&idle);
+        }
+        self.tellers.entry(teller).or_insert_with(|| Bucket::of_teller(now)).try_take(now)
     }
 }
 
@@ -167,17 +215,50 @@ mod tests {
         );
     }
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     #[test]
     fn repeated_announcements_are_no_news_and_memory_is_bounded() {
-        let mut newest = Newest::default();
+        let (mut newest, mut now) = (Newest::default(), Instant::now());
         let author = PeerId::random();
-        assert!(newest.is_news(author, 5));
-        assert!(!newest.is_news(author, 5));
-        assert!(!newest.is_news(author, 4));
-        for at in 0..2 * AUTHORS_CAP as u64 {
-            assert!(newest.is_news(PeerId::random(), 100 + at));
+        let mut hear = |author, at_ms, now| newest.is_news((PeerId::random(), author), true, at_ms, now);
+        assert_eq!(hear(author, 5, now), Ok(true));
+        assert_eq!(hear(author, 5, now), Ok(false));
+        assert_eq!(hear(author, 4, now + SECOND), Ok(false));
+        assert_eq!(hear(author, 6, now), Err("announcement_too_soon"));
+        assert_eq!(hear(author, 6, now + SECOND), Ok(true), "what came too soon is not remembered");
+        // Throwaway authors claim the end of time.
+        for _ in 0..2 * AUTHORS_CAP {
+            now += SECOND;
+            assert_eq!(hear(PeerId::random(), u64::MAX, now), Ok(true));
         }
-        assert!(newest.0.len() <= AUTHORS_CAP);
+        let first = PeerId::random();
+        assert_eq!(hear(first, 7, now + SECOND), Ok(true));
+        assert_eq!(hear(PeerId::random(), 8, now + 2 * SECOND), Ok(true));
+        assert_eq!(hear(first, 7, now + 3 * SECOND), Ok(false), "it has a place among them");
+        assert!(newest.authors.len() <= AUTHORS_CAP);
+    }
+
+    #[test]
+    fn what_one_teller_says_of_strangers_has_a_budget() {
+        let (mut newest, start) = (Newest::default(), Instant::now());
+        let teller = PeerId::random();
+        let heard = |newest: &mut Newest, teller, familiar, at| {
+            newest.is_news((teller, PeerId::random()), familiar, 1, start + at).is_ok()
+        };
+        let mut told = 0;
+        for ms in 0..59_900 {
+            told += u32::from(heard(&mut newest, teller, false, Duration::from_millis(ms)));
+        }
+        assert!((100..400).contains(&told), "{told} in a minute");
+        let minute = Duration::from_millis(59_900);
+        assert!(heard(&mut newest, teller, true, minute), "whom this node knows costs nobody");
+        assert!(heard(&mut newest, PeerId::random(), false, minute), "each teller has its own");
+        for _ in 0..2 * TELLERS_CAP {
+            heard(&mut newest, PeerId::random(), false, minute);
+        }
+        assert!(newest.tellers.len() <= TELLERS_CAP);
+        assert!(!heard(&mut newest, teller, false, minute), "others' telling clears nothing");
     }
 
     proptest! {

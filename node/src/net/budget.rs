@@ -16,6 +16,18 @@ pub struct Cost {
 /// A new session of a stranger costs its address as much as so many messages: both sides greet, and the node takes it in.
 pub const SESSION: Cost = Cost { messages: 8, bytes: 4096 };
 
+impl Cost {
+    /// So many bytes of an answer.
+    pub fn of_bytes(bytes: usize) -> Self {
+        Self { messages: 0, bytes }
+    }
+
+    /// What was searched for so long.
+    pub fn of_search(took: Duration) -> Self {
+        Self { messages: (took.as_micros() / SEARCH.as_micros()).min(SEARCH_MAX) as u32, bytes: 0 }
+    }
+}
+
 /// Messages that a member may send at once, and a second in the long run.
 const MEMBER: (f64, f64) = (1024.0, 256.0);
 /// The same of a stranger. Its Hello fits in, and five Heads and Joins a second, which is as many as who is no member says.
@@ -24,6 +36,16 @@ const STRANGER_BYTES: (f64, f64) = (64.0 * 1024.0, 16.0 * 1024.0);
 /// And of all strangers at one address. A message costs some 0.1 ms in all, most of it the check of its signature.
 const ADDRESS: (f64, f64) = (512.0, 64.0);
 const ADDRESS_BYTES: (f64, f64) = (512.0 * 1024.0, 128.0 * 1024.0);
+/// What strangers at one address may fetch. A request costs some 0.07 ms, and 32 MiB of an answer some 20 ms: a burst, and then
+/// 2 % of a core. A newcomer that catches up asks for each update, and each chunk of the state is a mebibyte.
+const FETCHES: (f64, f64) = (4096.0, 256.0);
+const FETCH_BYTES: (f64, f64) = (64.0 * MIB, 32.0 * MIB);
+/// Announcements of strangers that one peer may pass on. A flock whose nodes all start at once has one of each.
+const ANNOUNCEMENTS: (f64, f64) = (64.0, 4.0);
+const MIB: f64 = 1024.0 * 1024.0;
+/// A request for what has to be searched for costs as much as one more for so long a search, and at most so many.
+const SEARCH: Duration = Duration::from_micros(50);
+const SEARCH_MAX: u128 = 8192;
 /// What of a stranger may wait to be heard: what it says in a quarter of a second. Older words are about rounds that are over.
 const BACKLOG_MESSAGES: usize = 4;
 const BACKLOG_BYTES: usize = 64 * 1024;
@@ -73,10 +95,29 @@ impl Bucket {
         Self::new(STRANGER, now)
     }
 
+    /// Announcements of strangers that a peer may pass on.
+    pub fn of_teller(now: Instant) -> Self {
+        Self::new(ANNOUNCEMENTS, now)
+    }
+
+    /// What there is to take.
+    pub fn left(&self, now: Instant) -> f64 {
+        let earned = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
+        (self.tokens + earned).min(self.burst)
+    }
+
+    /// Takes one if there is one.
+    pub fn try_take(&mut self, now: Instant) -> bool {
+        let may = self.left(now) >= 1.0;
+        if may {
+            let _ = self.take(1.0, now);
+        }
+        may
+    }
+
     /// Takes tokens; how long to wait for them, if at all. A debt is at most what was taken, since who has one waits.
     pub fn take(&mut self, tokens: f64, now: Instant) -> Option<Duration> {
-        let earned = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
-        self.tokens = (self.tokens + earned).min(self.burst) - tokens;
+        self.tokens = self.left(now) - tokens;
         self.at = now;
         (self.tokens < 0.0).then(|| Duration::from_secs_f64(-self.tokens / self.per_second))
     }
@@ -96,6 +137,10 @@ impl Account {
 
     pub fn of_address(now: Instant) -> Self {
         Self { messages: Bucket::new(ADDRESS, now), bytes: Bucket::new(ADDRESS_BYTES, now) }
+    }
+
+    pub fn of_fetcher(now: Instant) -> Self {
+        Self { messages: Bucket::new(FETCHES, now), bytes: Bucket::new(FETCH_BYTES, now) }
     }
 
     /// How long to wait, if at all.

@@ -3,12 +3,11 @@
 use super::acquaintances::Acquaintances;
 use super::announce::{Announcement, Newest};
 use super::beacon::Beacon;
-use super::books::Books;
 use super::event::NetEvent;
 use super::fetch::{FetchServer, ServerPatience};
 use super::guests::Guests;
 use super::handle::{COMMANDS_CAP, Command, NetHandle, NetStatus};
-use super::inbound::{self, BULK_CAP, BULK_STREAMS, CONTROL_CAP, FETCH_CAP, refused};
+use super::inbound::{self, BULK_CAP, BulkBooks, CONTROL_CAP, FETCH_CAP, refused};
 use super::options::{NetError, NetOptions};
 use super::peers::{PeerTable, Step};
 use super::queue::{self, NetEvents};
@@ -65,11 +64,11 @@ impl Network {
         let (commands, orders) = mpsc::channel(COMMANDS_CAP);
         let (ended, endings) = mpsc::channel(ENDED_CAP);
         let (sessions, guests, traffic) = (Sessions::default(), Guests::default(), Traffic::default());
-        for (streams, told) in [
-            (bulk, (|from, stream| NetEvent::Bulk { from, stream }) as fn(_, _) -> _),
-            (pair, |from, stream| NetEvent::Pair { from, stream }),
+        let books = BulkBooks::new(standing.clone());
+        for (streams, books, told) in [
+            (bulk, books.another_kind(), (|from, stream| NetEvent::Bulk { from, stream }) as fn(_, _) -> _),
+            (pair, books, |from, stream| NetEvent::Pair { from, stream }),
         ] {
-            let books = Books::new(BULK_STREAMS, standing.clone());
             let office = (teller.clone(), books);
             tokio::spawn(inbound::take_bulk(streams, sessions.clone(), traffic.clone(), office, told));
         }
@@ -368,14 +367,32 @@ impl SwarmTask {
                 refused("announcement_of_other_key");
                 MessageAcceptance::Reject
             }
-            Ok(announcement) if self.newest.is_news(author, announcement.at_ms) => {
-                self.discovery.learn(*from, author, &announcement.addresses, Origin::Gossip);
-                MessageAcceptance::Accept
-            }
-            Ok(_) => MessageAcceptance::Ignore,
+            Ok(announcement) => self.hear_announcement((*from, author), &announcement),
         };
         self.discovery.judge(&mut self.swarm, id, from, verdict);
         self.discovery.tick(&mut self.swarm);
+    }
+
+    /// What is more than a peer needs to say is not passed on; who has passed it on here may not have known.
+    fn hear_announcement(
+        &mut self,
+        (from, author): (PeerId, PeerId),
+        announcement: &Announcement,
+    ) -> MessageAcceptance {
+        let is_known =
+            identity::node_id(&author).is_some_and(|node| self.office.standing.rank(&node) != Rank::Stranger);
+        let is_familiar = is_known || self.swarm.is_connected(&author);
+        match self.newest.is_news((from, author), is_familiar, announcement.at_ms, Instant::now()) {
+            Ok(true) => {
+                self.discovery.learn(from, author, &announcement.addresses, Origin::Gossip);
+                MessageAcceptance::Accept
+            }
+            Ok(false) => MessageAcceptance::Ignore,
+            Err(reason) => {
+                refused(reason);
+                MessageAcceptance::Ignore
+            }
+        }
     }
 
     /// Keeps what the handle tells about our addresses true.

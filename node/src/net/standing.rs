@@ -50,6 +50,8 @@ struct Known {
     /// Where connected peers are.
     sources: BTreeMap<NodeId, Source>,
     accounts: Remembered<Account>,
+    /// The same for what they fetch.
+    fetchers: Remembered<Account>,
 }
 
 impl Known {
@@ -65,6 +67,12 @@ impl Known {
 
     fn source(&self, peer: &NodeId) -> Source {
         self.sources.get(peer).copied().unwrap_or(Source::Here)
+    }
+
+    /// The address that pays for what the peer does: that of a stranger from elsewhere.
+    fn payer(&self, peer: &NodeId) -> Option<Source> {
+        let source = self.source(peer);
+        (self.is_told && self.rank(peer) == Rank::Stranger && source != Source::Here).then_some(source)
     }
 }
 
@@ -143,11 +151,15 @@ impl Standing {
     /// processes of this machine.
     pub fn charge(&self, peer: &NodeId, cost: Cost, now: Instant) -> Option<Duration> {
         let mut known = self.known();
-        let source = known.source(peer);
-        if !known.is_told || known.rank(peer) != Rank::Stranger || source == Source::Here {
-            return None;
-        }
-        known.accounts.of(source, || Account::of_address(now)).spend(cost, now)
+        let payer = known.payer(peer)?;
+        known.accounts.of(payer, || Account::of_address(now)).spend(cost, now)
+    }
+
+    /// The same for what it fetches.
+    pub fn charge_fetch(&self, peer: &NodeId, cost: Cost, now: Instant) -> Option<Duration> {
+        let mut known = self.known();
+        let payer = known.payer(peer)?;
+        known.fetchers.of(payer, || Account::of_fetcher(now)).spend(cost, now)
     }
 
     /// Returns when members or joiners have changed since the last time.
@@ -198,6 +210,33 @@ mod tests {
         let sources = standing.as_sources(all);
         assert_eq!(sources[..4], [id(97), id(99), id(96), id(98)]);
         assert_eq!(sources[4..], (0..4).map(id).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_strangers_of_one_address_fetch_has_a_budget() {
+        let (standing, start) = (Standing::default(), Instant::now());
+        let address = |n: u8| Source::Address([45, 2, 0, n].into());
+        (0..9).for_each(|n| standing.came(id(n), address(1)));
+        standing.came(id(100), address(2));
+        standing.set(vec![id(5)], Vec::new());
+        let fetched = |cost: Cost| {
+            let (mut now, mut count) = (start, 0u32);
+            while now < start + Duration::from_secs(60) {
+                now += standing.charge_fetch(&id(6 + count as u16 % 3), cost, now).unwrap_or_default();
+                count += 1;
+            }
+            count
+        };
+        let requests = fetched(Cost { messages: 1, bytes: 0 });
+        assert!((15_000..21_000).contains(&requests), "{requests} in a minute");
+        let searches = fetched(Cost::of_search(Duration::from_millis(500)));
+        assert!(searches <= 5, "{searches} long searches");
+        for other in [5, 100, 200] {
+            assert_eq!(standing.charge_fetch(&id(other), Cost::of_bytes(1 << 20), start), None, "{other}");
+        }
+        let now = start + Duration::from_secs(999);
+        let chunks = (0..1000).filter(|_| standing.charge_fetch(&id(7), Cost::of_bytes(1 << 20), now).is_none());
+        assert_eq!(chunks.count(), 64);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What this node hands to peers that fetch: records with their certificates, candidates, updates, state and text,
 //! from disk.
 
-use crate::net::fetch::{FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
+use crate::net::fetch::{FetchRefusal, FetchRequest, FetchSource, RECORDS_BYTES_MAX, encode_records, encode_snapshots};
 use starling_data::Dataset;
+use starling_protocol::Digest;
 use starling_protocol::limits::{PATH_BYTES_MAX, PATH_LINKS_MAX};
 use starling_protocol::path::Link;
 use starling_protocol::wire;
@@ -14,11 +15,13 @@ pub struct Source {
     store: Arc<Store>,
     spec: Vec<u8>,
     data: OnceLock<Arc<Dataset>>,
+    /// Of the data's manifest: encoding it for each that asks for another one costs milliseconds.
+    manifest: OnceLock<Digest>,
 }
 
 impl Source {
     pub fn new(store: Arc<Store>, spec: Vec<u8>) -> Self {
-        Self { store, spec, data: OnceLock::new() }
+        Self { store, spec, data: OnceLock::new(), manifest: OnceLock::new() }
     }
 
     /// The text is here (or on its way): serve what there is of it.
@@ -49,7 +52,9 @@ impl FetchSource for Source {
                 self.store.state_chunk(digest).map_err(internal)?.ok_or(FetchRefusal::NotFound)
             }
             FetchRequest::Records { from_seq, max } => {
-                let records = self.store.records_from(*from_seq, usize::from(*max)).map_err(internal)?;
+                // The two bytes are the number of records.
+                let (max, bytes) = (usize::from(*max), RECORDS_BYTES_MAX as usize - 2);
+                let records = self.store.records_within(*from_seq, max, bytes).map_err(internal)?;
                 encode_records(&records).map_err(|_| FetchRefusal::Internal)
             }
             FetchRequest::Candidate(record) => {
@@ -65,7 +70,7 @@ impl FetchSource for Source {
             }
             FetchRequest::DataManifest(digest) => {
                 let data = self.data()?;
-                if data.manifest().digest() == *digest {
+                if self.manifest.get_or_init(|| data.manifest().digest()) == digest {
                     Ok(data.manifest().encode())
                 } else {
                     Err(FetchRefusal::NotFound)

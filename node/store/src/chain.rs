@@ -101,8 +101,14 @@ impl Store {
     /// Encoded records from number `seq` on, each the next of the one before, at most `max`, with their encoded
     /// certificates; a genesis record has none. Ends before a record that is not here, or whose votes are not.
     pub fn records_from(&self, seq: u64, max: usize) -> Result<Vec<EncodedLink>, StoreError> {
+        self.records_within(seq, max, usize::MAX)
+    }
+
+    /// The same, with so many bytes in all, 8 beside each; the first comes in any case.
+    pub fn records_within(&self, seq: u64, max: usize, bytes_max: usize) -> Result<Vec<EncodedLink>, StoreError> {
         let db = self.db()?;
         let (mut links, mut next) = (Vec::new(), seq);
+        let mut bytes = 0usize;
         db.each(Table::Records, &seq_key(seq), |key, record| {
             if links.len() >= max || key != seq_key(next) {
                 return Ok(false);
@@ -111,6 +117,10 @@ impl Store {
                 None if next > 0 => return Ok(false),
                 votes => votes.unwrap_or_default(),
             };
+            bytes = bytes.saturating_add(8 + record.len() + votes.len());
+            if bytes > bytes_max && !links.is_empty() {
+                return Ok(false);
+            }
             links.push((record.to_vec(), votes));
             next = next.saturating_add(1);
             Ok(true)

@@ -4,10 +4,13 @@ use super::client::{Expect, FetchError, Patience};
 use super::pace::Slowness;
 use super::server::{FetchServer, FetchSource, NothingToFetch, STREAMS, ServeEnd, ServerPatience};
 use super::wire::{FetchRefusal, FetchRequest, FetchWireError, encode_answer};
+use crate::net::budget::Cost;
 use crate::net::standing::{Rank, Standing};
 use proptest::prelude::*;
+use starling_bootstrap::source::Source;
 use starling_protocol::NodeId;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -183,6 +186,63 @@ async fn strangers_that_read_slowly_hold_up_no_member() {
     let got = tokio::time::timeout(Duration::from_secs(2), asked).await.expect("at once").unwrap();
     assert!(got == update);
     slow.into_iter().for_each(|task| task.abort());
+}
+
+/// Notes how many requests are looked up at once.
+#[derive(Default)]
+struct Crowded {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl FetchSource for Crowded {
+    fn serve(&self, _: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        // The disk.
+        std::thread::sleep(Duration::from_millis(20));
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        Err(FetchRefusal::NotFound)
+    }
+}
+
+#[tokio::test]
+async fn of_strangers_two_requests_are_looked_up_at_once() {
+    let source = Arc::new(Crowded::default());
+    let server =
+        FetchServer::new(Arc::clone(&source) as Arc<dyn FetchSource>, ServerPatience::default(), Standing::default());
+    let asked = (0..8).map(|n| {
+        let server = server.clone();
+        async move {
+            let (mut near, mut far) = tokio::io::duplex(4096);
+            tokio::spawn(async move { server.serve(NodeId([n; 32]), &mut far).await });
+            let refused = request(&mut near, &FetchRequest::Spec, Expect::AtMost(1)).await.unwrap_err();
+            assert!(matches!(refused, FetchError::Refused(FetchRefusal::NotFound)));
+        }
+    });
+    futures::future::join_all(asked).await;
+    assert!(source.most.load(Ordering::SeqCst) <= 2);
+}
+
+#[tokio::test]
+async fn an_address_that_has_spent_its_budget_waits_and_is_told() {
+    let standing = Standing::default();
+    let (member, stranger, other) = (NodeId([1; 32]), NodeId([2; 32]), NodeId([3; 32]));
+    let address = |n: u8| Source::Address([45, 2, 0, n].into());
+    [(member, 1), (stranger, 1), (other, 2)].into_iter().for_each(|(peer, n)| standing.came(peer, address(n)));
+    standing.set(vec![member], Vec::new());
+    let _ = standing.charge_fetch(&stranger, Cost { messages: 1 << 20, bytes: 0 }, tokio::time::Instant::now());
+    let patience = ServerPatience { budget: SHORT, ..ServerPatience::default() };
+    let server = FetchServer::new(Arc::new(Updates(vec![7; 100])), patience, standing);
+    for (peer, served) in [(member, true), (stranger, false), (other, true)] {
+        let (mut near, mut far) = tokio::io::duplex(4096);
+        let server = server.clone();
+        tokio::spawn(async move { server.serve(peer, &mut far).await });
+        match request(&mut near, &UPDATE, Expect::Exactly(100)).await {
+            Ok(_) => assert!(served),
+            Err(error) => assert!(!served && matches!(error, FetchError::Refused(FetchRefusal::Busy)), "{error}"),
+        }
+    }
 }
 
 #[tokio::test]

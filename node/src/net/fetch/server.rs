@@ -3,12 +3,14 @@
 //! What is served is decided by a [`FetchSource`]; here is what keeps a greedy or slow peer from hurting:
 //! so many streams a peer and in all ([`Books`]), so many requests read from disk at once, few large answers at once
 //! ([`Turns`]), and a deadline for each piece of an answer, so that nobody holds an answer in our memory by not reading it.
-//! Of all of these strangers have half, and members the rest.
+//! Of all of these strangers have half, and members the rest. What strangers at one address ask for, and what they are sent,
+//! has a budget ([`Standing::charge_fetch`]).
 
 use super::pace::{Pace, Slowness};
 use super::turns::{Turn, Turns};
 use super::wire::{ANSWER_HEAD_BYTES, FetchRefusal, FetchRequest, FetchWireError, encode_answer};
 use crate::net::books::{Books, Shares};
+use crate::net::budget::Cost;
 use crate::net::standing::{Rank, Standing};
 use starling_protocol::NodeId;
 use std::io;
@@ -23,10 +25,14 @@ pub const STREAMS: Shares = Shares { total: 64, per_known: 8, strangers: 32, per
 const SERVING_AT_ONCE: (usize, usize) = (16, 8);
 /// Of them, requests whose answers may be as large as the model.
 const LARGE_AT_ONCE: (usize, usize) = (2, 1);
+/// Requests that are looked up at the same time, each on a thread of its own, and of them those of strangers.
+const LOOKED_UP_AT_ONCE: (usize, usize) = (16, 2);
 /// How long a stream for which there is no place waits for one, before it is ended.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 /// Answers are written in pieces of this size.
 const PIECE_BYTES: usize = 64 * 1024;
+/// Longest that one waits for what a stranger's address has spent.
+const PIECE_WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// How long the server waits.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +43,8 @@ pub struct ServerPatience {
     pub idle: Duration,
     /// For the rest of a begun request, and for each piece of an answer to be taken.
     pub piece: Duration,
+    /// For a stranger's address to have earned what it has spent, before the stranger is told that we are busy.
+    pub budget: Duration,
     /// With those who take an answer slowly while others wait for a turn.
     pub slowness: Slowness,
 }
@@ -44,7 +52,13 @@ pub struct ServerPatience {
 impl Default for ServerPatience {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self { turn: seconds(5), idle: seconds(60), piece: seconds(20), slowness: Slowness::default() }
+        Self {
+            turn: seconds(5),
+            idle: seconds(60),
+            piece: seconds(20),
+            budget: seconds(10),
+            slowness: Slowness::default(),
+        }
     }
 }
 
@@ -107,8 +121,10 @@ pub struct FetchServer {
     source: Arc<dyn FetchSource>,
     patience: ServerPatience,
     books: Books,
+    standing: Standing,
     serving: Turns,
     large: Turns,
+    looking_up: Turns,
 }
 
 impl FetchServer {
@@ -116,9 +132,11 @@ impl FetchServer {
         Self {
             source,
             patience,
-            books: Books::new(STREAMS, standing),
+            books: Books::new(STREAMS, standing.clone()),
+            standing,
             serving: Turns::new(SERVING_AT_ONCE),
             large: Turns::new(LARGE_AT_ONCE),
+            looking_up: Turns::new(LOOKED_UP_AT_ONCE),
         }
     }
 
@@ -150,36 +168,60 @@ impl FetchServer {
                 Ok(request) => request,
                 Err(ServeEnd::Malformed(error)) => {
                     // The peer may be gone already; the stream ends either way.
-                    drop(self.write_answer(io, Err(FetchRefusal::BadRequest), (Rank::Stranger, None)).await);
+                    drop(self.write_answer(io, Err(FetchRefusal::BadRequest), (peer, None)).await);
                     return ServeEnd::Malformed(error);
                 }
                 Err(end) => return end,
             };
-            let rank = self.books.rank(&peer);
-            let (answer, turn) = self.answer(request, rank).await;
+            let (answer, turn) = match self.has_budget(peer).await {
+                true => self.answer(request, peer).await,
+                false => (Err(FetchRefusal::Busy), None),
+            };
             if let Err(refusal) = answer {
                 metrics::counter!("starling_refused_total", "reason" => refusal.label()).increment(1);
             }
-            if let Err(end) = self.write_answer(io, answer, (rank, turn.as_ref())).await {
+            if let Err(end) = self.write_answer(io, answer, (peer, turn.as_ref())).await {
                 return end;
             }
         }
     }
 
+    /// Whether one more request of the peer's may be served, once its address can pay for it. Who has to wait for long is told
+    /// so, but not before its time, or it would ask again at once.
+    async fn has_budget(&self, peer: NodeId) -> bool {
+        let cost = Cost { messages: 1, bytes: 0 };
+        let Some(wait) = self.standing.charge_fetch(&peer, cost, Instant::now()) else { return true };
+        sleep(wait.min(self.patience.budget)).await;
+        if wait > self.patience.budget {
+            metrics::counter!("starling_refused_total", "reason" => "fetch_budget").increment(1);
+        }
+        wait <= self.patience.budget
+    }
+
     /// The answer, and the turn that is held until it is written.
-    async fn answer(&self, request: FetchRequest, rank: Rank) -> (Result<Vec<u8>, FetchRefusal>, Option<Held>) {
-        let Ok(turn) = timeout(self.patience.turn, self.turn(&request, rank)).await else {
+    async fn answer(&self, request: FetchRequest, peer: NodeId) -> (Result<Vec<u8>, FetchRefusal>, Option<Held>) {
+        let Ok((turn, looking_up)) = timeout(self.patience.turn, self.turn(&request, self.books.rank(&peer))).await
+        else {
             return (Err(FetchRefusal::Busy), None);
         };
         let (source, asked) = (Arc::clone(&self.source), request.clone());
         let serve = move || {
+            // Held to the end of the work, also when whoever asked is gone.
+            let _looking_up = looking_up;
+            let began = std::time::Instant::now();
             let answer = source.serve(&asked);
             #[cfg(feature = "evil")]
             let answer = crate::evil::served(&asked, answer);
-            answer
+            (answer, began.elapsed())
         };
         let answer = match tokio::task::spawn_blocking(serve).await {
-            Ok(answer) => answer,
+            Ok((answer, took)) => {
+                if is_searched_for(&request) {
+                    // Whoever is in debt waits before the next request.
+                    let _ = self.standing.charge_fetch(&peer, Cost::of_search(took), Instant::now());
+                }
+                answer
+            }
             Err(error) => {
                 tracing::error!(%error, ?request, "looking up what a peer asked for failed");
                 Err(FetchRefusal::Internal)
@@ -188,9 +230,11 @@ impl FetchServer {
         (answer, Some(turn))
     }
 
-    async fn turn(&self, request: &FetchRequest, rank: Rank) -> Held {
+    /// Leave to look it up and to send it, and to look it up now.
+    async fn turn(&self, request: &FetchRequest, rank: Rank) -> (Held, Turn) {
         let large = if is_large(request) { Some(self.large.take(rank).await) } else { None };
-        Held { large, serving: self.serving.take(rank).await }
+        let held = Held { large, serving: self.serving.take(rank).await };
+        (held, self.looking_up.take(rank).await)
     }
 
     async fn read_request<S: AsyncRead + Unpin>(&self, io: &mut S) -> Result<FetchRequest, ServeEnd> {
@@ -215,14 +259,18 @@ impl FetchServer {
         &self,
         io: &mut S,
         answer: Result<Vec<u8>, FetchRefusal>,
-        (rank, turn): (Rank, Option<&Held>),
+        (peer, turn): (NodeId, Option<&Held>),
     ) -> Result<(), ServeEnd> {
         let head: [u8; ANSWER_HEAD_BYTES] =
             encode_answer(answer.as_ref().map(|bytes| bytes.len() as u64).map_err(|e| *e));
         let payload = answer.unwrap_or_default();
-        let mut pace = Pace::new(self.patience.slowness, rank, Instant::now());
+        let mut pace = Pace::new(self.patience.slowness, self.books.rank(&peer), Instant::now());
         for piece in [&head[..]].into_iter().chain(payload.chunks(PIECE_BYTES)) {
             self.write_in_time(io, piece, turn, &mut pace).await?;
+            if let Some(wait) = self.standing.charge_fetch(&peer, Cost::of_bytes(piece.len()), Instant::now()) {
+                // Debts that searches have made are paid before the next request.
+                sleep(wait.min(PIECE_WAIT_MAX)).await;
+            }
         }
         timeout(self.patience.piece, io.flush()).await.map_err(|_| ServeEnd::Stalled)??;
         Ok(())
@@ -258,6 +306,11 @@ impl FetchServer {
 /// Whether the answer may be as large as the model.
 fn is_large(request: &FetchRequest) -> bool {
     matches!(request, FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_))
+}
+
+/// Whether the answer is searched for in the chain, which may take long.
+fn is_searched_for(request: &FetchRequest) -> bool {
+    matches!(request, FetchRequest::Path { .. } | FetchRequest::Records { .. } | FetchRequest::SnapshotManifests)
 }
 
 /// Leave to look something up and send it.

@@ -29,8 +29,9 @@ pub const ANSWER_HEAD_BYTES: usize = 12;
 /// Records in one answer.
 pub const RECORDS_MAX: u16 = 256;
 const _: () = assert!(PATH_LINKS_MAX <= RECORDS_MAX as usize && LOCATOR_MAX <= u8::MAX as usize);
-/// Bytes of one answer with records.
-pub const RECORDS_BYTES_MAX: u64 = 2 + RECORDS_MAX as u64 * (8 + RECORD_BYTES_MAX as u64 + CONTROL_BYTES_MAX as u64);
+/// Bytes of one answer with records: some of the largest flock's, and all that are asked for of a small one's.
+pub const RECORDS_BYTES_MAX: u64 = 4 << 20;
+const _: () = assert!(2 + 8 + RECORD_BYTES_MAX as u64 + CONTROL_BYTES_MAX as u64 <= RECORDS_BYTES_MAX);
 /// Snapshots in one answer.
 pub const SNAPSHOTS_MAX: u8 = 4;
 /// Bytes of one encoded snapshot manifest: that of the largest model and the most vectors of a state.

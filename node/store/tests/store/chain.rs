@@ -255,6 +255,10 @@ fn records_are_handed_out_in_order_and_bounded() {
     assert_eq!(seqs(0, 4), [0, 1, 2, 3]);
     assert_eq!(seqs(7, 100), [7, 8, 9]);
     assert!(seqs(10, 100).is_empty() && seqs(0, 0).is_empty());
+    let within = |bytes| store.records_within(0, 100, bytes).unwrap();
+    let length = |links: &[(Vec<u8>, Vec<u8>)]| links.iter().map(|link| 8 + link.0.len() + link.1.len()).sum::<usize>();
+    let three = length(&store.records_from(0, 3).unwrap());
+    assert_eq!([0, three - 1, three, usize::MAX].map(|bytes| within(bytes).len()), [1, 2, 3, 10]);
     assert_eq!(store.record(9).unwrap(), store.head());
     assert_eq!(store.head_digest(), Some(history.record.digest()));
     assert_eq!(store.update(0).unwrap(), None, "a genesis has no update");
