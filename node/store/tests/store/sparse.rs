@@ -59,7 +59,11 @@ fn a_newcomer_holds_the_way_to_its_snapshot_and_goes_on() {
             assert_eq!(seqs(&store.records_from(nowhere, 9).unwrap()), [0; 0], "from {nowhere}");
         }
         let places: Vec<u64> = store.locator().unwrap().0.into_iter().map(|place| place.0).collect();
-        assert_eq!(places, [16, 15, 9, 0], "of what has its votes, ever further apart, and the genesis");
+        assert_eq!(
+            places,
+            [16, 15, 9, 8, 0],
+            "of what has its votes, ever further apart, where a lineage was left, and the genesis"
+        );
     }
 }
 
