@@ -390,6 +390,7 @@ impl World {
         for output in outputs {
             self.execute(node, output);
         }
+        self.observe(&Observed::Step { node });
     }
 
     /// Shows an event to all invariants; the first that objects ends the history.
