@@ -1,5 +1,5 @@
-//! Who has the places for connections. A part of them is for *known* peers: those whom the user named, and those whom the swarm's owner
-//! says to know. Strangers share the rest by where they come from.
+//! The places for connections, and the peers that have them. A part of them is for *known* peers: those whom the user named, and
+//! those whom the swarm's owner says to know. Strangers share the rest by where they come from.
 //!
 //! A connection that this node has dialed counts as well: where a stranger is found is a stranger's word, and one address has a
 //! port for each of as many keys as somebody likes. These have places of their own, so that whoever fills the inbound ones
@@ -35,7 +35,7 @@ pub const STRANGERS_MAX: usize = 128;
 pub const STRANGERS_PER_ADDRESS: usize = 32;
 /// Strangers whom this node has dialed.
 pub const DIALED_STRANGERS_MAX: usize = 64;
-/// Of them, those at one address. The node needs only a few to find its flock, whose members are strangers to it no more then.
+/// The share of one address. The node needs only a few to find its flock, whose members are strangers to it no more then.
 pub const DIALED_STRANGERS_PER_ADDRESS: usize = 16;
 /// Connections in both directions. Beyond them a known peer takes a stranger's place.
 pub const CONNECTIONS_MAX: usize = 384;
@@ -66,7 +66,7 @@ impl Crowded {
     }
 }
 
-/// Who began a connection.
+/// The side that began a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     In,
@@ -139,7 +139,7 @@ impl Behaviour {
         self.known.contains(peer) || self.named.contains(peer)
     }
 
-    /// Who is silent has a place for seconds, and who shakes hands for a fraction of one. So when all are taken, the oldest handshake
+    /// A silent peer has a place for seconds, and one that shakes hands for a fraction of one. So when all are taken, the oldest handshake
     /// of the most crowded address makes way, as long as that address has more than the newcomer's.
     fn arrive(&mut self, id: ConnectionId, from: &Multiaddr, source: Source, now: Instant) -> Result<(), Crowded> {
         if source != Source::Here {
@@ -155,7 +155,7 @@ impl Behaviour {
             crowds.retain(|other, _| !self.doors.knows(other, now));
             let is_known = self.doors.knows(&source, now);
             if all >= ARRIVING_MAX || (!is_known && crowds.values().sum::<usize>() >= ARRIVING_FROM_UNKNOWN_MAX) {
-                // What comes through a relay has no handshake that could be given up.
+                // A connection through a relay has no handshake that could be given up.
                 crowds.remove(&Source::Relay);
                 let most = crowds.into_iter().max_by_key(|(_, count)| *count);
                 let (most, _) = most.filter(|(_, count)| is_known || *count > ours + 1).ok_or(Crowded::Full)?;

@@ -15,7 +15,7 @@ pub enum Source {
     Address(IpAddr),
     /// Through a relay: all that come so count together, since anybody is at the other end.
     Relay,
-    /// Behind a name that this node has dialed: all such count together. What a name leads to is its owner's to say, and libp2p does
+    /// Behind a name that this node has dialed: all such count together. The name's owner says where it leads, and libp2p does
     /// not tell what it was.
     Named,
 }
@@ -100,7 +100,7 @@ mod tests {
             assert_eq!(of(here), Source::Here, "{here}");
         }
         assert_eq!(of("/ip4/45.2.0.9/tcp/5/p2p-circuit"), Source::Relay);
-        // Who is reached by a name was this machine, and nothing that it did was charged to anybody.
+        // A peer reached by a name was this machine, and nothing that it did was charged to anybody.
         for named in ["/dns4/flock.example.org/tcp/5", "/dns/localhost/udp/5/quic-v1", "/dnsaddr/example.org"] {
             assert_eq!(of(named), Source::Named, "{named}");
         }

@@ -130,7 +130,7 @@ impl Ancestry {
         Relation::Strangers
     }
 
-    /// Of two forks of one record ([`Relation::Siblings`]): how many voters of that record went along this one, and along the
+    /// For two forks of one record ([`Relation::Siblings`]): how many voters of that record went along this one, and along the
     /// other.
     pub fn went_along(&self, other: &Self) -> (usize, usize) {
         let pairs = self.aligned(other).into_iter().flat_map(|(mine, theirs)| mine.iter().zip(theirs));
@@ -228,7 +228,7 @@ mod tests {
         let places = |way: &Ancestry| way.reaches().iter().map(|r| (r.lineage, r.last)).collect::<Vec<_>>();
         assert_eq!(places(&followed), places(&way(&[(1, 7), (2, 9)])));
         assert_eq!((followed.went_along(&other), other.went_along(&followed)), ((3, 0), (0, 3)), "all went along");
-        // Who comes under another incarnation is not who voted, and learners have no say.
+        // A member under another incarnation is not the one that voted, and learners have no say.
         records[2].next.members[0].incarnation += 1;
         records[1].next.members[1].role = crate::record::Role::Learner;
         assert_eq!(Ancestry::of(&records).went_along(&other), (1, 0));

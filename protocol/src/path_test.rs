@@ -342,7 +342,7 @@ fn onward(spec: &RunSpec, mut links: Vec<Link>, to: u64, voters: (u64, usize)) -
     links
 }
 
-/// What the path proves to the holder of a chain.
+/// The outcome of the path for the holder of a chain.
 fn shown(spec: &RunSpec, own: &Held, path: &[Link]) -> Result<Relation, FalsePath> {
     let ancestry = check(spec, Root::Held(&own.ancestry), path)?;
     keeps_to(own, path)?;
@@ -438,7 +438,7 @@ fn who_is_behind_or_in_a_fork_is_shown_the_way() {
             assert_eq!(shown(&spec, &reader, &path), Ok(Relation::Ahead), "{held} to {to}, by {every}");
         }
     }
-    // What it holds itself tells it nothing, and a fork of its head is one.
+    // A path to a record that it holds tells it nothing, and a fork of its head is one.
     assert_eq!(shown(&spec, &flock, &flock.links[10..=30]), Ok(Relation::Behind));
     assert_eq!(shown(&spec, &behind, &forked.links[40..]), Ok(Relation::ForksOff));
 }

@@ -16,11 +16,11 @@ pub struct Handshakes(Arc<Mutex<UnderWay>>);
 #[derive(Debug, Default)]
 struct UnderWay {
     serial: u64,
-    /// Of two from the same port, to two addresses of this node, the newer one.
+    /// The newer one of two from the same port, to two addresses of this node.
     all: BTreeMap<Multiaddr, (u64, AbortHandle)>,
 }
 
-/// What a handshake that gave way ends with.
+/// The error with which a handshake ends that gave way.
 #[derive(Debug, thiserror::Error)]
 #[error("it took long, and others from elsewhere wait")]
 pub struct GaveWay;

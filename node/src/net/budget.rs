@@ -22,7 +22,7 @@ impl Cost {
         Self { messages: 0, bytes }
     }
 
-    /// What was searched for so long.
+    /// The cost of a search that took so long.
     pub fn of_search(took: Duration) -> Self {
         Self { messages: (took.as_micros() / SEARCH.as_micros()).min(SEARCH_MAX) as u32, bytes: 0 }
     }
@@ -36,7 +36,7 @@ const STRANGER_BYTES: (f64, f64) = (64.0 * 1024.0, 16.0 * 1024.0);
 /// And of all strangers at one address. A message costs some 0.1 ms in all, most of it the check of its signature.
 const ADDRESS: (f64, f64) = (512.0, 64.0);
 const ADDRESS_BYTES: (f64, f64) = (512.0 * 1024.0, 128.0 * 1024.0);
-/// What strangers at one address may fetch. A request costs some 0.07 ms, and 32 MiB of an answer some 20 ms: a burst, and then
+/// The budget of fetches of strangers at one address. A request costs some 0.07 ms, and 32 MiB of an answer some 20 ms: a burst, and then
 /// 2 % of a core. A newcomer that catches up asks for each update, and each chunk of the state is a mebibyte.
 const FETCHES: (f64, f64) = (4096.0, 256.0);
 const FETCH_BYTES: (f64, f64) = (64.0 * MIB, 32.0 * MIB);
@@ -100,7 +100,7 @@ impl Bucket {
         Self::new(ANNOUNCEMENTS, now)
     }
 
-    /// What there is to take.
+    /// Tokens that there are to take.
     pub fn left(&self, now: Instant) -> f64 {
         let earned = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
         (self.tokens + earned).min(self.burst)

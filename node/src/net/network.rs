@@ -373,7 +373,7 @@ impl SwarmTask {
         self.discovery.tick(&mut self.swarm);
     }
 
-    /// What is more than a peer needs to say is not passed on; who has passed it on here may not have known.
+    /// More than a peer needs to say is not passed on; the teller that has passed it on here may not have known.
     fn hear_announcement(
         &mut self,
         (from, author): (PeerId, PeerId),

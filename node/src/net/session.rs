@@ -326,8 +326,8 @@ mod tests {
         assert!(matches!(far.await.unwrap(), DownReason::Lost(_)));
     }
 
-    /// What a peer of another run says after its Hello was not signed for ours: it is no reason to end the session before our
-    /// Hello has told it which settings differ.
+    /// A peer of another run speaks on after its Hello, and its words are not signed for ours: that is no reason to end
+    /// the session before our Hello has told it which settings differ.
     #[tokio::test]
     async fn what_follows_the_words_of_another_run_ends_nothing() {
         let (mut a, b) = tokio::io::duplex(64);
@@ -433,7 +433,7 @@ mod tests {
         assert!((64..=80).contains(&heard), "{heard}");
     }
 
-    /// What a message says that has passed.
+    /// A message that has passed.
     fn opened() -> Opened {
         let message = Message::Leave(Leave { lineage: Digest([1; 32]), seq: 4 });
         Opened { sender: PEER, digest: Digest([2; 32]), message }

@@ -116,7 +116,7 @@ impl Standing {
     }
 
     /// These in the order in which they are asked for something: members, joiners and named peers first, and a few strangers.
-    /// Of peers of one rank the order stays.
+    /// Peers of one rank stay in their order.
     pub fn as_sources(&self, mut peers: Vec<NodeId>) -> Vec<NodeId> {
         let known = self.known();
         peers.sort_by_cached_key(|peer| std::cmp::Reverse(known.rank(peer)));

@@ -15,7 +15,7 @@ pub struct Source {
     store: Arc<Store>,
     spec: Vec<u8>,
     data: OnceLock<Arc<Dataset>>,
-    /// Of the data's manifest: encoding it for each that asks for another one costs milliseconds.
+    /// The digest of the data's manifest: encoding it for each that asks for another one costs milliseconds.
     manifest: OnceLock<Digest>,
 }
 

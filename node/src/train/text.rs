@@ -129,7 +129,7 @@ pub async fn complete(
     }
 }
 
-/// Who is asked for the manifest. Each is asked beside the others, so that nobody who is slow stands in anybody's way.
+/// The peers that are asked for the manifest. Each is asked beside the others, so that nobody who is slow stands in anybody's way.
 struct Search<'a, T> {
     answers: FuturesUnordered<BoxFuture<'a, (NodeId, Option<T>)>>,
     asking: BTreeSet<NodeId>,

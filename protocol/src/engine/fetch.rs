@@ -85,7 +85,7 @@ impl Engine {
         let digest = candidate.record.digest();
         let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
         let asked = round.fetching.get(&digest).is_some_and(|f| f.active && f.key == candidate.key);
-        // What a commit under way leaves out the driver has dropped.
+        // The driver has dropped all that a commit under way leaves out.
         if !asked || round.committing.is_some() {
             return;
         }

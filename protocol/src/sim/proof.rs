@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// What proves that the peer's chain contradicts the node's.
+    /// The proof that the peer's chain contradicts the node's.
     fn apart_from(&self, node: usize, peer: &NodeId) -> Option<Split> {
         let source = self.keys.index(peer)?;
         self.split_from(node, &self.nodes[source].disk.chain)

@@ -223,7 +223,7 @@ fn t8_a_hundred_identities_change_neither_members_nor_quorum() {
     assert_ne!(record.state_root, digest(0));
 }
 
-/// What a voter says in its READY while fifty strangers ask to be let in, and `then` has happened.
+/// The statements in a voter's READY while fifty strangers ask to be let in, and `then` has happened.
 fn said_in_a_crowd(then: impl Fn(&mut Bench)) -> Vec<Statement> {
     let mut bench = Bench::flock(4);
     let record = bench.record();

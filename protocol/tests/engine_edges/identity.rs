@@ -218,7 +218,7 @@ fn who_says_that_it_is_cut_off_is_no_quorum() {
     assert!(says(&mut bench, Phase::Ready).in_reach);
 }
 
-/// What this node says to one that comes about where it stands.
+/// The Head that this node sends to one that comes.
 fn told(bench: &mut Bench, peer: u8) -> Head {
     let outputs = bench.greet(peer, BOOT);
     let said = sent(&bench.spec, &outputs).into_iter().find_map(|(_, message)| match message {

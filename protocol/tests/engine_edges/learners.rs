@@ -85,7 +85,7 @@ fn a_learner_ends_its_steps_in_the_time_that_any_voter_gives_it() {
     assert_eq!((cut(&early), cut(&late)), (false, true));
 }
 
-/// A learner says that it has refused what a voter sent. Who is left out of one round is not expected in the next, and
+/// A learner says that it has refused what a voter sent. A member that is left out of one round is not expected in the next, and
 /// removed by its record.
 #[test]
 pub fn a_learners_accusation_takes_no_voter_out() {

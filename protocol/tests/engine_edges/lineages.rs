@@ -303,7 +303,7 @@ fn a_fork_of_the_head_is_followed_by_those_without_a_quorum() {
     assert!(goes(&outputs), "{outputs:?}");
 }
 
-/// What learners have made of this head without any of its voters: a voter that is cut off does not go there. Who says that
+/// A fork of this head that learners have made without any of its voters: a voter that is cut off does not go there. Who says that
 /// it is there says so itself, since a fork's records name whom its members like.
 #[test]
 pub fn a_fork_without_a_voter_carries_no_voter_away() {

@@ -1,12 +1,12 @@
-//! What of the dials, and of the list of those that wait, strangers may have.
+//! The share that strangers have in dials, and in the list of peers that wait for one.
 
 use super::target::{State, Target};
 use super::{DIALS_MAX, Dialer, Wish};
 use libp2p::PeerId;
 
-/// Of the dials under way, those to strangers; all of them while nobody is known, since any may be of the flock then.
+/// Dials to strangers among those under way; all of them while nobody is known, since any may be of the flock then.
 pub(super) const STRANGERS_DIALED_MAX: usize = DIALS_MAX / 2;
-/// Strangers that wait to be dialed: what eight dials a second get through in half a minute. Who found no place is found again.
+/// Strangers that wait to be dialed: what eight dials a second get through in half a minute. A stranger that found no place is found again.
 pub(super) const CANDIDATES_MAX: usize = 256;
 
 /// Dials under way.

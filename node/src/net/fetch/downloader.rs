@@ -141,7 +141,7 @@ struct Entry {
     /// Bit `n`: source `n` does not have it or is at it.
     asked: u64,
     copies: u8,
-    /// Of them, those that known sources fetch.
+    /// Those among them that known sources fetch.
     of_known: u8,
     /// When somebody was last at it who was alone.
     since: Instant,
@@ -246,7 +246,7 @@ impl Desk {
         };
         let (now, is_known) = (Instant::now(), self.strangers & bit == 0);
         let at = find(&|e| e.copies == 0)
-            // What strangers are at may never come.
+            // An item that a stranger is sending may never come.
             .or_else(|| find(&|e| is_known && e.of_known == 0))
             .or_else(|| find(&|e| if is_known { e.of_known } else { e.copies } < e.copies_max(now)));
         let Some(at) = at else { return Next::Wait };

@@ -3,8 +3,8 @@
 //! What is served is decided by a [`FetchSource`]; here is what keeps a greedy or slow peer from hurting:
 //! so many streams a peer and in all ([`Books`]), so many requests read from disk at once, few large answers at once
 //! ([`Turns`]), and a deadline for each piece of an answer, so that nobody holds an answer in our memory by not reading it.
-//! Of all of these strangers have half, and members the rest. What strangers at one address ask for, and what they are sent,
-//! has a budget ([`Standing::charge_fetch`]).
+//! Strangers have half of all of these, and members the rest. Requests of strangers at one address, and the answers to them,
+//! have a budget ([`Standing::charge_fetch`]).
 
 use super::pace::{Pace, Slowness};
 use super::turns::{Turn, Turns};
@@ -186,7 +186,7 @@ impl FetchServer {
         }
     }
 
-    /// Whether one more request of the peer's may be served, once its address can pay for it. Who has to wait for long is told
+    /// Whether one more request of the peer's may be served, once its address can pay for it. A peer that has to wait for long is told
     /// so, but not before its time, or it would ask again at once.
     async fn has_budget(&self, peer: NodeId) -> bool {
         let cost = Cost { messages: 1, bytes: 0 };

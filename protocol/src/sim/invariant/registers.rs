@@ -49,7 +49,7 @@ impl Invariant for Registers {
             Observed::Sent { node, bytes, .. } if matches!(kind(bytes), "estimate" | "vote") => {
                 self.said(*node, bytes, world)
             }
-            // Who holds no record knows no voters, heeds no votes, and can bear no witness of them.
+            // A node that holds no record knows no voters, heeds no votes, and can bear no witness of them.
             Observed::Input { node, input: Input::Message { bytes, .. } }
                 if matches!(kind(bytes), "estimate" | "vote") && world.nodes[*node].head().is_some() =>
             {
