@@ -36,8 +36,8 @@ const STRANGER_BYTES: (f64, f64) = (64.0 * 1024.0, 16.0 * 1024.0);
 /// And of all strangers at one address. A message costs some 0.1 ms in all, most of it the check of its signature.
 const ADDRESS: (f64, f64) = (512.0, 64.0);
 const ADDRESS_BYTES: (f64, f64) = (512.0 * 1024.0, 128.0 * 1024.0);
-/// The budget of fetches of strangers at one address. A request costs some 0.07 ms, and 32 MiB of an answer some 20 ms: a burst, and then
-/// 2 % of a core. A newcomer that catches up asks for each update, and each chunk of the state is a mebibyte.
+/// The budget of fetches of strangers at one address: a burst, and then about 2 % of a core if a request costs 0.07 ms and 32 MiB of an
+/// answer 20 ms. Both are estimates, and nobody has measured them. A newcomer that catches up asks for each update, and each chunk of the state is a mebibyte.
 const FETCHES: (f64, f64) = (4096.0, 256.0);
 const FETCH_BYTES: (f64, f64) = (64.0 * MIB, 32.0 * MIB);
 /// Announcements of strangers that one peer may pass on. A flock whose nodes all start at once has one of each.
