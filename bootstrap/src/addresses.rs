@@ -82,8 +82,8 @@ impl Scope {
     }
 }
 
-/// How an address is reached: what to try first. TCP + TLS + yamux moves bulk data faster than QUIC
-/// (`foundations.md`), and a relay is for those who cannot be reached otherwise.
+/// How an address is reached: what to try first. TCP + TLS + yamux moves bulk data faster than QUIC,
+/// and a relay is for those who cannot be reached otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Route {
     Tcp,
@@ -235,7 +235,7 @@ fn scope_of_ip6(ip: Ipv6Addr) -> Scope {
 }
 
 /// Whether an address that a peer told us may be dialed: `teller_is_local` when that peer is itself on this
-/// machine's loopback. A public peer has no business sending us to our own services (`reliability.md` T10).
+/// machine's loopback. A public peer has no business sending us to our own services (`docs/reliability.md`, T10).
 pub fn may_be_learned(address: &Multiaddr, teller_is_local: bool) -> bool {
     let port_is_set = !address.iter().any(|p| matches!(p, Protocol::Tcp(0) | Protocol::Udp(0)));
     let scope_is_fit = match scope(address) {

@@ -2,7 +2,7 @@
 //!
 //! The length is checked against the caller's cap before anything is allocated, and memory grows with the bytes that
 //! really arrive, so a lying prefix costs its sender more than us. Deadlines keep a peer that sends nothing, or one
-//! byte a second, from holding a stream open (`reliability.md` T11, T12).
+//! byte a second, from holding a stream open (`docs/reliability.md`, T11, T12).
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use std::io;

@@ -4,7 +4,7 @@
 //! dials them from many places, so the rule sits at the one place that all dials pass, a [`GuardedTransport`] below
 //! name resolution: private and public hosts may be dialed; this machine, this cable and the clouds' metadata services
 //! only when the user named the address, when a peer on this machine told it, or, for loopback, while everybody we
-//! are connected to is on this machine (`reliability.md` T10).
+//! are connected to is on this machine (`docs/reliability.md`, T10).
 
 use crate::addresses::{self, Scope};
 use crate::doors::Doors;

@@ -1,7 +1,7 @@
 //! yamux with limits of our own.
 //!
 //! libp2p's wrapper lets a connection's receive windows grow to 1 GiB and gives no way to say less; times 128
-//! inbound connections that is the whole machine (`reliability.md` B). This wrapper is the same thin layer over the
+//! inbound connections that is the whole machine. This wrapper is the same thin layer over the
 //! `yamux` crate, with the window and the number of streams bounded, and the queue of streams that nobody has
 //! accepted yet as long as the number of streams.
 

@@ -1,7 +1,7 @@
 //! The libp2p swarm of a Starling node: behaviours, limits, listening.
 //!
-//! Settings that differ from libp2p's defaults are those of `reliability.md` B: every count that a stranger can drive
-//! up has a bound.
+//! Settings that differ from libp2p's defaults are in `docs/network.md`, *What strangers cannot do*: every count that a
+//! stranger can drive up has a bound.
 
 use crate::addresses;
 use crate::gate::{self, Gate};

@@ -1,4 +1,4 @@
-//! Who may become a member, and on what proof (`protocol.md` §1, §4).
+//! Who may become a member, and on what proof (`docs/protocol/5-membership.md` §5.1).
 //!
 //! Admission is checked by the members that state in their READYs that a node joins; the record counts the uses of
 //! tickets and lists what is revoked. Whether a node may join thus depends on the head record, and all who have the

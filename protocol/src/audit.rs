@@ -1,5 +1,5 @@
 //! Proof from a chain of records that no sample was used twice in an epoch, and where each position went
-//! (`protocol.md` §4; `algorithms.md` §8, data cursor).
+//! (`docs/protocol/2-records.md` §2.4.5).
 //!
 //! Position `p` reads sample `P(p / len)[p mod len]` and every `P` is a bijection (see [`crate::permutation`]), so a
 //! sample is used twice in an epoch exactly when a position is used twice in the chain. The audit remembers the

@@ -1,5 +1,6 @@
-//! The vote: one question, decided by a symmetric two-phase ballot without a proposer (`protocol.md` §7; after
-//! "UniformVoting" of Charron-Bost and Schiper, "The Heard-Of model", Distributed Computing 22, 2009).
+//! The vote: one question, decided by a symmetric two-phase ballot without a proposer
+//! (`docs/protocol/4-agreement.md` §4.5; after "UniformVoting" of Charron-Bost and Schiper, "The Heard-Of model",
+//! Distributed Computing 22, 2009).
 //!
 //! ```text
 //! A  say EST(b, x); of a quorum:  all say v:  vote v, x = v         otherwise:  vote nothing, x = best

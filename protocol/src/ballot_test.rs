@@ -1,5 +1,5 @@
-//! The randomised check of `protocol.md` §7: any schedule of crashes, losses and reorderings, then a quorum that is
-//! healed while all others stay dead.
+//! The randomised check of `docs/protocol/4-agreement.md` §4.5: any schedule of crashes, losses and reorderings, then a
+//! quorum that is healed while all others stay dead.
 
 use super::{Ballot, Choice, Said};
 use crate::plant::{self, Plant};

@@ -1,5 +1,5 @@
-//! Proof that a record was decided: the quorum of signed votes for it (`protocol.md` §7), or for a fork the signed
-//! statements of all who went (§9).
+//! Proof that a record was decided: the quorum of signed votes for it (`docs/protocol/4-agreement.md` §4.8.1), or for a
+//! fork the signed statements of all who went (§4.8.2).
 
 use crate::engine::succession;
 use crate::identity::Verifier;
@@ -70,7 +70,7 @@ pub struct Split {
     pub theirs: (Record, Certificate),
 }
 
-/// Checks that both records of a split were decided: what must never be (`protocol.md` §9).
+/// Checks that both records of a split were decided: what must never be (`docs/protocol/4-agreement.md` §4.8.4).
 ///
 /// # Errors
 /// Why it proves nothing.

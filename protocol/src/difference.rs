@@ -1,5 +1,5 @@
 //! What a lineage that gave way to another has learned: its *difference*, which one member offers to the winner mixed
-//! into a contribution of its own (`protocol.md` §9; `docs/protocol.md`, *Merging*).
+//! into a contribution of its own (`docs/protocol/7-merging.md` §7.4).
 //!
 //! This module says whose difference may be kept, how large it may be, and the arithmetic. Who offers it and when is
 //! the engine's affair (`engine/merging.rs`). Nothing here is repeated by other nodes: what they check is the bound of

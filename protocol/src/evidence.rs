@@ -1,4 +1,5 @@
-//! Evidence: two statements that one node has signed and that contradict each other (`protocol.md`, fault model).
+//! Evidence: two statements that one node has signed and that contradict each other
+//! (`docs/protocol/4-agreement.md` §4.10).
 //!
 //! A statement is *one for its place*. A READY has the place (lineage, round, base, start of the process), an estimate
 //! or a vote (question, incarnation, ballot). Two statements of one place with different bodies are a lie, or two

@@ -1,5 +1,5 @@
-//! Handing out the run's positions: each member of a round gets a contiguous range of its own (`protocol.md` §4;
-//! `algorithms.md` §8, data cursor).
+//! Handing out the run's positions: each member of a round gets a contiguous range of its own
+//! (`docs/protocol/2-records.md` §2.4).
 //!
 //! All of it is integer arithmetic in a fixed order, so that every member writes the same leases into the record it
 //! builds.

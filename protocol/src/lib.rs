@@ -7,8 +7,8 @@
 //! No I/O, no clock, no threads, no OS randomness, no iteration over hash maps: time and randomness
 //! are arguments, so that a simulator drives the very code that a node runs.
 //!
-//! `docs/protocol.md` describes the bytes for implementers of other programs; its hex samples are the golden
-//! tests' own.
+//! `docs/protocol/README.md` specifies all of it for implementers of other programs; the hex samples in `vectors` are
+//! the golden tests' own.
 
 #![forbid(unsafe_code)]
 

@@ -71,9 +71,9 @@ pub const CHUNK_ELEMENTS: usize = 32 * 1024;
 /// Entries that top-k keeps of each 4096 values, at most: int4 is as short from twice as many on, and loses less.
 pub const TOPK_K_MAX: u16 = 1024;
 /// How often top-k must be able to send each value over a run, on average: what waits in the error feedback until then is
-/// out of date when it is sent, and the run badly under-trained (`algorithms.md` §1.2).
+/// out of date when it is sent, and the run badly under-trained.
 pub const TOPK_TURNS_MIN: u64 = 20;
-/// Bytes of one chunk of the canonical state (`protocol.md` §3).
+/// Bytes of one chunk of the canonical state (`docs/protocol/2-records.md` §2.8.3).
 pub const STATE_CHUNK_BYTES: usize = 1 << 20;
 
 const _: () = {

@@ -36,7 +36,8 @@ pub struct Hello {
     /// The encoded `RunSpec`: a peer that differs can name the differing keys.
     #[serde(deserialize_with = "bounded::bytes::<_, RUN_SPEC_BYTES_MAX>")]
     pub spec: Vec<u8>,
-    /// Fresh for each start of a process: two live nonces under one key are a cloned identity (`protocol.md` §8).
+    /// Fresh for each start of a process: two live nonces under one key are a cloned identity
+    /// (`docs/protocol/5-membership.md` §5.6).
     pub boot: u64,
     /// Names the vote register that the sender speaks from: the `boot` of the process that created it.
     pub incarnation: u64,
@@ -131,8 +132,8 @@ pub struct Join {
     pub ticket: Vec<u8>,
 }
 
-/// A member's one immutable statement of a round (`protocol.md` §4): at most 512 bytes signed, plus 4 for each
-/// measured peer.
+/// A member's one immutable statement of a round (`docs/protocol/4-agreement.md` §4.2): at most 512 bytes signed, plus
+/// 4 for each measured peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
     pub lineage: Digest,
@@ -157,7 +158,7 @@ pub struct Ready {
     pub statements: Vec<Statement>,
     /// The sender leaves after this round.
     pub leave: bool,
-    /// The payload holds the difference of this lineage as well (`protocol.md` §9).
+    /// The payload holds the difference of this lineage as well (`docs/protocol/7-merging.md` §7.4).
     pub merges: Option<Digest>,
     /// What that difference counts for beside `tokens`; 0 exactly when nothing is merged.
     pub merged_tokens: u64,
@@ -206,7 +207,7 @@ pub struct Leave {
     pub seq: u64,
 }
 
-/// What a ballot is about: one of the values between which voters decide (`protocol.md` §7).
+/// What a ballot is about: one of the values between which voters decide (`docs/protocol/4-agreement.md` §4.5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
     pub kind: ValueKind,
@@ -281,7 +282,8 @@ pub struct Certificate {
     pub votes: Vec<Vec<u8>>,
 }
 
-/// "The newest that I have seen you sign": tells a restarted node whether its disk is old (`protocol.md` §8).
+/// "The newest that I have seen you sign": tells a restarted node whether its disk is old
+/// (`docs/protocol/4-agreement.md` §4.9.2).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Witness {
     pub incarnation: u64,
@@ -299,8 +301,8 @@ pub struct Stamp {
     pub phase: u8,
 }
 
-/// "We are cut off from the quorum: these members go on as a lineage of their own" (`protocol.md` §9). In force when
-/// all of them say the same.
+/// "We are cut off from the quorum: these members go on as a lineage of their own" (`docs/protocol/7-merging.md` §7.2).
+/// In force when all of them say the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fork {
     pub lineage: Digest,
@@ -332,7 +334,7 @@ pub struct Evidence {
 }
 
 /// "I run, though another process with my key has been started": said by a process that is shown the [`Hello`] of a
-/// later start of its own key, and handed to that start (`protocol.md` §8).
+/// later start of its own key, and handed to that start (`docs/protocol/5-membership.md` §5.6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alive {
     /// The sender's own start.
@@ -370,7 +372,7 @@ impl Value {
     }
 
     /// Which of several values to go on with when none is forced: COMMIT before SKIP, more tokens, larger C, smaller
-    /// hash (`protocol.md` §7). Greater is better.
+    /// hash (`docs/protocol/4-agreement.md` §4.5.6). Greater is better.
     pub fn rank(&self) -> impl Ord + use<> {
         let kind = std::cmp::Reverse(self.kind);
         (kind, self.tokens, self.contributors, std::cmp::Reverse(self.digest))

@@ -1,5 +1,5 @@
-//! Who decides: dynamic-linear quorums of a record's voters (`protocol.md` §6, §7; Jajodia and Mutchler, "Dynamic
-//! voting algorithms for maintaining the consistency of a replicated database", TODS 15(2), 1990).
+//! Who decides: dynamic-linear quorums of a record's voters (`docs/protocol/4-agreement.md` §4.1; Jajodia and Mutchler,
+//! "Dynamic voting algorithms for maintaining the consistency of a replicated database", TODS 15(2), 1990).
 
 use crate::plant::{Plant, planted};
 use crate::record::{Record, Role};

@@ -1,4 +1,4 @@
-//! The hash-chained records that rounds end in (`protocol.md` §6).
+//! The hash-chained records that rounds end in (`docs/protocol/2-records.md` §2.2).
 
 use crate::difference::Limits;
 use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX, TOUR_MAX};
@@ -23,7 +23,7 @@ pub enum RecordKind {
     Commit = 1,
     /// The attempts at a round failed: nothing changes but the place in the chain.
     Skip = 2,
-    /// A part of the flock that was cut off goes on as a lineage of its own (`protocol.md` §9).
+    /// A part of the flock that was cut off goes on as a lineage of its own (`docs/protocol/7-merging.md` §7.2).
     Fork = 3,
 }
 
@@ -181,7 +181,8 @@ pub struct GrantUse {
     pub uses: u32,
 }
 
-/// Name of a new lineage: of this run, founded by this node, with a nonce of its own (`protocol.md` §2).
+/// Name of a new lineage: of this run, founded by this node, with a nonce of its own
+/// (`docs/protocol/1-wire.md` §1.1.1).
 pub fn lineage(run: &Digest, founder: &NodeId, nonce: u64) -> Digest {
     Digest::of("starling lineage v1", &[&run.0, &founder.0, &nonce.to_le_bytes()])
 }

@@ -109,7 +109,7 @@ pub struct SyncSpec {
     pub pairs: Option<PairsSpec>,
 }
 
-/// What members do that are cut off from the quorum (`protocol.md` §9).
+/// What members do that are cut off from the quorum (`docs/protocol/7-merging.md` §7.1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartitionSpec {
     pub minority: Minority,

@@ -1,4 +1,4 @@
-//! The canonical state in chunks, their manifest, and its root (`protocol.md` §3).
+//! The canonical state in chunks, their manifest, and its root (`docs/protocol/2-records.md` §2.8).
 //!
 //! State is the parameters theta and what the outer optimizer keeps: the momentum m, or AdamW's m and v (`outer`). Each
 //! of these vectors has `elements` f32 and is cut, by itself, into chunks of [`STATE_CHUNK_BYTES`] of little-endian f32,

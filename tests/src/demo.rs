@@ -175,7 +175,7 @@ fn node_arguments() -> Vec<String> {
     ["--device", "cpu", "--threads", "1", "--log", "info"].map(String::from).to_vec()
 }
 
-/// Short rounds and few of them: a high outer rate and little momentum fit (see `algorithms.md` §1.3).
+/// Short rounds and few of them: a high outer rate and little momentum fit.
 fn run_file(rounds: u64) -> String {
     include_str!("../../configs/demo.toml").replace("rounds = 150", &format!("rounds = {rounds}"))
 }

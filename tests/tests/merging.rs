@@ -1,4 +1,5 @@
-//! A fork of a flock that meets it again: it gives way, and what it has learned is merged once (`protocol.md` §9).
+//! A fork of a flock that meets it again: it gives way, and what it has learned is merged once
+//! (`docs/protocol/7-merging.md` §7.4).
 
 use serde_json::Value;
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};

@@ -1,4 +1,4 @@
-//! Five real nodes on a network that is cut and healed under them (`protocol.md` §7, §9).
+//! Five real nodes on a network that is cut and healed under them (`docs/protocol/7-merging.md` §7.1, §7.2).
 
 use serde_json::Value;
 use starling_tests::flock::{among_friends, built_binaries};

@@ -1,6 +1,6 @@
-//! A stranger with an invented lineage, on real nodes: a peer of a few lines that claims the head of a lineage with all the
-//! tokens there can be, and offers a snapshot of its own. Neither a node that stands somewhere nor a newcomer takes
-//! anything of it (`protocol.md`, *Lineages*).
+//! A stranger with an invented lineage, on real nodes: a peer of a few lines that claims the head of a lineage with all
+//! the tokens there can be, and offers a snapshot of its own. Neither a node that stands somewhere nor a newcomer takes
+//! anything of it (`docs/protocol/6-sync.md` §6.2).
 
 use serde_json::Value;
 use starling_bootstrap::addresses::split;

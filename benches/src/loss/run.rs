@@ -12,7 +12,7 @@ use starling_protocol::outer::{self, adamw::AdamW};
 use starling_protocol::run::{Codec, InnerSpec, ModelSpec};
 use starling_protocol::update::{self, Fragments};
 
-/// Outer rate and momentum of short runs (`algorithms.md` §9).
+/// Outer rate and momentum of short runs: momentum needs rounds to settle.
 const OUTER: (f32, f32) = (0.9, 0.3);
 /// Steps until the inner rate is at its peak; then a cosine goes down to a twentieth.
 const WARM_UP: f64 = 30.0;

@@ -1,7 +1,7 @@
 //! The address book: where peers may be, told by whom, and how it went.
 //!
 //! Bounded: [`PEERS_MAX`] peers, [`ADDRESSES_MAX`] addresses each, and no teller may introduce more than
-//! [`INTRODUCED_MAX`] of them, so that one liar cannot push everybody else out (`reliability.md` T8, T10).
+//! [`INTRODUCED_MAX`] of them, so that one liar cannot push everybody else out (`docs/reliability.md`, T8, T10).
 
 use super::reason::Reason;
 use crate::addresses::{self, Route};

@@ -160,7 +160,7 @@ impl Default for InnerTable {
     }
 }
 
-/// `[outer]`: Nesterov on the average. Both keys default by the number of rounds (`algorithms.md` §0 and §9).
+/// `[outer]`: Nesterov on the average. Both keys default by the number of rounds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OuterTable {
@@ -314,7 +314,7 @@ impl ModelTable {
 }
 
 impl OuterTable {
-    /// Few rounds want a high rate and little momentum, because momentum needs rounds to settle (`algorithms.md` §9).
+    /// Few rounds want a high rate and little momentum, because momentum needs rounds to settle.
     fn spec(&self, mode: SyncMode, rounds: u64) -> Result<OuterSpec, Failure> {
         if mode == SyncMode::EveryStep {
             if self.lr.is_some() || self.momentum.is_some() {

@@ -1,5 +1,5 @@
-//! What the node's uplink can do, measured while it is used (`algorithms.md` §5; the filter is that of Cardwell et al., "BBR:
-//! Congestion-Based Congestion Control", ACM Queue 2016).
+//! What the node's uplink can do, measured while it is used. The filter is that of Cardwell et al., "BBR:
+//! Congestion-Based Congestion Control", ACM Queue 2016.
 //!
 //! Bytes that the transport takes in a while tell the link's rate only if somebody had more for it all the time. So a
 //! window begins where a sender is held back, since then the buffers are full, and ends where one is held back again: in

@@ -1,4 +1,5 @@
-//! Error feedback: what this node's payloads have left out so far, and adds to the next ones (`algorithms.md` §3.3).
+//! Error feedback: what this node's payloads have left out so far, and adds to the next ones
+//! (`docs/protocol/3-reduction.md` §3.5.6).
 //!
 //! There are two residuals. *own* is what the node's contributions have not said: it offers `a = beta own + delta`, and
 //! once a record has taken that in, `own = a - decoded(a)`. *sums* is what the node, as an owner, has not said of sums: it

@@ -252,7 +252,7 @@ fn repair_bytes(flock: &Flock, attempt: u32) -> Vec<usize> {
     (0..n).map(bytes).collect()
 }
 
-/// `protocol.md` §5: after an owner's death contributors send its chunks again, and nothing else.
+/// `docs/protocol/3-reduction.md` §3.5.5: after an owner's death contributors send its chunks again, and nothing else.
 #[test]
 fn after_a_death_only_what_is_missing_is_sent_again() {
     runtime().block_on(async {

@@ -1,6 +1,6 @@
-//! What an owner was sent in the attempts of one record. When one fails for a death, the others' parts are still what they
-//! would send again: the next attempt takes them from here, and only the dead one's chunks go over the wire once more
-//! (`protocol.md` §5, repair).
+//! What an owner was sent in the attempts of one record. When one fails for a death, the others' parts are still what
+//! they would send again: the next attempt takes them from here, and only the dead one's chunks go over the wire once
+//! more (`docs/protocol/3-reduction.md` §3.5.5).
 //!
 //! A part is known by its member, the READY's payload and the chunk. It is what the member encoded for this record,
 //! residuals included, so nothing is kept longer than until the record is decided.

@@ -1,4 +1,4 @@
-//! What a lineage that gives way has learned, on this node's disk (`docs/protocol.md`, *Merging*; the arithmetic is
+//! What a lineage that gives way has learned, on this node's disk (`docs/protocol/7-merging.md` §7.4; the arithmetic is
 //! `protocol::difference`).
 //!
 //! Two private files, each under the store's seal. `lineage-base` holds the FORK record that the node has stood on last

@@ -1,5 +1,5 @@
-//! The first record at which a source's chain differs from the one on this disk, with what proves both: within a lineage
-//! that must never be, and the engine stops when it is shown (`protocol.md` §9).
+//! The first record at which a source's chain differs from the one on this disk, with what proves both: within a
+//! lineage that must never be, and the engine stops when it is shown (`docs/protocol/4-agreement.md` §4.8.4).
 
 use super::chain::{self, Link, NoChain};
 use crate::net::fetch::{Expect, FetchError, FetchRequest};

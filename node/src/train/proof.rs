@@ -1,6 +1,6 @@
 //! Proofs of what peers say they stand on: paths of certified records from what this node holds, or from the genesis of
-//! a founder whom the run admits (`starling_protocol::path`). Nothing else lets a head lead anywhere (`protocol.md`,
-//! *Lineages*).
+//! a founder whom the run admits (`starling_protocol::path`). Nothing else lets a head lead anywhere
+//! (`docs/protocol/6-sync.md` §6.1, §6.2).
 
 use super::chain::{self, Link};
 use super::divergence;

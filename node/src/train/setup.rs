@@ -59,7 +59,7 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
     runtime.shutdown_timeout(Duration::from_secs(2));
     match finish {
         Finish::BudgetSpent | Finish::Left => Ok(ExitCode::SUCCESS),
-        // Of two processes under one identity the later one gives way (`protocol.md` §8).
+        // Of two processes under one identity the later one gives way (`docs/protocol/5-membership.md` §5.6).
         Finish::Fenced => Err(Failure::message(
             Code::IdentityInUse,
             "identity in use: another process with this key was started before this one and is alive; stop one of \

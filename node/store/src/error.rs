@@ -123,7 +123,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The exit code of a process that this error ends (`design.md` §6).
+    /// The exit code of a process that this error ends (`docs/store.md`, *Exit codes*).
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::OtherRun { .. } => 3,

@@ -1,5 +1,5 @@
-//! Scalar codecs: how a vector of f32 is written on the wire (`protocol.md` §10). These are the specification; the
-//! fast versions of other crates write the same bytes and accept the same ones.
+//! Scalar codecs: how a vector of f32 is written on the wire (`docs/protocol/3-reduction.md` §3.1). These are the
+//! specification; the fast versions of other crates write the same bytes and accept the same ones.
 //!
 //! All arithmetic is IEEE f32, each operation rounded to nearest even by itself, nothing fused:
 //!

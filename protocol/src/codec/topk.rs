@@ -16,7 +16,7 @@ pub const fn budget(k: usize, elements: usize) -> usize {
 }
 
 /// Low bits of a gap that are written as they are, in a block with `count` entries: a function of what the reader knows
-/// by then. Within 2 % of the entropy of uniformly spread places (`algorithms.md` §3.5).
+/// by then. Within 2 % of the entropy of uniformly spread places.
 pub(super) const fn rice(elements: usize, count: usize) -> u32 {
     match elements.checked_div(count) {
         Some(mean) if mean > 1 => mean.ilog2() - 1,

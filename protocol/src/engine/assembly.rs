@@ -1,5 +1,5 @@
 //! Who makes an attempt: attempt 0 all whom the record expects, each later one a set that voters decide by vote
-//! (`protocol.md` §5).
+//! (`docs/protocol/4-agreement.md` §4.3).
 
 use super::Engine;
 use super::attempt::set_digest;

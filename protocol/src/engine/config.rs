@@ -37,7 +37,7 @@ pub struct EngineConfig {
     pub timing: Timing,
 }
 
-/// How to found a lineage (`protocol.md` §2).
+/// How to found a lineage (`docs/protocol/7-merging.md` §7.3.3).
 #[derive(Clone, Debug)]
 pub struct Founding {
     /// Makes this lineage differ from every other of the same founder.
@@ -70,7 +70,7 @@ pub struct Stored {
 }
 
 /// The newest vote of an incarnation: written before it is sent, so that a restarted process goes on where the one
-/// before stopped and never says anything else instead (`protocol.md` §7, §8).
+/// before stopped and never says anything else instead (`docs/protocol/4-agreement.md` §4.5.8, §4.9).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Register {
     pub incarnation: u64,

@@ -1,5 +1,5 @@
 //! The vote on the record: who holds a result enters with it, who lacks it fetches it, a quorum decides
-//! (`protocol.md` §7).
+//! (`docs/protocol/4-agreement.md` §4.5).
 
 use super::Engine;
 use super::attempt::Attempt;

@@ -1,5 +1,5 @@
 //! Nodes that are known to have contradicted themselves: the proof is kept, shown and passed on, and who holds it says
-//! "revoked" in its READYs until a record says so (`protocol.md`, fault model).
+//! "revoked" in its READYs until a record says so (`docs/protocol/4-agreement.md` §4.10).
 //!
 //! Keys cost nothing, so that evidence is held against members only, heard from members only, and told to members only:
 //! when its subject is none any more, it goes.

@@ -1,4 +1,4 @@
-//! Fetching a result that others hold, and rebuilding it before it is believed (`protocol.md` §7).
+//! Fetching a result that others hold, and rebuilding it before it is believed (`docs/protocol/4-agreement.md` §4.5.7).
 
 use super::Engine;
 use super::attempt::Stage;

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 pub struct Time(pub u64);
 
 /// Names one attempt at one round. Bulk data of an attempt carries it and is never mixed with another's
-/// (`protocol.md` §5).
+/// (`docs/protocol/4-agreement.md` §4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct AttemptKey {
     pub lineage: Digest,

@@ -1,4 +1,4 @@
-//! Offering what a lineage that gave way has learned (`protocol.md` §9; `docs/protocol.md`, *Merging*).
+//! Offering what a lineage that gave way has learned (`docs/protocol/7-merging.md` §7.4).
 //!
 //! The driver keeps the difference and mixes it into a contribution when the engine says so; the engine knows its name,
 //! its tokens and when it is this node's turn.

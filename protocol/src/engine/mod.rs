@@ -1,4 +1,4 @@
-//! The round engine: `handle(input, now) -> outputs` (`protocol.md` decides; `docs/protocol.md` tells it in full).
+//! The round engine: `handle(input, now) -> outputs` (`docs/protocol/README.md` tells it in full).
 //!
 //! ```text
 //!            PeerUp, Message ...          Trained        Reduced     Applied        votes

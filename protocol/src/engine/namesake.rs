@@ -1,4 +1,4 @@
-//! Two processes with one key (`protocol.md` §8): the older goes on, the newer ends.
+//! Two processes with one key (`docs/protocol/5-membership.md` §5.6): the older goes on, the newer ends.
 //!
 //! ```text
 //! newer start            peer                    older start

@@ -1,4 +1,4 @@
-//! Cut off from the quorum: what the run's policy makes of it (`protocol.md` §9).
+//! Cut off from the quorum: what the run's policy makes of it (`docs/protocol/7-merging.md` §7.1, §7.2).
 
 use super::Engine;
 use super::clock::Moment;

@@ -1,5 +1,5 @@
 //! The voice of this identity: what it has signed in votes, under which incarnation, and whether it may speak
-//! (`protocol.md` §7, §8).
+//! (`docs/protocol/4-agreement.md` §4.5.8, §4.9).
 
 use super::clock::Moment;
 use super::config::Register;

@@ -1,4 +1,5 @@
-//! Two certified records of one lineage at one place: the promise is broken, and a person has to look (`protocol.md` §7).
+//! Two certified records of one lineage at one place: the promise is broken, and a person has to look
+//! (`docs/protocol/4-agreement.md` §4.8.4).
 //!
 //! Any two quorums of one record share a voter, so somebody has signed both. If that one votes still, nothing that is decided
 //! here can be relied on. If none does, it says nothing about today's voters: a key that was a quorum once can sign another

@@ -1,5 +1,5 @@
 //! Building records: pure functions of the parent, the contributions and the update, so that nobody proposes
-//! (`protocol.md` §6).
+//! (`docs/protocol/2-records.md` §2.5, §2.6, §2.7).
 
 use crate::difference::Limits;
 use crate::lease::{self, Pool};
@@ -33,7 +33,7 @@ pub struct SignedReady {
 }
 
 /// New members that one record may admit, given the number of voters before it: newcomers' first contributions never
-/// outweigh those of the tried members (`protocol.md` §6).
+/// outweigh those of the tried members (`docs/protocol/2-records.md` §2.5, rule 4).
 pub fn admitted_max(voters: usize) -> usize {
     (voters / 2).max(1)
 }
@@ -175,8 +175,8 @@ pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
 }
 
 /// The first record of the lineage in which `members` go on, who were cut off from the quorum after `parent`
-/// (`protocol.md` §9). Who of them voted still votes, newcomers as long as they are fewer than a third; if nobody did,
-/// those of them do whom the flock has known for longest.
+/// (`docs/protocol/2-records.md` §2.7). Who of them voted still votes, newcomers as long as they are fewer than a
+/// third; if nobody did, those of them do whom the flock has known for longest.
 ///
 /// Their leases are new, in a range of positions far above the parent's that the new lineage's digest chooses: no
 /// position of the fork is ever leased in the lineage it left. What that is worth: `position / len` is the epoch

@@ -1,4 +1,4 @@
-//! A good ring: the order in which no hop takes long (`algorithms.md` §5).
+//! A good ring: the order in which no hop takes long (`docs/protocol/2-records.md` §2.5.1).
 //!
 //! In a ring all wait for the slowest hop, so the largest edge counts first and their sum second: the bottleneck travelling
 //! salesman on directed edges. Small rings are solved exactly, by dynamic programming over sets of positions (Held and

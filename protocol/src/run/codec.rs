@@ -7,7 +7,8 @@ use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// How a vector of f32 is written on the wire (`protocol.md` §10). On the wire it is its number, and with top-k its k.
+/// How a vector of f32 is written on the wire (`docs/protocol/3-reduction.md` §3.1). On the wire it is its number, and
+/// with top-k its k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Codec {
     Bf16,
@@ -49,7 +50,7 @@ impl Codec {
     }
 
     /// Whether sums may be written with it again and again, as a ring does at each hop. The noise of int4 grows with the
-    /// ring's length, and top-k would forget at each hop what the ones before have kept (`algorithms.md` §3.2).
+    /// ring's length, and top-k would forget at each hop what the ones before have kept.
     pub const fn suits_rings(self) -> bool {
         matches!(self, Self::Bf16 | Self::Int8)
     }

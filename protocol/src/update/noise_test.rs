@@ -1,5 +1,5 @@
 //! What averaging adds to the mean: the noise of codecs, once at the source and once or at every hop on the way
-//! (`algorithms.md` §3.2, whose figures are of independent Gaussian contributions). It tells whether the arithmetic is right
+//! (with independent Gaussian contributions). It tells whether the arithmetic is right
 //! where bit-for-bit tests only say that two programs agree.
 
 use super::*;

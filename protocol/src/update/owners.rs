@@ -1,4 +1,5 @@
-//! The owners' reduction: every chunk has one member that adds it up (`algorithms.md` §4.1, "butterfly").
+//! The owners' reduction: every chunk has one member that adds it up (`docs/protocol/3-reduction.md` §3.5; a
+//! "butterfly").
 //!
 //! Members stand by ascending id. Each encodes its pseudo-gradient once, *not* weighted, and sends each owner its chunks;
 //! the owner decodes the payloads, multiplies each by its member's weight, adds them up in that one order and encodes the
@@ -142,7 +143,8 @@ pub(crate) fn median(kbps: &[u32]) -> u32 {
     known.get(known.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
-/// The closed form of `algorithms.md` §4.3, for three and more bandwidths from the fastest to the slowest.
+/// The closed form of `docs/protocol/3-reduction.md` §3.5.1, for three and more bandwidths from the fastest to the
+/// slowest.
 fn deal(fastest: &[f64]) -> Vec<f64> {
     let (members, more) = (fastest.len(), (fastest.len() - 2) as f64);
     let (mut together, mut best) = (0.0, vec![1.0]);

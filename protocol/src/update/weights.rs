@@ -34,7 +34,7 @@ impl From<&Ready> for Stated {
 /// The reference for member i is the upper median, over all contributors j whose norm is not 0, of
 /// `norm_j x max(1, steps_i / steps_j)`: others' lengths brought up to i's steps, so that whoever has done all of its steps
 /// is not clipped because others were late. Of two it is never below one's own. What is clipped is given to nobody, so a
-/// single contribution moves the mean by `CLIP x share` references at most (`reliability.md` T16).
+/// single contribution moves the mean by `CLIP x share` references at most (`docs/reliability.md`, T16).
 pub fn weights(stated: &[Stated]) -> Vec<f32> {
     let total = stated.iter().fold(0u64, |sum, s| sum.saturating_add(s.tokens));
     let norms: Vec<f64> = stated.iter().map(|s| f64::from(s.norm)).filter(|norm| *norm > 0.0).collect();

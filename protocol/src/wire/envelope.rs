@@ -82,7 +82,7 @@ pub fn open(verifier: &dyn Verifier, run: &Digest, bytes: &[u8]) -> Result<Opene
 
 /// The same for what came over the connection of `from` to the node `me`: whom it claims to be from is looked at before
 /// its signature, which costs far more. Only a Hello and an Alive of the node's own key may come over another's
-/// connection (`docs/protocol.md`, *Clones*).
+/// connection (`docs/protocol/5-membership.md` §5.6).
 ///
 /// It needs nothing but its arguments, so that a connection's own task can open what comes, and the engine's thread does
 /// not.

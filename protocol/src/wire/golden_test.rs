@@ -49,7 +49,7 @@ fn bytes_are_those_of_the_file() {
     assert!(text == GOLDEN, "the wire format changed; if that is meant, raise its version and write:\n{text}");
 }
 
-/// As `docs/protocol.md` names it: by its members and by the registers that they speak from.
+/// As `docs/protocol/1-wire.md` §1.1.1 names it: by its members and by the registers that they speak from.
 #[test]
 fn a_forks_lineage_is_named_by_ids_and_incarnations() {
     let parent = sample::record();

@@ -1,5 +1,5 @@
 //! What a record takes in of lineages that gave way: whose READY may merge one, and that none counts twice
-//! (`protocol.md` §9).
+//! (`docs/protocol/7-merging.md` §7.4.3).
 
 use super::SignedReady;
 use crate::message::Ready;

@@ -1,5 +1,5 @@
 //! Probation in open runs: whose votes count, so that somebody with many identities does not come to decide
-//! (`protocol.md`, *Building records*).
+//! (`docs/protocol/5-membership.md` §5.5).
 
 use crate::limits::VOTERS_MAX;
 use crate::plant::{Plant, planted};

@@ -1,4 +1,5 @@
-//! Probation in open runs: somebody with many identities does not come to decide (`protocol.md`, *Building records*).
+//! Probation in open runs: somebody with many identities does not come to decide
+//! (`docs/protocol/5-membership.md` §5.5).
 
 use super::*;
 use crate::plant::{self, Plant};

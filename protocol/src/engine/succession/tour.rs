@@ -1,4 +1,5 @@
-//! The order of the next reduction's ring, from the round-trip times that the contributions tell (`algorithms.md` §5).
+//! The order of the next reduction's ring, from the round-trip times that the contributions tell
+//! (`docs/protocol/2-records.md` §2.5.1).
 
 use super::SignedReady;
 use crate::limits::TOUR_MAX;

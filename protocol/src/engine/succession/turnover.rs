@@ -1,5 +1,5 @@
 //! Who is a member of the next round: what absences, and the statements of contributing voters, change
-//! (`protocol.md` §4, §6).
+//! (`docs/protocol/2-records.md` §2.5).
 
 use super::probation::Probation;
 use super::{SignedReady, admitted_max};
@@ -51,8 +51,8 @@ impl<'a> Turnover<'a> {
         let mut joiners: BTreeMap<NodeId, Joiner> = BTreeMap::new();
         let mut accusers: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
         let mut revoked = parent.revoked.clone();
-        // Voters do not lie, learners may (`protocol.md`, fault model): theirs are contributions only. A record has
-        // a quorum of voters among its contributors, so that somebody speaks in each.
+        // Voters do not lie, learners may (`docs/protocol/README.md`, *Fault model*): theirs are contributions only. A
+        // record has a quorum of voters among its contributors, so that somebody speaks in each.
         let voters: BTreeSet<NodeId> = parent.voters().map(|voter| voter.id).collect();
         let all = contributions.iter().flat_map(|c| c.ready.statements.iter().map(|s| (c.member, s)));
         // Under which name it speaks each says itself.

@@ -7,8 +7,12 @@ use std::process::{Command, Stdio};
 use toml::{Table, Value};
 
 /// Text to train on that is there wherever the lab is: what is written about Starling, and some of what it is written in.
-const TEXT: [&str; 8] = [
-    include_str!("../../../../docs/protocol.md"),
+const TEXT: [&str; 12] = [
+    include_str!("../../../../docs/protocol/1-wire.md"),
+    include_str!("../../../../docs/protocol/2-records.md"),
+    include_str!("../../../../docs/protocol/3-reduction.md"),
+    include_str!("../../../../docs/protocol/4-agreement.md"),
+    include_str!("../../../../docs/protocol/reasons.md"),
     include_str!("../../../../docs/architecture.md"),
     include_str!("../../../../docs/network.md"),
     include_str!("../../../../docs/store.md"),
