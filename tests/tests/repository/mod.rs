@@ -39,6 +39,11 @@ pub struct Source {
 
 /// All Rust sources of the workspace, sorted by path.
 pub fn sources() -> Vec<Source> {
+    texts(&["rs"])
+}
+
+/// All files of the workspace whose names end so, without a dot, sorted by path.
+pub fn texts(extensions: &[&str]) -> Vec<Source> {
     let root = root();
     let mut found = Vec::new();
     let mut folders = vec![root.clone()];
@@ -48,7 +53,7 @@ pub fn sources() -> Vec<Source> {
             let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
             if path.is_dir() && !name.starts_with('.') && name != "target" && name != "out" {
                 folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
+            } else if path.extension().and_then(|e| e.to_str()).is_some_and(|e| extensions.contains(&e)) {
                 let relative = path.strip_prefix(&root).expect("found below the root");
                 found.push(Source {
                     path: relative.to_string_lossy().replace('\\', "/"),
