@@ -1,5 +1,5 @@
-//! Whoever reads "docs/protocol/4-agreement.md", and a section behind it, finds that section. A citation is the section
-//! sign with a number, in a source, a document or a configuration; the specification's headings are what it may name.
+//! A citation is the section sign with a number, in a source, a document or a configuration. It names a heading of the
+//! specification, so that a reader finds the rule.
 
 mod repository;
 
