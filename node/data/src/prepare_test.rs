@@ -57,9 +57,8 @@ fn naive_split(documents: &[&[u8]], every: usize) -> (Vec<u8>, Vec<u8>) {
             open.extend_from_slice(&rest[..BLOCK_BYTES_MAX - filled]);
             let extra = match open.iter().rposition(|&byte| byte == b'\n') {
                 Some(at) if open.len() - at <= BLOCK_BYTES_MAX - BLOCK_BYTES_MIN => open.len() - at - 1,
-                _ => {
-                    (0..4).find(|&n| std::str::from_utf8(&open[open.len() - 200..open.len() - n]).is_ok()).unwrap_or(0)
-                }
+                // From its beginning, which is that of a character: a window at its end may begin within one.
+                _ => (0..4).find(|&n| std::str::from_utf8(&open[..open.len() - n]).is_ok()).unwrap_or(0),
             };
             let carried = open.split_off(open.len() - extra);
             rest = &rest[BLOCK_BYTES_MAX - filled..];
