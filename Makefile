@@ -9,6 +9,9 @@ BUILD := --release --workspace --locked
 BIN := $(CARGO_TARGET_DIR)/release
 # A folder for the demo's report.
 OUT ?= out/demo
+# Recordings of `make follower`, and the seed of the bytes that it flips.
+FOLLOWER ?= out/follower
+SEED ?= 1
 # Kills in `make kills`.
 KILLS ?= 20
 # Seconds for each target in `make fuzz`.
@@ -26,10 +29,11 @@ LAB_OUT ?= out/lab
 # A member that lies, for tests: beside the others, and never one of them.
 EVIL := $(CARGO) build $(BUILD) --features starling-node/evil --bin starling-evil
 
-.PHONY: help evil demo lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-engine bench-lab sim kills fuzz build system
+.PHONY: help evil demo follower lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-engine bench-lab sim kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
+	@echo "make follower  record short runs, verify them in Python, and flip bytes drawn from SEED=$(SEED); in FOLLOWER=$(FOLLOWER)"
 	@echo "make lab     play SCENARIOS=$(SCENARIOS) on an emulated network; reports in LAB_OUT=$(LAB_OUT)"
 	@echo "make test    all tests"
 	@echo "make verify  read-only gate: format, lints, tests, docs"
@@ -52,6 +56,10 @@ build: system
 
 demo: build
 	@$(BIN)/starling-demo --bin-dir $(BIN) --out $(OUT)
+
+# Python's packages go beside the builds; without them it is skipped.
+follower: build
+	@tests/scripts/follower.sh $(BIN) $(FOLLOWER) $(SEED)
 
 # Where no network can be emulated, on loopback.
 lab: build

@@ -26,6 +26,9 @@ pub enum Command {
     /// List, verify or export checkpoints
     #[command(subcommand)]
     Checkpoint(CheckpointCommand),
+    /// Write the history on disk out, for other programs to follow and verify
+    #[command(subcommand)]
+    Chain(ChainCommand),
     /// Check the history on disk: every sample counted once, every record in its place
     Audit(AuditArgs),
     /// Write text with a trained model
@@ -183,6 +186,18 @@ pub enum CheckpointCommand {
         folder: PathBuf,
         /// File to write
         #[arg(long, short, value_name = "FILE")]
+        output: PathBuf,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ChainCommand {
+    /// Write run specification, records, votes and updates as files (docs/store.md); the node must not be running
+    Export {
+        #[command(flatten)]
+        node: HomeArgs,
+        /// Folder to make
+        #[arg(long, short, value_name = "DIR")]
         output: PathBuf,
     },
 }

@@ -7,4 +7,5 @@ pub mod letters;
 pub mod memory;
 pub mod netns;
 pub mod process;
+pub mod recordings;
 pub mod report;

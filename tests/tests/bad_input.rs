@@ -55,6 +55,23 @@ impl Bench {
         self.starling(&arguments)
     }
 
+    /// The chain of `home` is exported once to a folder, and to one that can be made.
+    fn exports(&self) {
+        let (home, to) = (self.text("home"), self.text("recording"));
+        let export = |home: &str, to: &str| self.starling(&["chain", "export", "--home", home, "--output", to]);
+        refused(&export(&self.text("flok"), &to), 2, &["flok", "holds no run", "starling train"]);
+        refused(&export(&home, &self.text("missing/recording")), 1, &["missing", "check the path"]);
+        let exported = export(&home, &to);
+        assert_eq!(exported.code, Some(0), "{}", exported.stderr);
+        assert!(exported.stdout.contains("records 0 to 2"), "{}", exported.stdout);
+        refused(&export(&home, &to), 1, &["recording exists already", "remove it"]);
+        refused(&self.starling(&["chain", "export", "--home", &home]), 2, &["--output"]);
+        refused(&self.starling(&["chain", "exprot"]), 2, &["exprot", "export"]);
+        corrupt(&self.path("home/head"));
+        refused(&export(&home, &self.text("other")), 4, &["head", "damaged"]);
+        assert!(!self.path("other").exists());
+    }
+
     fn text(&self, name: &str) -> String {
         self.path(name).to_string_lossy().into_owned()
     }
@@ -156,6 +173,7 @@ fn a_folder_keeps_to_its_run_and_its_process() {
     refused(&bench.starling(&["checkpoint", "verify", &checkpoint.to_string_lossy()]), 4, &["model.safetensors"]);
     refused(&bench.starling(&["generate", "--checkpoint", &checkpoint.to_string_lossy()]), 4, &["model.safetensors"]);
     refused(&bench.starling(&["status", "--home", &bench.text("home")]), 1, &["no node is running"]);
+    bench.exports();
 }
 
 #[test]
@@ -176,6 +194,10 @@ fn a_second_process_in_one_folder_is_refused() {
     let home = flock.home("first").to_string_lossy().into_owned();
     let long = bench.text("flock/run.toml");
     refused(&bench.train(&["--run", &long, "--home", &home]), 6, &[&home, &node.id().to_string()]);
+    let to = bench.text("recording");
+    let export = bench.starling(&["chain", "export", "--home", &home, "--output", &to]);
+    refused(&export, 6, &[&home, &node.id().to_string(), "stop"]);
+    assert!(!bench.path("recording").exists());
 
     // The first one did not notice.
     let mark = node.mark();

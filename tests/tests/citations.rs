@@ -117,7 +117,7 @@ fn joined(folder: &str, link: &str) -> String {
 
 #[test]
 fn all_citations_lead_somewhere() {
-    let sources = repository::texts(&["rs", "md", "toml"]);
+    let sources = repository::texts(&["rs", "md", "toml", "py"]);
     let sections = sections(&sources).unwrap();
     assert!(sections.contains_key("4.8.2") && sections.len() > 100, "the specification is found");
     let root = repository::root();

@@ -1,10 +1,13 @@
-//! What `starling checkpoint export` writes is what Python's `safetensors` package reads.
+//! What `starling checkpoint export` writes is what Python's `safetensors` package reads, and what `starling chain export`
+//! writes is what the follower in Python verifies.
 
 use serde_json::Value;
+use starling_protocol::{update, wire};
 use starling_tests::flock::{Flock, NodeOptions, built_binaries};
-use starling_tests::process::run;
-use std::path::Path;
+use starling_tests::process::{Process, run};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const ROUNDS: u64 = 3;
@@ -37,14 +40,19 @@ fn rows(file: &Path) -> Vec<Value> {
     rows
 }
 
-#[test]
-fn python_reads_an_exported_checkpoint() {
-    let python = std::env::var("STARLING_PYTHON").unwrap_or_else(|_| "python3".into());
-    let python = Path::new(&python);
-    let has = run(python, &["-c", "import safetensors.numpy"], LIMIT);
-    if !has.is_ok_and(|said| said.code == Some(0)) {
-        return println!("SKIPPED: {} has no package `safetensors` with `numpy` (STARLING_PYTHON)", python.display());
+/// A Python that has these packages.
+fn python(packages: &str) -> Option<PathBuf> {
+    let python = PathBuf::from(std::env::var("STARLING_PYTHON").unwrap_or_else(|_| "python3".into()));
+    let has = run(&python, &["-c", &format!("import {packages}")], LIMIT);
+    if has.is_ok_and(|said| said.code == Some(0)) {
+        return Some(python);
     }
+    println!("SKIPPED: {} lacks {packages} (STARLING_PYTHON)", python.display());
+    None
+}
+
+/// A node that trains alone.
+fn alone() -> (TempDir, Flock, Process) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let text: String = (0..2000).map(|n| format!("line {n}: some text {}\n", n * 7919 % 1000)).collect();
     std::fs::write(folder.path().join("text.txt"), text).expect("write");
@@ -56,7 +64,14 @@ fn python_reads_an_exported_checkpoint() {
     let flock = flock.expect("a bootstrap peer");
     let arguments = ["--device", "cpu", "--threads", "1"].map(String::from).to_vec();
     let options = NodeOptions { found: true, arguments, ..NodeOptions::default() };
-    let mut node = flock.node("alone", &options).expect("a node");
+    let node = flock.node("alone", &options).expect("a node");
+    (folder, flock, node)
+}
+
+#[test]
+fn python_reads_an_exported_checkpoint() {
+    let Some(python) = python("numpy, safetensors.numpy") else { return };
+    let (folder, flock, mut node) = alone();
     let checkpoint = node.wait(LIMIT, "checkpoint", |e| e["round"] == ROUNDS).expect("a final checkpoint");
     let from = checkpoint["path"].as_str().expect("a path");
     let to = folder.path().join("model.safetensors");
@@ -64,11 +79,43 @@ fn python_reads_an_exported_checkpoint() {
     let exported = run(&flock.bin_dir.join("starling"), &["checkpoint", "export", from, "-o", &to_text], LIMIT);
     let exported = exported.expect("it ends");
     assert_eq!(exported.code, Some(0), "{}", exported.stderr);
-    let read = run(python, &["-c", READ, &to_text], LIMIT).expect("it ends");
+    let read = run(&python, &["-c", READ, &to_text], LIMIT).expect("it ends");
     assert_eq!(read.code, Some(0), "{}", read.stderr);
     let theirs: Vec<Value> = serde_json::from_str(&read.stdout).expect("rows");
     assert_eq!(theirs, rows(&to));
     // Two blocks of nine, the embedding and the last norm.
     assert_eq!(theirs.len(), 20, "{theirs:?}");
     assert_eq!(theirs[0][0], "model.embed_tokens.weight");
+}
+
+#[test]
+fn python_follows_an_exported_chain() {
+    let (folder, flock, mut node) = alone();
+    let last = node.wait(LIMIT, "committed", |e| e["round"] == ROUNDS).expect("a last commit");
+    assert!(node.wait_exit(LIMIT).expect("it ends").success());
+    let (home, to) = (flock.home("alone"), folder.path().join("recording"));
+    let (home, recording) = (home.to_string_lossy(), to.to_string_lossy());
+    let arguments = ["chain", "export", "--home", &home, "-o", &recording];
+    let exported = run(&flock.bin_dir.join("starling"), &arguments, LIMIT).expect("it ends");
+    assert_eq!(exported.code, Some(0), "{}", exported.stderr);
+    let bytes = |name: String| std::fs::read(to.join(&name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let spec = wire::decode_spec(&bytes("spec".into())).expect("a specification");
+    for seq in 0..=ROUNDS {
+        let record = wire::decode_record(&bytes(format!("{seq:010}.record"))).expect("a record");
+        assert_eq!((record.seq, record.run), (seq, spec.digest()));
+        if seq > 0 {
+            let certificate = wire::decode_certificate(&bytes(format!("{seq:010}.certificate"))).expect("votes");
+            assert_eq!(certificate.record, record.digest());
+            assert_eq!(update::digest(&bytes(format!("{seq:010}.update"))), record.update);
+        }
+        assert_eq!(last["state_root"] == record.state_root.to_string(), seq == ROUNDS);
+    }
+    let Some(python) = python("blake3, cryptography, numpy") else { return };
+    let follower = concat!(env!("CARGO_MANIFEST_DIR"), "/follower");
+    let arguments = ["-B", follower, "--flips", "1", &recording];
+    let followed = run(&python, &arguments, LIMIT).expect("it ends");
+    assert_eq!(followed.code, Some(0), "{}{}", followed.stdout, followed.stderr);
+    let roots = format!("{} state roots", ROUNDS + 1);
+    assert!(followed.stdout.contains(&roots), "{}", followed.stdout);
+    assert!(!followed.stdout.contains("MISSED"), "{}", followed.stdout);
 }

@@ -1,5 +1,6 @@
 //! `starling audit`: proof from the records on disk that no sample was used twice, and where each position went.
 
+use super::open_at_rest;
 use crate::cli::AuditArgs;
 use crate::config::node_file::NodeFile;
 use crate::exit::{Code, Failure};
@@ -10,7 +11,7 @@ use starling_protocol::audit::{Audit, Summary};
 use starling_protocol::permutation::LEN_MAX;
 use starling_protocol::run::RunSpec;
 use starling_protocol::wire;
-use starling_store::{Store, StoreOptions};
+use starling_store::Store;
 use std::process::ExitCode;
 
 /// Records that are read at once.
@@ -19,18 +20,11 @@ const BATCH: usize = 256;
 /// Reads every record of the node's store and prints what was counted. A violation is a refusal, exit 1.
 pub fn run(args: &AuditArgs) -> Result<ExitCode, Failure> {
     let home = home_of(args.run.as_deref(), args.home.as_deref())?;
-    if !home.join("run.spec").exists() {
-        let why = format!("{} holds no run: name the folder that `starling train` was given", home.display());
-        return Err(Failure::message(Code::Usage, why));
-    }
-    let opened = Store::open(&home, StoreOptions::default()).map_err(store_failure)?;
-    if let Some(damage) = opened.damage {
-        return Err(Failure::message(Code::StoreDamaged, damage));
-    }
-    let run = opened.store.run().context("the folder is bound to no run yet: there is nothing to audit")?;
+    let store = open_at_rest(&home)?;
+    let run = store.run().context("the folder is bound to no run yet: there is nothing to audit")?;
     let spec = wire::decode_spec(&run.spec).context("the folder's run does not decode")?;
     let length = epoch_length(args, &spec)?;
-    let (summary, violation) = audit(&opened.store, length)?;
+    let (summary, violation) = audit(&store, length)?;
     if summary.records == 0 && violation.is_none() {
         println!("no records yet: this node has neither founded a flock nor met one");
         return Ok(ExitCode::SUCCESS);

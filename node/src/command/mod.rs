@@ -1,6 +1,7 @@
 //! What the program is told to do: the commands beside `train`, and which one it is.
 
 pub mod audit;
+pub mod chain;
 pub mod checkpoint;
 pub mod generate;
 pub mod invite;
@@ -8,7 +9,10 @@ pub mod revoke;
 pub mod status;
 
 use crate::cli::{Cli, Command};
+use crate::exit::{Code, Failure};
 use crate::train;
+use starling_store::{Store, StoreOptions};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Does what the command line says; how the program ends.
@@ -19,8 +23,22 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Revoke(args) => revoke::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Audit(args) => audit::run(&args),
+        Command::Chain(command) => chain::run(&command),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Generate(args) => generate::run(&args),
     };
     outcome.unwrap_or_else(|failure| failure.report())
+}
+
+/// The store of a node that is not running, for commands that read its history. It holds a run, and no damage.
+fn open_at_rest(home: &Path) -> Result<Store, Failure> {
+    if !home.join("run.spec").exists() {
+        let why = format!("{} holds no run: name the folder that `starling train` was given", home.display());
+        return Err(Failure::message(Code::Usage, why));
+    }
+    let opened = Store::open(home, StoreOptions::default()).map_err(train::store_failure)?;
+    match opened.damage {
+        Some(damage) => Err(Failure::message(Code::StoreDamaged, damage)),
+        None => Ok(opened.store),
+    }
 }

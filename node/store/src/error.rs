@@ -111,6 +111,8 @@ pub enum StoreError {
     Malformed { what: &'static str, why: String },
     #[error("{path} exists and is no checkpoint; name another folder, or remove it first")]
     NotACheckpoint { path: PathBuf },
+    #[error("{path} exists already; name a folder that does not, or remove it first")]
+    Exists { path: PathBuf },
     #[error(
         "a write to the data folder failed, and no retry can tell what is on the disk now: {why}. Once the disk is well, \
          start the node again: it compares what is there, and fetches from its peers what is not"

@@ -21,6 +21,7 @@ mod folder;
 mod mirror;
 mod path;
 mod private;
+mod recording;
 mod replace;
 mod rocks;
 mod sealed;
@@ -37,6 +38,7 @@ pub use checkpoint::{
 };
 pub use error::{Damage, Part, StoreError};
 pub use private::{PrivateReader, PrivateWriter};
+pub use recording::Recording;
 pub use snapshot::{LoadedState, SNAPSHOT_EVERY};
 pub use space::DiskSpace;
 pub use store::{Opened, Run, Store, StoreOptions};

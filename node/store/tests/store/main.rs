@@ -7,6 +7,7 @@ mod damage;
 mod disk_full;
 mod kill;
 mod private;
+mod recordings;
 mod sequences;
 mod snapshots;
 mod sparse;

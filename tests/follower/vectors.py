@@ -1,0 +1,171 @@
+"""Reads the vectors of `protocol/vectors` by the specification: each document of wire.txt, each payload of codec.txt."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from payloads import Floats, decode_payload, widen
+from records import COMMIT, Measured, Record, read_record
+from specification import BF16, INT4, INT8, TOPK, Codec, read_spec
+from votes import Certificate, Fork, Question, Value, Vote
+from wire import (B32, U16, U32, U64, Bool, BytesOf, Fault, ListOf, OneOf, Opt, Sig, check_signature,
+                  decode, demand, digest, open_envelope, u32, u64)
+
+CONTROL_BYTES_MAX = 16_384
+
+# What no verifier of a recorded run reads, as the types of its fields.
+HEAD_REF = (B32, U64, B32)
+READY = Annotated[bytes, BytesOf(768)]
+STATEMENT = (Annotated[int, OneOf(1, 3)], B32, U64, B32)
+STAMP = (U64, U32, U32, Annotated[int, OneOf(0, 2)])
+MESSAGES: dict[str, tuple[int, Any]] = {
+    "hello": (1, (U16, Annotated[bytes, BytesOf(4096)], U64, U64)),
+    "head": (2, (HEAD_REF, U64, Annotated[int, OneOf(1, 10)], U64,
+                 Annotated[Any, Opt((Annotated[int, OneOf(1, 4)], B32))])),
+    "join": (3, (HEAD_REF, B32, U64, Annotated[bytes, BytesOf(256)])),
+    "ready": (4, (B32, U64, B32, B32, U64, U64, U64, U64, U32, U32, B32, Measured, Annotated[Any, ListOf(STATEMENT, 2)],
+                  Bool, Annotated[Any, Opt(B32)], U64, Annotated[Any, ListOf((U16, U16), 64)])),
+    "leave": (7, (B32, U64)),
+    "estimate": (8, (Question, U64, U32, Value)),
+    "vote": (9, Vote),
+    "certificate": (10, Certificate),
+    "witness": (11, (U64, STAMP)),
+    "fork": (12, Fork),
+    "start": (13, (Question, Value)),
+    "evidence": (14, (READY, READY)),
+    "alive": (15, (U64, U64)),
+}
+CANDIDATE = (B32, U64, U32, B32, Record, Annotated[Any, ListOf(READY, 1024)])
+REGISTER = (U64, B32, B32, STAMP, Annotated[Any, Opt((U32, Value))], Annotated[Any, Opt((U32, Value, Bool))])
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """§5.1.2"""
+
+    nonce: U64
+    holder: Annotated[bytes | None, Opt(B32)]
+    expires: U64
+    uses: U32
+    signature: Sig
+
+
+@dataclass(frozen=True)
+class Revocation:
+    """§5.1.3"""
+
+    kind: Annotated[int, OneOf(1, 2)]
+    subject: B32
+    signature: Sig
+
+
+def check_wire(path: Path) -> int:
+    """Decodes every document, and compares every digest and signature; how many lines hold."""
+    lines = [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
+    v = {name: bytes.fromhex(text) for name, text in lines}
+    spec, run = read_spec(v["spec"])
+    read_spec(v["spec-with-pairs"])
+    record, fork = read_record(v["record"]), read_record(v["fork-record"])
+    names = b"".join(member.id + u64(member.incarnation) for member in fork.record.next.members)
+    lineage = digest("starling fork v1", record.record.lineage, record.digest, names)
+    ticket, revocation = decode(Ticket, v["ticket"], 256), decode(Revocation, v["revocation"], 256)
+    # The sample's tickets are of a run whose name is ones.
+    ones = bytes([1]) * 32
+    terms = (ones, u64(ticket.nonce), ticket.holder or b"", u64(ticket.expires), u32(ticket.uses))
+    creator = spec.creator or b""
+    check_signature(creator, ticket.signature, digest("starling ticket v1", *terms))
+    revoked = digest("starling revocation v1", ones, bytes([revocation.kind]), revocation.subject)
+    check_signature(creator, revocation.signature, revoked)
+    told = {"spec-digest": run, "record-digest": record.digest, "fork-lineage": lineage,
+            "ticket-grant": digest("starling grant v1", *terms),
+            "envelope-ready-digest": digest("starling envelope v1", v["envelope-ready"])}
+    for name, expected in told.items():
+        demand(v[name] == expected, "§1.1.1", f"{name} is another")
+    demand(fork.record.lineage == lineage and record.record.kind == COMMIT, "§2.7", "the lineage of the FORK is another")
+    decode(Certificate, v["certificate"], CONTROL_BYTES_MAX)
+    decode(REGISTER, v["register"], CONTROL_BYTES_MAX)
+    decode(CANDIDATE, v["candidate"], 1_057_024)
+    for name, (tag, message) in MESSAGES.items():
+        open_envelope(v[f"envelope-{name}"], run, tag, message, CONTROL_BYTES_MAX)
+    return len(v)
+
+
+def check_codec(path: Path) -> int:
+    """Decodes every payload or refuses it, and encodes the floats; how many lines hold."""
+    lines = [line.split() for line in path.read_text().splitlines() if not line.startswith("#")]
+    for what, name, given, payload, *_ in lines:
+        codec = Codec(*CODECS[name]) if name in CODECS else Codec(TOPK, int(name.removeprefix("top-")))
+        CHECKS[what](codec, given, payload)
+    return len(lines)
+
+
+def unhex(text: str) -> bytes:
+    return b"" if text == "-" else bytes.fromhex(text)
+
+
+def refuse_decode(codec: Codec, elements: str, payload: str) -> None:
+    """A payload that is to be refused."""
+    try:
+        decode_payload(codec, int(elements), unhex(payload))
+    except Fault:
+        return
+    raise Fault("§3.1", f"a payload was taken that is to be refused: {payload}")
+
+
+def refuse_encode(codec: Codec, given: str, _reason: str) -> None:
+    """Floats that cannot be encoded."""
+    demand(encode(codec, np.frombuffer(unhex(given), "<f4")) is None, "§3.1", f"floats were encoded that cannot be: {given}")
+
+
+def both_ways(codec: Codec, given: str, payload: str) -> None:
+    """Floats and their payload. With top-k an encoder chooses what to keep: each kept one has the sign of its float."""
+    floats = np.frombuffer(unhex(given), "<f4")
+    decoded = decode_payload(codec, len(floats), unhex(payload))
+    if codec.number == TOPK:
+        kept = decoded != 0
+        demand(bool((np.sign(decoded[kept]) == np.sign(floats[kept])).all()), "§3.1.4", f"another payload: {payload}")
+    else:
+        demand(encode(codec, floats) == unhex(payload), "§3.1", f"{given} has another payload than {payload}")
+
+
+def encode(codec: Codec, floats: Floats) -> bytes | None:
+    """The payload by §3.1.1 to §3.1.3; None if there is none."""
+    if not np.isfinite(floats).all():
+        return None
+    if codec.number == TOPK:
+        # What to keep is an encoder's choice, and not asked here.
+        return b"" if np.abs(floats).max() <= 2.0**120 else None
+    bits = floats.view("<u4").astype("<u8")
+    if codec.number == BF16:
+        halves = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+        return halves.astype("<u2").tobytes() if not (halves & 0x7FFF == 0x7F80).any() else None
+    block, most = (256, 127) if codec.number == INT8 else (64, 7)
+    encoded = [encode_block(floats[at : at + block], most) for at in range(0, len(floats), block)]
+    whole = [part for part in encoded if part is not None]
+    return b"".join([*(scale for scale, _ in whole), *(q for _, q in whole)]) if len(whole) == len(encoded) else None
+
+
+def encode_block(x: Floats, most: int) -> tuple[bytes, bytes] | None:
+    """Scale and values of a block, as §3.1.2 and §3.1.3 say."""
+    largest = np.abs(x).max()
+    if largest > most * 2.0**120:
+        return None
+    exact = np.array([largest / np.float32(most)], "<f4").view("<u4")
+    scale = ((exact >> 16) + (exact & 0xFFFF != 0)).astype("<u2")
+    s = widen(scale)[0]
+    if s < 2.0**-100:
+        scale, q = np.zeros(1, "<u2"), np.zeros(len(x), "i1")
+    else:
+        q = np.rint(x / s).astype("i1")
+    if most == 127:
+        return scale.tobytes(), q.tobytes()
+    half = -(-len(x) // 2)
+    low, high = q[:half].view("u1") & 15, np.zeros(half, "u1")
+    high[: len(x) - half] = q[half:].view("u1") & 15
+    return scale.tobytes(), (low | high << 4).tobytes()
+
+
+CODECS = {"bf16": (BF16, 0), "int8": (INT8, 0), "int4": (INT4, 0)}
+CHECKS = {"encode": both_ways, "refuse-encode": refuse_encode, "refuse-decode": refuse_decode}
