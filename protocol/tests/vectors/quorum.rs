@@ -1,0 +1,73 @@
+//! Sets of contributions, quorums, and the distinguished voter (`docs/protocol/4-agreement.md` §4.1).
+
+use crate::json::{Json, hex, object};
+use crate::made::{self, digest, id};
+use starling_protocol::message::{member_bits, member_indices};
+use starling_protocol::quorum::Quorum;
+use starling_protocol::record::{Member, Record, Role, set_digest};
+
+const SETS: &str = "docs/protocol/1-wire.md §1.1.1";
+const BITS: &str = "docs/protocol/1-wire.md §1.2.3";
+const QUORUM: &str = "docs/protocol/4-agreement.md §4.1";
+
+/// A record with these voters: how many COMMITs have left each out. One learner is beside them.
+fn voters(absent: &[u8]) -> Record {
+    let mut record = made::record();
+    let seat = record.next.members[0].clone();
+    let member = |(place, absent): (usize, &u8)| {
+        let mut member = Member { id: id(0x10 * (place as u8 + 1)), absent: *absent, ..seat.clone() };
+        member.lease.start = 240 * place as u64;
+        member
+    };
+    record.next.members = absent.iter().enumerate().map(member).collect();
+    let mut learner = member((absent.len(), &0));
+    learner.role = Role::Learner;
+    record.next.members.push(learner);
+    record
+}
+
+/// The quorums among all sets of voters, as bits: bit i is the voter at place i.
+fn quorums(name: &str, absent: &[u8], record_digest: u8) -> Json {
+    let record = voters(absent);
+    let quorum = Quorum::after(&record, &digest(record_digest));
+    let sets = 0u32..1 << absent.len();
+    let place = |id: &starling_protocol::NodeId| quorum.voters().iter().position(|(voter, _)| voter == id);
+    let met = |set: &u32| quorum.met_by(|id| place(id).is_some_and(|place| set >> place & 1 == 1));
+    let quorums: Vec<u32> = sets.filter(met).collect();
+    object! {
+        "case": name, "section": QUORUM, "record": digest(record_digest),
+        "voters": quorum.voters().iter().zip(absent)
+            .map(|((id, _), absent)| object! {"id": *id, "absent": *absent}).collect::<Vec<_>>(),
+        "distinguished": quorum.distinguished(), "quorums": quorums,
+    }
+}
+
+pub fn subject() -> Json {
+    let set = |members: &[(u8, u8)]| {
+        let set = set_digest(members.iter().map(|(member, envelope)| (id(*member), digest(*envelope))));
+        let contributor = |(member, envelope): &(u8, u8)| object! {"id": id(*member), "envelope": digest(*envelope)};
+        object! {"section": SETS, "contributors": members.iter().map(contributor).collect::<Vec<_>>(), "set": set}
+    };
+    let bits = |indices: &[usize]| {
+        let bytes = member_bits(indices.iter().copied());
+        assert!(member_indices(&bytes).eq(indices.iter().copied()));
+        object! {"section": BITS, "members": indices.to_vec(), "bytes": hex(&bytes)}
+    };
+    let about = "`quorums` lists all sets of voters that are a quorum, each as a number whose bit i, of value 2^i, is the \
+                 voter at place i.";
+    object! {
+        "about": about,
+        "sets": vec![set(&[(0x10, 0x90)]), set(&[(0x10, 0x90), (0x20, 0xa0), (0x30, 0xb0)]), set(&[(0x10, 0x91)])],
+        "members": vec![bits(&[0]), bits(&[0, 2]), bits(&[7, 8]), bits(&[3, 1023])],
+        "quorums": vec![
+            quorums("one", &[0], 9),
+            quorums("two: the distinguished one alone", &[0, 0], 9),
+            quorums("two, under another record", &[0, 0], 11),
+            quorums("three", &[0, 0, 0], 9),
+            quorums("four", &[0, 0, 0, 0], 9),
+            quorums("four, two of which were left out", &[1, 0, 0, 1], 9),
+            quorums("four, of which all were left out", &[1, 1, 1, 1], 9),
+            quorums("five", &[0, 0, 0, 0, 0], 9),
+        ],
+    }
+}
