@@ -4,7 +4,7 @@
 //! progress for far longer than progress took so far. Slow but moving is never ruled out. A verdict is about now: a
 //! member that moves again counts again, as long as no attempt has begun without it.
 
-use super::Engine;
+use super::ctx::Ctx;
 use super::peer::Peer;
 use super::round::Round;
 use crate::message::Phase;
@@ -55,7 +55,7 @@ pub(super) mod fault {
     pub const STUCK: &str = "it makes no progress";
 }
 
-impl Engine {
+impl Ctx {
     /// Without progress in `phase` for so long the peer is stuck: eight times its own median interval between two
     /// signs of progress and eight round trips, within bounds. A slow machine among fast ones is slow, not stuck.
     pub(super) fn stall(&self, peer: &Peer, phase: Phase) -> u64 {
@@ -82,7 +82,7 @@ impl Engine {
     /// since a contribution to a short round is not worth a long wait.
     pub(super) fn down_grace(&self, round: &Round) -> u64 {
         let most = self.timing.down_grace;
-        round.quorum_ready_at.map_or(most, |at| at.since(round.began).clamp(most / DOWN_GRACE_SHARE, most))
+        round.attempts.quorum_ready_at.map_or(most, |at| at.since(round.began).clamp(most / DOWN_GRACE_SHARE, most))
     }
 
     /// Why `id` cannot be counted on in `round`; None if it can.
@@ -90,7 +90,7 @@ impl Engine {
         if *id == self.me {
             return None;
         }
-        if round.ruled_out.contains(id) {
+        if round.distrust.ruled_out.contains(id) {
             return Some(fault::RULED_OUT);
         }
         let Some(peer) = self.peers.get(id).filter(|peer| peer.boot.is_some()) else {
@@ -108,7 +108,7 @@ impl Engine {
         if in_touch && self.now.since(peer.heard_at.max(peer.switched_at)) >= self.silence(peer) {
             return Some(fault::SILENT);
         }
-        let ready = peer.ready(&round.lineage, round.number, &round.base).is_some();
+        let ready = peer.ready(&round.head.record.lineage, round.task.number, &round.head.base).is_some();
         if !ready && peer.restarted_at.is_some_and(|at| at >= round.began) {
             return Some(fault::RESTARTED);
         }
@@ -133,7 +133,7 @@ impl Engine {
     /// The phase in which the peer has to make progress for this round; None if it waits for others itself.
     fn owes(&self, peer: &Peer, round: &Round, ready: bool) -> Option<Phase> {
         let Some(head) = &peer.head else { return Some(Phase::Seeking) };
-        if head.record != round.parent {
+        if head.record != round.head.digest {
             return Some(head.phase);
         }
         match head.phase {
