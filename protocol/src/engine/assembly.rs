@@ -2,7 +2,6 @@
 //! (`protocol.md` §5).
 
 use super::attempt::set_digest;
-use super::clock::Moment;
 use super::ctx::Ctx;
 use super::decision::{ATTEMPTS_MAX, take_steps};
 use super::io::Refusal;
@@ -18,30 +17,6 @@ use crate::{Digest, NodeId};
 
 /// From this attempt on sets are made of voters only.
 const VOTERS_ONLY: u32 = 3;
-/// Nobody waits for a learner longer than this beyond the voters, in microseconds.
-const LEARNER_GRACE: (u64, u64) = (2_000_000, 30_000_000);
-
-/// How long attempt 0 waits, in microseconds from when a quorum is READY.
-struct Allowance {
-    since: Moment,
-    voters: u64,
-    learners: u64,
-    /// By so much learners may have begun later.
-    lag: u64,
-}
-
-impl Allowance {
-    /// When nobody waits for a voter, or for a learner, any more.
-    fn end(&self, votes: bool) -> Moment {
-        self.since.plus(if votes { self.voters } else { self.learners + self.lag })
-    }
-
-    /// When such a one ends its inner steps. How long voters take a learner to lag behind it does not know.
-    fn half(&self, votes: bool) -> Moment {
-        self.since.plus(if votes { self.voters } else { self.learners } / 2)
-    }
-}
-
 impl Round {
     /// Whether the attempt that is due is to be formed now, and nothing is better.
     pub fn may_gather(&mut self, ctx: &Ctx, out: &mut Out) -> bool {
@@ -252,8 +227,7 @@ impl Round {
         let known: Vec<Digest> = heard.into_iter().filter(useful).map(|value| value.digest).collect();
         let said = self.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map(|said| said.value.clone());
         let Some(fallback) = (if met { Some(own.clone()) } else { said }) else { return false };
-        let patience = 4 * ctx.slowest_rtt().max(75_000);
-        let patient = ctx.now.since(self.set_vote.said_at) < patience;
+        let patient = ctx.now.since(self.set_vote.said_at) < ctx.set_patience();
         let attempt = self.attempts.number;
         let ballot = self.set_vote.ballot(me);
         if !entered {
@@ -292,8 +266,7 @@ impl Round {
         if let Some(contributions) = self.contributions_of(value, ctx) {
             return self.start_attempt(value.attempt, &contributions, ctx, out);
         }
-        // A READY is said again and again; one that does not come was lost with the process that made it.
-        let lost = ctx.now.since(self.attempts.told_at) >= 3 * ctx.timing.repeat.max(ctx.slowest_rtt());
+        let lost = ctx.now.since(self.attempts.told_at) >= ctx.ready_of_set();
         if lost || members.iter().any(|id| ctx.fault(id, self).is_some()) {
             self.fail_attempt("a contribution of the decided set is gone", None, ctx, out);
         }
@@ -346,27 +319,6 @@ impl Ctx {
     pub fn rivals<'a>(&'a self, round: &'a Round, members: impl Iterator<Item = &'a NodeId>) -> Vec<NodeId> {
         let merging = members.filter_map(|id| Some((*id, self.ready_of(id, round)?.ready.merges?)));
         merging::rivals(&round.head.digest, merging)
-    }
-
-    /// When time alone changes what this node does to complete attempt 0: half of what is allowed, and all of it.
-    pub(super) fn assembly_deadlines(&self, round: &Round) -> impl Iterator<Item = Moment> + use<> {
-        let of = |allowed: Allowance| [true, false].map(|votes| [allowed.half(votes), allowed.end(votes)]);
-        let allowed = self.allowance(round).filter(|_| round.attempts.number == 0);
-        allowed.into_iter().flat_map(of).flatten()
-    }
-
-    /// How long a quorum waits for voters and for learners at most. A voter that moves may take as long again as the quorum
-    /// took; a learner gets a tenth of that, and the time by which it may have begun later.
-    fn allowance(&self, round: &Round) -> Option<Allowance> {
-        let since = round.attempts.quorum_ready_at?;
-        let took = since.since(round.began);
-        // A contribution to a short round is not worth a long wait, but a loaded machine may be a second or two behind.
-        let voters_least = (self.timing.patience_min / 2).max(2 * self.slowest_rtt());
-        let voters = took.clamp(voters_least.min(self.timing.patience_max), self.timing.patience_max);
-        let least = LEARNER_GRACE.0.max(2 * self.slowest_rtt()).min(LEARNER_GRACE.1);
-        let learners = (took / 10).clamp(least, LEARNER_GRACE.1).min(voters);
-        let lag = self.learners_lag().min(LEARNER_GRACE.1);
-        Some(Allowance { since, voters, learners, lag })
     }
 
     /// Whether a member's contribution can be counted on: its READY is here, and so is it.

@@ -3,6 +3,7 @@
 use super::clock::Moment;
 use super::conduct::Conduct;
 use super::ctx::Ctx;
+use super::deadline::after_failures;
 use super::fetch::Holding;
 use super::io::{AttemptKey, Contribution, Notice, Output};
 use super::outbox::Out;
@@ -17,13 +18,6 @@ use std::collections::BTreeMap;
 
 /// Failures that name the same suspect before it is ruled out although it looks alive.
 const SUSPICIONS_MAX: u32 = 3;
-/// First pause after a failure, in microseconds; it doubles so many times.
-const PAUSE: u64 = 250_000;
-const PAUSE_DOUBLINGS: u32 = 4;
-/// A reduction that moves is given up after so many times what reductions took.
-const REDUCTION_FACTOR: u64 = 16;
-/// A reduction's deadline doubles so many times.
-const PATIENCE_DOUBLINGS: u32 = 2;
 
 /// The attempt that this node is in.
 #[derive(Debug)]
@@ -191,7 +185,7 @@ impl Round {
     pub fn fail_attempt(&mut self, reason: &str, suspect: Option<NodeId>, ctx: &Ctx, out: &mut Out) {
         let (me, now) = (ctx.me, ctx.now);
         self.leave_attempt(reason, suspect, out);
-        self.attempts.not_before = now.plus(PAUSE << self.attempts.failures.min(PAUSE_DOUBLINGS));
+        self.attempts.not_before = now.plus(ctx.attempt_pause(self.attempts.failures));
         self.attempts.failures += 1;
         if let Some(suspect) = suspect.filter(|id| *id != me && self.task.members.contains(id)) {
             let times = self.distrust.suspected.entry(suspect).or_default();
@@ -235,8 +229,7 @@ impl Round {
         self.check_stall(ctx, out);
     }
 
-    /// How long a reduction may take that moves: far longer than those took that the voters in it have measured. Who sends
-    /// a byte now and then is never still, and must not hold everybody up for good.
+    /// How long a reduction may take that moves, by what the voters in it have measured.
     fn longest_reduction(&self, attempt: &Attempt, ctx: &Ctx) -> u64 {
         let heeded = |id: &&NodeId| ctx.is_voter(id) || planted!(Plant::LearnersTime);
         let took = attempt
@@ -246,27 +239,26 @@ impl Round {
             .filter_map(|id| Some(ctx.ready_of(id, self)?.ready.measured.reduce_us));
         let mut took: Vec<u64> = took.filter(|micros| *micros > 0).map(u64::from).collect();
         took.sort_unstable();
-        let median = took.get(took.len() / 2);
-        median.map_or(ctx.timing.patience_max, |micros| (REDUCTION_FACTOR * micros).max(ctx.timing.unmeasured))
+        ctx.longest_reduction(took.get(took.len() / 2).copied())
     }
 
     /// A reduction in which nothing moves anywhere: leaves it, and rules out who is to blame.
     fn check_stall(&mut self, ctx: &Ctx, out: &mut Out) {
         let Some(attempt) = self.attempts.running.as_ref() else { return };
-        let doublings = self.attempts.failures.min(PATIENCE_DOUBLINGS);
-        let lively = |moved: Moment| ctx.now.since(moved) < (2 * ctx.timing.patience_min) << doublings;
+        let allowed = |micros| after_failures(micros, self.attempts.failures);
+        let lively = |moved: Moment| ctx.now.since(moved) < allowed(ctx.reduction_stall());
         let young = ctx.now.since(attempt.began) < ctx.timing.unmeasured.min(ctx.timing.patience_max);
         let peer = |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| lively(peer.moved_at));
         if young && (lively(attempt.moved_at) || attempt.members.iter().any(peer)) {
             return;
         }
-        let (mut moved, mut patience) = (attempt.moved_at, 2 * ctx.timing.patience_min);
+        let (mut moved, mut patience) = (attempt.moved_at, ctx.reduction_stall());
         for peer in attempt.members.iter().filter_map(|id| ctx.peers.get(id)) {
             moved = moved.max(peer.moved_at);
             patience = patience.max(ctx.stall(peer, Phase::Reducing));
         }
-        let creeps = ctx.now.since(attempt.began) >= self.longest_reduction(attempt, ctx) << doublings;
-        if ctx.now.since(moved) < patience << doublings && !creeps {
+        let creeps = ctx.now.since(attempt.began) >= allowed(self.longest_reduction(attempt, ctx));
+        if ctx.now.since(moved) < allowed(patience) && !creeps {
             return;
         }
         let blame = self.blame(attempt, ctx);
@@ -277,5 +269,25 @@ impl Round {
             }
         }
         self.fail_attempt("nothing has moved for too long", blame.map(|blame| blame.culprit), ctx, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample::node;
+
+    #[test]
+    fn a_member_is_ruled_out_with_the_third_attempt_that_it_fails() {
+        let (ctx, mut out) = (Ctx::sample(), Out::default());
+        let mut round = ctx.sample_round();
+        for times in 1..=SUSPICIONS_MAX {
+            round.fail_attempt("it failed", Some(node(16)), &ctx, &mut out);
+            assert_eq!(round.distrust.ruled_out.contains(&node(16)), times == SUSPICIONS_MAX);
+            assert_eq!(round.attempts.number, times);
+            assert_eq!(round.attempts.not_before, ctx.now.plus(ctx.attempt_pause(times - 1)));
+        }
+        round.fail_attempt("it failed", Some(ctx.me), &ctx, &mut out);
+        assert!(!round.distrust.suspected.contains_key(&ctx.me), "nobody rules itself out");
     }
 }

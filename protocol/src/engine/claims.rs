@@ -14,7 +14,7 @@ use super::ctx::Ctx;
 use super::io::{Claim, Output, Proven};
 use super::outbox::Out;
 use super::round::Round;
-use super::sync::{DOUBLINGS_MAX, Sync};
+use super::sync::Sync;
 use crate::ancestry::{Ancestry, Relation};
 use crate::plant::{Plant, planted};
 use crate::run::AdmissionMode;
@@ -337,9 +337,9 @@ fn quorum_is_lost(round: Option<&Round>, ctx: &Ctx) -> bool {
 impl Ctx {
     /// Leaves a peer's claims alone for a while, longer each time.
     pub fn pause(&mut self, id: &NodeId) {
-        let (now, retry) = (self.now, self.timing.retry);
+        let pause = self.peers.get(id).map_or(0, |peer| self.retry_pause(peer.failures));
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.avoid_until = now.plus(retry << peer.failures.min(DOUBLINGS_MAX));
+            peer.avoid_until = self.now.plus(pause);
             peer.failures = peer.failures.saturating_add(1);
         }
     }

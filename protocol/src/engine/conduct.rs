@@ -213,3 +213,41 @@ impl Conduct {
 pub(super) fn is_revoked(record: &Record, id: &NodeId) -> bool {
     record.revoked.binary_search(&Digest(id.0)).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample::{self, node};
+
+    #[test]
+    fn a_proof_is_kept_once_and_goes_with_its_subject() {
+        let (mut ctx, mut out, mut conduct) = (Ctx::sample(), Out::default(), Conduct::default());
+        let Evidence { first, second } = sample::evidence();
+        conduct.convict(first.clone(), &first, &ctx, &mut out);
+        assert!(!conduct.is_convicted(&ctx.me), "one statement contradicts nothing");
+        for _ in 0..2 {
+            conduct.convict(first.clone(), &second, &ctx, &mut out);
+        }
+        let kept = out.outputs.iter().filter(|output| matches!(output, Output::Evidence { .. })).count();
+        assert!(conduct.is_convicted(&ctx.me) && kept == 1);
+        let mut record = ctx.head.as_ref().unwrap().record.clone();
+        record.next.members.retain(|member| member.id != ctx.me);
+        ctx.stand_on(super::super::chain::Standing::new(record, None));
+        conduct.drop_settled(&ctx, &mut out);
+        assert!(!conduct.is_convicted(&ctx.me));
+    }
+
+    #[test]
+    fn a_member_is_believed_about_the_first_that_it_accuses_and_shunned_for_eight_rounds() {
+        let (ctx, mut conduct) = (Ctx::sample(), Conduct::default());
+        assert_eq!(conduct.first_accused(node(16), node(32)), node(32));
+        assert_eq!(conduct.first_accused(node(16), ctx.me), node(32));
+        conduct.shun(node(32), 4);
+        let mut record = ctx.head.as_ref().unwrap().record.clone();
+        for (round, shunned) in [(11, true), (12, false)] {
+            record.round = round;
+            conduct.follow(&record);
+            assert_eq!(conduct.shuns(&node(32)), shunned, "round {round}");
+        }
+    }
+}

@@ -3,10 +3,11 @@
 
 use super::chain::Standing;
 use super::io::{Finish, Notice, Output, PersistToken, Proven};
+use super::life::{Life, Start};
 use super::offer::Work;
 use super::round::{Committing, Round, Training};
 use super::sync::CatchUp;
-use super::{Engine, Founding, PAST_MAX, Start, Stored, scene, succession};
+use super::{Engine, Founding, PAST_MAX, Stored, scene, succession};
 use crate::ancestry::Ancestry;
 use crate::message::{Certificate, Leave, Message};
 use crate::plant::{Plant, planted};
@@ -20,7 +21,8 @@ const LEAVE_MAX: u64 = 6_000_000;
 
 impl Engine {
     pub(super) fn start(&mut self) {
-        let Start { found, stored, copied, force_fork } = std::mem::take(&mut self.start);
+        let Life::New(start) = std::mem::replace(&mut self.life, Life::Seeking) else { return };
+        let Start { found, stored, copied, force_fork } = *start;
         if let Some(stored) = stored {
             self.resume(stored, copied, force_fork);
         } else if let Some(found) = found {
@@ -49,7 +51,7 @@ impl Engine {
             return;
         }
         self.enter_round(true);
-        let Some(round) = &mut self.round else { return };
+        let Some(round) = self.life.round_mut() else { return };
         round.resume_votes(candidates, self.voice.register.as_ref(), &self.ctx);
         if let Some(fork) = if force_fork { self.ctx.fork_alone() } else { None } {
             round.fork(fork, &mut self.offer, &self.ctx, &mut self.out);
@@ -78,19 +80,19 @@ impl Engine {
         // First the register: who finds a head on its disk without one has lost its voice.
         self.voice.write_empty(&self.ctx, &mut self.out);
         let token = self.out.next_token();
-        self.founding = Some((token, record.clone()));
+        self.life = Life::Founding(token, Box::new(record.clone()));
         self.out.push(Output::Found { token, record });
     }
 
     /// Writes that were asked for are on disk.
     pub(super) fn durable(&mut self, token: PersistToken) {
         self.voice.written(token);
-        if let Some((_, record)) = self.founding.take_if(|(awaited, _)| *awaited == token) {
+        if let Some(record) = self.life.founded(token) {
             self.out.notice(Notice::Founded { lineage: record.lineage });
             self.stand_on(Standing::new(record, None));
             return self.go_on();
         }
-        let written = self.round.as_mut().and_then(|round| round.written(token));
+        let written = self.life.round_mut().and_then(|round| round.written(token));
         if let Some(Committing { record, certificate, since, .. }) = written {
             self.ctx.commit_took = self.ctx.now.since(since);
             self.committed(Standing::new(record, Some(certificate)));
@@ -132,7 +134,7 @@ impl Engine {
             self.out.notice(Notice::MemberJoined { member: *member, round });
         }
         for member in before.difference(&after) {
-            let fault = self.round.as_ref().and_then(|round| self.ctx.fault(member, round));
+            let fault = self.life.round().and_then(|round| self.ctx.fault(member, round));
             let reason = fault.unwrap_or("it did not contribute");
             self.out.notice(Notice::MemberLeft { member: *member, round, reason });
         }
@@ -142,7 +144,7 @@ impl Engine {
         let before = self.ctx.head.take();
         self.sync.ancestry.follow(before.as_ref().map(|head| &head.record), &standing.record);
         self.ctx.stand_on(standing);
-        self.round = None;
+        self.life = Life::Outside;
         self.sync.catch_up.follow();
         self.heed_witnesses();
         self.offer.heed_merged(&self.ctx, &mut self.out);
@@ -167,7 +169,7 @@ impl Engine {
 
     /// Begins the work on the record after the head, if this node is a member.
     fn enter_round(&mut self, resumed: bool) {
-        self.round = None;
+        self.life = Life::Outside;
         let seat = self.ctx.head.as_ref().and_then(|head| head.record.member(&self.ctx.me));
         if self.ctx.identity.heed_seat(seat.map(|seat| seat.incarnation)) {
             self.new_incarnation("the flock knows this node under a later name than its disk and its clock give");
@@ -176,14 +178,14 @@ impl Engine {
             return self.offer.discard(&self.ctx, &mut self.out);
         };
         self.conduct.follow(&head.record);
-        self.round = Some(Round::new(head, self.ctx.now, resumed));
+        self.life = Life::Member(Box::new(Round::new(head, self.ctx.now, resumed)));
         self.recheck_readys();
         self.say_ready();
     }
 
     /// The contribution is complete: offers it.
     pub(super) fn trained(&mut self, number: u64, base: Digest, work: Work) {
-        let Some(round) = &mut self.round else { return };
+        let Some(round) = self.life.round_mut() else { return };
         if !self.offer.take(round, (number, base), work, &self.ctx) {
             return;
         }
@@ -192,7 +194,7 @@ impl Engine {
             // contributions of one are a lie.
             self.renew();
         }
-        let Some(round) = &mut self.round else { return };
+        let Some(round) = self.life.round_mut() else { return };
         if !self.offer.mix(round, &self.ctx, &mut self.out) {
             self.say_ready();
         }
@@ -200,20 +202,20 @@ impl Engine {
 
     /// The driver has made the fragment whose turn it is, or could not.
     pub(super) fn retaken(&mut self, number: u64, base: Digest, made: Option<(Digest, u32)>) {
-        let Some(round) = &mut self.round else { return };
+        let Some(round) = self.life.round_mut() else { return };
         if self.offer.retaken(round, (number, base), made, (&self.ctx, &mut self.out)) {
             self.say_ready();
         }
     }
 
     pub(super) fn say_ready(&mut self) {
-        if let Some(round) = &mut self.round {
+        if let Some(round) = self.life.round_mut() {
             self.offer.say(round, &self.conduct, &self.ctx, &mut self.out);
         }
     }
 
     pub(super) fn say_ready_anew(&mut self) {
-        if let Some(round) = &mut self.round {
+        if let Some(round) = self.life.round_mut() {
             self.offer.say_anew(round, &self.conduct, &self.ctx, &mut self.out);
         } else {
             self.offer.forget_ready();
@@ -255,17 +257,17 @@ impl Engine {
 
     /// Looks at the heads of all peers, and catches up with the best.
     pub(super) fn consider_heads(&mut self) {
-        if self.founding.is_some() {
+        if self.life.founds() {
             return;
         }
-        if let Some((target, sources)) = self.sync.consider(self.round.as_ref(), &self.ctx, &mut self.out) {
+        if let Some((target, sources)) = self.sync.consider(self.life.round(), &self.ctx, &mut self.out) {
             self.begin_catch_up(target, sources);
         }
     }
 
     fn begin_catch_up(&mut self, target: Proven, sources: Vec<NodeId>) {
         let (Some(lineage), Some(seq)) = (target.ancestry.lineage(), target.ancestry.seq()) else { return };
-        if let Some(round) = &mut self.round {
+        if let Some(round) = self.life.round_mut() {
             round.stop_training(&mut self.out);
             round.leave_attempt("the flock is elsewhere", None, &mut self.out);
         }
@@ -285,7 +287,7 @@ impl Engine {
                 peer.failures = 0;
             }
         }
-        let said = self.round.as_ref().and_then(|round| round.part.ready.as_ref()).map(|own| own.signed.ready.base);
+        let said = self.life.round().and_then(|round| round.part.ready.as_ref()).map(|own| own.signed.ready.base);
         self.offer.start_over(&self.ctx, &mut self.out);
         if let Some(proof) = &certificate {
             self.ctx.learn_signed(proof);
@@ -305,7 +307,7 @@ impl Engine {
         }
         self.enter_round(true);
         // What this identity has signed about the next record stands, also when the head is the same as before.
-        if let Some(round) = &mut self.round {
+        if let Some(round) = self.life.round_mut() {
             round.resume_votes(Vec::new(), self.voice.register.as_ref(), &self.ctx);
         }
     }
@@ -319,7 +321,7 @@ impl Engine {
             self.ctx.pause(id);
         }
         self.out.notice(Notice::CatchUpFailed { reason });
-        if let Some(round) = self.round.as_mut().filter(|round| round.part.training == Training::Due) {
+        if let Some(round) = self.life.round_mut().filter(|round| round.part.training == Training::Due) {
             round.resumed = true;
         }
     }
@@ -327,7 +329,7 @@ impl Engine {
     /// Two certified records contradict each other: stops and shows both.
     pub(super) fn freeze(&mut self, ours: Certificate, theirs: Certificate) {
         if !self.ctx.frozen {
-            if let Some(round) = &mut self.round {
+            if let Some(round) = self.life.round_mut() {
                 round.stop_training(&mut self.out);
             }
             self.ctx.frozen = true;
@@ -337,11 +339,11 @@ impl Engine {
 
     /// The operator wants this node to go: it offers what it has with its leave, and goes with the record.
     pub(super) fn leave(&mut self) {
-        if self.ctx.leaving.is_some() || self.end.is_some() {
+        if self.ctx.leaving.is_some() || self.life.end().is_some() {
             return;
         }
         self.ctx.leaving = Some(self.ctx.now);
-        if let Some(round) = &mut self.round {
+        if let Some(round) = self.life.round_mut() {
             round.cut_short(&mut self.out);
         }
     }
@@ -353,7 +355,7 @@ impl Engine {
             let pending = busy && round.task.members.len() > 1 && self.ctx.quorum_in_reach();
             pending || round.committing.is_some()
         };
-        if !self.round.as_ref().is_some_and(held_up) || self.ctx.now.since(since) >= LEAVE_MAX {
+        if !self.life.round().is_some_and(held_up) || self.ctx.now.since(since) >= LEAVE_MAX {
             let head = self.ctx.head.as_ref();
             let (lineage, seq) = head.map_or((Digest::default(), 0), |head| (head.record.lineage, head.record.seq));
             self.out.send_to(&self.ctx, &self.ctx.reachable(), &Message::Leave(Leave { lineage, seq }));
@@ -364,12 +366,12 @@ impl Engine {
     /// Sends what is due: heads on change and once a beat, and the slow repetitions.
     pub(super) fn beat(&mut self) {
         self.beat.tell_heads(&scene!(self), &mut self.out);
-        if self.end.is_some() || self.ctx.frozen {
+        if self.life.end().is_some() || self.ctx.frozen {
             return;
         }
         let (ctx, out) = (&self.ctx, &mut self.out);
         let repeats = self.beat.repeats(ctx);
-        if let Some(round) = &mut self.round {
+        if let Some(round) = self.life.round_mut() {
             if repeats {
                 round.repeat_fork(&ctx.reachable_members(), ctx, out);
                 round.tell_set(ctx, out);

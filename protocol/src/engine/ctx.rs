@@ -91,3 +91,29 @@ impl Ctx {
         first != second && evidence::examine(self.verifier.as_ref(), &self.run, &evidence).is_ok()
     }
 }
+
+#[cfg(test)]
+impl Ctx {
+    /// One of three voters of a record; the two others, 16 and 32, are here.
+    pub fn sample() -> Self {
+        use super::peer::Peer;
+        use crate::identity::Ed25519Verifier;
+        use crate::record::Member;
+        use crate::wire::sample::{self, member, node};
+        let keys: (Box<dyn Signer>, Box<dyn Verifier>) = (Box::new(sample::signer()), Box::new(Ed25519Verifier));
+        let mut ctx = Self::new(keys, (sample::digest(1), sample::spec()), 7, Vec::new(), Timing::default());
+        let mut record = sample::record();
+        record.next.members = vec![member(16, 0), member(32, 240), Member { id: ctx.me, ..member(0, 480) }];
+        record.next.members.sort_by_key(|member| member.id);
+        ctx.now = Moment::default().plus(60_000_000);
+        ctx.stand_on(Standing::new(record, None));
+        let now = ctx.now;
+        ctx.peers.extend([16, 32].map(|fill| (node(fill), Peer::here(now))));
+        ctx
+    }
+
+    /// The round of this node after its head.
+    pub fn sample_round(&self) -> super::round::Round {
+        super::round::Round::new(self.head.clone().expect("a head"), self.now, false)
+    }
+}

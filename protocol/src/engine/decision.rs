@@ -26,9 +26,6 @@ pub(super) const ATTEMPTS_MAX: u32 = 3;
 const FETCH_FAILURES: u32 = 3;
 /// Steps of a ballot after one input: with a single voter all happen at once.
 const STEPS_MAX: usize = 8;
-/// The least that a voter waits for more than a quorum where that could help, in microseconds; doubles by ballot.
-const PATIENCE_MIN: u64 = 300_000;
-const PATIENCE_DOUBLINGS: u32 = 6;
 
 /// A record that is decided and held, with what it follows from: an attempt's update, if it is no SKIP.
 pub(super) struct Decided {
@@ -234,7 +231,6 @@ impl Round {
 
     /// One step of the ballot; whether there may be another.
     fn step_record_vote(&mut self, ctx: &Ctx, out: &mut Out, voice: &mut Voice) -> bool {
-        let patience = self.vote_patience(ctx);
         // Results that somebody here names, beside this node itself: after a repair it may have named one that it lost.
         let named = self.named_by_others(ctx);
         let awaited = self.awaits_votes(ctx);
@@ -253,6 +249,8 @@ impl Round {
                 results.holding.contains_key(&value.digest) || !(failed(&value.digest) || results.contradict(value))
             }
         };
+        let said = self.record_vote.ballot.as_ref().and_then(|ballot| ballot.said());
+        let patience = ctx.record_patience(said.map_or(0, |said| said.ballot));
         let patient = awaited && now.since(self.record_vote.said_at) < patience;
         let Some(ballot) = self.record_vote.ballot.as_mut() else { return false };
         ballot.advance(&self.head.quorum, usable, &fallback, patient);
@@ -293,14 +291,6 @@ impl Round {
         let own = ballot.said().map(Said::place);
         let counts = |id: &&NodeId| planted!(Plant::AwaitTheGone) || ctx.fault(id, self).is_none();
         self.other_voters(ctx).filter(counts).any(|id| ballot.place_of(id) < own)
-    }
-
-    /// How long to wait for more than a quorum, by the ballot.
-    fn vote_patience(&self, ctx: &Ctx) -> u64 {
-        let ballot = self.record_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map_or(0, |said| said.ballot);
-        let once = PATIENCE_MIN.max(4 * ctx.slowest_rtt());
-        let disturbed = if planted!(Plant::Disturbed) { crate::plant::disturbance() } else { 0 };
-        (once << ballot.min(PATIENCE_DOUBLINGS)).min(ctx.timing.patience_max) + disturbed
     }
 
     /// What the vote has decided, if it can be committed now.

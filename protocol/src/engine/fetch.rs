@@ -17,8 +17,6 @@ use std::collections::BTreeMap;
 
 /// Results of one round that are held or fetched at a time.
 pub(super) const RESULTS_MAX: usize = 8;
-/// Pauses after fetches that failed double so many times.
-const DOUBLINGS_MAX: u32 = 5;
 
 /// Results of a round's attempts, here and elsewhere.
 #[derive(Debug, Default)]
@@ -73,7 +71,7 @@ impl Fetching {
     /// It cannot be had just now.
     fn fail(&mut self, ctx: &Ctx) {
         (self.active, self.candidate) = (false, None);
-        self.not_before = ctx.now.plus(ctx.timing.retry << self.failures.min(DOUBLINGS_MAX));
+        self.not_before = ctx.now.plus(ctx.retry_pause(self.failures));
         self.failures += 1;
     }
 }
@@ -319,5 +317,47 @@ impl Ctx {
         };
         let readys: Option<Vec<SignedReady>> = listed.iter().zip(&candidate.readys).map(open).collect();
         readys.filter(|readys| super::attempt::set_digest(readys) == candidate.key.set || planted!(Plant::AnyReadys))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample::{self, node};
+
+    #[test]
+    fn a_result_is_written_once_and_contradicts_another_of_its_attempt() {
+        let mut results = Results::default();
+        let holding = Holding::new(sample::candidate());
+        let (key, own) = (holding.candidate.key, holding.value());
+        results.hold(holding);
+        assert!(results.holds(&key) && !results.contradict(&own));
+        assert!(results.contradict(&Value { digest: sample::digest(9), ..own.clone() }));
+        assert!(!results.contradict(&Value { digest: sample::digest(9), attempt: 9, ..own.clone() }));
+        assert_eq!(results.unwritten(&own), Some(sample::candidate()));
+        assert_eq!(results.unwritten(&own), None);
+    }
+
+    #[test]
+    fn a_fetch_is_asked_of_those_who_name_it_and_again_after_a_pause() {
+        let (mut ctx, mut out) = (Ctx::sample(), Out::default());
+        let mut round = ctx.sample_round();
+        let value = sample::value();
+        round.fetch(&value, &ctx, &mut out);
+        assert!(out.outputs.is_empty(), "nobody names it");
+        let said = crate::ballot::Said { ballot: 0, value: value.clone(), voted: None };
+        round.record_vote.hear(node(32), 7, said, b"", &ctx).unwrap();
+        for _ in 0..2 {
+            round.fetch(&value, &ctx, &mut out);
+        }
+        let key = round.key_of(value.attempt, value.set);
+        let asked = Output::Fetch { key, record: value.digest, sources: vec![node(32)] };
+        assert_eq!(std::mem::take(&mut out.outputs), [asked.clone()], "once at a time");
+        round.results.fetch_failed(&key, &value.digest, &ctx);
+        round.fetch(&value, &ctx, &mut out);
+        assert!(out.outputs.is_empty());
+        ctx.now = ctx.now.plus(ctx.timing.retry);
+        round.fetch(&value, &ctx, &mut out);
+        assert_eq!(out.outputs, [asked]);
     }
 }

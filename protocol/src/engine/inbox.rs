@@ -7,7 +7,7 @@ use super::io::{Claim, Finish, Notice, Output, Refusal};
 use super::outbox::Out;
 use super::peer::{Incarnation, Peer, make_room};
 use super::split::who_signed;
-use super::succession::{SignedReady, merging};
+use super::succession::{self, SignedReady, merging};
 use super::vote::Objection;
 use super::{Engine, scene};
 use crate::ballot::Said;
@@ -40,13 +40,13 @@ impl Engine {
         self.ctx.send_hello(&[peer], &mut self.out);
         let head = scene!(self).head_message();
         self.out.send_to(&self.ctx, &[peer], &Message::Head(head));
-        if self.end.is_some() {
+        if self.life.end().is_some() {
             return;
         }
         if self.ctx.peers.get(&peer).is_some_and(|peer| peer.greeted) {
             self.ctx.bear_witness(peer, &mut self.out);
         }
-        if let Some(round) = self.round.as_ref().filter(|_| self.ctx.is_member(&peer)) {
+        if let Some(round) = self.life.round().filter(|_| self.ctx.is_member(&peer)) {
             round.repeat_ready(&[peer], &mut self.out);
             round.repeat_votes(peer, &self.ctx, &mut self.out, &self.voice);
             round.repeat_fork(&[peer], &self.ctx, &mut self.out);
@@ -125,7 +125,7 @@ impl Engine {
             }
             Message::Fork(fork) => self.hear_fork(from, fork, bytes),
             Message::Start(start) => {
-                let round = self.round.as_mut().ok_or(Refusal::Stale)?;
+                let round = self.life.round_mut().ok_or(Refusal::Stale)?;
                 Ok(round.hear_start(from, start, &self.ctx, &mut self.out)?)
             }
             Message::Evidence(evidence) => Ok(self.conduct.hear_evidence(evidence, &self.ctx, &mut self.out)?),
@@ -155,7 +155,7 @@ impl Engine {
         }
         (peer.greeted, peer.heard_at, peer.incarnation) = (true, now, hello.incarnation);
         self.ctx.bear_witness(from, &mut self.out);
-        if first && self.end.is_none() && !self.ctx.frozen {
+        if first && self.life.end().is_none() && !self.ctx.frozen {
             self.conduct.pass_on(from, &self.ctx, &mut self.out);
         }
         Ok(())
@@ -167,13 +167,13 @@ impl Engine {
         if peer.was_beyond(&heard.lineage, heard.seq) {
             return Err(Refusal::Stale.into());
         }
-        let parent = self.round.as_ref().map(|round| round.head.digest);
+        let parent = self.life.round().map(|round| round.head.digest);
         let stands = |head: &Head| Some(head.record) == parent && head.phase != Phase::CatchingUp;
         let arrives = stands(&heard) && !peer.head.as_ref().is_some_and(stands);
         let before = peer.head.as_ref().map(|head| (head.lineage, head.seq.checked_add(1)));
         let stepped = before == Some((heard.lineage, Some(heard.seq)));
         peer.take_head(heard.clone(), ctx.now);
-        if let Some(round) = &mut self.round {
+        if let Some(round) = self.life.round_mut() {
             // A READY of whoever is no member of the record at hand is not looked at: said by a newcomer, or to one, before
             // that one has come here, it is lost.
             if arrives && ctx.is_member(&from) && (ctx.is_new() || !stepped) {
@@ -185,7 +185,7 @@ impl Engine {
             }
             round.hear_accusation(from, &heard, &mut self.conduct, ctx);
         }
-        ctx.help_along(from, &heard, self.round.as_ref().map(|round| round.began), out);
+        ctx.help_along(from, &heard, self.life.round().map(|round| round.began), out);
         // Who stands here or behind calls nobody away.
         let mine = ctx.head.as_ref().map(|head| (head.record.lineage, head.record.seq));
         let calm = mine.is_some_and(|(lineage, seq)| heard.lineage == lineage && heard.seq <= seq);
@@ -253,7 +253,7 @@ impl Engine {
             refusal: Refusal::Equivocation { what: "two different READYs for one round" },
             first: Some(first),
         })?;
-        let awaits = self.round.as_ref().is_some_and(|round| round.still_awaits(&self.ctx));
+        let awaits = self.life.round().is_some_and(|round| round.still_awaits(&self.ctx));
         self.stirs &= !(awaits && self.ctx.is_large());
         Ok(())
     }
@@ -268,7 +268,7 @@ impl Engine {
         let (ballot, phase) = said.place();
         let stamp = Stamp { seq: question.seq, instance: question.instance, ballot, phase };
         self.ctx.note_signed(from, incarnation, stamp, &mut self.out);
-        let round = self.round.as_mut().ok_or(Refusal::Stale)?;
+        let round = self.life.round_mut().ok_or(Refusal::Stale)?;
         round.hear_said(from, (question, incarnation), said, bytes, (&self.ctx, &mut self.out))
     }
 
@@ -276,14 +276,14 @@ impl Engine {
         if let Some(ours) = self.ctx.check_split(certificate)? {
             self.freeze(ours, certificate.clone());
         }
-        let round = self.round.as_mut().ok_or(Refusal::Stale)?;
+        let round = self.life.round_mut().ok_or(Refusal::Stale)?;
         round.hear_certificate(certificate, &mut self.conduct, (&self.ctx, &mut self.out))?;
         self.ctx.learn_signed(certificate);
         Ok(())
     }
 
     fn hear_fork(&mut self, from: NodeId, fork: Fork, bytes: &[u8]) -> Result<(), Objection> {
-        let here = self.round.as_ref().is_some_and(|round| round.heeds_fork(&fork));
+        let here = self.life.round().is_some_and(|round| round.heeds_fork(&fork));
         if !here || !self.ctx.is_member(&from) {
             return Err(Refusal::Stale.into());
         }
@@ -366,9 +366,8 @@ impl Engine {
     /// named that peer. A node that was told of nobody has only those to go by who are here, and asks them all.
     fn meet_other_run(&mut self, from: NodeId, keys: Vec<String>) {
         self.refuse(from, Refusal::RunMismatch { keys: keys.clone() });
-        let alone = self.ctx.head.is_none()
-            && self.founding.is_none()
-            && !self.ctx.peers.values().any(|peer| peer.boot.is_some());
+        let alone =
+            self.ctx.head.is_none() && !self.life.founds() && !self.ctx.peers.values().any(|peer| peer.boot.is_some());
         let others = self.ctx.peers.values().any(|peer| peer.connected && !peer.refused);
         let told = self.sync.guides.contains(&from) || self.sync.guides.is_empty() && !others;
         if alone && (told || planted!(Plant::AnyMismatch)) {
@@ -458,12 +457,12 @@ impl Ctx {
             return Ok(());
         }
         let record = &head.record;
-        let member = record.member(&signed.member).ok_or(LEASE)?;
+        record.member(&signed.member).ok_or(LEASE)?;
         let tokens_max = ready.samples.saturating_mul(u64::from(self.spec.model.seq_len));
+        let used = (ready.start, ready.samples, ready.steps);
         let fits = Some(ready.round) == record.round.checked_add(1)
             && ready.state_root == record.state_root
-            && (ready.start == member.lease.start && ready.samples <= member.lease.count || planted!(Plant::AnyLease))
-            && ready.steps <= record.next.inner_steps
+            && (succession::fits_lease(record, &signed.member, used) || planted!(Plant::AnyLease))
             && ready.tokens <= tokens_max;
         if !fits {
             return Err(LEASE);

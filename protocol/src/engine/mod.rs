@@ -52,6 +52,7 @@ mod fetch;
 mod inbox;
 mod invitation;
 pub mod io;
+mod life;
 mod liveness;
 mod namesake;
 mod offer;
@@ -63,6 +64,7 @@ mod refusal;
 mod register;
 mod round;
 mod split;
+
 mod statement;
 mod streaming;
 pub mod succession;
@@ -80,7 +82,8 @@ use crate::record::Record;
 use clock::{Clock, Moment};
 use conduct::Conduct;
 use ctx::Ctx;
-use io::{Finish, Input, Output, PersistToken, Time};
+use io::{Finish, Input, Output, Time};
+use life::{Life, Start};
 use offer::{Offer, Work};
 use outbox::{Beat, Out};
 use register::Voice;
@@ -99,11 +102,7 @@ const QUIET_MAX: u64 = 100_000;
 pub struct Engine {
     clock: Clock,
     ctx: Ctx,
-    start: Start,
-    founding: Option<(PersistToken, Record)>,
-    /// The work on the next record, if this node has a seat in it.
-    round: Option<Round>,
-    end: Option<Finish>,
+    life: Life,
     voice: Voice,
     conduct: Conduct,
     offer: Offer,
@@ -116,25 +115,16 @@ pub struct Engine {
     out: Out,
 }
 
-/// What an engine begins with.
-#[derive(Default)]
-struct Start {
-    found: Option<Founding>,
-    stored: Option<Stored>,
-    copied: bool,
-    force_fork: bool,
-}
-
 /// The engine to look at, while its other parts may change.
 macro_rules! scene {
     ($engine:expr) => {
         $crate::engine::view::Scene {
             ctx: &$engine.ctx,
-            round: $engine.round.as_ref(),
+            round: $engine.life.round(),
             catch_up: &$engine.sync.catch_up,
             conduct: &$engine.conduct,
-            end: $engine.end.as_ref(),
-            founds: $engine.founding.is_some(),
+            end: $engine.life.end(),
+            founds: $engine.life.founds(),
         }
     };
 }
@@ -148,10 +138,7 @@ impl Engine {
         Self {
             clock: Clock::default(),
             ctx: Ctx::new((signer, verifier), (run, spec), boot, ticket, timing),
-            start: Start { found, stored, copied, force_fork },
-            founding: None,
-            round: None,
-            end: None,
+            life: Life::New(Box::new(Start { found, stored, copied, force_fork })),
             voice: Voice::default(),
             conduct: Conduct::default(),
             offer: Offer::default(),
@@ -174,7 +161,7 @@ impl Engine {
             self.ctx.began = Some(self.ctx.now);
             self.start();
         }
-        match self.end {
+        match self.life.end() {
             None => {
                 self.stirs = true;
                 self.take(input);
@@ -247,7 +234,7 @@ impl Engine {
 
     /// What comes of the work on the next record: of no use to who has no seat in it.
     fn take_of_round(&mut self, input: Input) {
-        let Some(round) = &mut self.round else { return };
+        let Some(round) = self.life.round_mut() else { return };
         let (ctx, out, stands) = (&self.ctx, &mut self.out, self.sync.catch_up.is_idle());
         match input {
             Input::TrainProgress { round: number, step } => round.train_progress(number, step),
@@ -285,21 +272,21 @@ impl Engine {
 
     /// Whatever follows from the state as it is now. Idempotent; runs after each input that may move something.
     fn advance(&mut self) {
-        if self.end.is_none() && !self.ctx.frozen {
+        if self.life.end().is_none() && !self.ctx.frozen {
             self.consider_heads();
             self.ctx.hear_quorum();
             self.watch_quorum();
             self.advance_round();
             self.leave_when_due();
         }
-        if self.end.as_ref().is_none_or(|end| *end == Finish::BudgetSpent) {
+        if self.life.end().is_none_or(|end| *end == Finish::BudgetSpent) {
             self.beat();
             self.spoken.speak(&scene!(self), &mut self.out);
         }
     }
 
     fn watch_quorum(&mut self) {
-        let Some(round) = &mut self.round else { return };
+        let Some(round) = self.life.round_mut() else { return };
         if !self.sync.catch_up.is_idle() {
             round.cut.reset();
         } else if let Some(fork) = round.watch_quorum(&self.ctx, &mut self.out) {
@@ -309,39 +296,39 @@ impl Engine {
 
     /// The one place from which the round moves on by itself.
     fn advance_round(&mut self) {
-        let Some(round) = self.round.as_mut().filter(|_| self.sync.catch_up.is_idle()) else { return };
+        let Some(round) = self.life.round_mut().filter(|_| self.sync.catch_up.is_idle()) else { return };
         round.begin_training(&self.ctx, &mut self.out);
         loop {
-            let before = attempt_of(self.round.as_ref());
+            let before = attempt_of(self.life.round());
             for step in [Self::check_attempt, Self::decide, Self::gather] {
                 // Each step may have closed the round for the next.
-                if self.round.as_ref().is_some_and(|round| round.committing.is_none()) {
+                if self.life.round().is_some_and(|round| round.committing.is_none()) {
                     step(self);
                     self.heed_doubts();
                 }
             }
             // What follows from the end of an attempt follows now, and not with the next input. There are few of them.
-            if attempt_of(self.round.as_ref()) == before {
+            if attempt_of(self.life.round()) == before {
                 return;
             }
         }
     }
 
     fn check_attempt(&mut self) {
-        if let Some(round) = &mut self.round {
+        if let Some(round) = self.life.round_mut() {
             round.check_attempt(&self.ctx, &mut self.out);
         }
     }
 
     fn decide(&mut self) {
-        let Some(round) = &mut self.round else { return };
+        let Some(round) = self.life.round_mut() else { return };
         if let Some(decided) = round.step_decision(&self.ctx, &mut self.out, &mut self.voice) {
             round.commit(decided, &mut self.offer, &self.ctx, &mut self.out);
         }
     }
 
     fn gather(&mut self) {
-        let Some(round) = &mut self.round else { return };
+        let Some(round) = self.life.round_mut() else { return };
         if !round.may_gather(&self.ctx, &mut self.out) {
             return;
         }
@@ -350,7 +337,7 @@ impl Engine {
             self.renew();
             self.say_ready_anew();
         }
-        if let Some(round) = &mut self.round {
+        if let Some(round) = self.life.round_mut() {
             round.gather(&self.ctx, &mut self.out, &mut self.voice);
         }
     }
@@ -358,7 +345,7 @@ impl Engine {
     /// When time alone will make something happen: the driver's next `Tick` is due then at the latest.
     pub fn wake_at(&self) -> Option<Time> {
         let beat = self.beat.due(self.ctx.timing.heartbeat);
-        match self.end {
+        match self.life.end() {
             None => self.clock.driver_time(deadline::next(&scene!(self), beat)),
             Some(Finish::BudgetSpent) => self.clock.driver_time(beat),
             Some(_) => None,
@@ -366,8 +353,8 @@ impl Engine {
     }
 
     fn finish(&mut self, reason: Finish) {
-        if self.end.is_none() {
-            self.end = Some(reason.clone());
+        if self.life.end().is_none() {
+            self.life = Life::Ended(reason.clone());
             self.out.push(Output::Finished { reason });
         }
     }

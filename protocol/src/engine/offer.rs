@@ -11,7 +11,7 @@ use super::io::{Merge, Output};
 use super::outbox::Out;
 use super::round::{Round, Training};
 use super::statement;
-use super::succession::SignedReady;
+use super::succession::{self, SignedReady};
 use crate::Digest;
 use crate::difference::Difference;
 use crate::message::{Message, Ready};
@@ -110,11 +110,11 @@ impl Offer {
     pub fn say(&mut self, round: &mut Round, conduct: &Conduct, ctx: &Ctx, out: &mut Out) {
         let Some(Contribution { start, base, work, mixed, ready: said }) = self.contribution.clone() else { return };
         let record = &round.head.record;
-        let fits = record.lease_of(&ctx.me).is_some_and(|l| l.start == start && work.samples <= l.count);
+        let fits = succession::fits_lease(record, &ctx.me, (start, work.samples, work.steps));
         let moved = base != round.head.base;
         let every_step = ctx.spec.sync.mode == SyncMode::EveryStep;
         let stale = (every_step || planted!(Plant::DropLeftOut)) && moved && !planted!(Plant::StaleGradient);
-        if !fits || stale || work.steps > record.next.inner_steps {
+        if !fits || stale {
             return self.discard(ctx, out);
         }
         if round.part.ready.is_some() {
@@ -295,4 +295,43 @@ fn sign(ready: Ready, ctx: &Ctx) -> Option<SignedReady> {
     let bytes = wire::seal(ctx.signer.as_ref(), &ctx.run, &Message::Ready(ready.clone())).ok()?;
     let digest = wire::open(ctx.verifier.as_ref(), &ctx.run, &bytes).ok()?.digest;
     Some(SignedReady { member: ctx.me, ready, digest, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample;
+
+    fn work(samples: u64) -> Work {
+        let (payload, measured) = (sample::digest(0xaa), sample::measured());
+        Work { samples, tokens: samples * 128, steps: 30, loss_q16: 1, payload, measured }
+    }
+
+    #[test]
+    fn one_ready_is_said_in_a_round_and_again_when_it_is_entered_anew() {
+        let (ctx, mut out, conduct, mut offer) = (Ctx::sample(), Out::default(), Conduct::default(), Offer::default());
+        let mut round = ctx.sample_round();
+        let here = (round.task.number, round.head.base);
+        assert!(!offer.take(&round, here, work(240), &ctx), "nobody trains");
+        round.part.training = Training::Running;
+        assert!(!offer.take(&round, (here.0 + 1, here.1), work(240), &ctx));
+        assert!(offer.take(&round, here, work(240), &ctx) && !offer.is_repeated(&round));
+        offer.say(&mut round, &conduct, &ctx, &mut out);
+        let said = round.part.ready.as_ref().unwrap().signed.clone();
+        assert_eq!((out.outputs.len(), round.part.training), (2, Training::Done), "to both others");
+        let mut again = ctx.sample_round();
+        offer.say(&mut again, &conduct, &ctx, &mut out);
+        assert_eq!(again.part.ready.as_ref().map(|own| &own.signed), Some(&said));
+        assert!(offer.is_repeated(&again) && out.outputs.len() == 2);
+    }
+
+    #[test]
+    fn work_beyond_the_lease_is_dropped() {
+        let (ctx, mut out, mut offer) = (Ctx::sample(), Out::default(), Offer::default());
+        let mut round = ctx.sample_round();
+        round.part.training = Training::Running;
+        assert!(offer.take(&round, (round.task.number, round.head.base), work(241), &ctx));
+        offer.say(&mut round, &Conduct::default(), &ctx, &mut out);
+        assert!(round.part.ready.is_none() && offer.contribution.is_none() && out.outputs.is_empty());
+    }
 }

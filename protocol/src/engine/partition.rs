@@ -239,3 +239,22 @@ impl Ctx {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_of_a_quorum_is_forgotten_no_faster_than_it_was_lost() {
+        let at = |seconds: u64| Moment::default().plus(seconds * 1_000_000);
+        let mut cut = Cut::default();
+        assert_eq!((cut.lose(at(10)), cut.lose(at(14))), (0, 4_000_000));
+        cut.restore(at(15));
+        assert_eq!((cut.since(), cut.lose(at(17))), (None, 3_000_000));
+        assert_eq!(cut.due_at(10_000_000), Some(at(24)));
+        cut.told = true;
+        assert!(cut.restore(at(18)) && !cut.restore(at(19)), "the user is told once that it is over");
+        cut.reset();
+        assert_eq!(cut.lose(at(30)), 0);
+    }
+}

@@ -254,13 +254,8 @@ impl Ctx {
 
     /// Until when a restarted node waits for the voters that have not answered, though a quorum has.
     pub fn waits_for_witnesses(&self) -> Option<Moment> {
-        let until = self.identity.heard_since.filter(|_| self.identity.resumed)?.plus(self.witness_patience());
+        let until = self.identity.heard_since.filter(|_| self.identity.resumed)?.plus(self.answer_patience());
         (!until.passed(self.now) && !self.witnessed().1).then_some(until)
-    }
-
-    /// How long a restarted node waits for the last of the voters, and others look for what they may have to tell it.
-    fn witness_patience(&self) -> u64 {
-        self.timing.repeat.max(4 * self.slowest_rtt())
     }
 
     /// Remembers what a certificate shows to have been signed, also by this identity itself: who reads a vote of its own
@@ -292,7 +287,7 @@ impl Ctx {
     /// Remembers the newest place that a peer has signed. Words of a former process may still have been on their way when
     /// the present one was told what is known of it: then it is told again.
     pub fn note_signed(&mut self, from: NodeId, incarnation: u64, stamp: Stamp, out: &mut Out) {
-        let (now, patience) = (self.now, self.witness_patience());
+        let (now, patience) = (self.now, self.answer_patience());
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.signed = Some(newer(peer.signed, (incarnation, stamp)));
         let late = |(at, told): (Moment, Stamp)| stamp > told && now.since(at) < patience;
@@ -310,5 +305,43 @@ impl Ctx {
             peer.witness = Some(newer(peer.witness, (witness.incarnation, witness.stamp)));
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample;
+
+    #[test]
+    fn a_name_is_drawn_above_the_seats_when_that_is_later_or_drawn_by_another() {
+        let drawn = |boot, seat| {
+            let mut identity = Identity::new(boot);
+            (identity.heed_seat(seat), identity.boot)
+        };
+        assert_eq!(drawn(7, None), (false, 7));
+        assert_eq!(drawn(7, Some(6)), (false, 7));
+        assert_eq!(drawn(7, Some(7)), (true, 14), "the same name, drawn anew");
+        assert_eq!(drawn(7, Some(9)), (true, 16));
+        let mut founder = Identity::new(7);
+        founder.begin_lineage();
+        assert!(!founder.heed_seat(Some(7)), "it has made the seat itself");
+    }
+
+    #[test]
+    fn nothing_is_signed_twice_and_nothing_is_said_before_it_is_written() {
+        let (ctx, mut out, mut voice) = (Ctx::sample(), Out::default(), Voice::default());
+        let register = sample::register();
+        let (stamp, next) = (register.stamp, Stamp { ballot: register.stamp.ballot + 1, ..register.stamp });
+        assert!(voice.may_sign(&stamp) && voice.is_written());
+        let token = voice.persist(register, None, &mut out);
+        assert!(!voice.may_sign(&stamp) && voice.may_sign(&next) && !voice.is_written());
+        voice.written(PersistToken(token.0 + 1));
+        assert!(!voice.is_written());
+        voice.written(token);
+        assert!(voice.is_written());
+        assert!(voice.is_elsewhere(&sample::digest(9)) && !voice.is_elsewhere(&sample::digest(2)));
+        voice.write_empty(&ctx, &mut out);
+        assert!(voice.may_sign(&stamp), "another incarnation's register is empty");
     }
 }

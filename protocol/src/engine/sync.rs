@@ -13,8 +13,6 @@ use crate::ancestry::Ancestry;
 use crate::plant::{Plant, planted};
 use crate::{Digest, NodeId};
 
-/// Pauses after failures double so many times.
-pub(super) const DOUBLINGS_MAX: u32 = 5;
 /// Records that a node may lack and ask to be let in all the same; others know a Join by the last 8 of theirs.
 const JOIN_BEHIND_MAX: u64 = 6;
 
@@ -94,7 +92,7 @@ impl CatchUp {
 
     /// It has failed: the next one is tried later.
     pub fn fail(&mut self, ctx: &Ctx) {
-        self.not_before = ctx.now.plus(ctx.timing.retry << self.failures.min(DOUBLINGS_MAX));
+        self.not_before = ctx.now.plus(ctx.retry_pause(self.failures));
         self.failures += 1;
         if planted!(Plant::NoRetry) {
             self.not_before = ctx.now.plus(u64::MAX >> 1);
@@ -164,6 +162,5 @@ fn votes_on(round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> boo
 }
 
 fn has_time(since: Option<Moment>, ctx: &Ctx) -> bool {
-    let patience = ctx.timing.repeat.max(4 * ctx.slowest_rtt());
-    since.map_or(0, |since| ctx.now.since(since)) < patience
+    since.map_or(0, |since| ctx.now.since(since)) < ctx.answer_patience()
 }

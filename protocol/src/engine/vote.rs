@@ -208,3 +208,47 @@ impl Instance {
         self.repeat(&waiting, |id, said| !later(id, said), voice, (ctx, out));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample::{self, node};
+
+    fn estimate(fill: u8) -> Said<Value> {
+        Said { ballot: 0, value: Value { digest: sample::digest(fill), ..sample::value() }, voted: None }
+    }
+
+    fn sends(out: &Out) -> Vec<Vec<u8>> {
+        let sent = |output: &super::super::io::Output| match output {
+            super::super::io::Output::Send { bytes, .. } => Some(bytes.clone()),
+            _ => None,
+        };
+        out.outputs.iter().filter_map(sent).collect()
+    }
+
+    #[test]
+    fn what_was_said_is_said_again_to_whom_it_may_be_lost() {
+        let (ctx, mut out, voice) = (Ctx::sample(), Out::default(), Voice::default());
+        let mut vote = ctx.sample_round().record_vote;
+        assert!(vote.next(ctx.head.as_ref().unwrap(), &ctx).is_none(), "nothing to say");
+        vote.ballot(ctx.me).propose(estimate(1).value);
+        let (value, register) = vote.next(ctx.head.as_ref().unwrap(), &ctx).unwrap();
+        assert_eq!((value, register.stamp.ballot, register.stamp.phase), (estimate(1).value, 0, 1));
+        let said = vote.say(&ctx).unwrap();
+        assert!(vote.entered() && vote.next(ctx.head.as_ref().unwrap(), &ctx).is_none());
+        vote.repeat(&[node(16), node(32)], |id, _| *id == node(32), &voice, (&ctx, &mut out));
+        assert_eq!(sends(&out), [said], "to the one that needs it");
+    }
+
+    #[test]
+    fn a_second_word_at_one_place_is_refused_and_the_first_is_shown() {
+        let ctx = Ctx::sample();
+        let mut vote = ctx.sample_round().record_vote;
+        vote.hear(node(16), 7, estimate(1), b"first", &ctx).unwrap();
+        vote.hear(node(16), 7, estimate(1), b"again", &ctx).unwrap();
+        let objection = vote.hear(node(16), 7, estimate(2), b"second", &ctx).unwrap_err();
+        assert!(matches!(objection.refusal, Refusal::Equivocation { .. }));
+        assert_eq!(objection.first.as_deref(), Some(&b"again"[..]));
+        assert_eq!(vote.names(&node(16)).collect::<Vec<_>>(), [&estimate(1).value]);
+    }
+}
