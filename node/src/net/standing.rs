@@ -69,10 +69,11 @@ impl Known {
         self.sources.get(peer).copied().unwrap_or(Source::Here)
     }
 
-    /// The address that pays for what the peer does: that of a stranger from elsewhere.
+    /// The address that pays for what the peer does: that of a stranger from elsewhere. Also before this node has met a flock, when a
+    /// member is such a stranger too: an address that brings many keys says no more than one that brings a few.
     fn payer(&self, peer: &NodeId) -> Option<Source> {
         let source = self.source(peer);
-        (self.is_told && self.rank(peer) == Rank::Stranger && source != Source::Here).then_some(source)
+        (self.rank(peer) == Rank::Stranger && source != Source::Here).then_some(source)
     }
 }
 
@@ -158,7 +159,7 @@ impl Standing {
     /// The same for what it fetches.
     pub fn charge_fetch(&self, peer: &NodeId, cost: Cost, now: Instant) -> Option<Duration> {
         let mut known = self.known();
-        let payer = known.payer(peer)?;
+        let payer = known.payer(peer).filter(|_| known.is_told)?;
         known.fetchers.of(payer, || Account::of_fetcher(now)).spend(cost, now)
     }
 
