@@ -73,7 +73,7 @@ impl Ear<'_> {
                 self.read_ahead(reader, ahead, now + wait).await?;
             }
         } else if let Some(wait) = self.purse.read(now).max(of_address) {
-            // Before the first record anybody may turn out to be a member: then all of an address is heard, at the address's pace.
+            // Before the first record anybody may turn out to be a member: all of an address is heard then, at one member's pace.
             metrics::counter!("starling_control_throttled_total").increment(1);
             sleep(wait).await;
         }

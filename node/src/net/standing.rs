@@ -3,7 +3,7 @@
 //!
 //! The network believes what the node says of its flock, and judges nothing itself.
 
-use super::budget::{Account, Cost};
+use super::budget::{Account, Cost, Purse};
 use libp2p::PeerId;
 use starling_bootstrap::identity;
 use starling_bootstrap::source::{Remembered, Source};
@@ -50,6 +50,8 @@ struct Known {
     /// Where connected peers are.
     sources: BTreeMap<NodeId, Source>,
     accounts: Remembered<Account>,
+    /// What addresses may say until this node has met a flock.
+    unmet: Remembered<Purse>,
     /// The same for what they fetch.
     fetchers: Remembered<Account>,
 }
@@ -69,8 +71,7 @@ impl Known {
         self.sources.get(peer).copied().unwrap_or(Source::Here)
     }
 
-    /// The address that pays for what the peer does: that of a stranger from elsewhere. Also before this node has met a flock, when a
-    /// member is such a stranger too: an address that brings many keys says no more than one that brings a few.
+    /// The address that pays for what the peer does: that of a stranger from elsewhere.
     fn payer(&self, peer: &NodeId) -> Option<Source> {
         let source = self.source(peer);
         (self.rank(peer) == Rank::Stranger && source != Source::Here).then_some(source)
@@ -149,10 +150,15 @@ impl Standing {
     }
 
     /// What a stranger does is charged to its address: how long it has to wait, if at all. Others pay nothing here, nor do
-    /// processes of this machine.
+    /// processes of this machine. Before this node has met a flock members are strangers, too: then all of an address say as much as one
+    /// member may, so that one that brings many keys gains nothing by them.
     pub fn charge(&self, peer: &NodeId, cost: Cost, now: Instant) -> Option<Duration> {
         let mut known = self.known();
         let payer = known.payer(peer)?;
+        if !known.is_told {
+            let purse = known.unmet.of(payer, || Purse::new(now));
+            return (0..cost.messages).fold(None, |_, _| purse.read(now));
+        }
         known.accounts.of(payer, || Account::of_address(now)).spend(cost, now)
     }
 
