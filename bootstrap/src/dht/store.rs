@@ -169,7 +169,7 @@ impl Rendezvous {
             let sources = of_key.filter_map(|(_, announced)| announced.counts.map(|(source, _)| source));
             let mut crowds: BTreeMap<Source, usize> = BTreeMap::new();
             sources.for_each(|source| *crowds.entry(source).or_default() += 1);
-            let crowded = most_crowded(crowds.into_iter(), payer)?;
+            let crowded = most_crowded(crowds.iter().map(|(source, count)| (*source, *count)), payer)?;
             self.give_up_oldest(crowded, |(of, _)| of == key);
         }
         if self.len >= RECORDS_MAX {

@@ -18,10 +18,13 @@ use std::task::{Context, Poll, Waker, ready};
 pub const UNREAD_MAX: usize = 84 << 10;
 /// What the memory of a frame costs beside its bytes, so that short ones are not for free.
 const FRAME_COST: usize = 128;
+/// Streams that are remembered: those that are open, and as many that yamux has closed and this node has not let go.
+const STREAMS_MAX: usize = 2 * super::STREAMS_MAX;
 const HEAD_BYTES: usize = 12;
 const DATA: u8 = 0;
 const WINDOW_UPDATE: u8 = 1;
 const OPENS: u16 = 1;
+const RESETS: u16 = 8;
 
 /// The unread bytes of one connection; cheap to clone.
 #[derive(Clone, Debug)]
@@ -43,8 +46,12 @@ struct Unread {
 
 /// A frame that no node sends.
 #[derive(Debug, thiserror::Error)]
-#[error("a stranger sent a frame of {0} bytes; the limit is {UNREAD_MAX}")]
-pub struct TooLong(usize);
+pub enum Unfit {
+    #[error("a stranger sent a frame of {0} bytes; the limit is {UNREAD_MAX}")]
+    TooLong(usize),
+    #[error("more streams than there may be")]
+    TooMany,
+}
 
 impl Hold {
     pub fn new(peer: PeerId, doors: Doors) -> Self {
@@ -84,11 +91,15 @@ impl Hold {
     }
 
     /// Takes in a frame, whose head has come, when there is room for it.
-    fn poll_take(&self, head: &[u8; HEAD_BYTES], cx: &mut Context<'_>) -> Poll<Result<usize, TooLong>> {
+    fn poll_take(&self, head: &[u8; HEAD_BYTES], cx: &mut Context<'_>) -> Poll<Result<usize, Unfit>> {
         let [_, kind, f0, f1, s0, s1, s2, s3, l0, l1, l2, l3] = *head;
         let (stream, flags) = (u32::from_be_bytes([s0, s1, s2, s3]), u16::from_be_bytes([f0, f1]));
         let mut unread = self.unread();
-        if matches!(kind, DATA | WINDOW_UPDATE) && flags & OPENS != 0 {
+        // yamux opens no stream that is reset at once, and ends a connection with too many.
+        if matches!(kind, DATA | WINDOW_UPDATE) && flags & (OPENS | RESETS) == OPENS {
+            if unread.streams.len() >= STREAMS_MAX {
+                return Poll::Ready(Err(Unfit::TooMany));
+            }
             unread.streams.entry(stream).or_default();
         }
         let bytes = if kind == DATA { u32::from_be_bytes([l0, l1, l2, l3]) as usize } else { 0 };
@@ -98,7 +109,7 @@ impl Hold {
         let cost = bytes.saturating_add(FRAME_COST);
         if unread.bytes.saturating_add(cost) > UNREAD_MAX && !self.doors.is_known(&self.peer) {
             if cost > UNREAD_MAX {
-                return Poll::Ready(Err(TooLong(bytes)));
+                return Poll::Ready(Err(Unfit::TooLong(bytes)));
             }
             unread.waits = Some(cx.waker().clone());
             return Poll::Pending;
@@ -161,7 +172,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for Held<C> {
             match this.frame {
                 Frame::Head(HEAD_BYTES) => {
                     let body = ready!(hold.poll_take(&this.head, cx)).map_err(|error| {
-                        metrics::counter!("starling_refused_total", "reason" => "frame_of_stranger").increment(1);
+                        metrics::counter!("starling_refused_total", "reason" => "frame_unfit").increment(1);
                         io::Error::new(io::ErrorKind::InvalidData, error)
                     })?;
                     this.frame = Frame::Passed(0, body);
