@@ -3,7 +3,7 @@
 //!
 //! The network believes what the node says of its flock, and judges nothing itself.
 
-use super::budget::{Account, Cost};
+use super::budget::{Account, Cost, Purse};
 use libp2p::PeerId;
 use starling_bootstrap::identity;
 use starling_bootstrap::source::{Remembered, Source};
@@ -53,8 +53,10 @@ struct Known {
     /// Where connected peers are.
     sources: BTreeMap<NodeId, Source>,
     accounts: Remembered<Account>,
-    /// The same for what they fetch, and the answers to them that are in memory at a time.
+    /// What they fetch, and the answers to them that are in memory at a time.
     fetchers: Remembered<Fetcher>,
+    /// What addresses may say until this node has met a flock.
+    unmet: Remembered<Purse>,
 }
 
 struct Fetcher {
@@ -86,7 +88,7 @@ impl Known {
     /// The address that pays for what the peer does: that of a stranger from elsewhere.
     fn payer(&self, peer: &NodeId) -> Option<Source> {
         let source = self.source(peer);
-        (self.is_told && self.rank(peer) == Rank::Stranger && source != Source::Here).then_some(source)
+        (self.rank(peer) == Rank::Stranger && source != Source::Here).then_some(source)
     }
 }
 
@@ -162,24 +164,29 @@ impl Standing {
     }
 
     /// What a stranger does is charged to its address: how long it has to wait, if at all. Others pay nothing here, nor do
-    /// processes of this machine.
+    /// processes of this machine. Before this node has met a flock members are strangers, too: then all of an address say as much as one
+    /// member may, so that one that brings many keys gains nothing by them.
     pub fn charge(&self, peer: &NodeId, cost: Cost, now: Instant) -> Option<Duration> {
         let mut known = self.known();
         let payer = known.payer(peer)?;
+        if !known.is_told {
+            let purse = known.unmet.of(payer, || Purse::new(now));
+            return (0..cost.messages).fold(None, |_, _| purse.read(now));
+        }
         known.accounts.of(payer, || Account::of_address(now)).spend(cost, now)
     }
 
     /// The same for what it fetches.
     pub fn charge_fetch(&self, peer: &NodeId, cost: Cost, now: Instant) -> Option<Duration> {
         let mut known = self.known();
-        let payer = known.payer(peer)?;
+        let payer = known.payer(peer).filter(|_| known.is_told)?;
         known.fetchers.of(payer, || Fetcher::new(now)).account.spend(cost, now)
     }
 
     /// Room for the answers to a stranger's address that are in memory until they are taken; others have no such bound.
     pub fn answers(&self, peer: &NodeId) -> Option<Arc<Semaphore>> {
         let mut known = self.known();
-        let payer = known.payer(peer)?;
+        let payer = known.payer(peer).filter(|_| known.is_told)?;
         Some(Arc::clone(&known.fetchers.of(payer, || Fetcher::new(Instant::now())).answers))
     }
 
