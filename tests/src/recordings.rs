@@ -74,7 +74,7 @@ fn play_flock(bin_dir: &Path, out: &Path) -> anyhow::Result<Vec<PathBuf>> {
         nodes[n].wait_exit(PATIENCE)?;
     }
     let recordings = out.join("recordings");
-    let named = [("node-1", "founder"), ("node-2", "fork-from-a-snapshot"), ("node-5", "joiner")];
+    let named = [("node-1", "founder"), ("node-2", "member"), ("node-5", "joiner")];
     named.into_iter().map(|(node, name)| export(&flock, node, &recordings.join(name))).collect()
 }
 
