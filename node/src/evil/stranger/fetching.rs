@@ -85,17 +85,22 @@ pub fn flood(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
                     turn += 1;
                     let asked = dear(&world, turn);
                     if stream.is_multiple_of(2) {
-                        break asked;
+                        break Some(asked);
                     }
                     match fetch::request(&mut io, &asked, Expect::AtMost(ANSWER_BYTES_MAX), Patience::default()).await {
                         Ok(_) => world.tally.answered.fetch_add(1, Relaxed),
                         // Told that it is busy, or that there is no such thing: it asks for the next one.
                         Err(error) if error.stream_survives() => world.tally.refused.fetch_add(1, Relaxed),
-                        Err(_) => break asked,
+                        // A stream that is broken takes nothing more.
+                        Err(_) => break None,
                     };
                 };
-                let left = io.write_all(&asked.encode()).await.is_ok() && io.flush().await.is_ok();
-                if left && io.read_u8().await.is_ok() {
+                let left = async {
+                    let Some(asked) = asked else { return false };
+                    let sent = io.write_all(&asked.encode()).await.is_ok() && io.flush().await.is_ok();
+                    sent && io.read_u8().await.is_ok()
+                };
+                if left.await {
                     world.tally.answered.fetch_add(1, Relaxed);
                 } else {
                     // No place for a stream.

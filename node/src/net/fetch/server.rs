@@ -27,6 +27,9 @@ pub const STREAMS: Shares = Shares { total: 64, per_known: 8, strangers: 32, per
 const LOOKED_UP_AT_ONCE: (usize, usize) = (16, 2);
 /// Of them, requests for what is read whole to be checked, and may be as large as the model.
 const LARGE_AT_ONCE: (usize, usize) = (2, 1);
+/// Pieces of files that are read at the same time, and of them those for strangers: each thread that reads keeps some mebibytes of memory
+/// for itself, as long as it lives.
+const READ_AT_ONCE: (usize, usize) = (16, 2);
 /// How long a stream for which there is no place waits for one, before it is ended.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 /// Answers are written in pieces of this size.
@@ -113,6 +116,7 @@ pub struct FetchServer {
     standing: Standing,
     looking_up: Turns,
     large: Turns,
+    reading: Turns,
 }
 
 impl FetchServer {
@@ -124,6 +128,7 @@ impl FetchServer {
             standing,
             looking_up: Turns::new(LOOKED_UP_AT_ONCE),
             large: Turns::new(LARGE_AT_ONCE),
+            reading: Turns::new(READ_AT_ONCE),
         }
     }
 
@@ -263,7 +268,9 @@ impl FetchServer {
                 let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(len).unwrap_or(PIECE_BYTES))];
                 while left > 0 {
                     piece.truncate(usize::try_from(left).unwrap_or(PIECE_BYTES));
+                    let turn = self.reading.take(self.books.rank(&peer)).await;
                     file.read_exact(&mut piece).await?;
+                    drop(turn);
                     self.write_piece(io, &piece, peer).await?;
                     left -= piece.len() as u64;
                 }
