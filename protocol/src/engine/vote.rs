@@ -37,8 +37,7 @@ pub(super) struct Instance {
     pub ballot: Option<Ballot<Value>>,
     /// Newest signed votes by sender, for the certificate.
     pub votes: BTreeMap<NodeId, (Vote, Vec<u8>)>,
-    /// Newest signed estimates by sender: one half of the evidence, should another contradict it. What this node has said
-    /// itself is said again as it was signed.
+    /// Newest signed estimates by sender: one half of the evidence, should another contradict it.
     estimates: BTreeMap<NodeId, Vec<u8>>,
     /// When this node last said something new, and when it last said it again.
     pub said_at: Moment,
@@ -79,7 +78,7 @@ impl Instance {
         let estimate = Said { ballot, value, voted: None };
         let vote = register.vote.clone().map(|(ballot, value, voted)| Said { ballot, value, voted: Some(voted) });
         let mut resumed = Self::new(Question { seq, parent: register.parent, instance: register.stamp.instance });
-        for said in [Some(&estimate), vote.as_ref()].into_iter().flatten() {
+        if let Some(said) = &vote {
             let message = message(&resumed.question, register.incarnation, said);
             if let Some(bytes) = ctx.seal(&message) {
                 resumed.keep(ctx.me, message, bytes);
@@ -190,9 +189,7 @@ impl Instance {
         }
         for said in self.ballot.iter().flat_map(Ballot::own) {
             let targets: Vec<NodeId> = targets.iter().filter(|id| needs(id, said)).copied().collect();
-            if let Some(bytes) = self.envelope(&ctx.me, said.voted.is_some()) {
-                out.send_bytes(&targets, bytes, None);
-            }
+            out.send_to(ctx, &targets, &message(&self.question, ctx.identity.incarnation, said));
         }
     }
 
@@ -240,7 +237,7 @@ mod tests {
         let said = vote.say(&ctx).unwrap();
         assert!(vote.entered() && vote.next(ctx.head.as_ref().unwrap(), &ctx).is_none());
         vote.repeat(&[node(16), node(32)], |id, _| *id == node(32), &voice, (&ctx, &mut out));
-        assert_eq!(sends(&out), [said], "to the one that needs it, as it was signed");
+        assert_eq!(sends(&out), [said], "to the one that needs it");
     }
 
     #[test]
