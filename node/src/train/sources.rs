@@ -44,9 +44,10 @@ impl Sources {
     where
         F: Future<Output = Result<T, String>>,
     {
-        let mut left = self.order().clone().into_iter();
+        // Its own: the order is not held while anybody is waited for.
+        let order = self.order().clone();
         let (mut asked, mut why) = (FuturesUnordered::new(), "no peer to fetch from".to_owned());
-        while let Some(source) = left.next() {
+        for source in order {
             let (begun, begins) = oneshot::channel();
             let answer = ask(source, Begun(begun));
             asked.push(async move { (source, answer.await) });

@@ -183,7 +183,7 @@ fn what_fits_stands_on_a_line_and_large_numbers_are_text() {
     assert_eq!(small.text(), "{\"a\": 1, \"b\": [true, false], \"c\": \"x\", \"d\": null}\n");
     assert_eq!(Json::from(EXACT_MAX + 1).text(), "\"9007199254740993\"\n");
     let long = object! {"numbers": vec![1_000_000_000u64; 12], "z": vec![hex(&[0xab; 60])]};
-    let numbers = vec!["1000000000"; 9].join(", ");
+    let numbers = ["1000000000"; 9].join(", ");
     let expect = format!(
         "{{\n  \"numbers\": [\n    {numbers},\n    1000000000, 1000000000, 1000000000\n  ],\n  \"z\": [\n    \"{}\"\n  ]\n}}\n",
         "ab".repeat(60)
