@@ -127,8 +127,9 @@ fn strayed(row: &str, sources: &[Source]) -> Vec<String> {
             && name.chars().all(|c| c.is_ascii_uppercase() || c == '_')
         {
             let define = [format!("const {name}:"), format!("static {name}:")];
-            let is_there =
-                |s: &Source| s.path.ends_with(&format!("/{file}")) && define.iter().any(|d| s.text.contains(d));
+            let is_there = |s: &Source| {
+                (s.path == file || s.path.ends_with(&format!("/{file}"))) && define.iter().any(|d| s.text.contains(d))
+            };
             if !sources.iter().any(is_there) {
                 found.push(format!("{file} defines no {name}"));
             }
