@@ -31,7 +31,6 @@ pub(crate) mod sample_test;
 mod setup;
 mod shards;
 mod source;
-mod sources;
 mod streaming;
 mod text;
 mod ticket;
