@@ -13,10 +13,12 @@
 //! case would let whoever came first keep all places. Of one address the oldest goes, since a
 //! stranger who is of use is soon a known peer.
 
+use crate::addresses::{self, Route};
 use crate::doors::Doors;
 use crate::source::Source;
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
+use libp2p::multiaddr::Protocol;
 use libp2p::swarm::{
     CloseConnection, ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent,
     THandlerOutEvent, ToSwarm, dummy,
@@ -25,6 +27,7 @@ use libp2p::{Multiaddr, PeerId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Inbound connections.
@@ -37,6 +40,9 @@ pub const STRANGERS_PER_ADDRESS: usize = 32;
 pub const DIALED_STRANGERS_MAX: usize = 64;
 /// The share of one address. The node needs only a few to find its flock, whose members are strangers to it no more then.
 pub const DIALED_STRANGERS_PER_ADDRESS: usize = 16;
+/// Strangers by QUIC at one address, in each direction: what nobody reads of theirs fills a window of 2 MiB, which libp2p does not let
+/// a node make smaller for some than for others.
+pub const QUIC_STRANGERS_PER_ADDRESS: usize = 1;
 /// Connections in both directions. Beyond them a known peer takes a stranger's place.
 pub const CONNECTIONS_MAX: usize = 384;
 /// Connections in their handshakes; who they are is not known yet.
@@ -45,8 +51,10 @@ pub const ARRIVING_MAX: usize = 32;
 const ARRIVING_FROM_UNKNOWN_MAX: usize = 24;
 /// Of them, those from one address.
 const ARRIVING_PER_ADDRESS: usize = 8;
-/// Peers whom the user may name; further ones are strangers.
-const NAMED_MAX: usize = 1024;
+/// A handshake in which nothing has happened for so long is silent: more than a round trip, of which each of its steps takes one.
+const SILENT: Duration = Duration::from_secs(1);
+/// One that has gone on for so long may have been fed byte by byte.
+const SLOW: Duration = Duration::from_secs(3);
 
 /// What a connection too many is denied with.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +97,7 @@ struct Place {
     peer: PeerId,
     source: Source,
     way: Way,
+    is_quic: bool,
     /// Counts connections: its age.
     serial: u64,
 }
@@ -98,14 +107,13 @@ struct Arriving {
     from: Multiaddr,
     source: Source,
     serial: u64,
+    since: Instant,
 }
 
 /// Gives the places. Emits no events. What it remembers is bounded by the limits.
 #[derive(Default)]
 pub struct Behaviour {
     doors: Doors,
-    named: BTreeSet<PeerId>,
-    known: BTreeSet<PeerId>,
     arriving: BTreeMap<ConnectionId, Arriving>,
     present: BTreeMap<ConnectionId, Place>,
     serial: u64,
@@ -121,14 +129,12 @@ impl Behaviour {
 
     /// A peer whom the user named.
     pub fn name(&mut self, peer: PeerId) {
-        if self.named.len() < NAMED_MAX {
-            self.named.insert(peer);
-        }
+        self.doors.name(peer);
     }
 
     /// The peers that are known from now on, beside those whom the user named.
     pub fn set_known(&mut self, peers: BTreeSet<PeerId>) {
-        self.known = peers;
+        self.doors.set_known(peers);
         let now = Instant::now();
         for place in self.present.values().filter(|place| self.is_known(&place.peer)) {
             self.doors.know(place.source, now);
@@ -136,11 +142,12 @@ impl Behaviour {
     }
 
     fn is_known(&self, peer: &PeerId) -> bool {
-        self.known.contains(peer) || self.named.contains(peer)
+        self.doors.is_known(peer)
     }
 
     /// A silent peer has a place for seconds, and one that shakes hands for a fraction of one. So when all are taken, the oldest handshake
-    /// of the most crowded address makes way, as long as that address has more than the newcomer's.
+    /// of the most crowded address makes way, as long as that address has more than the newcomer's; and between equally crowded ones
+    /// the oldest that is silent or slow.
     fn arrive(&mut self, id: ConnectionId, from: &Multiaddr, source: Source, now: Instant) -> Result<(), Crowded> {
         if source != Source::Here {
             let mut crowds: BTreeMap<Source, usize> = BTreeMap::new();
@@ -157,19 +164,32 @@ impl Behaviour {
             if all >= ARRIVING_MAX || (!is_known && crowds.values().sum::<usize>() >= ARRIVING_FROM_UNKNOWN_MAX) {
                 // A connection through a relay has no handshake that could be given up.
                 crowds.remove(&Source::Relay);
-                let most = crowds.into_iter().max_by_key(|(_, count)| *count);
-                let (most, _) = most.filter(|(_, count)| is_known || *count > ours + 1).ok_or(Crowded::Full)?;
-                self.give_up_oldest(most);
+                let most = crowds.iter().max_by_key(|(_, count)| **count).map(|(most, count)| (*most, *count));
+                let oldest = match most.filter(|(_, count)| is_known || *count > ours + 1) {
+                    Some((most, _)) => self.oldest_handshake(|arriving| arriving.source == most),
+                    None => self.oldest_handshake(|arriving| {
+                        crowds.contains_key(&arriving.source) && self.is_overdue(arriving, now)
+                    }),
+                };
+                self.give_up(oldest.ok_or(Crowded::Full)?);
             }
         }
         self.serial += 1;
-        self.arriving.insert(id, Arriving { from: from.clone(), source, serial: self.serial });
+        self.arriving.insert(id, Arriving { from: from.clone(), source, serial: self.serial, since: now });
         Ok(())
     }
 
-    fn give_up_oldest(&mut self, source: Source) {
-        let of_source = self.arriving.iter().filter(|(_, arriving)| arriving.source == source);
-        let Some(oldest) = of_source.min_by_key(|(_, arriving)| arriving.serial).map(|(id, _)| *id) else { return };
+    fn oldest_handshake(&self, fits: impl Fn(&Arriving) -> bool) -> Option<ConnectionId> {
+        let fit = self.arriving.iter().filter(|(_, arriving)| fits(arriving));
+        fit.min_by_key(|(_, arriving)| arriving.serial).map(|(id, _)| *id)
+    }
+
+    fn is_overdue(&self, arriving: &Arriving, now: Instant) -> bool {
+        let moved = self.doors.handshakes().moved_at(&arriving.from).unwrap_or(arriving.since);
+        now >= moved.max(arriving.since) + SILENT || now >= arriving.since + SLOW
+    }
+
+    fn give_up(&mut self, oldest: ConnectionId) {
         if let Some(arriving) = self.arriving.remove(&oldest) {
             metrics::counter!("starling_refused_total", "reason" => "handshake_gave_way").increment(1);
             self.doors.handshakes().give_up(&arriving.from);
@@ -181,7 +201,7 @@ impl Behaviour {
         &mut self,
         id: ConnectionId,
         peer: PeerId,
-        (source, way): (Source, Way),
+        (source, way, is_quic): (Source, Way, bool),
         now: Instant,
     ) -> Result<(), Crowded> {
         self.arriving.remove(&id);
@@ -196,21 +216,23 @@ impl Behaviour {
                 self.send_away(stranger);
             }
         } else {
-            self.enter_as_stranger(source, way)?;
+            self.enter_as_stranger(source, way, is_quic)?;
         }
         self.serial += 1;
-        self.present.insert(id, Place { peer, source, way, serial: self.serial });
+        self.present.insert(id, Place { peer, source, way, is_quic, serial: self.serial });
         Ok(())
     }
 
-    fn enter_as_stranger(&mut self, source: Source, way: Way) -> Result<(), Crowded> {
+    fn enter_as_stranger(&mut self, source: Source, way: Way, is_quic: bool) -> Result<(), Crowded> {
         let mut strangers: BTreeMap<Source, usize> = BTreeMap::new();
+        let mut by_quic = 0;
         for place in self.present.values().filter(|place| place.way == way && !self.is_known(&place.peer)) {
             *strangers.entry(place.source).or_default() += 1;
+            by_quic += usize::from(place.is_quic && place.source == source);
         }
         let (all, of_address) = way.shares();
         let ours = strangers.get(&source).copied().unwrap_or_default();
-        if source != Source::Here && ours >= of_address {
+        if source != Source::Here && (ours >= of_address || (is_quic && by_quic >= QUIC_STRANGERS_PER_ADDRESS)) {
             return Err(Crowded::Address);
         }
         let is_room = self.present.len() < CONNECTIONS_MAX && (way == Way::Out || self.inbound() < PLACES_MAX);
@@ -266,7 +288,7 @@ impl NetworkBehaviour for Behaviour {
         local: &Multiaddr,
         from: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        self.arrive(id, from, source(local, from), Instant::now()).map_err(denied)
+        self.arrive(id, from, Source::of_inbound(local, from), Instant::now()).map_err(denied)
     }
 
     fn handle_established_inbound_connection(
@@ -276,7 +298,8 @@ impl NetworkBehaviour for Behaviour {
         local: &Multiaddr,
         from: &Multiaddr,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.enter(id, peer, (source(local, from), Way::In), Instant::now()).map_err(denied)?;
+        self.enter(id, peer, (Source::of_inbound(local, from), Way::In, is_quic(from)), Instant::now())
+            .map_err(denied)?;
         Ok(dummy::ConnectionHandler)
     }
 
@@ -288,7 +311,7 @@ impl NetworkBehaviour for Behaviour {
         _: Endpoint,
         _: PortUse,
     ) -> Result<THandler<Self>, ConnectionDenied> {
-        self.enter(id, peer, (Source::of(address), Way::Out), Instant::now()).map_err(denied)?;
+        self.enter(id, peer, (Source::of(address), Way::Out, is_quic(address)), Instant::now()).map_err(denied)?;
         Ok(dummy::ConnectionHandler)
     }
 
@@ -319,12 +342,9 @@ impl NetworkBehaviour for Behaviour {
     }
 }
 
-/// A relayed connection shows as such by its local address: the remote one may be no more than the peer's name.
-fn source(local: &Multiaddr, from: &Multiaddr) -> Source {
-    match Source::of(local) {
-        Source::Relay => Source::Relay,
-        _ => Source::of(from),
-    }
+/// Whether it is a direct connection by QUIC, or may be: a name of the kind that stands for whole addresses says nothing.
+fn is_quic(address: &Multiaddr) -> bool {
+    addresses::route(address) == Some(Route::Quic) || matches!(address.iter().next(), Some(Protocol::Dnsaddr(_)))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ impl Crowd {
     fn comes(&mut self, peer: PeerId, source: Source) -> Result<ConnectionId, Crowded> {
         let id = self.id();
         self.behaviour.arrive(id, &Multiaddr::empty(), source, self.now)?;
-        self.behaviour.enter(id, peer, (source, Way::In), self.now).inspect_err(|_| {
+        self.behaviour.enter(id, peer, (source, Way::In, false), self.now).inspect_err(|_| {
             // As the swarm tells it.
         })?;
         Ok(id)
@@ -40,7 +40,7 @@ impl Crowd {
     /// A connection that this node has dialed.
     fn is_met(&mut self, peer: PeerId, source: Source) -> Result<ConnectionId, Crowded> {
         let id = self.id();
-        self.behaviour.enter(id, peer, (source, Way::Out), self.now)?;
+        self.behaviour.enter(id, peer, (source, Way::Out, false), self.now)?;
         Ok(id)
     }
 
@@ -92,6 +92,49 @@ fn the_oldest_handshake_of_a_crowd_makes_way() {
     let ended = handshakes.iter_mut().filter_map(|handshake| handshake.now_or_never()).count();
     assert_eq!(ended, newcomers);
     assert_eq!(crowd.behaviour.arriving.len(), ARRIVING_FROM_UNKNOWN_MAX);
+}
+
+/// 24 addresses with a silent connection each kept every newcomer out until libp2p ended them, eight seconds later.
+#[test]
+fn a_silent_handshake_makes_way_though_no_address_has_more_than_one() {
+    use futures::FutureExt;
+    let mut crowd = Crowd::new();
+    let mut handshakes = Vec::new();
+    for n in 0..ARRIVING_FROM_UNKNOWN_MAX as u32 {
+        let from: Multiaddr = format!("/ip4/45.0.0.{n}/tcp/5").parse().unwrap();
+        let id = crowd.id();
+        let silent = futures::future::pending::<std::io::Result<()>>();
+        handshakes.push(crowd.behaviour.doors.handshakes().begin(&from, silent));
+        crowd.behaviour.arrive(id, &from, Source::of(&from), crowd.now).expect("there is room");
+    }
+    let arrives = |crowd: &mut Crowd, n: u32| {
+        let (id, from) = (crowd.id(), format!("/ip4/45.1.0.{n}/tcp/5").parse::<Multiaddr>().unwrap());
+        crowd.behaviour.arrive(id, &from, Source::of(&from), crowd.now)
+    };
+    assert!(arrives(&mut crowd, 1).is_err(), "an honest one takes a fraction of a second");
+    // All of these had their first look at the clock a moment after the crowd's.
+    crowd.now = Instant::now() + SILENT;
+    let newcomers = (1..100).filter(|n| arrives(&mut crowd, *n).is_ok()).count();
+    assert_eq!(newcomers, ARRIVING_FROM_UNKNOWN_MAX, "each silent one, and none of those that have just come");
+    let ended = handshakes.iter_mut().filter_map(|handshake| handshake.now_or_never()).count();
+    assert_eq!(ended, newcomers);
+}
+
+/// One in which bytes keep coming has longer, but not for ever.
+#[test]
+fn a_handshake_that_is_fed_byte_by_byte_makes_way_later() {
+    use futures::FutureExt;
+    let crowd = Crowd::new();
+    let from: Multiaddr = "/ip4/45.0.0.1/tcp/5".parse().unwrap();
+    let silent = futures::future::pending::<std::io::Result<()>>();
+    let mut fed = crowd.behaviour.doors.handshakes().begin(&from, silent);
+    let began = crowd.now.checked_sub(SILENT).unwrap();
+    let arriving = Arriving { from: from.clone(), source: Source::of(&from), serial: 0, since: began };
+    assert!((&mut fed).now_or_never().is_none(), "something has just happened in it");
+    assert!(!crowd.behaviour.is_overdue(&arriving, crowd.now));
+    assert!(crowd.behaviour.is_overdue(&arriving, began + SLOW));
+    crowd.behaviour.doors.handshakes().give_up(&from);
+    assert!(crowd.behaviour.is_overdue(&arriving, crowd.now), "without a word of its it counts from its beginning");
 }
 
 /// Two addresses filled all 128 places: 64 each.
@@ -192,4 +235,28 @@ fn dialed_strangers_have_a_share_and_members_always_get_in() {
     let ids: Vec<_> = crowd.behaviour.present.keys().copied().collect();
     ids.into_iter().for_each(|id| crowd.behaviour.is_gone(id));
     assert!(crowd.behaviour.present.is_empty(), "places are given back");
+}
+
+/// 32 connections by QUIC had a window each, which their peers could fill.
+#[test]
+fn strangers_by_quic_are_one_of_an_address_in_each_direction() {
+    let mut crowd = Crowd::new();
+    let mut enters = |peer, source, way| {
+        let id = crowd.id();
+        crowd.behaviour.enter(id, peer, (source, way, true), crowd.now).is_ok()
+    };
+    for way in [Way::In, Way::Out] {
+        let count = (0..20).filter(|_| enters(PeerId::random(), at(1), way)).count();
+        assert_eq!(count, QUIC_STRANGERS_PER_ADDRESS, "{way:?}");
+        assert!(enters(PeerId::random(), at(2), way), "others have their own");
+        assert!((0..20).all(|_| enters(PeerId::random(), Source::Here, way)));
+    }
+    let member = PeerId::random();
+    crowd.behaviour.set_known([member].into());
+    let id = crowd.id();
+    crowd.behaviour.enter(id, member, (at(1), Way::In, true), crowd.now).expect("a member");
+    crowd.stranger(at(1)).expect("by TCP");
+    for (address, quic) in [("/ip4/45.2.0.9/udp/5/quic-v1", true), ("/ip4/45.2.0.9/tcp/5", false)] {
+        assert_eq!(is_quic(&address.parse().unwrap()), quic);
+    }
 }

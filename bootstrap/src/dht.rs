@@ -3,10 +3,11 @@
 //! Each node announces itself as a provider of the run's key and asks who else does. This wrapper around
 //! libp2p's behaviour does four things that it leaves open: it says *where* a provider is, not only who; it lets a
 //! rendezvous peer hand out the addresses that a provider listens on (libp2p sends only confirmed external ones); it
-//! keeps the store bounded per peer; and it dials TCP addresses before QUIC ones. Values are not stored at all.
+//! keeps the store bounded per peer and per address; and it dials TCP addresses before QUIC ones. Values are not stored at all.
 
 use crate::addresses::{self, Route};
 use crate::gate::Gate;
+use crate::source::Source;
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::kad::{self, GetProvidersOk, Mode, QueryResult, RecordKey};
@@ -72,7 +73,7 @@ impl Behaviour {
             .set_caching(kad::Caching::Disabled)
             // A lookup goes as far as it must; refreshing the table for its own sake would only make noise.
             .set_periodic_bootstrap_interval(None);
-        let mut inner = kad::Behaviour::with_config(local, Rendezvous::new(local), config);
+        let mut inner = kad::Behaviour::with_config(local, Rendezvous::new(local, gate.doors().clone()), config);
         inner.set_mode(Some(if server { Mode::Server } else { Mode::Client }));
         Self { inner, gate }
     }
@@ -215,8 +216,14 @@ impl NetworkBehaviour for Behaviour {
     }
 
     fn on_swarm_event(&mut self, event: FromSwarm) {
-        if let FromSwarm::ConnectionClosed(ConnectionClosed { peer_id, remaining_established: 0, .. }) = &event {
-            self.inner.store_mut().gone(peer_id);
+        match &event {
+            FromSwarm::ConnectionEstablished(met) => {
+                self.inner.store_mut().came(met.peer_id, Source::of_connection(met.endpoint));
+            }
+            FromSwarm::ConnectionClosed(ConnectionClosed { peer_id, remaining_established: 0, .. }) => {
+                self.inner.store_mut().gone(peer_id);
+            }
+            _ => {}
         }
         self.inner.on_swarm_event(event);
     }

@@ -185,13 +185,13 @@ impl Discovery {
         let (Some(topic), Some(gossip)) = (&self.topic, swarm.behaviour_mut().gossip.as_mut()) else {
             return Err(PublishError::NoPeersSubscribedToTopic);
         };
-        gossip.publish(topic.hash(), data).map(drop)
+        gossip.inner_mut().publish(topic.hash(), data).map(drop)
     }
 
     /// Lets a gossip message pass on, drops it, or drops it and holds it against `from`.
     pub fn judge(&mut self, swarm: &mut Swarm<Behaviour>, id: &MessageId, from: &PeerId, verdict: MessageAcceptance) {
         if let Some(gossip) = swarm.behaviour_mut().gossip.as_mut() {
-            gossip.report_message_validation_result(id, from, verdict);
+            gossip.inner_mut().report_message_validation_result(id, from, verdict);
         }
     }
 

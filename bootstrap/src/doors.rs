@@ -1,4 +1,5 @@
-//! How often somebody may knock: new connections from one address have a pace, and an address from which harm came rests.
+//! How often somebody may knock: new connections from one address have a pace, and an address from which harm came rests. And who
+//! is known: everybody else is a stranger, whatever part of the node asks.
 //!
 //! Judged where connections arrive, below the swarm: before a handshake, which costs a signature and a key exchange. Of TCP
 //! nothing but the connection itself has been spent then. (QUIC's first flight is answered by its library before anybody is
@@ -6,7 +7,8 @@
 
 use crate::gate::Handshakes;
 use crate::source::{Remembered, Source};
-use libp2p::Multiaddr;
+use libp2p::{Multiaddr, PeerId};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -24,6 +26,8 @@ const REST_MIN: Duration = Duration::from_secs(10);
 const REST_MAX: Duration = Duration::from_secs(640);
 /// After so long without harm an address begins with the shortest rest again.
 const REST_FORGOTTEN: Duration = Duration::from_secs(60 * 60);
+/// Peers whom the user may name; further ones are strangers.
+const NAMED_MAX: usize = 1024;
 
 /// What is known of one address.
 #[derive(Debug)]
@@ -65,13 +69,44 @@ impl Address {
 #[derive(Clone, Debug, Default)]
 pub struct Doors {
     addresses: Arc<Mutex<Remembered<Address>>>,
+    peers: Arc<Mutex<Known>>,
     handshakes: Handshakes,
+}
+
+/// Who is no stranger.
+#[derive(Debug, Default)]
+struct Known {
+    named: BTreeSet<PeerId>,
+    told: BTreeSet<PeerId>,
 }
 
 impl Doors {
     /// No statement leaves the addresses half-changed, so a poisoned lock is still good.
     fn addresses(&self) -> MutexGuard<'_, Remembered<Address>> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn peers(&self) -> MutexGuard<'_, Known> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A peer whom the user named.
+    pub fn name(&self, peer: PeerId) {
+        let mut peers = self.peers();
+        if peers.named.len() < NAMED_MAX {
+            peers.named.insert(peer);
+        }
+    }
+
+    /// The peers that are known from now on, beside those whom the user named.
+    pub fn set_known(&self, peers: BTreeSet<PeerId>) {
+        self.peers().told = peers;
+    }
+
+    /// Whether the peer is known.
+    pub fn is_known(&self, peer: &PeerId) -> bool {
+        let peers = self.peers();
+        peers.told.contains(peer) || peers.named.contains(peer)
     }
 
     /// The handshakes of those that were let in.

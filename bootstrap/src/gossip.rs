@@ -1,8 +1,13 @@
 //! Gossip for small announcements of a run: strictly signed, looked at before it is passed on, bounded.
 //!
+//! gossipsub checks signatures where it decodes what a connection brings, before anybody is asked, also of what it has had before and of
+//! peers that it has ceased to listen to. So strangers are read at a pace ([`Paced`]), and what is read at once holds one message.
+//!
 //! Tensor data never travels here. Every message is at most [`MESSAGE_BYTES_MAX`] long and named by its content and author, so a
 //! replay within the cache's time is dropped; the user keeps its own window for older ones.
 
+use crate::doors::Doors;
+use crate::pace::Paced;
 use libp2p::gossipsub::{
     self, ConfigBuilder, IdentTopic, IdentityTransform, MaxCountSubscriptionFilter, MessageAuthenticity, MessageId,
     PeerScoreParams, PeerScoreThresholds, TopicScoreParams, ValidationMode, WhitelistSubscriptionFilter,
@@ -15,6 +20,8 @@ use std::time::Duration;
 
 /// Bytes of one message: a control message and gossipsub's own envelope.
 pub const MESSAGE_BYTES_MAX: usize = CONTROL_BYTES_MAX + 1024;
+/// Messages that travel together, each of which costs a check of its signature: gossipsub sends each by itself.
+const TOGETHER_MAX: usize = 1;
 /// Messages that wait for one slow peer; more are dropped for it.
 const QUEUE_MAX: usize = 256;
 const DUPLICATE_CACHE: Duration = Duration::from_secs(120);
@@ -22,17 +29,19 @@ const DUPLICATE_CACHE: Duration = Duration::from_secs(120);
 const INVALID_WEIGHT: f64 = -20.0;
 
 /// gossipsub that knows only its own topics.
-pub type Behaviour = gossipsub::Behaviour<IdentityTransform, MaxCountSubscriptionFilter<WhitelistSubscriptionFilter>>;
+pub type Gossipsub = gossipsub::Behaviour<IdentityTransform, MaxCountSubscriptionFilter<WhitelistSubscriptionFilter>>;
+/// The behaviour.
+pub type Behaviour = Paced<Gossipsub>;
 
 /// gossipsub, subscribed to `topic`. The error is in gossipsub's words: its own check of its settings failed.
-pub fn build(keypair: &Keypair, topic: &IdentTopic) -> Result<Behaviour, String> {
+pub fn build(keypair: &Keypair, topic: &IdentTopic, doors: Doors) -> Result<Behaviour, String> {
     let config = ConfigBuilder::default()
         .protocol_id_prefix("/starling/gossip/1")
         .validation_mode(ValidationMode::Strict)
         .validate_messages()
         .max_transmit_size(MESSAGE_BYTES_MAX)
         .connection_handler_queue_len(QUEUE_MAX)
-        .max_publish_messages(QUEUE_MAX)
+        .max_publish_messages(TOGETHER_MAX)
         .max_control_messages_sent(QUEUE_MAX)
         .duplicate_cache_time(DUPLICATE_CACHE)
         .heartbeat_initial_delay(Duration::from_millis(500))
@@ -46,10 +55,10 @@ pub fn build(keypair: &Keypair, topic: &IdentTopic) -> Result<Behaviour, String>
         max_subscriptions_per_request: 16,
     };
     let signed = MessageAuthenticity::Signed(keypair.clone());
-    let mut gossip = Behaviour::new_with_subscription_filter(signed, config, filter).map_err(str::to_owned)?;
+    let mut gossip = Gossipsub::new_with_subscription_filter(signed, config, filter).map_err(str::to_owned)?;
     gossip.with_peer_score(score_of_peers(topic), PeerScoreThresholds::default())?;
     gossip.subscribe(topic).map_err(|e| e.to_string())?;
-    Ok(gossip)
+    Ok(Paced::new(gossip, doors))
 }
 
 /// By content and author: who repeats somebody's words under its own name keeps nobody from hearing them.
@@ -105,7 +114,7 @@ mod tests {
     #[test]
     fn the_settings_pass_gossipsubs_own_checks() {
         let topic = IdentTopic::new("starling/1/test");
-        let gossip = build(&Keypair::generate_ed25519(), &topic).unwrap();
-        assert_eq!(gossip.topics().collect::<Vec<_>>(), [&topic.hash()]);
+        let mut gossip = build(&Keypair::generate_ed25519(), &topic, Doors::default()).unwrap();
+        assert_eq!(gossip.inner_mut().topics().collect::<Vec<_>>(), [&topic.hash()]);
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! - [`identity`]: key files; [`addresses`]: multiaddrs and bootstrap lists; [`ticket`]: one line to join a run.
 //! - [`transport`], [`mux`], [`gate`], [`doors`], [`crowd`], [`source`]: how connections are made, and which are not.
-//! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`streams`], [`reach`] are parts of it.
+//! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`pace`], [`streams`], [`reach`] are parts of it.
 //! - [`process`]: tells processes that share a key apart.
 //! - [`discovery`]: whom to dial and when, and what the owner of a swarm is told.
 //! - [`framing`]: length-prefixed frames over a stream; [`config_file`]: TOML with helpful errors.
@@ -23,6 +23,7 @@ pub mod gossip;
 pub mod identification;
 pub mod identity;
 pub mod mux;
+pub mod pace;
 pub mod process;
 pub mod reach;
 pub mod service;

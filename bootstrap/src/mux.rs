@@ -2,10 +2,15 @@
 //!
 //! libp2p's wrapper lets a connection's receive windows grow to 1 GiB and gives no way to say less; times 128
 //! inbound connections that is the whole machine. This wrapper is the same thin layer over the
-//! `yamux` crate, with the window and the number of streams bounded, and the queue of streams that nobody has
-//! accepted yet as long as the number of streams.
+//! `yamux` crate, with the window and the number of streams bounded, the queue of streams that nobody has
+//! accepted yet as long as the number of streams, and what a stranger has unread bounded by [`hold`].
 
+use crate::doors::Doors;
+use crate::source::Source;
 use futures::{AsyncRead, AsyncWrite};
+use hold::{Held, Hold, Substream};
+use libp2p::PeerId;
+use libp2p::core::ConnectedPoint;
 use libp2p::core::muxing::{StreamMuxer, StreamMuxerEvent};
 use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo};
 use std::collections::VecDeque;
@@ -13,6 +18,8 @@ use std::future::{Ready, ready};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
+
+pub mod hold;
 
 /// Streams that may be open on one connection.
 pub const STREAMS_MAX: usize = 64;
@@ -22,18 +29,27 @@ pub const RECEIVE_WINDOW_BYTES: usize = 64 << 20;
 /// into several, every one encrypted and handed to the system by itself.
 const SEND_BYTES: usize = 80 << 10;
 
-/// Makes muxers of connections.
+/// Makes the muxer of a connection.
 #[derive(Clone, Debug)]
-pub struct Upgrade(yamux::Config);
+pub struct Upgrade {
+    config: yamux::Config,
+    hold: Option<Hold>,
+}
 
-impl Default for Upgrade {
-    fn default() -> Self {
+impl Upgrade {
+    /// For a connection with this peer. Processes of this machine are no strangers.
+    pub fn new(peer: PeerId, endpoint: &ConnectedPoint, doors: Doors) -> Self {
+        let is_elsewhere = Source::of_connection(endpoint) != Source::Here;
+        Self::with(is_elsewhere.then(|| Hold::new(peer, doors)))
+    }
+
+    fn with(hold: Option<Hold>) -> Self {
         let mut config = yamux::Config::default();
         // In this order: the window has to hold yamux's 256 KiB for each stream at all times.
         config.set_max_num_streams(STREAMS_MAX);
         config.set_max_connection_receive_window(Some(RECEIVE_WINDOW_BYTES));
         config.set_split_send_size(SEND_BYTES);
-        Self(config)
+        Self { config, hold }
     }
 }
 
@@ -52,7 +68,7 @@ impl<C: AsyncRead + AsyncWrite + Send + Unpin + 'static> InboundConnectionUpgrad
     type Future = Ready<Result<Self::Output, io::Error>>;
 
     fn upgrade_inbound(self, connection: C, _: Self::Info) -> Self::Future {
-        ready(Ok(Muxer::new(connection, self.0, yamux::Mode::Server)))
+        ready(Ok(Muxer::new(connection, self, yamux::Mode::Server)))
     }
 }
 
@@ -62,34 +78,37 @@ impl<C: AsyncRead + AsyncWrite + Send + Unpin + 'static> OutboundConnectionUpgra
     type Future = Ready<Result<Self::Output, io::Error>>;
 
     fn upgrade_outbound(self, connection: C, _: Self::Info) -> Self::Future {
-        ready(Ok(Muxer::new(connection, self.0, yamux::Mode::Client)))
+        ready(Ok(Muxer::new(connection, self, yamux::Mode::Client)))
     }
 }
 
 /// One multiplexed connection.
 pub struct Muxer<C> {
-    connection: yamux::Connection<C>,
+    connection: yamux::Connection<Held<C>>,
+    hold: Option<Hold>,
     /// Streams that arrived while nobody asked; more than [`STREAMS_MAX`] cannot be open.
-    arrived: VecDeque<yamux::Stream>,
+    arrived: VecDeque<Substream>,
     /// Who asked for a stream last.
     waker: Option<Waker>,
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin + 'static> Muxer<C> {
-    fn new(connection: C, config: yamux::Config, mode: yamux::Mode) -> Self {
-        Self { connection: yamux::Connection::new(connection, config, mode), arrived: VecDeque::new(), waker: None }
+    fn new(connection: C, upgrade: Upgrade, mode: yamux::Mode) -> Self {
+        let Upgrade { config, hold } = upgrade;
+        let connection = yamux::Connection::new(Held::new(connection, hold.clone()), config, mode);
+        Self { connection, hold, arrived: VecDeque::new(), waker: None }
     }
 
-    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<Result<yamux::Stream, io::Error>> {
+    fn poll_arrival(&mut self, cx: &mut Context<'_>) -> Poll<Result<Substream, io::Error>> {
         match ready!(self.connection.poll_next_inbound(cx)) {
-            Some(stream) => Poll::Ready(stream.map_err(to_io)),
+            Some(stream) => Poll::Ready(stream.map(|s| Substream::new(s, self.hold.clone())).map_err(to_io)),
             None => Poll::Ready(Err(to_io(yamux::ConnectionError::Closed))),
         }
     }
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin + 'static> StreamMuxer for Muxer<C> {
-    type Substream = yamux::Stream;
+    type Substream = Substream;
     type Error = io::Error;
 
     fn poll_inbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Self::Substream, io::Error>> {
@@ -104,7 +123,8 @@ impl<C: AsyncRead + AsyncWrite + Unpin + 'static> StreamMuxer for Muxer<C> {
     }
 
     fn poll_outbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Self::Substream, io::Error>> {
-        self.connection.poll_new_outbound(cx).map_err(to_io)
+        let stream = ready!(self.connection.poll_new_outbound(cx)).map_err(to_io)?;
+        Poll::Ready(Ok(Substream::new(stream, self.hold.clone())))
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
@@ -142,13 +162,12 @@ mod tests {
     use libp2p::core::muxing::StreamMuxerExt;
 
     /// Two ends of a TCP connection, each behind a muxer that a task of its own drives.
-    async fn pair() -> (Muxer<Compat>, Muxer<Compat>) {
+    async fn pair(of_server: Option<Hold>) -> (Muxer<Compat>, Muxer<Compat>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let dial = tokio::net::TcpStream::connect(listener.local_addr().unwrap());
         let (a, b) = tokio::join!(dial, listener.accept());
-        let upgrade = Upgrade::default();
-        let client = upgrade.clone().upgrade_outbound(Compat(a.unwrap()), "/yamux/1.0.0").await.unwrap();
-        let server = upgrade.upgrade_inbound(Compat(b.unwrap().0), "/yamux/1.0.0").await.unwrap();
+        let client = Upgrade::with(None).upgrade_outbound(Compat(a.unwrap()), "/yamux/1.0.0").await.unwrap();
+        let server = Upgrade::with(of_server).upgrade_inbound(Compat(b.unwrap().0), "/yamux/1.0.0").await.unwrap();
         (client, server)
     }
 
@@ -181,7 +200,7 @@ mod tests {
     fn streams_carry_data_both_ways_and_survive_a_late_acceptor() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (mut client, mut server) = pair().await;
+            let (mut client, mut server) = pair(None).await;
             let mut streams = Vec::new();
             for n in 0..8u8 {
                 let mut stream = std::future::poll_fn(|cx| client.poll_outbound_unpin(cx)).await.unwrap();
@@ -207,5 +226,89 @@ mod tests {
                 stream.read_exact(&mut bytes).await.unwrap();
             }
         });
+    }
+
+    const EACH: usize = 200 << 10;
+
+    /// Sixteen streams with 200 KiB each, in pieces of this size, to a server that has accepted them and read nothing.
+    async fn unread_streams(hold: Hold, piece: usize) -> Vec<Substream> {
+        let (mut client, mut server) = pair(Some(hold)).await;
+        let mut streams = Vec::new();
+        for _ in 0..16 {
+            streams.push(std::future::poll_fn(|cx| client.poll_outbound_unpin(cx)).await.unwrap());
+        }
+        tokio::spawn(std::future::poll_fn(move |cx| client.poll_unpin(cx).map(|_| ())));
+        for mut stream in streams {
+            tokio::spawn(async move {
+                for _ in 0..EACH / piece {
+                    stream.write_all(&vec![7; piece]).await?;
+                    stream.flush().await?;
+                }
+                stream.close().await?;
+                // Until the other side has read all of it.
+                stream.read(&mut [0]).await
+            });
+        }
+        let mut arrived = Vec::new();
+        while arrived.len() < 16 {
+            let more = std::future::poll_fn(|cx| match server.poll_inbound_unpin(cx) {
+                Poll::Ready(stream) => Poll::Ready(Some(stream.unwrap())),
+                Poll::Pending if server.hold.as_ref().is_some_and(|hold| hold.state().1) => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            });
+            let Some(more) = more.await else { break };
+            arrived.push(more);
+        }
+        tokio::spawn(std::future::poll_fn(move |cx| {
+            // Further ones are dropped.
+            while let Poll::Ready(stream) = server.poll_inbound_unpin(cx) {
+                if stream.is_err() {
+                    return Poll::Ready(());
+                }
+            }
+            Poll::Pending
+        }));
+        arrived
+    }
+
+    async fn until(what: impl Fn() -> bool) {
+        let holds = async {
+            while !what() {
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(20), holds).await.expect("it comes about in time");
+    }
+
+    /// Streams that nobody reads held 256 KiB each: 16 MiB on one connection.
+    #[tokio::test]
+    async fn what_a_stranger_has_unread_is_bounded_and_comes_when_it_is_read() {
+        for piece in [64 << 10, 20] {
+            let hold = Hold::new(PeerId::random(), Doors::default());
+            let mut streams = unread_streams(hold.clone(), piece).await;
+            until(|| hold.state().1).await;
+            let (unread, _) = hold.state();
+            assert!(unread <= hold::UNREAD_MAX && unread > hold::UNREAD_MAX / 4, "{unread} bytes");
+            assert!(!streams.is_empty());
+            let mut stream = streams.remove(0);
+            // The others are nobody's any more, and make room.
+            drop(streams);
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).await.unwrap();
+            assert_eq!(bytes.len(), EACH / piece * piece);
+            assert!(hold.state().0 <= hold::UNREAD_MAX);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_known_peer_is_not_held_back() {
+        let (peer, doors) = (PeerId::random(), Doors::default());
+        doors.name(peer);
+        let hold = Hold::new(peer, doors);
+        let streams = unread_streams(hold.clone(), 64 << 10).await;
+        until(|| hold.state().0 > 2 << 20).await;
+        assert!(!hold.state().1 && streams.len() == 16);
+        drop(streams);
+        until(|| hold.state().0 == 0).await;
     }
 }

@@ -2,6 +2,7 @@
 //! does not grow without end.
 
 use libp2p::Multiaddr;
+use libp2p::core::ConnectedPoint;
 use libp2p::multiaddr::Protocol;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -39,6 +40,23 @@ impl Source {
         match source {
             Self::Address(ip) if ip.is_loopback() => Self::Here,
             source => source,
+        }
+    }
+
+    /// The same of an inbound connection. A relayed one shows as such by its local address: the remote one may be no more than the
+    /// peer's name.
+    pub fn of_inbound(local: &Multiaddr, remote: &Multiaddr) -> Self {
+        match Self::of(local) {
+            Self::Relay => Self::Relay,
+            _ => Self::of(remote),
+        }
+    }
+
+    /// The same of a connection of either direction.
+    pub fn of_connection(endpoint: &ConnectedPoint) -> Self {
+        match endpoint {
+            ConnectedPoint::Listener { local_addr, send_back_addr } => Self::of_inbound(local_addr, send_back_addr),
+            ConnectedPoint::Dialer { address, .. } => Self::of(address),
         }
     }
 }

@@ -154,7 +154,10 @@ fn behaviour(
 ) -> Result<Behaviour, StartError> {
     let local = keypair.public().to_peer_id();
     let topic = options.gossip.as_ref().map(IdentTopic::new);
-    let gossip = topic.map(|topic| gossip::build(keypair, &topic)).transpose().map_err(StartError::Gossip)?;
+    let gossip = topic
+        .map(|topic| gossip::build(keypair, &topic, gate.doors().clone()))
+        .transpose()
+        .map_err(StartError::Gossip)?;
     let memory = match options.memory_max_bytes {
         Some(bytes) => libp2p_memory_connection_limits::Behaviour::with_max_bytes(bytes),
         None => libp2p_memory_connection_limits::Behaviour::with_max_percentage(MEMORY_SHARE_MAX),

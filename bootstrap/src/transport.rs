@@ -26,10 +26,11 @@ const UNHEARD: Duration = Duration::from_secs(8);
 /// Bytes of one connection that the system may hold unsent: more than what one write brings.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNSENT_BYTES: u32 = 128 << 10;
-/// QUIC's windows: a stream's is what a line of 1 Gbit/s holds in 100 ms, since what nobody reads of it is this node's memory. A
-/// connection's has room for a few streams that wait, beside what else there is to say.
-const QUIC_STREAM_WINDOW_BYTES: u32 = 12 << 20;
-const QUIC_CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+/// QUIC's windows. libp2p sets them for all connections alike, so that they are what a stranger may fill, too: what nobody reads is this
+/// node's memory. A stream's is what a line of 84 Mbit/s holds in 100 ms; a connection has room for one that waits, beside what else
+/// there is to say.
+const QUIC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const QUIC_CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 
 type Connections = Boxed<(PeerId, StreamMuxerBox)>;
 
@@ -45,6 +46,7 @@ pub enum TransportFailed {
 /// The transport of a node, and the behaviour that its relayed part belongs to.
 pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::client::Behaviour), TransportFailed> {
     let security = tls::Upgrade::new(keypair)?;
+    let (of_tcp, of_relays) = (gate.doors().clone(), gate.doors().clone());
     let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
     let tcp = TransportTimeout::with_outgoing_timeout(tcp, CONNECT_TIMEOUT)
         .map(|stream, _| {
@@ -54,7 +56,7 @@ pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::clien
         })
         .upgrade(Version::V1Lazy)
         .authenticate(security.clone())
-        .multiplex(mux::Upgrade::default())
+        .multiplex_ext(move |peer, endpoint| mux::Upgrade::new(*peer, endpoint, of_tcp))
         .timeout(HANDSHAKE_TIMEOUT)
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
 
@@ -71,7 +73,7 @@ pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::clien
     let relayed = relayed
         .upgrade(Version::V1Lazy)
         .authenticate(security)
-        .multiplex(mux::Upgrade::default())
+        .multiplex_ext(move |peer, endpoint| mux::Upgrade::new(*peer, endpoint, of_relays))
         .timeout(HANDSHAKE_TIMEOUT)
         .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
     let all = relayed.or_transport(named).map(|either, _| either.into_inner()).boxed();

@@ -6,7 +6,9 @@ use flock::{Node, eventually, fresh_secret, identity, start, start_at};
 use starling_bootstrap::addresses::split;
 use starling_bootstrap::discovery::dialer::{Trouble, Wish};
 use starling_bootstrap::identity::peer_id;
-use starling_node::net::fetch::{Expect, FetchError, FetchRefusal, FetchRequest, FetchSource, Item, NothingToFetch};
+use starling_node::net::fetch::{
+    Answer, Expect, FetchError, FetchRefusal, FetchRequest, FetchSource, Item, NothingToFetch,
+};
 use starling_node::net::{DownReason, NetEvent};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,9 +18,9 @@ use tokio::sync::mpsc;
 struct Update(usize, u8);
 
 impl FetchSource for Update {
-    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         match request {
-            FetchRequest::Update { .. } => Ok(vec![self.1; self.0]),
+            FetchRequest::Update { .. } => Ok(vec![self.1; self.0].into()),
             _ => Err(FetchRefusal::NotFound),
         }
     }

@@ -11,7 +11,7 @@ use starling_bootstrap::discovery::{Discovery, DiscoveryOptions};
 use starling_bootstrap::identity::peer_id;
 use starling_bootstrap::streams::{Control, IncomingStreams, Lane};
 use starling_bootstrap::swarm::{self, SwarmOptions};
-use starling_node::net::fetch::{FetchRefusal, FetchRequest, FetchSource};
+use starling_node::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource};
 use starling_node::net::{BULK_PROTOCOL, CONTROL_PROTOCOL, FETCH_PROTOCOL, NetEvent};
 use starling_node::reduce::BulkRouter;
 use starling_protocol::NodeId;
@@ -26,9 +26,9 @@ const OPENING: [u8; 8] = *b"SCTL\x03\x00\x00\x00";
 struct Spec(&'static str);
 
 impl FetchSource for Spec {
-    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         match request {
-            FetchRequest::Spec => Ok(self.0.into()),
+            FetchRequest::Spec => Ok(self.0.as_bytes().to_vec().into()),
             _ => Err(FetchRefusal::NotFound),
         }
     }

@@ -2,7 +2,7 @@
 //! into a contribution of its own (`docs/protocol/7-merging.md` §7.4).
 //!
 //! This module says whose difference may be kept, how large it may be, and the arithmetic. Who offers it and when is
-//! the engine's affair (`engine/merging.rs`). Nothing here is repeated by other nodes: what they check is the bound of
+//! the engine's affair (`engine/offer.rs`). Nothing here is repeated by other nodes: what they check is the bound of
 //! its weight.
 
 use crate::plant::{Plant, planted};

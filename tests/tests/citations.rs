@@ -115,6 +115,40 @@ fn joined(folder: &str, link: &str) -> String {
     parts.join("/")
 }
 
+/// Constants that a row names behind a source file, as `` `outbox.rs` `FAR_BEATS` ``, and that this file does not define.
+fn strayed(row: &str, sources: &[Source]) -> Vec<String> {
+    let quoted: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+    let mut found = Vec::new();
+    let mut file = None;
+    for name in quoted {
+        if name.ends_with(".rs") {
+            file = Some(name);
+        } else if let Some(file) = file
+            && name.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+        {
+            let define = [format!("const {name}:"), format!("static {name}:")];
+            let is_there = |s: &Source| {
+                (s.path == file || s.path.ends_with(&format!("/{file}"))) && define.iter().any(|d| s.text.contains(d))
+            };
+            if !sources.iter().any(is_there) {
+                found.push(format!("{file} defines no {name}"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn deadlines_are_named_as_in_the_code() {
+    let sources = repository::texts(&["rs", "md"]);
+    let table = sources.iter().find(|s| s.path.ends_with("8-deadlines.md")).expect("the table of deadlines");
+    let rows = table.text.lines().filter(|line| line.starts_with('|'));
+    let found: Vec<String> = rows.flat_map(|row| strayed(row, &sources)).collect();
+    assert!(found.is_empty(), "{}: {}", table.path, found.join(", "));
+    let wrong = "| a | 1 s | `outbox.rs` `FAR_BEATS`, `NEAR_BEATS`; `claims.rs` `FAR_BEATS` |";
+    assert_eq!(strayed(wrong, &sources), ["outbox.rs defines no NEAR_BEATS", "claims.rs defines no FAR_BEATS"]);
+}
+
 #[test]
 fn all_citations_lead_somewhere() {
     let sources = repository::texts(&["rs", "md", "toml", "py"]);

@@ -8,6 +8,11 @@ use repository::Source;
 /// Lines of a file, tests included.
 const LINES_MAX: usize = 500;
 
+/// Fields of the engine and of its round, and files with methods of the engine itself.
+const ENGINE_FIELDS_MAX: usize = 12;
+const ROUND_FIELDS_MAX: usize = 12;
+const ENGINE_FILES_MAX: usize = 3;
+
 /// File names that say nothing about what is inside.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "manager", "base", "misc"];
 
@@ -277,6 +282,49 @@ fn item_len(code: &str) -> usize {
     code.len()
 }
 
+/// Fields of the struct of this name that the code defines; none if it does not.
+fn fields_of(code: &str, name: &str) -> Option<usize> {
+    let at = code.find(&format!("struct {name} {{"))?;
+    let body = &code[at..at + item_len(&code[at..])];
+    let field = |line: &&str| line.starts_with("    ") && !line.starts_with("     ") && line.trim_end().ends_with(',');
+    Some(body.lines().filter(field).count())
+}
+
+/// The engine is made of parts that own what they need: what has been reached stays.
+fn knots(sources: &[Source]) -> Vec<String> {
+    let engine = sources.iter().filter(|s| s.path.starts_with("protocol/src/engine/"));
+    let codes: Vec<(&str, String)> = engine.map(|s| (s.path.as_str(), without_tests(&code_of(&s.text)))).collect();
+    let mut found = Vec::new();
+    for (file, name, most) in [("mod.rs", "Engine", ENGINE_FIELDS_MAX), ("round.rs", "Round", ROUND_FIELDS_MAX)] {
+        let path = format!("protocol/src/engine/{file}");
+        let code = codes.iter().find(|(at, _)| *at == path).map(|(_, code)| code);
+        match code.and_then(|code| fields_of(code, name)) {
+            None => found.push(format!("{path}: no struct {name}: say here where it is")),
+            Some(fields) if fields > most => found.push(format!("{path}: {name} has {fields} fields, at most {most}")),
+            Some(_) => {}
+        }
+    }
+    let homes: Vec<&str> = codes.iter().filter(|(_, code)| holds(code, "impl Engine")).map(|(path, _)| *path).collect();
+    if homes.len() > ENGINE_FILES_MAX {
+        found.push(format!(
+            "impl Engine is in {} files, at most {ENGINE_FILES_MAX}: {}",
+            homes.len(),
+            homes.join(", ")
+        ));
+    }
+    let zipped = codes
+        .iter()
+        .filter(|(_, code)| code.lines().any(|l| l.contains("round") && l.contains(".zip(") && l.contains("head")));
+    found.extend(zipped.map(|(path, _)| format!("{path}: a round has its head: no zip of the two")));
+    found
+}
+
+#[test]
+fn the_engine_stays_apart() {
+    let found = knots(&repository::sources());
+    assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
 #[test]
 fn all_sources_keep_the_style() {
     let sources = repository::sources();
@@ -298,6 +346,33 @@ mod planted {
     fn long_files() {
         assert_eq!(found("node/src/a.rs", &"//\n".repeat(501)), ["node/src/a.rs: 501 lines, at most 500: split it"]);
         assert!(found("node/src/a.rs", &"//\n".repeat(500)).is_empty());
+    }
+
+    #[test]
+    fn an_engine_that_grows_together() {
+        let source =
+            |file: &str, text: &str| Source { path: format!("protocol/src/engine/{file}"), text: text.to_owned() };
+        let fields = |name: &str, count| {
+            format!("struct {name} {{\n{}}}\n", "    /// A field.\n    a: B<C, D>,\n".repeat(count))
+        };
+        let sound = |fields_of_engine| {
+            vec![
+                source("mod.rs", &fields("Engine", fields_of_engine)),
+                source("round.rs", &fields("Round", ROUND_FIELDS_MAX)),
+            ]
+        };
+        assert!(knots(&sound(ENGINE_FIELDS_MAX)).is_empty());
+        assert_eq!(knots(&sound(ENGINE_FIELDS_MAX + 1)).len(), 1);
+        assert_eq!(knots(&sound(1)[..1]).len(), 1, "no round");
+        let mut spread = sound(1);
+        spread.extend((0..=ENGINE_FILES_MAX).map(|n| source(&format!("{n}.rs"), "impl Engine {\n}\n")));
+        assert_eq!(knots(&spread).len(), 1);
+        let mut zipped = sound(1);
+        zipped.push(source(
+            "a.rs",
+            "let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };\n",
+        ));
+        assert_eq!(knots(&zipped).len(), 1);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use starling_bootstrap::identity::{self, Identity};
 use starling_kernels::initial_parameters;
 use starling_node::config::run_file::model_config;
 use starling_node::net::fetch::{
-    Expect, FetchRefusal, FetchRequest, FetchSource, Link, decode_records, encode_records, encode_snapshots,
+    Answer, Expect, FetchRefusal, FetchRequest, FetchSource, Link, decode_records, encode_records, encode_snapshots,
 };
 use starling_node::net::{NetEvent, NetEvents, NetHandle, NetOptions, Network};
 use starling_protocol::engine::succession;
@@ -48,12 +48,12 @@ impl Shared {
 }
 
 impl FetchSource for Shared {
-    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         let mut bait = self.lock();
         bait.asked.push(request.clone());
-        let links = |links: &[Link]| encode_records(links).map_err(|_| FetchRefusal::Internal);
+        let links = |links: &[Link]| encode_records(links).map(Answer::from).map_err(|_| FetchRefusal::Internal);
         match request {
-            FetchRequest::Spec => Ok(bait.spec.clone()),
+            FetchRequest::Spec => Ok(bait.spec.clone().into()),
             FetchRequest::Path { .. } => links(&bait.path),
             FetchRequest::Records { from_seq, .. } => {
                 links(&bait.records[bait.records.len().min(*from_seq as usize)..])
@@ -61,7 +61,8 @@ impl FetchSource for Shared {
             FetchRequest::SnapshotManifests => {
                 let (seq, state, schema) = bait.snapshot.as_ref().ok_or(FetchRefusal::NotFound)?;
                 let manifest = state.manifest(*schema).map_err(|_| FetchRefusal::Internal)?;
-                encode_snapshots(&[(*seq, manifest.encode())]).map_err(|_| FetchRefusal::Internal)
+                let manifests = encode_snapshots(&[(*seq, manifest.encode())]);
+                manifests.map(Answer::from).map_err(|_| FetchRefusal::Internal)
             }
             _ => Err(FetchRefusal::NotFound),
         }

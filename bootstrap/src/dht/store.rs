@@ -1,19 +1,25 @@
 //! What a rendezvous peer remembers: who announced which key, and where they listen.
 //!
-//! Bounded in every direction, so that no announcer can crowd out another: keys, providers of a key, keys of a
-//! provider, addresses of a provider. Nothing is written to disk.
+//! Bounded in every direction, so that no announcer can crowd out another: announcements, providers of a key, keys of a
+//! provider, addresses of a provider. Strangers share the places by where they come from, as with connections
+//! ([`crate::crowd`]): an announcement outlives its connection, so that one address could fill a key with keys of its own that come and
+//! go. Of an address the oldest announcement makes way, since whoever is there renews its own each minute. Nothing is written to disk.
 
 use crate::addresses;
+use crate::doors::Doors;
+use crate::source::Source;
 use libp2p::kad::store::{Error, RecordStore, Result};
 use libp2p::kad::{ProviderRecord, Record, RecordKey};
 use libp2p::{Multiaddr, PeerId};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Runs that can meet here.
-const KEYS_MAX: usize = 4096;
+/// Announcements of all keys together.
+const RECORDS_MAX: usize = 16 * PROVIDERS_MAX;
+/// Of them, those of strangers at one address.
+const RECORDS_OF_ADDRESS_MAX: usize = 256;
 /// Providers remembered for one key; twice a flock's members, for those that come and go.
 const PROVIDERS_MAX: usize = 2 * starling_protocol::limits::MEMBERS_MAX;
 /// Keys that one peer may announce.
@@ -25,11 +31,30 @@ pub const SHARED_ADDRESSES_MAX: usize = 8;
 /// Connected peers whose addresses are known; connection limits keep it below.
 const NOTED_MAX: usize = 1024;
 
+/// Everything is looked through for what has expired at most so often.
+const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// An announcement.
+struct Announced {
+    record: ProviderRecord,
+    /// The address that it counts for, and its age: a stranger's from elsewhere.
+    counts: Option<(Source, u64)>,
+}
+
 /// A record store of announcements only.
 pub struct Rendezvous {
     local: PeerId,
-    providers: BTreeMap<Vec<u8>, BTreeMap<PeerId, ProviderRecord>>,
+    doors: Doors,
+    providers: BTreeMap<Vec<u8>, BTreeMap<PeerId, Announced>>,
     keys_of: BTreeMap<PeerId, Vec<Vec<u8>>>,
+    /// What counts for an address, by age.
+    of_address: BTreeMap<Source, BTreeMap<u64, (Vec<u8>, PeerId)>>,
+    /// Announcements, and how many there have been.
+    len: usize,
+    serial: u64,
+    expired_at: Option<Instant>,
+    /// Where connected peers are.
+    sources: BTreeMap<PeerId, Source>,
     /// Where connected peers listen.
     noted: BTreeMap<PeerId, Vec<Multiaddr>>,
     /// Answers hold at most 20 providers; a different start each time lets large flocks meet whole.
@@ -37,14 +62,25 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    pub fn new(local: PeerId) -> Self {
+    pub fn new(local: PeerId, doors: Doors) -> Self {
         Self {
             local,
+            doors,
             providers: BTreeMap::new(),
             keys_of: BTreeMap::new(),
+            of_address: BTreeMap::new(),
+            len: 0,
+            serial: 0,
+            expired_at: None,
+            sources: BTreeMap::new(),
             noted: BTreeMap::new(),
             turn: AtomicUsize::new(0),
         }
+    }
+
+    /// A peer has connected from there.
+    pub fn came(&mut self, peer: PeerId, source: Source) {
+        self.sources.insert(peer, source);
     }
 
     /// A connected peer listens there; its announcements, earlier and later ones, carry it.
@@ -55,8 +91,8 @@ impl Rendezvous {
         }
         let shared = shareable(addresses);
         for key in self.keys_of.get(&peer).into_iter().flatten() {
-            if let Some(record) = self.providers.get_mut(key).and_then(|of_key| of_key.get_mut(&peer)) {
-                record.addresses.clone_from(&shared);
+            if let Some(announced) = self.providers.get_mut(key).and_then(|of_key| of_key.get_mut(&peer)) {
+                announced.record.addresses.clone_from(&shared);
             }
         }
         self.noted.insert(peer, shared);
@@ -65,37 +101,103 @@ impl Rendezvous {
     /// The last connection to the peer closed. Its announcements stay until they expire: it may come back.
     pub fn gone(&mut self, peer: &PeerId) {
         self.noted.remove(peer);
+        self.sources.remove(peer);
     }
 
     /// Where a provider said that it listens.
     pub fn addresses(&self, key: &RecordKey, peer: &PeerId) -> Vec<Multiaddr> {
-        let record = self.providers.get(key.as_ref()).and_then(|of_key| of_key.get(peer));
-        record.map(|r| r.addresses.clone()).unwrap_or_default()
+        let announced = self.providers.get(key.as_ref()).and_then(|of_key| of_key.get(peer));
+        announced.map(|announced| announced.record.addresses.clone()).unwrap_or_default()
     }
 
-    fn expire(&mut self) {
-        let now = Instant::now();
-        let keys_of = &mut self.keys_of;
-        self.providers.retain(|key, of_key| {
-            of_key.retain(|peer, record| {
-                let stays = !record.is_expired(now);
-                if !stays {
-                    forget_key(keys_of, peer, key);
-                }
-                stays
-            });
-            !of_key.is_empty()
-        });
+    fn expire(&mut self, now: Instant) {
+        if self.expired_at.is_some_and(|at| now < at + EXPIRY_PAUSE) {
+            return;
+        }
+        self.expired_at = Some(now);
+        let all = self.providers.iter().flat_map(|(key, of_key)| of_key.iter().map(move |(peer, a)| (key, peer, a)));
+        let over = all.filter(|(_, _, announced)| announced.record.is_expired(now));
+        let over: Vec<(Vec<u8>, PeerId)> = over.map(|(key, peer, _)| (key.clone(), *peer)).collect();
+        over.iter().for_each(|(key, peer)| self.forget(key, peer));
     }
 
-    fn has_room(&self, key: &[u8], peer: &PeerId) -> bool {
-        let of_key = self.providers.get(key);
-        let known_key = of_key.is_some() || self.providers.len() < KEYS_MAX;
-        let known_provider = of_key.is_none_or(|of_key| of_key.contains_key(peer) || of_key.len() < PROVIDERS_MAX);
-        let of_peer = self.keys_of.get(peer);
-        let keys_fit = of_peer.is_none_or(|keys| keys.iter().any(|k| k == key) || keys.len() < KEYS_OF_PEER_MAX);
-        known_key && known_provider && (keys_fit || *peer == self.local)
+    fn forget(&mut self, key: &[u8], peer: &PeerId) {
+        let Some(of_key) = self.providers.get_mut(key) else { return };
+        let Some(announced) = of_key.remove(peer) else { return };
+        self.len -= 1;
+        if of_key.is_empty() {
+            self.providers.remove(key);
+        }
+        if let Some((source, serial)) = announced.counts
+            && let Some(of_address) = self.of_address.get_mut(&source)
+        {
+            of_address.remove(&serial);
+            if of_address.is_empty() {
+                self.of_address.remove(&source);
+            }
+        }
+        if let Some(keys) = self.keys_of.get_mut(peer) {
+            keys.retain(|k| k != key);
+            if keys.is_empty() {
+                self.keys_of.remove(peer);
+            }
+        }
     }
+
+    /// The address that an announcement of the peer's counts for. Not ours, nor a known peer's, nor one of this machine's.
+    fn payer(&self, peer: &PeerId) -> Option<Source> {
+        let source = self.sources.get(peer).copied().unwrap_or(Source::Named);
+        (*peer != self.local && source != Source::Here && !self.doors.is_known(peer)).then_some(source)
+    }
+
+    /// Room for one more announcement that counts for `payer`, of a peer that has none under the key.
+    fn make_room(&mut self, key: &[u8], peer: &PeerId, payer: Option<Source>) -> Result<()> {
+        if *peer != self.local && self.keys_of.get(peer).is_some_and(|keys| keys.len() >= KEYS_OF_PEER_MAX) {
+            refused("dht_full");
+            return Err(Error::MaxProvidedKeys);
+        }
+        let of_address = payer.and_then(|source| self.of_address.get(&source)).map_or(0, BTreeMap::len);
+        if let Some(source) = payer.filter(|_| of_address >= RECORDS_OF_ADDRESS_MAX) {
+            self.give_up_oldest(source, |_| true);
+        }
+        let of_key = |store: &Self| store.providers.get(key).map_or(0, BTreeMap::len);
+        if of_key(self) >= PROVIDERS_MAX || self.len >= RECORDS_MAX {
+            self.expire(Instant::now());
+        }
+        if of_key(self) >= PROVIDERS_MAX {
+            let of_key = self.providers.get(key).into_iter().flatten();
+            let sources = of_key.filter_map(|(_, announced)| announced.counts.map(|(source, _)| source));
+            let mut crowds: BTreeMap<Source, usize> = BTreeMap::new();
+            sources.for_each(|source| *crowds.entry(source).or_default() += 1);
+            let crowded = most_crowded(crowds.iter().map(|(source, count)| (*source, *count)), payer)?;
+            self.give_up_oldest(crowded, |(of, _)| of == key);
+        }
+        if self.len >= RECORDS_MAX {
+            let crowds = self.of_address.iter().map(|(source, records)| (*source, records.len()));
+            let crowded = most_crowded(crowds, payer)?;
+            self.give_up_oldest(crowded, |_| true);
+        }
+        Ok(())
+    }
+
+    fn give_up_oldest(&mut self, source: Source, fits: impl Fn(&(Vec<u8>, PeerId)) -> bool) {
+        let oldest = self.of_address.get(&source).and_then(|records| records.values().find(|record| fits(record)));
+        if let Some((key, peer)) = oldest.cloned() {
+            refused("dht_gave_way");
+            self.forget(&key, &peer);
+        }
+    }
+}
+
+/// The address with most, as long as it has more than the newcomer's will have; whoever counts for none is let in before any stranger.
+fn most_crowded(crowds: impl Iterator<Item = (Source, usize)> + Clone, payer: Option<Source>) -> Result<Source> {
+    let ours = crowds.clone().find(|(source, _)| Some(*source) == payer).map_or(0, |(_, count)| count);
+    let most = crowds.max_by_key(|(_, count)| *count);
+    let most = most.filter(|(_, count)| payer.is_none() || *count > ours + 1).map(|(source, _)| source);
+    most.ok_or_else(|| {
+        refused("dht_full");
+        Error::MaxProvidedKeys
+    })
 }
 
 /// The addresses worth handing on, best first.
@@ -106,15 +208,6 @@ fn shareable(list: &[Multiaddr]) -> Vec<Multiaddr> {
     shared.dedup();
     shared.truncate(SHARED_ADDRESSES_MAX);
     shared
-}
-
-fn forget_key(keys_of: &mut BTreeMap<PeerId, Vec<Vec<u8>>>, peer: &PeerId, key: &[u8]) {
-    if let Some(keys) = keys_of.get_mut(peer) {
-        keys.retain(|k| k != key);
-        if keys.is_empty() {
-            keys_of.remove(peer);
-        }
-    }
 }
 
 fn refused(reason: &'static str) {
@@ -147,28 +240,29 @@ impl RecordStore for Rendezvous {
             refused("dht_key");
             return Err(Error::ValueTooLarge);
         }
-        if !self.has_room(&key, &record.provider) {
-            // Scanning everything is for the moment when it seems full.
-            self.expire();
-            if !self.has_room(&key, &record.provider) {
-                refused("dht_full");
-                return Err(Error::MaxProvidedKeys);
-            }
+        let peer = record.provider;
+        let payer = self.payer(&peer);
+        if self.providers.get(&key).is_some_and(|of_key| of_key.contains_key(&peer)) {
+            self.forget(&key, &peer);
+        } else {
+            self.make_room(&key, &peer, payer)?;
         }
         let mut known = std::mem::take(&mut record.addresses);
-        known.extend(self.noted.get(&record.provider).into_iter().flatten().cloned());
+        known.extend(self.noted.get(&peer).into_iter().flatten().cloned());
         record.addresses = shareable(&known);
-        let keys = self.keys_of.entry(record.provider).or_default();
-        if !keys.contains(&key) {
-            keys.push(key.clone());
+        (self.len, self.serial) = (self.len + 1, self.serial + 1);
+        let counts = payer.map(|source| (source, self.serial));
+        if let Some((source, serial)) = counts {
+            self.of_address.entry(source).or_default().insert(serial, (key.clone(), peer));
         }
-        self.providers.entry(key).or_default().insert(record.provider, record);
+        self.keys_of.entry(peer).or_default().push(key.clone());
+        self.providers.entry(key).or_default().insert(peer, Announced { record, counts });
         Ok(())
     }
 
     fn providers(&self, key: &RecordKey) -> Vec<ProviderRecord> {
         let Some(of_key) = self.providers.get(key.as_ref()) else { return Vec::new() };
-        let mut records: Vec<ProviderRecord> = of_key.values().cloned().collect();
+        let mut records: Vec<ProviderRecord> = of_key.values().map(|announced| announced.record.clone()).collect();
         if !records.is_empty() {
             let start = self.turn.fetch_add(1, Ordering::Relaxed) % records.len();
             records.rotate_left(start);
@@ -177,99 +271,15 @@ impl RecordStore for Rendezvous {
     }
 
     fn provided(&self) -> Self::ProvidedIter<'_> {
-        let own = self.providers.values().filter_map(|of_key| of_key.get(&self.local)).map(Cow::Borrowed);
-        own.collect::<Vec<_>>().into_iter()
+        let own = self.providers.values().filter_map(|of_key| of_key.get(&self.local));
+        own.map(|announced| Cow::Borrowed(&announced.record)).collect::<Vec<_>>().into_iter()
     }
 
     fn remove_provider(&mut self, key: &RecordKey, peer: &PeerId) {
-        let key = key.as_ref();
-        if let Some(of_key) = self.providers.get_mut(key) {
-            of_key.remove(peer);
-            if of_key.is_empty() {
-                self.providers.remove(key);
-            }
-        }
-        forget_key(&mut self.keys_of, peer, key);
+        self.forget(key.as_ref(), peer);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    fn key(n: usize) -> RecordKey {
-        RecordKey::new(&n.to_le_bytes())
-    }
-
-    fn record(n: usize, peer: PeerId) -> ProviderRecord {
-        ProviderRecord::new(key(n), peer, vec![])
-    }
-
-    fn address(text: &str) -> Multiaddr {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn addresses_noted_before_and_after_an_announcement_are_handed_on() {
-        let mut store = Rendezvous::new(PeerId::random());
-        let (early, late) = (PeerId::random(), PeerId::random());
-        store.note(early, &[address("/ip4/127.0.0.1/tcp/1")]);
-        store.add_provider(record(1, early)).unwrap();
-        store.add_provider(record(1, late)).unwrap();
-        assert_eq!(store.addresses(&key(1), &late), vec![]);
-        store.note(late, &[address("/ip4/127.0.0.1/tcp/2"), address("/ip4/0.0.0.0/tcp/2")]);
-        assert_eq!(store.addresses(&key(1), &early), [address("/ip4/127.0.0.1/tcp/1")]);
-        assert_eq!(store.addresses(&key(1), &late), [address("/ip4/127.0.0.1/tcp/2")]);
-        store.gone(&late);
-        assert_eq!(store.providers(&key(1)).len(), 2, "announcements outlive the connection");
-    }
-
-    #[test]
-    fn one_peer_cannot_fill_the_store() {
-        let mut store = Rendezvous::new(PeerId::random());
-        let greedy = PeerId::random();
-        let taken = (0..1000).filter(|n| store.add_provider(record(*n, greedy)).is_ok()).count();
-        assert_eq!(taken, KEYS_OF_PEER_MAX);
-        store.remove_provider(&key(0), &greedy);
-        store.add_provider(record(999, greedy)).unwrap();
-        store.add_provider(record(999, greedy)).unwrap();
-        assert_eq!(store.providers(&key(999)).len(), 1);
-    }
-
-    #[test]
-    fn a_key_holds_so_many_and_the_expired_make_room() {
-        let mut store = Rendezvous::new(PeerId::random());
-        let old = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
-        for n in 0..PROVIDERS_MAX {
-            let mut record = record(1, PeerId::random());
-            record.expires = Some(if n == 0 { old } else { Instant::now() + Duration::from_secs(60) });
-            store.add_provider(record).unwrap();
-        }
-        store.add_provider(record(1, PeerId::random())).unwrap();
-        assert!(store.add_provider(record(1, PeerId::random())).is_err());
-        assert_eq!(store.providers(&key(1)).len(), PROVIDERS_MAX);
-    }
-
-    #[test]
-    fn every_provider_gets_its_turn_in_front() {
-        let mut store = Rendezvous::new(PeerId::random());
-        for _ in 0..50 {
-            store.add_provider(record(1, PeerId::random())).unwrap();
-        }
-        let seen: std::collections::BTreeSet<PeerId> =
-            (0..50).flat_map(|_| store.providers(&key(1)).into_iter().take(20)).map(|r| r.provider).collect();
-        assert_eq!(seen.len(), 50);
-    }
-
-    #[test]
-    fn values_and_long_keys_are_refused_and_own_keys_listed() {
-        let me = PeerId::random();
-        let mut store = Rendezvous::new(me);
-        assert!(store.put(Record::new(key(1), vec![1])).is_err());
-        let long = ProviderRecord::new(RecordKey::new(&[0; 65]), PeerId::random(), vec![]);
-        assert!(store.add_provider(long).is_err());
-        store.add_provider(record(1, me)).unwrap();
-        assert_eq!(store.provided().count(), 1);
-    }
-}
+#[path = "store_test.rs"]
+mod tests;

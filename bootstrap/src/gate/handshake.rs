@@ -8,6 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use tokio::time::Instant;
 
 /// Those under way, by where they come from. Cheap to clone. It holds as many as there are futures, which the swarm bounds.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +18,15 @@ pub struct Handshakes(Arc<Mutex<UnderWay>>);
 struct UnderWay {
     serial: u64,
     /// The newer one of two from the same port, to two addresses of this node.
-    all: BTreeMap<Multiaddr, (u64, AbortHandle)>,
+    all: BTreeMap<Multiaddr, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    serial: u64,
+    handle: AbortHandle,
+    /// When something happened in it last.
+    moved_at: Instant,
 }
 
 /// The error with which a handshake ends that gave way.
@@ -37,17 +46,23 @@ impl Handshakes {
         let mut list = self.list();
         list.serial += 1;
         let serial = list.serial;
-        list.all.insert(from.clone(), (serial, handle));
+        list.all.insert(from.clone(), Entry { serial, handle, moved_at: Instant::now() });
         let place = Place { all: self.clone(), from: from.clone(), serial };
-        Handshake { handshake: Abortable::new(handshake, registration), _place: place }
+        Handshake { handshake: Abortable::new(handshake, registration), place }
     }
 
     /// Ends the handshake from there, if it is under way.
     pub fn give_up(&self, from: &Multiaddr) {
-        let handle = self.list().all.remove(from);
-        if let Some((_, handle)) = handle {
-            handle.abort();
+        let entry = self.list().all.remove(from);
+        if let Some(entry) = entry {
+            entry.handle.abort();
         }
+    }
+
+    /// When something happened last in the handshake from there: bytes came, or could be sent. (In one by QUIC nothing happens before
+    /// its end.)
+    pub fn moved_at(&self, from: &Multiaddr) -> Option<Instant> {
+        self.list().all.get(from).map(|entry| entry.moved_at)
     }
 }
 
@@ -58,10 +73,18 @@ struct Place {
     serial: u64,
 }
 
+impl Place {
+    fn moves(&self) {
+        if let Some(entry) = self.all.list().all.get_mut(&self.from).filter(|entry| entry.serial == self.serial) {
+            entry.moved_at = Instant::now();
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let mut list = self.all.list();
-        if list.all.get(&self.from).is_some_and(|(serial, _)| *serial == self.serial) {
+        if list.all.get(&self.from).is_some_and(|entry| entry.serial == self.serial) {
             list.all.remove(&self.from);
         }
     }
@@ -71,7 +94,7 @@ impl Drop for Place {
 #[derive(Debug)]
 pub struct Handshake<F> {
     handshake: Abortable<F>,
-    _place: Place,
+    place: Place,
 }
 
 impl<F, O> Future for Handshake<F>
@@ -81,6 +104,8 @@ where
     type Output = io::Result<O>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // Nobody asks before something has happened.
+        self.place.moves();
         let ended = std::task::ready!(Pin::new(&mut self.handshake).poll(cx));
         Poll::Ready(ended.unwrap_or_else(|_| Err(io::Error::other(GaveWay))))
     }

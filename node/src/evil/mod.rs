@@ -9,7 +9,7 @@ mod stranger;
 pub use link::link;
 
 use crate::net::NetOptions;
-use crate::net::fetch::{FetchRefusal, FetchRequest};
+use crate::net::fetch::{Answer, FetchRefusal, FetchRequest};
 use crate::train::Trained;
 use starling_protocol::identity::{Ed25519Signer, Ed25519Verifier};
 use starling_protocol::message::{Message, Ready};
@@ -18,6 +18,7 @@ use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, update, wire};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::Read;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -219,12 +220,22 @@ fn second_ready(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// What somebody gets who asks for something.
-pub fn served(request: &FetchRequest, answer: Result<Vec<u8>, FetchRefusal>) -> Result<Vec<u8>, FetchRefusal> {
+pub fn served(request: &FetchRequest, answer: Result<Answer, FetchRefusal>) -> Result<Answer, FetchRefusal> {
     let by_name =
         matches!(request, FetchRequest::StateChunk(_) | FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_));
-    let mut bytes = answer?;
-    if let Some(byte) = bytes.last_mut().filter(|_| by_name && armed(Mode::BadChunk)) {
+    let answer = answer?;
+    if !by_name || !armed(Mode::BadChunk) {
+        return Ok(answer);
+    }
+    let mut bytes = Vec::new();
+    match answer {
+        Answer::Bytes(held) => bytes.extend_from_slice(&held),
+        Answer::File { file, len } => {
+            file.take(len).read_to_end(&mut bytes).map_err(|_| FetchRefusal::Internal)?;
+        }
+    }
+    if let Some(byte) = bytes.last_mut() {
         *byte ^= 1;
     }
-    Ok(bytes)
+    Ok(bytes.into())
 }

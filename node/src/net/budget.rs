@@ -17,14 +17,12 @@ pub struct Cost {
 pub const SESSION: Cost = Cost { messages: 8, bytes: 4096 };
 
 impl Cost {
-    /// So many bytes of an answer.
-    pub fn of_bytes(bytes: usize) -> Self {
-        Self { messages: 0, bytes }
-    }
+    pub const NOTHING: Self = Self { messages: 0, bytes: 0 };
 
-    /// The cost of a search that took so long.
-    pub fn of_search(took: Duration) -> Self {
-        Self { messages: (took.as_micros() / SEARCH.as_micros()).min(SEARCH_MAX) as u32, bytes: 0 }
+    /// An answer of so many bytes, for which the node has searched for so long.
+    pub fn of_answer(bytes: u64, searched: Duration) -> Self {
+        let messages = (searched.as_micros() / SEARCH.as_micros()).min(SEARCH_MAX) as u32;
+        Self { messages, bytes: usize::try_from(bytes).unwrap_or(usize::MAX) }
     }
 }
 

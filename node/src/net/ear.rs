@@ -65,13 +65,15 @@ impl Ear<'_> {
         ahead: &mut Backlog,
     ) -> Result<(), DownReason> {
         let now = Instant::now();
+        let cost = Cost { messages: 1, bytes: bytes.len() };
+        let of_address = self.standing.charge(&self.peer, cost, now);
         if self.standing.speaks_as(&self.peer) == Rank::Stranger {
-            let cost = Cost { messages: 1, bytes: bytes.len() };
-            if let Some(wait) = self.purse.hear_stranger(cost, now).max(self.standing.charge(&self.peer, cost, now)) {
+            if let Some(wait) = self.purse.hear_stranger(cost, now).max(of_address) {
                 metrics::counter!("starling_control_throttled_total").increment(1);
                 self.read_ahead(reader, ahead, now + wait).await?;
             }
-        } else if let Some(wait) = self.purse.read(now) {
+        } else if let Some(wait) = self.purse.read(now).max(of_address) {
+            // Before the first record anybody may turn out to be a member: all of an address is heard then, at one member's pace.
             metrics::counter!("starling_control_throttled_total").increment(1);
             sleep(wait).await;
         }

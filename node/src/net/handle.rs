@@ -159,8 +159,25 @@ impl NetHandle {
     /// # Errors
     /// [`FetchError`]; what the bytes say is for the caller to check.
     pub async fn fetch(&self, peer: NodeId, request: FetchRequest, expected: Expect) -> Result<Vec<u8>, FetchError> {
+        self.fetch_telling(peer, request, expected, || ()).await
+    }
+
+    /// The same; `begun` is called when the answer begins.
+    ///
+    /// # Errors
+    /// As [`NetHandle::fetch`].
+    pub async fn fetch_telling(
+        &self,
+        peer: NodeId,
+        request: FetchRequest,
+        expected: Expect,
+        begun: impl FnOnce(),
+    ) -> Result<Vec<u8>, FetchError> {
         let mut stream = self.open_fetch(peer).await?;
-        fetch::request(&mut stream, &request, expected, Patience::with(self.standing.rank(&peer))).await
+        let patience = Patience::with(self.standing.rank(&peer));
+        let len = fetch::begin(&mut stream, &request, expected, patience).await?;
+        begun();
+        fetch::payload(&mut stream, len, patience).await
     }
 
     /// Downloads from many peers at once, believing what `check` says.

@@ -242,8 +242,10 @@ async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receive
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::budget::Cost;
     use crate::net::event::NetEvent;
     use crate::net::queue::{self, NetEvents};
+    use starling_bootstrap::source::Source;
     use starling_protocol::Digest;
     use starling_protocol::message::{Leave, Message};
     use starling_protocol::wire::Opened;
@@ -262,6 +264,10 @@ mod tests {
     fn rig() -> Rig {
         let standing = Standing::default();
         standing.set(vec![PEER], Vec::new());
+        rig_of(standing)
+    }
+
+    fn rig_of(standing: Standing) -> Rig {
         let (to_peer, queue) = mpsc::channel(QUEUE_CAP);
         let (teller, received) = queue::queue(standing.clone());
         let end = EndSwitch::default();
@@ -402,9 +408,18 @@ mod tests {
 
     /// A stranger's session, and what comes of so many messages at once.
     async fn a_stranger_says(count: usize, listening: Duration) -> (usize, tokio::task::JoinHandle<DownReason>) {
+        let standing = Standing::default();
+        standing.set(Vec::new(), Vec::new());
+        is_heard(standing, count, listening).await
+    }
+
+    async fn is_heard(
+        standing: Standing,
+        count: usize,
+        listening: Duration,
+    ) -> (usize, tokio::task::JoinHandle<DownReason>) {
         let (mut a, b) = tokio::io::duplex(1 << 20);
-        let Rig { links, voice, to_peer, mut received, .. } = rig();
-        links.standing.set(Vec::new(), Vec::new());
+        let Rig { links, voice, to_peer, mut received, .. } = rig_of(standing);
         let session = run(b, links, voice);
         a.write_all(&frames(b"noise", count)).await.unwrap();
         let mut heard = 0;
@@ -431,6 +446,21 @@ mod tests {
         let (heard, session) = a_stranger_says(5000, Duration::from_secs(10)).await;
         assert_eq!(session.await.unwrap(), DownReason::Flood);
         assert!((64..=80).contains(&heard), "{heard}");
+    }
+
+    /// An address that brought 32 keys cost a joiner most of a core, since anybody may be a member to it.
+    #[tokio::test]
+    async fn before_the_first_record_an_address_is_heard_at_its_pace() {
+        let standing = Standing::default();
+        let address = Source::Address([45, 2, 0, 9].into());
+        for peer in [PEER, NodeId([8; 32])] {
+            standing.came(peer, address);
+        }
+        let message = Cost { messages: 1, bytes: 5 };
+        let other = (0..1000).filter(|_| standing.charge(&NodeId([8; 32]), message, Instant::now()).is_none()).count();
+        let (heard, session) = is_heard(standing, 1000, Duration::from_millis(500)).await;
+        assert!(other == 1000 && (20..=500).contains(&heard), "{heard}");
+        assert!(matches!(session.await.unwrap(), DownReason::Shutdown | DownReason::Lost(_)), "it is no flood");
     }
 
     /// A message that has passed.

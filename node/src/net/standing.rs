@@ -3,7 +3,7 @@
 //!
 //! The network believes what the node says of its flock, and judges nothing itself.
 
-use super::budget::{Account, Cost};
+use super::budget::{Account, Cost, Purse};
 use libp2p::PeerId;
 use starling_bootstrap::identity;
 use starling_bootstrap::source::{Remembered, Source};
@@ -12,7 +12,7 @@ use starling_protocol::limits::MEMBERS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
 /// Admitted joiners that the network is told of at a time.
@@ -23,6 +23,9 @@ const NAMED_MAX: usize = 1024;
 /// Strangers that are asked for something beside peers that are known; and where none of these is there.
 const STRANGERS_BESIDE_KNOWN: usize = 4;
 const STRANGERS_ALONE: usize = 16;
+
+/// Answers to strangers at one address that are in memory at a time. Each is at most a mebibyte, but for manifests of large models.
+const ANSWERS: usize = 6;
 
 /// How a peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,8 +53,21 @@ struct Known {
     /// Where connected peers are.
     sources: BTreeMap<NodeId, Source>,
     accounts: Remembered<Account>,
-    /// The same for what they fetch.
-    fetchers: Remembered<Account>,
+    /// What they fetch, and the answers to them that are in memory at a time.
+    fetchers: Remembered<Fetcher>,
+    /// What addresses may say until this node has met a flock.
+    unmet: Remembered<Purse>,
+}
+
+struct Fetcher {
+    account: Account,
+    answers: Arc<Semaphore>,
+}
+
+impl Fetcher {
+    fn new(now: Instant) -> Self {
+        Self { account: Account::of_fetcher(now), answers: Arc::new(Semaphore::new(ANSWERS)) }
+    }
 }
 
 impl Known {
@@ -72,7 +88,7 @@ impl Known {
     /// The address that pays for what the peer does: that of a stranger from elsewhere.
     fn payer(&self, peer: &NodeId) -> Option<Source> {
         let source = self.source(peer);
-        (self.is_told && self.rank(peer) == Rank::Stranger && source != Source::Here).then_some(source)
+        (self.rank(peer) == Rank::Stranger && source != Source::Here).then_some(source)
     }
 }
 
@@ -148,18 +164,30 @@ impl Standing {
     }
 
     /// What a stranger does is charged to its address: how long it has to wait, if at all. Others pay nothing here, nor do
-    /// processes of this machine.
+    /// processes of this machine. Before this node has met a flock members are strangers, too: then all of an address say as much as one
+    /// member may, so that one that brings many keys gains nothing by them.
     pub fn charge(&self, peer: &NodeId, cost: Cost, now: Instant) -> Option<Duration> {
         let mut known = self.known();
         let payer = known.payer(peer)?;
+        if !known.is_told {
+            let purse = known.unmet.of(payer, || Purse::new(now));
+            return (0..cost.messages).fold(None, |_, _| purse.read(now));
+        }
         known.accounts.of(payer, || Account::of_address(now)).spend(cost, now)
     }
 
     /// The same for what it fetches.
     pub fn charge_fetch(&self, peer: &NodeId, cost: Cost, now: Instant) -> Option<Duration> {
         let mut known = self.known();
-        let payer = known.payer(peer)?;
-        known.fetchers.of(payer, || Account::of_fetcher(now)).spend(cost, now)
+        let payer = known.payer(peer).filter(|_| known.is_told)?;
+        known.fetchers.of(payer, || Fetcher::new(now)).account.spend(cost, now)
+    }
+
+    /// Room for the answers to a stranger's address that are in memory until they are taken; others have no such bound.
+    pub fn answers(&self, peer: &NodeId) -> Option<Arc<Semaphore>> {
+        let mut known = self.known();
+        let payer = known.payer(peer).filter(|_| known.is_told)?;
+        Some(Arc::clone(&known.fetchers.of(payer, || Fetcher::new(Instant::now())).answers))
     }
 
     /// Returns when members or joiners have changed since the last time.
@@ -229,13 +257,18 @@ mod tests {
         };
         let requests = fetched(Cost { messages: 1, bytes: 0 });
         assert!((15_000..21_000).contains(&requests), "{requests} in a minute");
-        let searches = fetched(Cost::of_search(Duration::from_millis(500)));
+        let searches = fetched(Cost::of_answer(0, Duration::from_millis(500)));
         assert!(searches <= 5, "{searches} long searches");
         for other in [5, 100, 200] {
-            assert_eq!(standing.charge_fetch(&id(other), Cost::of_bytes(1 << 20), start), None, "{other}");
+            assert_eq!(
+                standing.charge_fetch(&id(other), Cost::of_answer(1 << 20, Duration::ZERO), start),
+                None,
+                "{other}"
+            );
         }
         let now = start + Duration::from_secs(999);
-        let chunks = (0..1000).filter(|_| standing.charge_fetch(&id(7), Cost::of_bytes(1 << 20), now).is_none());
+        let chunks = (0..1000)
+            .filter(|_| standing.charge_fetch(&id(7), Cost::of_answer(1 << 20, Duration::ZERO), now).is_none());
         assert_eq!(chunks.count(), 64);
     }
 

@@ -5,6 +5,7 @@ use super::catch_up::{Errand, Failed, Progress, Task, blocking};
 use super::chain::{Link, NoChain};
 use super::ledger::Job;
 use super::proof::{ANSWER_PATIENCE, Asked, CONTRADICTS, Proof, Unproven};
+use super::sources::Begun;
 use crate::net::fetch::{Expect, FetchRequest, Item, SNAPSHOT_BYTES_MAX, decode_snapshots};
 use starling_protocol::state::{self, Manifest};
 use starling_protocol::{Digest, NodeId};
@@ -74,20 +75,16 @@ impl Task {
 
     /// The newest snapshot of any source that lies on the target's chain.
     async fn offer(&self, proof: &Arc<Proof>) -> Result<Offer, Failed> {
-        let mut why = "no peer to fetch from".to_string();
-        for source in &self.errand.sources {
-            match self.offer_of(*source, proof).await {
-                Ok(offer) => return Ok(offer),
-                Err(reason) => why = format!("{}: {reason}", source.short()),
-            }
-        }
-        Err(Failed::because(format!("no source offers a snapshot on the way to record {}; {why}", self.errand.seq)))
+        let ask = |source, begun| self.offer_of(source, proof, begun);
+        let none = |why| format!("no source offers a snapshot on the way to record {}; {why}", self.errand.seq);
+        self.sources.first(ask).await.map_err(|why| Failed::because(none(why)))
     }
 
-    async fn offer_of(&self, source: NodeId, proof: &Arc<Proof>) -> Result<Offer, String> {
+    async fn offer_of(&self, source: NodeId, proof: &Arc<Proof>, begun: Begun) -> Result<Offer, String> {
         let request = FetchRequest::SnapshotManifests;
         let expected = Expect::of(&request);
-        let answer = self.ask(source, request, expected).await.map_err(|e| e.to_string())?;
+        let answer = self.net.fetch_telling(source, request, expected, || begun.tell()).await;
+        let answer = answer.map_err(|e| e.to_string())?;
         let mut snapshots = decode_snapshots(&answer).map_err(|e| e.to_string())?;
         snapshots.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));
         let mut why = "it has none".to_string();

@@ -13,6 +13,7 @@ use super::head::Head;
 use super::ledger::Job;
 use super::merging::Left;
 use super::proof::Proof;
+use super::sources::{Begun, Sources};
 use crate::net::NetHandle;
 use crate::net::fetch::{Expect, FetchError, FetchRequest, STREAMS_PER_SOURCE};
 use crate::reduce::{FragmentFeedback, Passed};
@@ -100,6 +101,8 @@ impl Failed {
 /// Everything an errand needs.
 pub struct Task {
     pub errand: Errand,
+    /// The errand's, in the order in which they are asked.
+    pub sources: Sources,
     /// The path to the target, if it is at hand.
     pub proof: Option<Arc<Proof>>,
     pub net: NetHandle,
@@ -244,19 +247,20 @@ impl Task {
     }
 
     async fn update_of(&self, record: &Record) -> Result<Vec<u8>, Failed> {
-        let mut why = "no peer to fetch from".to_string();
         // The codec was fixed by the record before; what is longer than the longest codec's is no update.
         let bytes_max = update::encoded_max(Codec::Bf16, self.elements) as u64;
-        for source in &self.errand.sources {
+        let ask = async |source: NodeId, begun: Begun| {
             let request = FetchRequest::Update { seq: record.seq };
-            match self.net.fetch(*source, request, Expect::AtMost(bytes_max)).await {
-                Ok(bytes) if update::digest(&bytes) == record.update => return Ok(bytes),
-                Ok(_) => why = format!("{} sent another update than the record names", source.short()),
-                Err(e) => why = e.to_string(),
-            }
-        }
-        let reason = format!("no source has the update of record {}: {why}", record.seq);
-        Err(Failed { pruned: true, ..Failed::because(reason) })
+            let answer = self.net.fetch_telling(source, request, Expect::AtMost(bytes_max), || begun.tell()).await;
+            let bytes = answer.map_err(|e| e.to_string())?;
+            let fits = update::digest(&bytes) == record.update;
+            if fits { Ok(bytes) } else { Err("it sent another update than the record names".to_owned()) }
+        };
+        let failed = |why| {
+            let reason = format!("no source has the update of record {}: {why}", record.seq);
+            Failed { pruned: true, ..Failed::because(reason) }
+        };
+        self.sources.first(ask).await.map_err(failed)
     }
 
     pub(super) fn way(&self) -> MutexGuard<'_, Way> {

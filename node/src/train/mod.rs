@@ -31,6 +31,7 @@ pub(crate) mod sample_test;
 mod setup;
 mod shards;
 mod source;
+mod sources;
 mod streaming;
 mod text;
 mod ticket;

@@ -4,6 +4,7 @@ use super::driver::{Driver, Fetched, Fetching, Outcome};
 use super::ledger::{Job, Update};
 use super::notice::{count_refusal, refusal_text};
 use super::reduction::Reduction;
+use super::sources::Sources;
 use super::trainer::{self, Trained};
 use super::{candidate, catch_up, shards};
 use crate::exit::{Code, Failure};
@@ -326,6 +327,7 @@ impl Driver {
         self.show(Event::CatchingUp { seq: errand.seq, sources: errand.sources.len(), afresh: errand.afresh });
         let task = catch_up::Task {
             proof: self.claims.proof_of(&errand.target),
+            sources: Sources::new(&errand.sources),
             errand,
             net: self.net.clone(),
             ledger: self.ledger_jobs.clone(),

@@ -1,7 +1,7 @@
 use super::super::sample_test::{spec as open_spec, vote_for};
 use super::super::source::Source;
 use super::*;
-use crate::net::fetch::{FetchSource, decode_records, encode_records};
+use crate::net::fetch::{Answer, FetchSource, decode_records, encode_records};
 use starling_protocol::difference::Limits;
 use starling_protocol::engine::succession;
 use starling_protocol::identity::{Ed25519Signer, Signer};
@@ -137,7 +137,10 @@ impl Node {
     }
 
     fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchError> {
-        Ok(Source::new(self.store.clone(), Vec::new()).serve(request)?)
+        match Source::new(self.store.clone(), Vec::new()).serve(request)? {
+            Answer::Bytes(bytes) => Ok(bytes.to_vec()),
+            Answer::File { .. } => panic!("no path is a file"),
+        }
     }
 
     async fn prove(&self, of: &Self, head: &Link, foreign: bool) -> Result<Proof, Unproven> {

@@ -1,22 +1,27 @@
 //! What this node hands to peers that fetch: records with their certificates, candidates, updates, state and text,
 //! from disk.
 
-use crate::net::fetch::{FetchRefusal, FetchRequest, FetchSource, RECORDS_BYTES_MAX, encode_records, encode_snapshots};
+use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
 use starling_data::Dataset;
 use starling_protocol::Digest;
-use starling_protocol::limits::{PATH_BYTES_MAX, PATH_LINKS_MAX};
+use starling_protocol::limits::{CONTROL_BYTES_MAX, PATH_BYTES_MAX, PATH_LINKS_MAX, RECORD_BYTES_MAX};
 use starling_protocol::path::Link;
 use starling_protocol::wire;
 use starling_store::{EncodedLink, Store};
+use std::fs::File;
 use std::sync::{Arc, OnceLock};
+
+/// Bytes of an answer with records, which is in memory until it is taken: less than askers admit. It holds the largest record.
+const RECORDS_BYTES: usize = 1 << 20;
+const _: () = assert!(2 + 8 + RECORD_BYTES_MAX + CONTROL_BYTES_MAX <= RECORDS_BYTES);
 
 /// Serves from the store and, once it is open, from the dataset.
 pub struct Source {
     store: Arc<Store>,
     spec: Vec<u8>,
     data: OnceLock<Arc<Dataset>>,
-    /// The digest of the data's manifest: encoding it for each that asks for another one costs milliseconds.
-    manifest: OnceLock<Digest>,
+    /// The data's manifest and its digest: encoding it for each that asks costs milliseconds, and memory for each that does not read it.
+    manifest: OnceLock<(Digest, Arc<Vec<u8>>)>,
 }
 
 impl Source {
@@ -33,53 +38,53 @@ impl Source {
     fn data(&self) -> Result<&Dataset, FetchRefusal> {
         self.data.get().map(Arc::as_ref).ok_or(FetchRefusal::NotFound)
     }
+
+    fn data_manifest(&self, asked: &Digest) -> Result<Arc<Vec<u8>>, FetchRefusal> {
+        let data = self.data()?;
+        let (digest, bytes) =
+            self.manifest.get_or_init(|| (data.manifest().digest(), Arc::new(data.manifest().encode())));
+        (digest == asked).then(|| Arc::clone(bytes)).ok_or(FetchRefusal::NotFound)
+    }
 }
 
 impl FetchSource for Source {
-    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         let internal = |error: starling_store::StoreError| {
             tracing::warn!("a peer's request was not served: {error}");
             FetchRefusal::Internal
         };
-        match request {
-            FetchRequest::Spec => Ok(self.spec.clone()),
+        let file = |found: Result<Option<(File, u64)>, _>| {
+            let (file, len) = found.map_err(internal)?.ok_or(FetchRefusal::NotFound)?;
+            Ok(Answer::File { file, len })
+        };
+        let bytes = match request {
+            FetchRequest::StateChunk(digest) => return file(self.store.open_state_chunk(digest)),
+            FetchRequest::UpdateByDigest(digest) => return file(self.store.open_update_by_digest(digest)),
+            FetchRequest::Update { seq } => return file(self.store.open_update(*seq)),
+            FetchRequest::DataManifest(digest) => return self.data_manifest(digest).map(Answer::Bytes),
+            FetchRequest::Spec => self.spec.clone(),
             FetchRequest::SnapshotManifests => {
                 let snapshots: Vec<_> =
                     self.store.snapshots().into_iter().map(|(seq, manifest)| (seq, manifest.encode())).collect();
-                encode_snapshots(&snapshots).map_err(|_| FetchRefusal::Internal)
-            }
-            FetchRequest::StateChunk(digest) => {
-                self.store.state_chunk(digest).map_err(internal)?.ok_or(FetchRefusal::NotFound)
+                encode_snapshots(&snapshots).map_err(|_| FetchRefusal::Internal)?
             }
             FetchRequest::Records { from_seq, max } => {
                 // The two bytes are the number of records.
-                let (max, bytes) = (usize::from(*max), RECORDS_BYTES_MAX as usize - 2);
-                let records = self.store.records_within(*from_seq, max, bytes).map_err(internal)?;
-                encode_records(&records).map_err(|_| FetchRefusal::Internal)
+                let records = self.store.records_within(*from_seq, usize::from(*max), RECORDS_BYTES - 2);
+                encode_records(&records.map_err(internal)?).map_err(|_| FetchRefusal::Internal)?
             }
             FetchRequest::Candidate(record) => {
-                self.store.candidate(record).map_err(internal)?.ok_or(FetchRefusal::NotFound)
+                self.store.candidate(record).map_err(internal)?.ok_or(FetchRefusal::NotFound)?
             }
-            FetchRequest::UpdateByDigest(digest) => {
-                self.store.update_by_digest(digest).map_err(internal)?.ok_or(FetchRefusal::NotFound)
-            }
-            FetchRequest::Update { seq } => self.store.update(*seq).map_err(internal)?.ok_or(FetchRefusal::NotFound),
             FetchRequest::Path { to, known } => {
                 let path = self.store.way(known, *to).map_err(internal)?.ok_or(FetchRefusal::NotFound)?;
-                encode_records(&cut(path)).map_err(|_| FetchRefusal::Internal)
-            }
-            FetchRequest::DataManifest(digest) => {
-                let data = self.data()?;
-                if self.manifest.get_or_init(|| data.manifest().digest()) == digest {
-                    Ok(data.manifest().encode())
-                } else {
-                    Err(FetchRefusal::NotFound)
-                }
+                encode_records(&cut(path)).map_err(|_| FetchRefusal::Internal)?
             }
             FetchRequest::ShardPiece { shard, piece } => {
-                self.data()?.shard_piece(shard, *piece).map_err(|_| FetchRefusal::NotFound)
+                self.data()?.shard_piece(shard, *piece).map_err(|_| FetchRefusal::NotFound)?
             }
-        }
+        };
+        Ok(bytes.into())
     }
 }
 

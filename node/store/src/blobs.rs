@@ -9,7 +9,7 @@ use crate::{Part, StoreError};
 use starling_protocol::Digest;
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
 /// A folder of such files.
@@ -69,6 +69,21 @@ impl Blobs {
     /// # Errors
     /// [`StoreError::Damaged`] when the file holds something else. It is removed.
     pub fn get(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        Ok(self.read(digest)?.map(|(_, bytes)| bytes))
+    }
+
+    /// The file with this digest, whose bytes were just checked, at its beginning, and its length: for whoever needs it piece by
+    /// piece. It can be read to its end also when it is removed meanwhile.
+    ///
+    /// # Errors
+    /// As [`Blobs::get`].
+    pub fn open(&self, digest: &Digest) -> Result<Option<(File, u64)>, StoreError> {
+        let Some((mut file, bytes)) = self.read(digest)? else { return Ok(None) };
+        file.rewind().map_err(|e| StoreError::io("read", &self.path(digest), 0, e))?;
+        Ok(Some((file, bytes.len() as u64)))
+    }
+
+    fn read(&self, digest: &Digest) -> Result<Option<(File, Vec<u8>)>, StoreError> {
         let path = self.path(digest);
         let mut file = match File::open(&path) {
             Ok(file) => file,
@@ -81,7 +96,7 @@ impl Blobs {
             bytes.reserve_exact(length as usize);
             (&mut file).take(self.limit).read_to_end(&mut bytes).map_err(|e| StoreError::io("read", &path, 0, e))?;
             if (self.digest)(&bytes) == *digest {
-                return Ok(Some(bytes));
+                return Ok(Some((file, bytes)));
             }
         }
         self.remove(&path);
@@ -171,6 +186,13 @@ mod tests {
             assert!(!blobs.put(&id, b"bytes").unwrap());
             blobs.sync([&id]).unwrap();
             assert_eq!(blobs.get(&id).unwrap().unwrap(), b"bytes");
+            let (mut file, length) = blobs.open(&id).unwrap().unwrap();
+            assert_eq!(length, 5);
+            blobs.retain(&HashSet::new()).unwrap();
+            let mut read = Vec::new();
+            file.read_to_end(&mut read).unwrap();
+            assert_eq!(read, b"bytes", "it is read to its end though it is gone");
+            assert!(blobs.open(&id).unwrap().is_none());
         }
     }
 
@@ -181,7 +203,7 @@ mod tests {
         for bad in [&b"bytez"[..], b"byte", b"", &[0; 65]] {
             blobs.put(&id, b"bytes").unwrap();
             fs::write(blobs.path(&id), bad).unwrap();
-            assert!(matches!(blobs.get(&id), Err(StoreError::Damaged(_))));
+            assert!(matches!(blobs.open(&id), Err(StoreError::Damaged(_))));
             assert_eq!(blobs.get(&id).unwrap(), None);
         }
         fs::create_dir_all(blobs.path(&id).parent().unwrap()).unwrap();

@@ -9,6 +9,7 @@ use starling_protocol::message::Certificate;
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::state::State;
 use starling_protocol::{Digest, wire};
+use std::fs::File;
 use std::sync::Arc;
 
 /// An encoded record, and the encoded certificate that decided it; that is empty where there is none.
@@ -154,6 +155,19 @@ impl Store {
             Some(record) if record.kind == RecordKind::Commit => self.updates.get(&record.update),
             _ => Ok(None),
         }
+    }
+
+    /// The file that holds what [`Store::update`] gives, checked and at its beginning, and its length in bytes.
+    pub fn open_update(&self, seq: u64) -> Result<Option<(File, u64)>, StoreError> {
+        match self.record(seq)? {
+            Some(record) if record.kind == RecordKind::Commit => self.updates.open(&record.update),
+            _ => Ok(None),
+        }
+    }
+
+    /// The file that holds what [`Store::update_by_digest`] gives, checked and at its beginning, and its length in bytes.
+    pub fn open_update_by_digest(&self, digest: &Digest) -> Result<Option<(File, u64)>, StoreError> {
+        self.updates.open(digest)
     }
 
     /// The encoded update of this digest, of a record or of a candidate.

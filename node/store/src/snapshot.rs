@@ -14,6 +14,7 @@ use starling_protocol::limits::STATE_CHUNK_BYTES;
 use starling_protocol::record::Record;
 use starling_protocol::state::{self, Manifest, State, StateError};
 use starling_protocol::{Digest, wire};
+use std::fs::File;
 use std::sync::Arc;
 
 /// A snapshot is due at every record whose number this divides.
@@ -63,6 +64,11 @@ impl Store {
     /// [`StoreError::Damaged`] when its bytes are not what was written; it is not there any more afterwards.
     pub fn state_chunk(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         self.chunks.get(digest)
+    }
+
+    /// The file that holds what [`Store::state_chunk`] gives, checked and at its beginning, and its length in bytes.
+    pub fn open_state_chunk(&self, digest: &Digest) -> Result<Option<(File, u64)>, StoreError> {
+        self.chunks.open(digest)
     }
 
     /// The state of the snapshot at `seq`, every chunk checked.

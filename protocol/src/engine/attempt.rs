@@ -1,9 +1,12 @@
 //! One attempt: reduce, apply to a copy, hold the result; and leaving it when it cannot end.
 
-use super::Engine;
 use super::clock::Moment;
-use super::decision::Holding;
+use super::conduct::Conduct;
+use super::ctx::Ctx;
+use super::deadline::after_failures;
+use super::fetch::Holding;
 use super::io::{AttemptKey, Contribution, Notice, Output};
+use super::outbox::Out;
 use super::round::Round;
 use super::succession::{self, SignedReady};
 use crate::message::{Awaits, Phase};
@@ -15,13 +18,6 @@ use std::collections::BTreeMap;
 
 /// Failures that name the same suspect before it is ruled out although it looks alive.
 const SUSPICIONS_MAX: u32 = 3;
-/// First pause after a failure, in microseconds; it doubles so many times.
-const PAUSE: u64 = 250_000;
-const PAUSE_DOUBLINGS: u32 = 4;
-/// A reduction that moves is given up after so many times what reductions took.
-const REDUCTION_FACTOR: u64 = 16;
-/// A reduction's deadline doubles so many times.
-const PATIENCE_DOUBLINGS: u32 = 2;
 
 /// The attempt that this node is in.
 #[derive(Debug)]
@@ -39,6 +35,10 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
+    pub fn is_reducing(&self) -> bool {
+        self.stage == Stage::Reducing
+    }
+
     /// Whether its update is complete, this one, and being applied.
     fn is_speculating(&self, key: &AttemptKey, update: &Digest) -> bool {
         self.key == *key && self.stage == Stage::Speculating { update: *update }
@@ -62,18 +62,18 @@ pub(super) fn set_digest(contributions: &[SignedReady]) -> Digest {
     record::set_digest(contributions.iter().map(|c| (c.member, c.digest)))
 }
 
-impl Engine {
+impl Round {
     /// Begins an attempt whose members' READYs are all here; they are by ascending id.
-    pub(super) fn start_attempt(&mut self, number: u32, contributions: &[SignedReady]) {
-        let Some(key) = self.key_of(number, contributions) else { return };
-        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
+    pub fn start_attempt(&mut self, number: u32, contributions: &[SignedReady], ctx: &Ctx, out: &mut Out) {
+        let key = self.key_of(number, set_digest(contributions));
+        let head = &self.head;
         // Its result is here already, fetched or made before the attempt was left.
-        if round.holding.values().any(|held| held.candidate.key == key) {
+        if self.results.holds(&key) {
             return;
         }
         let members: Vec<NodeId> = contributions.iter().map(|c| c.member).collect();
         let by_id: BTreeMap<NodeId, &SignedReady> = contributions.iter().map(|c| (c.member, c)).collect();
-        let in_ring = head.record.ring_of(&round.parent, members.iter().copied());
+        let in_ring = head.record.ring_of(&head.digest, members.iter().copied());
         let contribution = |c: &&SignedReady| {
             let mut stated = Stated::from(&c.ready);
             if planted!(Plant::EqualWeights) {
@@ -87,24 +87,22 @@ impl Engine {
             flock: succession::uplinks(&head.record),
             codec: head.record.next.codec,
         };
-        let notice = Notice::AttemptStarted { round: round.number, attempt: number, members: members.clone() };
-        self.notice(notice);
-        self.out.push(reduce);
-        let now = self.now;
-        if let Some(round) = &mut self.round {
-            let stage = Stage::Reducing;
-            round.running = Some(Attempt { key, members, stage, began: now, progress: 0, moved_at: now, awaits: None });
-        }
-        self.go_ahead(contributions);
+        let notice = Notice::AttemptStarted { round: self.task.number, attempt: number, members: members.clone() };
+        out.notice(notice);
+        out.push(reduce);
+        let (stage, now) = (Stage::Reducing, ctx.now);
+        self.attempts.running =
+            Some(Attempt { key, members, stage, began: now, progress: 0, moved_at: now, awaits: None });
+        self.go_ahead(contributions, ctx, out);
     }
 
     fn running(&mut self, key: &AttemptKey, stage: Stage) -> Option<&mut Attempt> {
-        let running = self.round.as_mut()?.running.as_mut()?;
+        let running = self.attempts.running.as_mut()?;
         ((running.key == *key || planted!(Plant::AnyAttempt)) && running.stage == stage).then_some(running)
     }
 
-    pub(super) fn reduce_progress(&mut self, key: &AttemptKey, bytes: u64, awaits: Option<Awaits>) {
-        let now = self.now;
+    pub fn reduce_progress(&mut self, key: &AttemptKey, bytes: u64, awaits: Option<Awaits>, ctx: &Ctx) {
+        let now = ctx.now;
         let Some(attempt) = self.running(key, Stage::Reducing) else { return };
         attempt.awaits = awaits;
         if bytes > attempt.progress {
@@ -113,168 +111,183 @@ impl Engine {
         }
     }
 
-    pub(super) fn reduced(&mut self, key: &AttemptKey, update: Digest) {
+    pub fn reduced(&mut self, key: &AttemptKey, update: Digest, ctx: &Ctx, out: &mut Out) {
         let Some(attempt) = self.running(key, Stage::Reducing) else { return };
         attempt.stage = Stage::Speculating { update };
         let contributors = attempt.members.len();
-        self.speculate(*key, update, contributors);
+        self.speculate(*key, update, contributors, ctx, out);
     }
 
-    pub(super) fn speculate(&mut self, key: AttemptKey, update: Digest, contributors: usize) {
-        let Some(head) = &self.head else { return };
-        let rule = Rule::of(&self.spec, &head.record, contributors);
-        self.out.push(Output::Speculate { key, update, rule });
+    pub fn speculate(&self, key: AttemptKey, update: Digest, contributors: usize, ctx: &Ctx, out: &mut Out) {
+        let rule = Rule::of(&ctx.spec, &self.head.record, contributors);
+        out.push(Output::Speculate { key, update, rule });
     }
 
     /// The state after an update is known: rebuilds the record.
-    pub(super) fn applied(&mut self, key: &AttemptKey, update: &Digest, state_root: Digest) {
-        if self.made_anew((key, update), state_root) || self.rebuilt_fetched((key, update), state_root) {
-            return;
-        }
-        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return };
+    pub fn applied(&mut self, key: &AttemptKey, update: &Digest, state_root: Digest, ctx: &Ctx, out: &mut Out) {
+        let head = self.head.clone();
         let speculating = |attempt: &&Attempt| attempt.is_speculating(key, update);
-        let Some(attempt) = round.running.as_ref().filter(speculating) else { return };
+        let Some(attempt) = self.attempts.running.as_ref().filter(speculating) else { return };
         let members = attempt.members.clone();
-        let contributions: Vec<SignedReady> =
-            members.iter().filter_map(|id| self.ready_of(id, round)).cloned().collect();
+        let contributions: Vec<SignedReady> = members.iter().filter_map(|id| ctx.ready_of(id, self)).cloned().collect();
         // A member that restarted meanwhile may have said READY anew: then this attempt is not what was reduced.
         let same = contributions.len() == members.len() && set_digest(&contributions) == key.set;
         let record = if same {
-            succession::commit(&head.record, head.digest, &self.spec, &contributions, *update, state_root)
+            succession::commit(&head.record, head.digest, &ctx.spec, &contributions, *update, state_root)
         } else {
             None
         };
         let Some(mut record) = record else {
-            return self.fail_attempt("the contributions changed or the run's samples are used up", None);
+            return self.fail_attempt("the contributions changed or the run's samples are used up", None, ctx, out);
         };
         let met = planted!(Plant::ThinContributors) || head.quorum.met_by(|id| members.binary_search(id).is_ok());
         if !met {
-            return self.fail_attempt("its members are no quorum of the voters", None);
+            return self.fail_attempt("its members are no quorum of the voters", None, ctx, out);
         }
         if planted!(Plant::OwnKnobs) {
-            record.next.dwell = self.me.0[0];
+            record.next.dwell = ctx.me.0[0];
         }
         let readys = contributions.into_iter().map(|c| c.bytes).collect();
         let holding = Holding::new(super::Candidate { key: *key, record, readys });
-        if let Some(round) = &mut self.round {
-            round.holding.insert(holding.digest, holding);
-            if let Some(attempt) = &mut round.running {
-                attempt.stage = Stage::Rebuilt;
-            }
+        self.results.hold(holding);
+        if let Some(attempt) = &mut self.attempts.running {
+            attempt.stage = Stage::Rebuilt;
         }
     }
 
     /// The state after an update cannot be known: there is no such result here.
-    pub(super) fn not_applied(&mut self, key: &AttemptKey, update: &Digest, reason: &str) {
-        self.give_up_fetched(key, update);
-        let running = self.round.as_ref().and_then(|round| round.running.as_ref());
+    pub fn not_applied(&mut self, key: &AttemptKey, update: &Digest, reason: &str, ctx: &Ctx, out: &mut Out) {
+        self.results.give_up(key, update, ctx);
+        let running = self.attempts.running.as_ref();
         if running.is_some_and(|attempt| attempt.is_speculating(key, update)) {
-            self.fail_attempt(reason, None);
+            self.fail_attempt(reason, None, ctx, out);
         }
     }
 
-    pub(super) fn reduce_failed(&mut self, key: &AttemptKey, (suspect, refused): (Option<NodeId>, bool), reason: &str) {
+    /// The reduction cannot go on, perhaps because of somebody; for sure, if something that it sent was refused.
+    pub fn reduce_failed(
+        &mut self,
+        key: &AttemptKey,
+        (suspect, refused): (Option<NodeId>, bool),
+        reason: &str,
+        conduct: &mut Conduct,
+        (ctx, out): (&Ctx, &mut Out),
+    ) {
         if self.running(key, Stage::Reducing).is_some() {
             if let Some(suspect) = suspect.filter(|_| refused) {
-                self.accuse(suspect);
+                self.accuse(suspect, conduct);
             }
-            self.fail_attempt(reason, suspect);
+            self.fail_attempt(reason, suspect, ctx, out);
         }
     }
 
     /// Gives the attempt up: the next one is made after a pause that doubles with each failure.
-    pub(super) fn fail_attempt(&mut self, reason: &str, suspect: Option<NodeId>) {
-        let (me, now) = (self.me, self.now);
-        self.leave_attempt(reason, suspect);
-        let Some(round) = &mut self.round else { return };
-        round.not_before = now.plus(PAUSE << round.failures.min(PAUSE_DOUBLINGS));
-        round.failures += 1;
-        if let Some(suspect) = suspect.filter(|id| *id != me && round.members.contains(id)) {
-            let times = round.suspected.entry(suspect).or_default();
+    pub fn fail_attempt(&mut self, reason: &str, suspect: Option<NodeId>, ctx: &Ctx, out: &mut Out) {
+        let (me, now) = (ctx.me, ctx.now);
+        self.leave_attempt(reason, suspect, out);
+        self.attempts.not_before = now.plus(ctx.attempt_pause(self.attempts.failures));
+        self.attempts.failures += 1;
+        if let Some(suspect) = suspect.filter(|id| *id != me && self.task.members.contains(id)) {
+            let times = self.distrust.suspected.entry(suspect).or_default();
             *times += 1;
             if *times >= SUSPICIONS_MAX {
-                round.ruled_out.insert(suspect);
+                self.distrust.ruled_out.insert(suspect);
             }
         }
         self.next_attempt();
     }
 
     /// Leaves the attempt for good and drops its data, unless this node holds its result.
-    pub(super) fn leave_attempt(&mut self, reason: &str, suspect: Option<NodeId>) {
-        let Some(round) = &mut self.round else { return };
-        let Some(attempt) = round.running.take_if(|attempt| attempt.stage != Stage::Rebuilt) else { return };
-        let number = round.number;
-        self.out.push(Output::Abandon { key: attempt.key });
+    pub fn leave_attempt(&mut self, reason: &str, suspect: Option<NodeId>, out: &mut Out) {
+        let Some(attempt) = self.attempts.running.take_if(|attempt| attempt.stage != Stage::Rebuilt) else { return };
+        let number = self.task.number;
+        out.push(Output::Abandon { key: attempt.key });
         let reason = reason.to_owned();
-        self.notice(Notice::AttemptFailed { round: number, attempt: attempt.key.attempt, suspect, reason });
+        out.notice(Notice::AttemptFailed { round: number, attempt: attempt.key.attempt, suspect, reason });
     }
 
     /// Whether the reduction under way can still end.
-    pub(super) fn check_attempt(&mut self) {
-        let Some(round) = &self.round else { return };
-        let Some(attempt) = round.running.as_ref().filter(|attempt| attempt.stage == Stage::Reducing) else { return };
-        let others = attempt.members.iter().filter(|id| **id != self.me);
-        let gone = others.clone().find_map(|id| Some((*id, self.fault(id, round)?)));
+    pub fn check_attempt(&mut self, ctx: &Ctx, out: &mut Out) {
+        let Some(attempt) = self.attempts.running.as_ref().filter(|attempt| attempt.stage == Stage::Reducing) else {
+            return;
+        };
+        let others = attempt.members.iter().filter(|id| **id != ctx.me);
+        let gone = others.clone().find_map(|id| Some((*id, ctx.fault(id, self)?)));
         if let Some((id, why)) = gone {
-            return self.fail_attempt(why, Some(id));
+            return self.fail_attempt(why, Some(id), ctx, out);
         }
         // Who holds another result, or would skip, has left this attempt.
         let left = |id: &NodeId| {
-            let ballot = round.record_vote.ballot.as_ref();
+            let ballot = self.record_vote.ballot.as_ref();
             ballot.is_some_and(|b| b.names(id).any(|v| (v.attempt, v.set) != (attempt.key.attempt, attempt.key.set)))
         };
         if let Some(id) = others.clone().copied().find(left) {
             // Who is in the vote on the record does not come back to attempts.
-            if let Some(round) = &mut self.round {
-                round.ruled_out.insert(id);
-            }
-            return self.fail_attempt("a member has left the attempt", Some(id));
+            self.distrust.ruled_out.insert(id);
+            return self.fail_attempt("a member has left the attempt", Some(id), ctx, out);
         }
-        self.check_stall();
+        self.check_stall(ctx, out);
     }
 
-    /// How long a reduction may take that moves: far longer than those took that the voters in it have measured. Who sends
-    /// a byte now and then is never still, and must not hold everybody up for good.
-    fn longest_reduction(&self, round: &Round, attempt: &Attempt) -> u64 {
-        let heeded = |id: &&NodeId| self.is_voter(id) || planted!(Plant::LearnersTime);
+    /// How long a reduction may take that moves, by what the voters in it have measured.
+    fn longest_reduction(&self, attempt: &Attempt, ctx: &Ctx) -> u64 {
+        let heeded = |id: &&NodeId| ctx.is_voter(id) || planted!(Plant::LearnersTime);
         let took = attempt
             .members
             .iter()
             .filter(heeded)
-            .filter_map(|id| Some(self.ready_of(id, round)?.ready.measured.reduce_us));
+            .filter_map(|id| Some(ctx.ready_of(id, self)?.ready.measured.reduce_us));
         let mut took: Vec<u64> = took.filter(|micros| *micros > 0).map(u64::from).collect();
         took.sort_unstable();
-        let median = took.get(took.len() / 2);
-        median.map_or(self.timing.patience_max, |micros| (REDUCTION_FACTOR * micros).max(self.timing.unmeasured))
+        ctx.longest_reduction(took.get(took.len() / 2).copied())
     }
 
     /// A reduction in which nothing moves anywhere: leaves it, and rules out who is to blame.
-    fn check_stall(&mut self) {
-        let Some(round) = &self.round else { return };
-        let Some(attempt) = round.running.as_ref() else { return };
-        let doublings = round.failures.min(PATIENCE_DOUBLINGS);
-        let lively = |moved: Moment| self.now.since(moved) < (2 * self.timing.patience_min) << doublings;
-        let young = self.now.since(attempt.began) < self.timing.unmeasured.min(self.timing.patience_max);
-        let peer = |id: &NodeId| self.peers.get(id).is_some_and(|peer| lively(peer.moved_at));
+    fn check_stall(&mut self, ctx: &Ctx, out: &mut Out) {
+        let Some(attempt) = self.attempts.running.as_ref() else { return };
+        let allowed = |micros| after_failures(micros, self.attempts.failures);
+        let lively = |moved: Moment| ctx.now.since(moved) < allowed(ctx.reduction_stall());
+        let young = ctx.now.since(attempt.began) < ctx.timing.unmeasured.min(ctx.timing.patience_max);
+        let peer = |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| lively(peer.moved_at));
         if young && (lively(attempt.moved_at) || attempt.members.iter().any(peer)) {
             return;
         }
-        let (mut moved, mut patience) = (attempt.moved_at, 2 * self.timing.patience_min);
-        for peer in attempt.members.iter().filter_map(|id| self.peers.get(id)) {
+        let (mut moved, mut patience) = (attempt.moved_at, ctx.reduction_stall());
+        for peer in attempt.members.iter().filter_map(|id| ctx.peers.get(id)) {
             moved = moved.max(peer.moved_at);
-            patience = patience.max(self.stall(peer, Phase::Reducing));
+            patience = patience.max(ctx.stall(peer, Phase::Reducing));
         }
-        let creeps = self.now.since(attempt.began) >= self.longest_reduction(round, attempt) << doublings;
-        if self.now.since(moved) < patience << doublings && !creeps {
+        let creeps = ctx.now.since(attempt.began) >= allowed(self.longest_reduction(attempt, ctx));
+        if ctx.now.since(moved) < allowed(patience) && !creeps {
             return;
         }
-        let blame = self.blame(round, attempt);
-        if let (Some(blame), Some(round)) = (blame, &mut self.round) {
-            round.ruled_out.insert(blame.culprit);
+        let blame = self.blame(attempt, ctx);
+        if let Some(blame) = blame {
+            self.distrust.ruled_out.insert(blame.culprit);
             if let Some(other) = blame.other {
-                *round.suspected.entry(other).or_default() += 1;
+                *self.distrust.suspected.entry(other).or_default() += 1;
             }
         }
-        self.fail_attempt("nothing has moved for too long", blame.map(|blame| blame.culprit));
+        self.fail_attempt("nothing has moved for too long", blame.map(|blame| blame.culprit), ctx, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample::node;
+
+    #[test]
+    fn a_member_is_ruled_out_with_the_third_attempt_that_it_fails() {
+        let (ctx, mut out) = (Ctx::sample(), Out::default());
+        let mut round = ctx.sample_round();
+        for times in 1..=SUSPICIONS_MAX {
+            round.fail_attempt("it failed", Some(node(16)), &ctx, &mut out);
+            assert_eq!(round.distrust.ruled_out.contains(&node(16)), times == SUSPICIONS_MAX);
+            assert_eq!(round.attempts.number, times);
+            assert_eq!(round.attempts.not_before, ctx.now.plus(ctx.attempt_pause(times - 1)));
+        }
+        round.fail_attempt("it failed", Some(ctx.me), &ctx, &mut out);
+        assert!(!round.distrust.suspected.contains_key(&ctx.me), "nobody rules itself out");
     }
 }

@@ -1,8 +1,8 @@
 //! Who is to blame for a reduction in which nothing moves any more. Its members say in their Heads how far they are, and
 //! with owners what they wait for; none of them is believed alone for long.
 
-use super::Engine;
 use super::attempt::Attempt;
+use super::ctx::Ctx;
 use super::round::Round;
 use crate::NodeId;
 use crate::message::{Awaited, Awaits, Head, Phase};
@@ -17,46 +17,45 @@ pub(super) struct Blame {
     pub other: Option<NodeId>,
 }
 
-impl Engine {
+impl Round {
     /// Nobody accuses itself: the others do.
-    pub(super) fn blame(&self, round: &Round, attempt: &Attempt) -> Option<Blame> {
-        match self.spec.sync.engine {
-            EngineKind::Ring => self.bad_hop(round, attempt),
-            EngineKind::Owners => self.bad_link(round, attempt),
+    pub fn blame(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
+        match ctx.spec.sync.engine {
+            EngineKind::Ring => self.bad_hop(attempt, ctx),
+            EngineKind::Owners => self.bad_link(attempt, ctx),
         }
     }
 
     /// Heads of the other members that are in the reduction.
-    fn reducing<'a>(&'a self, attempt: &'a Attempt) -> impl Iterator<Item = (NodeId, &'a Head)> {
-        let head = |id: &NodeId| Some((*id, self.peers.get(id)?.head.as_ref()?));
+    fn reducing<'a>(&self, attempt: &'a Attempt, ctx: &'a Ctx) -> impl Iterator<Item = (NodeId, &'a Head)> {
+        let head = |id: &NodeId| Some((*id, ctx.peers.get(id)?.head.as_ref()?));
         attempt.members.iter().filter_map(head).filter(|(_, head)| head.phase == Phase::Reducing)
     }
 
     /// In a ring, an end of the link into the member at which least has arrived: the sender may withhold, or the receiver
     /// not take. Both are suspected; who was before, with another neighbour, is the worse. Of a voter and a learner it is the
     /// learner, whose word that little has arrived may be a lie.
-    fn bad_hop(&self, round: &Round, attempt: &Attempt) -> Option<Blame> {
-        let mut arrived = BTreeMap::from([(self.me, attempt.progress)]);
-        arrived.extend(self.reducing(attempt).map(|(id, head)| (id, head.progress)));
+    fn bad_hop(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
+        let mut arrived = BTreeMap::from([(ctx.me, attempt.progress)]);
+        arrived.extend(self.reducing(attempt, ctx).map(|(id, head)| (id, head.progress)));
         let least = *arrived.values().min()?;
         let mut starved = arrived.iter().filter(|(_, arrived)| **arrived == least).map(|(id, _)| *id);
         // Only a single one is clear.
         let (receiver, None) = (starved.next()?, starved.next()) else { return None };
-        let head = self.head.as_ref()?;
-        let ring = head.record.ring_of(&round.parent, attempt.members.iter().copied());
+        let ring = self.head.record.ring_of(&self.head.digest, attempt.members.iter().copied());
         let at = ring.iter().position(|id| *id == receiver)?;
         let sender = ring[(at + ring.len() - 1) % ring.len()];
         if sender == receiver {
             return None;
         }
-        let times = |id: &NodeId| round.suspected.get(id).copied().unwrap_or(0);
-        let other = |id: NodeId| Some(id).filter(|id| *id != self.me);
-        let receiver_is_worse = receiver != self.me && times(&receiver) > times(&sender);
-        let learner = [(receiver, sender), (sender, receiver)].into_iter().find(|(by, of)| self.is_outvoted(by, of));
-        if let Some((culprit, _)) = learner.filter(|(culprit, _)| *culprit != self.me) {
+        let times = |id: &NodeId| self.distrust.suspected.get(id).copied().unwrap_or(0);
+        let other = |id: NodeId| Some(id).filter(|id| *id != ctx.me);
+        let receiver_is_worse = receiver != ctx.me && times(&receiver) > times(&sender);
+        let learner = [(receiver, sender), (sender, receiver)].into_iter().find(|(by, of)| ctx.is_outvoted(by, of));
+        if let Some((culprit, _)) = learner.filter(|(culprit, _)| *culprit != ctx.me) {
             return Some(Blame { culprit, other: None });
         }
-        Some(if sender == self.me || receiver_is_worse {
+        Some(if sender == ctx.me || receiver_is_worse {
             Blame { culprit: receiver, other: other(sender) }
         } else {
             Blame { culprit: sender, other: other(receiver) }
@@ -66,9 +65,9 @@ impl Engine {
     /// With owners, an end of a link on which something is due that depends on nothing else: of the links that members wait
     /// for, those for parts; if there are none, those for sums; if there are none of these, those on which nobody reads. Who is at most of
     /// them is to blame, where a link with a learner counts for nothing against a voter; of two ends the one that was suspected before, and else the one that is waited for.
-    fn bad_link(&self, round: &Round, attempt: &Attempt) -> Option<Blame> {
-        let mine = attempt.awaits.map(|awaits| (self.me, awaits));
-        let others = self.reducing(attempt).filter_map(|(id, head)| Some((id, head.awaits?)));
+    fn bad_link(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
+        let mine = attempt.awaits.map(|awaits| (ctx.me, awaits));
+        let others = self.reducing(attempt, ctx).filter_map(|(id, head)| Some((id, head.awaits?)));
         let is_link = |(waiter, awaits): &(NodeId, Awaits)| {
             let waits = awaits.what != Awaited::Refused && *waiter != awaits.from;
             waits && attempt.members.binary_search(&awaits.from).is_ok()
@@ -79,22 +78,22 @@ impl Engine {
             said.iter().filter(|(_, awaits)| awaits.what == first).map(|(waiter, awaits)| (*waiter, awaits.from));
         let links: Vec<(NodeId, NodeId)> = links.collect();
         let counts = |(waiter, from): &&(NodeId, NodeId), id: &NodeId| {
-            waiter == id && !self.is_outvoted(from, id) || from == id && !self.is_outvoted(waiter, id)
+            waiter == id && !ctx.is_outvoted(from, id) || from == id && !ctx.is_outvoted(waiter, id)
         };
         let at = |id: &NodeId| links.iter().filter(|link| counts(link, id)).count();
         let rank = |id: &NodeId| {
             let awaited = links.iter().filter(|link| link.1 == *id && counts(link, id)).count();
             // All nodes that heard the same shall blame the same one.
-            (at(id), round.suspected.get(id).copied().unwrap_or(0), awaited, Reverse(*id))
+            (at(id), self.distrust.suspected.get(id).copied().unwrap_or(0), awaited, Reverse(*id))
         };
         let ends: BTreeSet<NodeId> = links.iter().flat_map(|(waiter, from)| [*waiter, *from]).collect();
-        let culprit = ends.into_iter().filter(|id| *id != self.me).max_by_key(rank)?;
+        let culprit = ends.into_iter().filter(|id| *id != ctx.me).max_by_key(rank)?;
         // Who is at several bad links is the bad end of each.
         let mut of_culprit = links.iter().filter(|link| counts(link, &culprit));
         let other = match (of_culprit.next(), of_culprit.next()) {
             (Some((waiter, from)), None) => Some(if *waiter == culprit { *from } else { *waiter }),
             _ => None,
         };
-        Some(Blame { culprit, other: other.filter(|id| *id != self.me && !self.is_outvoted(&culprit, id)) })
+        Some(Blame { culprit, other: other.filter(|id| *id != ctx.me && !ctx.is_outvoted(&culprit, id)) })
     }
 }

@@ -8,10 +8,13 @@
 //! its quorum, whatever those have trained who left it. Between forks of one record its voters decide who went along, and
 //! tokens of proven records where as many went along each.
 
-use super::Engine;
 use super::chain::Place;
 use super::clock::Moment;
-use super::io::{Claim, Notice, Output, Proven, Refusal};
+use super::ctx::Ctx;
+use super::io::{Claim, Output, Proven};
+use super::outbox::Out;
+use super::round::Round;
+use super::sync::Sync;
 use crate::ancestry::{Ancestry, Relation};
 use crate::plant::{Plant, planted};
 use crate::run::AdmissionMode;
@@ -51,6 +54,16 @@ pub(super) struct Claims {
     foreign: VecDeque<Digest>,
 }
 
+/// What is to be done about the peer whose claim was looked at.
+pub(super) enum Verdict {
+    /// Its claims are left alone for a while.
+    Pause,
+    /// It has lied.
+    False { why: &'static str },
+    /// Its chain has nothing in common with this node's.
+    Foreign,
+}
+
 #[derive(Debug)]
 struct Held {
     at: Moment,
@@ -75,6 +88,18 @@ impl Claims {
     /// Whether none is being looked at.
     pub fn are_settled(&self) -> bool {
         self.asked.is_empty()
+    }
+
+    /// A chain of this run that has nothing in common with this node's; whether the user is to be told.
+    pub fn meet_foreign(&mut self, lineage: Digest) -> bool {
+        let new = !self.foreign.contains(&lineage);
+        if new {
+            if self.foreign.len() >= FOREIGN_MAX {
+                self.foreign.pop_front();
+            }
+            self.foreign.push_back(lineage);
+        }
+        new
     }
 
     /// Going there has failed: it has to be proven anew.
@@ -105,36 +130,36 @@ fn wins((theirs, their): (&Ancestry, &Place), (mine, my): (&Ancestry, &Place)) -
     }
 }
 
-impl Engine {
+impl Sync {
     /// Has those claims looked at that would call this node away if they were true.
-    pub(super) fn look_at_claims(&mut self) {
+    pub fn look_at_claims(&mut self, round: Option<&Round>, ctx: &Ctx, out: &mut Out) {
         let mut wanted: Vec<(u8, u32, Reverse<u64>, NodeId, Place)> = Vec::new();
-        for (id, place) in self.places() {
-            if self.calls_away(&id, &place) {
-                let failures = self.peers.get(&id).map_or(0, |peer| peer.failures);
-                wanted.push((self.standing_of(&id), failures, Reverse(place.seq), id, place));
+        for (id, place) in ctx.places() {
+            if self.calls_away(&id, &place, round, ctx) {
+                let failures = ctx.peers.get(&id).map_or(0, |peer| peer.failures);
+                wanted.push((self.standing_of(&id, ctx), failures, Reverse(place.seq), id, place));
             }
         }
         wanted.sort_unstable_by_key(|(standing, failures, seq, id, _)| (*standing, *failures, *seq, *id));
-        let foreign = self.head.is_none() || self.seeks_adoption();
+        let foreign = ctx.head.is_none() || self.seeks_adoption();
         for (standing, _, _, peer, place) in wanted {
-            if self.may_ask(standing, &peer, &place) {
+            if self.may_ask(standing, &peer, &place, ctx) {
                 let Place { seq, record, .. } = place;
                 self.claims.asked.insert(peer, place);
-                self.out.push(Output::Prove { peer, seq, record, foreign });
+                out.push(Output::Prove { peer, seq, record, foreign });
             }
         }
     }
 
     /// Whether there is room for one more claim of this peer. Who has a lower standing, and may show nothing for as long as
     /// it likes, takes none of it.
-    fn may_ask(&self, standing: u8, peer: &NodeId, place: &Place) -> bool {
+    fn may_ask(&self, standing: u8, peer: &NodeId, place: &Place, ctx: &Ctx) -> bool {
         let asked = &self.claims.asked;
-        let counts = |id: &NodeId| self.standing_of(id) <= standing || planted!(Plant::StrangersFirst);
+        let counts = |id: &NodeId| self.standing_of(id, ctx) <= standing || planted!(Plant::StrangersFirst);
         let alike = asked.iter().filter(|(id, other)| counts(id) && other.lineage == place.lineage).count();
         let known = asked.iter().any(|(id, other)| counts(id) && other.record == place.record);
-        let of_standing = asked.keys().filter(|id| self.standing_of(id) == standing).count();
-        let places = match (standing, &self.head) {
+        let of_standing = asked.keys().filter(|id| self.standing_of(id, ctx) == standing).count();
+        let places = match (standing, &ctx.head) {
             (STRANGER, None) => STRANGERS_MAX.0,
             (STRANGER, Some(_)) => STRANGERS_MAX.1,
             _ => OF_STANDING_MAX,
@@ -144,12 +169,12 @@ impl Engine {
     }
 
     /// Peers that the user named come first, then voters, then learners, then everybody else.
-    fn standing_of(&self, id: &NodeId) -> u8 {
+    fn standing_of(&self, id: &NodeId, ctx: &Ctx) -> u8 {
         if self.guides.contains(id) {
             GUIDE
-        } else if self.is_voter(id) {
+        } else if ctx.is_voter(id) {
             VOTER
-        } else if self.is_member(id) {
+        } else if ctx.is_member(id) {
             LEARNER
         } else {
             STRANGER
@@ -157,20 +182,20 @@ impl Engine {
     }
 
     /// Whether a claim would matter if it were true, and is not known to be.
-    fn calls_away(&self, id: &NodeId, place: &Place) -> bool {
+    fn calls_away(&self, id: &NodeId, place: &Place, round: Option<&Round>, ctx: &Ctx) -> bool {
         let held = self.claims.of(&place.lineage);
         if held.is_some_and(|held| {
-            held.proven.record == place.record && self.is_fresh(held) && self.has_source(&held.proven)
+            held.proven.record == place.record && self.is_fresh(held, ctx) && self.has_source(&held.proven, ctx)
         }) {
             return false;
         }
-        let again = held.is_none_or(|held| self.now.since(held.at) >= AGAIN);
-        let Some(mine) = self.place() else { return again };
-        if self.peers.get(id).is_some_and(|peer| peer.foreign == Some(place.lineage)) && !self.seeks_adoption() {
+        let again = held.is_none_or(|held| ctx.now.since(held.at) >= AGAIN);
+        let Some(mine) = ctx.place() else { return again };
+        if ctx.peers.get(id).is_some_and(|peer| peer.foreign == Some(place.lineage)) && !self.seeks_adoption() {
             return false;
         }
         if mine.lineage == place.lineage {
-            return place.seq > mine.seq && !self.may_leave_unasked(&mine, place);
+            return place.seq > mine.seq && !self.may_leave_unasked(round, &mine, place, ctx);
         }
         let Some(held) = held else { return true };
         let news = again && Some(place.seq) > held.proven.ancestry.seq();
@@ -178,18 +203,18 @@ impl Engine {
             _ if self.seeks_adoption() => news,
             Relation::Left | Relation::Strangers => false,
             Relation::Siblings => again && wins((&held.proven.ancestry, place), (&self.ancestry, &mine)),
-            Relation::ForksOff => news && self.quorum_is_lost(),
+            Relation::ForksOff => news && quorum_is_lost(round, ctx),
             // In a lineage that this one has left somebody may go on.
             Relation::Behind | Relation::ForkedFrom | Relation::Kept | Relation::Ahead => news,
         }
     }
 
-    fn is_fresh(&self, held: &Held) -> bool {
-        self.now.since(held.at) < FRESH
+    fn is_fresh(&self, held: &Held, ctx: &Ctx) -> bool {
+        ctx.now.since(held.at) < FRESH
     }
 
     /// Where to go: the best proven head of those that have a better right than this node's own.
-    pub(super) fn proven_target(&self) -> Option<Proven> {
+    pub fn proven_target(&self, round: Option<&Round>, ctx: &Ctx) -> Option<Proven> {
         let better = |a: &'_ Proven, b: &Proven| match a.ancestry.relation(&b.ancestry) {
             Relation::Ahead | Relation::Kept => true,
             // Neither leads away from the other: their flocks decide between them.
@@ -198,28 +223,28 @@ impl Engine {
                 false
             }
         };
-        let fresh = self.claims.held.iter().filter(|held| self.is_fresh(held)).map(|held| &held.proven);
-        let targets = fresh.filter(|proven| self.leads_away(proven) && self.has_source(proven));
+        let fresh = self.claims.held.iter().filter(|held| self.is_fresh(held, ctx)).map(|held| &held.proven);
+        let targets = fresh.filter(|proven| self.leads_away(proven, round, ctx) && self.has_source(proven, ctx));
         targets.reduce(|best, next| if better(best, next) { next } else { best }).cloned()
     }
 
     /// Whether this node is to go there.
-    fn leads_away(&self, proven: &Proven) -> bool {
+    fn leads_away(&self, proven: &Proven, round: Option<&Round>, ctx: &Ctx) -> bool {
         if planted!(Plant::FollowTokens) {
-            return self.place().is_none_or(|mine| proven.tokens > mine.tokens);
+            return ctx.place().is_none_or(|mine| proven.tokens > mine.tokens);
         }
         if self.seeks_adoption() {
             return self.adopt.is_some_and(|lineage| proven.ancestry.has(&lineage));
         }
-        let Some(mine) = self.place() else { return self.is_guided_to(proven) };
+        let Some(mine) = ctx.place() else { return self.is_guided_to(proven, ctx) };
         match self.ancestry.relation(&proven.ancestry) {
-            Relation::Ahead => !self.may_decide_itself(&mine, &proven.place()),
+            Relation::Ahead => !self.may_decide_itself(round, &mine, &proven.place(), ctx),
             Relation::Kept => true,
-            Relation::ForksOff => self.quorum_is_lost() && self.may_follow_fork(proven),
+            Relation::ForksOff => quorum_is_lost(round, ctx) && self.may_follow_fork(proven, ctx),
             Relation::Siblings => {
                 // Length alone calls nobody away from a quorum: neither has done more than the other by that.
                 let (voters, others) = self.ancestry.went_along(&proven.ancestry);
-                let more = others > voters || proven.tokens > mine.tokens || !self.quorum_in_reach();
+                let more = others > voters || proven.tokens > mine.tokens || !ctx.quorum_in_reach();
                 more && wins((&proven.ancestry, &proven.place()), (&self.ancestry, &mine))
             }
             Relation::Behind | Relation::ForkedFrom | Relation::Left | Relation::Strangers => false,
@@ -228,10 +253,10 @@ impl Engine {
 
     /// A voter follows a fork of its head only where another voter of that head says that it has gone: what learners have
     /// made by themselves has no more right than this node alone. The fork's records do not tell, as liars' name anybody.
-    fn may_follow_fork(&self, proven: &Proven) -> bool {
+    fn may_follow_fork(&self, proven: &Proven, ctx: &Ctx) -> bool {
         let there = |lineage: &Digest| proven.ancestry.has(lineage) && !self.ancestry.has(lineage);
-        let voters = || self.places().any(|(id, place)| self.is_voter(&id) && there(&place.lineage));
-        !self.votes() || voters() || planted!(Plant::FollowLearners)
+        let voters = || ctx.places().any(|(id, place)| ctx.is_voter(&id) && there(&place.lineage));
+        !ctx.votes() || voters() || planted!(Plant::FollowLearners)
     }
 
     /// The operator has named a lineage, and this node is not in it yet.
@@ -241,101 +266,80 @@ impl Engine {
 
     /// Without a head: in an open run anybody founds lineages, and the one is followed that a peer stands in whom the user
     /// named. As long as these may still come, no other.
-    fn is_guided_to(&self, proven: &Proven) -> bool {
-        if self.spec.admission.mode != AdmissionMode::Open || self.guides.is_empty() {
+    fn is_guided_to(&self, proven: &Proven, ctx: &Ctx) -> bool {
+        if ctx.spec.admission.mode != AdmissionMode::Open || self.guides.is_empty() {
             return true;
         }
-        let lineages = self.places().filter(|(id, _)| self.guides.contains(id)).map(|(_, place)| place.lineage);
+        let lineages = ctx.places().filter(|(id, _)| self.guides.contains(id)).map(|(_, place)| place.lineage);
         let mut roots = lineages.map(|lineage| self.claims.of(&lineage).and_then(|held| held.proven.ancestry.root()));
-        let waited = self.began.is_some_and(|began| self.now.since(began) >= self.timing.patience_min);
+        let waited = ctx.began.is_some_and(|began| ctx.now.since(began) >= ctx.timing.patience_min);
         match roots.next() {
             Some(first) => std::iter::once(first).chain(roots).any(|root| root == proven.ancestry.root()),
             None => waited,
         }
     }
 
-    /// Whether the voters of the head are no quorum here, and for a member that takes part have been none for a while: those
-    /// that stand in another lineage decide nothing in this one any more.
-    fn quorum_is_lost(&self) -> bool {
-        let long = |since: Moment| self.now.since(since) >= self.timing.patience_min;
-        !self.quorum_in_reach() && (self.round.is_none() || self.cut.since().is_some_and(long))
-    }
-
     /// Whether somebody is here who has shown this head, or a member that says that it holds it: for the bare word of
     /// anybody else no node leaves its round.
-    pub(super) fn has_source(&self, proven: &Proven) -> bool {
+    pub fn has_source(&self, proven: &Proven, ctx: &Ctx) -> bool {
         let by = self.shown_by(proven);
-        let trusted = |id: &NodeId| Some(*id) == by || self.standing_of(id) != STRANGER || planted!(Plant::AnySource);
-        self.places().any(|(id, place)| proven.is_held_at(&place) && trusted(&id))
+        let trusted =
+            |id: &NodeId| Some(*id) == by || self.standing_of(id, ctx) != STRANGER || planted!(Plant::AnySource);
+        ctx.places().any(|(id, place)| proven.is_held_at(&place) && trusted(&id))
     }
 
     /// Whether somebody's word for where it stands counts without a proof, or is proven.
-    pub(super) fn is_believed(&self, id: &NodeId, place: &Place) -> bool {
+    pub fn is_believed(&self, id: &NodeId, place: &Place, ctx: &Ctx) -> bool {
         let proven = self.claims.of(&place.lineage).is_some_and(|held| held.proven.record == place.record);
-        proven || self.standing_of(id) != STRANGER || planted!(Plant::AnySource)
+        proven || self.standing_of(id, ctx) != STRANGER || planted!(Plant::AnySource)
     }
 
     fn shown_by(&self, proven: &Proven) -> Option<NodeId> {
         self.claims.held.iter().find(|held| held.proven.record == proven.record).map(|held| held.by)
     }
 
+    /// What came of a claim, and what is to be done about its peer.
+    pub fn judge(&mut self, peer: &NodeId, record: Digest, outcome: Claim, ctx: &Ctx) -> Option<Verdict> {
+        self.claims.asked.get(peer).filter(|asked| asked.record == record)?;
+        self.claims.asked.remove(peer);
+        let proven = match outcome {
+            Claim::Proven(proven) if proven.record == record => proven,
+            Claim::Proven(_) | Claim::Open { .. } => return Some(Verdict::Pause),
+            Claim::Foreign => return Some(Verdict::Foreign),
+            Claim::False { why } => return Some(Verdict::False { why }),
+        };
+        let claimed = ctx.peers.get(peer).and_then(|peer| Place::of(peer.head.as_ref()?));
+        if claimed.is_some_and(|place| place.record == record && place != proven.place()) {
+            return Some(Verdict::False { why: "head_differs" });
+        }
+        let strangers = ctx.head.is_some() && self.ancestry.relation(&proven.ancestry) == Relation::Strangers;
+        self.claims.hold(Held { at: ctx.now, by: *peer, proven });
+        strangers.then_some(Verdict::Foreign)
+    }
+
     /// Peers that say that they hold this head: first who has shown it, then members, then others.
-    pub(super) fn sources_of(&self, proven: &Proven) -> Vec<NodeId> {
-        let there = self.places().filter(|(_, place)| proven.is_held_at(place));
+    pub fn sources_of(&self, proven: &Proven, ctx: &Ctx) -> Vec<NodeId> {
+        let there = ctx.places().filter(|(_, place)| proven.is_held_at(place));
         let mut sources: Vec<NodeId> = there.map(|(id, _)| id).collect();
         let by = self.shown_by(proven);
-        sources.sort_by_key(|id| (Some(*id) != by, self.standing_of(id)));
+        sources.sort_by_key(|id| (Some(*id) != by, self.standing_of(id, ctx)));
         sources
     }
+}
 
-    /// What came of a claim.
-    pub(super) fn judge_claim(&mut self, peer: NodeId, record: Digest, outcome: Claim) {
-        if self.claims.asked.get(&peer).is_none_or(|asked| asked.record != record) {
-            return;
-        }
-        self.claims.asked.remove(&peer);
-        match outcome {
-            Claim::Proven(proven) if proven.record == record => self.take_proof(peer, proven),
-            Claim::Proven(_) | Claim::Open { .. } => self.pause(&peer),
-            Claim::Foreign => self.meet_foreign(peer),
-            Claim::False { why } => {
-                self.pause(&peer);
-                self.refuse(peer, Refusal::FalseClaim { why });
-            }
-        }
-    }
+/// Whether the voters of the head are no quorum here, and for a member that takes part have been none for a while: those
+/// that stand in another lineage decide nothing in this one any more.
+fn quorum_is_lost(round: Option<&Round>, ctx: &Ctx) -> bool {
+    let long = |since: Moment| ctx.now.since(since) >= ctx.timing.patience_min;
+    !ctx.quorum_in_reach() && round.is_none_or(|round| round.cut.since().is_some_and(long))
+}
 
-    fn take_proof(&mut self, peer: NodeId, proven: Proven) {
-        let claimed = self.peers.get(&peer).and_then(|peer| Place::of(peer.head.as_ref()?));
-        if claimed.is_some_and(|place| place.record == proven.record && place != proven.place()) {
-            self.pause(&peer);
-            return self.refuse(peer, Refusal::FalseClaim { why: "head_differs" });
-        }
-        if self.head.is_some() && self.ancestry.relation(&proven.ancestry) == Relation::Strangers {
-            self.meet_foreign(peer);
-        }
-        self.claims.hold(Held { at: self.now, by: peer, proven });
-    }
-
-    /// A chain of this run that has nothing in common with this node's: neither gives way to the other by itself.
-    fn meet_foreign(&mut self, id: NodeId) {
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        let Some(lineage) = peer.head.as_ref().map(|head| head.lineage) else { return };
-        peer.foreign = Some(lineage);
-        if !self.claims.foreign.contains(&lineage) {
-            if self.claims.foreign.len() >= FOREIGN_MAX {
-                self.claims.foreign.pop_front();
-            }
-            self.claims.foreign.push_back(lineage);
-            self.notice(Notice::LineageMet { lineage, yields: false });
-        }
-    }
-
+impl Ctx {
     /// Leaves a peer's claims alone for a while, longer each time.
-    pub(super) fn pause(&mut self, id: &NodeId) {
-        let (now, retry) = (self.now, self.timing.retry);
+    pub fn pause(&mut self, id: &NodeId) {
+        let pause = self.peers.get(id).map_or(0, |peer| self.retry_pause(peer.failures));
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.avoid_until = now.plus(retry << peer.failures.min(super::chain::DOUBLINGS_MAX));
+            peer.avoid_until = self.now.plus(pause);
             peer.failures = peer.failures.saturating_add(1);
         }
     }

@@ -1,20 +1,24 @@
 //! The vote on the record: who holds a result enters with it, who lacks it fetches it, a quorum decides
 //! (`docs/protocol/4-agreement.md` §4.5).
 
-use super::Engine;
 use super::attempt::Attempt;
-use super::clock::Moment;
-use super::config::Candidate;
-use super::fetch::{RESULTS_MAX, contradicts_own};
-use super::io::{Output, Refusal};
-use super::round::{Committing, Training};
-use crate::ballot::{Ballot, Choice, Said};
+use super::conduct::Conduct;
+use super::config::{Candidate, Register};
+use super::ctx::Ctx;
+use super::fetch::{Holding, Made, RESULTS_MAX};
+use super::io::{AttemptKey, Output, Refusal};
+use super::offer::Offer;
+use super::outbox::Out;
+use super::register::Voice;
+use super::round::{Committing, Round, Training};
+use super::vote::{Instance, Objection};
+use crate::ballot::{Choice, Said};
 use crate::certificate;
-use crate::message::{Certificate, Estimate, Message, Question, Stamp, Value, ValueKind, Vote};
+use crate::message::{Certificate, Phase, Question, Value, ValueKind};
 use crate::plant::{Plant, planted};
 use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Attempts after attempt 0 at one round before voters enter with SKIP.
 pub(super) const ATTEMPTS_MAX: u32 = 3;
@@ -22,430 +26,349 @@ pub(super) const ATTEMPTS_MAX: u32 = 3;
 const FETCH_FAILURES: u32 = 3;
 /// Steps of a ballot after one input: with a single voter all happen at once.
 const STEPS_MAX: usize = 8;
-/// The least that a voter waits for more than a quorum where that could help, in microseconds; doubles by ballot.
-const PATIENCE_MIN: u64 = 300_000;
-const PATIENCE_DOUBLINGS: u32 = 6;
 
-impl Choice for Value {
-    type Rank = (std::cmp::Reverse<ValueKind>, u64, u32, std::cmp::Reverse<Digest>);
-
-    fn rank(&self) -> Self::Rank {
-        let kind = std::cmp::Reverse(self.kind);
-        (kind, self.tokens, self.contributors, std::cmp::Reverse(self.digest))
-    }
-
-    // Of a set the READYs are looked for when it is decided.
-    fn needs_bytes(&self) -> bool {
-        self.kind == ValueKind::Commit
-    }
+/// A record that is decided and held, with what it follows from: an attempt's update, if it is no SKIP.
+pub(super) struct Decided {
+    key: Option<AttemptKey>,
+    record: Record,
+    certificate: Certificate,
 }
 
-/// A vote under way: on a set, or on the record.
-#[derive(Debug, Default)]
-pub(super) struct Instance {
-    pub ballot: Option<Ballot<Value>>,
-    /// Newest signed votes by sender, for the certificate.
-    pub votes: BTreeMap<NodeId, (Vote, Vec<u8>)>,
-    /// Newest signed estimates by sender: one half of the evidence, should another contradict it.
-    pub estimates: BTreeMap<NodeId, Vec<u8>>,
-    /// When this node last said something new, and when it last said it again.
-    pub said_at: Moment,
-    pub repeated_at: Moment,
-}
-
-/// A result that this node has rebuilt.
-#[derive(Debug)]
-pub(super) struct Holding {
-    pub digest: Digest,
-    pub candidate: Candidate,
-    /// It is on the disk, or goes there before anything that is said after.
-    pub written: bool,
-    pub made: Made,
-}
-
-/// By whom a result that is held was computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Made {
-    Here,
-    /// By a process before this one, whose state may have been damaged.
-    Before,
-    /// The same, and it is being computed anew.
-    Anew,
-}
-
-impl Holding {
-    pub fn new(candidate: Candidate) -> Self {
-        Self { digest: candidate.record.digest(), candidate, written: false, made: Made::Here }
-    }
-
-    fn value(&self) -> Value {
-        let (key, record) = (&self.candidate.key, &self.candidate.record);
-        let tokens = record.contributors.iter().fold(0u64, |sum, c| sum.saturating_add(c.tokens));
-        let contributors = record.contributors.len() as u32;
-        let (attempt, set) = (key.attempt, key.set);
-        Value { kind: ValueKind::Commit, digest: self.digest, tokens, contributors, attempt, set, members: Vec::new() }
-    }
-}
-
-impl Instance {
-    pub fn ballot(&mut self, me: NodeId) -> &mut Ballot<Value> {
-        self.ballot.get_or_insert_with(|| Ballot::new(me))
-    }
-
-    /// The newest vote of a voter as it was signed, or its newest estimate.
-    fn envelope(&self, from: &NodeId, vote: bool) -> Option<&Vec<u8>> {
-        if vote { self.votes.get(from).map(|(_, bytes)| bytes) } else { self.estimates.get(from) }
-    }
-
-    /// Whether this node has said something in it.
-    pub fn entered(&self) -> bool {
-        self.ballot.as_ref().is_some_and(|ballot| ballot.said().is_some())
-    }
-}
-
-impl Engine {
-    /// Takes up the votes and results that the disk holds.
-    pub(super) fn resume_votes(&mut self, candidates: Vec<Candidate>) {
-        let me = self.me;
-        let Some(round) = &mut self.round else { return };
-        let fits = |c: &&Candidate| c.record.parent == round.parent && c.record.kind == RecordKind::Commit;
-        let held: Vec<Candidate> = candidates.iter().filter(fits).take(RESULTS_MAX).cloned().collect();
-        for candidate in held {
-            let holding = Holding { written: true, made: Made::Before, ..Holding::new(candidate) };
-            round.holding.insert(holding.digest, holding);
+/// Takes steps of a ballot as long as there may be another.
+pub(super) fn take_steps(mut step: impl FnMut() -> bool) {
+    for _ in 0..STEPS_MAX {
+        if !step() {
+            break;
         }
-        let Some(register) =
-            self.voice.register.clone().filter(|r| r.parent == round.parent && !planted!(Plant::ForgetVotes))
-        else {
+    }
+}
+
+impl Round {
+    /// Takes up the votes and results that the disk holds.
+    pub fn resume_votes(&mut self, candidates: Vec<Candidate>, register: Option<&Register>, ctx: &Ctx) {
+        let fits = |c: &Candidate| c.record.parent == self.head.digest && c.record.kind == RecordKind::Commit;
+        for candidate in candidates.into_iter().filter(fits).take(RESULTS_MAX) {
+            let holding = Holding { written: true, made: Made::Before, ..Holding::new(candidate) };
+            self.results.holding.insert(holding.digest, holding);
+        }
+        let register = register.filter(|r| r.parent == self.head.digest && !planted!(Plant::ForgetVotes));
+        let Some(resumed) = register.and_then(|register| Instance::resume(register, self.task.seq, ctx)) else {
             return;
         };
-        let Some((ballot, value)) = register.estimate.filter(|_| register.stamp.seq == round.seq) else { return };
-        let estimate = Said { ballot, value, voted: None };
-        let cast = |(ballot, value, voted)| Said { ballot, value, voted: Some(voted) };
-        let vote = register.vote.clone().map(cast);
-        let mut resumed = Instance { ballot: Some(Ballot::resume(me, estimate, vote)), ..Instance::default() };
-        let (seq, instance) = (round.seq, register.stamp.instance);
-        if let Some((ballot, value, voted)) = register.vote {
-            let question = Question { seq, parent: register.parent, instance };
-            let vote = Vote { question, incarnation: register.incarnation, ballot, value, voted };
-            if let Some(bytes) = self.seal(&Message::Vote(vote.clone())) {
-                resumed.votes.insert(me, (vote, bytes));
-            }
+        let instance = resumed.question.instance;
+        if instance != Question::RECORD {
+            self.attempts.number = instance;
         }
-        let Some(round) = &mut self.round else { return };
-        if register.stamp.instance == Question::RECORD {
-            round.record_vote = resumed;
-        } else {
-            round.attempt = register.stamp.instance;
-            round.set_vote = resumed;
-        }
+        *self.vote_mut(instance) = resumed;
     }
 
     /// What the vote on this instance is about.
-    pub(super) fn question(&self, instance: u32) -> Option<Question> {
-        let round = self.round.as_ref()?;
-        Some(Question { seq: round.seq, parent: round.parent, instance })
+    pub fn question(&self, instance: u32) -> Question {
+        Question { seq: self.task.seq, parent: self.head.digest, instance }
     }
 
-    pub(super) fn hear_estimate(&mut self, from: NodeId, estimate: Estimate, bytes: &[u8]) {
-        let Estimate { question, incarnation, ballot, value } = estimate;
-        self.hear_said(from, (&question, incarnation), Said { ballot, value, voted: None }, None, bytes);
+    /// The vote on the record, or that on the set of the attempt at hand.
+    pub fn vote(&self, instance: u32) -> &Instance {
+        if instance == Question::RECORD { &self.record_vote } else { &self.set_vote }
     }
 
-    pub(super) fn hear_vote(&mut self, from: NodeId, vote: Vote, bytes: &[u8]) {
-        let said = Said { ballot: vote.ballot, value: vote.value.clone(), voted: Some(vote.voted) };
-        let (question, incarnation) = (vote.question.clone(), vote.incarnation);
-        self.hear_said(from, (&question, incarnation), said, Some(vote), bytes);
+    fn vote_mut(&mut self, instance: u32) -> &mut Instance {
+        if instance == Question::RECORD { &mut self.record_vote } else { &mut self.set_vote }
     }
 
-    fn hear_said(
+    /// Hears what another voter says in a vote.
+    ///
+    /// # Errors
+    /// It is not for this node now, or contradicts what that one has said before.
+    pub fn hear_said(
         &mut self,
         from: NodeId,
         (question, incarnation): (&Question, u64),
         said: Said<Value>,
-        vote: Option<Vote>,
         bytes: &[u8],
-    ) {
-        let (ballot, phase) = said.place();
-        self.note_signed(from, incarnation, Stamp { seq: question.seq, instance: question.instance, ballot, phase });
-        let asked = self.question(question.instance);
-        let votes = self.head.as_ref().is_some_and(|head| head.quorum.has(&from, incarnation));
-        let answers = asked.as_ref() == Some(question) || planted!(Plant::AcceptStale);
-        if !answers || !votes {
-            return self.stale(from);
+        (ctx, out): (&Ctx, &mut Out),
+    ) -> Result<(), Objection> {
+        let answers = self.question(question.instance) == *question || planted!(Plant::AcceptStale);
+        if !answers || !self.head.quorum.has(&from, incarnation) {
+            return Err(Refusal::Stale.into());
         }
-        if question.instance != Question::RECORD && !self.turn_to_attempt(question.instance) {
-            return self.stale(from);
+        if question.instance != Question::RECORD && !self.turn_to_attempt(question.instance, out) {
+            return Err(Refusal::Stale.into());
         }
-        let me = self.me;
-        let record = question.instance == Question::RECORD;
-        let instance = self.round.as_ref().map(|r| if record { &r.record_vote } else { &r.set_vote });
-        let first = instance.and_then(|instance| instance.envelope(&from, vote.is_some())).cloned();
-        let resigned = planted!(Plant::BlameSignatures) && first.as_ref().is_some_and(|f| self.contradict(f, bytes));
-        let Some(round) = &mut self.round else { return };
-        let instance = if record { &mut round.record_vote } else { &mut round.set_vote };
-        if instance.ballot(me).contradicts(&from, &said) || resigned {
-            self.refuse(from, Refusal::Equivocation { what: "two different votes in one ballot" });
-            return if let Some(first) = first {
-                self.convict(first, bytes)
-            };
+        let named = said.voted.is_none().then(|| (said.ballot, said.value.clone()));
+        self.vote_mut(question.instance).hear(from, incarnation, said, bytes, ctx)?;
+        if let Some((ballot, value)) = named {
+            self.note_left_out(from, ballot, &value);
         }
-        let named = said.value.clone();
-        if !instance.ballot(me).hear(from, said) {
-            return self.stale(from);
-        }
-        match vote {
-            Some(vote) => drop(instance.votes.insert(from, (vote, bytes.to_vec()))),
-            None => {
-                instance.estimates.insert(from, bytes.to_vec());
-                self.note_left_out(from, ballot, &named);
-            }
-        }
+        Ok(())
     }
 
     /// Proof that a record was decided.
-    pub(super) fn hear_certificate(&mut self, from: NodeId, certificate: Certificate) {
-        if !self.check_split(from, &certificate) {
-            return;
+    ///
+    /// # Errors
+    /// It is none, or not of this round's record.
+    pub fn hear_certificate(
+        &mut self,
+        certificate: &Certificate,
+        conduct: &mut Conduct,
+        (ctx, out): (&Ctx, &mut Out),
+    ) -> Result<(), Refusal> {
+        let here = (certificate.lineage, certificate.seq) == (self.head.record.lineage, self.task.seq);
+        if !here || self.results.proof.is_some() {
+            return Err(Refusal::Stale);
         }
-        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return self.stale(from) };
-        if (certificate.lineage, certificate.seq) != (head.record.lineage, round.seq) || round.proof.is_some() {
-            return self.stale(from);
+        let (verifier, head) = (ctx.verifier.as_ref(), &self.head);
+        let Ok(value) = certificate::verify_votes(verifier, &ctx.run, &head.quorum, &head.digest, certificate) else {
+            return Err(Refusal::Malformed { what: "certificate that proves nothing" });
+        };
+        self.results.proof = Some(certificate.clone());
+        // An attempt of another set cannot end in it: waiting for it would only make this node late.
+        let other = |running: &Attempt| value.is_some_and(|value| value.set != running.key.set);
+        if self.attempts.running.as_ref().is_some_and(other) {
+            self.leave_attempt("the others have decided on the result of another", None, out);
         }
-        let proof =
-            certificate::verify_votes(self.verifier.as_ref(), &self.run, &head.quorum, &head.digest, &certificate);
-        match proof {
-            Ok(value) => {
-                round.proof = Some(certificate.clone());
-                // An attempt of another set cannot end in it: waiting for it would only make this node late.
-                let other = |running: &Attempt| value.is_some_and(|value| value.set != running.key.set);
-                if round.running.as_ref().is_some_and(other) {
-                    self.leave_attempt("the others have decided on the result of another", None);
-                }
-                self.compare_votes(&certificate);
-                self.learn_signed(&certificate);
-            }
-            Err(_) => self.refuse(from, Refusal::Malformed { what: "certificate that proves nothing" }),
+        conduct.compare_votes(certificate, self, ctx, out);
+        Ok(())
+    }
+
+    /// Writes and says what is pending in a vote; whether it did.
+    pub fn say(&mut self, instance: u32, ctx: &Ctx, out: &mut Out, voice: &mut Voice) -> bool {
+        let Some((value, register)) = self.vote(instance).next(&self.head, ctx) else { return false };
+        if !voice.may_sign(&register.stamp) {
+            return false;
+        }
+        let candidate = self.results.unwritten(&value);
+        let token = voice.persist(register, candidate, out);
+        let Some(bytes) = self.vote_mut(instance).say(ctx) else { return false };
+        out.send_bytes(&ctx.reachable_voters(), &bytes, Some(token));
+        true
+    }
+
+    /// Says to a peer what it may have missed.
+    pub fn repeat_votes(&self, peer: NodeId, ctx: &Ctx, out: &mut Out, voice: &Voice) {
+        for vote in [&self.set_vote, &self.record_vote] {
+            vote.repeat(&[peer], |_, _| true, voice, (ctx, out));
         }
     }
 
-    /// Enters the vote on the record when there is something to enter with, and goes on with it.
-    pub(super) fn step_decision(&mut self) {
-        if let Some(proof) = self.round.as_ref().and_then(|round| round.proof.clone()) {
-            return self.conclude(proof.record, proof);
+    /// Says again to voters who may need it what was said a while ago: not to one that trains, nor in an attempt that the
+    /// vote on its set has led to, or whose result it would vote on.
+    pub fn repeat_late_votes(&mut self, ctx: &Ctx, out: &mut Out, voice: &Voice) {
+        let (parent, over) = (self.head.digest, self.attempts.running.is_none());
+        for (vote, over) in [(&mut self.set_vote, over), (&mut self.record_vote, false)] {
+            let waits = |id: &NodeId| {
+                let Some(head) = ctx.peers.get(id).and_then(|peer| peer.head.as_ref()) else { return true };
+                head.record == parent && head.phase != Phase::Training && (head.phase != Phase::Reducing || over)
+            };
+            vote.repeat_late(waits, voice, (ctx, out));
         }
-        self.check_dispute();
-        if self.may_speak() {
-            self.enter_vote();
-            for _ in 0..STEPS_MAX {
-                if !self.step_record_vote() {
-                    break;
-                }
-            }
+    }
+
+    /// Enters the vote on the record when there is something to enter with, and goes on with it: what it has decided, if
+    /// that can be committed now.
+    pub fn step_decision(&mut self, ctx: &Ctx, out: &mut Out, voice: &mut Voice) -> Option<Decided> {
+        if let Some(proof) = self.results.proof.clone() {
+            return self.conclude(proof.record, proof, ctx, out);
         }
-        self.conclude_vote();
+        self.check_dispute(out);
+        if ctx.may_speak() {
+            self.enter_vote(ctx);
+            take_steps(|| self.step_record_vote(ctx, out, voice));
+        }
+        self.conclude_vote(ctx, out)
     }
 
     /// Names the own result, or SKIP when the attempts are exhausted.
-    fn enter_vote(&mut self) {
-        let lost = self.names_are_lost();
-        let me = self.me;
-        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return };
-        if round.record_vote.entered() {
+    fn enter_vote(&mut self, ctx: &Ctx) {
+        if self.record_vote.entered() {
             return;
         }
+        let quorum = &self.head.quorum;
         let met = |record: &Record| {
             planted!(Plant::ThinContributors)
-                || head.quorum.met_by(|id| record.contributors.binary_search_by(|c| c.member.cmp(id)).is_ok())
+                || quorum.met_by(|id| record.contributors.binary_search_by(|c| c.member.cmp(id)).is_ok())
         };
-        let held = round.holding.values().filter(|held| met(&held.candidate.record)).map(Holding::value);
+        let held = self.results.holding.values().filter(|held| met(&held.candidate.record)).map(Holding::value);
         let best = held.max_by_key(Choice::rank);
         // One that gives up is no reason to, as long as the others are a quorum: they go on without it.
-        let skips = |id: &NodeId| {
-            round.record_vote.ballot.as_ref().is_some_and(|b| b.names(id).any(|v| v.kind == ValueKind::Skip))
-        };
-        let others_skip = !head.quorum.met_by(|id| !skips(id));
-        let idle = round.running.is_none();
+        let skips = |id: &NodeId| self.record_vote.names(id).any(|value| value.kind == ValueKind::Skip);
+        let others_skip = !quorum.met_by(|id| !skips(id));
+        let idle = self.attempts.running.is_none();
         // Who is in this vote does not return to those on sets: these may never end then.
-        let others = round.record_vote.ballot.as_ref().is_some_and(|ballot| ballot.heard().next().is_some());
-        let last = round.set_vote.said_at.max(round.told_at).max(round.began);
-        let left_behind = others && (round.attempt > 0 || lost) && self.now.since(last) >= 2 * self.timing.patience_min;
+        let others = self.record_vote.heard().next().is_some();
+        let last = self.set_vote.said_at.max(self.attempts.told_at).max(self.began);
+        let behind = self.attempts.number > 0 || self.names_are_lost(ctx);
+        let left_behind = others && behind && ctx.now.since(last) >= 2 * ctx.timing.patience_min;
         let exhausted =
-            idle && !planted!(Plant::NeverSkip) && (round.attempt > ATTEMPTS_MAX || others_skip || left_behind);
-        let skip = round.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
+            idle && !planted!(Plant::NeverSkip) && (self.attempts.number > ATTEMPTS_MAX || others_skip || left_behind);
+        let skip = self.task.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
         // Somebody's result may be on its way here: better than none.
-        let coming = round.fetching.values().any(|fetching| fetching.active);
+        let coming = self.results.fetching.values().any(|fetching| fetching.active);
         if let Some(value) = best.or(skip.filter(|_| !coming)) {
-            round.record_vote.ballot(me).propose(value);
+            self.record_vote.ballot(ctx.me).propose(value);
         }
+    }
+
+    /// Voters beside this node.
+    pub fn other_voters(&self, ctx: &Ctx) -> impl Iterator<Item = &NodeId> {
+        let me = ctx.me;
+        self.head.quorum.voters().iter().map(|(id, _)| id).filter(move |id| **id != me)
     }
 
     /// Whether no result that another voter names can come here any more: its holders are gone, or could not give it. Who
     /// was not in attempt 0, or has left it, cannot wait for it then.
-    fn names_are_lost(&self) -> bool {
-        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
+    fn names_are_lost(&self, ctx: &Ctx) -> bool {
         let gone = |value: &Value| {
-            round.skip.as_ref().is_some_and(|(skip, _)| *skip == value.digest)
-                || round.fetching.get(&value.digest).is_some_and(|fetching| fetching.failures > FETCH_FAILURES)
+            self.task.skip.as_ref().is_some_and(|(skip, _)| *skip == value.digest)
+                || self.results.fetching.get(&value.digest).is_some_and(|fetching| fetching.failures > FETCH_FAILURES)
         };
-        let names = |id: &NodeId| round.record_vote.ballot.iter().flat_map(|b| b.names(id)).collect::<Vec<_>>();
-        let others = head.quorum.voters().iter().map(|(id, _)| id).filter(|id| **id != self.me);
-        let mut naming = others.map(|id| (id, names(id))).filter(|(_, names)| !names.is_empty()).peekable();
-        let lost = |(id, names): (&NodeId, Vec<&Value>)| {
-            if self.is_present(id) { names.into_iter().all(gone) } else { self.fault(id, round).is_some() }
+        let mut naming = self.other_voters(ctx).filter(|id| self.record_vote.names(id).next().is_some()).peekable();
+        let lost = |id: &NodeId| {
+            if ctx.is_present(id) { self.record_vote.names(id).all(gone) } else { ctx.fault(id, self).is_some() }
         };
         naming.peek().is_some() && naming.all(lost)
     }
 
     /// One step of the ballot; whether there may be another.
-    fn step_record_vote(&mut self) -> bool {
-        let patience = self.vote_patience();
+    fn step_record_vote(&mut self, ctx: &Ctx, out: &mut Out, voice: &mut Voice) -> bool {
         // Results that somebody here names, beside this node itself: after a repair it may have named one that it lost.
-        let named = self.named_by_others();
-        let awaited = self.awaits_votes();
-        let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref()) else { return false };
-        let Some((skip, _)) = &round.skip else { return false };
+        let named = self.named_by_others(ctx);
+        let awaited = self.awaits_votes(ctx);
+        let Some((skip, _)) = &self.task.skip else { return false };
         let fallback = Value::skip(*skip);
-        let (holding, fetching, now) = (&round.holding, &round.fetching, self.now);
+        let (results, now) = (&self.results, ctx.now);
         // Nobody could give it just now. It may be needed all the same, and is asked for again after a while.
         let failed = |digest: &Digest| {
-            !named.contains(digest) || fetching.get(digest).is_some_and(|f| f.failures > 0 && now < f.not_before)
+            !named.contains(digest)
+                || results.fetching.get(digest).is_some_and(|f| f.failures > 0 && now < f.not_before)
         };
         let usable = |value: &Value| match value.kind {
             ValueKind::Skip => value.digest == fallback.digest,
             ValueKind::Set => false,
             ValueKind::Commit => {
-                holding.contains_key(&value.digest) || !(failed(&value.digest) || contradicts_own(holding, value))
+                results.holding.contains_key(&value.digest) || !(failed(&value.digest) || results.contradict(value))
             }
         };
-        let patient = awaited && self.now.since(round.record_vote.said_at) < patience;
-        let Some(ballot) = round.record_vote.ballot.as_mut() else { return false };
-        ballot.advance(&head.quorum, usable, &fallback, patient);
+        let said = self.record_vote.ballot.as_ref().and_then(|ballot| ballot.said());
+        let patience = ctx.record_patience(said.map_or(0, |said| said.ballot));
+        let patient = awaited && now.since(self.record_vote.said_at) < patience;
+        let Some(ballot) = self.record_vote.ballot.as_mut() else { return false };
+        ballot.advance(&self.head.quorum, usable, &fallback, patient);
         let Some((said, forced)) = ballot.pending().map(|(said, forced)| (said.clone(), forced)) else { return false };
         // A vote for nothing names what may be chosen next: a value that only this node names, and cannot give, would keep
         // the others from ever following it.
         let lacking = !planted!(Plant::EstimateUnheld)
             && said.voted != Some(true)
             && said.value.kind == ValueKind::Commit
-            && !round.holding.contains_key(&said.value.digest);
+            && !results.holding.contains_key(&said.value.digest);
         if !lacking {
-            return self.say(Question::RECORD);
+            return self.say(Question::RECORD, ctx, out, voice);
         }
-        let other = contradicts_own(&round.holding, &said.value);
+        let other = results.contradict(&said.value);
         let failed = other || failed(&said.value.digest);
         if other && forced {
             // A quorum has named it: it is this node's result that is wrong.
-            self.own_fault("its result of an attempt differs from that of a quorum");
+            out.own_fault("its result of an attempt differs from that of a quorum", ctx);
             return false;
         }
         if failed && !forced {
-            if let Some(ballot) = round.record_vote.ballot.as_mut() {
-                ballot.withdraw();
-            }
+            ballot.withdraw();
             return true;
         }
-        self.fetch(&said.value);
+        self.fetch(&said.value, ctx, out);
         false
     }
 
     /// Values of the record vote that voters name who are here.
-    fn named_by_others(&self) -> BTreeSet<Digest> {
-        let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| id);
-        let others = voters.filter(|id| **id != self.me && self.is_present(id));
-        let ballot = self.round.as_ref().and_then(|round| round.record_vote.ballot.as_ref());
-        others.flat_map(|id| ballot.into_iter().flat_map(|b| b.names(id))).map(|value| value.digest).collect()
+    fn named_by_others(&self, ctx: &Ctx) -> BTreeSet<Digest> {
+        let others = self.other_voters(ctx).filter(|id| ctx.is_present(id));
+        others.flat_map(|id| self.record_vote.names(id)).map(|value| value.digest).collect()
     }
 
     /// Whether a voter that is here may still say something in the ballot under way: for those that are gone nobody waits.
-    fn awaits_votes(&self) -> bool {
-        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return false };
-        let Some(ballot) = &round.record_vote.ballot else { return true };
+    fn awaits_votes(&self, ctx: &Ctx) -> bool {
+        let Some(ballot) = &self.record_vote.ballot else { return true };
         let own = ballot.said().map(Said::place);
-        let others = head.quorum.voters().iter().map(|(id, _)| id).filter(|id| **id != self.me);
-        let mut here = others.filter(|id| planted!(Plant::AwaitTheGone) || self.fault(id, round).is_none());
-        here.any(|id| ballot.place_of(id) < own)
+        let counts = |id: &&NodeId| planted!(Plant::AwaitTheGone) || ctx.fault(id, self).is_none();
+        self.other_voters(ctx).filter(counts).any(|id| ballot.place_of(id) < own)
     }
 
-    /// How long to wait for more than a quorum, by the ballot.
-    fn vote_patience(&self) -> u64 {
-        let ballot = self.round.as_ref().and_then(|round| round.record_vote.ballot.as_ref()?.said().map(|s| s.ballot));
-        let once = PATIENCE_MIN.max(4 * self.slowest_rtt());
-        let disturbed = if planted!(Plant::Disturbed) { crate::plant::disturbance() } else { 0 };
-        (once << ballot.unwrap_or(0).min(PATIENCE_DOUBLINGS)).min(self.timing.patience_max) + disturbed
-    }
-
-    /// Commits what the vote has decided, if its bytes are here.
-    fn conclude_vote(&mut self) {
-        if let Some((round, head)) = self.round.as_mut().zip(self.head.as_ref())
-            && let Some(ballot) = &mut round.record_vote.ballot
-        {
-            ballot.observe(&head.quorum);
-        }
-        let Some(round) = &self.round else { return };
-        let Some((ballot, value)) = round.record_vote.ballot.as_ref().and_then(|ballot| ballot.decided()) else {
-            return;
-        };
-        let deciders = |(_, (vote, _)): &(&NodeId, &(Vote, Vec<u8>))| {
+    /// What the vote has decided, if it can be committed now.
+    fn conclude_vote(&mut self, ctx: &Ctx, out: &mut Out) -> Option<Decided> {
+        let ballot = self.record_vote.ballot.as_mut()?;
+        ballot.observe(&self.head.quorum);
+        let (ballot, value) = ballot.decided()?;
+        let decides = |vote: &crate::message::Vote| {
             (vote.ballot == ballot || planted!(Plant::MixedProof)) && vote.voted && vote.value == *value
         };
-        let value = value.clone();
-        let signed: Vec<(&NodeId, &(Vote, Vec<u8>))> = round.record_vote.votes.iter().filter(deciders).collect();
-        let Some(vote) = signed.first().map(|(_, (vote, _))| vote.clone()) else { return };
-        let certificate =
-            certificate::of_votes(round.lineage, &vote, signed.iter().map(|(id, (_, bytes))| (*id, bytes)));
+        let signed = || self.record_vote.votes.iter().filter(|(_, (vote, _))| decides(vote));
+        let (_, (vote, _)) = signed().next()?;
+        let votes = signed().map(|(id, (_, bytes))| (id, bytes));
+        let certificate = certificate::of_votes(self.head.record.lineage, vote, votes);
+        let digest = value.digest;
         // Kept as it is now: while this node ends its inner step, the others' newer votes take the place of these.
-        if let Some(round) = &mut self.round {
-            round.proof = Some(certificate.clone());
-        }
-        self.conclude(value.digest, certificate);
+        self.results.proof = Some(certificate.clone());
+        self.conclude(digest, certificate, ctx, out)
     }
 
-    /// The record is decided: commits it if it is held; else fetches it, or waits for those ahead.
-    fn conclude(&mut self, digest: Digest, certificate: Certificate) {
-        let Some(round) = &self.round else { return };
-        let held = round.holding.get(&digest).map(|held| (Some(held.candidate.key), held.candidate.record.clone()));
-        let skip = round.skip.as_ref().filter(|(skip, _)| *skip == digest).map(|(_, record)| (None, record.clone()));
+    /// The record is decided: it is committed if it is held; else fetched, or those ahead are waited for.
+    fn conclude(&mut self, digest: Digest, certificate: Certificate, ctx: &Ctx, out: &mut Out) -> Option<Decided> {
+        let held = self.results.holding.get(&digest);
+        let held = held.map(|held| (Some(held.candidate.key), held.candidate.record.clone()));
+        let skip =
+            self.task.skip.as_ref().filter(|(skip, _)| *skip == digest).map(|(_, record)| (None, record.clone()));
         let Some((key, record)) = held.or(skip) else {
-            let known = round.record_vote.ballot.as_ref().and_then(|b| b.heard().find(|v| v.digest == digest).cloned());
-            let Some(value) = known else { return };
-            if contradicts_own(&round.holding, &value) {
-                self.own_fault("its result of the decided attempt differs from the decided one");
+            let value = self.record_vote.heard().find(|value| value.digest == digest).cloned()?;
+            if self.results.contradict(&value) {
+                out.own_fault("its result of the decided attempt differs from the decided one", ctx);
             } else {
-                self.fetch(&value);
+                self.fetch(&value, ctx, out);
             }
-            return;
+            return None;
         };
-        if !self.may_apply() {
-            return;
-        }
-        self.stop_training();
-        if let Some(running) = self.round.as_mut().and_then(|round| round.running.take())
-            && Some(running.key) != key
-        {
-            self.out.push(Output::Abandon { key: running.key });
-        }
-        let at = record.contributors.binary_search_by(|c| c.member.cmp(&self.me)).ok();
-        let taken = at.and_then(|at| record.contributors.get(at)).map(|own| own.ready);
-        let mine = (taken.is_some() || planted!(Plant::ForgetLeftOut)) && !planted!(Plant::KeepTakenIn);
-        assert!(key.is_some() || !planted!(Plant::PanicAtSkip), "planted");
-        if mine {
-            self.taken_in(taken);
-        }
-        let (token, since) = (self.next_token(), self.now);
-        let (decided, proof) = (record.clone(), certificate.clone());
-        self.out.push(Output::Commit { token, key, record: decided, certificate: proof, mine });
-        if let Some(round) = &mut self.round {
-            round.committing = Some(Committing { token, record, certificate, since });
-        }
+        self.may_apply(ctx, out).then_some(Decided { key, record, certificate })
     }
 
     /// Own inner steps that are not counted in this record are ended before the state changes under them, so that they
     /// count in the next. Who hangs in a step does not hold up itself for long.
-    fn may_apply(&mut self) -> bool {
-        self.cut_short();
-        let (now, patience) = (self.now, self.timing.patience_min);
-        let Some(round) = self.round.as_mut().filter(|round| round.training == Training::Running) else { return true };
-        let since = *round.decided_at.get_or_insert(now);
-        now.since(since) >= patience
+    fn may_apply(&mut self, ctx: &Ctx, out: &mut Out) -> bool {
+        self.cut_short(out);
+        if self.part.training != Training::Running {
+            return true;
+        }
+        let since = *self.part.decided_at.get_or_insert(ctx.now);
+        ctx.now.since(since) >= ctx.timing.patience_min
+    }
+
+    /// Has the decided record written.
+    pub fn commit(&mut self, decided: Decided, offer: &mut Offer, ctx: &Ctx, out: &mut Out) {
+        let Decided { key, record, certificate } = decided;
+        self.stop_training(out);
+        if let Some(running) = self.attempts.running.take().filter(|running| Some(running.key) != key) {
+            out.push(Output::Abandon { key: running.key });
+        }
+        let at = record.contributors.binary_search_by(|c| c.member.cmp(&ctx.me)).ok();
+        let taken = at.and_then(|at| record.contributors.get(at)).map(|own| own.ready);
+        let mine = (taken.is_some() || planted!(Plant::ForgetLeftOut)) && !planted!(Plant::KeepTakenIn);
+        assert!(key.is_some() || !planted!(Plant::PanicAtSkip), "planted");
+        if mine {
+            offer.taken_in(taken, ctx, out);
+        }
+        self.write(key, record, certificate, mine, ctx, out);
+    }
+
+    /// Has a record written that is decided.
+    pub fn write(
+        &mut self,
+        key: Option<AttemptKey>,
+        record: Record,
+        certificate: Certificate,
+        mine: bool,
+        ctx: &Ctx,
+        out: &mut Out,
+    ) {
+        let (token, since) = (out.next_token(), ctx.now);
+        out.push(Output::Commit { token, key, record: record.clone(), certificate: certificate.clone(), mine });
+        self.committing = Some(Committing { token, record, certificate, since });
     }
 }

@@ -1,8 +1,10 @@
 //! How those who do not vote hear of a decision: down a tree of members, so that nobody says it often.
 
-use super::Engine;
+use super::clock::Moment;
+use super::ctx::Ctx;
+use super::outbox::Out;
 use crate::NodeId;
-use crate::message::Message;
+use crate::message::{Head, Message, Phase};
 use crate::plant::{Plant, planted};
 
 /// Who hands a certificate to the learner at this place among them, both by ascending id. Voters and then learners
@@ -24,9 +26,9 @@ fn hands(voters: usize, learners: usize) -> u64 {
     hands
 }
 
-impl Engine {
+impl Ctx {
     /// Those who do not vote hear of a decision from two others each, as [`handed_by`] says.
-    pub(super) fn hand_to_learners(&mut self) {
+    pub fn hand_to_learners(&self, out: &mut Out) {
         let Some(certificate) = self.head.as_ref().and_then(|head| head.certificate.clone()) else { return };
         let Some(parent) = self.history.iter().nth_back(1) else { return };
         let votes = |id: &NodeId| parent.quorum.incarnation(id).is_some();
@@ -38,16 +40,41 @@ impl Engine {
         };
         let Some(place) = place else { return };
         let mine = learners.iter().enumerate().filter(|(at, _)| handed_by(*at).contains(&place)).map(|(_, id)| id);
-        let targets: Vec<NodeId> = mine
-            .filter(|id| self.is_present(id) && **id != self.me && !planted!(Plant::LearnersUntold))
-            .copied()
-            .collect();
-        self.send_to(&targets, &Message::Certificate(certificate));
+        let told = |id: &&NodeId| self.is_present(id) && **id != self.me && !planted!(Plant::LearnersUntold);
+        let targets: Vec<NodeId> = mine.filter(told).copied().collect();
+        out.send_to(self, &targets, &Message::Certificate(certificate));
+    }
+
+    /// A peer has said where it stands: gives it the votes that contradict what this node holds, or that it lacks and should
+    /// have by now. `began`: since when this node is in its round.
+    pub fn help_along(&mut self, from: NodeId, heard: &Head, began: Option<Moment>, out: &mut Out) {
+        let Some(mine) = self.head.as_deref().filter(|mine| heard.lineage == mine.record.lineage) else { return };
+        let behind = Some(mine.record.seq) == heard.seq.checked_add(1) && heard.record == mine.record.parent;
+        let at = self.history.iter().find(|past| past.record.seq == heard.seq);
+        let contradicts = at.filter(|past| past.digest != heard.record);
+        let given = contradicts.or(Some(mine).filter(|_| behind && self.should_know(&from, heard.phase, began)));
+        let Some(certificate) = given.and_then(|standing| standing.certificate.clone()) else { return };
+        let (now, pause) = (self.now, self.timing.repeat / 4);
+        let peer = self.peers.get_mut(&from).filter(|p| p.handed_at.is_none_or(|at| now.since(at) >= pause));
+        let Some(peer) = peer else { return };
+        peer.handed_at = Some(now);
+        out.send_to(self, &[from], &Message::Certificate(certificate));
+    }
+
+    /// Whether a peer that is one record behind must have missed something. What it said may be older than what it has
+    /// heard since; who trains or reduces will decide when it is done; and learners are told by one another.
+    fn should_know(&self, id: &NodeId, phase: Phase, began: Option<Moment>) -> bool {
+        let Some(began) = began else { return true };
+        let voted = self.history.iter().nth_back(1).is_some_and(|parent| parent.quorum.incarnation(id).is_some());
+        let trips = 2 * self.peers.get(id).map_or(0, |peer| u64::from(peer.rtt));
+        let patience = if voted { self.timing.repeat / 4 } else { self.timing.repeat };
+        let busy = matches!(phase, Phase::Training | Phase::Reducing);
+        !busy && self.now.since(began) >= patience.max(trips)
     }
 
     /// By how much later than the voters a learner may begin a round, in microseconds: what one hand after another takes
     /// to write the record before and to tell of it.
-    pub(super) fn learners_lag(&self) -> u64 {
+    pub fn learners_lag(&self) -> u64 {
         let Some(head) = &self.head else { return 0 };
         let voters = head.quorum.voters().len();
         let learners = head.record.next.members.len().saturating_sub(voters);

@@ -1,12 +1,21 @@
 //! What others say: connections, greetings, and the checks that every message passes before it counts.
 
-use super::Engine;
-use super::io::{Finish, Notice, Output, Refusal};
+use super::chain::Standing;
+use super::claims::Verdict;
+use super::ctx::Ctx;
+use super::io::{Claim, Finish, Notice, Output, Refusal};
+use super::outbox::Out;
 use super::peer::{Incarnation, Peer, make_room};
-use super::succession::{SignedReady, merging};
-use crate::admission;
+use super::split::who_signed;
+use super::succession::{self, SignedReady, merging};
+use super::vote::Objection;
+use super::{Engine, scene};
+use crate::ballot::Said;
+use crate::certificate::{self, Split};
 use crate::limits::READY_BYTES_MAX;
-use crate::message::{Head, Hello, Join, Message, Phase, Ready};
+use crate::message::{
+    Certificate, Estimate, Fork, Head, Hello, Join, Message, Phase, Question, Ready, Stamp, Value, Vote,
+};
 use crate::plant::{Plant, planted};
 use crate::wire::{self, Opened, WireError};
 use crate::{Digest, NodeId};
@@ -18,105 +27,401 @@ const LEASE: &str = "ready that does not fit its lease";
 
 impl Engine {
     pub(super) fn peer_up(&mut self, id: NodeId) {
-        let now = self.now;
-        if id != self.me {
-            let Some(peer) = self.entry(id) else { return self.refuse(id, Refusal::Full) };
-            peer.connected = true;
-            peer.refused = false;
-            peer.switched_at = now;
+        if id != self.ctx.me {
+            let now = self.ctx.now;
+            let Some(peer) = self.ctx.entry(id, &mut self.out) else { return self.refuse(id, Refusal::Full) };
+            (peer.connected, peer.refused, peer.switched_at) = (true, false, now);
         }
         self.introduce(id);
     }
 
+    /// Says to a newly connected peer all that it needs to know.
+    fn introduce(&mut self, peer: NodeId) {
+        self.ctx.send_hello(&[peer], &mut self.out);
+        let head = scene!(self).head_message();
+        self.out.send_to(&self.ctx, &[peer], &Message::Head(head));
+        if self.life.end().is_some() {
+            return;
+        }
+        if self.ctx.peers.get(&peer).is_some_and(|peer| peer.greeted) {
+            self.ctx.bear_witness(peer, &mut self.out);
+        }
+        if let Some(round) = self.life.round().filter(|_| self.ctx.is_member(&peer)) {
+            round.repeat_ready(&[peer], &mut self.out);
+            round.repeat_votes(peer, &self.ctx, &mut self.out, &self.voice);
+            round.repeat_fork(&[peer], &self.ctx, &mut self.out);
+        }
+        // Voters let in; a ticket is nobody else's business.
+        if self.ctx.is_voter(&peer) && scene!(self).wants_in() {
+            self.ctx.send_join(&[peer], &mut self.out);
+        }
+    }
+
     pub(super) fn peer_down(&mut self, id: NodeId) {
-        if let Some(peer) = self.peers.get_mut(&id) {
-            // The greeting stays: it names the process, not the connection, and the next connection's may have
-            // overtaken this news.
-            peer.connected = false;
-            peer.refused = false;
-            peer.switched_at = self.now;
-            peer.fork = None;
-            peer.join = None;
-            peer.end_of_channel();
+        let member = self.ctx.is_member(&id);
+        let Some(peer) = self.ctx.peers.get_mut(&id) else { return };
+        // The greeting stays: it names the process, not the connection, and the next connection's may have
+        // overtaken this news.
+        (peer.connected, peer.refused) = (false, false);
+        peer.switched_at = self.ctx.now;
+        (peer.fork, peer.join) = (None, None);
+        peer.witness.take_if(|_| !member);
+        peer.end_of_channel();
+    }
+
+    /// Bytes of one message, as they came; or opened by the driver with [`wire::check`].
+    pub(super) fn receive(&mut self, from: NodeId, opened: Option<Opened>, bytes: &[u8]) {
+        if self.ctx.peers.get(&from).is_some_and(|peer| peer.refused) {
+            return self.out.stale(from);
         }
-        if !self.is_member(&id)
-            && let Some(peer) = self.peers.get_mut(&id)
+        let check = || wire::check(self.ctx.verifier.as_ref(), &self.ctx.run, &from, &self.ctx.me, bytes);
+        match opened.map_or_else(check, Ok) {
+            Ok(opened) => {
+                if let Err(objection) = self.hear(from, opened, bytes) {
+                    self.object(from, objection, bytes);
+                }
+            }
+            Err(error) => self.refuse_bytes(from, error),
+        }
+    }
+
+    fn hear(&mut self, from: NodeId, opened: Opened, bytes: &[u8]) -> Result<(), Objection> {
+        if opened.sender == self.ctx.me {
+            if self.ctx.meet_myself(from, &opened.message, &mut self.out)? {
+                self.finish(Finish::Fenced);
+            }
+            return Ok(());
+        }
+        if let Message::Hello(hello) = opened.message {
+            return self.greet(from, &hello);
+        }
+        let (now, heeded) = (self.ctx.now, self.ctx.heeds(&from, &opened.message));
+        let greeted = |peer: &&mut Peer| peer.greeted || planted!(Plant::BeforeHello);
+        let peer = self.ctx.peers.get_mut(&from).filter(greeted).ok_or(Refusal::Stale)?;
+        peer.heard_at = now;
+        // Who has left is silent: whoever speaks is here, and its leave was an old one.
+        peer.left &= matches!(opened.message, Message::Leave(_));
+        if !heeded {
+            return Err(Refusal::Stale.into());
+        }
+        match opened.message {
+            Message::Hello(_) => Ok(()),
+            Message::Head(head) => self.hear_head(from, head),
+            Message::Join(join) => self.hear_join(from, join),
+            Message::Ready(ready) => self.hear_ready(from, ready, opened.digest, bytes),
+            Message::Estimate(Estimate { question, incarnation, ballot, value }) => {
+                self.hear_said(from, (&question, incarnation), Said { ballot, value, voted: None }, bytes)
+            }
+            Message::Vote(Vote { question, incarnation, ballot, value, voted }) => {
+                self.hear_said(from, (&question, incarnation), Said { ballot, value, voted: Some(voted) }, bytes)
+            }
+            Message::Certificate(certificate) => self.hear_certificate(&certificate),
+            Message::Witness(witness) => {
+                if !self.ctx.hear_witness(&from, &witness) {
+                    return Err(Refusal::Stale.into());
+                }
+                self.heed_witnesses();
+                Ok(())
+            }
+            Message::Fork(fork) => self.hear_fork(from, fork, bytes),
+            Message::Start(start) => {
+                let round = self.life.round_mut().ok_or(Refusal::Stale)?;
+                Ok(round.hear_start(from, start, &self.ctx, &mut self.out)?)
+            }
+            Message::Evidence(evidence) => Ok(self.conduct.hear_evidence(evidence, &self.ctx, &mut self.out)?),
+            Message::Alive(alive) => {
+                let shown = self.ctx.hear_alive(from, &alive, bytes, &mut self.out);
+                if shown { Ok(()) } else { Err(Refusal::Stale.into()) }
+            }
+            Message::Leave(leave) => {
+                if peer.was_beyond(&leave.lineage, leave.seq) {
+                    return Err(Refusal::Stale.into());
+                }
+                (peer.left, peer.join) = (true, None);
+                Ok(())
+            }
+        }
+    }
+
+    fn greet(&mut self, from: NodeId, hello: &Hello) -> Result<(), Objection> {
+        if hello.spec != self.ctx.spec_bytes {
+            return Err(Refusal::Malformed { what: "hello of another run under this run's name" }.into());
+        }
+        let now = self.ctx.now;
+        let peer = self.ctx.entry(from, &mut self.out).ok_or(Refusal::Full)?;
+        let first = !peer.is_introduced();
+        if peer.meet(hello.boot, now) == Incarnation::Former {
+            return Err(Refusal::Stale.into());
+        }
+        (peer.greeted, peer.heard_at, peer.incarnation) = (true, now, hello.incarnation);
+        self.ctx.bear_witness(from, &mut self.out);
+        if first && self.life.end().is_none() && !self.ctx.frozen {
+            self.conduct.pass_on(from, &self.ctx, &mut self.out);
+        }
+        Ok(())
+    }
+
+    fn hear_head(&mut self, from: NodeId, heard: Head) -> Result<(), Objection> {
+        let (ctx, out) = (&mut self.ctx, &mut self.out);
+        let Some(peer) = ctx.peers.get_mut(&from) else { return Ok(()) };
+        if peer.was_beyond(&heard.lineage, heard.seq) {
+            return Err(Refusal::Stale.into());
+        }
+        let parent = self.life.round().map(|round| round.head.digest);
+        let stands = |head: &Head| Some(head.record) == parent && head.phase != Phase::CatchingUp;
+        let arrives = stands(&heard) && !peer.head.as_ref().is_some_and(stands);
+        let before = peer.head.as_ref().map(|head| (head.lineage, head.seq.checked_add(1)));
+        let stepped = before == Some((heard.lineage, Some(heard.seq)));
+        peer.take_head(heard.clone(), ctx.now);
+        if let Some(round) = self.life.round_mut() {
+            // A READY of whoever is no member of the record at hand is not looked at: said by a newcomer, or to one, before
+            // that one has come here, it is lost.
+            if arrives && ctx.is_member(&from) && (ctx.is_new() || !stepped) {
+                round.repeat_ready(&[from], out);
+            }
+            if arrives && ctx.is_voter(&from) {
+                // What was said before meant nothing to it.
+                round.repeat_votes(from, ctx, out, &self.voice);
+            }
+            round.hear_accusation(from, &heard, &mut self.conduct, ctx);
+        }
+        ctx.help_along(from, &heard, self.life.round().map(|round| round.began), out);
+        // Who stands here or behind calls nobody away.
+        let mine = ctx.head.as_ref().map(|head| (head.record.lineage, head.record.seq));
+        let calm = mine.is_some_and(|(lineage, seq)| heard.lineage == lineage && heard.seq <= seq);
+        self.stirs &= !(calm && ctx.is_large());
+        Ok(())
+    }
+
+    fn hear_join(&mut self, from: NodeId, join: Join) -> Result<(), Objection> {
+        let head = self.ctx.head.as_ref().filter(|head| head.record.lineage == join.lineage).ok_or(Refusal::Stale)?;
+        if join.state_root == Digest::default() {
+            // A newcomer without a state shows its ticket. One that admits nobody costs nothing but the look at it: its
+            // holder learns why when it asks for a seat.
+            if self.ctx.admits(head, &from, &join.ticket).is_err() || self.conduct.is_convicted(&from) {
+                return Err(Refusal::Stale.into());
+            }
+            self.ctx.invite(&from);
+            return Ok(());
+        }
+        // Who comes over from another lineage, also from the one that this one has forked from, does so under a new
+        // incarnation: the one that its Join names would get a seat that nobody can vote on.
+        let known = self.ctx.history.iter().any(|past| {
+            (past.digest, past.record.seq, past.record.lineage, past.record.state_root)
+                == (join.record, join.seq, join.lineage, join.state_root)
+        });
+        if !known {
+            return Err(Refusal::Stale.into());
+        }
+        if self.conduct.is_convicted(&from) && !planted!(Plant::WelcomeConvicted) {
+            return Err(Refusal::NotAdmitted { why: CONTRADICTED }.into());
+        }
+        // Who is a member has been admitted before.
+        if head.record.member(&from).is_none()
+            && let Err(why) = self.ctx.admits(head, &from, &join.ticket)
         {
-            peer.witness = None;
+            // Who stands on an older record may have been admitted by that one. It reads why it is not any more, in
+            // the records between, and is told so by its own node: nobody shuts it out before.
+            let here = join.record == head.digest;
+            return Err(if here { Refusal::NotAdmitted { why: why.reason() } } else { Refusal::Stale }.into());
         }
+        let now = self.ctx.now;
+        if let Some(peer) = self.ctx.peers.get_mut(&from) {
+            peer.join = Some((join, now));
+        }
+        self.ctx.invite(&from);
+        Ok(())
+    }
+
+    fn hear_ready(&mut self, from: NodeId, ready: Ready, digest: Digest, bytes: &[u8]) -> Result<(), Objection> {
+        // Of another lineage it is said again to whoever comes there.
+        let past = |head: &Standing| head.record.lineage != ready.lineage || ready.round <= head.record.round;
+        // What a former process of this peer said does not hold any more, and comes up again on a new connection.
+        let former = |peer: &Peer| peer.boot != Some(ready.boot) && !planted!(Plant::ReadyOfFormer);
+        if self.ctx.head.as_deref().is_some_and(past) || self.ctx.peers.get(&from).is_some_and(former) {
+            return Err(Refusal::Stale.into());
+        }
+        if bytes.len() > READY_BYTES_MAX {
+            return Err(Refusal::Malformed { what: "ready beyond its size" }.into());
+        }
+        let signed = SignedReady { member: from, ready, digest, bytes: bytes.to_vec() };
+        // Of the same state but another lease: the sender stands on another record of it, or says nonsense.
+        self.ctx.fits_round(&signed).map_err(|what| Refusal::Malformed { what })?;
+        let Some(peer) = self.ctx.peers.get_mut(&from) else { return Ok(()) };
+        peer.pace.note(Phase::Training, signed.ready.measured.step_us.into());
+        peer.take_ready(signed).map_err(|first| Objection {
+            refusal: Refusal::Equivocation { what: "two different READYs for one round" },
+            first: Some(first),
+        })?;
+        let awaits = self.life.round().is_some_and(|round| round.still_awaits(&self.ctx));
+        self.stirs &= !(awaits && self.ctx.is_large());
+        Ok(())
+    }
+
+    fn hear_said(
+        &mut self,
+        from: NodeId,
+        (question, incarnation): (&Question, u64),
+        said: Said<Value>,
+        bytes: &[u8],
+    ) -> Result<(), Objection> {
+        let (ballot, phase) = said.place();
+        let stamp = Stamp { seq: question.seq, instance: question.instance, ballot, phase };
+        self.ctx.note_signed(from, incarnation, stamp, &mut self.out);
+        let round = self.life.round_mut().ok_or(Refusal::Stale)?;
+        round.hear_said(from, (question, incarnation), said, bytes, (&self.ctx, &mut self.out))
+    }
+
+    fn hear_certificate(&mut self, certificate: &Certificate) -> Result<(), Objection> {
+        if let Some(ours) = self.ctx.check_split(certificate)? {
+            self.freeze(ours, certificate.clone());
+        }
+        let round = self.life.round_mut().ok_or(Refusal::Stale)?;
+        round.hear_certificate(certificate, &mut self.conduct, (&self.ctx, &mut self.out))?;
+        self.ctx.learn_signed(certificate);
+        Ok(())
+    }
+
+    fn hear_fork(&mut self, from: NodeId, fork: Fork, bytes: &[u8]) -> Result<(), Objection> {
+        let here = self.life.round().is_some_and(|round| round.heeds_fork(&fork));
+        if !here || !self.ctx.is_member(&from) {
+            return Err(Refusal::Stale.into());
+        }
+        if let Some(peer) = self.ctx.peers.get_mut(&from) {
+            peer.fork = Some((fork, bytes.to_vec()));
+        }
+        Ok(())
+    }
+
+    /// Two records contradict each other further back than this node remembers: a catch-up, or the look at a claim, has
+    /// searched for the first place that differs.
+    pub(super) fn contradicted(&mut self, split: &Split) {
+        if certificate::verify_split(self.ctx.verifier.as_ref(), &self.ctx.spec, split).is_err() {
+            return;
+        }
+        let (ours, theirs) = (&split.ours.1, &split.theirs.1);
+        if self.ctx.a_voter_signed(ours, theirs) {
+            self.freeze(ours.clone(), theirs.clone());
+        } else if let Some(peer) = who_signed(ours, theirs).next() {
+            let refusal = Refusal::Equivocation { what: "records of former voters" };
+            self.out.notice(Notice::Refused { peer, refusal });
+        }
+    }
+
+    /// What came of a claim.
+    pub(super) fn judge_claim(&mut self, peer: NodeId, record: Digest, outcome: Claim) {
+        match self.sync.judge(&peer, record, outcome, &self.ctx) {
+            None => {}
+            Some(Verdict::Pause) => self.ctx.pause(&peer),
+            Some(Verdict::False { why }) => {
+                self.ctx.pause(&peer);
+                self.refuse(peer, Refusal::FalseClaim { why });
+            }
+            Some(Verdict::Foreign) => {
+                let Some(peer) = self.ctx.peers.get_mut(&peer) else { return };
+                let Some(lineage) = peer.head.as_ref().map(|head| head.lineage) else { return };
+                peer.foreign = Some(lineage);
+                if self.sync.claims.meet_foreign(lineage) {
+                    self.out.notice(Notice::LineageMet { lineage, yields: false });
+                }
+            }
+        }
+    }
+
+    /// The head moved: READYs that came before it are checked now.
+    pub(super) fn recheck_readys(&mut self) {
+        for (id, what) in self.ctx.recheck_readys() {
+            self.refuse(id, Refusal::Malformed { what });
+        }
+    }
+
+    /// Does what a refusal asks for: what is stale is counted, for all else the connection is closed. What contradicts
+    /// something said before may be evidence.
+    fn object(&mut self, id: NodeId, objection: Objection, bytes: &[u8]) {
+        match objection.refusal {
+            Refusal::Stale => self.out.stale(id),
+            refusal => self.refuse(id, refusal),
+        }
+        if let Some(first) = objection.first {
+            self.conduct.convict(first, bytes, &self.ctx, &mut self.out);
+        }
+    }
+
+    /// Closes the connection and says why.
+    fn refuse(&mut self, id: NodeId, refusal: Refusal) {
+        self.ctx.refuse(id, refusal, &mut self.out);
+    }
+
+    fn refuse_bytes(&mut self, from: NodeId, error: WireError) {
+        let refusal = match error {
+            WireError::Version { theirs, ours } => Refusal::Version { theirs, ours },
+            WireError::BadSignature { .. } => Refusal::BadSignature,
+            WireError::OtherRun { spec, .. } => return self.meet_other_run(from, self.ctx.spec.differences(&spec)),
+            other => Refusal::Malformed { what: other.reason() },
+        };
+        self.refuse(from, refusal);
+    }
+
+    /// A peer of another run. A node that has met nobody of its own run was started with the wrong file, if the user has
+    /// named that peer. A node that was told of nobody has only those to go by who are here, and asks them all.
+    fn meet_other_run(&mut self, from: NodeId, keys: Vec<String>) {
+        self.refuse(from, Refusal::RunMismatch { keys: keys.clone() });
+        let alone =
+            self.ctx.head.is_none() && !self.life.founds() && !self.ctx.peers.values().any(|peer| peer.boot.is_some());
+        let others = self.ctx.peers.values().any(|peer| peer.connected && !peer.refused);
+        let told = self.sync.guides.contains(&from) || self.sync.guides.is_empty() && !others;
+        if alone && (told || planted!(Plant::AnyMismatch)) {
+            self.finish(Finish::RunMismatch { peer: from, keys });
+        }
+    }
+}
+
+impl Out {
+    /// Counted, nothing else: a message that came too late or too early is nobody's fault.
+    fn stale(&mut self, id: NodeId) {
+        self.notice(Notice::Refused { peer: id, refusal: Refusal::Stale });
+    }
+}
+
+impl Ctx {
+    /// Closes the connection and says why.
+    fn refuse(&mut self, id: NodeId, refusal: Refusal, out: &mut Out) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.refused = true;
+        }
+        out.push(Output::Refuse { peer: id, refusal });
     }
 
     /// The entry of a peer, made if there is room. A member of the head takes the place of a connected stranger, which is
     /// refused.
-    fn entry(&mut self, id: NodeId) -> Option<&mut Peer> {
+    fn entry(&mut self, id: NodeId, out: &mut Out) -> Option<&mut Peer> {
         if !self.peers.contains_key(&id) {
             let record = self.head.as_ref().map(|head| &head.record);
             let is_member = |id: &NodeId| record.is_some_and(|record| record.member(id).is_some());
             let member = is_member(&id);
             if let Some(displaced) = make_room(&mut self.peers, is_member, member)? {
-                self.refuse(displaced, Refusal::Full);
+                self.refuse(displaced, Refusal::Full, out);
             }
         }
         Some(self.peers.entry(id).or_default())
     }
 
-    /// Bytes of one message, as they came.
-    pub(super) fn receive(&mut self, from: NodeId, bytes: &[u8]) {
-        if self.peers.get(&from).is_some_and(|peer| peer.refused) {
-            return self.stale(from);
-        }
-        match wire::check(self.verifier.as_ref(), &self.run, &from, &self.me, bytes) {
-            Ok(opened) => self.hear(from, opened, bytes),
-            Err(error) => self.refuse_bytes(from, error),
-        }
-    }
-
-    /// The same, opened by the driver with [`wire::check`].
-    pub(super) fn receive_opened(&mut self, from: NodeId, opened: Opened, bytes: &[u8]) {
-        if self.peers.get(&from).is_some_and(|peer| peer.refused) {
-            return self.stale(from);
-        }
-        self.hear(from, opened, bytes);
-    }
-
-    fn hear(&mut self, from: NodeId, opened: Opened, bytes: &[u8]) {
-        if opened.sender == self.me {
-            return self.meet_myself(from, &opened.message);
-        }
-        if let Message::Hello(hello) = opened.message {
-            return self.greet(from, &hello);
-        }
-        let (now, heeded) = (self.now, self.heeds(&from, &opened.message));
-        let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.greeted || planted!(Plant::BeforeHello)) else {
-            return self.stale(from);
-        };
-        peer.heard_at = now;
-        // Who has left is silent: whoever speaks is here, and its leave was an old one.
-        peer.left &= matches!(opened.message, Message::Leave(_));
-        if !heeded {
-            return self.stale(from);
-        }
-        match opened.message {
-            Message::Hello(_) => {}
-            Message::Head(head) => self.hear_head(from, head),
-            Message::Join(join) => self.hear_join(from, join),
-            Message::Ready(ready) => self.hear_ready(from, ready, opened.digest, bytes),
-            Message::Estimate(estimate) => self.hear_estimate(from, estimate, bytes),
-            Message::Vote(vote) => self.hear_vote(from, vote, bytes),
-            Message::Certificate(certificate) => self.hear_certificate(from, certificate),
-            Message::Witness(witness) => self.hear_witness(from, &witness),
-            Message::Fork(fork) => self.hear_fork(from, fork, bytes),
-            Message::Start(start) => self.hear_start(from, start),
-            Message::Evidence(evidence) => self.hear_evidence(from, evidence),
-            Message::Alive(alive) => self.hear_alive(from, &alive, bytes),
-            Message::Leave(leave) => {
-                if peer.was_beyond(&leave.lineage, leave.seq) {
-                    return self.stale(from);
-                }
-                peer.left = true;
-                peer.join = None;
+    /// The head moved: forgets READYs of rounds that are over, and those that came before it and do not fit it; who sent
+    /// these, and what is wrong with them.
+    fn recheck_readys(&mut self) -> Vec<(NodeId, &'static str)> {
+        let Some(head) = &self.head else { return Vec::new() };
+        let (lineage, round, base) = (head.record.lineage, head.record.round.saturating_add(1), head.base);
+        let past = |ready: &Ready| ready.lineage == lineage && ready.round < round;
+        self.peers.values_mut().for_each(|peer| peer.forget_readys(past));
+        let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(&lineage, round, &base)?)));
+        let bad = early.filter_map(|(id, signed)| Some((id, self.fits_round(signed).err()?)));
+        let bad: Vec<(NodeId, &'static str)> = bad.collect();
+        for (id, _) in &bad {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.drop_ready(&lineage, &base);
             }
         }
+        bad
     }
 
     /// Whether a message of this sender is looked at. Of whoever is no member only what leads to being one, and that it is
@@ -137,196 +442,32 @@ impl Engine {
         }
     }
 
-    fn greet(&mut self, from: NodeId, hello: &Hello) {
-        if hello.spec != self.spec_bytes {
-            return self.refuse(from, Refusal::Malformed { what: "hello of another run under this run's name" });
-        }
-        let now = self.now;
-        let Some(peer) = self.entry(from) else { return self.refuse(from, Refusal::Full) };
-        let first = !peer.is_introduced();
-        if peer.meet(hello.boot, now) == Incarnation::Former {
-            return self.stale(from);
-        }
-        peer.greeted = true;
-        peer.heard_at = now;
-        peer.incarnation = hello.incarnation;
-        self.bear_witness(from);
-        if first && self.end.is_none() && !self.frozen {
-            self.pass_on_evidence(from);
-        }
-    }
-
-    fn hear_head(&mut self, from: NodeId, head: Head) {
-        let now = self.now;
-        let heard = head.clone();
-        let Some(peer) = self.peers.get_mut(&from) else { return };
-        if peer.was_beyond(&head.lineage, head.seq) {
-            return self.stale(from);
-        }
-        let parent = self.round.as_ref().map(|round| round.parent);
-        let stands = |head: &Head| Some(head.record) == parent && head.phase != Phase::CatchingUp;
-        let arrives = stands(&heard) && !peer.head.as_ref().is_some_and(stands);
-        let before = peer.head.as_ref().map(|head| (head.lineage, head.seq.checked_add(1)));
-        let stepped = before == Some((heard.lineage, Some(heard.seq)));
-        peer.take_head(head, now);
-        // A READY of whoever is no member of the record at hand is not looked at: said by a newcomer, or to one, before
-        // that one has come here, it is lost.
-        if arrives && self.is_member(&from) && (self.is_new() || !stepped) {
-            self.repeat_ready(&[from]);
-        }
-        if arrives && self.head.as_ref().is_some_and(|head| head.quorum.incarnation(&from).is_some()) {
-            // What was said before meant nothing to it.
-            self.repeat_votes(from);
-        }
-        self.hear_accusation(from, &heard);
-        self.help_along(from, &heard);
-        // Who stands here or behind calls nobody away.
-        let mine = self.head.as_ref().map(|head| (head.record.lineage, head.record.seq));
-        let calm = mine.is_some_and(|(lineage, seq)| heard.lineage == lineage && heard.seq <= seq);
-        self.stirs &= !(calm && self.is_large());
-    }
-
     /// Whether this node has its seat since the head record only, as far as it knows.
     fn is_new(&self) -> bool {
         self.history.iter().nth_back(1).is_none_or(|parent| parent.record.member(&self.me).is_none())
-    }
-
-    fn hear_join(&mut self, from: NodeId, join: Join) {
-        if join.state_root == Digest::default() {
-            return self.hear_ticket(from, &join);
-        }
-        let known = self.history.iter().any(|past| {
-            (past.digest, past.record.seq, past.record.lineage, past.record.state_root)
-                == (join.record, join.seq, join.lineage, join.state_root)
-        });
-        // Who comes over from another lineage, also from the one that this one has forked from, does so under a new
-        // incarnation: the one that its Join names would get a seat that nobody can vote on.
-        let here = |head: &&super::Standing| known && head.record.lineage == join.lineage;
-        let Some(head) = self.head.as_ref().filter(here) else { return self.stale(from) };
-        if self.is_convicted(&from) && !planted!(Plant::WelcomeConvicted) {
-            return self.refuse(from, Refusal::NotAdmitted { why: CONTRADICTED });
-        }
-        // Who is a member has been admitted before.
-        if head.record.member(&from).is_none() {
-            let admitted =
-                admission::admit(&self.spec, self.verifier.as_ref(), &self.run, &head.record, &from, &join.ticket);
-            if let Err(why) = admitted {
-                // Who stands on an older record may have been admitted by that one. It reads why it is not any more, in
-                // the records between, and is told so by its own node: nobody shuts it out before.
-                if join.record != head.digest {
-                    return self.stale(from);
-                }
-                return self.refuse(from, Refusal::NotAdmitted { why: why.reason() });
-            }
-        }
-        let now = self.now;
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.join = Some((join, now));
-        }
-        self.invite(&from);
-    }
-
-    fn hear_ready(&mut self, from: NodeId, ready: Ready, digest: Digest, bytes: &[u8]) {
-        // Of another lineage it is said again to whoever comes there.
-        let past = |head: &super::Standing| head.record.lineage != ready.lineage || ready.round <= head.record.round;
-        if self.head.as_ref().is_some_and(past) {
-            return self.stale(from);
-        }
-        // What a former process of this peer said does not hold any more, and comes up again on a new connection.
-        if self.peers.get(&from).is_some_and(|peer| peer.boot != Some(ready.boot) && !planted!(Plant::ReadyOfFormer)) {
-            return self.stale(from);
-        }
-        if bytes.len() > READY_BYTES_MAX {
-            return self.refuse(from, Refusal::Malformed { what: "ready beyond its size" });
-        }
-        let signed = SignedReady { member: from, ready, digest, bytes: bytes.to_vec() };
-        // Of the same state but another lease: the sender stands on another record of it, or says nonsense.
-        if let Err(what) = self.fits_round(&signed) {
-            return self.refuse(from, Refusal::Malformed { what });
-        }
-        let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.pace.note(Phase::Training, signed.ready.measured.step_us.into());
-        if let Err(first) = peer.take_ready(signed) {
-            self.refuse(from, Refusal::Equivocation { what: "two different READYs for one round" });
-            self.convict(first, bytes);
-            return;
-        }
-        self.stirs &= !(self.still_awaits() && self.is_large());
     }
 
     /// Whether a READY agrees with the head record; it does if it is about another state.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub(super) fn fits_round(&self, signed: &SignedReady) -> Result<(), &'static str> {
+    pub fn fits_round(&self, signed: &SignedReady) -> Result<(), &'static str> {
         let (ready, Some(head)) = (&signed.ready, &self.head) else { return Ok(()) };
         if ready.base != head.base || ready.lineage != head.record.lineage {
             return Ok(());
         }
         let record = &head.record;
-        let member = record.member(&signed.member).ok_or(LEASE)?;
+        record.member(&signed.member).ok_or(LEASE)?;
         let tokens_max = ready.samples.saturating_mul(u64::from(self.spec.model.seq_len));
+        let used = (ready.start, ready.samples, ready.steps);
         let fits = Some(ready.round) == record.round.checked_add(1)
             && ready.state_root == record.state_root
-            && (ready.start == member.lease.start && ready.samples <= member.lease.count || planted!(Plant::AnyLease))
-            && ready.steps <= record.next.inner_steps
+            && (succession::fits_lease(record, &signed.member, used) || planted!(Plant::AnyLease))
             && ready.tokens <= tokens_max;
         if !fits {
             return Err(LEASE);
         }
         let allowed = merging::allowed(&self.spec.sync, record, &signed.member, ready);
         if allowed { Ok(()) } else { Err("ready that merges what it may not") }
-    }
-
-    /// The head moved: READYs that came before it are checked now.
-    pub(super) fn recheck_readys(&mut self) {
-        let Some(head) = &self.head else { return };
-        let (lineage, round, base) = (head.record.lineage, head.record.round.saturating_add(1), head.base);
-        let past = |ready: &Ready| ready.lineage == lineage && ready.round < round;
-        self.peers.values_mut().for_each(|peer| peer.forget_readys(past));
-        let early = self.peers.iter().filter_map(|(id, peer)| Some((*id, peer.ready(&lineage, round, &base)?)));
-        let bad = early.filter_map(|(id, signed)| Some((id, self.fits_round(signed).err()?)));
-        for (id, what) in bad.collect::<Vec<(NodeId, &'static str)>>() {
-            if let Some(peer) = self.peers.get_mut(&id) {
-                peer.drop_ready(&lineage, &base);
-            }
-            self.refuse(id, Refusal::Malformed { what });
-        }
-    }
-
-    /// Closes the connection and says why.
-    pub(super) fn refuse(&mut self, id: NodeId, refusal: Refusal) {
-        if let Some(peer) = self.peers.get_mut(&id) {
-            peer.refused = true;
-        }
-        self.out.push(Output::Refuse { peer: id, refusal });
-    }
-
-    /// Counted, nothing else: a message that came too late or too early is nobody's fault.
-    pub(super) fn stale(&mut self, id: NodeId) {
-        self.notice(Notice::Refused { peer: id, refusal: Refusal::Stale });
-    }
-
-    fn refuse_bytes(&mut self, from: NodeId, error: WireError) {
-        let refusal = match error {
-            WireError::Version { theirs, ours } => Refusal::Version { theirs, ours },
-            WireError::BadSignature { .. } => Refusal::BadSignature,
-            WireError::OtherRun { spec, .. } => return self.meet_other_run(from, self.spec.differences(&spec)),
-            other => Refusal::Malformed { what: other.reason() },
-        };
-        self.refuse(from, refusal);
-    }
-
-    /// A peer of another run. A node that has met nobody of its own run was started with the wrong file, if the user has
-    /// named that peer. A node that was told of nobody has only those to go by who are here, and asks them all.
-    fn meet_other_run(&mut self, from: NodeId, keys: Vec<String>) {
-        self.refuse(from, Refusal::RunMismatch { keys: keys.clone() });
-        let alone =
-            self.head.is_none() && self.founding.is_none() && !self.peers.values().any(|peer| peer.boot.is_some());
-        let others = self.peers.values().any(|peer| peer.connected && !peer.refused);
-        let told = self.guides.contains(&from) || self.guides.is_empty() && !others;
-        if alone && (told || planted!(Plant::AnyMismatch)) {
-            self.finish(Finish::RunMismatch { peer: from, keys });
-        }
     }
 }

@@ -4,40 +4,45 @@
 //! A newcomer shows its ticket to voters of the head that was proven to it, and to nobody else: whoever sees a ticket that
 //! is made out to nobody can use it.
 
-use super::Engine;
+use super::chain::Standing;
+use super::ctx::Ctx;
+use super::outbox::{Beat, Out};
 use super::peer::Peer;
+use super::view::Scene;
+use crate::admission::{self, NotAdmitted};
 use crate::message::{Join, Message};
 use crate::run::AdmissionMode;
-use crate::{Digest, NodeId, admission};
+use crate::{Digest, NodeId};
 
-impl Engine {
+impl Beat {
     /// Shows the ticket on the way to the flock: a Join without a state, which asks for no seat.
-    pub(super) fn show_ticket(&mut self) {
-        let ticket = self.ticket.clone();
-        let Some(target) = self.catch_up.target().filter(|_| !ticket.is_empty() && self.head.is_none()) else { return };
+    pub fn show_ticket(&mut self, scene: &Scene<'_>, out: &mut Out) {
+        let ctx = scene.ctx;
+        let ticket = ctx.ticket.clone();
+        let target = scene.catch_up.target().filter(|_| !ticket.is_empty() && ctx.head.is_none());
+        let Some(target) = target else { return };
         let (Some(lineage), Some(seq)) = (target.ancestry.lineage(), target.ancestry.seq()) else { return };
-        let (record, incarnation) = (target.record, self.voice.incarnation);
-        let present = |id: &&NodeId| self.peers.get(id).is_some_and(Peer::present);
+        let (record, incarnation) = (target.record, ctx.identity.incarnation);
+        let present = |id: &&NodeId| ctx.peers.get(id).is_some_and(Peer::present);
         let voters: Vec<NodeId> = target.voters.iter().filter(present).copied().collect();
-        if !voters.is_empty() && self.join_is_due(record) {
+        if !voters.is_empty() && self.join_is_due(record, ctx) {
             let join = Join { lineage, seq, record, state_root: Digest::default(), incarnation, ticket };
-            self.send_to(&voters, &Message::Join(join));
+            out.send_to(ctx, &voters, &Message::Join(join));
         }
     }
+}
 
-    /// A newcomer without a state shows its ticket. One that admits nobody costs nothing but the look at it: its holder
-    /// learns why when it asks for a seat.
-    pub(super) fn hear_ticket(&mut self, from: NodeId, join: &Join) {
-        let here = self.head.as_ref().filter(|head| head.record.lineage == join.lineage);
-        let admitted = here.is_some_and(|head| {
-            let verifier = self.verifier.as_ref();
-            admission::admit(&self.spec, verifier, &self.run, &head.record, &from, &join.ticket).is_ok()
-        });
-        if admitted && !self.is_convicted(&from) { self.invite(&from) } else { self.stale(from) }
+impl Ctx {
+    /// Whether a record lets a node in that shows this ticket; which ticket is to be counted.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admits(&self, head: &Standing, id: &NodeId, ticket: &[u8]) -> Result<Digest, NotAdmitted> {
+        admission::admit(&self.spec, self.verifier.as_ref(), &self.run, &head.record, id, ticket)
     }
 
     /// A peer has shown that it is admitted.
-    pub(super) fn invite(&mut self, id: &NodeId) {
+    pub fn invite(&mut self, id: &NodeId) {
         if self.spec.admission.mode != AdmissionMode::Ticket {
             return;
         }
@@ -47,14 +52,10 @@ impl Engine {
         }
     }
 
-    /// A number that changes with [`Self::invited`], but for what a new head changes.
-    pub fn invitations(&self) -> u64 {
-        self.invitations
-    }
-
     /// Nodes without a seat that the run admits, as far as this node knows: no stranger is to take their places.
     pub fn invited(&self) -> Vec<NodeId> {
-        let Some(record) = self.head() else { return Vec::new() };
+        let Some(head) = &self.head else { return Vec::new() };
+        let record = &head.record;
         let open = |id: &&NodeId| record.member(id).is_none() && record.revoked.binary_search(&Digest(id.0)).is_err();
         match self.spec.admission.mode {
             AdmissionMode::Open => Vec::new(),

@@ -4,19 +4,12 @@
 //! progress for far longer than progress took so far. Slow but moving is never ruled out. A verdict is about now: a
 //! member that moves again counts again, as long as no attempt has begun without it.
 
-use super::Engine;
+use super::ctx::Ctx;
 use super::peer::Peer;
 use super::round::Round;
 use crate::message::Phase;
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, VecDeque};
-
-/// Without progress for so many median intervals a peer is stuck.
-const STALL_FACTOR: u64 = 8;
-/// A message that so many round trips should have answered is lost.
-const RTT_FACTOR: u64 = 8;
-/// However short rounds are, a connection may be gone for this part of what it may at most.
-const DOWN_GRACE_SHARE: u64 = 4;
 
 /// Intervals kept of each phase.
 const INTERVALS_MAX: usize = 9;
@@ -36,7 +29,7 @@ impl Pace {
         intervals.push_back(micros);
     }
 
-    fn median(&self, phase: Phase) -> Option<u64> {
+    pub fn median(&self, phase: Phase) -> Option<u64> {
         let mut sorted: Vec<u64> = self.intervals.get(&phase.number())?.iter().copied().collect();
         sorted.sort_unstable();
         sorted.get(sorted.len() / 2).copied()
@@ -55,48 +48,18 @@ pub(super) mod fault {
     pub const STUCK: &str = "it makes no progress";
 }
 
-impl Engine {
-    /// Without progress in `phase` for so long the peer is stuck: eight times its own median interval between two
-    /// signs of progress and eight round trips, within bounds. A slow machine among fast ones is slow, not stuck.
-    pub(super) fn stall(&self, peer: &Peer, phase: Phase) -> u64 {
-        let timing = &self.timing;
-        let works = matches!(phase, Phase::Training | Phase::CatchingUp | Phase::Settling);
-        let trips = RTT_FACTOR * u64::from(peer.rtt);
-        match peer.pace.median(phase) {
-            Some(median) if works || phase == Phase::Reducing => {
-                let measured = median.saturating_mul(STALL_FACTOR).max(trips) + timing.heartbeat;
-                measured.clamp(2 * timing.patience_min, timing.patience_max)
-            }
-            // Work whose pace is not known yet: a first step compiles, a first transfer waits for its source.
-            None if works => timing.unmeasured,
-            _ => (2 * timing.patience_min).max(trips),
-        }
-    }
-
-    /// A connected peer that says nothing for so long counts as dead.
-    pub(super) fn silence(&self, peer: &Peer) -> u64 {
-        (2 * self.timing.patience_min).max(4 * self.timing.heartbeat).max(RTT_FACTOR * u64::from(peer.rtt))
-    }
-
-    /// How long a connection may be gone before its member counts as dead: no longer than the quorum took for this round,
-    /// since a contribution to a short round is not worth a long wait.
-    pub(super) fn down_grace(&self, round: &Round) -> u64 {
-        let most = self.timing.down_grace;
-        round.quorum_ready_at.map_or(most, |at| at.since(round.began).clamp(most / DOWN_GRACE_SHARE, most))
-    }
-
+impl Ctx {
     /// Why `id` cannot be counted on in `round`; None if it can.
-    pub(super) fn fault(&self, id: &NodeId, round: &Round) -> Option<&'static str> {
+    pub fn fault(&self, id: &NodeId, round: &Round) -> Option<&'static str> {
         if *id == self.me {
             return None;
         }
-        if round.ruled_out.contains(id) {
+        if round.distrust.ruled_out.contains(id) {
             return Some(fault::RULED_OUT);
         }
         let Some(peer) = self.peers.get(id).filter(|peer| peer.boot.is_some()) else {
-            // Never greeted by this process. After a restart the others may be starting up as well.
-            let grace = if round.resumed { 2 * self.timing.patience_min } else { self.timing.patience_min };
-            return (self.now.since(round.began) >= grace).then_some(fault::NEVER_MET);
+            // Never greeted by this process.
+            return (self.now.since(round.began) >= self.meeting_grace(round)).then_some(fault::NEVER_MET);
         };
         if peer.left {
             return Some(fault::LEFT);
@@ -108,7 +71,7 @@ impl Engine {
         if in_touch && self.now.since(peer.heard_at.max(peer.switched_at)) >= self.silence(peer) {
             return Some(fault::SILENT);
         }
-        let ready = peer.ready(&round.lineage, round.number, &round.base).is_some();
+        let ready = peer.ready(&round.head.record.lineage, round.task.number, &round.head.base).is_some();
         if !ready && peer.restarted_at.is_some_and(|at| at >= round.began) {
             return Some(fault::RESTARTED);
         }
@@ -133,7 +96,7 @@ impl Engine {
     /// The phase in which the peer has to make progress for this round; None if it waits for others itself.
     fn owes(&self, peer: &Peer, round: &Round, ready: bool) -> Option<Phase> {
         let Some(head) = &peer.head else { return Some(Phase::Seeking) };
-        if head.record != round.parent {
+        if head.record != round.head.digest {
             return Some(head.phase);
         }
         match head.phase {
@@ -146,22 +109,22 @@ impl Engine {
     }
 
     /// Whether this very moment a message would reach it.
-    pub(super) fn is_present(&self, id: &NodeId) -> bool {
+    pub fn is_present(&self, id: &NodeId) -> bool {
         *id == self.me || self.peers.get(id).is_some_and(Peer::present)
     }
 
-    pub(super) fn is_member(&self, id: &NodeId) -> bool {
+    pub fn is_member(&self, id: &NodeId) -> bool {
         self.head.as_ref().is_some_and(|head| head.record.member(id).is_some())
     }
 
     /// Whether it decides on the record after the head.
-    pub(super) fn is_voter(&self, id: &NodeId) -> bool {
+    pub fn is_voter(&self, id: &NodeId) -> bool {
         self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some())
     }
 
     /// Whether this voter can be heard, speaks from the register under which it was admitted, and does not say that it is
     /// cut off itself. In another lineage it decides nothing in this one.
-    pub(super) fn voter_in_reach(&self, id: &NodeId) -> bool {
+    pub fn voter_in_reach(&self, id: &NodeId) -> bool {
         let Some(head) = &self.head else { return false };
         if *id == self.me {
             return self.votes();
@@ -177,18 +140,18 @@ impl Engine {
 
     /// Whether voters that can be heard are a quorum. Without the word of one of the others a restarted voter is none, also
     /// where it would decide alone.
-    pub(super) fn quorum_in_reach(&self) -> bool {
+    pub fn quorum_in_reach(&self) -> bool {
         let met = self.head.as_ref().is_some_and(|head| head.quorum.met_by(|id| self.voter_in_reach(id)));
         met && !self.lacks_word()
     }
 
     /// The longest measured round-trip time to a voter.
-    pub(super) fn slowest_rtt(&self) -> u64 {
+    pub fn slowest_rtt(&self) -> u64 {
         let voters = self.head.iter().flat_map(|head| head.quorum.voters());
         voters.filter_map(|(id, _)| self.peers.get(id)).map(|peer| u64::from(peer.rtt)).max().unwrap_or(0)
     }
 
-    pub(super) fn measured_rtt(&mut self, id: NodeId, micros: u32) {
+    pub fn measured_rtt(&mut self, id: NodeId, micros: u32) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.note_rtt(micros);
         }

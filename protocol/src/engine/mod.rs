@@ -19,17 +19,21 @@
 //! *Register* ([`register`]). What this identity signs in a vote is written before it is sent. A node whose register
 //! is lost or old speaks under a new incarnation, as a learner.
 //!
-//! *Evidence* ([`evidence`]). Two statements of one node that contradict each other are kept, shown and passed on, and
+//! *Evidence* ([`conduct`]). Two statements of one node that contradict each other are kept, shown and passed on, and
 //! lead to its removal by a record.
 //!
 //! *Partitions* ([`partition`]). Without a quorum in reach the run's policy says what happens after a grace.
 //!
-//! *Merging* ([`merging`]). What a lineage that gave way has learned goes into one contribution to the winner.
+//! *Merging* ([`offer`]). What a lineage that gave way has learned goes into one contribution to the winner.
 //!
 //! *Namesakes* ([`namesake`]). Of two processes with one key the older goes on, and proves to the newer that it does.
 //!
 //! *Liveness* ([`liveness`]). Silence, lost connections and missing progress count against a member; slow but moving
 //! does not. Deadlines are measured, and count only time in which this node itself was awake.
+//!
+//! *Machines.* Each part owns its fields, looks at what all may look at ([`ctx`]) and says what is to be done
+//! ([`outbox::Out`]); what one part's finding means for another is for [`Engine`] to say: it routes inputs here, words of
+//! peers in [`inbox`], and what follows from one record to the next in [`course`].
 
 mod assembly;
 mod attempt;
@@ -37,17 +41,21 @@ mod blame;
 mod chain;
 mod claims;
 mod clock;
+mod conduct;
 mod config;
+mod course;
+mod ctx;
+mod deadline;
 mod decision;
 mod dissemination;
-mod evidence;
 mod fetch;
 mod inbox;
 mod invitation;
 pub mod io;
+mod life;
 mod liveness;
-mod merging;
 mod namesake;
+mod offer;
 mod outbox;
 mod partition;
 mod peer;
@@ -55,33 +63,32 @@ mod reach;
 mod refusal;
 mod register;
 mod round;
-mod speech;
 mod split;
+
 mod statement;
 mod streaming;
 pub mod succession;
+mod sync;
 mod view;
+mod vote;
 
 pub use claims::CLAIMS_MAX;
 pub use config::{Candidate, EngineConfig, Founding, PAST_MAX, Register, Stored, Timing};
 pub use peer::PEERS_MAX;
 pub use view::{EvidenceView, Held, MemberState, MemberView, QuorumView, View, Waiting};
 
-use crate::admission::Revocation;
-use crate::ancestry::Ancestry;
-use crate::difference::Difference;
-use crate::identity::{NodeId, Signer, Verifier};
-use crate::run::RunSpec;
-use crate::{Digest, wire};
-use chain::{CatchUp, Standing};
+use crate::NodeId;
+use crate::record::Record;
 use clock::{Clock, Moment};
-use io::{Finish, Input, Notice, Output, PersistToken, Time};
-use outbox::Beat;
-use partition::Cut;
-use peer::Peers;
+use conduct::Conduct;
+use ctx::Ctx;
+use io::{Finish, Input, Output, Time};
+use life::{Life, Start};
+use offer::{Offer, Work};
+use outbox::{Beat, Out};
 use register::Voice;
-use round::{Contribution, Round};
-use std::collections::{BTreeMap, VecDeque};
+use round::Round;
+use sync::Sync;
 use view::Spoken;
 
 /// Records behind the head that a joiner may stand on, and whose certificates are kept at hand.
@@ -93,142 +100,54 @@ const QUIET_MAX: u64 = 100_000;
 
 /// The engine of one node. See the module's text for what it does and [`io`] for what goes in and out.
 pub struct Engine {
-    me: NodeId,
-    signer: Box<dyn Signer>,
-    verifier: Box<dyn Verifier>,
-    spec: RunSpec,
-    spec_bytes: Vec<u8>,
-    run: Digest,
-    boot: u64,
-    /// The boot that this process began with.
-    first_boot: u64,
-    /// Boots that it has said in Hellos, newest last.
-    boots: VecDeque<u64>,
-    /// The newest later start of this key that this process has been shown.
-    namesake: u64,
-    ticket: Vec<u8>,
-    /// How often somebody has shown a ticket that admits it.
-    invitations: u64,
-    /// What the run's creator has revoked, as far as this node was told: spread in its READYs.
-    revocations: Vec<Revocation>,
-    /// Who has contradicted itself.
-    convicted: evidence::Convicted,
-    timing: Timing,
     clock: Clock,
-    now: Moment,
-    began: Option<Moment>,
-    found: Option<Founding>,
-    stored: Option<Stored>,
-    copied: bool,
-    force_fork: bool,
-    founding: Option<(PersistToken, crate::record::Record)>,
-    end: Option<Finish>,
-    /// Two certified records contradict each other: nothing is done or said any more but heads.
-    frozen: bool,
-    /// The operator wants this node to go; it stays for the record under way until then.
-    leaving: Option<Moment>,
-    head: Option<Standing>,
-    /// The head and records before it, newest last.
-    history: VecDeque<Standing>,
-    peers: Peers,
+    ctx: Ctx,
+    life: Life,
     voice: Voice,
-    /// What this node has trained and no COMMIT has taken in yet.
-    contribution: Option<Contribution>,
-    /// Where this start of the process has said READY, newest last.
-    offered: VecDeque<(Digest, u64, Digest)>,
-    round: Option<Round>,
-    /// Members for which this node does not vouch, and up to which round.
-    shunned: BTreeMap<NodeId, u64>,
-    /// Whom each member has accused first.
-    accused: BTreeMap<NodeId, NodeId>,
-    /// What the driver keeps of a lineage that gave way, until somebody has merged it.
-    difference: Option<Difference>,
-    catch_up: CatchUp,
-    /// The way to the head.
-    ancestry: Ancestry,
-    claims: claims::Claims,
-    guides: Vec<NodeId>,
-    adopt: Option<Digest>,
-    cut: Cut,
-    /// From the decision on the newest record until it was on the disk, in microseconds.
-    commit_took: u64,
-    tokens: u64,
+    conduct: Conduct,
+    offer: Offer,
+    sync: Sync,
     beat: Beat,
     spoken: Spoken,
     /// The input at hand may move something besides what it was put into.
     stirs: bool,
     advanced_at: Moment,
-    out: Vec<Output>,
+    out: Out,
 }
+
+/// The engine to look at, while its other parts may change.
+macro_rules! scene {
+    ($engine:expr) => {
+        $crate::engine::view::Scene {
+            ctx: &$engine.ctx,
+            round: $engine.life.round(),
+            catch_up: &$engine.sync.catch_up,
+            conduct: &$engine.conduct,
+            end: $engine.life.end(),
+            founds: $engine.life.founds(),
+        }
+    };
+}
+use scene;
 
 impl Engine {
     /// An engine that has not started: the first input starts it.
     pub fn new(config: EngineConfig) -> Self {
-        let EngineConfig {
-            signer,
-            verifier,
-            spec,
-            run,
-            boot,
-            found,
-            stored,
-            copied,
-            ticket,
-            guides,
-            adopt,
-            force_fork,
-            timing,
-        } = config;
+        let EngineConfig { signer, verifier, spec, run, boot, found, stored, copied, .. } = config;
+        let EngineConfig { ticket, guides, adopt, force_fork, timing, .. } = config;
         Self {
-            me: signer.id(),
-            spec_bytes: wire::encode_spec(&spec),
-            signer,
-            verifier,
-            spec,
-            run,
-            boot,
-            first_boot: boot,
-            boots: VecDeque::new(),
-            namesake: 0,
-            ticket,
-            invitations: 0,
-            revocations: Vec::new(),
-            convicted: evidence::Convicted::new(),
-            timing,
             clock: Clock::default(),
-            now: Moment::default(),
-            began: None,
-            found,
-            stored,
-            copied,
-            force_fork,
-            founding: None,
-            end: None,
-            frozen: false,
-            leaving: None,
-            head: None,
-            history: VecDeque::new(),
-            peers: Peers::new(),
-            voice: Voice::new(boot),
-            contribution: None,
-            offered: VecDeque::new(),
-            round: None,
-            shunned: BTreeMap::new(),
-            accused: BTreeMap::new(),
-            difference: None,
-            catch_up: CatchUp::default(),
-            ancestry: Ancestry::default(),
-            claims: claims::Claims::default(),
-            guides,
-            adopt,
-            cut: Cut::default(),
-            commit_took: 0,
-            tokens: 0,
+            ctx: Ctx::new((signer, verifier), (run, spec), boot, ticket, timing),
+            life: Life::New(Box::new(Start { found, stored, copied, force_fork })),
+            voice: Voice::default(),
+            conduct: Conduct::default(),
+            offer: Offer::default(),
+            sync: Sync::new(guides, adopt),
             beat: Beat::default(),
             spoken: Spoken::default(),
             stirs: true,
             advanced_at: Moment::default(),
-            out: Vec::new(),
+            out: Out::default(),
         }
     }
 
@@ -237,17 +156,17 @@ impl Engine {
     /// After `Finished` with a spent budget the engine still tells its head, and hands out its certificate, to whoever
     /// asks; after any other end it is silent.
     pub fn handle(&mut self, input: Input, now: Time) -> Vec<Output> {
-        self.now = self.clock.advance(now, self.timing.step_max);
-        if self.began.is_none() {
-            self.began = Some(self.now);
+        self.ctx.now = self.clock.advance(now, self.ctx.timing.step_max);
+        if self.ctx.began.is_none() {
+            self.ctx.began = Some(self.ctx.now);
             self.start();
         }
-        match self.end {
+        match self.life.end() {
             None => {
                 self.stirs = true;
                 self.take(input);
-                if self.stirs || self.now.since(self.advanced_at) >= QUIET_MAX {
-                    self.advanced_at = self.now;
+                if self.stirs || self.ctx.now.since(self.advanced_at) >= QUIET_MAX {
+                    self.advanced_at = self.ctx.now;
                     self.advance();
                 } else {
                     self.beat();
@@ -269,93 +188,204 @@ impl Engine {
             }
             Some(_) => {}
         }
-        std::mem::take(&mut self.out)
+        std::mem::take(&mut self.out.outputs)
     }
 
     fn take(&mut self, input: Input) {
+        let (ctx, out) = (&mut self.ctx, &mut self.out);
         match input {
             Input::PeerUp { peer } => self.peer_up(peer),
             Input::PeerDown { peer } => self.peer_down(peer),
-            Input::Message { from, bytes } => self.receive(from, &bytes),
-            Input::Opened { from, opened, bytes } => self.receive_opened(from, opened, &bytes),
-            Input::Namesake { peer, hello } => self.meet_namesake(peer, &hello),
+            Input::Message { from, bytes } => self.receive(from, None, &bytes),
+            Input::Opened { from, opened, bytes } => self.receive(from, Some(opened), &bytes),
+            Input::Namesake { peer, hello } => ctx.meet_namesake(peer, &hello, out),
             Input::Tick => {}
-            Input::TrainProgress { round, step } => self.train_progress(round, step),
             Input::Trained { round, base, samples, tokens, steps, loss_q16, payload, measured } => {
-                let work = round::Work { samples, tokens, steps, loss_q16, payload, measured };
-                self.trained(round, base, work);
+                self.trained(round, base, Work { samples, tokens, steps, loss_q16, payload, measured });
             }
-            Input::Difference { difference } => self.hold_difference(difference),
-            Input::Mixed { round, base, made } => self.mixed(round, base, made),
+            Input::Difference { difference } => self.offer.hold_difference(difference, ctx, out),
+            Input::Mixed { round, base, made } => {
+                if self.offer.mixed(round, base, made) {
+                    self.say_ready();
+                }
+            }
             Input::Retaken { round, base, made } => self.retaken(round, base, made),
-            Input::Bystander { peer } => self.guides.retain(|guide| *guide != peer),
-            Input::Rtt { peer, micros } => self.measured_rtt(peer, micros),
-            Input::ReduceProgress { key, bytes, awaits } => self.reduce_progress(&key, bytes, awaits),
-            Input::Reduced { key, update } => self.reduced(&key, update),
-            Input::ReduceFailed { key, suspect, refused, reason } => {
-                self.reduce_failed(&key, (suspect, refused), &reason);
-            }
-            Input::Applied { key, update, state_root } => self.applied(&key, &update, state_root),
-            Input::NotApplied { key, update, reason } => self.not_applied(&key, &update, &reason),
+            Input::Bystander { peer } => self.sync.guides.retain(|guide| *guide != peer),
+            Input::Rtt { peer, micros } => ctx.measured_rtt(peer, micros),
             Input::Durable { token } => self.durable(token),
-            Input::CatchUpProgress { bytes } => self.catch_up.progress(bytes),
+            Input::CatchUpProgress { bytes } => self.sync.catch_up.progress(bytes),
             Input::CaughtUp { record, certificate, ancestry } => self.caught_up(record, certificate, ancestry),
             Input::CatchUpFailed { reason } => self.catch_up_failed(reason),
             Input::Claim { peer, record, outcome } => self.judge_claim(peer, record, outcome),
             Input::Contradicted { split } => self.contradicted(&split),
-            Input::Fetched { candidate } => self.fetched(candidate),
-            Input::StateVerified { state_root } => self.state_verified(state_root),
-            Input::FetchFailed { key, record } => self.fetch_failed(&key, &record),
-            Input::Revoke { revocation } => self.revoke(revocation),
+            Input::Revoke { revocation } => self.conduct.revoke(revocation, ctx),
             Input::Leave => self.leave(),
+            Input::TrainProgress { .. }
+            | Input::ReduceProgress { .. }
+            | Input::Reduced { .. }
+            | Input::ReduceFailed { .. }
+            | Input::Applied { .. }
+            | Input::NotApplied { .. }
+            | Input::Fetched { .. }
+            | Input::StateVerified { .. }
+            | Input::FetchFailed { .. } => self.take_of_round(input),
         }
+    }
+
+    /// What comes of the work on the next record: of no use to who has no seat in it.
+    fn take_of_round(&mut self, input: Input) {
+        let Some(round) = self.life.round_mut() else { return };
+        let (ctx, out, stands) = (&self.ctx, &mut self.out, self.sync.catch_up.is_idle());
+        match input {
+            Input::TrainProgress { round: number, step } => round.train_progress(number, step),
+            Input::ReduceProgress { key, bytes, awaits } => round.reduce_progress(&key, bytes, awaits, ctx),
+            Input::Reduced { key, update } => round.reduced(&key, update, ctx, out),
+            Input::ReduceFailed { key, suspect, refused, reason } => {
+                round.reduce_failed(&key, (suspect, refused), &reason, &mut self.conduct, (ctx, out));
+            }
+            Input::Applied { key, update, state_root } => {
+                let result = (&key, &update);
+                let known = round.made_anew(result, state_root, ctx)
+                    || round.rebuilt_fetched(result, state_root, stands, (ctx, out));
+                if !known {
+                    round.applied(&key, &update, state_root, ctx, out);
+                }
+            }
+            Input::NotApplied { key, update, reason } => round.not_applied(&key, &update, &reason, ctx, out),
+            Input::Fetched { candidate } => {
+                if let Some(readys) = round.check_fetched(&candidate, ctx) {
+                    self.conduct.compare_readys(&readys, round, ctx, out);
+                    round.rebuild(candidate, ctx, out);
+                }
+            }
+            Input::StateVerified { state_root } => round.state_verified(state_root, stands, ctx, out),
+            Input::FetchFailed { key, record } => round.results.fetch_failed(&key, &record, ctx),
+            _ => {}
+        }
+        self.heed_doubts();
+    }
+
+    /// This node's own state was found to be damaged: it is fetched anew.
+    fn heed_doubts(&mut self) {
+        self.ctx.distrusted |= std::mem::take(&mut self.out.doubts);
     }
 
     /// Whatever follows from the state as it is now. Idempotent; runs after each input that may move something.
     fn advance(&mut self) {
-        if self.end.is_none() && !self.frozen {
+        if self.life.end().is_none() && !self.ctx.frozen {
             self.consider_heads();
-            self.hear_quorum();
+            self.ctx.hear_quorum();
             self.watch_quorum();
             self.advance_round();
             self.leave_when_due();
         }
-        if self.end.as_ref().is_none_or(|end| *end == Finish::BudgetSpent) {
+        if self.life.end().is_none_or(|end| *end == Finish::BudgetSpent) {
             self.beat();
-            self.speak();
+            self.spoken.speak(&scene!(self), &mut self.out);
         }
     }
 
-    fn start(&mut self) {
-        if let Some(stored) = self.stored.take() {
-            self.resume(stored);
-        } else if let Some(found) = self.found.take() {
-            self.found(&found);
+    fn watch_quorum(&mut self) {
+        let Some(round) = self.life.round_mut() else { return };
+        if !self.sync.catch_up.is_idle() {
+            round.cut.reset();
+        } else if let Some(fork) = round.watch_quorum(&self.ctx, &mut self.out) {
+            round.fork(fork, &mut self.offer, &self.ctx, &mut self.out);
+        }
+    }
+
+    /// The one place from which the round moves on by itself.
+    fn advance_round(&mut self) {
+        let Some(round) = self.life.round_mut().filter(|_| self.sync.catch_up.is_idle()) else { return };
+        round.begin_training(&self.ctx, &mut self.out);
+        loop {
+            let before = attempt_of(self.life.round());
+            for step in [Self::check_attempt, Self::decide, Self::gather] {
+                // Each step may have closed the round for the next.
+                if self.life.round().is_some_and(|round| round.committing.is_none()) {
+                    step(self);
+                    self.heed_doubts();
+                }
+            }
+            // What follows from the end of an attempt follows now, and not with the next input. There are few of them.
+            if attempt_of(self.life.round()) == before {
+                return;
+            }
+        }
+    }
+
+    fn check_attempt(&mut self) {
+        if let Some(round) = self.life.round_mut() {
+            round.check_attempt(&self.ctx, &mut self.out);
+        }
+    }
+
+    fn decide(&mut self) {
+        let Some(round) = self.life.round_mut() else { return };
+        if let Some(decided) = round.step_decision(&self.ctx, &mut self.out, &mut self.voice) {
+            round.commit(decided, &mut self.offer, &self.ctx, &mut self.out);
+        }
+    }
+
+    fn gather(&mut self) {
+        let Some(round) = self.life.round_mut() else { return };
+        if !round.may_gather(&self.ctx, &mut self.out) {
+            return;
+        }
+        if round.has_rival(&self.ctx) {
+            // Says READY anew, without what it merges.
+            self.renew();
+            self.say_ready_anew();
+        }
+        if let Some(round) = self.life.round_mut() {
+            round.gather(&self.ctx, &mut self.out, &mut self.voice);
         }
     }
 
     /// When time alone will make something happen: the driver's next `Tick` is due then at the latest.
     pub fn wake_at(&self) -> Option<Time> {
-        match self.end {
-            None => self.clock.driver_time(self.next_deadline()),
-            Some(Finish::BudgetSpent) => self.clock.driver_time(self.beat.due(self.timing.heartbeat)),
+        let beat = self.beat.due(self.ctx.timing.heartbeat);
+        match self.life.end() {
+            None => self.clock.driver_time(deadline::next(&scene!(self), beat)),
+            Some(Finish::BudgetSpent) => self.clock.driver_time(beat),
             Some(_) => None,
         }
     }
 
     fn finish(&mut self, reason: Finish) {
-        if self.end.is_none() {
-            self.end = Some(reason.clone());
+        if self.life.end().is_none() {
+            self.life = Life::Ended(reason.clone());
             self.out.push(Output::Finished { reason });
         }
     }
 
-    fn notice(&mut self, notice: Notice) {
-        self.out.push(Output::Notice(notice));
+    /// The state as a person sees it.
+    pub fn view(&self) -> View {
+        scene!(self).view()
     }
 
-    fn next_token(&mut self) -> PersistToken {
-        self.tokens += 1;
-        PersistToken(self.tokens)
+    /// How much this engine holds of what others make it hold.
+    pub fn held(&self) -> Held {
+        scene!(self).held()
     }
+
+    /// The record that the node stands on, if it has one.
+    pub fn head(&self) -> Option<&Record> {
+        self.ctx.head.as_ref().map(|head| &head.record)
+    }
+
+    /// A number that changes with [`Self::invited`], but for what a new head changes.
+    pub fn invitations(&self) -> u64 {
+        self.ctx.invitations
+    }
+
+    /// Nodes without a seat that the run admits, as far as this node knows: no stranger is to take their places.
+    pub fn invited(&self) -> Vec<NodeId> {
+        self.ctx.invited()
+    }
+}
+
+/// The attempt that a round is at.
+fn attempt_of(round: Option<&Round>) -> Option<u32> {
+    round.map(|round| round.attempts.number)
 }

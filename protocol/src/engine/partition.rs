@@ -1,16 +1,18 @@
 //! Cut off from the quorum: what the run's policy makes of it (`docs/protocol/7-merging.md` §7.1, §7.2).
 
-use super::Engine;
 use super::clock::Moment;
-use super::io::{Notice, Output};
-use super::round::{Committing, Training};
+use super::ctx::Ctx;
+use super::io::Notice;
+use super::offer::Offer;
+use super::outbox::Out;
+use super::round::{Round, Training};
 use super::succession;
 use crate::limits::VOTERS_MAX;
 use crate::message::{Certificate, Fork, Message, member_bits, member_indices};
 use crate::plant::{Plant, planted};
 use crate::record::Record;
 use crate::run::Minority;
-use crate::{Digest, NodeId, ring};
+use crate::{NodeId, ring};
 
 /// Whether a quorum is in reach, and since when not.
 #[derive(Debug, Default)]
@@ -19,15 +21,19 @@ pub(super) struct Cut {
     since: Option<Moment>,
     /// One is in reach again since then.
     back: Option<Moment>,
-    /// How long there was none before that, in microseconds, in the time of the same head.
+    /// How long there was none before that, in microseconds.
     carried: u64,
-    head: Digest,
     /// The user has been told.
     told: bool,
     /// The policy is in force.
     due: bool,
     policy: Option<Minority>,
+    /// With whom this node would go on as a fork.
+    fork: Option<Fork>,
 }
+
+/// A fork's first record, and the statements of its members.
+type Certified = (Record, Vec<Vec<u8>>);
 
 impl Cut {
     /// Whether the policy forbids to train.
@@ -47,11 +53,19 @@ impl Cut {
 
     /// A quorum is in reach. What was lost is forgotten no faster than it was lost: a quorum that comes and goes, with
     /// members that are killed and start again, decides nothing either.
-    fn restore(&mut self, now: Moment) {
+    ///
+    /// Whether the user was told that there was none.
+    fn restore(&mut self, now: Moment) -> bool {
         if let Some(since) = self.since.take() {
             (self.carried, self.back) = (self.carried.saturating_add(now.since(since)), Some(now));
         }
-        (self.told, self.due) = (false, false);
+        self.due = false;
+        std::mem::take(&mut self.told)
+    }
+
+    /// This node is on its way to another head: nothing is known of a quorum.
+    pub fn reset(&mut self) {
+        *self = Self { fork: self.fork.take(), ..Self::default() };
     }
 
     /// No quorum is in reach: for how long there has been none.
@@ -64,87 +78,133 @@ impl Cut {
     }
 }
 
-impl Engine {
-    /// Looks whether voters that can be heard are a quorum, and applies the policy when they are not for too long.
-    pub(super) fn watch_quorum(&mut self) {
-        let Some(round) = self.round.as_ref().filter(|_| self.catch_up.is_idle()) else {
-            self.cut = Cut::default();
-            return;
-        };
-        if round.committing.is_some() {
-            return;
+impl Round {
+    /// Looks whether voters that can be heard are a quorum, and applies the policy when they are not for too long: the
+    /// record of the fork in which this node is to go on, with the statements that prove it.
+    pub fn watch_quorum(&mut self, ctx: &Ctx, out: &mut Out) -> Option<Certified> {
+        if self.committing.is_some() {
+            return None;
         }
-        let settling = round.resumed && self.now.since(round.began) < self.timing.settle;
-        if self.cut.head != round.parent {
-            // A record was decided meanwhile.
-            (self.cut.head, self.cut.carried, self.cut.back) = (round.parent, 0, None);
-        }
-        if self.quorum_in_reach() {
-            let told = self.cut.told;
-            self.cut.restore(self.now);
-            if told {
-                self.notice(Notice::Rejoined);
+        if ctx.quorum_in_reach() {
+            if self.cut.restore(ctx.now) {
+                out.notice(Notice::Rejoined);
             }
-            return;
+            return None;
         }
-        if settling {
-            return;
+        if self.resumed && ctx.now.since(self.began) < ctx.timing.settle {
+            return None;
         }
-        let policy = self.spec.partition.minority;
-        let lost = self.cut.lose(self.now);
+        let (policy, grace) = (ctx.spec.partition.minority, ctx.fork_grace());
+        let lost = self.cut.lose(ctx.now);
         self.cut.policy = Some(policy);
         // Connections that come back at once are not worth a word.
-        let gone = self.cut.since.is_some_and(|since| self.now.since(since) >= self.timing.down_grace);
-        if gone && !self.cut.told {
-            self.cut.told = true;
-            let (missing, grace) = (self.missing_voters(), self.fork_grace());
-            self.notice(Notice::CutOff { policy, missing, grace });
+        let gone = self.cut.since.is_some_and(|since| ctx.now.since(since) >= ctx.timing.down_grace);
+        if gone && !std::mem::replace(&mut self.cut.told, true) {
+            out.notice(Notice::CutOff { policy, missing: ctx.missing_voters(), grace });
             if policy == Minority::Halt {
-                self.stop_training();
+                self.stop_training(out);
             }
         }
-        if (policy == Minority::Fork || planted!(Plant::ForkAnyway))
-            && (lost >= self.fork_grace() || gone && planted!(Plant::ForkEarly) || gone && self.others_fork())
-        {
-            self.cut.due = true;
-            self.propose_fork();
+        let forks = policy == Minority::Fork || planted!(Plant::ForkAnyway);
+        let due = || lost >= grace || gone && planted!(Plant::ForkEarly) || gone && self.others_fork(ctx);
+        if !(forks && due()) {
+            return None;
         }
-    }
-
-    pub(super) fn fork_grace(&self) -> u64 {
-        u64::from(self.spec.partition.grace_ms) * 1_000
+        self.cut.due = true;
+        self.propose_fork(ctx, out)
     }
 
     /// Whether most of those with whom this node would fork, and more than one, have waited for the whole grace: who has
     /// just started, and is cut off as they are, does not make them wait for another one. A single word is no reason to go.
-    fn others_fork(&self) -> bool {
-        let members = self.fork_members();
+    fn others_fork(&self, ctx: &Ctx) -> bool {
+        let members = ctx.fork_members();
         let said = |id: &&NodeId| {
-            let fork = self.peers.get(id).and_then(|peer| peer.fork.as_ref());
-            fork.zip(self.round.as_ref()).is_some_and(|((fork, _), round)| fork.parent == round.parent)
+            let fork = ctx.peers.get(id).and_then(|peer| peer.fork.as_ref());
+            fork.is_some_and(|(fork, _)| fork.parent == self.head.digest)
         };
-        let others = members.iter().filter(|id| **id != self.me);
+        let others = members.iter().filter(|id| **id != ctx.me);
         let said = others.clone().filter(said).count();
         said > 1 && 2 * said > others.count() || said > 0 && planted!(Plant::ForkOnAWord)
     }
 
+    /// Says with whom this node would go on; what it goes on with when all of them say the same.
+    fn propose_fork(&mut self, ctx: &Ctx, out: &mut Out) -> Option<Certified> {
+        let members = ctx.fork_members();
+        let record = ctx.fork_record(&members).filter(|_| members.contains(&ctx.me))?;
+        let fork = ctx.fork_statement(&members, &record)?;
+        let bytes = ctx.seal(&Message::Fork(fork.clone()))?;
+        if self.cut.fork.as_ref() != Some(&fork) {
+            let targets: Vec<NodeId> = members.iter().filter(|id| **id != ctx.me).copied().collect();
+            out.send_bytes(&targets, &bytes, None);
+            self.cut.fork = Some(fork.clone());
+        }
+        let said = |id: &NodeId| {
+            if *id == ctx.me {
+                return Some(bytes.clone());
+            }
+            let peer = ctx.peers.get(id)?;
+            let (theirs, signed) = peer.fork.as_ref()?;
+            // Of another record it is kept: whoever said it may know more, or will say this one, too.
+            let same = *theirs == Fork { incarnation: peer.incarnation, ..fork.clone() };
+            same.then(|| signed.clone())
+        };
+        Some((record, members.iter().map(said).collect::<Option<_>>()?))
+    }
+
+    /// Goes on in a new lineage, whose members' statements are the proof.
+    pub fn fork(&mut self, (record, votes): Certified, offer: &mut Offer, ctx: &Ctx, out: &mut Out) {
+        let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
+        self.stop_training(out);
+        self.leave_attempt("this part of the flock goes on by itself", None, out);
+        offer.discard(ctx, out);
+        self.part.training = Training::Done;
+        self.write(None, record, certificate, true, ctx, out);
+    }
+
+    /// Whether a proposal to fork is about this round.
+    pub fn heeds_fork(&self, fork: &Fork) -> bool {
+        let known = member_indices(&fork.members).all(|index| index < self.task.members.len());
+        fork.parent == self.head.digest && fork.seq == self.task.seq && known
+    }
+
+    /// Says the standing proposal again.
+    pub fn repeat_fork(&self, targets: &[NodeId], ctx: &Ctx, out: &mut Out) {
+        if let Some(fork) = self.cut.fork.as_ref().filter(|_| self.cut.due) {
+            out.send_to(ctx, targets, &Message::Fork(fork.clone()));
+        }
+    }
+}
+
+impl Ctx {
+    /// The operator's order: goes on alone from what the disk holds.
+    pub fn fork_alone(&self) -> Option<Certified> {
+        let me = [self.me];
+        let record = self.fork_record(&me)?;
+        let fork = self.fork_statement(&me, &record)?;
+        Some((record, vec![self.seal(&Message::Fork(fork))?]))
+    }
+
+    pub fn fork_grace(&self) -> u64 {
+        u64::from(self.spec.partition.grace_ms) * 1_000
+    }
+
     /// Voters that cannot be heard.
-    pub(super) fn missing_voters(&self) -> Vec<NodeId> {
+    pub fn missing_voters(&self) -> Vec<NodeId> {
         let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| *id);
         voters.filter(|id| !self.voter_in_reach(id)).collect()
     }
 
     /// The members that this node would fork with: all that it can hear and that stand on the same record.
     fn fork_members(&self) -> Vec<NodeId> {
-        let Some((round, head)) = self.round.as_ref().zip(self.head.as_ref()) else { return Vec::new() };
-        let here = |id: &&NodeId| {
-            **id == self.me
+        let Some(head) = &self.head else { return Vec::new() };
+        let here = |id: &NodeId| {
+            *id == self.me
                 || self.peers.get(id).is_some_and(|peer| {
                     let stands = peer.head.as_ref().is_some_and(|theirs| theirs.record == head.digest);
                     peer.present() && stands && self.now.since(peer.heard_at) < self.silence(peer)
                 })
         };
-        let here: Vec<NodeId> = round.members.iter().filter(here).copied().collect();
+        let here: Vec<NodeId> = head.record.members().filter(here).collect();
         // A fork's proof has room for so many statements: voters first, then whoever comes first in the shared order.
         // The others find a lineage that is longer than theirs, and join it.
         let votes = |id: &NodeId| head.quorum.incarnation(id).is_some();
@@ -160,7 +220,7 @@ impl Engine {
         let head = self.head.as_ref()?;
         let speaks = |id: &NodeId| {
             let heard = || self.peers.get(id).map(|peer| peer.incarnation);
-            Some((*id, if *id == self.me { self.voice.incarnation } else { heard()? }))
+            Some((*id, if *id == self.me { self.identity.incarnation } else { heard()? }))
         };
         let going = members.iter().map(speaks).collect::<Option<Vec<(NodeId, u64)>>>()?;
         succession::fork(&head.record, head.digest, &self.spec, &going)
@@ -173,86 +233,28 @@ impl Engine {
             lineage: head.record.lineage,
             seq: record.seq,
             parent: head.digest,
-            incarnation: self.voice.incarnation,
+            incarnation: self.identity.incarnation,
             record: record.digest(),
             members: member_bits(indices),
         })
     }
+}
 
-    /// Says with whom this node would go on, and goes when all of them say the same.
-    fn propose_fork(&mut self) {
-        let members = self.fork_members();
-        let Some(record) = self.fork_record(&members).filter(|_| members.contains(&self.me)) else { return };
-        let Some(fork) = self.fork_statement(&members, &record) else { return };
-        let Some(bytes) = self.seal(&Message::Fork(fork.clone())) else { return };
-        if self.cut_fork() != Some(&fork) {
-            let targets: Vec<NodeId> = members.iter().filter(|id| **id != self.me).copied().collect();
-            self.send_bytes(&targets, &bytes, None);
-            if let Some(round) = &mut self.round {
-                round.fork = Some(fork.clone());
-            }
-        }
-        let said = |id: &NodeId| {
-            if *id == self.me {
-                return Some(bytes.clone());
-            }
-            let peer = self.peers.get(id)?;
-            let (theirs, signed) = peer.fork.as_ref()?;
-            // Of another record it is kept: whoever said it may know more, or will say this one, too.
-            let same = *theirs == Fork { incarnation: peer.incarnation, ..fork.clone() };
-            same.then(|| signed.clone())
-        };
-        if let Some(votes) = members.iter().map(said).collect::<Option<Vec<Vec<u8>>>>() {
-            self.fork(record, votes);
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn cut_fork(&self) -> Option<&Fork> {
-        self.round.as_ref()?.fork.as_ref()
-    }
-
-    /// Goes on in a new lineage, whose members' statements are the proof.
-    fn fork(&mut self, record: Record, votes: Vec<Vec<u8>>) {
-        let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
-        self.stop_training();
-        self.leave_attempt("this part of the flock goes on by itself", None);
-        self.discard();
-        let (token, since) = (self.next_token(), self.now);
-        let (decided, proof) = (record.clone(), certificate.clone());
-        self.out.push(Output::Commit { token, key: None, record: decided, certificate: proof, mine: true });
-        if let Some(round) = &mut self.round {
-            round.training = Training::Done;
-            round.committing = Some(Committing { token, record, certificate, since });
-        }
-    }
-
-    /// The operator's order: goes on alone from what the disk holds.
-    pub(super) fn fork_alone(&mut self) {
-        let me = [self.me];
-        let Some(record) = self.fork_record(&me) else { return };
-        let Some(fork) = self.fork_statement(&me, &record) else { return };
-        if let Some(bytes) = self.seal(&Message::Fork(fork)) {
-            self.fork(record, vec![bytes]);
-        }
-    }
-
-    pub(super) fn hear_fork(&mut self, from: NodeId, fork: Fork, bytes: &[u8]) {
-        let here = self.round.as_ref().is_some_and(|round| {
-            let known = member_indices(&fork.members).all(|index| index < round.members.len());
-            fork.parent == round.parent && fork.seq == round.seq && known
-        });
-        if !here || !self.is_member(&from) {
-            return self.stale(from);
-        }
-        if let Some(peer) = self.peers.get_mut(&from) {
-            peer.fork = Some((fork, bytes.to_vec()));
-        }
-    }
-
-    /// Says the standing proposal again.
-    pub(super) fn repeat_fork(&mut self, targets: &[NodeId]) {
-        if let Some(fork) = self.cut_fork().filter(|_| self.cut.due).cloned() {
-            self.send_to(targets, &Message::Fork(fork));
-        }
+    #[test]
+    fn what_was_lost_of_a_quorum_is_forgotten_no_faster_than_it_was_lost() {
+        let at = |seconds: u64| Moment::default().plus(seconds * 1_000_000);
+        let mut cut = Cut::default();
+        assert_eq!((cut.lose(at(10)), cut.lose(at(14))), (0, 4_000_000));
+        cut.restore(at(15));
+        assert_eq!((cut.since(), cut.lose(at(17))), (None, 3_000_000));
+        assert_eq!(cut.due_at(10_000_000), Some(at(24)));
+        cut.told = true;
+        assert!(cut.restore(at(18)) && !cut.restore(at(19)), "the user is told once that it is over");
+        cut.reset();
+        assert_eq!(cut.lose(at(30)), 0);
     }
 }

@@ -82,6 +82,12 @@ impl Peer {
         self.connected && self.greeted && !self.refused && !self.left
     }
 
+    /// One that is here and speaks as incarnation 7.
+    #[cfg(test)]
+    pub fn here(now: Moment) -> Self {
+        Self { connected: true, greeted: true, boot: Some(1), incarnation: 7, heard_at: now, ..Self::default() }
+    }
+
     /// Takes note of the start of the peer's process. What a former process said of the round does not bind the new
     /// one, which has lost it.
     pub fn meet(&mut self, boot: u64, now: Moment) -> Incarnation {

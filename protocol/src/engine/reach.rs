@@ -1,7 +1,6 @@
 //! Whom voters leave out of the sets that they name: of a link that is down only its two ends know, and everybody else
 //! would name both for ever.
 
-use super::Engine;
 use super::round::Round;
 use super::succession::SignedReady;
 use crate::message::{Value, ValueKind, member_indices};
@@ -11,24 +10,26 @@ use std::collections::{BTreeMap, BTreeSet};
 /// After so many ballots about a set nobody is left out any more for what voters have told: agreement comes first.
 const BALLOTS: u32 = 4;
 
-impl Engine {
+impl Round {
     /// Keeps whom a voter leaves out of the set with which it enters a vote: what it names later may be others'.
-    pub(super) fn note_left_out(&mut self, from: NodeId, ballot: u32, value: &Value) {
-        let Some(round) = self.round.as_mut().filter(|_| ballot == 0 && value.kind == ValueKind::Set) else { return };
+    pub fn note_left_out(&mut self, from: NodeId, ballot: u32, value: &Value) {
+        if ballot > 0 || value.kind != ValueKind::Set {
+            return;
+        }
         let named: BTreeSet<usize> = member_indices(&value.members).collect();
-        let members = round.members.iter().enumerate();
+        let members = self.task.members.iter().enumerate();
         let left_out = members.filter(|(index, _)| !named.contains(index)).map(|(_, id)| *id).collect();
-        round.left_out.insert(from, left_out);
+        self.distrust.left_out.insert(from, left_out);
     }
 
     /// Of these contributions those that can be averaged together, as far as voters have told whom they do not reach: as
     /// long as one of them leaves out another, the one with most such links goes; of equal ones somebody whom the quorum can
     /// spare, then by the round's chance: all who heard the same leave out the same, and each of the two has its turn. All
     /// of them, if too few are left.
-    pub(super) fn within_reach(&self, round: &Round, mut ready: Vec<SignedReady>) -> Vec<SignedReady> {
-        let Some(head) = self.head.as_ref() else { return ready };
+    pub fn within_reach(&self, mut ready: Vec<SignedReady>) -> Vec<SignedReady> {
+        let head = &self.head;
         // Voters that have heard different words would leave out different members for ever.
-        let ballot = round.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map_or(0, |said| said.ballot);
+        let ballot = self.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map_or(0, |said| said.ballot);
         if ballot >= BALLOTS {
             return ready;
         }
@@ -36,14 +37,14 @@ impl Engine {
         loop {
             let here = |id: &NodeId| ready.binary_search_by(|c| c.member.cmp(id)).is_ok();
             let mut links: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
-            for (voter, left_out) in round.left_out.iter().filter(|(voter, _)| here(voter)) {
+            for (voter, left_out) in self.distrust.left_out.iter().filter(|(voter, _)| here(voter)) {
                 for other in left_out.iter().filter(|id| here(id) && *id != voter) {
                     links.entry(*voter).or_default().insert(*other);
                     links.entry(*other).or_default().insert(*voter);
                 }
             }
             let spared = |id: &NodeId| head.quorum.met_by(|other| other != id && here(other));
-            let Some(leaves) = who_leaves(&links, spared, round.parent) else { break };
+            let Some(leaves) = who_leaves(&links, spared, self.head.digest) else { break };
             ready.retain(|c| c.member != leaves);
         }
         if head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id)) { ready } else { all }

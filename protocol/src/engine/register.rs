@@ -3,28 +3,34 @@
 
 use super::clock::Moment;
 use super::config::Register;
-use super::io::{Notice, Output, PersistToken};
-use super::{Engine, PEERS_MAX, succession};
+use super::ctx::Ctx;
+use super::io::{Output, PersistToken};
+use super::outbox::Out;
+use super::{PEERS_MAX, succession};
 use crate::message::{Certificate, Message, Stamp, Vote, Witness};
 use crate::plant::{Plant, planted};
-use crate::record::RecordKind;
+use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId, wire};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Names that are drawn above the seat's differ by what the boots give below this: about a second of a wall clock.
 const DRAWN_APART: u64 = 1 << 20;
 
-/// What this identity may say in votes.
+/// As whom this process speaks.
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(super) struct Identity {
+    /// Names this start of the process, or what is to count as one.
+    pub boot: u64,
+    /// The boot that this process began with.
+    pub first_boot: u64,
+    /// Boots that it has said in Hellos, newest last.
+    pub boots: VecDeque<u64>,
+    /// The newest later start of this key that this process has been shown.
+    pub namesake: u64,
     /// Names the register; raised when the register is lost, old, or left behind in another lineage.
     pub incarnation: u64,
-    /// As last written.
-    pub register: Option<Register>,
     /// Goes on from a register of a former process: listens first whether it is the newest.
     resumed: bool,
-    /// The newest write that was asked for, until it is on disk.
-    writing: Option<PersistToken>,
     /// This process has stood on no record yet, nor made one.
     landless: bool,
     /// Since when voters that have borne witness are, with this node, a quorum.
@@ -35,20 +41,32 @@ pub(super) struct Voice {
     certified: BTreeMap<NodeId, (u64, Stamp)>,
 }
 
-impl Voice {
+impl Identity {
     pub fn new(boot: u64) -> Self {
         Self {
+            boot,
+            first_boot: boot,
+            boots: VecDeque::new(),
+            namesake: 0,
             incarnation: boot,
-            register: None,
             resumed: false,
-            writing: None,
             landless: true,
             heard_since: None,
             own: None,
             certified: BTreeMap::new(),
         }
     }
+}
 
+/// What this identity has signed in votes, as last written.
+#[derive(Debug, Default)]
+pub(super) struct Voice {
+    pub register: Option<Register>,
+    /// The newest write that was asked for, until it is on disk.
+    writing: Option<PersistToken>,
+}
+
+impl Voice {
     /// Whether what the register says is on the disk.
     pub fn is_written(&self) -> bool {
         self.writing.is_none()
@@ -62,6 +80,22 @@ impl Voice {
     fn stamp(&self) -> Stamp {
         self.register.as_ref().map_or(Stamp::default(), |register| register.stamp)
     }
+
+    /// Whether a statement of this place may still be signed: none is signed twice, none taken back.
+    pub fn may_sign(&self, stamp: &Stamp) -> bool {
+        *stamp > self.stamp() || planted!(Plant::SignAgain)
+    }
+
+    /// Writes what is about to be signed.
+    pub fn persist(&mut self, register: Register, candidate: Option<super::Candidate>, out: &mut Out) -> PersistToken {
+        let token = out.next_token();
+        self.register = Some(register.clone());
+        if !planted!(Plant::SkipPersist) {
+            self.writing = Some(token);
+            out.push(Output::Persist { token, register, candidate });
+        }
+        token
+    }
 }
 
 /// The later of two places: of two incarnations the higher one counts.
@@ -69,84 +103,125 @@ fn newer(before: Option<(u64, Stamp)>, now: (u64, Stamp)) -> (u64, Stamp) {
     before.map_or(now, |before| before.max(now))
 }
 
-impl Engine {
-    /// Takes up the register that the disk holds.
-    pub(super) fn resume_voice(&mut self, register: Option<Register>) {
-        let copied = self.copied && !planted!(Plant::TakeCopied);
-        let Some(register) = register.filter(|register| register.incarnation <= self.boot && !copied) else {
-            let why = if copied {
+impl Voice {
+    /// Takes up the register that the disk holds; why this process speaks from a new one instead.
+    pub fn resume(
+        &mut self,
+        register: Option<Register>,
+        copied: bool,
+        identity: &mut Identity,
+    ) -> Option<&'static str> {
+        let copied = copied && !planted!(Plant::TakeCopied);
+        let Some(register) = register.filter(|register| register.incarnation <= identity.boot && !copied) else {
+            return Some(if copied {
                 "its folder is a copy or a backup, and what it was made from may have voted since (if no voter is left, \
                  start it once with --force-lineage)"
             } else {
                 "the disk holds no vote register"
-            };
-            return self.notice(Notice::NewIncarnation { incarnation: self.voice.incarnation, why });
+            });
         };
-        self.voice.incarnation = register.incarnation;
+        identity.incarnation = register.incarnation;
         if !planted!(Plant::ForgetRegister) {
-            self.voice.register = Some(register);
-            self.voice.resumed = true;
+            self.register = Some(register);
+            identity.resumed = true;
         }
+        None
     }
 
-    /// A process that was killed between taking the head of another lineage and writing its register finds one that speaks
-    /// in the lineage before. Into a fork that it is itself in it takes the register along, as if it had not been killed.
-    pub(super) fn resume_lineage(&mut self) {
-        let Some((head, register)) = self.head.as_ref().zip(self.voice.register.as_ref()) else { return };
-        let (record, digest) = (&head.record, head.digest);
-        let seat = record.member(&self.me).filter(|seat| seat.incarnation == register.incarnation);
+    /// Writes that this incarnation has signed nothing yet in the lineage of the head.
+    pub fn write_empty(&mut self, ctx: &Ctx, out: &mut Out) {
+        let (lineage, parent) = ctx.head.as_ref().map_or_else(Default::default, |h| (h.record.lineage, h.digest));
+        self.write(lineage, parent, Stamp::default(), ctx, out);
+    }
+
+    /// Goes along into a fork: the register speaks of the new lineage from now on, and never again of the parent's.
+    pub fn take_along(&mut self, lineage: Digest, parent: Digest, ctx: &Ctx, out: &mut Out) {
+        self.write(lineage, parent, self.stamp(), ctx, out);
+    }
+
+    fn write(&mut self, lineage: Digest, parent: Digest, stamp: Stamp, ctx: &Ctx, out: &mut Out) {
+        let incarnation = ctx.identity.incarnation;
+        self.persist(Register { incarnation, lineage, parent, stamp, estimate: None, vote: None }, None, out);
+    }
+
+    /// Whether the register speaks in a fork's record's parent lineage, and this identity has gone along.
+    pub fn went_along(&self, record: &Record, me: &NodeId) -> bool {
+        let Some(register) = &self.register else { return false };
+        let seat = record.member(me).filter(|seat| seat.incarnation == register.incarnation);
         // The name tells which lineage it has left, and for whom.
         let left = succession::fork_lineage(&register.lineage, &record.parent, &record.next.members);
-        if record.kind == RecordKind::Fork && seat.is_some() && left == record.lineage {
-            if !planted!(Plant::LoseForksRegister) {
-                self.take_along(record.lineage, digest);
-            }
-        } else if !planted!(Plant::ResumeAnyLineage) {
-            let lineage = record.lineage;
-            self.speak_in(&lineage);
-        }
+        record.kind == RecordKind::Fork && seat.is_some() && left == record.lineage
     }
 
-    /// The head knows this identity under a name above its own, as after a disk was wiped where the clock is behind: what
-    /// it asks for, and votes, under its own name nobody heeds. The very name of the seat is another's too, where this
-    /// process has drawn it anew.
-    pub(super) fn heed_seat(&mut self) {
-        let drawn = std::mem::replace(&mut self.voice.landless, false) && !self.voice.resumed;
-        let seat = self.head.as_ref().and_then(|head| head.record.member(&self.me));
-        let Some(known) = seat.map(|seat| seat.incarnation) else { return };
-        let own = self.voice.incarnation;
-        if (known > own || drawn && known == own) && !planted!(Plant::LowIncarnation) {
-            // Of two such processes that stood on one record neither may speak under the other's name.
-            let apart = if planted!(Plant::DrawAlike) { 0 } else { self.boot % DRAWN_APART };
-            self.boot = self.boot.max(known.saturating_add(apart));
-            self.new_incarnation("the flock knows this node under a later name than its disk and its clock give");
-        }
+    /// Whether votes of this incarnation are in another lineage: there they stay.
+    pub fn is_elsewhere(&self, lineage: &Digest) -> bool {
+        let elsewhere = |register: &Register| register.lineage != *lineage && register.lineage != Digest::default();
+        self.register.as_ref().is_some_and(elsewhere) && !planted!(Plant::ForkAndVote)
+    }
+
+    /// Whether a voter has seen this identity sign what its disk does not know of, or a certificate shows it. Only voters
+    /// are believed: votes are for them alone, and no stranger may talk a restarted voter out of its vote.
+    pub fn is_outdated(&self, ctx: &Ctx) -> bool {
+        let Some(head) = ctx.head.as_ref().filter(|_| ctx.identity.resumed) else { return false };
+        let own = ctx.identity.own.filter(|(of, _)| *of == ctx.identity.incarnation).map(|(_, stamp)| stamp);
+        let voters = head.quorum.voters().iter().map(|(id, _)| id);
+        let strangers = ctx.peers.keys().filter(|_| planted!(Plant::HeedStrangers));
+        let seen = voters.chain(strangers).filter_map(|id| ctx.witness_of(id));
+        let old = seen.chain(own).max().is_some_and(|newest| newest > self.stamp());
+        old && !planted!(Plant::KeepOldIncarnation)
+    }
+}
+
+impl Identity {
+    /// Counts as newly started.
+    pub fn renew(&mut self) {
+        self.boot = self.boot.saturating_add(1);
+    }
+
+    /// Speaks from a new register from now on.
+    pub fn begin_incarnation(&mut self) {
+        self.renew();
+        self.incarnation = self.boot;
+        (self.resumed, self.heard_since) = (false, None);
     }
 
     /// The first record that this process stands on is one that it makes itself.
-    pub(super) fn begin_lineage(&mut self) {
-        self.voice.landless = false;
-        // First the register: who finds a head on its disk without one has lost its voice.
-        self.write_empty_register();
+    pub fn begin_lineage(&mut self) {
+        self.landless = false;
     }
 
+    /// Whether this process has to draw a new name, now that it stands on a record: that knows its identity under a name
+    /// above its own, as after a disk was wiped where the clock is behind: what it asks for, and votes, under its own name
+    /// nobody heeds. The very name of the seat is another's too, where this process has drawn it anew.
+    pub fn heed_seat(&mut self, seat: Option<u64>) -> bool {
+        let drawn = std::mem::replace(&mut self.landless, false) && !self.resumed;
+        let above = |known: &u64| *known > self.incarnation || drawn && *known == self.incarnation;
+        let Some(known) = seat.filter(above).filter(|_| !planted!(Plant::LowIncarnation)) else { return false };
+        // Of two such processes that stood on one record neither may speak under the other's name.
+        let apart = if planted!(Plant::DrawAlike) { 0 } else { self.boot % DRAWN_APART };
+        self.boot = self.boot.max(known.saturating_add(apart));
+        true
+    }
+}
+
+impl Ctx {
     /// Whether this node votes on the record after its head.
-    pub(super) fn votes(&self) -> bool {
-        self.head.as_ref().is_some_and(|head| head.quorum.has(&self.me, self.voice.incarnation))
+    pub fn votes(&self) -> bool {
+        self.head.as_ref().is_some_and(|head| head.quorum.has(&self.me, self.identity.incarnation))
     }
 
     /// Whether this node may speak in votes: a restarted one first asks the voters whether its register is the newest that
     /// they have seen. A quorum has to have answered; the others may still know better, so they are waited for, for a
     /// while.
-    pub(super) fn may_speak(&self) -> bool {
-        let sound = self.votes() && !self.catch_up.distrusts();
-        sound && (!self.voice.resumed || self.voice.heard_since.is_some() && self.waits_for_witnesses().is_none())
+    pub fn may_speak(&self) -> bool {
+        let sound = self.votes() && !self.distrusted;
+        sound && (!self.identity.resumed || self.identity.heard_since.is_some() && self.waits_for_witnesses().is_none())
     }
 
     /// The newest place at which a peer has seen this incarnation sign something, as it has said since this process
     /// started.
     fn witness_of(&self, id: &NodeId) -> Option<Stamp> {
-        let witness = self.peers.get(id)?.witness.filter(|(of, _)| *of == self.voice.incarnation);
+        let witness = self.peers.get(id)?.witness.filter(|(of, _)| *of == self.identity.incarnation);
         witness.map(|(_, stamp)| stamp)
     }
 
@@ -160,8 +235,8 @@ impl Engine {
     }
 
     /// Whether this process goes on from a register, and no other voter has said yet what it has seen of it.
-    pub(super) fn lacks_word(&self) -> bool {
-        let Some(head) = self.head.as_ref().filter(|_| self.voice.resumed && !planted!(Plant::VoteUnheard)) else {
+    pub fn lacks_word(&self) -> bool {
+        let Some(head) = self.head.as_ref().filter(|_| self.identity.resumed && !planted!(Plant::VoteUnheard)) else {
             return false;
         };
         let voters = head.quorum.voters();
@@ -170,142 +245,103 @@ impl Engine {
     }
 
     /// Notes when enough have answered.
-    pub(super) fn hear_quorum(&mut self) {
-        if self.voice.resumed {
-            let since = self.voice.heard_since.unwrap_or(self.now);
-            self.voice.heard_since = self.witnessed().0.then_some(since);
+    pub fn hear_quorum(&mut self) {
+        if self.identity.resumed {
+            let since = self.identity.heard_since.unwrap_or(self.now);
+            self.identity.heard_since = self.witnessed().0.then_some(since);
         }
     }
 
     /// Until when a restarted node waits for the voters that have not answered, though a quorum has.
-    pub(super) fn waits_for_witnesses(&self) -> Option<Moment> {
-        let until = self.voice.heard_since.filter(|_| self.voice.resumed)?.plus(self.witness_patience());
+    pub fn waits_for_witnesses(&self) -> Option<Moment> {
+        let until = self.identity.heard_since.filter(|_| self.identity.resumed)?.plus(self.answer_patience());
         (!until.passed(self.now) && !self.witnessed().1).then_some(until)
-    }
-
-    /// Whether a statement of this place may still be signed: none is signed twice, none taken back.
-    pub(super) fn may_sign(&self, stamp: &Stamp) -> bool {
-        *stamp > self.voice.stamp() || planted!(Plant::SignAgain)
-    }
-
-    /// Writes what is about to be signed.
-    pub(super) fn persist(&mut self, register: Register, candidate: Option<super::Candidate>) -> PersistToken {
-        let token = self.next_token();
-        self.voice.register = Some(register.clone());
-        if !planted!(Plant::SkipPersist) {
-            self.voice.writing = Some(token);
-            self.out.push(Output::Persist { token, register, candidate });
-        }
-        token
-    }
-
-    /// From now on this identity speaks from a new register, as a learner until a record has made it a voter.
-    pub(super) fn new_incarnation(&mut self, why: &'static str) {
-        self.boot = self.boot.saturating_add(1);
-        self.offered.clear();
-        self.voice.incarnation = self.boot;
-        (self.voice.resumed, self.voice.heard_since) = (false, None);
-        self.beat.forget_join();
-        self.notice(Notice::NewIncarnation { incarnation: self.voice.incarnation, why });
-        self.write_empty_register();
-        let all = self.reachable();
-        self.send_hello(&all);
-        self.offer_anew();
-    }
-
-    /// Writes that this incarnation has signed nothing yet in the lineage of the head.
-    pub(super) fn write_empty_register(&mut self) {
-        let (lineage, parent) = self.head.as_ref().map_or_else(Default::default, |h| (h.record.lineage, h.digest));
-        let incarnation = self.voice.incarnation;
-        let stamp = Stamp::default();
-        self.persist(Register { incarnation, lineage, parent, stamp, estimate: None, vote: None }, None);
-    }
-
-    /// Tells a peer what this node has seen its identity sign: at once after its `Hello`, also if that is nothing.
-    pub(super) fn bear_witness(&mut self, to: NodeId) {
-        let Some(peer) = self.peers.get(&to) else { return };
-        let incarnation = peer.incarnation;
-        let seen = [peer.signed, self.voice.certified.get(&to).copied()].into_iter().flatten();
-        let stamp = seen.filter(|(of, _)| *of == incarnation).map(|(_, stamp)| stamp).max().unwrap_or_default();
-        let now = self.now;
-        if let Some(peer) = self.peers.get_mut(&to) {
-            peer.told = Some((now, stamp));
-        }
-        self.send_to(&[to], &Message::Witness(Witness { incarnation, stamp }));
-    }
-
-    /// Remembers the newest place that a peer has signed. Words of a former process may still have been on their way when
-    /// the present one was told what is known of it: then it is told again.
-    pub(super) fn note_signed(&mut self, from: NodeId, incarnation: u64, stamp: Stamp) {
-        let (now, patience) = (self.now, self.witness_patience());
-        let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.signed = Some(newer(peer.signed, (incarnation, stamp)));
-        let late = |(at, told): (Moment, Stamp)| stamp > told && now.since(at) < patience;
-        if incarnation == peer.incarnation && peer.told.is_some_and(late) {
-            self.bear_witness(from);
-        }
-    }
-
-    /// How long a restarted node waits for the last of the voters, and others look for what they may have to tell it.
-    fn witness_patience(&self) -> u64 {
-        self.timing.repeat.max(4 * self.slowest_rtt())
     }
 
     /// Remembers what a certificate shows to have been signed, also by this identity itself: who reads a vote of its own
     /// that its register does not know has an old disk.
-    pub(super) fn learn_signed(&mut self, certificate: &Certificate) {
+    pub fn learn_signed(&mut self, certificate: &Certificate) {
         for bytes in certificate.votes.iter().filter(|_| !planted!(Plant::ForgetCertified)) {
             let Ok(opened) = wire::open(self.verifier.as_ref(), &self.run, bytes) else { continue };
             let Message::Vote(Vote { question, incarnation, ballot, .. }) = opened.message else { continue };
             let stamp = Stamp { seq: question.seq, instance: question.instance, ballot, phase: 2 };
-            let (id, certified) = (opened.sender, &mut self.voice.certified);
+            let (id, certified) = (opened.sender, &mut self.identity.certified);
             if id == self.me {
-                self.voice.own = Some(newer(self.voice.own, (incarnation, stamp)));
+                self.identity.own = Some(newer(self.identity.own, (incarnation, stamp)));
             } else if certified.len() < PEERS_MAX || certified.contains_key(&id) {
                 certified.insert(id, newer(certified.get(&id).copied(), (incarnation, stamp)));
             }
         }
     }
 
-    pub(super) fn hear_witness(&mut self, from: NodeId, witness: &Witness) {
-        if witness.incarnation != self.voice.incarnation && !planted!(Plant::WitnessOfAnother) {
-            return self.stale(from);
+    /// Tells a peer what this node has seen its identity sign: at once after its `Hello`, also if that is nothing.
+    pub fn bear_witness(&mut self, to: NodeId, out: &mut Out) {
+        let Some(peer) = self.peers.get_mut(&to) else { return };
+        let incarnation = peer.incarnation;
+        let seen = [peer.signed, self.identity.certified.get(&to).copied()].into_iter().flatten();
+        let stamp = seen.filter(|(of, _)| *of == incarnation).map(|(_, stamp)| stamp).max().unwrap_or_default();
+        peer.told = Some((self.now, stamp));
+        out.send_to(self, &[to], &Message::Witness(Witness { incarnation, stamp }));
+    }
+
+    /// Remembers the newest place that a peer has signed. Words of a former process may still have been on their way when
+    /// the present one was told what is known of it: then it is told again.
+    pub fn note_signed(&mut self, from: NodeId, incarnation: u64, stamp: Stamp, out: &mut Out) {
+        let (now, patience) = (self.now, self.answer_patience());
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.signed = Some(newer(peer.signed, (incarnation, stamp)));
+        let late = |(at, told): (Moment, Stamp)| stamp > told && now.since(at) < patience;
+        if incarnation == peer.incarnation && peer.told.is_some_and(late) {
+            self.bear_witness(from, out);
         }
-        if let Some(peer) = self.peers.get_mut(&from) {
+    }
+
+    /// A peer says what it has seen this identity sign; false if that was another incarnation.
+    pub fn hear_witness(&mut self, from: &NodeId, witness: &Witness) -> bool {
+        if witness.incarnation != self.identity.incarnation && !planted!(Plant::WitnessOfAnother) {
+            return false;
+        }
+        if let Some(peer) = self.peers.get_mut(from) {
             peer.witness = Some(newer(peer.witness, (witness.incarnation, witness.stamp)));
         }
-        self.heed_witnesses();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample;
+
+    #[test]
+    fn a_name_is_drawn_above_the_seats_when_that_is_later_or_drawn_by_another() {
+        let drawn = |boot, seat| {
+            let mut identity = Identity::new(boot);
+            (identity.heed_seat(seat), identity.boot)
+        };
+        assert_eq!(drawn(7, None), (false, 7));
+        assert_eq!(drawn(7, Some(6)), (false, 7));
+        assert_eq!(drawn(7, Some(7)), (true, 14), "the same name, drawn anew");
+        assert_eq!(drawn(7, Some(9)), (true, 16));
+        let mut founder = Identity::new(7);
+        founder.begin_lineage();
+        assert!(!founder.heed_seat(Some(7)), "it has made the seat itself");
     }
 
-    /// Whether a voter has seen this identity sign what its disk does not know of, or a certificate shows it. Only voters
-    /// are believed: votes are for them alone, and no stranger may talk a restarted voter out of its vote.
-    pub(super) fn heed_witnesses(&mut self) {
-        let Some(head) = self.head.as_ref().filter(|_| self.voice.resumed) else { return };
-        let incarnation = self.voice.incarnation;
-        let own = self.voice.own.filter(|(of, _)| *of == incarnation).map(|(_, stamp)| stamp);
-        let voters = head.quorum.voters().iter().map(|(id, _)| id);
-        let strangers = self.peers.keys().filter(|_| planted!(Plant::HeedStrangers));
-        let seen = voters.chain(strangers).filter_map(|id| self.witness_of(id));
-        let old = seen.chain(own).max().is_some_and(|newest| newest > self.voice.stamp());
-        if old && !planted!(Plant::KeepOldIncarnation) {
-            self.new_incarnation("others have seen newer votes of this identity than its disk holds");
-        }
-    }
-
-    /// Goes along into a fork: the register speaks of the new lineage from now on, and never again of the parent's.
-    pub(super) fn take_along(&mut self, lineage: Digest, parent: Digest) {
-        let stamp = self.voice.stamp();
-        let incarnation = self.voice.incarnation;
-        self.persist(Register { incarnation, lineage, parent, stamp, estimate: None, vote: None }, None);
-    }
-
-    /// Takes a lineage that is new to this node: votes of its incarnation in another lineage stay where they are.
-    pub(super) fn speak_in(&mut self, lineage: &Digest) {
-        match &self.voice.register {
-            None => self.write_empty_register(),
-            Some(register) if register.lineage == *lineage || register.lineage == Digest::default() => {}
-            Some(_) if planted!(Plant::ForkAndVote) => {}
-            Some(_) => self.new_incarnation("this node has come from another lineage"),
-        }
+    #[test]
+    fn nothing_is_signed_twice_and_nothing_is_said_before_it_is_written() {
+        let (ctx, mut out, mut voice) = (Ctx::sample(), Out::default(), Voice::default());
+        let register = sample::register();
+        let (stamp, next) = (register.stamp, Stamp { ballot: register.stamp.ballot + 1, ..register.stamp });
+        assert!(voice.may_sign(&stamp) && voice.is_written());
+        let token = voice.persist(register, None, &mut out);
+        assert!(!voice.may_sign(&stamp) && voice.may_sign(&next) && !voice.is_written());
+        voice.written(PersistToken(token.0 + 1));
+        assert!(!voice.is_written());
+        voice.written(token);
+        assert!(voice.is_written());
+        assert!(voice.is_elsewhere(&sample::digest(9)) && !voice.is_elsewhere(&sample::digest(2)));
+        voice.write_empty(&ctx, &mut out);
+        assert!(voice.may_sign(&stamp), "another incarnation's register is empty");
     }
 }

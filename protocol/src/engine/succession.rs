@@ -266,16 +266,22 @@ fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
     }
 }
 
+/// Whether work of so many samples and steps, from this position on, was done on a beginning of a member's lease, in steps
+/// of the round.
+pub fn fits_lease(parent: &Record, member: &NodeId, (start, samples, steps): (u64, u64, u32)) -> bool {
+    let lease = parent.lease_of(member).filter(|lease| lease.start == start && samples <= lease.count);
+    lease.is_some() && steps <= parent.next.inner_steps
+}
+
 /// Whether a contribution was trained on a beginning of its member's lease, in steps of the round, and merges only what
 /// it may.
 fn fits(sync: &SyncSpec, parent: &Record, contribution: &SignedReady) -> bool {
     let ready = &contribution.ready;
-    let inside = |lease: &Span| {
-        (ready.start == lease.start || planted!(Plant::OverLease)) && (1..=lease.count).contains(&ready.samples)
-    };
-    let steps = (1..=parent.next.inner_steps).contains(&ready.steps);
+    let lease = parent.lease_of(&contribution.member);
+    let start = lease.filter(|_| planted!(Plant::OverLease)).map_or(ready.start, |lease| lease.start);
+    let fits = fits_lease(parent, &contribution.member, (start, ready.samples, ready.steps));
     let merges = merging::allowed(sync, parent, &contribution.member, ready);
-    steps && merges && ready.tokens > 0 && parent.lease_of(&contribution.member).is_some_and(inside)
+    fits && merges && ready.steps > 0 && ready.samples > 0 && ready.tokens > 0
 }
 
 fn contributor(contribution: &SignedReady) -> Contributor {

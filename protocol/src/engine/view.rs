@@ -1,13 +1,16 @@
 //! What a person may want to know: phase, members, and what the node waits for.
 
-use super::Engine;
-use super::attempt::Stage;
 use super::clock::Moment;
-use super::io::Notice;
+use super::conduct::{self, Conduct};
+use super::ctx::Ctx;
+use super::io::{Finish, Notice};
+use super::outbox::Out;
 use super::round::{Round, Training};
-use crate::message::{Phase, ValueKind};
+use super::sync::CatchUp;
+use crate::evidence::Contradiction;
+use crate::message::{Head, Phase, ValueKind};
 use crate::plant::{Plant, planted};
-use crate::record::{Record, Role};
+use crate::record::{Member, Role};
 use crate::{Digest, NodeId};
 
 /// Waiting is told again after this time, in microseconds, if whom it is for has changed.
@@ -122,131 +125,162 @@ pub(super) struct Spoken {
     seeking: Option<usize>,
 }
 
-impl Engine {
+/// The engine as a whole, to look at.
+#[derive(Clone, Copy)]
+pub(super) struct Scene<'a> {
+    pub ctx: &'a Ctx,
+    pub round: Option<&'a Round>,
+    pub catch_up: &'a CatchUp,
+    pub conduct: &'a Conduct,
+    pub end: Option<&'a Finish>,
+    /// This node founds a lineage, whose first record is not on the disk yet.
+    pub founds: bool,
+}
+
+impl Scene<'_> {
     /// What this node is doing.
-    pub(super) fn phase(&self) -> Phase {
+    pub fn phase(&self) -> Phase {
         if self.end.is_some() {
             return Phase::Finished;
         }
-        if self.frozen {
+        if self.ctx.frozen {
             return Phase::Frozen;
         }
         if !self.catch_up.is_idle() {
             return Phase::CatchingUp;
         }
-        let Some(round) = &self.round else {
-            return if self.head.is_some() { Phase::Joining } else { Phase::Seeking };
-        };
-        if round.committing.is_some() || round.record_vote.entered() {
-            return Phase::Settling;
-        }
-        match (&round.running, round.training) {
-            (Some(attempt), _) if attempt.stage == Stage::Reducing => Phase::Reducing,
-            (Some(_), _) => Phase::Settling,
-            // The others would count on it, where it was a quorum by itself before.
-            (None, Training::Done) if self.cut.since().is_some() && self.lacks_word() => Phase::CutOff,
-            (None, Training::Running) => Phase::Training,
-            (None, Training::Due) if self.cut.since().is_some() => Phase::CutOff,
-            (None, Training::Due) => Phase::Joining,
-            (None, Training::Done) => Phase::Ready,
+        match self.round {
+            Some(round) => round.phase(self.ctx),
+            None if self.ctx.head.is_some() => Phase::Joining,
+            None => Phase::Seeking,
         }
     }
 
-    /// How much this engine holds of what others make it hold.
-    pub fn held(&self) -> Held {
-        let round = self.round.as_ref();
-        let votes = round.map_or(0, |round| round.record_vote.votes.len() + round.set_vote.votes.len());
-        Held {
-            peers: self.peers.len(),
-            history: self.history.len(),
-            results: round.map_or(0, |round| round.holding.len()),
-            fetches: round.map_or(0, |round| round.fetching.len()),
-            votes,
-            evidence: self.convicted.len(),
-        }
+    fn cut_off(&self) -> Option<Moment> {
+        self.round.and_then(|round| round.cut.since())
     }
 
-    fn quorum_view(&self) -> QuorumView {
-        let Some(head) = &self.head else { return QuorumView::default() };
-        let voters = head.quorum.voters();
-        QuorumView {
-            voters: voters.len(),
-            here: voters.iter().filter(|(id, _)| self.voter_in_reach(id)).count(),
-            in_reach: self.quorum_in_reach(),
-            distinguished: Some(head.quorum.distinguished()),
-            cut_off: self.cut.since().map(|since| self.now.since(since)),
-            frozen: self.frozen,
+    /// What this node is doing, as others hear it: who says that it is cut off is no voter to them. If all who halt for want
+    /// of a quorum said that, none of them would find the others again. In the middle of a vote, too, who may not speak is
+    /// none.
+    fn told_phase(&self) -> Phase {
+        let lacks = self.ctx.lacks_word();
+        let mute = lacks && self.cut_off().is_some() && !planted!(Plant::MuteSettles);
+        match self.phase() {
+            Phase::Settling if mute => Phase::CutOff,
+            Phase::CutOff if !lacks && !planted!(Plant::HaltApart) => Phase::Joining,
+            phase => phase,
         }
     }
 
     /// Progress in the phase.
-    pub(super) fn progress(&self) -> u64 {
+    fn progress(&self) -> u64 {
+        let running = self.round.and_then(|round| round.attempts.running.as_ref());
         match self.phase() {
             Phase::CatchingUp => self.catch_up.bytes(),
-            Phase::Training => self.beat.steps,
-            Phase::Reducing => {
-                self.round.as_ref().and_then(|round| round.running.as_ref()).map_or(0, |attempt| attempt.progress)
-            }
+            Phase::Training => self.round.map_or(0, |round| round.part.steps),
+            Phase::Reducing => running.map_or(0, |attempt| attempt.progress),
             _ => 0,
         }
     }
 
-    /// The record that the node stands on, if it has one.
-    pub fn head(&self) -> Option<&Record> {
-        self.head.as_ref().map(|head| &head.record)
+    pub fn head_message(&self) -> Head {
+        let head = self.ctx.head.as_ref();
+        let (lineage, seq, tokens) =
+            head.map_or((Digest::default(), 0, 0), |h| (h.record.lineage, h.record.seq, h.record.tokens));
+        let record = self.ctx.head_digest();
+        let phase = self.told_phase();
+        let awaits = match phase {
+            Phase::Reducing => self.round.and_then(|round| round.attempts.running.as_ref()?.awaits),
+            _ => self.round.and_then(Round::accusation),
+        };
+        Head { lineage, seq, record, tokens, phase, progress: self.progress(), awaits }
     }
 
-    /// The state as a person sees it.
-    pub fn view(&self) -> View {
-        let head = self.head.as_ref();
-        let running = self.round.as_ref().and_then(|round| round.running.as_ref());
-        let members: Vec<NodeId> = head.iter().flat_map(|head| head.record.members()).collect();
-        let others = self.peers.iter().filter(|(id, peer)| peer.connected && !self.is_member(id)).map(|(id, _)| *id);
-        View {
-            me: self.me,
-            phase: self.phase(),
-            lineage: head.map_or(Digest::default(), |h| h.record.lineage),
-            seq: head.map_or(0, |h| h.record.seq),
-            head: head.map_or(Digest::default(), |h| h.digest),
-            round: head.map_or(0, |h| h.record.round),
-            tokens: head.map_or(0, |h| h.record.tokens),
-            attempt: running.map(|attempt| (attempt.key.attempt, attempt.members.clone())),
-            quorum: self.quorum_view(),
-            members: members.iter().map(|id| self.member_view(*id)).collect(),
-            others: others.map(|id| self.member_view(id)).collect(),
-            waiting: self.waiting(),
-            evidence: self.evidence_view(),
+    /// Whether this node has to ask the others to be let into the next round: it is no member, or one that they do
+    /// not expect, or know under another incarnation.
+    pub fn wants_in(&self) -> bool {
+        let ctx = self.ctx;
+        let settled = self.catch_up.is_near() && !ctx.distrusted && !ctx.frozen && ctx.leaving.is_none();
+        let Some(head) = ctx.head.as_ref().filter(|_| settled) else { return false };
+        let known = |member: &Member| member.incarnation == ctx.identity.incarnation && member.expected;
+        !head.record.member(&ctx.me).is_some_and(known) || self.round.is_some_and(|round| round.resumed)
+    }
+
+    pub fn held(&self) -> Held {
+        let round = self.round;
+        Held {
+            peers: self.ctx.peers.len(),
+            history: self.ctx.history.len(),
+            results: round.map_or(0, |round| round.results.holding.len()),
+            fetches: round.map_or(0, |round| round.results.fetching.len()),
+            votes: round.map_or(0, |round| round.record_vote.votes.len() + round.set_vote.votes.len()),
+            evidence: self.conduct.evidence().len(),
         }
     }
 
-    fn evidence_view(&self) -> Vec<EvidenceView> {
-        let revoked = |id: &NodeId| {
-            self.head.as_ref().is_some_and(|head| head.record.revoked.binary_search(&Digest(id.0)).is_ok())
-        };
-        let view = |(id, (what, _)): (&NodeId, &(crate::evidence::Contradiction, _))| EvidenceView {
+    fn quorum(&self) -> QuorumView {
+        let Some(head) = &self.ctx.head else { return QuorumView::default() };
+        let voters = head.quorum.voters();
+        QuorumView {
+            voters: voters.len(),
+            here: voters.iter().filter(|(id, _)| self.ctx.voter_in_reach(id)).count(),
+            in_reach: self.ctx.quorum_in_reach(),
+            distinguished: Some(head.quorum.distinguished()),
+            cut_off: self.cut_off().map(|since| self.ctx.now.since(since)),
+            frozen: self.ctx.frozen,
+        }
+    }
+
+    pub fn view(&self) -> View {
+        let ctx = self.ctx;
+        let head = ctx.head.as_ref();
+        let running = self.round.and_then(|round| round.attempts.running.as_ref());
+        let others = ctx.peers.iter().filter(|(id, peer)| peer.connected && !ctx.is_member(id)).map(|(id, _)| *id);
+        View {
+            me: ctx.me,
+            phase: self.phase(),
+            lineage: head.map_or(Digest::default(), |h| h.record.lineage),
+            seq: head.map_or(0, |h| h.record.seq),
+            head: ctx.head_digest(),
+            round: head.map_or(0, |h| h.record.round),
+            tokens: head.map_or(0, |h| h.record.tokens),
+            attempt: running.map(|attempt| (attempt.key.attempt, attempt.members.clone())),
+            quorum: self.quorum(),
+            members: head.iter().flat_map(|head| head.record.members()).map(|id| self.member(id)).collect(),
+            others: others.map(|id| self.member(id)).collect(),
+            waiting: self.waiting(),
+            evidence: self.evidence(),
+        }
+    }
+
+    fn evidence(&self) -> Vec<EvidenceView> {
+        let revoked = |id: &NodeId| self.ctx.head.as_ref().is_some_and(|head| conduct::is_revoked(&head.record, id));
+        let view = |(id, what): (&NodeId, Contradiction)| EvidenceView {
             against: *id,
             what: what.name(),
             revoked: revoked(id),
         };
-        self.convicted.iter().map(view).collect()
+        self.conduct.evidence().map(view).collect()
     }
 
-    fn member_view(&self, id: NodeId) -> MemberView {
-        let state = match self.round.as_ref().filter(|round| round.members.contains(&id)) {
+    fn member(&self, id: NodeId) -> MemberView {
+        let ctx = self.ctx;
+        let state = match self.round.filter(|round| round.task.members.contains(&id)) {
             None => MemberState::Outside,
-            Some(round) => match self.fault(&id, round) {
+            Some(round) => match ctx.fault(&id, round) {
                 Some(why) => MemberState::Out(why),
-                None if self.ready_of(&id, round).is_some() => MemberState::Ready,
+                None if ctx.ready_of(&id, round).is_some() => MemberState::Ready,
                 None => MemberState::Working,
             },
         };
-        let role = self.head.as_ref().and_then(|head| head.record.member(&id)).map(|member| member.role);
-        if id == self.me {
-            let seq = self.head.as_ref().map_or(0, |h| h.record.seq);
+        let role = ctx.head.as_ref().and_then(|head| head.record.member(&id)).map(|member| member.role);
+        if id == ctx.me {
+            let seq = ctx.head.as_ref().map_or(0, |h| h.record.seq);
             let (phase, progress) = (Some(self.phase()), self.progress());
             return MemberView { id, connected: true, phase, progress, seq, heard: Some(0), state, role };
         }
-        let peer = self.peers.get(&id);
+        let peer = ctx.peers.get(&id);
         let head = peer.and_then(|peer| peer.head.as_ref());
         MemberView {
             id,
@@ -254,7 +288,7 @@ impl Engine {
             phase: head.map(|head| head.phase),
             progress: head.map_or(0, |head| head.progress),
             seq: head.map_or(0, |head| head.seq),
-            heard: peer.filter(|peer| peer.boot.is_some()).map(|peer| self.now.since(peer.heard_at)),
+            heard: peer.filter(|peer| peer.boot.is_some()).map(|peer| ctx.now.since(peer.heard_at)),
             state,
             role,
         }
@@ -263,113 +297,88 @@ impl Engine {
     /// What this node waits for, if it has nothing to do itself.
     fn waiting(&self) -> Option<Waiting> {
         let waiting = |why, on| Some(Waiting { why, on });
-        if self.end.is_some() || !self.catch_up.is_idle() || self.head.is_none() {
-            return None;
-        }
-        let Some(round) = &self.round else {
-            let members = self.head.iter().flat_map(|head| head.record.members()).collect();
+        let head = self.ctx.head.as_ref().filter(|_| self.end.is_none() && self.catch_up.is_idle())?;
+        let Some(round) = self.round else {
+            let members = head.record.members().collect();
             return waiting("the members' next record, which is to let this node in", members);
         };
         if round.committing.is_some() {
             return None;
         }
-        if self.frozen {
+        if self.ctx.frozen {
             return waiting("a person: two certified records contradict each other", Vec::new());
         }
-        if self.cut.since().is_some() {
-            return waiting("a quorum of voters, from which this node is cut off", self.missing_voters());
+        if round.cut.since().is_some() {
+            return waiting("a quorum of voters, from which this node is cut off", self.ctx.missing_voters());
         }
-        if round.training == Training::Running {
-            return None;
-        }
-        if round.training == Training::Due {
-            return waiting("after a restart: listening whether the flock has gone on", self.unmet(round));
+        match round.part.training {
+            Training::Running => return None,
+            Training::Due => {
+                let unmet = self.others(round).filter(|id| !self.ctx.is_present(id)).collect();
+                return waiting("after a restart: listening whether the flock has gone on", unmet);
+            }
+            Training::Done => {}
         }
         if round.record_vote.entered() {
-            let heard = round.record_vote.ballot.as_ref();
-            let silent = |id: &NodeId| heard.is_none_or(|ballot| ballot.names(id).next().is_none());
-            let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| *id);
-            return waiting("the vote on the record", voters.filter(|id| *id != self.me && silent(id)).collect());
+            let silent = |id: &NodeId| round.record_vote.names(id).next().is_none();
+            let voters = head.quorum.voters().iter().map(|(id, _)| *id);
+            return waiting("the vote on the record", voters.filter(|id| *id != self.ctx.me && silent(id)).collect());
         }
-        if round.running.is_some() {
-            return None;
-        }
-        self.waiting_to_begin(round)
+        if round.attempts.running.is_some() { None } else { Some(self.waiting_to_begin(round)) }
     }
 
-    fn waiting_to_begin(&self, round: &Round) -> Option<Waiting> {
-        let unready = round.expected.iter().copied().filter(|id| self.ready_of(id, round).is_none());
-        let unready: Vec<NodeId> = unready.filter(|id| self.fault(id, round).is_none()).collect();
-        let named = round.record_vote.ballot.iter().flat_map(|b| b.heard()).any(|v| v.kind == ValueKind::Commit);
-        let why = if named || round.told.as_ref().is_some_and(|_| round.running.is_none()) {
+    fn waiting_to_begin(&self, round: &Round) -> Waiting {
+        let ctx = self.ctx;
+        let unready = round.task.expected.iter().copied().filter(|id| ctx.ready_of(id, round).is_none());
+        let unready: Vec<NodeId> = unready.filter(|id| ctx.fault(id, round).is_none()).collect();
+        let named = round.record_vote.heard().any(|value| value.kind == ValueKind::Commit);
+        let why = if named || round.attempts.told.is_some() {
             "the others end this round without this node"
-        } else if round.attempt == 0 && !unready.is_empty() {
-            return Some(Waiting { why: "members that still train", on: unready });
+        } else if round.attempts.number == 0 && !unready.is_empty() {
+            return Waiting { why: "members that still train", on: unready };
         } else {
             "the voters to decide who goes on"
         };
-        Some(Waiting { why, on: self.others(round) })
+        Waiting { why, on: self.others(round).collect() }
     }
 
-    fn others(&self, round: &Round) -> Vec<NodeId> {
-        round.members.iter().copied().filter(|id| *id != self.me).collect()
+    fn others<'a>(&self, round: &'a Round) -> impl Iterator<Item = NodeId> + use<'a> {
+        let me = self.ctx.me;
+        round.task.members.iter().copied().filter(move |id| *id != me)
     }
+}
 
-    fn unmet(&self, round: &Round) -> Vec<NodeId> {
-        self.others(round).into_iter().filter(|id| !self.is_present(id)).collect()
-    }
-
+impl Spoken {
     /// Tells the user what has changed.
-    pub(super) fn speak(&mut self) {
-        let phase = (self.phase(), self.round.as_ref().map_or(0, |round| round.number));
-        let changed = self.spoken.phase != Some(phase);
+    pub fn speak(&mut self, scene: &Scene<'_>, out: &mut Out) {
+        let ctx = scene.ctx;
+        let phase = (scene.phase(), scene.round.map_or(0, |round| round.task.number));
+        let changed = self.phase != Some(phase);
         if changed {
-            self.spoken.phase = Some(phase);
-            self.notice(Notice::PhaseChanged { phase: phase.0, round: phase.1 });
+            self.phase = Some(phase);
+            out.notice(Notice::PhaseChanged { phase: phase.0, round: phase.1 });
         }
-        let peers = || self.peers.values().filter(|peer| peer.connected).count();
-        let seeking = (phase.0 == Phase::Seeking && self.founding.is_none()).then(peers);
-        if self.spoken.seeking != seeking {
-            self.spoken.seeking = seeking;
+        let peers = || ctx.peers.values().filter(|peer| peer.connected).count();
+        let seeking = (phase.0 == Phase::Seeking && !scene.founds).then(peers);
+        if self.seeking != seeking {
+            self.seeking = seeking;
             if let Some(peers) = seeking {
-                self.notice(Notice::Seeking { peers });
+                out.notice(Notice::Seeking { peers });
             }
         }
         // Looking at everybody is dear in a large flock.
-        if !changed && self.is_large() && self.now.since(self.spoken.looked_at) < LOOK {
+        if !changed && ctx.is_large() && ctx.now.since(self.looked_at) < LOOK {
             return;
         }
-        self.spoken.looked_at = self.now;
-        let waiting = self.waiting();
+        self.looked_at = ctx.now;
+        let waiting = scene.waiting();
         let why = |w: &Option<Waiting>| w.as_ref().map(|w| w.why);
-        let long_ago = self.now.since(self.spoken.waiting_at) >= REPEAT;
-        if why(&self.spoken.waiting) != why(&waiting) || (long_ago && self.spoken.waiting != waiting) {
+        let long_ago = ctx.now.since(self.waiting_at) >= REPEAT;
+        if why(&self.waiting) != why(&waiting) || (long_ago && self.waiting != waiting) {
             if let Some(Waiting { why, on }) = waiting.clone() {
-                self.notice(Notice::Waiting { on, why });
+                out.notice(Notice::Waiting { on, why });
             }
-            self.spoken.waiting = waiting;
-            self.spoken.waiting_at = self.now;
+            (self.waiting, self.waiting_at) = (waiting, ctx.now);
         }
-    }
-
-    /// When time alone changes something next: a beat, or a deadline about a member.
-    pub(super) fn next_deadline(&self) -> Moment {
-        let mut next = self.beat.due(self.timing.heartbeat);
-        if !self.catch_up.not_before().passed(self.now) {
-            next = next.min(self.catch_up.not_before());
-        }
-        let pauses = self.peers.values().map(|peer| peer.avoid_until).filter(|at| !at.passed(self.now));
-        next = if planted!(Plant::SleepOn) { next } else { pauses.fold(next, Moment::min) };
-        let Some(round) = &self.round else { return next };
-        let down = self.peers.iter().filter(|(id, peer)| !peer.connected && round.members.binary_search(id).is_ok());
-        let graces = down.map(|(_, peer)| peer.switched_at.plus(self.down_grace(round)));
-        let votes = [&round.set_vote, &round.record_vote].map(|vote| vote.said_at.plus(100_000));
-        let fork = self.cut.due_at(self.fork_grace());
-        let fetches = round.fetching.values().map(|fetching| fetching.not_before);
-        let waits = self.waits_for_witnesses();
-        let others = votes.into_iter().chain(fork).chain(fetches).chain(waits).chain([round.not_before]);
-        let settle = (round.training == Training::Due).then(|| round.began.plus(self.timing.settle));
-        let assembly = self.assembly_deadlines(round);
-        graces.chain(others).chain(settle).chain(assembly).filter(|at| !at.passed(self.now)).fold(next, Moment::min)
     }
 }

@@ -439,7 +439,10 @@ impl World {
         let mut text = String::new();
         for output in outputs {
             match output {
-                Output::Send { to, bytes, .. } => drop(trace.update(&to.0).update(bytes)),
+                Output::Send { to, bytes, after } => {
+                    let after = after.map_or(0, |token| token.0);
+                    trace.update(&to.0).update(&after.to_le_bytes()).update(bytes);
+                }
                 other => {
                     text.clear();
                     let _ = write!(text, "{other:?}");

@@ -60,6 +60,10 @@ struct Arguments {
     /// With --churn: seconds until who is without a quorum forks.
     #[arg(long, default_value_t = 8)]
     grace: u64,
+    /// Only prints the digest of all inputs and outputs of so many seeds, from --from on: what must not change where
+    /// behaviour does not.
+    #[arg(long, value_name = "SEEDS")]
+    traces: Option<u64>,
     /// A file for the table, as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -76,6 +80,8 @@ fn main() -> anyhow::Result<ExitCode> {
         simulation::one(seed, settings, plant, arguments.verbose)
     } else if arguments.canary {
         simulation::canary()
+    } else if let Some(seeds) = arguments.traces {
+        simulation::traces(arguments.from, seeds, arguments.jobs)
     } else if let Some(seeds) = arguments.recovery {
         simulation::recovery(arguments.from, seeds, arguments.jobs, arguments.class.as_deref())
     } else if let Some(seeds) = arguments.churn {

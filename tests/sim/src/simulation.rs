@@ -108,6 +108,25 @@ pub fn live(seed: u64, settings: &Settings) -> Outcome {
     })
 }
 
+/// Prints a line for each of these seeds, in their order: the seed, and the digest of all that went into and came out of
+/// the engines. Whether no history broke an invariant.
+pub fn traces(from: u64, seeds: u64, jobs: usize) -> bool {
+    let lines = Mutex::new(BTreeMap::new());
+    let settings = Settings { trace: true, ..Settings::default() };
+    on_all_cores(jobs, seeds, |index| {
+        let outcome = live(from + index, &settings);
+        let broken = outcome.violation.as_ref().map_or("", |violation| violation.invariant);
+        if let Ok(mut lines) = lines.lock() {
+            lines.insert(from + index, (outcome.trace, broken));
+        }
+    });
+    let lines = lines.into_inner().unwrap_or_default();
+    for (seed, (trace, broken)) in &lines {
+        println!("{seed} {trace} {broken}");
+    }
+    lines.values().all(|(_, broken)| broken.is_empty())
+}
+
 /// Lives through a seed twice; that both were the same is one more invariant.
 fn live_twice(seed: u64, settings: &Settings) -> Outcome {
     let settings = Settings { trace: true, ..settings.clone() };

@@ -25,6 +25,8 @@ const UNREAD: Duration = Duration::from_secs(25);
 /// Most records of the flock that are read.
 const TRUTH_MAX: usize = 4096;
 const STATE_BYTES_MAX: u64 = 1 << 20;
+/// What a flood takes of one answer.
+const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 /// Holds streams to a node open, for as long as the identity lives.
 pub fn hold(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
@@ -63,6 +65,60 @@ pub fn leave_unread(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
                 sleep(PAUSE).await;
             }
         });
+    }
+}
+
+/// Asks for whatever is dear to look up or to send, on all streams at once, and again as soon as the answer has come. Every
+/// second stream leaves when the answer begins, and is opened anew: what was looked up was looked up for nothing.
+pub fn flood(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
+    for stream in 0..STREAMS {
+        let (world, net) = (world.clone(), net.clone());
+        tokio::spawn(async move {
+            let mut turn = stream;
+            while net.peers().contains(&peer) {
+                let Ok(mut io) = net.open_fetch(peer).await else {
+                    sleep(PAUSE).await;
+                    continue;
+                };
+                world.tally.streams.fetch_add(1, Relaxed);
+                let asked = loop {
+                    turn += 1;
+                    let asked = dear(&world, turn);
+                    if stream.is_multiple_of(2) {
+                        break Some(asked);
+                    }
+                    match fetch::request(&mut io, &asked, Expect::AtMost(ANSWER_BYTES_MAX), Patience::default()).await {
+                        Ok(_) => world.tally.answered.fetch_add(1, Relaxed),
+                        // Told that it is busy, or that there is no such thing: it asks for the next one.
+                        Err(error) if error.stream_survives() => world.tally.refused.fetch_add(1, Relaxed),
+                        // A stream that is broken takes nothing more.
+                        Err(_) => break None,
+                    };
+                };
+                let left = async {
+                    let Some(asked) = asked else { return false };
+                    let sent = io.write_all(&asked.encode()).await.is_ok() && io.flush().await.is_ok();
+                    sent && io.read_u8().await.is_ok()
+                };
+                if left.await {
+                    world.tally.answered.fetch_add(1, Relaxed);
+                } else {
+                    // No place for a stream.
+                    sleep(PAUSE).await;
+                }
+            }
+        });
+    }
+}
+
+/// What takes long to find, or is long, by turns.
+fn dear(world: &World, turn: usize) -> FetchRequest {
+    let seq = world.newest().map_or(0, |newest| newest.seq);
+    match turn % 4 {
+        0 => FetchRequest::Path { to: seq, known: Arc::default() },
+        1 => FetchRequest::Update { seq },
+        2 => FetchRequest::Records { from_seq: 0, max: RECORDS_MAX },
+        _ => FetchRequest::SnapshotManifests,
     }
 }
 

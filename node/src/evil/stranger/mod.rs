@@ -46,6 +46,8 @@ pub enum Attack {
     HoldFetch,
     /// Asks for updates and does not read them.
     SlowRead,
+    /// Asks for all that costs something, as fast as it is answered.
+    FloodFetch,
     /// Serves what was true when it came; every second identity says that it is still so, the others say what the newest
     /// head is.
     OldHead,
@@ -66,6 +68,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("evidence", Attack::Evidence),
     ("hold-fetch", Attack::HoldFetch),
     ("slow-read", Attack::SlowRead),
+    ("flood-fetch", Attack::FloodFetch),
     ("old-head", Attack::OldHead),
     ("false-addresses", Attack::FalseAddresses),
     ("crowd", Attack::Crowd),
@@ -126,11 +129,12 @@ async fn fill(world: Arc<World>, place: usize) {
 
 fn tell(world: &World) {
     let tally = &world.tally;
-    let [identities, sessions, ended, served, streams] =
-        [&tally.identities, &tally.sessions, &tally.ended, &tally.served, &tally.streams].map(|n| n.load(Relaxed));
+    let counts = [&tally.identities, &tally.sessions, &tally.ended, &tally.served, &tally.streams];
+    let [identities, sessions, ended, served, streams] = counts.map(|n| n.load(Relaxed));
+    let [answered, refused] = [&tally.answered, &tally.refused].map(|n| n.load(Relaxed));
     println!(
         "{}",
         json!({"event": "strangers", "identities": identities, "sessions": sessions, "ended": ended, "served": served,
-               "streams": streams, "known": world.known().len()})
+               "streams": streams, "answered": answered, "refused": refused, "known": world.known().len()})
     );
 }

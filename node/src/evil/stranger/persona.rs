@@ -163,6 +163,9 @@ impl Persona {
                 if self.does(Attack::SlowRead) {
                     fetching::leave_unread(&self.world, &self.net, from);
                 }
+                if self.does(Attack::FloodFetch) {
+                    fetching::flood(&self.world, &self.net, from);
+                }
             }
             Message::Head(head) => {
                 self.world.note_head(&from, &head);

@@ -2,7 +2,7 @@
 
 use super::forgery::invented;
 use super::world::World;
-use crate::net::fetch::{FetchRefusal, FetchRequest, FetchSource, Link, encode_records, encode_snapshots};
+use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, Link, encode_records, encode_snapshots};
 use starling_protocol::Digest;
 use starling_protocol::limits::PATH_LINKS_MAX;
 use starling_protocol::message::{Certificate, Head, Phase};
@@ -113,9 +113,9 @@ impl Told {
 }
 
 impl FetchSource for Told {
-    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         if *request == FetchRequest::Spec {
-            return Ok(self.world.spec_bytes.clone());
+            return Ok(self.world.spec_bytes.clone().into());
         }
         let story = self.now().ok_or(FetchRefusal::NotFound)?;
         let answer = story.serve(&self.world, request);
@@ -123,6 +123,6 @@ impl FetchSource for Told {
         if answer.is_ok() {
             self.world.tally.served.fetch_add(1, Relaxed);
         }
-        answer
+        answer.map(Answer::from)
     }
 }

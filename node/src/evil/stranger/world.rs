@@ -44,6 +44,9 @@ pub struct Tally {
     pub served: AtomicU64,
     /// Fetch streams that were opened.
     pub streams: AtomicU64,
+    /// Requests of a flood that were answered, and that were refused.
+    pub answered: AtomicU64,
+    pub refused: AtomicU64,
 }
 
 #[derive(Default)]

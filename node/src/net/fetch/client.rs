@@ -148,6 +148,23 @@ pub async fn request<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
+    let len = begin(io, request, expected, patience).await?;
+    payload(io, len, patience).await
+}
+
+/// Asks for one thing, and reads how long the answer is, in bytes. [`payload`] is to follow.
+///
+/// # Errors
+/// As [`request`].
+pub async fn begin<S>(
+    io: &mut S,
+    request: &FetchRequest,
+    expected: Expect,
+    patience: Patience,
+) -> Result<usize, FetchError>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let mut head = [0; ANSWER_HEAD_BYTES];
     let exchange = async {
         io.write_all(&request.encode()).await?;
@@ -159,7 +176,14 @@ where
     if !expected.admits(len) {
         return Err(FetchError::Length { got: len, expected });
     }
-    let len = usize::try_from(len).map_err(|_| FetchError::Length { got: len, expected })?;
+    usize::try_from(len).map_err(|_| FetchError::Length { got: len, expected })
+}
+
+/// Reads an answer of this length.
+///
+/// # Errors
+/// As [`request`].
+pub async fn payload<S: AsyncRead + Unpin>(io: &mut S, len: usize, patience: Patience) -> Result<Vec<u8>, FetchError> {
     // Grows with what really comes, so that an announcement alone costs nothing.
     let mut payload = Vec::with_capacity(len.min(PROGRESS_BYTES));
     let began = Instant::now();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::net::fetch::{FetchServer, FetchSource, ServerPatience};
+use crate::net::fetch::{Answer, FetchServer, FetchSource, ServerPatience};
 use crate::net::standing::Standing;
 use starling_protocol::Digest;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,16 +40,16 @@ struct Shelf {
 }
 
 impl FetchSource for Shelf {
-    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         let FetchRequest::StateChunk(wanted) = request else { return Err(FetchRefusal::BadRequest) };
         let index = (0..self.items).find(|i| digest(&content(*i)) == *wanted).ok_or(FetchRefusal::NotFound)?;
         let asked = self.asked.fetch_add(1, Ordering::Relaxed);
         match self.manner {
             Manner::Half if index % 2 == 1 => Err(FetchRefusal::NotFound),
-            Manner::Liar => Ok(vec![0; content(index).len()]),
-            Manner::LongLiar => Ok(vec![0; content(index).len() + 1]),
+            Manner::Liar => Ok(vec![0; content(index).len()].into()),
+            Manner::LongLiar => Ok(vec![0; content(index).len() + 1].into()),
             Manner::Busy if asked < 5 => Err(FetchRefusal::Busy),
-            _ => Ok(content(index)),
+            _ => Ok(content(index).into()),
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Client and server against each other, and each against a hostile other side.
 
+use super::answer::Answer;
 use super::client::{Expect, FetchError, Patience};
-use super::pace::Slowness;
 use super::server::{FetchServer, FetchSource, NothingToFetch, STREAMS, ServeEnd, ServerPatience};
-use super::wire::{FetchRefusal, FetchRequest, FetchWireError, encode_answer};
+use super::wire::{ANSWER_HEAD_BYTES, FetchRefusal, FetchRequest, FetchWireError, decode_answer, encode_answer};
 use crate::net::budget::Cost;
 use crate::net::standing::{Rank, Standing};
 use proptest::prelude::*;
@@ -15,7 +15,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 const PEER: NodeId = NodeId([5; 32]);
+const MEMBER: NodeId = NodeId([1; 32]);
 const UPDATE: FetchRequest = FetchRequest::Update { seq: 4 };
+
+/// For what happens at once, on a machine that is busy.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// For the side that is to lose its patience.
 const SHORT: Duration = Duration::from_millis(5);
@@ -31,10 +35,11 @@ async fn request(io: &mut DuplexStream, asked: &FetchRequest, expected: Expect) 
 struct Updates(Vec<u8>);
 
 impl FetchSource for Updates {
-    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         match request {
-            FetchRequest::Update { seq: 4 } => Ok(self.0.clone()),
+            FetchRequest::Update { seq: 4 } => Ok(self.0.clone().into()),
             FetchRequest::Update { seq: 5 } => panic!("the disk broke"),
+            FetchRequest::Spec => Ok(self.0.clone().into()),
             _ => Err(FetchRefusal::NotFound),
         }
     }
@@ -49,7 +54,7 @@ async fn one_stream_serves_many_requests() {
     for _ in 0..2 {
         let got = request(&mut near, &UPDATE, Expect::Exactly(300_000)).await.unwrap();
         assert!(got == update);
-        let refused = request(&mut near, &FetchRequest::Spec, Expect::AtMost(10)).await.unwrap_err();
+        let refused = request(&mut near, &FetchRequest::SnapshotManifests, Expect::AtMost(10)).await.unwrap_err();
         assert!(matches!(refused, FetchError::Refused(FetchRefusal::NotFound)) && refused.stream_survives());
     }
     let failed = request(&mut near, &FetchRequest::Update { seq: 5 }, Expect::AtMost(10)).await.unwrap_err();
@@ -159,33 +164,116 @@ async fn streams_of_one_peer_are_few() {
     assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::Closed));
 }
 
-/// A reader that holds its stream open and takes nothing more.
-fn holds(server: &FetchServer, peer: NodeId) -> tokio::task::JoinHandle<ServeEnd> {
-    let server = server.clone();
+/// A reader that asks for something, holds its stream open and takes nothing more.
+fn holds(server: &FetchServer, peer: NodeId, asked: &FetchRequest) -> tokio::task::JoinHandle<ServeEnd> {
+    let (server, asked) = (server.clone(), asked.encode());
     tokio::spawn(async move {
         let (mut near, mut far) = tokio::io::duplex(64);
-        near.write_all(&UPDATE.encode()).await.unwrap();
+        near.write_all(&asked).await.unwrap();
         server.serve(peer, &mut far).await
     })
 }
 
-/// Two slow readers held both turns for large answers.
-#[tokio::test]
-async fn strangers_that_read_slowly_hold_up_no_member() {
-    let update = vec![7; 1 << 20];
+/// Serves what lies in a file, and counts how often.
+struct OnDisk {
+    file: tempfile::NamedTempFile,
+    opened: AtomicUsize,
+}
+
+impl OnDisk {
+    fn new(bytes: &[u8]) -> Arc<Self> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        Arc::new(Self { file, opened: AtomicUsize::new(0) })
+    }
+}
+
+impl FetchSource for OnDisk {
+    fn serve(&self, _: &FetchRequest) -> Result<Answer, FetchRefusal> {
+        let file = self.file.reopen().unwrap();
+        let len = file.metadata().unwrap().len();
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        Ok(Answer::File { file, len })
+    }
+}
+
+/// Waits until so many are there.
+async fn reaches(count: &AtomicUsize, least: usize) {
+    let reached = async {
+        while count.load(Ordering::SeqCst) < least {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, reached).await.expect("so many are served");
+}
+
+/// Peers at three addresses, of which each has as many streams as it may, and a newcomer at a fourth one.
+fn crowd() -> (Standing, Vec<NodeId>, NodeId) {
     let standing = Standing::default();
-    let member = NodeId([9; 32]);
-    standing.set(vec![member], Vec::new());
-    let server = FetchServer::new(Arc::new(Updates(update.clone())), ServerPatience::default(), standing);
-    let slow: Vec<_> = (0..16).map(|n| holds(&server, NodeId([10 + n; 32]))).collect();
-    tokio::task::yield_now().await;
+    standing.set(vec![MEMBER], Vec::new());
+    let peers: Vec<NodeId> = (10..22).map(|n| NodeId([n; 32])).collect();
+    let address = |n: u8| Source::Address([45, 2, 0, n].into());
+    peers.iter().zip(0u8..).for_each(|(peer, n)| standing.came(*peer, address(n % 3)));
+    let newcomer = NodeId([99; 32]);
+    standing.came(newcomer, address(9));
+    (standing, peers, newcomer)
+}
+
+/// Readers that took nothing held the turns in which answers were sent: a newcomer waited 2 s for each of those before it, and
+/// was told that the node is busy.
+#[tokio::test]
+async fn strangers_that_read_nothing_are_waited_for_by_nobody() {
+    let update: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 7) as u8).collect();
+    let (standing, peers, newcomer) = crowd();
+    let source = OnDisk::new(&update);
+    let patience = ServerPatience { piece: 2 * DEADLINE, ..ServerPatience::default() };
+    let server = FetchServer::new(Arc::clone(&source) as Arc<dyn FetchSource>, patience, standing);
+    let held = peers.iter().flat_map(|peer| (0..4).map(|_| holds(&server, *peer, &UPDATE)));
+    let held: Vec<_> = held.collect();
+    reaches(&source.opened, STREAMS.strangers).await;
+    for peer in [newcomer, MEMBER] {
+        let (server, (mut near, mut far)) = (server.clone(), tokio::io::duplex(4096));
+        tokio::spawn(async move { server.serve(peer, &mut far).await });
+        for _ in 0..10 {
+            let asked = request(&mut near, &UPDATE, Expect::Exactly(1 << 20));
+            assert!(tokio::time::timeout(DEADLINE, asked).await.expect("before they are given up").unwrap() == update);
+        }
+    }
+    assert!(
+        held.iter().filter(|task| !task.is_finished()).count() >= STREAMS.strangers - 1,
+        "they were there all the time"
+    );
+    held.into_iter().for_each(|task| task.abort());
+}
+
+/// What is in memory until it is taken is bounded for an address; others do not wait for it.
+#[tokio::test]
+async fn an_address_holds_few_answers_in_memory() {
+    let (standing, peers, newcomer) = crowd();
+    let room = standing.answers(&peers[0]).expect("it is a stranger").available_permits();
+    let patience = ServerPatience { turn: Duration::from_millis(300), ..ServerPatience::default() };
+    let server = FetchServer::new(Arc::new(Updates(vec![7; 1000])), patience, standing.clone());
+    let of_one = peers.iter().filter(|peer| standing.source(peer) == standing.source(&peers[0]));
+    let asked = of_one.flat_map(|peer| {
+        let server = &server;
+        (0..4).map(move |_| async move {
+            let (mut near, mut far) = tokio::io::duplex(64);
+            let (server, peer) = (server.clone(), *peer);
+            tokio::spawn(async move { server.serve(peer, &mut far).await });
+            near.write_all(&FetchRequest::Spec.encode()).await.unwrap();
+            let mut head = [0; ANSWER_HEAD_BYTES];
+            near.read_exact(&mut head).await.unwrap();
+            // Its stream stays, and what it was answered is not read.
+            (near, decode_answer(&head).unwrap())
+        })
+    });
+    let answers = futures::future::join_all(asked).await;
+    let held = answers.iter().filter(|(_, answer)| answer.is_ok()).count();
+    let busy = answers.iter().filter(|(_, answer)| *answer == Err(FetchRefusal::Busy)).count();
+    assert!((1..=room).contains(&held) && held + busy == answers.len(), "{held} of {}", answers.len());
     let (mut near, mut far) = tokio::io::duplex(4096);
-    let serving = server.clone();
-    tokio::spawn(async move { serving.serve(member, &mut far).await });
-    let asked = request(&mut near, &UPDATE, Expect::Exactly(1 << 20));
-    let got = tokio::time::timeout(Duration::from_secs(2), asked).await.expect("at once").unwrap();
-    assert!(got == update);
-    slow.into_iter().for_each(|task| task.abort());
+    tokio::spawn(async move { server.serve(newcomer, &mut far).await });
+    assert!(request(&mut near, &FetchRequest::Spec, Expect::Exactly(1000)).await.is_ok());
 }
 
 /// Notes how many requests are looked up at once.
@@ -196,7 +284,7 @@ struct Crowded {
 }
 
 impl FetchSource for Crowded {
-    fn serve(&self, _: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+    fn serve(&self, _: &FetchRequest) -> Result<Answer, FetchRefusal> {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         // The disk.
@@ -243,20 +331,6 @@ async fn an_address_that_has_spent_its_budget_waits_and_is_told() {
             Err(error) => assert!(!served && matches!(error, FetchError::Refused(FetchRefusal::Busy)), "{error}"),
         }
     }
-}
-
-#[tokio::test]
-async fn who_reads_slowly_makes_way_for_who_waits() {
-    let slowness = Slowness { watched: Duration::from_millis(50), ..Slowness::default() };
-    let patience = ServerPatience { slowness, ..ServerPatience::default() };
-    let server = FetchServer::new(Arc::new(Updates(vec![7; 1 << 20])), patience, Standing::default());
-    let slow = holds(&server, NodeId([1; 32]));
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!slow.is_finished(), "nobody waits");
-    let (mut near, mut far) = tokio::io::duplex(4096);
-    tokio::spawn(async move { server.serve(PEER, &mut far).await });
-    assert!(request(&mut near, &UPDATE, Expect::Exactly(1 << 20)).await.is_ok());
-    assert!(matches!(slow.await.unwrap(), ServeEnd::Slow));
 }
 
 proptest! {

@@ -1,32 +1,35 @@
 //! Serves `/starling/fetch/3`: state chunks, records, updates and data by hash or number.
 //!
 //! What is served is decided by a [`FetchSource`]; here is what keeps a greedy or slow peer from hurting:
-//! so many streams a peer and in all ([`Books`]), so many requests read from disk at once, few large answers at once
-//! ([`Turns`]), and a deadline for each piece of an answer, so that nobody holds an answer in our memory by not reading it.
-//! Strangers have half of all of these, and members the rest. Requests of strangers at one address, and the answers to them,
-//! have a budget ([`Standing::charge_fetch`]).
+//! so many streams a peer and in all ([`Books`]), so many requests looked up at once ([`Turns`]), and a deadline for each piece
+//! of an answer. Turns end before the first byte is written, and what is large is read piece by piece as it is taken
+//! ([`Answer`]), so that who reads slowly, or not at all, holds nothing that anybody else waits for: only its own stream.
+//! Strangers have half of the streams, and members the rest. What strangers at one address ask for, and the answers to it, have
+//! a budget ([`Standing::charge_fetch`]), and so has what such answers hold of this node's memory ([`Standing::answers`]).
 
-use super::pace::{Pace, Slowness};
+use super::answer::Answer;
 use super::turns::{Turn, Turns};
 use super::wire::{ANSWER_HEAD_BYTES, FetchRefusal, FetchRequest, FetchWireError, encode_answer};
 use crate::net::books::{Books, Shares};
 use crate::net::budget::Cost;
-use crate::net::standing::{Rank, Standing};
+use crate::net::standing::Standing;
 use starling_protocol::NodeId;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep, timeout};
 
 /// Streams that peers may have open. A downloader has four at each source.
 pub const STREAMS: Shares = Shares { total: 64, per_known: 8, strangers: 32, per_stranger: 4, per_address: 16 };
-/// Requests that are looked up and sent at the same time, and of them those of strangers.
-const SERVING_AT_ONCE: (usize, usize) = (16, 8);
-/// Of them, requests whose answers may be as large as the model.
-const LARGE_AT_ONCE: (usize, usize) = (2, 1);
 /// Requests that are looked up at the same time, each on a thread of its own, and of them those of strangers.
 const LOOKED_UP_AT_ONCE: (usize, usize) = (16, 2);
+/// Of them, requests for what is read whole to be checked, and may be as large as the model.
+const LARGE_AT_ONCE: (usize, usize) = (2, 1);
+/// Pieces of files that are read at the same time, and of them those for strangers: each thread that reads keeps some mebibytes of memory
+/// for itself, as long as it lives.
+const READ_AT_ONCE: (usize, usize) = (16, 2);
 /// How long a stream for which there is no place waits for one, before it is ended.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 /// Answers are written in pieces of this size.
@@ -45,37 +48,29 @@ pub struct ServerPatience {
     pub piece: Duration,
     /// For a stranger's address to have earned what it has spent, before the stranger is told that we are busy.
     pub budget: Duration,
-    /// With those who take an answer slowly while others wait for a turn.
-    pub slowness: Slowness,
 }
 
 impl Default for ServerPatience {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Self {
-            turn: seconds(5),
-            idle: seconds(60),
-            piece: seconds(20),
-            budget: seconds(10),
-            slowness: Slowness::default(),
-        }
+        Self { turn: seconds(5), idle: seconds(60), piece: seconds(20), budget: seconds(10) }
     }
 }
 
 /// What can be fetched from this node. Called on a thread that may block.
 pub trait FetchSource: Send + Sync + 'static {
-    /// The payload that answers `request`, in the layout that `wire` says.
+    /// What answers `request`, in the layout that `wire` says.
     ///
     /// # Errors
-    /// Why there is none; the peer is told.
-    fn serve(&self, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal>;
+    /// Why there is nothing; the peer is told.
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal>;
 }
 
 /// Serves nothing: for a node that has nothing yet, and for tests.
 pub struct NothingToFetch;
 
 impl FetchSource for NothingToFetch {
-    fn serve(&self, _: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
+    fn serve(&self, _: &FetchRequest) -> Result<Answer, FetchRefusal> {
         Err(FetchRefusal::NotFound)
     }
 }
@@ -89,8 +84,6 @@ pub enum ServeEnd {
     Idle,
     #[error("no progress for too long")]
     Stalled,
-    #[error("it took the answer too slowly while others waited")]
-    Slow,
     #[error("too many fetch streams are open")]
     TooManyStreams,
     #[error("it made way for a stream of somebody else")]
@@ -107,7 +100,6 @@ impl ServeEnd {
         match self {
             // That one stream made way for another is counted there.
             Self::Closed | Self::Idle | Self::Io(_) | Self::GaveWay => None,
-            Self::Slow => Some("fetch_slow"),
             Self::Stalled => Some("fetch_stalled"),
             Self::TooManyStreams => Some("fetch_streams"),
             Self::Malformed(_) => Some("fetch_malformed"),
@@ -122,9 +114,9 @@ pub struct FetchServer {
     patience: ServerPatience,
     books: Books,
     standing: Standing,
-    serving: Turns,
-    large: Turns,
     looking_up: Turns,
+    large: Turns,
+    reading: Turns,
 }
 
 impl FetchServer {
@@ -134,9 +126,9 @@ impl FetchServer {
             patience,
             books: Books::new(STREAMS, standing.clone()),
             standing,
-            serving: Turns::new(SERVING_AT_ONCE),
-            large: Turns::new(LARGE_AT_ONCE),
             looking_up: Turns::new(LOOKED_UP_AT_ONCE),
+            large: Turns::new(LARGE_AT_ONCE),
+            reading: Turns::new(READ_AT_ONCE),
         }
     }
 
@@ -168,19 +160,20 @@ impl FetchServer {
                 Ok(request) => request,
                 Err(ServeEnd::Malformed(error)) => {
                     // The peer may be gone already; the stream ends either way.
-                    drop(self.write_answer(io, Err(FetchRefusal::BadRequest), (peer, None)).await);
+                    drop(self.write_answer(io, Err(FetchRefusal::BadRequest), peer).await);
                     return ServeEnd::Malformed(error);
                 }
                 Err(end) => return end,
             };
-            let (answer, turn) = match self.has_budget(peer).await {
+            // Held until the answer is written.
+            let (answer, _room) = match self.has_budget(peer).await {
                 true => self.answer(request, peer).await,
                 false => (Err(FetchRefusal::Busy), None),
             };
             if let Err(refusal) = answer {
                 metrics::counter!("starling_refused_total", "reason" => refusal.label()).increment(1);
             }
-            if let Err(end) = self.write_answer(io, answer, (peer, turn.as_ref())).await {
+            if let Err(end) = self.write_answer(io, answer, peer).await {
                 return end;
             }
         }
@@ -198,43 +191,44 @@ impl FetchServer {
         wait <= self.patience.budget
     }
 
-    /// The answer, and the turn that is held until it is written.
-    async fn answer(&self, request: FetchRequest, peer: NodeId) -> (Result<Vec<u8>, FetchRefusal>, Option<Held>) {
-        let Ok((turn, looking_up)) = timeout(self.patience.turn, self.turn(&request, self.books.rank(&peer))).await
-        else {
+    /// The answer, and the room in this node's memory that it takes of its address's.
+    async fn answer(&self, request: FetchRequest, peer: NodeId) -> (Result<Answer, FetchRefusal>, Option<Room>) {
+        let Ok((room, turns)) = timeout(self.patience.turn, self.turns(&request, &peer)).await else {
             return (Err(FetchRefusal::Busy), None);
         };
-        let (source, asked) = (Arc::clone(&self.source), request.clone());
+        let (source, standing, asked) = (Arc::clone(&self.source), self.standing.clone(), request.clone());
         let serve = move || {
-            // Held to the end of the work, also when whoever asked is gone.
-            let _looking_up = looking_up;
+            // Held to the end of the work, also when whoever asked is gone, and no longer.
+            let _turns = turns;
             let began = std::time::Instant::now();
             let answer = source.serve(&asked);
             #[cfg(feature = "evil")]
             let answer = crate::evil::served(&asked, answer);
-            (answer, began.elapsed())
+            let searched = if is_searched_for(&asked) { began.elapsed() } else { Duration::ZERO };
+            // All of it, since it was read to be checked, and who leaves it unread shall not gain by that. Whoever is in debt waits for
+            // the pieces and before the next request.
+            let bytes = answer.as_ref().map_or(0, Answer::length);
+            let _ = standing.charge_fetch(&peer, Cost::of_answer(bytes, searched), Instant::now());
+            answer
         };
-        let answer = match tokio::task::spawn_blocking(serve).await {
-            Ok((answer, took)) => {
-                if is_searched_for(&request) {
-                    // Whoever is in debt waits before the next request.
-                    let _ = self.standing.charge_fetch(&peer, Cost::of_search(took), Instant::now());
-                }
-                answer
-            }
-            Err(error) => {
-                tracing::error!(%error, ?request, "looking up what a peer asked for failed");
-                Err(FetchRefusal::Internal)
-            }
-        };
-        (answer, Some(turn))
+        let answer = tokio::task::spawn_blocking(serve).await.unwrap_or_else(|error| {
+            tracing::error!(%error, ?request, "looking up what a peer asked for failed");
+            Err(FetchRefusal::Internal)
+        });
+        (answer, room)
     }
 
-    /// Leave to look it up and to send it, and to look it up now.
-    async fn turn(&self, request: &FetchRequest, rank: Rank) -> (Held, Turn) {
+    /// Room for the answer, and leave to look it up now.
+    async fn turns(&self, request: &FetchRequest, peer: &NodeId) -> (Option<Room>, (Option<Turn>, Turn)) {
+        let answers = if is_read_as_taken(request) { None } else { self.standing.answers(peer) };
+        let room = match answers {
+            // It is never closed; if it were, nobody would have to wait.
+            Some(answers) => answers.acquire_owned().await.ok(),
+            None => None,
+        };
+        let rank = self.books.rank(peer);
         let large = if is_large(request) { Some(self.large.take(rank).await) } else { None };
-        let held = Held { large, serving: self.serving.take(rank).await };
-        (held, self.looking_up.take(rank).await)
+        (room, (large, self.looking_up.take(rank).await))
     }
 
     async fn read_request<S: AsyncRead + Unpin>(&self, io: &mut S) -> Result<FetchRequest, ServeEnd> {
@@ -258,50 +252,47 @@ impl FetchServer {
     async fn write_answer<S: AsyncWrite + Unpin>(
         &self,
         io: &mut S,
-        answer: Result<Vec<u8>, FetchRefusal>,
-        (peer, turn): (NodeId, Option<&Held>),
+        answer: Result<Answer, FetchRefusal>,
+        peer: NodeId,
     ) -> Result<(), ServeEnd> {
-        let head: [u8; ANSWER_HEAD_BYTES] =
-            encode_answer(answer.as_ref().map(|bytes| bytes.len() as u64).map_err(|e| *e));
-        let payload = answer.unwrap_or_default();
-        let mut pace = Pace::new(self.patience.slowness, self.books.rank(&peer), Instant::now());
-        for piece in [&head[..]].into_iter().chain(payload.chunks(PIECE_BYTES)) {
-            self.write_in_time(io, piece, turn, &mut pace).await?;
-            if let Some(wait) = self.standing.charge_fetch(&peer, Cost::of_bytes(piece.len()), Instant::now()) {
-                // Debts that searches have made are paid before the next request.
-                sleep(wait.min(PIECE_WAIT_MAX)).await;
+        let head: [u8; ANSWER_HEAD_BYTES] = encode_answer(answer.as_ref().map(Answer::length).map_err(|e| *e));
+        self.write_piece(io, &head, peer).await?;
+        match answer {
+            Ok(Answer::Bytes(bytes)) => {
+                for piece in bytes.chunks(PIECE_BYTES) {
+                    self.write_piece(io, piece, peer).await?;
+                }
             }
+            Ok(Answer::File { file, len }) => {
+                let (mut file, mut left) = (tokio::fs::File::from_std(file), len);
+                let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(len).unwrap_or(PIECE_BYTES))];
+                while left > 0 {
+                    piece.truncate(usize::try_from(left).unwrap_or(PIECE_BYTES));
+                    let turn = self.reading.take(self.books.rank(&peer)).await;
+                    file.read_exact(&mut piece).await?;
+                    drop(turn);
+                    self.write_piece(io, &piece, peer).await?;
+                    left -= piece.len() as u64;
+                }
+            }
+            Err(_) => {}
         }
         timeout(self.patience.piece, io.flush()).await.map_err(|_| ServeEnd::Stalled)??;
         Ok(())
     }
 
-    async fn write_in_time<S: AsyncWrite + Unpin>(
-        &self,
-        io: &mut S,
-        bytes: &[u8],
-        turn: Option<&Held>,
-        pace: &mut Pace,
-    ) -> Result<(), ServeEnd> {
-        let deadline = Instant::now() + self.patience.piece;
-        let mut writing = std::pin::pin!(io.write_all(bytes));
-        loop {
-            let look = pace.look_at().min(deadline);
-            let written = timeout_at(look, &mut writing).await;
-            if let Ok(done) = written {
-                pace.took(bytes.len());
-                return Ok(done?);
-            }
-            let now = Instant::now();
-            if now >= deadline {
-                return Err(ServeEnd::Stalled);
-            }
-            if pace.is_slow(now) && turn.is_some_and(Held::is_wanted) {
-                return Err(ServeEnd::Slow);
-            }
+    async fn write_piece<S: AsyncWrite + Unpin>(&self, io: &mut S, piece: &[u8], peer: NodeId) -> Result<(), ServeEnd> {
+        timeout(self.patience.piece, io.write_all(piece)).await.map_err(|_| ServeEnd::Stalled)??;
+        if let Some(wait) = self.standing.charge_fetch(&peer, Cost::NOTHING, Instant::now()) {
+            // Large debts are paid before the next request.
+            sleep(wait.min(PIECE_WAIT_MAX)).await;
         }
+        Ok(())
     }
 }
+
+/// Room for one answer among those that a stranger's address has in this node's memory.
+type Room = OwnedSemaphorePermit;
 
 /// Whether the answer may be as large as the model.
 fn is_large(request: &FetchRequest) -> bool {
@@ -313,15 +304,7 @@ fn is_searched_for(request: &FetchRequest) -> bool {
     matches!(request, FetchRequest::Path { .. } | FetchRequest::Records { .. } | FetchRequest::SnapshotManifests)
 }
 
-/// Leave to look something up and send it.
-struct Held {
-    large: Option<Turn>,
-    serving: Turn,
-}
-
-impl Held {
-    /// Whether somebody waits to whom this turn would have to be left.
-    fn is_wanted(&self) -> bool {
-        self.serving.is_wanted() || self.large.as_ref().is_some_and(Turn::is_wanted)
-    }
+/// Whether the answer lies in a file, of which no more than a piece is in memory at a time.
+fn is_read_as_taken(request: &FetchRequest) -> bool {
+    is_large(request) || matches!(request, FetchRequest::StateChunk(_))
 }

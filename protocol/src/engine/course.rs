@@ -1,0 +1,384 @@
+//! The course of a node from record to record: what it starts with, the records that it stands on, the lineages and the
+//! names that it takes, and how it goes.
+
+use super::chain::Standing;
+use super::io::{Finish, Notice, Output, PersistToken, Proven};
+use super::life::{Life, Start};
+use super::offer::Work;
+use super::round::{Committing, Round, Training};
+use super::sync::CatchUp;
+use super::{Engine, Founding, PAST_MAX, Stored, scene, succession};
+use crate::ancestry::Ancestry;
+use crate::message::{Certificate, Leave, Message};
+use crate::plant::{Plant, planted};
+use crate::record::Record;
+use crate::{Digest, NodeId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A leaving node stays for so long, in microseconds, so that the record under way takes its leave along.
+const LEAVE_MAX: u64 = 6_000_000;
+
+impl Engine {
+    pub(super) fn start(&mut self) {
+        let Life::New(start) = std::mem::replace(&mut self.life, Life::Seeking) else { return };
+        let Start { found, stored, copied, force_fork } = *start;
+        if let Some(stored) = stored {
+            self.resume(stored, copied, force_fork);
+        } else if let Some(found) = found {
+            self.found(&found);
+        }
+    }
+
+    /// Takes up what the disk holds.
+    fn resume(&mut self, stored: Stored, copied: bool, force_fork: bool) {
+        let Stored { head, certificate, past, ancestry, register, candidates, evidence } = stored;
+        self.sync.ancestry = ancestry;
+        self.stand_on(Standing::new(head, certificate.clone()));
+        self.conduct.resume(evidence, &self.ctx, &mut self.out);
+        if let Some(why) = self.voice.resume(register, copied, &mut self.ctx.identity) {
+            self.out.notice(Notice::NewIncarnation { incarnation: self.ctx.identity.incarnation, why });
+        }
+        for proof in certificate.iter().chain(past.iter().take(PAST_MAX)) {
+            self.ctx.learn_signed(proof);
+        }
+        self.heed_witnesses();
+        self.resume_lineage();
+        if self.voice.register.is_none() {
+            self.voice.write_empty(&self.ctx, &mut self.out);
+        }
+        if self.end_if_spent() {
+            return;
+        }
+        self.enter_round(true);
+        let Some(round) = self.life.round_mut() else { return };
+        round.resume_votes(candidates, self.voice.register.as_ref(), &self.ctx);
+        if let Some(fork) = if force_fork { self.ctx.fork_alone() } else { None } {
+            round.fork(fork, &mut self.offer, &self.ctx, &mut self.out);
+        }
+    }
+
+    /// A process that was killed between taking the head of another lineage and writing its register finds one that speaks
+    /// in the lineage before. Into a fork that it is itself in it takes the register along, as if it had not been killed.
+    fn resume_lineage(&mut self) {
+        let Some(head) = self.ctx.head.clone().filter(|_| self.voice.register.is_some()) else { return };
+        if self.voice.went_along(&head.record, &self.ctx.me) {
+            if !planted!(Plant::LoseForksRegister) {
+                self.voice.take_along(head.record.lineage, head.digest, &self.ctx, &mut self.out);
+            }
+        } else if !planted!(Plant::ResumeAnyLineage) {
+            self.speak_in(&head.record.lineage);
+        }
+    }
+
+    fn found(&mut self, found: &Founding) {
+        let founder = (self.ctx.me, self.ctx.identity.incarnation);
+        let genesis = succession::genesis(self.ctx.run, &self.ctx.spec, founder, found.nonce, found.state_root);
+        // A validated run always has room for one lease.
+        let Some(record) = genesis else { return };
+        self.ctx.identity.begin_lineage();
+        // First the register: who finds a head on its disk without one has lost its voice.
+        self.voice.write_empty(&self.ctx, &mut self.out);
+        let token = self.out.next_token();
+        self.life = Life::Founding(token, Box::new(record.clone()));
+        self.out.push(Output::Found { token, record });
+    }
+
+    /// Writes that were asked for are on disk.
+    pub(super) fn durable(&mut self, token: PersistToken) {
+        self.voice.written(token);
+        if let Some(record) = self.life.founded(token) {
+            self.out.notice(Notice::Founded { lineage: record.lineage });
+            self.stand_on(Standing::new(record, None));
+            return self.go_on();
+        }
+        let written = self.life.round_mut().and_then(|round| round.written(token));
+        if let Some(Committing { record, certificate, since, .. }) = written {
+            self.ctx.commit_took = self.ctx.now.since(since);
+            self.committed(Standing::new(record, Some(certificate)));
+        }
+    }
+
+    /// The decided record is on disk: it is the head now.
+    fn committed(&mut self, standing: Standing) {
+        let (lineage, digest) = (standing.record.lineage, standing.digest);
+        let fork = self.ctx.head.as_ref().is_some_and(|head| head.record.lineage != lineage);
+        self.tell_committed(&standing, fork);
+        self.stand_on(standing);
+        if fork {
+            self.voice.take_along(lineage, digest, &self.ctx, &mut self.out);
+        }
+        self.ctx.hand_to_learners(&mut self.out);
+        self.go_on();
+    }
+
+    fn tell_committed(&mut self, standing: &Standing, fork: bool) {
+        let record = &standing.record;
+        let Record { round, seq, lineage, tokens, .. } = *record;
+        let parent = self.ctx.head.as_ref().map(|head| &head.record);
+        let before: BTreeSet<NodeId> = parent.iter().flat_map(|record| record.members()).collect();
+        let after: BTreeSet<NodeId> = record.members().collect();
+        if fork && record.contributors.is_empty() {
+            self.out.notice(Notice::Forked { lineage, members: after.iter().copied().collect() });
+        } else if record.contributors.is_empty() {
+            self.out.notice(Notice::Skipped { record: standing.digest, lineage, seq });
+        } else {
+            let members = record.contributors.iter().map(|c| c.member).collect();
+            self.out.notice(Notice::Committed { record: standing.digest, round, members, tokens });
+            let known = |lineage: &Digest| parent.is_some_and(|parent| parent.merged.binary_search(lineage).is_ok());
+            for lineage in record.merged.iter().copied().filter(|lineage| !known(lineage)) {
+                self.out.notice(Notice::Merged { lineage, round });
+            }
+        }
+        for member in after.difference(&before) {
+            self.out.notice(Notice::MemberJoined { member: *member, round });
+        }
+        for member in before.difference(&after) {
+            let fault = self.life.round().and_then(|round| self.ctx.fault(member, round));
+            let reason = fault.unwrap_or("it did not contribute");
+            self.out.notice(Notice::MemberLeft { member: *member, round, reason });
+        }
+    }
+
+    fn stand_on(&mut self, standing: Standing) {
+        let before = self.ctx.head.take();
+        self.sync.ancestry.follow(before.as_ref().map(|head| &head.record), &standing.record);
+        self.ctx.stand_on(standing);
+        self.life = Life::Outside;
+        self.sync.catch_up.follow();
+        self.heed_witnesses();
+        self.offer.heed_merged(&self.ctx, &mut self.out);
+        self.conduct.drop_settled(&self.ctx, &mut self.out);
+    }
+
+    fn end_if_spent(&mut self) -> bool {
+        let spent = |head: &Arc<Standing>| self.ctx.is_spent(head.record.round, head.record.tokens);
+        let done = self.ctx.head.as_ref().is_some_and(spent);
+        if done {
+            self.finish(Finish::BudgetSpent);
+        }
+        done
+    }
+
+    /// Begins the work on the record after the head, if the run has not come to its end.
+    fn go_on(&mut self) {
+        if !self.end_if_spent() {
+            self.enter_round(false);
+        }
+    }
+
+    /// Begins the work on the record after the head, if this node is a member.
+    fn enter_round(&mut self, resumed: bool) {
+        self.life = Life::Outside;
+        let seat = self.ctx.head.as_ref().and_then(|head| head.record.member(&self.ctx.me));
+        if self.ctx.identity.heed_seat(seat.map(|seat| seat.incarnation)) {
+            self.new_incarnation("the flock knows this node under a later name than its disk and its clock give");
+        }
+        let Some(head) = self.ctx.head.clone().filter(|head| head.record.member(&self.ctx.me).is_some()) else {
+            return self.offer.discard(&self.ctx, &mut self.out);
+        };
+        self.conduct.follow(&head.record);
+        self.life = Life::Member(Box::new(Round::new(head, self.ctx.now, resumed)));
+        self.recheck_readys();
+        self.say_ready();
+    }
+
+    /// The contribution is complete: offers it.
+    pub(super) fn trained(&mut self, number: u64, base: Digest, work: Work) {
+        let Some(round) = self.life.round_mut() else { return };
+        if !self.offer.take(round, (number, base), work, &self.ctx) {
+            return;
+        }
+        if self.offer.is_repeated(round) {
+            // As after another lineage that came to nothing. What was offered here before is lost: a new start, since two
+            // contributions of one are a lie.
+            self.renew();
+        }
+        let Some(round) = self.life.round_mut() else { return };
+        if !self.offer.mix(round, &self.ctx, &mut self.out) {
+            self.say_ready();
+        }
+    }
+
+    /// The driver has made the fragment whose turn it is, or could not.
+    pub(super) fn retaken(&mut self, number: u64, base: Digest, made: Option<(Digest, u32)>) {
+        let Some(round) = self.life.round_mut() else { return };
+        if self.offer.retaken(round, (number, base), made, (&self.ctx, &mut self.out)) {
+            self.say_ready();
+        }
+    }
+
+    pub(super) fn say_ready(&mut self) {
+        if let Some(round) = self.life.round_mut() {
+            self.offer.say(round, &self.conduct, &self.ctx, &mut self.out);
+        }
+    }
+
+    pub(super) fn say_ready_anew(&mut self) {
+        if let Some(round) = self.life.round_mut() {
+            self.offer.say_anew(round, &self.conduct, &self.ctx, &mut self.out);
+        } else {
+            self.offer.forget_ready();
+        }
+    }
+
+    /// Declares this process newly started, without being so: what it said of the round does not hold any more.
+    pub(super) fn renew(&mut self) {
+        self.ctx.identity.renew();
+        self.offer.forget_places();
+        self.ctx.send_hello(&self.ctx.reachable(), &mut self.out);
+    }
+
+    /// From now on this identity speaks from a new register, as a learner until a record has made it a voter.
+    fn new_incarnation(&mut self, why: &'static str) {
+        self.ctx.identity.begin_incarnation();
+        self.offer.forget_places();
+        self.beat.forget_join();
+        self.out.notice(Notice::NewIncarnation { incarnation: self.ctx.identity.incarnation, why });
+        self.voice.write_empty(&self.ctx, &mut self.out);
+        self.ctx.send_hello(&self.ctx.reachable(), &mut self.out);
+        self.say_ready_anew();
+    }
+
+    pub(super) fn heed_witnesses(&mut self) {
+        if self.voice.is_outdated(&self.ctx) {
+            self.new_incarnation("others have seen newer votes of this identity than its disk holds");
+        }
+    }
+
+    /// Takes a lineage that is new to this node: votes of its incarnation in another lineage stay where they are.
+    fn speak_in(&mut self, lineage: &Digest) {
+        if self.voice.register.is_none() {
+            self.voice.write_empty(&self.ctx, &mut self.out);
+        } else if self.voice.is_elsewhere(lineage) {
+            self.new_incarnation("this node has come from another lineage");
+        }
+    }
+
+    /// Looks at the heads of all peers, and catches up with the best.
+    pub(super) fn consider_heads(&mut self) {
+        if self.life.founds() {
+            return;
+        }
+        if let Some((target, sources)) = self.sync.consider(self.life.round(), &self.ctx, &mut self.out) {
+            self.begin_catch_up(target, sources);
+        }
+    }
+
+    fn begin_catch_up(&mut self, target: Proven, sources: Vec<NodeId>) {
+        let (Some(lineage), Some(seq)) = (target.ancestry.lineage(), target.ancestry.seq()) else { return };
+        if let Some(round) = self.life.round_mut() {
+            round.stop_training(&mut self.out);
+            round.leave_attempt("the flock is elsewhere", None, &mut self.out);
+        }
+        if let Some(mine) = self.ctx.place().filter(|mine| mine.lineage != lineage) {
+            self.out.notice(Notice::LineageMet { lineage, yields: true });
+            self.out.notice(Notice::RolledBack { from_seq: mine.seq, to_seq: seq });
+        }
+        self.sync.catch_up.begin(target, sources, &self.ctx, &mut self.out);
+    }
+
+    pub(super) fn caught_up(&mut self, record: Record, certificate: Option<Certificate>, ancestry: Ancestry) {
+        let Some((sources, _)) = self.sync.catch_up.end() else { return };
+        self.sync.catch_up = CatchUp::default();
+        self.ctx.distrusted = false;
+        for id in sources {
+            if let Some(peer) = self.ctx.peers.get_mut(&id) {
+                peer.failures = 0;
+            }
+        }
+        let said = self.life.round().and_then(|round| round.part.ready.as_ref()).map(|own| own.signed.ready.base);
+        self.offer.start_over(&self.ctx, &mut self.out);
+        if let Some(proof) = &certificate {
+            self.ctx.learn_signed(proof);
+        }
+        self.sync.ancestry = ancestry;
+        let standing = Standing::new(record, certificate);
+        let (lineage, base) = (standing.record.lineage, standing.base);
+        self.stand_on(standing);
+        self.speak_in(&lineage);
+        self.beat.forget_join();
+        if self.end_if_spent() {
+            return;
+        }
+        // The contribution that was announced for this very round is lost: whoever makes another is a new start.
+        if said == Some(base) {
+            self.renew();
+        }
+        self.enter_round(true);
+        // What this identity has signed about the next record stands, also when the head is the same as before.
+        if let Some(round) = self.life.round_mut() {
+            round.resume_votes(Vec::new(), self.voice.register.as_ref(), &self.ctx);
+        }
+    }
+
+    /// Tries again later, first with others; until then goes on from the old head.
+    pub(super) fn catch_up_failed(&mut self, reason: String) {
+        let Some((sources, target)) = self.sync.catch_up.end() else { return };
+        self.sync.claims.forget(&target.record);
+        self.sync.catch_up.fail(&self.ctx);
+        for id in &sources {
+            self.ctx.pause(id);
+        }
+        self.out.notice(Notice::CatchUpFailed { reason });
+        if let Some(round) = self.life.round_mut().filter(|round| round.part.training == Training::Due) {
+            round.resumed = true;
+        }
+    }
+
+    /// Two certified records contradict each other: stops and shows both.
+    pub(super) fn freeze(&mut self, ours: Certificate, theirs: Certificate) {
+        if !self.ctx.frozen {
+            if let Some(round) = self.life.round_mut() {
+                round.stop_training(&mut self.out);
+            }
+            self.ctx.frozen = true;
+            self.out.notice(Notice::SplitBrain { ours, theirs });
+        }
+    }
+
+    /// The operator wants this node to go: it offers what it has with its leave, and goes with the record.
+    pub(super) fn leave(&mut self) {
+        if self.ctx.leaving.is_some() || self.life.end().is_some() {
+            return;
+        }
+        self.ctx.leaving = Some(self.ctx.now);
+        if let Some(round) = self.life.round_mut() {
+            round.cut_short(&mut self.out);
+        }
+    }
+
+    pub(super) fn leave_when_due(&mut self) {
+        let Some(since) = self.ctx.leaving else { return };
+        let held_up = |round: &Round| {
+            let busy = round.part.ready.is_some() || round.part.training == Training::Running;
+            let pending = busy && round.task.members.len() > 1 && self.ctx.quorum_in_reach();
+            pending || round.committing.is_some()
+        };
+        if !self.life.round().is_some_and(held_up) || self.ctx.now.since(since) >= LEAVE_MAX {
+            let head = self.ctx.head.as_ref();
+            let (lineage, seq) = head.map_or((Digest::default(), 0), |head| (head.record.lineage, head.record.seq));
+            self.out.send_to(&self.ctx, &self.ctx.reachable(), &Message::Leave(Leave { lineage, seq }));
+            self.finish(Finish::Left);
+        }
+    }
+
+    /// Sends what is due: heads on change and once a beat, and the slow repetitions.
+    pub(super) fn beat(&mut self) {
+        self.beat.tell_heads(&scene!(self), &mut self.out);
+        if self.life.end().is_some() || self.ctx.frozen {
+            return;
+        }
+        let (ctx, out) = (&self.ctx, &mut self.out);
+        let repeats = self.beat.repeats(ctx);
+        if let Some(round) = self.life.round_mut() {
+            if repeats {
+                round.repeat_fork(&ctx.reachable_members(), ctx, out);
+                round.tell_set(ctx, out);
+            }
+            round.repeat_late_ready(ctx, out);
+            round.repeat_late_votes(ctx, out, &self.voice);
+        }
+        self.beat.ask_to_join(&scene!(self), &mut self.out);
+    }
+}

@@ -1,0 +1,119 @@
+//! What a part of the engine may look at and none of them changes: who this node is, what it runs, the time, the record
+//! that it stands on, and what is known of the others.
+
+use super::chain::Standing;
+use super::clock::Moment;
+use super::config::Timing;
+use super::peer::Peers;
+use super::register::Identity;
+use crate::evidence;
+use crate::identity::{NodeId, Signer, Verifier};
+use crate::message::Evidence;
+use crate::run::RunSpec;
+use crate::{Digest, wire};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub(super) struct Ctx {
+    pub me: NodeId,
+    pub signer: Box<dyn Signer>,
+    pub verifier: Box<dyn Verifier>,
+    pub spec: RunSpec,
+    pub spec_bytes: Vec<u8>,
+    pub run: Digest,
+    pub timing: Timing,
+    pub ticket: Vec<u8>,
+    pub now: Moment,
+    /// The first input.
+    pub began: Option<Moment>,
+    pub identity: Identity,
+    pub head: Option<Arc<Standing>>,
+    /// The head and records before it, newest last.
+    pub history: VecDeque<Standing>,
+    pub peers: Peers,
+    /// How often somebody has shown a ticket that admits it.
+    pub invitations: u64,
+    /// This node's own state is in doubt.
+    pub distrusted: bool,
+    /// Two certified records contradict each other: nothing is done or said any more but heads.
+    pub frozen: bool,
+    /// The operator wants this node to go; it stays for the record under way until then.
+    pub leaving: Option<Moment>,
+    /// From the decision on the newest record until it was on the disk, in microseconds.
+    pub commit_took: u64,
+}
+
+impl Ctx {
+    pub fn new(
+        (signer, verifier): (Box<dyn Signer>, Box<dyn Verifier>),
+        (run, spec): (Digest, RunSpec),
+        boot: u64,
+        ticket: Vec<u8>,
+        timing: Timing,
+    ) -> Self {
+        Self {
+            me: signer.id(),
+            spec_bytes: wire::encode_spec(&spec),
+            signer,
+            verifier,
+            spec,
+            run,
+            timing,
+            ticket,
+            now: Moment::default(),
+            began: None,
+            identity: Identity::new(boot),
+            head: None,
+            history: VecDeque::new(),
+            peers: Peers::new(),
+            invitations: 0,
+            distrusted: false,
+            frozen: false,
+            leaving: None,
+            commit_took: 0,
+        }
+    }
+
+    /// Digest of the head record; zero while the node stands nowhere.
+    pub fn head_digest(&self) -> Digest {
+        self.head.as_ref().map_or(Digest::default(), |head| head.digest)
+    }
+
+    /// Whether the budget is spent after so many rounds and tokens.
+    pub fn is_spent(&self, rounds: u64, tokens: u64) -> bool {
+        let spent = |limit: u64, used: u64| limit != 0 && used >= limit;
+        spent(self.spec.budget.rounds, rounds) || spent(self.spec.budget.tokens, tokens)
+    }
+
+    /// Whether two envelopes contradict each other.
+    pub fn contradict(&self, first: &[u8], second: &[u8]) -> bool {
+        let evidence = Evidence { first: first.to_vec(), second: second.to_vec() };
+        first != second && evidence::examine(self.verifier.as_ref(), &self.run, &evidence).is_ok()
+    }
+}
+
+#[cfg(test)]
+impl Ctx {
+    /// One of three voters of a record; the two others, 16 and 32, are here.
+    pub fn sample() -> Self {
+        use super::peer::Peer;
+        use crate::identity::Ed25519Verifier;
+        use crate::record::Member;
+        use crate::wire::sample::{self, member, node};
+        let keys: (Box<dyn Signer>, Box<dyn Verifier>) = (Box::new(sample::signer()), Box::new(Ed25519Verifier));
+        let mut ctx = Self::new(keys, (sample::digest(1), sample::spec()), 7, Vec::new(), Timing::default());
+        let mut record = sample::record();
+        record.next.members = vec![member(16, 0), member(32, 240), Member { id: ctx.me, ..member(0, 480) }];
+        record.next.members.sort_by_key(|member| member.id);
+        ctx.now = Moment::default().plus(60_000_000);
+        ctx.stand_on(Standing::new(record, None));
+        let now = ctx.now;
+        ctx.peers.extend([16, 32].map(|fill| (node(fill), Peer::here(now))));
+        ctx
+    }
+
+    /// The round of this node after its head.
+    pub fn sample_round(&self) -> super::round::Round {
+        super::round::Round::new(self.head.clone().expect("a head"), self.now, false)
+    }
+}

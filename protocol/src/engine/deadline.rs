@@ -1,0 +1,251 @@
+//! Time: how long this node waits for what, one method for each row of the table of deadlines (`docs/protocol/8-deadlines.md`
+//! §8.1, §8.2), and when time alone changes something next.
+
+use super::clock::Moment;
+use super::ctx::Ctx;
+use super::peer::Peer;
+use super::round::{Round, Training};
+use super::view::Scene;
+use crate::message::Phase;
+use crate::plant::{Plant, planted};
+
+/// Without progress for so many median intervals a peer is stuck.
+const STALL_FACTOR: u64 = 8;
+/// A message that so many round trips should have answered is lost.
+const RTT_FACTOR: u64 = 8;
+/// However short rounds are, a connection may be gone for this part of what it may at most.
+const DOWN_GRACE_SHARE: u64 = 4;
+/// Nobody waits for a learner longer than this beyond the voters, in microseconds.
+const LEARNER_GRACE: (u64, u64) = (2_000_000, 30_000_000);
+/// First pause after an attempt that failed, in microseconds; it doubles so many times.
+const ATTEMPT_PAUSE: (u64, u32) = (250_000, 4);
+/// A reduction that moves is given up after so many times what reductions took.
+const REDUCTION_FACTOR: u64 = 16;
+/// A reduction's deadline doubles so many times.
+const REDUCTION_DOUBLINGS: u32 = 2;
+/// The least that a voter waits for more than a quorum where that could help, in microseconds; on the record it doubles so
+/// many times, by ballot.
+const VOTE_PATIENCE: (u64, u32) = (300_000, 6);
+/// Pauses after what failed double so many times.
+const RETRY_DOUBLINGS: u32 = 5;
+/// Between two looks at a vote in which this node has said something, in microseconds.
+const VOTE_LOOK: u64 = 100_000;
+
+/// How long attempt 0 waits, in microseconds from when a quorum is READY.
+pub(super) struct Allowance {
+    since: Moment,
+    voters: u64,
+    learners: u64,
+    /// By so much learners may have begun later.
+    lag: u64,
+}
+
+impl Allowance {
+    /// When nobody waits for a voter, or for a learner, any more.
+    pub fn end(&self, votes: bool) -> Moment {
+        self.since.plus(if votes { self.voters } else { self.learners + self.lag })
+    }
+
+    /// When such a one ends its inner steps. How long voters take a learner to lag behind it does not know.
+    pub fn half(&self, votes: bool) -> Moment {
+        self.since.plus(if votes { self.voters } else { self.learners } / 2)
+    }
+}
+
+impl Ctx {
+    /// A connected peer that says nothing for so long counts as dead.
+    pub fn silence(&self, peer: &Peer) -> u64 {
+        (2 * self.timing.patience_min).max(4 * self.timing.heartbeat).max(RTT_FACTOR * u64::from(peer.rtt))
+    }
+
+    /// How long a connection may be gone before its member counts as dead: no longer than the quorum took for this round,
+    /// since a contribution to a short round is not worth a long wait.
+    pub fn down_grace(&self, round: &Round) -> u64 {
+        let most = self.timing.down_grace;
+        round.attempts.quorum_ready_at.map_or(most, |at| at.since(round.began).clamp(most / DOWN_GRACE_SHARE, most))
+    }
+
+    /// How long a member may not have been met. After a restart the others may be starting up as well.
+    pub fn meeting_grace(&self, round: &Round) -> u64 {
+        if round.resumed { 2 * self.timing.patience_min } else { self.timing.patience_min }
+    }
+
+    /// Without progress in `phase` for so long the peer is stuck: eight times its own median interval between two
+    /// signs of progress and eight round trips, within bounds. A slow machine among fast ones is slow, not stuck.
+    pub fn stall(&self, peer: &Peer, phase: Phase) -> u64 {
+        let timing = &self.timing;
+        let works = matches!(phase, Phase::Training | Phase::CatchingUp | Phase::Settling);
+        let trips = RTT_FACTOR * u64::from(peer.rtt);
+        match peer.pace.median(phase) {
+            Some(median) if works || phase == Phase::Reducing => {
+                let measured = median.saturating_mul(STALL_FACTOR).max(trips) + timing.heartbeat;
+                measured.clamp(2 * timing.patience_min, timing.patience_max)
+            }
+            // Work whose pace is not known yet: a first step compiles, a first transfer waits for its source.
+            None if works => timing.unmeasured,
+            _ => (2 * timing.patience_min).max(trips),
+        }
+    }
+
+    /// How long a quorum waits for voters and for learners at most. A voter that moves may take as long again as the quorum
+    /// took; a learner gets a tenth of that, and the time by which it may have begun later.
+    pub fn allowance(&self, round: &Round) -> Option<Allowance> {
+        let since = round.attempts.quorum_ready_at?;
+        let took = since.since(round.began);
+        // A contribution to a short round is not worth a long wait, but a loaded machine may be a second or two behind.
+        let voters_least = (self.timing.patience_min / 2).max(2 * self.slowest_rtt());
+        let voters = took.clamp(voters_least.min(self.timing.patience_max), self.timing.patience_max);
+        let least = LEARNER_GRACE.0.max(2 * self.slowest_rtt()).min(LEARNER_GRACE.1);
+        let learners = (took / 10).clamp(least, LEARNER_GRACE.1).min(voters);
+        let lag = self.learners_lag().min(LEARNER_GRACE.1);
+        Some(Allowance { since, voters, learners, lag })
+    }
+
+    /// A reduction in which nothing moves anywhere is given up after so long, where members' own pace asks for no more.
+    pub fn reduction_stall(&self) -> u64 {
+        2 * self.timing.patience_min
+    }
+
+    /// How long a reduction may take that moves, where voters in it have measured that it took so long: far longer. Who
+    /// sends a byte now and then is never still, and must not hold everybody up for good.
+    pub fn longest_reduction(&self, took: Option<u64>) -> u64 {
+        took.map_or(self.timing.patience_max, |took| (REDUCTION_FACTOR * took).max(self.timing.unmeasured))
+    }
+
+    /// Until a READY of a decided set that does not come is lost, with the process that made it: it is said again and
+    /// again.
+    pub fn ready_of_set(&self) -> u64 {
+        3 * self.timing.repeat.max(self.slowest_rtt())
+    }
+
+    /// Between an attempt that failed and the next one.
+    pub fn attempt_pause(&self, failures: u32) -> u64 {
+        ATTEMPT_PAUSE.0 << failures.min(ATTEMPT_PAUSE.1)
+    }
+
+    /// How long to wait for more than a quorum in a ballot on the record.
+    pub fn record_patience(&self, ballot: u32) -> u64 {
+        let once = VOTE_PATIENCE.0.max(4 * self.slowest_rtt());
+        let disturbed = if planted!(Plant::Disturbed) { crate::plant::disturbance() } else { 0 };
+        (once << ballot.min(VOTE_PATIENCE.1)).min(self.timing.patience_max) + disturbed
+    }
+
+    /// The same in one on a set.
+    pub fn set_patience(&self) -> u64 {
+        VOTE_PATIENCE.0.max(4 * self.slowest_rtt())
+    }
+
+    /// How long a voter of whom nothing else is known is waited for: until it has answered a restarted node, or until
+    /// this node decides by itself what others have decided.
+    pub fn answer_patience(&self) -> u64 {
+        self.timing.repeat.max(4 * self.slowest_rtt())
+    }
+
+    /// Between a fetch or a catch-up that failed and the next one.
+    pub fn retry_pause(&self, failures: u32) -> u64 {
+        self.timing.retry << failures.min(RETRY_DOUBLINGS)
+    }
+}
+
+/// Doubles a reduction's deadline for each failure.
+pub(super) fn after_failures(micros: u64, failures: u32) -> u64 {
+    micros << failures.min(REDUCTION_DOUBLINGS)
+}
+
+/// What time alone brings about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Deadline {
+    /// A catch-up may be tried again.
+    CatchUp,
+    /// A peer's claims are looked at again.
+    Claims,
+    /// A connection has been down for too long.
+    Down,
+    /// What was said in a vote is looked at again.
+    Vote,
+    /// There has been no quorum for the whole grace.
+    Fork,
+    /// A result may be fetched again.
+    Fetch,
+    /// The last voters have had their time to bear witness.
+    Witness,
+    /// The next attempt may be formed.
+    Attempt,
+    /// A restarted node has listened for long enough.
+    Settle,
+    /// Half of what attempt 0 waits, and all of it.
+    Assembly,
+}
+
+/// When the next of them is, or the next heartbeat, which is due at `beat`.
+pub(super) fn next(scene: &Scene<'_>, beat: Moment) -> Moment {
+    all(scene).into_iter().map(|(_, at)| at).filter(|at| !at.passed(scene.ctx.now)).fold(beat, Moment::min)
+}
+
+/// All of them, also those that have passed.
+fn all(scene: &Scene<'_>) -> Vec<(Deadline, Moment)> {
+    let ctx = scene.ctx;
+    let mut all = vec![(Deadline::CatchUp, scene.catch_up.not_before)];
+    let mut add = |what, at: &mut dyn Iterator<Item = Moment>| all.extend(at.map(|at| (what, at)));
+    add(Deadline::Claims, &mut ctx.peers.values().map(|peer| peer.avoid_until).filter(|_| !planted!(Plant::SleepOn)));
+    let Some(round) = scene.round else { return all };
+    let down = ctx.peers.iter().filter(|(id, peer)| !peer.connected && round.task.members.binary_search(id).is_ok());
+    add(Deadline::Down, &mut down.map(|(_, peer)| peer.switched_at.plus(ctx.down_grace(round))));
+    add(Deadline::Vote, &mut [&round.set_vote, &round.record_vote].iter().map(|vote| vote.said_at.plus(VOTE_LOOK)));
+    add(Deadline::Fork, &mut round.cut.due_at(ctx.fork_grace()).into_iter());
+    add(Deadline::Fetch, &mut round.results.fetching.values().map(|fetching| fetching.not_before));
+    add(Deadline::Witness, &mut ctx.waits_for_witnesses().into_iter());
+    add(Deadline::Attempt, &mut [round.attempts.not_before].into_iter());
+    let settles = (round.part.training == Training::Due).then(|| round.began.plus(ctx.timing.settle));
+    add(Deadline::Settle, &mut settles.into_iter());
+    let allowed = ctx.allowance(round).filter(|_| round.attempts.number == 0);
+    let both = |allowed: Allowance| [true, false].map(|votes| [allowed.half(votes), allowed.end(votes)]);
+    add(Deadline::Assembly, &mut allowed.into_iter().flat_map(both).flatten());
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::conduct::Conduct;
+    use crate::engine::sync::CatchUp;
+    use crate::wire::sample::node;
+
+    fn due(ctx: &Ctx, round: &Round) -> Vec<Deadline> {
+        let (catch_up, conduct) = (CatchUp::default(), Conduct::default());
+        let scene = Scene { ctx, round: Some(round), catch_up: &catch_up, conduct: &conduct, end: None, founds: false };
+        let open: Vec<_> = all(&scene).into_iter().filter(|(_, at)| !at.passed(ctx.now)).collect();
+        let beat = ctx.now.plus(1_000_000_000);
+        assert_eq!(next(&scene, beat), open.iter().map(|(_, at)| *at).fold(beat, Moment::min));
+        open.into_iter().map(|(what, _)| what).collect()
+    }
+
+    #[test]
+    fn a_node_wakes_for_what_is_still_to_come() {
+        let mut ctx = Ctx::sample();
+        let mut round = ctx.sample_round();
+        round.part.training = Training::Running;
+        assert_eq!(due(&ctx, &round), []);
+        let switched_at = ctx.now;
+        ctx.peers.entry(node(16)).and_modify(|peer| (peer.connected, peer.switched_at) = (false, switched_at));
+        assert_eq!(due(&ctx, &round), [Deadline::Down]);
+        round.attempts.not_before = ctx.now.plus(ctx.attempt_pause(2));
+        ctx.now = ctx.now.plus(500_000);
+        round.attempts.quorum_ready_at = Some(ctx.now);
+        let whole = [Deadline::Attempt].into_iter().chain([Deadline::Assembly; 4]);
+        assert_eq!(due(&ctx, &round), whole.collect::<Vec<_>>(), "half a second is what the quorum took");
+        ctx.now = ctx.now.plus(ctx.attempt_pause(2));
+        assert_eq!(due(&ctx, &round), [Deadline::Assembly; 2], "half of the time is over");
+    }
+
+    #[test]
+    fn pauses_and_patience_double_up_to_their_limits() {
+        let ctx = Ctx::sample();
+        assert_eq!([0, 1, 4, 9].map(|failures| ctx.attempt_pause(failures)), [250_000, 500_000, 4_000_000, 4_000_000]);
+        assert_eq!([0, 5, 9].map(|failures| ctx.retry_pause(failures)), [1_000_000, 32_000_000, 32_000_000]);
+        assert_eq!([0, 1, 9].map(|ballot| ctx.record_patience(ballot)), [300_000, 600_000, 19_200_000]);
+        assert_eq!([0, 1, 2, 3].map(|failures| after_failures(10, failures)), [10, 20, 40, 40]);
+        assert_eq!(ctx.longest_reduction(None), ctx.timing.patience_max);
+        assert_eq!(ctx.longest_reduction(Some(1)), ctx.timing.unmeasured);
+    }
+}

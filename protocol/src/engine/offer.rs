@@ -1,0 +1,337 @@
+//! What this node has trained and no COMMIT has taken in yet, and saying READY with it.
+//!
+//! *Merging* (`docs/protocol/7-merging.md` §7.4). What a lineage that gave way has learned is offered to the winner: the
+//! driver keeps the difference and mixes it into a contribution when the engine says so; the engine knows its name, its
+//! tokens and when it is this node's turn.
+
+use super::clock::Moment;
+use super::conduct::Conduct;
+use super::ctx::Ctx;
+use super::io::{Merge, Output};
+use super::outbox::Out;
+use super::round::{Round, Training};
+use super::statement;
+use super::succession::{self, SignedReady};
+use crate::Digest;
+use crate::difference::Difference;
+use crate::message::{Message, Ready};
+use crate::plant::{Plant, planted};
+use crate::record::Measured;
+use crate::run::SyncMode;
+use crate::wire;
+use std::collections::VecDeque;
+
+/// Places (lineage, round, base) of which it is remembered that this start has said READY: as many as there may be
+/// lineages without a COMMIT of their own, between which a node comes and goes.
+const OFFERED_MAX: usize = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct Offer {
+    contribution: Option<Contribution>,
+    /// Where this start of the process has said READY, newest last.
+    offered: VecDeque<Place>,
+    /// What the driver keeps of a lineage that gave way, until somebody has merged it.
+    difference: Option<Difference>,
+}
+
+type Place = (Digest, u64, Digest);
+
+/// What the trainer has done in a round.
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    pub samples: u64,
+    pub tokens: u64,
+    pub steps: u32,
+    pub loss_q16: u32,
+    pub payload: Digest,
+    pub measured: Measured,
+}
+
+/// Work that is offered until a COMMIT takes it in, with the lease that it used.
+#[derive(Clone, Debug)]
+struct Contribution {
+    start: u64,
+    /// The record that made the state that it was trained from.
+    base: Digest,
+    work: Work,
+    /// With a difference mixed into it.
+    mixed: Option<Mixed>,
+    /// The READY that offered it last: one for each round, also over SKIPs.
+    ready: Option<SignedReady>,
+}
+
+/// A contribution with a difference mixed into it, which stands for one round.
+#[derive(Clone, Debug)]
+struct Mixed {
+    round: u64,
+    base: Digest,
+    merge: Merge,
+    /// Its digest and its norm (bits of an f32), once the driver has made it.
+    made: Option<(Digest, u32)>,
+}
+
+/// This node's READY.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub signed: SignedReady,
+    /// When it was last said to all, and how often again.
+    pub said_at: Moment,
+    pub repeats: u32,
+}
+
+fn place(round: &Round) -> Place {
+    (round.head.record.lineage, round.task.number, round.head.base)
+}
+
+impl Offer {
+    /// The inner steps of a round are done; false if they are not those that this node awaits.
+    pub fn take(&mut self, round: &Round, (number, base): (u64, Digest), work: Work, ctx: &Ctx) -> bool {
+        let awaited =
+            round.part.training == Training::Running && (round.task.number, round.head.base) == (number, base);
+        let lease = round.head.record.lease_of(&ctx.me).filter(|_| awaited && work.samples > 0);
+        let Some(lease) = lease else { return false };
+        self.contribution = Some(Contribution { start: lease.start, base, work, mixed: None, ready: None });
+        true
+    }
+
+    /// Whether this start of the process has said READY in this round, as before a lineage that came to nothing.
+    pub fn is_repeated(&self, round: &Round) -> bool {
+        self.offered.contains(&place(round))
+    }
+
+    /// The process counts as newly started.
+    pub fn forget_places(&mut self) {
+        self.offered.clear();
+    }
+
+    /// Says READY with the contribution that is at hand, if it used this round's lease. One that a COMMIT left out is
+    /// offered again, in place of a new one: its lease was kept for it. But a gradient holds where it was taken only: with
+    /// another base its lease is trained on anew. And with fragments it is the turn of another one, which is made first.
+    pub fn say(&mut self, round: &mut Round, conduct: &Conduct, ctx: &Ctx, out: &mut Out) {
+        let Some(Contribution { start, base, work, mixed, ready: said }) = self.contribution.clone() else { return };
+        let record = &round.head.record;
+        let fits = succession::fits_lease(record, &ctx.me, (start, work.samples, work.steps));
+        let moved = base != round.head.base;
+        let every_step = ctx.spec.sync.mode == SyncMode::EveryStep;
+        let stale = (every_step || planted!(Plant::DropLeftOut)) && moved && !planted!(Plant::StaleGradient);
+        if !fits || stale {
+            return self.discard(ctx, out);
+        }
+        if round.part.ready.is_some() {
+            return;
+        }
+        let own = |signed| Some(Own { signed, said_at: ctx.now, repeats: 0 });
+        let place = place(round);
+        if let Some(signed) = said.filter(|s| (s.ready.lineage, s.ready.round, s.ready.base) == place) {
+            round.part.training = Training::Done;
+            round.part.ready = own(signed);
+            return;
+        }
+        if ctx.spec.sync.fragments > 1 && moved && !planted!(Plant::StaleFragment) {
+            return round.retake(out);
+        }
+        let mixed = mixed.filter(|mixed| (mixed.round, mixed.base) == (round.task.number, round.head.base));
+        round.part.training = Training::Done;
+        if mixed.as_ref().is_some_and(|mixed| mixed.made.is_none()) {
+            return;
+        }
+        let signed = sign(ready(start, &work, mixed.as_ref(), round, conduct, ctx), ctx);
+        // Only a driver that reports impossible work fails here: it sits the round out rather than say nonsense.
+        let Some(signed) = signed else { return };
+        if let Some(contribution) = &mut self.contribution {
+            contribution.ready = Some(signed.clone());
+        }
+        round.part.ready = own(signed);
+        self.offered.push_back(place);
+        if self.offered.len() > OFFERED_MAX {
+            self.offered.pop_front();
+        }
+        round.repeat_ready(&ctx.reachable_members(), out);
+    }
+
+    /// What was said in a round before does not count any more.
+    pub fn forget_ready(&mut self) {
+        if let Some(contribution) = &mut self.contribution {
+            (contribution.ready, contribution.mixed) = (None, None);
+        }
+    }
+
+    /// Says READY once more, as a new start: what the one before said does not count any more. It merges nothing.
+    pub fn say_anew(&mut self, round: &mut Round, conduct: &Conduct, ctx: &Ctx, out: &mut Out) {
+        self.forget_ready();
+        round.part.ready = None;
+        self.say(round, conduct, ctx, out);
+    }
+
+    /// The driver has made the fragment whose turn it is; or it could not, and the lease is trained on anew. Whether
+    /// there is something to be offered.
+    pub fn retaken(
+        &mut self,
+        round: &mut Round,
+        (number, base): (u64, Digest),
+        made: Option<(Digest, u32)>,
+        (ctx, out): (&Ctx, &mut Out),
+    ) -> bool {
+        let asked = (round.task.number, round.head.base) == (number, base);
+        let Some(held) = self.contribution.as_mut().filter(|held| asked && held.base != base) else { return false };
+        if round.part.ready.is_some() || round.part.training != Training::Done {
+            return false;
+        }
+        let Some((payload, norm_bits)) = made else {
+            round.part.training = Training::Due;
+            self.discard(ctx, out);
+            return false;
+        };
+        (held.base, held.ready) = (base, None);
+        (held.work.payload, held.work.measured.norm_bits) = (payload, norm_bits);
+        true
+    }
+
+    /// The record that is committed has taken in what this node offered with a READY. If that was one of a process before
+    /// this one, what this one has trained on the same lease is not what counts, and is dropped.
+    pub fn taken_in(&mut self, ready: Option<Digest>, ctx: &Ctx, out: &mut Out) {
+        let held = self.contribution.as_ref().and_then(|held| held.ready.as_ref());
+        if held.map(|signed| signed.digest) == ready {
+            self.contribution = None;
+        } else {
+            self.discard(ctx, out);
+        }
+    }
+
+    /// Drops the contribution: its samples may be trained on by others now, so nothing of it may come along in what this
+    /// node contributes later.
+    pub fn discard(&mut self, ctx: &Ctx, out: &mut Out) {
+        if self.contribution.take().is_some() && ctx.spec.sync.streams() {
+            out.push(Output::StartOver);
+        }
+    }
+
+    /// The state is another's now: drops whatever was made from the one before.
+    pub fn start_over(&mut self, ctx: &Ctx, out: &mut Out) {
+        self.contribution = None;
+        if ctx.spec.sync.streams() {
+            out.push(Output::StartOver);
+        }
+    }
+
+    /// The driver holds this difference, in place of any before. Where gradients or fragments are averaged it is of no use.
+    pub fn hold_difference(&mut self, difference: Difference, ctx: &Ctx, out: &mut Out) {
+        if !ctx.spec.sync.merges() {
+            return out.push(Output::DropDifference { lineage: difference.lineage });
+        }
+        self.difference = Some(difference);
+        self.heed_merged(ctx, out);
+    }
+
+    /// Drops what is in the state of the head by now.
+    pub fn heed_merged(&mut self, ctx: &Ctx, out: &mut Out) {
+        let Some(record) = ctx.head.as_ref().map(|head| &head.record) else { return };
+        let settled = |held: &mut Difference| record.lineage != held.lineage && record.has_merged(&held.lineage);
+        if let Some(Difference { lineage, .. }) = self.difference.take_if(settled) {
+            out.push(Output::DropDifference { lineage });
+        }
+    }
+
+    /// Has the difference mixed into the contribution just trained if this is the round for it; whether it did. The
+    /// voters of the lineage that gave way take turns, so that two hardly ever offer the same.
+    pub fn mix(&mut self, round: &mut Round, ctx: &Ctx, out: &mut Out) -> bool {
+        let Some((held, work)) = self.difference.zip(self.contribution.as_mut()) else { return false };
+        let record = &round.head.record;
+        let limits = record.merge_limits();
+        let tokens = limits.weigh(&held);
+        let turn = round.task.number.checked_rem(held.of.into()) == Some(held.place.into());
+        let known = limits.norm_bits > 0 && tokens > 0 && limits.tokens > 0;
+        if !turn || !known || !ctx.votes() || record.has_merged(&held.lineage) || ctx.leaving.is_some() {
+            return false;
+        }
+        let merge = Merge { lineage: held.lineage, tokens, norm_bits: limits.norm_bits };
+        let (number, base) = (round.task.number, round.head.base);
+        work.mixed = Some(Mixed { round: number, base, merge, made: None });
+        round.part.training = Training::Done;
+        out.push(Output::Merge { round: number, base, tokens: work.work.tokens, merge });
+        true
+    }
+
+    /// The driver has mixed, or could not: without a difference that is whole there is none. Whether it was asked to.
+    pub fn mixed(&mut self, round: u64, base: Digest, made: Option<(Digest, u32)>) -> bool {
+        let asked = |mixed: &&mut Mixed| (mixed.round, mixed.base, mixed.made) == (round, base, None);
+        let Some(work) = self.contribution.as_mut() else { return false };
+        let Some(mixed) = work.mixed.as_mut().filter(asked) else { return false };
+        mixed.made = made;
+        if made.is_none() {
+            (work.mixed, self.difference) = (None, None);
+        }
+        true
+    }
+}
+
+/// The READY that offers this work.
+fn ready(start: u64, work: &Work, mixed: Option<&Mixed>, round: &Round, conduct: &Conduct, ctx: &Ctx) -> Ready {
+    let merge = mixed.map(|mixed| mixed.merge);
+    let own = (work.payload, work.measured.norm_bits);
+    let (payload, norm_bits) = mixed.and_then(|mixed| mixed.made).unwrap_or(own);
+    Ready {
+        lineage: round.head.record.lineage,
+        round: round.task.number,
+        base: round.head.base,
+        state_root: round.head.record.state_root,
+        boot: ctx.identity.boot,
+        start,
+        samples: work.samples,
+        tokens: work.tokens,
+        steps: work.steps,
+        loss_q16: work.loss_q16,
+        payload,
+        measured: Measured { norm_bits, ..work.measured },
+        statements: statement::statements(ctx, conduct, round),
+        leave: ctx.leaving.is_some(),
+        merges: merge.map(|merge| merge.lineage),
+        merged_tokens: merge.map_or(0, |merge| merge.tokens),
+        rtts: statement::rtts(ctx, round),
+    }
+}
+
+fn sign(ready: Ready, ctx: &Ctx) -> Option<SignedReady> {
+    let bytes = wire::seal(ctx.signer.as_ref(), &ctx.run, &Message::Ready(ready.clone())).ok()?;
+    let digest = wire::open(ctx.verifier.as_ref(), &ctx.run, &bytes).ok()?.digest;
+    Some(SignedReady { member: ctx.me, ready, digest, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample;
+
+    fn work(samples: u64) -> Work {
+        let (payload, measured) = (sample::digest(0xaa), sample::measured());
+        Work { samples, tokens: samples * 128, steps: 30, loss_q16: 1, payload, measured }
+    }
+
+    #[test]
+    fn one_ready_is_said_in_a_round_and_again_when_it_is_entered_anew() {
+        let (ctx, mut out, conduct, mut offer) = (Ctx::sample(), Out::default(), Conduct::default(), Offer::default());
+        let mut round = ctx.sample_round();
+        let here = (round.task.number, round.head.base);
+        assert!(!offer.take(&round, here, work(240), &ctx), "nobody trains");
+        round.part.training = Training::Running;
+        assert!(!offer.take(&round, (here.0 + 1, here.1), work(240), &ctx));
+        assert!(offer.take(&round, here, work(240), &ctx) && !offer.is_repeated(&round));
+        offer.say(&mut round, &conduct, &ctx, &mut out);
+        let said = round.part.ready.as_ref().unwrap().signed.clone();
+        assert_eq!((out.outputs.len(), round.part.training), (2, Training::Done), "to both others");
+        let mut again = ctx.sample_round();
+        offer.say(&mut again, &conduct, &ctx, &mut out);
+        assert_eq!(again.part.ready.as_ref().map(|own| &own.signed), Some(&said));
+        assert!(offer.is_repeated(&again) && out.outputs.len() == 2);
+    }
+
+    #[test]
+    fn work_beyond_the_lease_is_dropped() {
+        let (ctx, mut out, mut offer) = (Ctx::sample(), Out::default(), Offer::default());
+        let mut round = ctx.sample_round();
+        round.part.training = Training::Running;
+        assert!(offer.take(&round, (round.task.number, round.head.base), work(241), &ctx));
+        offer.say(&mut round, &Conduct::default(), &ctx, &mut out);
+        assert!(round.part.ready.is_none() && offer.contribution.is_none() && out.outputs.is_empty());
+    }
+}

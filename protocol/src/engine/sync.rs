@@ -1,0 +1,166 @@
+//! Getting from where this node stands to where the others stand: when it goes, whereto, and what came of it before.
+//!
+//! Which claims of others lead anywhere, and which of two lineages has the better right, is said in [`super::claims`].
+
+use super::chain::Place;
+use super::claims::Claims;
+use super::clock::Moment;
+use super::ctx::Ctx;
+use super::io::{Output, Proven};
+use super::outbox::Out;
+use super::round::Round;
+use crate::ancestry::Ancestry;
+use crate::plant::{Plant, planted};
+use crate::{Digest, NodeId};
+
+/// Records that a node may lack and ask to be let in all the same; others know a Join by the last 8 of theirs.
+const JOIN_BEHIND_MAX: u64 = 6;
+
+#[derive(Debug)]
+pub(super) struct Sync {
+    pub catch_up: CatchUp,
+    /// The way to the head.
+    pub ancestry: Ancestry,
+    pub claims: Claims,
+    /// Peers that the user named.
+    pub guides: Vec<NodeId>,
+    /// The operator's order to follow this lineage.
+    pub adopt: Option<Digest>,
+}
+
+/// The catch-up that was asked for, and what is known from the ones before.
+#[derive(Debug, Default)]
+pub(super) struct CatchUp {
+    /// From whom, and to which head.
+    active: Option<(Vec<NodeId>, Proven)>,
+    bytes: u64,
+    failures: u32,
+    pub not_before: Moment,
+    considered_at: Moment,
+    /// The catch-up under way is over a few records only.
+    near: bool,
+    /// Since when others are one record ahead, which this node may yet decide by itself, and since when somebody says so.
+    ahead_since: Option<Moment>,
+    named_since: Option<Moment>,
+}
+
+impl CatchUp {
+    pub fn is_idle(&self) -> bool {
+        self.active.is_none()
+    }
+
+    /// Whether this node stands where the others are, or was a moment ago. Where a round is shorter than it takes to fetch
+    /// one, a node that asked to be let in only when it has caught up would never be there; once it is listed, the others
+    /// wait for it.
+    pub fn is_near(&self) -> bool {
+        self.is_idle() || self.near
+    }
+
+    /// The head to which the one under way leads.
+    pub fn target(&self) -> Option<&Proven> {
+        self.active.as_ref().map(|(_, target)| target)
+    }
+
+    pub fn progress(&mut self, bytes: u64) {
+        self.bytes = self.bytes.max(bytes);
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The head has moved.
+    pub fn follow(&mut self) {
+        (self.ahead_since, self.named_since) = (None, None);
+    }
+
+    /// Asks for it; whether what is held is to be replaced.
+    pub fn begin(&mut self, target: Proven, sources: Vec<NodeId>, ctx: &Ctx, out: &mut Out) {
+        let (Some(lineage), Some(seq)) = (target.ancestry.lineage(), target.ancestry.seq()) else { return };
+        let mine = ctx.place().filter(|mine| mine.lineage == lineage && !ctx.distrusted);
+        let afresh = mine.is_none();
+        self.near = mine.is_some_and(|mine| seq.saturating_sub(mine.seq) <= JOIN_BEHIND_MAX);
+        out.push(Output::CatchUp { lineage, seq, target: target.record, sources: sources.clone(), afresh });
+        self.active = Some((sources, target));
+        self.bytes = 0;
+    }
+
+    /// It is over: from whom this node has caught up, and where to it wanted.
+    pub fn end(&mut self) -> Option<(Vec<NodeId>, Proven)> {
+        self.active.take()
+    }
+
+    /// It has failed: the next one is tried later.
+    pub fn fail(&mut self, ctx: &Ctx) {
+        self.not_before = ctx.now.plus(ctx.retry_pause(self.failures));
+        self.failures += 1;
+        if planted!(Plant::NoRetry) {
+            self.not_before = ctx.now.plus(u64::MAX >> 1);
+        }
+    }
+}
+
+impl Sync {
+    pub fn new(guides: Vec<NodeId>, adopt: Option<Digest>) -> Self {
+        Self { catch_up: CatchUp::default(), ancestry: Ancestry::default(), claims: Claims::default(), guides, adopt }
+    }
+
+    /// Looks at the heads of all peers: the best that this node should catch up with, if there is any, and who has it.
+    pub fn consider(&mut self, round: Option<&Round>, ctx: &Ctx, out: &mut Out) -> Option<(Proven, Vec<NodeId>)> {
+        let writing = round.is_some_and(|round| round.committing.is_some());
+        if !self.catch_up.is_idle() || writing || ctx.now < self.catch_up.not_before {
+            return None;
+        }
+        // Looking at everybody is dear in a large flock, and a moment later is soon enough.
+        if ctx.is_large() && ctx.now.since(self.catch_up.considered_at) < super::QUIET_MAX {
+            return None;
+        }
+        self.catch_up.considered_at = ctx.now;
+        self.note_ahead(round, ctx);
+        self.look_at_claims(round, ctx, out);
+        let target = self.proven_target(round, ctx).or_else(|| self.own_state(ctx))?;
+        let sources = self.sources_of(&target, ctx);
+        Some((target, sources))
+    }
+
+    /// This node's own state is in doubt, and nobody is ahead: those who stand where it does have it whole.
+    fn own_state(&self, ctx: &Ctx) -> Option<Proven> {
+        let head = ctx.head.as_ref().filter(|_| ctx.distrusted && self.claims.are_settled())?;
+        let own = Proven::of(&head.record, head.digest, self.ancestry.clone());
+        self.has_source(&own, ctx).then_some(own)
+    }
+
+    /// Whether it is given the time to, before it goes there.
+    pub fn may_decide_itself(&self, round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> bool {
+        votes_on(round, mine, best, ctx) && has_time(self.catch_up.ahead_since, ctx)
+    }
+
+    /// The same before anybody is asked to show what it says.
+    pub fn may_leave_unasked(&self, round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> bool {
+        votes_on(round, mine, best, ctx) && has_time(self.catch_up.named_since, ctx)
+    }
+
+    /// Notes since when others are one record ahead. A stranger's bare word does not use up the time that the own vote has.
+    fn note_ahead(&mut self, round: Option<&Round>, ctx: &Ctx) {
+        let Some(mine) = ctx.place() else { return };
+        let ahead = || ctx.places().filter(|(_, place)| votes_on(round, &mine, place, ctx));
+        let (named, ahead) = (ahead().next().is_some(), ahead().any(|(id, place)| self.is_believed(&id, &place, ctx)));
+        if named {
+            self.catch_up.named_since.get_or_insert(ctx.now);
+        }
+        if ahead {
+            self.catch_up.ahead_since.get_or_insert(ctx.now);
+        }
+    }
+}
+
+/// Whether the others are just one record ahead, whose bytes this node holds or is about to: its votes are on their way.
+fn votes_on(round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> bool {
+    let holds = round.is_some_and(|round| round.holds(&best.record) || round.attempts.running.is_some());
+    let next = mine.lineage == best.lineage && mine.seq.checked_add(1) == Some(best.seq);
+    holds && next && !ctx.distrusted
+}
+
+fn has_time(since: Option<Moment>, ctx: &Ctx) -> bool {
+    since.map_or(0, |since| ctx.now.since(since)) < ctx.answer_patience()
+}

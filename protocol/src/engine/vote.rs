@@ -1,0 +1,254 @@
+//! One vote, on a set or on the record: what was said in it, as signed. What a voter says is on the disk before it is
+//! sent, is sent once to every voter, and again only to whom it may have been lost.
+
+use super::chain::Standing;
+use super::clock::Moment;
+use super::config::Register;
+use super::ctx::Ctx;
+use super::io::Refusal;
+use super::outbox::Out;
+use super::register::Voice;
+use crate::NodeId;
+use crate::ballot::{Ballot, Choice, Said};
+use crate::message::{Estimate, Message, Question, Stamp, Value, ValueKind, Vote};
+use crate::plant::{Plant, planted};
+use std::collections::BTreeMap;
+
+impl Choice for Value {
+    type Rank = (std::cmp::Reverse<ValueKind>, u64, u32, std::cmp::Reverse<crate::Digest>);
+
+    fn rank(&self) -> Self::Rank {
+        let kind = std::cmp::Reverse(self.kind);
+        (kind, self.tokens, self.contributors, std::cmp::Reverse(self.digest))
+    }
+
+    // Of a set the READYs are looked for when it is decided.
+    fn needs_bytes(&self) -> bool {
+        self.kind == ValueKind::Commit
+    }
+}
+
+/// A vote under way.
+#[derive(Debug)]
+pub(super) struct Instance {
+    /// What it is about.
+    pub question: Question,
+    /// None before anybody has said anything.
+    pub ballot: Option<Ballot<Value>>,
+    /// Newest signed votes by sender, for the certificate.
+    pub votes: BTreeMap<NodeId, (Vote, Vec<u8>)>,
+    /// Newest signed estimates by sender: one half of the evidence, should another contradict it.
+    estimates: BTreeMap<NodeId, Vec<u8>>,
+    /// When this node last said something new, and when it last said it again.
+    pub said_at: Moment,
+    pub repeated_at: Moment,
+}
+
+/// Why a word does not count, and the one before that it contradicts, as signed.
+#[derive(Debug)]
+pub(super) struct Objection {
+    pub refusal: Refusal,
+    pub first: Option<Vec<u8>>,
+}
+
+impl From<Refusal> for Objection {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, first: None }
+    }
+}
+
+/// What is said in an answer to a question.
+fn message(question: &Question, incarnation: u64, said: &Said<Value>) -> Message {
+    let (question, ballot, value) = (question.clone(), said.ballot, said.value.clone());
+    match said.voted {
+        None => Message::Estimate(Estimate { question, incarnation, ballot, value }),
+        Some(voted) => Message::Vote(Vote { question, incarnation, ballot, value, voted }),
+    }
+}
+
+impl Instance {
+    pub fn new(question: Question) -> Self {
+        let (votes, estimates, never) = (BTreeMap::new(), BTreeMap::new(), Moment::default());
+        Self { question, ballot: None, votes, estimates, said_at: never, repeated_at: never }
+    }
+
+    /// Goes on from what the register holds; None if it holds nothing about this question's record.
+    pub fn resume(register: &Register, seq: u64, ctx: &Ctx) -> Option<Self> {
+        let (ballot, value) = register.estimate.clone().filter(|_| register.stamp.seq == seq)?;
+        let estimate = Said { ballot, value, voted: None };
+        let vote = register.vote.clone().map(|(ballot, value, voted)| Said { ballot, value, voted: Some(voted) });
+        let mut resumed = Self::new(Question { seq, parent: register.parent, instance: register.stamp.instance });
+        if let Some(said) = &vote {
+            let message = message(&resumed.question, register.incarnation, said);
+            if let Some(bytes) = ctx.seal(&message) {
+                resumed.keep(ctx.me, message, bytes);
+            }
+        }
+        resumed.ballot = Some(Ballot::resume(ctx.me, estimate, vote));
+        Some(resumed)
+    }
+
+    pub fn ballot(&mut self, me: NodeId) -> &mut Ballot<Value> {
+        self.ballot.get_or_insert_with(|| Ballot::new(me))
+    }
+
+    /// Whether this node has said something in it.
+    pub fn entered(&self) -> bool {
+        self.ballot.as_ref().is_some_and(|ballot| ballot.said().is_some())
+    }
+
+    /// Values that others have named.
+    pub fn heard(&self) -> impl Iterator<Item = &Value> {
+        self.ballot.iter().flat_map(|ballot| ballot.heard())
+    }
+
+    /// Values that one voter has named.
+    pub fn names<'a>(&'a self, id: &'a NodeId) -> impl Iterator<Item = &'a Value> {
+        self.ballot.iter().flat_map(|ballot| ballot.names(id))
+    }
+
+    fn keep(&mut self, from: NodeId, message: Message, bytes: Vec<u8>) {
+        match message {
+            Message::Vote(vote) => drop(self.votes.insert(from, (vote, bytes))),
+            _ => drop(self.estimates.insert(from, bytes)),
+        }
+    }
+
+    /// The newest vote of a voter as it was signed, or its newest estimate.
+    fn envelope(&self, from: &NodeId, vote: bool) -> Option<&Vec<u8>> {
+        if vote { self.votes.get(from).map(|(_, bytes)| bytes) } else { self.estimates.get(from) }
+    }
+
+    /// Hears what another voter says under an incarnation that counts.
+    ///
+    /// # Errors
+    /// It contradicts what that one has said before, or is older.
+    pub fn hear(
+        &mut self,
+        from: NodeId,
+        incarnation: u64,
+        said: Said<Value>,
+        bytes: &[u8],
+        ctx: &Ctx,
+    ) -> Result<(), Objection> {
+        let first = self.envelope(&from, said.voted.is_some()).cloned();
+        let resigned = planted!(Plant::BlameSignatures) && first.as_ref().is_some_and(|f| ctx.contradict(f, bytes));
+        if self.ballot(ctx.me).contradicts(&from, &said) || resigned {
+            return Err(Objection {
+                refusal: Refusal::Equivocation { what: "two different votes in one ballot" },
+                first,
+            });
+        }
+        let message = message(&self.question, incarnation, &said);
+        if !self.ballot(ctx.me).hear(from, said) {
+            return Err(Refusal::Stale.into());
+        }
+        self.keep(from, message, bytes.to_vec());
+        Ok(())
+    }
+
+    /// What is to be said next, and the register as it is then.
+    pub fn next(&self, head: &Standing, ctx: &Ctx) -> Option<(Value, Register)> {
+        let ballot = self.ballot.as_ref()?;
+        let (said, _) = ballot.pending()?;
+        let (mut estimate, mut vote) = (None, None);
+        for Said { ballot, value, voted } in ballot.own().chain([said]) {
+            match voted {
+                None => estimate = Some((*ballot, value.clone())),
+                Some(voted) => vote = Some((*ballot, value.clone(), *voted)),
+            }
+        }
+        let (seq, instance, (ballot, phase)) = (self.question.seq, self.question.instance, said.place());
+        let stamp = Stamp { seq, instance, ballot, phase };
+        let (incarnation, lineage, parent) = (ctx.identity.incarnation, head.record.lineage, self.question.parent);
+        Some((said.value.clone(), Register { incarnation, lineage, parent, stamp, estimate, vote }))
+    }
+
+    /// Says what is to be said next: as signed.
+    pub fn say(&mut self, ctx: &Ctx) -> Option<Vec<u8>> {
+        let (said, _) = self.ballot.as_ref()?.pending()?;
+        let message = message(&self.question, ctx.identity.incarnation, said);
+        let bytes = ctx.seal(&message)?;
+        self.ballot(ctx.me).say();
+        self.said_at = ctx.now;
+        self.keep(ctx.me, message, bytes.clone());
+        Some(bytes)
+    }
+
+    /// Says again to some what this node has said last, as far as they need it. What is not on the disk yet was not said
+    /// either: its write sends it.
+    pub fn repeat(
+        &self,
+        targets: &[NodeId],
+        needs: impl Fn(&NodeId, &Said<Value>) -> bool,
+        voice: &Voice,
+        (ctx, out): (&Ctx, &mut Out),
+    ) {
+        if !ctx.may_speak() || !voice.is_written() {
+            return;
+        }
+        for said in self.ballot.iter().flat_map(Ballot::own) {
+            let targets: Vec<NodeId> = targets.iter().filter(|id| needs(id, said)).copied().collect();
+            out.send_to(ctx, &targets, &message(&self.question, ctx.identity.incarnation, said));
+        }
+    }
+
+    /// The same to those who wait for it and have not shown that they need it no more, if it was said a while ago. What
+    /// goes over a connection arrives as long as it holds, so that nobody is told twice when all is well.
+    pub fn repeat_late(&mut self, waits: impl Fn(&NodeId) -> bool, voice: &Voice, (ctx, out): (&Ctx, &mut Out)) {
+        let quiet = ctx.now.since(self.said_at.max(self.repeated_at));
+        if self.ballot.is_none() || quiet < ctx.timing.repeat {
+            return;
+        }
+        self.repeated_at = ctx.now;
+        let mut waiting = ctx.reachable_voters();
+        waiting.retain(waits);
+        let place = |id: &NodeId| self.ballot.as_ref().and_then(|ballot| ballot.place_of(id));
+        let later = |id: &NodeId, said: &Said<Value>| place(id).is_some_and(|place| place > said.place());
+        self.repeat(&waiting, |id, said| !later(id, said), voice, (ctx, out));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample::{self, node};
+
+    fn estimate(fill: u8) -> Said<Value> {
+        Said { ballot: 0, value: Value { digest: sample::digest(fill), ..sample::value() }, voted: None }
+    }
+
+    fn sends(out: &Out) -> Vec<Vec<u8>> {
+        let sent = |output: &super::super::io::Output| match output {
+            super::super::io::Output::Send { bytes, .. } => Some(bytes.clone()),
+            _ => None,
+        };
+        out.outputs.iter().filter_map(sent).collect()
+    }
+
+    #[test]
+    fn what_was_said_is_said_again_to_whom_it_may_be_lost() {
+        let (ctx, mut out, voice) = (Ctx::sample(), Out::default(), Voice::default());
+        let mut vote = ctx.sample_round().record_vote;
+        assert!(vote.next(ctx.head.as_ref().unwrap(), &ctx).is_none(), "nothing to say");
+        vote.ballot(ctx.me).propose(estimate(1).value);
+        let (value, register) = vote.next(ctx.head.as_ref().unwrap(), &ctx).unwrap();
+        assert_eq!((value, register.stamp.ballot, register.stamp.phase), (estimate(1).value, 0, 1));
+        let said = vote.say(&ctx).unwrap();
+        assert!(vote.entered() && vote.next(ctx.head.as_ref().unwrap(), &ctx).is_none());
+        vote.repeat(&[node(16), node(32)], |id, _| *id == node(32), &voice, (&ctx, &mut out));
+        assert_eq!(sends(&out), [said], "to the one that needs it");
+    }
+
+    #[test]
+    fn a_second_word_at_one_place_is_refused_and_the_first_is_shown() {
+        let ctx = Ctx::sample();
+        let mut vote = ctx.sample_round().record_vote;
+        vote.hear(node(16), 7, estimate(1), b"first", &ctx).unwrap();
+        vote.hear(node(16), 7, estimate(1), b"again", &ctx).unwrap();
+        let objection = vote.hear(node(16), 7, estimate(2), b"second", &ctx).unwrap_err();
+        assert!(matches!(objection.refusal, Refusal::Equivocation { .. }));
+        assert_eq!(objection.first.as_deref(), Some(&b"again"[..]));
+        assert_eq!(vote.names(&node(16)).collect::<Vec<_>>(), [&estimate(1).value]);
+    }
+}
