@@ -378,6 +378,8 @@ plants! {
     /// Engine: it sleeps past the end of the pause after a claim that was not shown.
     /// `a_claim_is_looked_at_again_when_its_pause_is_over`.
     SleepOn,
+    /// Engine: it sleeps past the moment from which a connection has been down for too long. S28.
+    Oversleep,
 }
 
 impl Plant {

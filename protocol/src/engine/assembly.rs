@@ -75,7 +75,7 @@ impl Round {
     /// The others are done: ends the own inner steps in time to be counted.
     fn cut_short_if_late(&mut self, ctx: &Ctx, out: &mut Out) {
         let trains = self.part.training == Training::Running && !self.part.cut_short;
-        if trains && ctx.allowance(self).is_some_and(|allowed| allowed.half(ctx.votes()).passed(ctx.now)) {
+        if trains && ctx.allowance(self).is_some_and(|allowed| ctx.is_half_over(&allowed, ctx.votes())) {
             self.cut_short(out);
         }
     }
@@ -106,7 +106,7 @@ impl Round {
         }
         self.attempts.awaited = awaited;
         let Some(allowed) = ctx.allowance(self) else { return };
-        let late = |id: &NodeId| allowed.end(ctx.is_voter(id)).passed(ctx.now) || ctx.fault(id, self).is_some();
+        let late = |id: &NodeId| ctx.is_late(&allowed, ctx.is_voter(id)) || ctx.fault(id, self).is_some();
         // The next attempt leaves out all that are missing: worth it when none of them is about to come.
         let rivals = ctx.rivals(self, self.task.expected.iter());
         let mut missing = self.task.expected.iter().filter(|id| rivals.contains(id) || !ctx.is_complete(id, self));
@@ -205,7 +205,7 @@ impl Round {
         if !met && !grudge && self.forgive() {
             return true;
         }
-        if !entered && (!met || ctx.now < self.attempts.not_before) {
+        if !entered && (!met || !ctx.may_attempt(self)) {
             return false;
         }
         // Most name the same.
@@ -227,7 +227,7 @@ impl Round {
         let known: Vec<Digest> = heard.into_iter().filter(useful).map(|value| value.digest).collect();
         let said = self.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map(|said| said.value.clone());
         let Some(fallback) = (if met { Some(own.clone()) } else { said }) else { return false };
-        let patient = ctx.now.since(self.set_vote.said_at) < ctx.set_patience();
+        let patient = ctx.awaits_more(self.set_vote.said_at, ctx.set_patience());
         let attempt = self.attempts.number;
         let ballot = self.set_vote.ballot(me);
         if !entered {
@@ -256,7 +256,7 @@ impl Round {
                 self.tell_set(ctx, out);
             }
         }
-        if ctx.now < self.attempts.not_before {
+        if !ctx.may_attempt(self) {
             return;
         }
         if !members.contains(&ctx.me) {
@@ -266,7 +266,7 @@ impl Round {
         if let Some(contributions) = self.contributions_of(value, ctx) {
             return self.start_attempt(value.attempt, &contributions, ctx, out);
         }
-        let lost = ctx.now.since(self.attempts.told_at) >= ctx.ready_of_set();
+        let lost = ctx.is_ready_lost(self.attempts.told_at);
         if lost || members.iter().any(|id| ctx.fault(id, self).is_some()) {
             self.fail_attempt("a contribution of the decided set is gone", None, ctx, out);
         }

@@ -3,7 +3,6 @@
 use super::clock::Moment;
 use super::conduct::Conduct;
 use super::ctx::Ctx;
-use super::deadline::after_failures;
 use super::fetch::Holding;
 use super::io::{AttemptKey, Contribution, Notice, Output};
 use super::outbox::Out;
@@ -245,11 +244,10 @@ impl Round {
     /// A reduction in which nothing moves anywhere: leaves it, and rules out who is to blame.
     fn check_stall(&mut self, ctx: &Ctx, out: &mut Out) {
         let Some(attempt) = self.attempts.running.as_ref() else { return };
-        let allowed = |micros| after_failures(micros, self.attempts.failures);
-        let lively = |moved: Moment| ctx.now.since(moved) < allowed(ctx.reduction_stall());
-        let young = ctx.now.since(attempt.began) < ctx.timing.unmeasured.min(ctx.timing.patience_max);
+        let failures = self.attempts.failures;
+        let lively = |moved: Moment| !ctx.stands_still(moved, ctx.reduction_stall(), failures);
         let peer = |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| lively(peer.moved_at));
-        if young && (lively(attempt.moved_at) || attempt.members.iter().any(peer)) {
+        if ctx.is_young(attempt.began) && (lively(attempt.moved_at) || attempt.members.iter().any(peer)) {
             return;
         }
         let (mut moved, mut patience) = (attempt.moved_at, ctx.reduction_stall());
@@ -257,8 +255,8 @@ impl Round {
             moved = moved.max(peer.moved_at);
             patience = patience.max(ctx.stall(peer, Phase::Reducing));
         }
-        let creeps = ctx.now.since(attempt.began) >= allowed(self.longest_reduction(attempt, ctx));
-        if ctx.now.since(moved) < allowed(patience) && !creeps {
+        let creeps = || ctx.stands_still(attempt.began, self.longest_reduction(attempt, ctx), failures);
+        if !ctx.stands_still(moved, patience, failures) && !creeps() {
             return;
         }
         let blame = self.blame(attempt, ctx);

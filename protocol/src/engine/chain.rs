@@ -76,10 +76,10 @@ impl Ctx {
         Some(Place { lineage, seq, record: head.digest, tokens })
     }
 
-    /// Heads of the peers that can be heard and are not avoided for a while, by ascending id.
+    /// Heads of the peers that can be heard and whose claims are looked at, by ascending id.
     pub fn places(&self) -> impl Iterator<Item = (NodeId, Place)> + '_ {
-        let open = self.peers.iter().filter(|(_, peer)| peer.present() && self.now >= peer.avoid_until);
-        let heard = open.filter(|(_, peer)| self.now.since(peer.heard_at) < self.silence(peer));
+        let open = self.peers.iter().filter(|(_, peer)| peer.present() && self.heeds_claims(peer));
+        let heard = open.filter(|(_, peer)| self.spoke_lately(peer));
         let thawed = |head: &&Head| head.phase != Phase::Frozen;
         heard.filter_map(move |(id, peer)| Some((*id, Place::of(peer.head.as_ref().filter(thawed)?)?)))
     }

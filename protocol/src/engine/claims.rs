@@ -33,10 +33,6 @@ const OF_LINEAGE_MAX: usize = 2;
 const PROVEN_MAX: usize = 16;
 /// Lineages of other chains of the run that the user was told of.
 const FOREIGN_MAX: usize = 16;
-/// A proven head is gone for after so long at most: its sources have moved on since.
-const FRESH: u64 = 30_000_000;
-/// A lineage's newer heads are proven again no sooner than this.
-const AGAIN: u64 = 1_000_000;
 
 // Whose claims are looked at first.
 const GUIDE: u8 = 0;
@@ -189,7 +185,7 @@ impl Sync {
         }) {
             return false;
         }
-        let again = held.is_none_or(|held| ctx.now.since(held.at) >= AGAIN);
+        let again = held.is_none_or(|held| ctx.may_prove_again(held.at));
         let Some(mine) = ctx.place() else { return again };
         if ctx.peers.get(id).is_some_and(|peer| peer.foreign == Some(place.lineage)) && !self.seeks_adoption() {
             return false;
@@ -210,7 +206,7 @@ impl Sync {
     }
 
     fn is_fresh(&self, held: &Held, ctx: &Ctx) -> bool {
-        ctx.now.since(held.at) < FRESH
+        ctx.is_fresh(held.at)
     }
 
     /// Where to go: the best proven head of those that have a better right than this node's own.
@@ -272,10 +268,10 @@ impl Sync {
         }
         let lineages = ctx.places().filter(|(id, _)| self.guides.contains(id)).map(|(_, place)| place.lineage);
         let mut roots = lineages.map(|lineage| self.claims.of(&lineage).and_then(|held| held.proven.ancestry.root()));
-        let waited = ctx.began.is_some_and(|began| ctx.now.since(began) >= ctx.timing.patience_min);
+        let waited = || ctx.has_waited_for_guides();
         match roots.next() {
             Some(first) => std::iter::once(first).chain(roots).any(|root| root == proven.ancestry.root()),
-            None => waited,
+            None => waited(),
         }
     }
 
@@ -330,8 +326,8 @@ impl Sync {
 /// Whether the voters of the head are no quorum here, and for a member that takes part have been none for a while: those
 /// that stand in another lineage decide nothing in this one any more.
 fn quorum_is_lost(round: Option<&Round>, ctx: &Ctx) -> bool {
-    let long = |since: Moment| ctx.now.since(since) >= ctx.timing.patience_min;
-    !ctx.quorum_in_reach() && round.is_none_or(|round| round.cut.since().is_some_and(long))
+    let long = |round: &Round| round.cut.since().is_some_and(|since| ctx.is_long_cut_off(since));
+    !ctx.quorum_in_reach() && round.is_none_or(long)
 }
 
 impl Ctx {

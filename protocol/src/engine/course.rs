@@ -16,9 +16,6 @@ use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A leaving node stays for so long, in microseconds, so that the record under way takes its leave along.
-const LEAVE_MAX: u64 = 6_000_000;
-
 impl Engine {
     pub(super) fn start(&mut self) {
         let Life::New(start) = std::mem::replace(&mut self.life, Life::Seeking) else { return };
@@ -355,7 +352,7 @@ impl Engine {
             let pending = busy && round.task.members.len() > 1 && self.ctx.quorum_in_reach();
             pending || round.committing.is_some()
         };
-        if !self.life.round().is_some_and(held_up) || self.ctx.now.since(since) >= LEAVE_MAX {
+        if !self.life.round().is_some_and(held_up) || self.ctx.has_stayed(since) {
             let head = self.ctx.head.as_ref();
             let (lineage, seq) = head.map_or((Digest::default(), 0), |head| (head.record.lineage, head.record.seq));
             self.out.send_to(&self.ctx, &self.ctx.reachable(), &Message::Leave(Leave { lineage, seq }));

@@ -6,6 +6,7 @@ use super::clock::Moment;
 use super::config::Timing;
 use super::peer::Peers;
 use super::register::Identity;
+use super::watch::Watch;
 use crate::evidence;
 use crate::identity::{NodeId, Signer, Verifier};
 use crate::message::Evidence;
@@ -24,6 +25,8 @@ pub(super) struct Ctx {
     pub timing: Timing,
     pub ticket: Vec<u8>,
     pub now: Moment,
+    /// What the node wakes for.
+    pub watch: Watch,
     /// The first input.
     pub began: Option<Moment>,
     pub identity: Identity,
@@ -61,6 +64,7 @@ impl Ctx {
             timing,
             ticket,
             now: Moment::default(),
+            watch: Watch::default(),
             began: None,
             identity: Identity::new(boot),
             head: None,

@@ -1,11 +1,10 @@
-//! Time: how long this node waits for what, one method for each row of the table of deadlines (`docs/protocol/8-deadlines.md`
-//! §8.1, §8.2), and when time alone changes something next.
+//! How long this node waits for what: one method or constant for each row of the table of deadlines
+//! (`docs/protocol/8-deadlines.md` §8.1, §8.2). Whether a deadline has come says [`super::due`].
 
 use super::clock::Moment;
 use super::ctx::Ctx;
 use super::peer::Peer;
-use super::round::{Round, Training};
-use super::view::Scene;
+use super::round::Round;
 use crate::message::Phase;
 use crate::plant::{Plant, planted};
 
@@ -28,8 +27,26 @@ const REDUCTION_DOUBLINGS: u32 = 2;
 const VOTE_PATIENCE: (u64, u32) = (300_000, 6);
 /// Pauses after what failed double so many times.
 const RETRY_DOUBLINGS: u32 = 5;
-/// Between two looks at a vote in which this node has said something, in microseconds.
-const VOTE_LOOK: u64 = 100_000;
+/// In a large flock learners and voters tell each other that they live once in so many beats.
+pub(super) const FAR_BEATS: u64 = 4;
+/// Pause in microseconds between two Heads, and between two Joins, of who is no member: at most ten words a second in all. Networks hear
+/// a few a second of a stranger, and more would wait there until they are old.
+pub(super) const OUTSIDER_PAUSE: u64 = 200_000;
+/// Pauses between two repetitions of a READY double so many times.
+const READY_DOUBLINGS: u32 = 4;
+/// In a large flock heartbeats and READYs that change nothing by themselves are looked at together, after so many
+/// microseconds at the latest: else each of them would cost as much as the flock is large.
+pub(super) const QUIET_MAX: u64 = 100_000;
+/// A leaving node stays for so long, in microseconds, so that the record under way takes its leave along.
+pub(super) const LEAVE_MAX: u64 = 6_000_000;
+/// A proven head is gone for after so long at most: its sources have moved on since.
+pub(super) const FRESH: u64 = 30_000_000;
+/// A lineage's newer heads are proven again no sooner than this.
+pub(super) const AGAIN: u64 = 1_000_000;
+/// Waiting is told again after this time, in microseconds, if whom it is for has changed.
+pub(super) const TELL_AGAIN: u64 = 10_000_000;
+/// In a large flock what this node waits for is looked at once in this time, in microseconds.
+pub(super) const LOOK: u64 = 500_000;
 
 /// How long attempt 0 waits, in microseconds from when a quorum is READY.
 pub(super) struct Allowance {
@@ -87,6 +104,11 @@ impl Ctx {
         }
     }
 
+    /// The least that [`Self::stall`] can be: who has moved since is not stuck.
+    pub fn least_stall(&self) -> u64 {
+        (2 * self.timing.patience_min).min(self.timing.unmeasured)
+    }
+
     /// How long a quorum waits for voters and for learners at most. A voter that moves may take as long again as the quorum
     /// took; a learner gets a tenth of that, and the time by which it may have begun later.
     pub fn allowance(&self, round: &Round) -> Option<Allowance> {
@@ -141,6 +163,25 @@ impl Ctx {
         self.timing.repeat.max(4 * self.slowest_rtt())
     }
 
+    /// Between two repetitions of a READY: what goes over a connection arrives as long as it holds, so that attempt 0, as
+    /// long as it has not begun, is left more and more alone.
+    pub fn ready_pause(&self, repeats: u32, calm: bool) -> u64 {
+        let repeat = self.timing.repeat;
+        if calm { (4 * repeat) << repeats.min(READY_DOUBLINGS) } else { repeat }
+    }
+
+    /// Between two certificates that are given to one peer.
+    pub fn help_pause(&self) -> u64 {
+        self.timing.repeat / 4
+    }
+
+    /// How long a peer that is one record behind is given to hear of it: less if it voted on it.
+    pub fn help_patience(&self, peer: Option<&Peer>, voted: bool) -> u64 {
+        let trips = 2 * peer.map_or(0, |peer| u64::from(peer.rtt));
+        let patience = if voted { self.help_pause() } else { self.timing.repeat };
+        patience.max(trips)
+    }
+
     /// Between a fetch or a catch-up that failed and the next one.
     pub fn retry_pause(&self, failures: u32) -> u64 {
         self.timing.retry << failures.min(RETRY_DOUBLINGS)
@@ -152,91 +193,9 @@ pub(super) fn after_failures(micros: u64, failures: u32) -> u64 {
     micros << failures.min(REDUCTION_DOUBLINGS)
 }
 
-/// What time alone brings about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Deadline {
-    /// A catch-up may be tried again.
-    CatchUp,
-    /// A peer's claims are looked at again.
-    Claims,
-    /// A connection has been down for too long.
-    Down,
-    /// What was said in a vote is looked at again.
-    Vote,
-    /// There has been no quorum for the whole grace.
-    Fork,
-    /// A result may be fetched again.
-    Fetch,
-    /// The last voters have had their time to bear witness.
-    Witness,
-    /// The next attempt may be formed.
-    Attempt,
-    /// A restarted node has listened for long enough.
-    Settle,
-    /// Half of what attempt 0 waits, and all of it.
-    Assembly,
-}
-
-/// When the next of them is, or the next heartbeat, which is due at `beat`.
-pub(super) fn next(scene: &Scene<'_>, beat: Moment) -> Moment {
-    all(scene).into_iter().map(|(_, at)| at).filter(|at| !at.passed(scene.ctx.now)).fold(beat, Moment::min)
-}
-
-/// All of them, also those that have passed.
-fn all(scene: &Scene<'_>) -> Vec<(Deadline, Moment)> {
-    let ctx = scene.ctx;
-    let mut all = vec![(Deadline::CatchUp, scene.catch_up.not_before)];
-    let mut add = |what, at: &mut dyn Iterator<Item = Moment>| all.extend(at.map(|at| (what, at)));
-    add(Deadline::Claims, &mut ctx.peers.values().map(|peer| peer.avoid_until).filter(|_| !planted!(Plant::SleepOn)));
-    let Some(round) = scene.round else { return all };
-    let down = ctx.peers.iter().filter(|(id, peer)| !peer.connected && round.task.members.binary_search(id).is_ok());
-    add(Deadline::Down, &mut down.map(|(_, peer)| peer.switched_at.plus(ctx.down_grace(round))));
-    add(Deadline::Vote, &mut [&round.set_vote, &round.record_vote].iter().map(|vote| vote.said_at.plus(VOTE_LOOK)));
-    add(Deadline::Fork, &mut round.cut.due_at(ctx.fork_grace()).into_iter());
-    add(Deadline::Fetch, &mut round.results.fetching.values().map(|fetching| fetching.not_before));
-    add(Deadline::Witness, &mut ctx.waits_for_witnesses().into_iter());
-    add(Deadline::Attempt, &mut [round.attempts.not_before].into_iter());
-    let settles = (round.part.training == Training::Due).then(|| round.began.plus(ctx.timing.settle));
-    add(Deadline::Settle, &mut settles.into_iter());
-    let allowed = ctx.allowance(round).filter(|_| round.attempts.number == 0);
-    let both = |allowed: Allowance| [true, false].map(|votes| [allowed.half(votes), allowed.end(votes)]);
-    add(Deadline::Assembly, &mut allowed.into_iter().flat_map(both).flatten());
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::conduct::Conduct;
-    use crate::engine::sync::CatchUp;
-    use crate::wire::sample::node;
-
-    fn due(ctx: &Ctx, round: &Round) -> Vec<Deadline> {
-        let (catch_up, conduct) = (CatchUp::default(), Conduct::default());
-        let scene = Scene { ctx, round: Some(round), catch_up: &catch_up, conduct: &conduct, end: None, founds: false };
-        let open: Vec<_> = all(&scene).into_iter().filter(|(_, at)| !at.passed(ctx.now)).collect();
-        let beat = ctx.now.plus(1_000_000_000);
-        assert_eq!(next(&scene, beat), open.iter().map(|(_, at)| *at).fold(beat, Moment::min));
-        open.into_iter().map(|(what, _)| what).collect()
-    }
-
-    #[test]
-    fn a_node_wakes_for_what_is_still_to_come() {
-        let mut ctx = Ctx::sample();
-        let mut round = ctx.sample_round();
-        round.part.training = Training::Running;
-        assert_eq!(due(&ctx, &round), []);
-        let switched_at = ctx.now;
-        ctx.peers.entry(node(16)).and_modify(|peer| (peer.connected, peer.switched_at) = (false, switched_at));
-        assert_eq!(due(&ctx, &round), [Deadline::Down]);
-        round.attempts.not_before = ctx.now.plus(ctx.attempt_pause(2));
-        ctx.now = ctx.now.plus(500_000);
-        round.attempts.quorum_ready_at = Some(ctx.now);
-        let whole = [Deadline::Attempt].into_iter().chain([Deadline::Assembly; 4]);
-        assert_eq!(due(&ctx, &round), whole.collect::<Vec<_>>(), "half a second is what the quorum took");
-        ctx.now = ctx.now.plus(ctx.attempt_pause(2));
-        assert_eq!(due(&ctx, &round), [Deadline::Assembly; 2], "half of the time is over");
-    }
 
     #[test]
     fn pauses_and_patience_double_up_to_their_limits() {

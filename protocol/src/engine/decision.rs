@@ -198,7 +198,7 @@ impl Round {
         let others = self.record_vote.heard().next().is_some();
         let last = self.set_vote.said_at.max(self.attempts.told_at).max(self.began);
         let behind = self.attempts.number > 0 || self.names_are_lost(ctx);
-        let left_behind = others && behind && ctx.now.since(last) >= 2 * ctx.timing.patience_min;
+        let left_behind = others && behind && ctx.is_left_behind(last);
         let exhausted =
             idle && !planted!(Plant::NeverSkip) && (self.attempts.number > ATTEMPTS_MAX || others_skip || left_behind);
         let skip = self.task.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
@@ -236,11 +236,11 @@ impl Round {
         let awaited = self.awaits_votes(ctx);
         let Some((skip, _)) = &self.task.skip else { return false };
         let fallback = Value::skip(*skip);
-        let (results, now) = (&self.results, ctx.now);
+        let results = &self.results;
         // Nobody could give it just now. It may be needed all the same, and is asked for again after a while.
         let failed = |digest: &Digest| {
             !named.contains(digest)
-                || results.fetching.get(digest).is_some_and(|f| f.failures > 0 && now < f.not_before)
+                || results.fetching.get(digest).is_some_and(|f| f.failures > 0 && !ctx.may_fetch(f.not_before))
         };
         let usable = |value: &Value| match value.kind {
             ValueKind::Skip => value.digest == fallback.digest,
@@ -251,7 +251,7 @@ impl Round {
         };
         let said = self.record_vote.ballot.as_ref().and_then(|ballot| ballot.said());
         let patience = ctx.record_patience(said.map_or(0, |said| said.ballot));
-        let patient = awaited && now.since(self.record_vote.said_at) < patience;
+        let patient = awaited && ctx.awaits_more(self.record_vote.said_at, patience);
         let Some(ballot) = self.record_vote.ballot.as_mut() else { return false };
         ballot.advance(&self.head.quorum, usable, &fallback, patient);
         let Some((said, forced)) = ballot.pending().map(|(said, forced)| (said.clone(), forced)) else { return false };
@@ -337,7 +337,7 @@ impl Round {
             return true;
         }
         let since = *self.part.decided_at.get_or_insert(ctx.now);
-        ctx.now.since(since) >= ctx.timing.patience_min
+        ctx.gives_up_own_step(since)
     }
 
     /// Has the decided record written.

@@ -3,6 +3,7 @@
 use super::clock::Moment;
 use super::ctx::Ctx;
 use super::outbox::Out;
+use super::peer::Peer;
 use crate::NodeId;
 use crate::message::{Head, Message, Phase};
 use crate::plant::{Plant, planted};
@@ -54,10 +55,12 @@ impl Ctx {
         let contradicts = at.filter(|past| past.digest != heard.record);
         let given = contradicts.or(Some(mine).filter(|_| behind && self.should_know(&from, heard.phase, began)));
         let Some(certificate) = given.and_then(|standing| standing.certificate.clone()) else { return };
-        let (now, pause) = (self.now, self.timing.repeat / 4);
-        let peer = self.peers.get_mut(&from).filter(|p| p.handed_at.is_none_or(|at| now.since(at) >= pause));
-        let Some(peer) = peer else { return };
-        peer.handed_at = Some(now);
+        let again = |peer: &Peer| peer.handed_at.is_none_or(|at| self.may_help_again(at));
+        if !self.peers.get(&from).is_some_and(again) {
+            return;
+        }
+        let now = self.now;
+        self.peers.entry(from).and_modify(|peer| peer.handed_at = Some(now));
         out.send_to(self, &[from], &Message::Certificate(certificate));
     }
 
@@ -66,10 +69,8 @@ impl Ctx {
     fn should_know(&self, id: &NodeId, phase: Phase, began: Option<Moment>) -> bool {
         let Some(began) = began else { return true };
         let voted = self.history.iter().nth_back(1).is_some_and(|parent| parent.quorum.incarnation(id).is_some());
-        let trips = 2 * self.peers.get(id).map_or(0, |peer| u64::from(peer.rtt));
-        let patience = if voted { self.timing.repeat / 4 } else { self.timing.repeat };
         let busy = matches!(phase, Phase::Training | Phase::Reducing);
-        !busy && self.now.since(began) >= patience.max(trips)
+        !busy && self.should_have_heard(self.peers.get(id), voted, began)
     }
 
     /// By how much later than the voters a learner may begin a round, in microseconds: what one hand after another takes

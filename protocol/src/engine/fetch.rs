@@ -120,8 +120,8 @@ impl Results {
     }
 
     /// Whether this result may be asked for: it is not here, nobody is being asked, and there is room.
-    fn may_fetch(&self, key: &AttemptKey, value: &Value, now: Moment) -> bool {
-        let waits = |f: &Fetching| f.active || f.candidate.is_some() || now < f.not_before;
+    fn may_fetch(&self, key: &AttemptKey, value: &Value, ctx: &Ctx) -> bool {
+        let waits = |f: &Fetching| f.active || f.candidate.is_some() || !ctx.may_fetch(f.not_before);
         // Two results of one attempt, of which one is wrong, must not be taken for each other.
         let alike = |f: &Fetching| f.key == *key && (f.active || f.candidate.is_some());
         !self.contradict(value)
@@ -161,7 +161,7 @@ impl Round {
         let names = |id: &&NodeId| self.record_vote.names(id).any(|named| named == value) && ctx.is_present(id);
         let sources: Vec<NodeId> = self.other_voters(ctx).filter(names).copied().collect();
         let made = self.attempts.running.as_ref().is_some_and(|running| running.key == key);
-        if sources.is_empty() || made || !self.results.may_fetch(&key, value, ctx.now) {
+        if sources.is_empty() || made || !self.results.may_fetch(&key, value, ctx) {
             return;
         }
         let (failures, not_before) = (0, ctx.now);

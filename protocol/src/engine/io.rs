@@ -111,7 +111,7 @@ pub enum Input {
     /// On another connection than that of the control channel, a process with the key of `peer` says this Hello. It is
     /// told about once a second, until one of the two is gone, or `Admit` or `Deny` follows.
     Namesake { peer: NodeId, hello: Vec<u8> },
-    /// Time passed. The driver sends one every 100 ms and whenever [`super::Engine::wake_at`] says so.
+    /// Time passed. The driver sends one when [`super::Engine::wake_at`] says so.
     Tick,
     /// An inner step of the current round is done.
     TrainProgress { round: u64, step: u32 },

@@ -59,16 +59,16 @@ impl Ctx {
         }
         let Some(peer) = self.peers.get(id).filter(|peer| peer.boot.is_some()) else {
             // Never greeted by this process.
-            return (self.now.since(round.began) >= self.meeting_grace(round)).then_some(fault::NEVER_MET);
+            return self.is_long_unmet(round).then_some(fault::NEVER_MET);
         };
         if peer.left {
             return Some(fault::LEFT);
         }
         if !peer.connected || !peer.greeted {
-            return (self.now.since(peer.switched_at) >= self.down_grace(round)).then_some(fault::DOWN);
+            return self.is_long_down(peer, round).then_some(fault::DOWN);
         }
         let in_touch = self.in_touch(id);
-        if in_touch && self.now.since(peer.heard_at.max(peer.switched_at)) >= self.silence(peer) {
+        if in_touch && self.is_silent(peer) {
             return Some(fault::SILENT);
         }
         let ready = peer.ready(&round.head.record.lineage, round.task.number, &round.head.base).is_some();
@@ -79,11 +79,7 @@ impl Ctx {
             // Whether it moves is for the voters to see.
             return None;
         }
-        let since = self.now.since(peer.moved_at.max(round.began).max(peer.switched_at));
-        // Most have moved just now: only for the others it is worth to look at their pace.
-        let quiet = since >= (2 * self.timing.patience_min).min(self.timing.unmeasured);
-        let stuck = quiet && self.owes(peer, round, ready).is_some_and(|phase| since >= self.stall(peer, phase));
-        if stuck {
+        if self.is_stuck(peer, round, || self.owes(peer, round, ready)) {
             return Some(fault::STUCK);
         }
         let elsewhere = peer
@@ -130,11 +126,10 @@ impl Ctx {
             return self.votes();
         }
         self.peers.get(id).is_some_and(|peer| {
-            let heard = self.now.since(peer.heard_at.max(peer.switched_at)) < self.silence(peer);
             let theirs = peer.head.as_ref().filter(|theirs| theirs.lineage != Digest::default());
             let here = theirs.is_none_or(|theirs| theirs.lineage == head.record.lineage);
             let cut_off = theirs.is_some_and(|theirs| theirs.record == head.digest && theirs.phase == Phase::CutOff);
-            peer.present() && heard && here && !cut_off && head.quorum.has(id, peer.incarnation)
+            peer.present() && here && !cut_off && head.quorum.has(id, peer.incarnation) && !self.is_silent(peer)
         })
     }
 

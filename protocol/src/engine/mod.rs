@@ -48,6 +48,7 @@ mod ctx;
 mod deadline;
 mod decision;
 mod dissemination;
+mod due;
 mod fetch;
 mod inbox;
 mod invitation;
@@ -64,13 +65,13 @@ mod refusal;
 mod register;
 mod round;
 mod split;
-
 mod statement;
 mod streaming;
 pub mod succession;
 mod sync;
 mod view;
 mod vote;
+mod watch;
 
 pub use claims::CLAIMS_MAX;
 pub use config::{Candidate, EngineConfig, Founding, PAST_MAX, Register, Stored, Timing};
@@ -93,10 +94,6 @@ use view::Spoken;
 
 /// Records behind the head that a joiner may stand on, and whose certificates are kept at hand.
 const HISTORY_MAX: usize = 8;
-
-/// In a large flock heartbeats and READYs that change nothing by themselves are looked at together, after so many
-/// microseconds at the latest: else each of them would cost as much as the flock is large.
-const QUIET_MAX: u64 = 100_000;
 
 /// The engine of one node. See the module's text for what it does and [`io`] for what goes in and out.
 pub struct Engine {
@@ -164,11 +161,15 @@ impl Engine {
         match self.life.end() {
             None => {
                 self.stirs = true;
+                let awaited = self.ctx.watch.clear();
                 self.take(input);
-                if self.stirs || self.ctx.now.since(self.advanced_at) >= QUIET_MAX {
+                // What was looked at because of an input is looked at with the next one, and not when it comes.
+                self.ctx.watch.clear();
+                if self.stirs || self.ctx.may_look_again(self.advanced_at) {
                     self.advanced_at = self.ctx.now;
                     self.advance();
                 } else {
+                    self.ctx.watch.resume(awaited);
                     self.beat();
                 }
             }
@@ -184,6 +185,7 @@ impl Engine {
                 ) {
                     self.take(input);
                 }
+                self.ctx.watch.clear();
                 self.beat();
             }
             Some(_) => {}
@@ -279,10 +281,16 @@ impl Engine {
             self.advance_round();
             self.leave_when_due();
         }
-        if self.life.end().is_none_or(|end| *end == Finish::BudgetSpent) {
+        if self.speaks() {
             self.beat();
             self.spoken.speak(&scene!(self), &mut self.out);
+            scene!(self).foresee();
         }
+    }
+
+    /// Whether it still says anything.
+    fn speaks(&self) -> bool {
+        self.life.end().is_none_or(|end| *end == Finish::BudgetSpent)
     }
 
     fn watch_quorum(&mut self) {
@@ -342,14 +350,11 @@ impl Engine {
         }
     }
 
-    /// When time alone will make something happen: the driver's next `Tick` is due then at the latest.
+    /// When time alone makes something happen: the driver's next `Tick` is due then, and none before. Inputs move it, so
+    /// that it is asked for after each.
     pub fn wake_at(&self) -> Option<Time> {
-        let beat = self.beat.due(self.ctx.timing.heartbeat);
-        match self.life.end() {
-            None => self.clock.driver_time(deadline::next(&scene!(self), beat)),
-            Some(Finish::BudgetSpent) => self.clock.driver_time(beat),
-            Some(_) => None,
-        }
+        let (at, _) = self.ctx.watch.next().filter(|_| self.speaks())?;
+        self.clock.driver_time(at)
     }
 
     fn finish(&mut self, reason: Finish) {

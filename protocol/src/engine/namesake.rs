@@ -37,7 +37,7 @@ impl Ctx {
             _ => return out.deny(from, None, Refusal::Malformed { what: "hello of a second process" }),
         };
         let Some(peer) = self.peers.get(&from).filter(|peer| peer.connected) else { return };
-        let silent = self.now.since(peer.heard_at.max(peer.switched_at)) >= self.silence(peer);
+        let silent = self.is_silent(peer);
         match peer.boot.filter(|_| peer.greeted).map(|boot| hello.boot.cmp(&boot)) {
             _ if silent => out.push(Output::Admit { peer: from }),
             Some(Ordering::Less) => out.push(Output::Admit { peer: from }),

@@ -14,13 +14,6 @@ use crate::limits::VOTERS_MAX;
 use crate::message::{Hello, Join, Message, Phase};
 use crate::{Digest, NodeId, wire};
 
-/// In a large flock learners and voters tell each other that they live once in so many beats.
-const FAR_BEATS: u64 = 4;
-/// Pause in microseconds between two Heads, and between two Joins, of who is no member: at most ten words a second in all. Networks hear
-/// a few a second of a stranger, and more would wait there until they are old.
-const OUTSIDER_PAUSE: u64 = 200_000;
-/// Pauses between two repetitions of a READY double so many times.
-const READY_DOUBLINGS: u32 = 4;
 
 /// When the recurring messages were last sent.
 #[derive(Debug, Default)]
@@ -38,10 +31,6 @@ pub(super) struct Beat {
 }
 
 impl Beat {
-    pub fn due(&self, heartbeat: u64) -> Moment {
-        self.head_at.map_or(Moment::default(), |at| at.plus(heartbeat))
-    }
-
     /// This node stands elsewhere or wants something else: a request to be let in is due at once.
     pub fn forget_join(&mut self) {
         self.joined = None;
@@ -105,12 +94,10 @@ impl Round {
         if self.record_vote.entered() {
             return;
         }
-        let repeat = ctx.timing.repeat;
         let calm = self.attempts.number == 0 && self.attempts.running.is_none();
         let began = self.attempts.running.as_ref().map_or(Moment::default(), |attempt| attempt.began);
         let Some(own) = &mut self.part.ready else { return };
-        let pause = if calm { (4 * repeat) << own.repeats.min(READY_DOUBLINGS) } else { repeat };
-        if ctx.now.since(own.said_at.max(began)) < pause {
+        if !ctx.may_repeat_ready(own.said_at.max(began), own.repeats, calm) {
             return;
         }
         (own.said_at, own.repeats) = (ctx.now, own.repeats + 1);
@@ -132,15 +119,14 @@ impl Beat {
     pub fn tell_heads(&mut self, scene: &Scene<'_>, out: &mut Out) {
         let ctx = scene.ctx;
         let standing = (ctx.head_digest(), scene.phase());
-        let due = ctx.now >= self.due(ctx.timing.heartbeat);
+        let due = ctx.is_beat_due(self.head_at);
         let news = self.told != Some(standing);
-        if due || (news && may_speak_again(self.head_at, ctx)) {
+        if due || (news && ctx.may_speak_again(self.head_at)) {
             self.told = Some(standing);
             self.head_at = Some(ctx.now);
             out.send_to(ctx, &ctx.beat_targets(false), &Message::Head(scene.head_message()));
         }
-        let far_due = ctx.now.since(self.far_at) >= FAR_BEATS * ctx.timing.heartbeat;
-        if ctx.is_large() && (far_due || self.told_far != standing.0) {
+        if ctx.is_large() && (self.told_far != standing.0 || ctx.is_far_beat_due(self.far_at)) {
             self.told_far = standing.0;
             self.far_at = ctx.now;
             out.send_to(ctx, &ctx.beat_targets(true), &Message::Head(scene.head_message()));
@@ -149,7 +135,7 @@ impl Beat {
 
     /// Whether what others may have missed is to be said again.
     pub fn repeats(&mut self, ctx: &Ctx) -> bool {
-        let due = ctx.now.since(self.repeated_at) >= ctx.timing.repeat;
+        let due = ctx.may_repeat(self.repeated_at);
         if due {
             self.repeated_at = ctx.now;
         }
@@ -167,18 +153,13 @@ impl Beat {
 
     /// Whether a Join is to be said now about this record, as it then is.
     pub fn join_is_due(&mut self, record: Digest, ctx: &Ctx) -> bool {
-        let fresh = self.joined != Some(record) && may_speak_again(self.join_at, ctx);
-        let due = fresh || self.join_at.is_none_or(|last| ctx.now.since(last) >= ctx.timing.join_every);
+        let fresh = self.joined != Some(record) && ctx.may_speak_again(self.join_at);
+        let due = fresh || self.join_at.is_none_or(|last| ctx.may_join_again(last));
         if due {
             (self.joined, self.join_at) = (Some(record), Some(ctx.now));
         }
         due
     }
-}
-
-/// Whether this node may say something new of a kind that it said last then.
-fn may_speak_again(last: Option<Moment>, ctx: &Ctx) -> bool {
-    ctx.is_member(&ctx.me) || last.is_none_or(|last| ctx.now.since(last) >= OUTSIDER_PAUSE)
 }
 
 impl Ctx {

@@ -68,13 +68,12 @@ impl Cut {
         *self = Self { fork: self.fork.take(), ..Self::default() };
     }
 
-    /// No quorum is in reach: for how long there has been none.
-    fn lose(&mut self, now: Moment) -> u64 {
+    /// No quorum is in reach: since when.
+    fn lose(&mut self, now: Moment) -> Moment {
         if let Some(back) = self.back.take() {
             self.carried = self.carried.saturating_sub(now.since(back));
         }
-        let since = *self.since.get_or_insert(now);
-        self.carried.saturating_add(now.since(since))
+        *self.since.get_or_insert(now)
     }
 }
 
@@ -91,14 +90,14 @@ impl Round {
             }
             return None;
         }
-        if self.resumed && ctx.now.since(self.began) < ctx.timing.settle {
+        if ctx.is_settling(self) {
             return None;
         }
         let (policy, grace) = (ctx.spec.partition.minority, ctx.fork_grace());
-        let lost = self.cut.lose(ctx.now);
+        let since = self.cut.lose(ctx.now);
         self.cut.policy = Some(policy);
         // Connections that come back at once are not worth a word.
-        let gone = self.cut.since.is_some_and(|since| ctx.now.since(since) >= ctx.timing.down_grace);
+        let gone = ctx.is_cut_off(since);
         if gone && !std::mem::replace(&mut self.cut.told, true) {
             out.notice(Notice::CutOff { policy, missing: ctx.missing_voters(), grace });
             if policy == Minority::Halt {
@@ -106,7 +105,8 @@ impl Round {
             }
         }
         let forks = policy == Minority::Fork || planted!(Plant::ForkAnyway);
-        let due = || lost >= grace || gone && planted!(Plant::ForkEarly) || gone && self.others_fork(ctx);
+        let over = || self.cut.due_at(grace).is_some_and(|ends| ctx.is_grace_over(ends));
+        let due = || over() || gone && planted!(Plant::ForkEarly) || gone && self.others_fork(ctx);
         if !(forks && due()) {
             return None;
         }
@@ -201,7 +201,7 @@ impl Ctx {
             *id == self.me
                 || self.peers.get(id).is_some_and(|peer| {
                     let stands = peer.head.as_ref().is_some_and(|theirs| theirs.record == head.digest);
-                    peer.present() && stands && self.now.since(peer.heard_at) < self.silence(peer)
+                    peer.present() && stands && self.spoke_lately(peer)
                 })
         };
         let here: Vec<NodeId> = head.record.members().filter(here).collect();
@@ -248,13 +248,14 @@ mod tests {
     fn what_was_lost_of_a_quorum_is_forgotten_no_faster_than_it_was_lost() {
         let at = |seconds: u64| Moment::default().plus(seconds * 1_000_000);
         let mut cut = Cut::default();
-        assert_eq!((cut.lose(at(10)), cut.lose(at(14))), (0, 4_000_000));
+        assert_eq!((cut.lose(at(10)), cut.lose(at(14))), (at(10), at(10)));
         cut.restore(at(15));
-        assert_eq!((cut.since(), cut.lose(at(17))), (None, 3_000_000));
+        assert_eq!((cut.since(), cut.lose(at(17))), (None, at(17)), "five seconds less two");
         assert_eq!(cut.due_at(10_000_000), Some(at(24)));
         cut.told = true;
         assert!(cut.restore(at(18)) && !cut.restore(at(19)), "the user is told once that it is over");
         cut.reset();
-        assert_eq!(cut.lose(at(30)), 0);
+        cut.lose(at(30));
+        assert_eq!(cut.due_at(10_000_000), Some(at(40)));
     }
 }

@@ -215,7 +215,7 @@ impl Ctx {
     /// while.
     pub fn may_speak(&self) -> bool {
         let sound = self.votes() && !self.distrusted;
-        sound && (!self.identity.resumed || self.identity.heard_since.is_some() && self.waits_for_witnesses().is_none())
+        sound && (!self.identity.resumed || self.identity.heard_since.is_some() && !self.waits_for_witnesses())
     }
 
     /// The newest place at which a peer has seen this incarnation sign something, as it has said since this process
@@ -252,10 +252,10 @@ impl Ctx {
         }
     }
 
-    /// Until when a restarted node waits for the voters that have not answered, though a quorum has.
-    pub fn waits_for_witnesses(&self) -> Option<Moment> {
-        let until = self.identity.heard_since.filter(|_| self.identity.resumed)?.plus(self.answer_patience());
-        (!until.passed(self.now) && !self.witnessed().1).then_some(until)
+    /// Whether a restarted node waits for the voters that have not answered, though a quorum has.
+    fn waits_for_witnesses(&self) -> bool {
+        let since = self.identity.heard_since.filter(|_| self.identity.resumed);
+        since.is_some_and(|since| !self.witnessed().1 && self.waits_for_answers(since))
     }
 
     /// Remembers what a certificate shows to have been signed, also by this identity itself: who reads a vote of its own
@@ -287,11 +287,10 @@ impl Ctx {
     /// Remembers the newest place that a peer has signed. Words of a former process may still have been on their way when
     /// the present one was told what is known of it: then it is told again.
     pub fn note_signed(&mut self, from: NodeId, incarnation: u64, stamp: Stamp, out: &mut Out) {
-        let (now, patience) = (self.now, self.answer_patience());
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.signed = Some(newer(peer.signed, (incarnation, stamp)));
-        let late = |(at, told): (Moment, Stamp)| stamp > told && now.since(at) < patience;
-        if incarnation == peer.incarnation && peer.told.is_some_and(late) {
+        let (same, told) = (incarnation == peer.incarnation, peer.told);
+        if same && told.is_some_and(|(at, told)| stamp > told && self.waits_for_answers(at)) {
             self.bear_witness(from, out);
         }
     }

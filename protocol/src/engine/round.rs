@@ -191,7 +191,7 @@ impl Round {
             return;
         }
         let alone = self.task.members.len() == 1;
-        if self.resumed && !alone && ctx.now.since(self.began) < ctx.timing.settle && !self.all_met(ctx) {
+        if !alone && ctx.is_settling(self) && !self.all_met(ctx) {
             return;
         }
         let Standing { record, base, .. } = &*self.head;

@@ -1,6 +1,5 @@
 //! What a READY says about others: who asks to be let in, who is dead, who is revoked, how far away they are.
 
-use super::clock::Moment;
 use super::conduct::Conduct;
 use super::ctx::Ctx;
 use super::liveness::fault;
@@ -76,11 +75,10 @@ fn revoked(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
 
 /// Nodes that ask to be let in, stand on a recent record of this chain and are admitted, by ascending id.
 fn joins(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
-    let fresh = |at: Moment| ctx.now.since(at) <= ctx.timing.join_valid;
     let asks = ctx.peers.iter().filter_map(|(id, peer)| {
         let (join, at) =
             peer.join.as_ref().filter(|_| peer.present() && !conduct.is_convicted(id) && !conduct.shuns(id))?;
-        (fresh(*at) && join.lineage == record.lineage).then_some((id, join))
+        (ctx.is_join_valid(*at) && join.lineage == record.lineage).then_some((id, join))
     });
     let statement = |(id, join): (&NodeId, &crate::message::Join)| {
         let verifier = ctx.verifier.as_ref();

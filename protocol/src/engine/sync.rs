@@ -35,7 +35,7 @@ pub(super) struct CatchUp {
     active: Option<(Vec<NodeId>, Proven)>,
     bytes: u64,
     failures: u32,
-    pub not_before: Moment,
+    not_before: Moment,
     considered_at: Moment,
     /// The catch-up under way is over a few records only.
     near: bool,
@@ -108,11 +108,11 @@ impl Sync {
     /// Looks at the heads of all peers: the best that this node should catch up with, if there is any, and who has it.
     pub fn consider(&mut self, round: Option<&Round>, ctx: &Ctx, out: &mut Out) -> Option<(Proven, Vec<NodeId>)> {
         let writing = round.is_some_and(|round| round.committing.is_some());
-        if !self.catch_up.is_idle() || writing || ctx.now < self.catch_up.not_before {
+        if !self.catch_up.is_idle() || writing || !ctx.may_catch_up(self.catch_up.not_before) {
             return None;
         }
         // Looking at everybody is dear in a large flock, and a moment later is soon enough.
-        if ctx.is_large() && ctx.now.since(self.catch_up.considered_at) < super::QUIET_MAX {
+        if ctx.is_large() && !ctx.may_look_again(self.catch_up.considered_at) {
             return None;
         }
         self.catch_up.considered_at = ctx.now;
@@ -132,12 +132,12 @@ impl Sync {
 
     /// Whether it is given the time to, before it goes there.
     pub fn may_decide_itself(&self, round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> bool {
-        votes_on(round, mine, best, ctx) && has_time(self.catch_up.ahead_since, ctx)
+        votes_on(round, mine, best, ctx) && ctx.may_still_decide(self.catch_up.ahead_since)
     }
 
     /// The same before anybody is asked to show what it says.
     pub fn may_leave_unasked(&self, round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> bool {
-        votes_on(round, mine, best, ctx) && has_time(self.catch_up.named_since, ctx)
+        votes_on(round, mine, best, ctx) && ctx.may_still_decide(self.catch_up.named_since)
     }
 
     /// Notes since when others are one record ahead. A stranger's bare word does not use up the time that the own vote has.
@@ -159,8 +159,4 @@ fn votes_on(round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> boo
     let holds = round.is_some_and(|round| round.holds(&best.record) || round.attempts.running.is_some());
     let next = mine.lineage == best.lineage && mine.seq.checked_add(1) == Some(best.seq);
     holds && next && !ctx.distrusted
-}
-
-fn has_time(since: Option<Moment>, ctx: &Ctx) -> bool {
-    since.map_or(0, |since| ctx.now.since(since)) < ctx.answer_patience()
 }

@@ -13,11 +13,6 @@ use crate::plant::{Plant, planted};
 use crate::record::{Member, Role};
 use crate::{Digest, NodeId};
 
-/// Waiting is told again after this time, in microseconds, if whom it is for has changed.
-const REPEAT: u64 = 10_000_000;
-/// In a large flock what this node waits for is looked at once in this time, in microseconds.
-const LOOK: u64 = 500_000;
-
 /// A picture of the engine at one moment, for `starling status`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
@@ -254,6 +249,17 @@ impl Scene<'_> {
         }
     }
 
+    /// Looks at what a view shows of the others, so that the node wakes when time alone changes it. In a large flock that is
+    /// dear, and a view is as old as the last input.
+    pub fn foresee(&self) {
+        let ctx = self.ctx;
+        let Some(round) = self.round.filter(|_| !ctx.is_large()) else { return };
+        for id in &round.task.members {
+            ctx.fault(id, round);
+            ctx.voter_in_reach(id);
+        }
+    }
+
     fn evidence(&self) -> Vec<EvidenceView> {
         let revoked = |id: &NodeId| self.ctx.head.as_ref().is_some_and(|head| conduct::is_revoked(&head.record, id));
         let view = |(id, what): (&NodeId, Contradiction)| EvidenceView {
@@ -367,14 +373,14 @@ impl Spoken {
             }
         }
         // Looking at everybody is dear in a large flock.
-        if !changed && ctx.is_large() && ctx.now.since(self.looked_at) < LOOK {
+        if !changed && ctx.is_large() && !ctx.may_look_for_user(self.looked_at) {
             return;
         }
         self.looked_at = ctx.now;
         let waiting = scene.waiting();
         let why = |w: &Option<Waiting>| w.as_ref().map(|w| w.why);
-        let long_ago = ctx.now.since(self.waiting_at) >= REPEAT;
-        if why(&self.waiting) != why(&waiting) || (long_ago && self.waiting != waiting) {
+        let news = why(&self.waiting) != why(&waiting);
+        if news || self.waiting != waiting && ctx.may_tell_again(self.waiting_at) {
             if let Some(Waiting { why, on }) = waiting.clone() {
                 out.notice(Notice::Waiting { on, why });
             }

@@ -196,8 +196,7 @@ impl Instance {
     /// The same to those who wait for it and have not shown that they need it no more, if it was said a while ago. What
     /// goes over a connection arrives as long as it holds, so that nobody is told twice when all is well.
     pub fn repeat_late(&mut self, waits: impl Fn(&NodeId) -> bool, voice: &Voice, (ctx, out): (&Ctx, &mut Out)) {
-        let quiet = ctx.now.since(self.said_at.max(self.repeated_at));
-        if self.ballot.is_none() || quiet < ctx.timing.repeat {
+        if self.ballot.is_none() || !ctx.may_repeat(self.said_at.max(self.repeated_at)) {
             return;
         }
         self.repeated_at = ctx.now;

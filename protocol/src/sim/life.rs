@@ -4,6 +4,7 @@ use super::ambush::Ambush;
 use super::disk::{Disk, Link};
 use super::invariant::Observed;
 use super::schedule::{Fault, Planned};
+use super::sleep::PROBE;
 use super::world::{Event, World};
 use super::{MS, SECOND};
 use crate::NodeId;
@@ -39,8 +40,10 @@ impl World {
         self.nodes[node].started_at = self.now;
         self.note(|| Some(format!("n{node} starts")));
         self.observe(&Observed::Started { node });
-        let phase = self.random.between(0, 100 * MS);
-        self.schedule_own(phase, node, Event::Tick);
+        if self.options.probed {
+            let phase = self.random.between(0, PROBE);
+            self.schedule_own(phase, node, Event::Probe);
+        }
         self.feed(node, Input::Tick);
         self.tell_difference(node);
     }
@@ -207,6 +210,7 @@ impl World {
             Fault::ClockJump { node, by } => {
                 self.marks.hit("clock jumped");
                 self.nodes[place(node)].offset += by;
+                self.arm(place(node));
             }
             Fault::ClockBack { node, starts, wipes, back } => self.set_clock_back(place(node), starts, wipes, back),
             Fault::Drop { a, b } => {

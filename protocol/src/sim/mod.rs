@@ -34,6 +34,7 @@ pub mod reduction;
 #[cfg(test)]
 mod scenario_test;
 pub mod schedule;
+mod sleep;
 mod stranger;
 mod streaming;
 pub mod trainer;

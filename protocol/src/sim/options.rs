@@ -65,6 +65,8 @@ pub struct Options {
     pub strangers: usize,
     /// Processes start with clocks that are behind.
     pub clocks_behind: bool,
+    /// Nodes are woken between the moments for which they ask, at which nothing may happen.
+    pub probed: bool,
     /// All nodes begin on a first record that names all.
     pub awake: bool,
     /// Microseconds between two faults, on average.
@@ -149,6 +151,7 @@ impl Options {
             options.strangers = Random::new(seed, "number of strangers").between(1, 6) as usize;
         }
         options.clocks_behind = !options.awake && Random::new(seed, "clocks").chance(25);
+        options.probed = Random::new(seed, "probes").chance(25);
         options
     }
 
@@ -314,6 +317,7 @@ impl Options {
             liars: 0,
             strangers: 0,
             clocks_behind: false,
+            probed: false,
             awake: false,
             every: SECOND,
             settled: 0,
@@ -335,7 +339,7 @@ impl Options {
         self
     }
 
-    fn switches(&self) -> [(&'static str, bool); 25] {
+    fn switches(&self) -> [(&'static str, bool); 26] {
         [
             ("crashes", self.crashes),
             ("silent", self.silent),
@@ -361,6 +365,7 @@ impl Options {
             ("late-votes", self.late_votes > 0),
             ("clocks-behind", self.clocks_behind),
             ("strangers", self.strangers > 0),
+            ("probed", self.probed),
             ("awake", self.awake),
         ]
     }

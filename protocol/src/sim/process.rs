@@ -129,6 +129,10 @@ pub struct Process {
     pub finished: bool,
     pub damaged: bool,
     pub hung: bool,
+    /// When its driver wakes it next, in the world's time.
+    pub armed: Option<u64>,
+    /// How often it has done so.
+    pub wakes: u64,
 }
 
 impl Node {
@@ -206,6 +210,8 @@ impl Node {
             finished: false,
             damaged: false,
             hung: false,
+            armed: None,
+            wakes: 0,
         });
     }
 

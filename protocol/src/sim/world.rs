@@ -28,6 +28,8 @@ use std::rc::Rc;
 pub enum Event {
     Start,
     Tick,
+    /// A tick for which nobody has asked.
+    Probe,
     Deliver {
         from: usize,
         conn: u64,
@@ -297,6 +299,7 @@ impl World {
         }
         match event {
             Event::Tick => self.tick(node),
+            Event::Probe => self.probe(node),
             Event::Deliver { from, conn, bytes } => {
                 if self.network.is(from, node, conn) {
                     let from = self.keys.id(from);
@@ -341,18 +344,6 @@ impl World {
         }
     }
 
-    fn tick(&mut self, node: usize) {
-        self.feed(node, Input::Tick);
-        let clock = self.now + self.nodes[node].offset;
-        let wake = self.nodes[node].process.as_ref().and_then(|process| process.engine.wake_at());
-        if wake.is_some_and(|at| at.0 > clock + 3 * SECOND) {
-            self.violate("S20 no panic", format!("node {node} sleeps for longer than its heartbeat"));
-        }
-        // A driver sends one every 100 ms; most of these change nothing, and a simulator has no time for them.
-        let next = wake.map_or(SECOND, |at| at.0.saturating_sub(clock)).clamp(5 * MS, 250 * MS);
-        self.schedule_own(next, node, Event::Tick);
-    }
-
     /// Gives an input to a node's engine and does what it says.
     pub fn feed(&mut self, node: usize, input: Input) {
         let Some(outputs) = self.handle(node, input) else { return };
@@ -373,6 +364,7 @@ impl World {
         self.trace_input(node, &input);
         let process = self.nodes[node].process.as_mut()?;
         let outputs = process.engine.handle(input, now);
+        self.arm(node);
         self.trace_outputs(node, &outputs);
         self.observe(&Observed::Outputs { node, outputs: &outputs });
         Some(outputs)

@@ -25,6 +25,7 @@
 //! | S26 | strangers move, store and delay nothing | `strangers` |
 //! | S25 | what is named in a vote is on the disk, and what is decided on a quorum's disks | `estimates` |
 //! | S27 | nobody votes before its probation is over, and newcomers hold no third of the votes | `probation` |
+//! | S28 | between two inputs nothing happens before the moment for which a node asks to be woken | `sleep` |
 //!
 //! S20 (no panic) and S21 (determinism) are checked by whoever runs a history; L1 to L5 in [`super::history`]. S12, S13
 //! (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
@@ -51,6 +52,7 @@ mod resources;
 mod result;
 mod samples;
 mod settings;
+mod sleep;
 mod steps;
 mod strangers;
 
@@ -91,6 +93,7 @@ pub const NAMES: &[&str] = &[
     "S25 estimates on disk",
     "S26 strangers",
     "S27 probation",
+    "S28 nothing between wakes",
     "L1 commits",
     "L3 roster",
     "L4 one head",
@@ -127,6 +130,12 @@ pub enum Observed<'a> {
         node: usize,
         from: usize,
         outputs: &'a [Output],
+    },
+    /// A node was woken before the time for which it had asked: what it did, and whether a person sees a difference.
+    Probed {
+        node: usize,
+        outputs: &'a [Output],
+        seen: bool,
     },
     /// An answer to what a stranger says.
     Strange {
@@ -216,6 +225,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(estimates::Estimates::default()),
         Box::new(strangers::Strangers::default()),
         Box::new(probation::Probation::default()),
+        Box::new(sleep::Sleep),
     ]
 }
 

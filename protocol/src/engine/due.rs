@@ -1,0 +1,221 @@
+//! Whether a deadline has come: the one place where the engine compares anything with the time. Each method is a row of the
+//! table of deadlines (`docs/protocol/8-deadlines.md`); how long it is says [`super::deadline`]. What has not come yet is
+//! what the node wakes for ([`super::watch`]).
+
+use super::clock::Moment;
+use super::ctx::Ctx;
+use super::deadline::{self, Allowance, after_failures};
+use super::peer::Peer;
+use super::round::Round;
+use super::watch::Deadline;
+use crate::message::Phase;
+
+impl Ctx {
+    /// Whether it is that late. If it is not, the node wakes when it is.
+    fn reached(&self, what: Deadline, at: Moment) -> bool {
+        let reached = at.passed(self.now);
+        if !reached {
+            self.watch.note(what, at);
+        }
+        reached
+    }
+
+    /// Whether nothing was heard of a peer for as long as a silence lasts.
+    pub fn is_silent(&self, peer: &Peer) -> bool {
+        self.reached(Deadline::Silence, peer.heard_at.max(peer.switched_at).plus(self.silence(peer)))
+    }
+
+    /// Whether a peer has said something within that time: to be connected is not enough.
+    pub fn spoke_lately(&self, peer: &Peer) -> bool {
+        !self.reached(Deadline::Silence, peer.heard_at.plus(self.silence(peer)))
+    }
+
+    /// Whether who was not met in this round yet has had the time to come.
+    pub fn is_long_unmet(&self, round: &Round) -> bool {
+        self.reached(Deadline::Meeting, round.began.plus(self.meeting_grace(round)))
+    }
+
+    /// Whether a connection has been down for too long.
+    pub fn is_long_down(&self, peer: &Peer, round: &Round) -> bool {
+        self.reached(Deadline::Down, peer.switched_at.plus(self.down_grace(round)))
+    }
+
+    /// Whether a peer has made no progress for too long in the phase in which it owes some, if it owes any.
+    pub fn is_stuck(&self, peer: &Peer, round: &Round, owes: impl FnOnce() -> Option<Phase>) -> bool {
+        let moved = peer.moved_at.max(round.began).max(peer.switched_at);
+        let by = |patience| self.reached(Deadline::Progress, moved.plus(patience));
+        // Most have moved just now: only for the others it is worth to look at their pace.
+        by(self.least_stall()) && owes().is_some_and(|phase| by(self.stall(peer, phase)))
+    }
+
+    /// Whether a peer's claims are looked at: not for a while after one that led nowhere.
+    pub fn heeds_claims(&self, peer: &Peer) -> bool {
+        self.reached(Deadline::Claims, peer.avoid_until)
+    }
+
+    /// Whether what was proven then may be relied on.
+    pub fn is_fresh(&self, proven: Moment) -> bool {
+        !self.reached(Deadline::Proof, proven.plus(deadline::FRESH))
+    }
+
+    /// Whether newer heads of a lineage may be proven that was proven then.
+    pub fn may_prove_again(&self, proven: Moment) -> bool {
+        self.reached(Deadline::Proof, proven.plus(deadline::AGAIN))
+    }
+
+    /// Whether the peers that the user has named have had the time to come.
+    pub fn has_waited_for_guides(&self) -> bool {
+        self.began.is_some_and(|began| self.reached(Deadline::Meeting, began.plus(self.timing.patience_min)))
+    }
+
+    /// Whether others that are one record ahead since then leave this node the time to decide it by itself.
+    pub fn may_still_decide(&self, ahead: Option<Moment>) -> bool {
+        ahead.is_none_or(|since| !self.reached(Deadline::Ahead, since.plus(self.answer_patience())))
+    }
+
+    /// Whether something may be tried again that failed before.
+    pub fn may_catch_up(&self, not_before: Moment) -> bool {
+        self.reached(Deadline::CatchUp, not_before)
+    }
+
+    /// The same of a result that nobody could give.
+    pub fn may_fetch(&self, not_before: Moment) -> bool {
+        self.reached(Deadline::Fetch, not_before)
+    }
+
+    /// Whether in a large flock what is dear may be looked at again that was looked at then.
+    pub fn may_look_again(&self, looked_at: Moment) -> bool {
+        self.reached(Deadline::Quiet, looked_at.plus(deadline::QUIET_MAX))
+    }
+
+    /// The same of what a person is told.
+    pub fn may_look_for_user(&self, looked_at: Moment) -> bool {
+        self.reached(Deadline::Told, looked_at.plus(deadline::LOOK))
+    }
+
+    /// Whether the user is told anew whom this node waits for.
+    pub fn may_tell_again(&self, told_at: Moment) -> bool {
+        self.reached(Deadline::Told, told_at.plus(deadline::TELL_AGAIN))
+    }
+
+    /// Whether a restarted node still listens before it does anything in this round.
+    pub fn is_settling(&self, round: &Round) -> bool {
+        round.resumed && !self.reached(Deadline::Settle, round.began.plus(self.timing.settle))
+    }
+
+    /// Whether there has been no quorum for longer than connections take that come back at once.
+    pub fn is_cut_off(&self, since: Moment) -> bool {
+        self.reached(Deadline::Cut, since.plus(self.timing.down_grace))
+    }
+
+    /// Whether there has been none for so long that a fork of the head is followed.
+    pub fn is_long_cut_off(&self, since: Moment) -> bool {
+        self.reached(Deadline::Cut, since.plus(self.timing.patience_min))
+    }
+
+    /// Whether the grace is over, which ends then.
+    pub fn is_grace_over(&self, ends: Moment) -> bool {
+        self.reached(Deadline::Cut, ends)
+    }
+
+    /// Whether the voters that have not answered are still waited for, though a quorum has since then.
+    pub fn waits_for_answers(&self, since: Moment) -> bool {
+        !self.reached(Deadline::Witness, since.plus(self.answer_patience()))
+    }
+
+    /// Whether attempt 0 waits no longer for a member that votes, or does not.
+    pub fn is_late(&self, allowed: &Allowance, votes: bool) -> bool {
+        self.reached(Deadline::Assembly, allowed.end(votes))
+    }
+
+    /// Whether such a member ends its inner steps.
+    pub fn is_half_over(&self, allowed: &Allowance, votes: bool) -> bool {
+        self.reached(Deadline::Assembly, allowed.half(votes))
+    }
+
+    /// Whether the next attempt may be formed.
+    pub fn may_attempt(&self, round: &Round) -> bool {
+        self.reached(Deadline::Attempt, round.attempts.not_before)
+    }
+
+    /// Whether a READY of the decided set does not come any more.
+    pub fn is_ready_lost(&self, told_at: Moment) -> bool {
+        self.reached(Deadline::ReadyOfSet, told_at.plus(self.ready_of_set()))
+    }
+
+    /// Whether a reduction that moved then stands still, by a patience that doubles with each failure.
+    pub fn stands_still(&self, moved: Moment, patience: u64, failures: u32) -> bool {
+        self.reached(Deadline::Reduction, moved.plus(after_failures(patience, failures)))
+    }
+
+    /// Whether a reduction that began then is too young to be looked at more closely, as long as something moves.
+    pub fn is_young(&self, began: Moment) -> bool {
+        !self.reached(Deadline::Reduction, began.plus(self.timing.unmeasured.min(self.timing.patience_max)))
+    }
+
+    /// Whether in a vote in which this node has spoken then more than a quorum is waited for.
+    pub fn awaits_more(&self, said_at: Moment, patience: u64) -> bool {
+        !self.reached(Deadline::Vote, said_at.plus(patience))
+    }
+
+    /// Whether nothing has come of the votes on sets since then, so that who is in the vote on the record ends it.
+    pub fn is_left_behind(&self, last: Moment) -> bool {
+        self.reached(Deadline::LeftBehind, last.plus(2 * self.timing.patience_min))
+    }
+
+    /// Whether a node has waited for its own inner step for long enough since its record was decided.
+    pub fn gives_up_own_step(&self, decided_at: Moment) -> bool {
+        self.reached(Deadline::OwnStep, decided_at.plus(self.timing.patience_min))
+    }
+
+    /// Whether a node that wants to leave since then goes at once.
+    pub fn has_stayed(&self, since: Moment) -> bool {
+        self.reached(Deadline::Leave, since.plus(deadline::LEAVE_MAX))
+    }
+
+    /// Whether a Head is due, which was last said then.
+    pub fn is_beat_due(&self, said_at: Option<Moment>) -> bool {
+        said_at.is_none_or(|at| self.reached(Deadline::Beat, at.plus(self.timing.heartbeat)))
+    }
+
+    /// The same of one to those who are told less in a large flock.
+    pub fn is_far_beat_due(&self, said_at: Moment) -> bool {
+        self.reached(Deadline::Beat, said_at.plus(deadline::FAR_BEATS * self.timing.heartbeat))
+    }
+
+    /// Whether this node may say something new of a kind that it said last then.
+    pub fn may_speak_again(&self, last: Option<Moment>) -> bool {
+        let waited = |at: Moment| self.reached(Deadline::Outsider, at.plus(deadline::OUTSIDER_PAUSE));
+        self.is_member(&self.me) || last.is_none_or(waited)
+    }
+
+    /// Whether what others may have missed is to be said again, which was said then.
+    pub fn may_repeat(&self, said_at: Moment) -> bool {
+        self.reached(Deadline::Repeat, said_at.plus(self.timing.repeat))
+    }
+
+    /// The same of a READY that was said again so often; `calm`: attempt 0 has not begun.
+    pub fn may_repeat_ready(&self, said_at: Moment, repeats: u32, calm: bool) -> bool {
+        self.reached(Deadline::Repeat, said_at.plus(self.ready_pause(repeats, calm)))
+    }
+
+    /// Whether this node asks to be let in again.
+    pub fn may_join_again(&self, asked_at: Moment) -> bool {
+        self.reached(Deadline::Join, asked_at.plus(self.timing.join_every))
+    }
+
+    /// Whether another's request to be let in still counts.
+    pub fn is_join_valid(&self, asked_at: Moment) -> bool {
+        !self.reached(Deadline::Join, asked_at.plus(self.timing.join_valid.saturating_add(1)))
+    }
+
+    /// Whether a certificate may be given to a peer to which one was given then.
+    pub fn may_help_again(&self, handed_at: Moment) -> bool {
+        self.reached(Deadline::Help, handed_at.plus(self.help_pause()))
+    }
+
+    /// Whether a peer that is one record behind must have missed something, in a round that began then; `voted`: on it.
+    pub fn should_have_heard(&self, peer: Option<&Peer>, voted: bool, began: Moment) -> bool {
+        self.reached(Deadline::Help, began.plus(self.help_patience(peer, voted)))
+    }
+}

@@ -1,0 +1,75 @@
+//! A driver's sleep: it wakes its engine when that has asked for it, and at no other time. In some histories engines are
+//! also woken in between, to see that nothing happens then.
+
+use super::invariant::Observed;
+use super::world::{Event, World};
+use super::{MS, SECOND};
+use crate::engine::View;
+use crate::engine::io::{Input, Time};
+use crate::limits::VOTERS_MAX;
+
+/// Between two ticks for which nobody has asked.
+pub(super) const PROBE: u64 = 20 * MS;
+
+impl World {
+    /// When a node's engine wants to be woken, in the world's time.
+    fn wake_of(&self, node: usize) -> Option<u64> {
+        let wake = self.nodes[node].process.as_ref()?.engine.wake_at()?;
+        Some(wake.0.saturating_sub(self.nodes[node].offset).max(self.now))
+    }
+
+    /// The engine of a node has moved: it is woken when it wants to be now. A tick that is due before stays: it finds that it
+    /// is too early.
+    pub(super) fn arm(&mut self, node: usize) {
+        let Some(at) = self.wake_of(node) else { return };
+        let now = self.now;
+        let Some(process) = self.nodes[node].process.as_mut() else { return };
+        if process.armed.is_none_or(|armed| at < armed) {
+            process.armed = Some(at);
+            self.schedule_own(at - now, node, Event::Tick);
+        }
+    }
+
+    pub(super) fn tick(&mut self, node: usize) {
+        let now = self.now;
+        let Some(process) = self.nodes[node].process.as_mut() else { return };
+        process.armed.take_if(|at| *at <= now);
+        match self.wake_of(node) {
+            Some(at) if at <= now => {
+                self.process(node, |process| process.wakes += 1);
+                self.feed(node, Input::Tick);
+            }
+            _ => self.arm(node),
+        }
+        if self.wake_of(node).is_some_and(|at| at > now + 3 * SECOND) {
+            self.violate("S20 no panic", format!("node {node} sleeps for longer than its heartbeat"));
+        }
+    }
+
+    /// Wakes a node that sleeps, without being asked to.
+    pub(super) fn probe(&mut self, node: usize) {
+        self.schedule_own(PROBE, node, Event::Probe);
+        let asleep = self.wake_of(node).is_some_and(|at| at > self.now);
+        let clock = Time(self.now + self.nodes[node].offset);
+        let small = self.options.nodes <= 2 * VOTERS_MAX;
+        let Some(process) = self.nodes[node].process.as_mut().filter(|process| asleep && !process.finished) else {
+            return;
+        };
+        // In a large flock a view is as old as the last input.
+        let shown = |engine: &crate::engine::Engine| small.then(|| timeless(engine.view()));
+        let before = shown(&process.engine);
+        let outputs = process.engine.handle(Input::Tick, clock);
+        let seen = before != shown(&process.engine);
+        self.arm(node);
+        self.observe(&Observed::Probed { node, outputs: &outputs, seen });
+    }
+}
+
+/// A view without what grows with time.
+fn timeless(mut view: View) -> View {
+    view.quorum.cut_off = view.quorum.cut_off.map(|_| 0);
+    for member in view.members.iter_mut().chain(&mut view.others) {
+        member.heard = member.heard.map(|_| 0);
+    }
+    view
+}
