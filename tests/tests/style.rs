@@ -13,6 +13,9 @@ const ENGINE_FIELDS_MAX: usize = 12;
 const ROUND_FIELDS_MAX: usize = 12;
 const ENGINE_FILES_MAX: usize = 3;
 
+/// The only files of the engine that compare anything with the time.
+const CLOCKS: &[&str] = &["protocol/src/engine/due.rs", "protocol/src/engine/clock.rs"];
+
 /// File names that say nothing about what is inside.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helper", "helpers", "manager", "base", "misc"];
 
@@ -317,6 +320,31 @@ fn knots(sources: &[Source]) -> Vec<String> {
         .filter(|(_, code)| code.lines().any(|l| l.contains("round") && l.contains(".zip(") && l.contains("head")));
     found.extend(zipped.map(|(path, _)| format!("{path}: a round has its head: no zip of the two")));
     found
+}
+
+/// Statements of the engine that compare something with the time by themselves: a node would not wake for it.
+fn deadlines_apart(sources: &[Source]) -> Vec<String> {
+    let here = |s: &&Source| s.path.starts_with("protocol/src/engine/") && !s.path.ends_with("_test.rs");
+    let mut found = Vec::new();
+    for source in sources.iter().filter(here).filter(|s| !CLOCKS.contains(&s.path.as_str())) {
+        let code = without_tests(&code_of(&source.text));
+        let timed = |part: &&str| {
+            let compares = [" < ", " > ", " <= ", " >= "].iter().any(|sign| part.contains(sign));
+            part.contains(".passed(") || compares && (holds(part, "now") || part.contains(".since("))
+        };
+        let parts = code.split([';', '{', '}']).filter(timed);
+        found.extend(parts.map(|part| format!("{}: {}: ask `due.rs`", source.path, part.trim())));
+    }
+    found
+}
+
+#[test]
+fn only_one_file_compares_with_the_time() {
+    let found = deadlines_apart(&repository::sources());
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    let text = "fn f() {\n    let late = ctx.now.since(at) >= PAUSE;\n    if at.passed(ctx.now) && now < x {\n    }\n    a(now) + b;\n}\n";
+    let of = |path: &str| deadlines_apart(&[Source { path: path.to_owned(), text: text.to_owned() }]).len();
+    assert_eq!((of("protocol/src/engine/a.rs"), of(CLOCKS[0]), of("protocol/src/a.rs")), (2, 0, 0));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use super::proof::{Proof, Unproven};
 use super::reduction::Reduction;
 use super::trainer::{self, Happened, Made, TrainerHandle};
 use super::view::Gauges;
+use super::alarm::Alarm;
 use super::{candidate, catch_up, difference, ending};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetEvents, NetHandle};
@@ -230,8 +231,7 @@ impl Driver {
 
     /// Until it is to end.
     async fn fly(&mut self, queues: &mut Queues) -> Result<(), Failure> {
-        let mut tick = tokio::time::interval(Duration::from_millis(100));
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let mut alarm = Alarm::default();
         let mut signals = Signals::new()?;
         self.feed(Input::Tick).await?;
         self.recall_difference().await?;
@@ -246,8 +246,12 @@ impl Driver {
                 Some(event) = queues.net_events.recv() => self.net_event(event).await?,
                 Some(result) = queues.results.recv() => self.result(result).await?,
                 Some(happened) = queues.trainer_events.recv() => self.trainer_event(happened).await?,
-                Some((question, reply)) = queues.questions.recv() => { let _ = reply.send(self.answer(question)); }
-                _ = tick.tick() => {
+                Some((question, reply)) = queues.questions.recv() => {
+                    // The engine's picture of itself is as old as its last input.
+                    self.feed(Input::Tick).await?;
+                    let _ = reply.send(self.answer(question));
+                }
+                () = alarm.rings(self.wake_at()) => {
                     self.show_lasting_wait();
                     self.feed(Input::Tick).await?;
                 }
@@ -412,6 +416,13 @@ impl Driver {
             }
             Happened::Failed { message } => Err(Failure::message(Code::Refused, format!("training failed: {message}"))),
         }
+    }
+
+    /// When time alone makes something happen: the engine has asked to be woken, or a wait has lasted.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        let engine = self.engine.wake_at().map(|at| self.started + Duration::from_micros(at.0));
+        let shown = self.waiting.as_ref().map(|(_, since)| *since + WAIT_SHOWN);
+        engine.into_iter().chain(shown).min()
     }
 
     /// Every round waits a moment for somebody; a person wants to know of waits that last.

@@ -1,5 +1,6 @@
 //! How a node ends: whoever lacks its last record gets it, then everything is closed in order.
 
+use super::alarm::Alarm;
 use super::driver::{Driver, Queues};
 use super::trainer::{self, Happened};
 use crate::exit::Failure;
@@ -37,14 +38,15 @@ impl Driver {
     /// Answers peers until each of them has the last record, or has gone, or time is up; and waits for the final
     /// validation.
     async fn farewell(&mut self, queues: &mut Queues, mut validating: bool) -> Result<(), Failure> {
-        let (farewell, patience) = (tokio::time::Instant::now() + FAREWELL, tokio::time::Instant::now() + PATIENCE);
-        let mut tick = tokio::time::interval(Duration::from_millis(100));
+        let (farewell, patience) = (Instant::now() + FAREWELL, Instant::now() + PATIENCE);
+        let mut alarm = Alarm::default();
         loop {
-            let now = tokio::time::Instant::now();
+            let now = Instant::now();
             let others_wait = now < farewell && !self.everybody_finished();
             if !others_wait && (!validating || now >= patience) {
                 return Ok(());
             }
+            let ends = if others_wait { farewell } else { patience };
             tokio::select! {
                 Some(done) = queues.ledger_done.recv() => self.ledger_done(done).await?,
                 Some(event) = queues.net_events.recv() => self.net_event(event).await?,
@@ -52,7 +54,7 @@ impl Driver {
                     validating &= !matches!(happened, Happened::Validated { .. });
                     self.trainer_event(happened).await?;
                 }
-                _ = tick.tick() => self.feed(Input::Tick).await?,
+                () = alarm.rings(self.wake_at().into_iter().chain([ends]).min()) => self.feed(Input::Tick).await?,
             }
         }
     }

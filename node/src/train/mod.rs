@@ -1,6 +1,7 @@
 //! `starling train`: sets a node up, hands it to the driver, and ends with what the driver says.
 
 mod afresh;
+mod alarm;
 mod beginning;
 mod candidate;
 mod canonical;

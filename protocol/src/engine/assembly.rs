@@ -68,7 +68,7 @@ impl Round {
     /// When a quorum of voters is READY the others' time begins to run.
     fn note_quorum_ready(&mut self, ctx: &Ctx) {
         if self.attempts.quorum_ready_at.is_none() && self.head.quorum.met_by(|id| ctx.ready_of(id, self).is_some()) {
-            self.attempts.quorum_ready_at = Some(ctx.now);
+            self.attempts.quorum_ready_at = Some(ctx.mark());
         }
     }
 
@@ -251,7 +251,7 @@ impl Round {
         let members: Vec<NodeId> =
             member_indices(&value.members).filter_map(|index| self.task.members.get(index)).copied().collect();
         if self.attempts.told.as_ref() != Some(value) {
-            (self.attempts.told, self.attempts.told_at) = (Some(value.clone()), ctx.now);
+            (self.attempts.told, self.attempts.told_at) = (Some(value.clone()), ctx.mark());
             if tell {
                 self.tell_set(ctx, out);
             }

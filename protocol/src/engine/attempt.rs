@@ -89,7 +89,7 @@ impl Round {
         let notice = Notice::AttemptStarted { round: self.task.number, attempt: number, members: members.clone() };
         out.notice(notice);
         out.push(reduce);
-        let (stage, now) = (Stage::Reducing, ctx.now);
+        let (stage, now) = (Stage::Reducing, ctx.mark());
         self.attempts.running =
             Some(Attempt { key, members, stage, began: now, progress: 0, moved_at: now, awaits: None });
         self.go_ahead(contributions, ctx, out);
@@ -182,7 +182,7 @@ impl Round {
 
     /// Gives the attempt up: the next one is made after a pause that doubles with each failure.
     pub fn fail_attempt(&mut self, reason: &str, suspect: Option<NodeId>, ctx: &Ctx, out: &mut Out) {
-        let (me, now) = (ctx.me, ctx.now);
+        let (me, now) = (ctx.me, ctx.mark());
         self.leave_attempt(reason, suspect, out);
         self.attempts.not_before = now.plus(ctx.attempt_pause(self.attempts.failures));
         self.attempts.failures += 1;

@@ -175,7 +175,7 @@ impl Engine {
             return self.offer.discard(&self.ctx, &mut self.out);
         };
         self.conduct.follow(&head.record);
-        self.life = Life::Member(Box::new(Round::new(head, self.ctx.now, resumed)));
+        self.life = Life::Member(Box::new(Round::new(head, self.ctx.mark(), resumed)));
         self.recheck_readys();
         self.say_ready();
     }

@@ -336,7 +336,7 @@ impl Round {
         if self.part.training != Training::Running {
             return true;
         }
-        let since = *self.part.decided_at.get_or_insert(ctx.now);
+        let since = *self.part.decided_at.get_or_insert_with(|| ctx.mark());
         ctx.gives_up_own_step(since)
     }
 

@@ -20,6 +20,27 @@ impl Ctx {
         reached
     }
 
+    /// The same of what is done at once when it is due, and then after the same time again.
+    fn recurs(&self, what: Deadline, last: Moment, every: u64) -> bool {
+        let due = self.reached(what, last.plus(every));
+        if due {
+            self.watch.note(what, self.now.plus(every));
+        }
+        due
+    }
+
+    /// There may be more to do than was done.
+    pub fn wake_at_once(&self) {
+        self.watch.note(Deadline::Quiet, self.now);
+    }
+
+    /// The time, for who keeps it: a wait begins with it, and the engine goes through its state once more before it sleeps,
+    /// since what was looked at before may end with that wait.
+    pub fn mark(&self) -> Moment {
+        self.watch.begin();
+        self.now
+    }
+
     /// Whether nothing was heard of a peer for as long as a silence lasts.
     pub fn is_silent(&self, peer: &Peer) -> bool {
         self.reached(Deadline::Silence, peer.heard_at.max(peer.switched_at).plus(self.silence(peer)))
@@ -85,17 +106,17 @@ impl Ctx {
 
     /// Whether in a large flock what is dear may be looked at again that was looked at then.
     pub fn may_look_again(&self, looked_at: Moment) -> bool {
-        self.reached(Deadline::Quiet, looked_at.plus(deadline::QUIET_MAX))
+        self.recurs(Deadline::Quiet, looked_at, deadline::QUIET_MAX)
     }
 
     /// The same of what a person is told.
     pub fn may_look_for_user(&self, looked_at: Moment) -> bool {
-        self.reached(Deadline::Told, looked_at.plus(deadline::LOOK))
+        self.recurs(Deadline::Told, looked_at, deadline::LOOK)
     }
 
     /// Whether the user is told anew whom this node waits for.
     pub fn may_tell_again(&self, told_at: Moment) -> bool {
-        self.reached(Deadline::Told, told_at.plus(deadline::TELL_AGAIN))
+        self.recurs(Deadline::Told, told_at, deadline::TELL_AGAIN)
     }
 
     /// Whether a restarted node still listens before it does anything in this round.
@@ -175,12 +196,14 @@ impl Ctx {
 
     /// Whether a Head is due, which was last said then.
     pub fn is_beat_due(&self, said_at: Option<Moment>) -> bool {
-        said_at.is_none_or(|at| self.reached(Deadline::Beat, at.plus(self.timing.heartbeat)))
+        // A beat that was never told is one that ends now.
+        let last = said_at.unwrap_or_default();
+        self.recurs(Deadline::Beat, last, self.timing.heartbeat) || said_at.is_none()
     }
 
     /// The same of one to those who are told less in a large flock.
     pub fn is_far_beat_due(&self, said_at: Moment) -> bool {
-        self.reached(Deadline::Beat, said_at.plus(deadline::FAR_BEATS * self.timing.heartbeat))
+        self.recurs(Deadline::Beat, said_at, deadline::FAR_BEATS * self.timing.heartbeat)
     }
 
     /// Whether this node may say something new of a kind that it said last then.
@@ -191,17 +214,17 @@ impl Ctx {
 
     /// Whether what others may have missed is to be said again, which was said then.
     pub fn may_repeat(&self, said_at: Moment) -> bool {
-        self.reached(Deadline::Repeat, said_at.plus(self.timing.repeat))
+        self.recurs(Deadline::Repeat, said_at, self.timing.repeat)
     }
 
     /// The same of a READY that was said again so often; `calm`: attempt 0 has not begun.
     pub fn may_repeat_ready(&self, said_at: Moment, repeats: u32, calm: bool) -> bool {
-        self.reached(Deadline::Repeat, said_at.plus(self.ready_pause(repeats, calm)))
+        self.recurs(Deadline::Repeat, said_at, self.ready_pause(repeats, calm))
     }
 
     /// Whether this node asks to be let in again.
     pub fn may_join_again(&self, asked_at: Moment) -> bool {
-        self.reached(Deadline::Join, asked_at.plus(self.timing.join_every))
+        self.recurs(Deadline::Join, asked_at, self.timing.join_every)
     }
 
     /// Whether another's request to be let in still counts.
@@ -217,5 +240,34 @@ impl Ctx {
     /// Whether a peer that is one record behind must have missed something, in a round that began then; `voted`: on it.
     pub fn should_have_heard(&self, peer: Option<&Peer>, voted: bool, began: Moment) -> bool {
         self.reached(Deadline::Help, began.plus(self.help_patience(peer, voted)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::liveness::fault;
+    use crate::wire::sample::node;
+
+    #[test]
+    fn what_was_looked_at_and_has_not_come_is_what_a_node_wakes_for() {
+        let mut ctx = Ctx::sample();
+        let mut round = ctx.sample_round();
+        let lost = node(16);
+        let (began, switched_at) = (ctx.now, ctx.now);
+        ctx.peers.entry(lost).and_modify(|peer| (peer.connected, peer.switched_at) = (false, switched_at));
+        assert_eq!(ctx.watch.next(), None, "nobody has looked at anything");
+        assert_eq!(ctx.fault(&lost, &round), None);
+        assert_eq!(ctx.watch.next(), Some((began.plus(ctx.timing.down_grace), Deadline::Down)));
+        ctx.fault(&node(32), &round);
+        assert_eq!(ctx.watch.next().map(|(_, what)| what), Some(Deadline::Down), "the first of them");
+        // A quorum was READY after half a second.
+        ctx.now = began.plus(500_000);
+        round.attempts.quorum_ready_at = Some(ctx.now);
+        ctx.watch.clear();
+        assert_eq!((ctx.fault(&lost, &round), ctx.watch.next()), (Some(fault::DOWN), None), "what has come wakes nobody");
+        let allowed = ctx.allowance(&round).expect("a quorum is READY");
+        assert!(!ctx.is_half_over(&allowed, true) && !ctx.is_late(&allowed, true));
+        assert_eq!(ctx.watch.next(), Some((allowed.half(true), Deadline::Assembly)));
     }
 }

@@ -71,7 +71,7 @@ impl Fetching {
     /// It cannot be had just now.
     fn fail(&mut self, ctx: &Ctx) {
         (self.active, self.candidate) = (false, None);
-        self.not_before = ctx.now.plus(ctx.retry_pause(self.failures));
+        self.not_before = ctx.mark().plus(ctx.retry_pause(self.failures));
         self.failures += 1;
     }
 }

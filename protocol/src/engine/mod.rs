@@ -95,6 +95,9 @@ use view::Spoken;
 /// Records behind the head that a joiner may stand on, and whose certificates are kept at hand.
 const HISTORY_MAX: usize = 8;
 
+/// How often an engine goes through its state after one input.
+const PASSES_MAX: usize = 4;
+
 /// The engine of one node. See the module's text for what it does and [`io`] for what goes in and out.
 pub struct Engine {
     clock: Clock,
@@ -272,8 +275,20 @@ impl Engine {
         self.ctx.distrusted |= std::mem::take(&mut self.out.doubts);
     }
 
-    /// Whatever follows from the state as it is now. Idempotent; runs after each input that may move something.
+    /// Whatever follows from the state as it is now; runs after each input that may move something. Where a wait begins the
+    /// state is gone through once more: else nobody would wake for what ends with it.
     fn advance(&mut self) {
+        for _ in 0..PASSES_MAX {
+            self.ctx.watch.clear();
+            self.pass();
+            if !self.ctx.watch.has_begun() {
+                return;
+            }
+        }
+        self.ctx.wake_at_once();
+    }
+
+    fn pass(&mut self) {
         if self.life.end().is_none() && !self.ctx.frozen {
             self.consider_heads();
             self.ctx.hear_quorum();

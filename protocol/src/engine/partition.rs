@@ -94,6 +94,9 @@ impl Round {
             return None;
         }
         let (policy, grace) = (ctx.spec.partition.minority, ctx.fork_grace());
+        if self.cut.since.is_none() {
+            ctx.mark();
+        }
         let since = self.cut.lose(ctx.now);
         self.cut.policy = Some(policy);
         // Connections that come back at once are not worth a word.

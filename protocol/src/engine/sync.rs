@@ -92,7 +92,7 @@ impl CatchUp {
 
     /// It has failed: the next one is tried later.
     pub fn fail(&mut self, ctx: &Ctx) {
-        self.not_before = ctx.now.plus(ctx.retry_pause(self.failures));
+        self.not_before = ctx.mark().plus(ctx.retry_pause(self.failures));
         self.failures += 1;
         if planted!(Plant::NoRetry) {
             self.not_before = ctx.now.plus(u64::MAX >> 1);
@@ -146,10 +146,10 @@ impl Sync {
         let ahead = || ctx.places().filter(|(_, place)| votes_on(round, &mine, place, ctx));
         let (named, ahead) = (ahead().next().is_some(), ahead().any(|(id, place)| self.is_believed(&id, &place, ctx)));
         if named {
-            self.catch_up.named_since.get_or_insert(ctx.now);
+            self.catch_up.named_since.get_or_insert_with(|| ctx.mark());
         }
         if ahead {
-            self.catch_up.ahead_since.get_or_insert(ctx.now);
+            self.catch_up.ahead_since.get_or_insert_with(|| ctx.mark());
         }
     }
 }

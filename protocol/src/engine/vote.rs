@@ -170,7 +170,7 @@ impl Instance {
         let message = message(&self.question, ctx.identity.incarnation, said);
         let bytes = ctx.seal(&message)?;
         self.ballot(ctx.me).say();
-        self.said_at = ctx.now;
+        self.said_at = ctx.mark();
         self.keep(ctx.me, message, bytes.clone());
         Some(bytes)
     }

@@ -72,6 +72,8 @@ pub(super) enum Deadline {
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     next: Cell<Option<(Moment, Deadline)>>,
+    /// A wait has begun, and its end may not have been looked at yet.
+    begun: Cell<bool>,
 }
 
 impl Watch {
@@ -86,7 +88,18 @@ impl Watch {
 
     /// Forgets what was noted: the first of it.
     pub fn clear(&self) -> Option<(Moment, Deadline)> {
+        self.begun.set(false);
         self.next.take()
+    }
+
+    /// A wait begins.
+    pub fn begin(&self) {
+        self.begun.set(true);
+    }
+
+    /// Whether one has begun since what was noted was forgotten.
+    pub fn has_begun(&self) -> bool {
+        self.begun.get()
     }
 
     /// What was noted before is awaited still.

@@ -73,3 +73,43 @@ fn timeless(mut view: View) -> View {
     }
     view
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::options::Options;
+    use crate::sim::specification;
+
+    const NODES: usize = 4;
+
+    fn wakes(world: &World) -> Vec<u64> {
+        world.nodes.iter().map(|node| node.process.as_ref().map_or(0, |process| process.wakes)).collect()
+    }
+
+    /// Members that train, and one that is READY and waits for them, wake for heartbeats and for what they repeat.
+    #[test]
+    fn an_idle_member_wakes_a_few_times_a_second() {
+        const SECONDS: u64 = 60;
+        let options = Options { probed: true, ..Options::calm(NODES) };
+        let mut world = World::new(1, options.clone(), specification(&options), Vec::new());
+        world.populate();
+        let all = |world: &World| {
+            world.nodes[0].head().is_some_and(|head| head.record.contributors.len() == NODES)
+        };
+        assert!(world.run_until(90 * SECOND, all), "{:?}", world.violation);
+        for (node, machine) in world.nodes.iter_mut().enumerate() {
+            machine.step = if node == 0 { 20 * MS } else { 20 * SECOND };
+        }
+        // The round under way ends, and one begins that takes 80 seconds.
+        let start = world.now + 15 * SECOND;
+        world.run_until(start, |_| false);
+        let (before, head) = (wakes(&world), world.nodes[0].head().map(|head| head.digest));
+        world.run_until(start + SECONDS * SECOND, |_| false);
+        assert_eq!(world.nodes[0].head().map(|head| head.digest), head, "nothing was committed meanwhile");
+        let rates: Vec<f64> =
+            wakes(&world).iter().zip(before).map(|(after, before)| (after - before) as f64 / SECONDS as f64).collect();
+        println!("wakes a second: {rates:?}");
+        assert!(rates.iter().all(|rate| (0.9..=3.0).contains(rate)), "{rates:?}");
+        assert_eq!(world.violation, None);
+    }
+}
