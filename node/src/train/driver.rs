@@ -1,6 +1,7 @@
 //! The one task that owns the protocol engine: everything that happens becomes an input, and every output is
 //! carried out here or handed to whoever can.
 
+use super::alarm::Alarm;
 use super::claims::Claims;
 use super::head::SharedState;
 use super::ledger::{Done, Job, Ledger, Update};
@@ -8,7 +9,6 @@ use super::proof::{Proof, Unproven};
 use super::reduction::Reduction;
 use super::trainer::{self, Happened, Made, TrainerHandle};
 use super::view::Gauges;
-use super::alarm::Alarm;
 use super::{candidate, catch_up, difference, ending};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetEvents, NetHandle};

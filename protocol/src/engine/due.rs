@@ -265,7 +265,11 @@ mod tests {
         ctx.now = began.plus(500_000);
         round.attempts.quorum_ready_at = Some(ctx.now);
         ctx.watch.clear();
-        assert_eq!((ctx.fault(&lost, &round), ctx.watch.next()), (Some(fault::DOWN), None), "what has come wakes nobody");
+        assert_eq!(
+            (ctx.fault(&lost, &round), ctx.watch.next()),
+            (Some(fault::DOWN), None),
+            "what has come wakes nobody"
+        );
         let allowed = ctx.allowance(&round).expect("a quorum is READY");
         assert!(!ctx.is_half_over(&allowed, true) && !ctx.is_late(&allowed, true));
         assert_eq!(ctx.watch.next(), Some((allowed.half(true), Deadline::Assembly)));

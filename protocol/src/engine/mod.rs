@@ -272,7 +272,11 @@ impl Engine {
 
     /// This node's own state was found to be damaged: it is fetched anew.
     fn heed_doubts(&mut self) {
-        self.ctx.distrusted |= std::mem::take(&mut self.out.doubts);
+        if std::mem::take(&mut self.out.doubts) {
+            // Others are asked for it at once.
+            self.ctx.distrusted = true;
+            self.ctx.watch.begin();
+        }
     }
 
     /// Whatever follows from the state as it is now; runs after each input that may move something. Where a wait begins the
@@ -370,6 +374,11 @@ impl Engine {
     pub fn wake_at(&self) -> Option<Time> {
         let (at, _) = self.ctx.watch.next().filter(|_| self.speaks())?;
         self.clock.driver_time(at)
+    }
+
+    /// Whether something has come in that this node looks at when it wakes: a tick before then changes more than the time.
+    pub fn has_unseen(&self) -> bool {
+        self.ctx.watch.has_unseen()
     }
 
     fn finish(&mut self, reason: Finish) {

@@ -14,7 +14,6 @@ use crate::limits::VOTERS_MAX;
 use crate::message::{Hello, Join, Message, Phase};
 use crate::{Digest, NodeId, wire};
 
-
 /// When the recurring messages were last sent.
 #[derive(Debug, Default)]
 pub(super) struct Beat {

@@ -72,8 +72,10 @@ pub(super) enum Deadline {
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     next: Cell<Option<(Moment, Deadline)>>,
-    /// A wait has begun, and its end may not have been looked at yet.
+    /// A wait has begun, whose end may not have been looked at yet; or something else from which more may follow.
     begun: Cell<bool>,
+    /// Something has come in that is looked at later, with what comes beside it.
+    unseen: Cell<bool>,
 }
 
 impl Watch {
@@ -89,10 +91,11 @@ impl Watch {
     /// Forgets what was noted: the first of it.
     pub fn clear(&self) -> Option<(Moment, Deadline)> {
         self.begun.set(false);
+        self.unseen.set(false);
         self.next.take()
     }
 
-    /// A wait begins.
+    /// A wait begins, or something else from which more may follow.
     pub fn begin(&self) {
         self.begun.set(true);
     }
@@ -102,11 +105,17 @@ impl Watch {
         self.begun.get()
     }
 
-    /// What was noted before is awaited still.
+    /// What was noted before is awaited still, and what has come in waits for it.
     pub fn resume(&self, awaited: Option<(Moment, Deadline)>) {
+        self.unseen.set(true);
         if let Some((at, what)) = awaited {
             self.note(what, at);
         }
+    }
+
+    /// Whether something has come in that nobody has looked at.
+    pub fn has_unseen(&self) -> bool {
+        self.unseen.get()
     }
 
     /// When something is due next, and what.

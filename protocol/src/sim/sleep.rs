@@ -2,6 +2,7 @@
 //! also woken in between, to see that nothing happens then.
 
 use super::invariant::Observed;
+use super::process::Process;
 use super::world::{Event, World};
 use super::{MS, SECOND};
 use crate::engine::View;
@@ -49,10 +50,11 @@ impl World {
     /// Wakes a node that sleeps, without being asked to.
     pub(super) fn probe(&mut self, node: usize) {
         self.schedule_own(PROBE, node, Event::Probe);
+        let seen = |process: &Process| !process.finished && !process.engine.has_unseen();
         let asleep = self.wake_of(node).is_some_and(|at| at > self.now);
         let clock = Time(self.now + self.nodes[node].offset);
         let small = self.options.nodes <= 2 * VOTERS_MAX;
-        let Some(process) = self.nodes[node].process.as_mut().filter(|process| asleep && !process.finished) else {
+        let Some(process) = self.nodes[node].process.as_mut().filter(|process| asleep && seen(process)) else {
             return;
         };
         // In a large flock a view is as old as the last input.
@@ -93,19 +95,20 @@ mod tests {
         let options = Options { probed: true, ..Options::calm(NODES) };
         let mut world = World::new(1, options.clone(), specification(&options), Vec::new());
         world.populate();
-        let all = |world: &World| {
-            world.nodes[0].head().is_some_and(|head| head.record.contributors.len() == NODES)
-        };
+        let all = |world: &World| world.nodes[0].head().is_some_and(|head| head.record.contributors.len() == NODES);
         assert!(world.run_until(90 * SECOND, all), "{:?}", world.violation);
         for (node, machine) in world.nodes.iter_mut().enumerate() {
             machine.step = if node == 0 { 20 * MS } else { 20 * SECOND };
         }
         // The round under way ends, and one begins that takes 80 seconds.
-        let start = world.now + 15 * SECOND;
+        let head = |world: &World| world.nodes[0].head().map(|head| head.digest);
+        let last = head(&world);
+        assert!(world.run_until(world.now + 200 * SECOND, |world| head(world) != last));
+        let start = world.now + 5 * SECOND;
         world.run_until(start, |_| false);
-        let (before, head) = (wakes(&world), world.nodes[0].head().map(|head| head.digest));
+        let (before, stands) = (wakes(&world), head(&world));
         world.run_until(start + SECONDS * SECOND, |_| false);
-        assert_eq!(world.nodes[0].head().map(|head| head.digest), head, "nothing was committed meanwhile");
+        assert_eq!(head(&world), stands, "nothing was committed meanwhile");
         let rates: Vec<f64> =
             wakes(&world).iter().zip(before).map(|(after, before)| (after - before) as f64 / SECONDS as f64).collect();
         println!("wakes a second: {rates:?}");

@@ -132,3 +132,22 @@ fn a_result_of_a_former_process_is_computed_anew_when_others_name_another() {
         |output: &Output| matches!(output, Output::Persist { candidate: Some(c), .. } if c.record == sound.record);
     assert!(outputs.iter().any(writes), "{outputs:?}");
 }
+
+/// A member whose own result is not the decided one asks others for the state at once, and not when it wakes next. Found by
+/// the simulator (seed 1556).
+#[test]
+fn whose_result_is_not_the_decided_one_asks_for_the_state_at_once() {
+    let mut bench = Bench::flock(4);
+    for peer in [2, 3, 4] {
+        let head = bench.standing(Phase::Ready, 0);
+        bench.say(peer, &Message::Head(head));
+    }
+    let key = bench.all_ready();
+    let mut said = bench.rebuild(key);
+    said.value.digest = digest(77);
+    bench.say(2, &Message::Estimate(said.clone()));
+    let decided = bench.certificate(&[2, 3, 4], &said.value);
+    let outputs = bench.say(3, &Message::Certificate(decided));
+    assert_eq!(faults(&outputs), 1, "{outputs:?}");
+    assert!(outputs.iter().any(|output| matches!(output, Output::CatchUp { .. })), "{outputs:?}");
+}
