@@ -252,14 +252,16 @@ mod tests {
     #[test]
     fn a_word_that_is_signed_anew_is_the_same_word() {
         let ctx = Ctx { verifier: Box::new(Trusting), ..Ctx::sample() };
+        let voter = crate::identity::Ed25519Signer::from_secret(&[9; 32]);
+        let id = crate::identity::Signer::id(&voter);
         let mut vote = ctx.sample_round().record_vote;
         for said in [estimate(1), Said { voted: Some(true), ..estimate(1) }] {
-            let first = ctx.seal(&message(&vote.question, 7, &said)).unwrap();
+            let first = crate::wire::seal(&voter, &ctx.run, &message(&vote.question, 7, &said)).unwrap();
             let mut anew = first.clone();
             *anew.last_mut().unwrap() ^= 1;
             for bytes in [&first, &anew] {
-                vote.hear(ctx.signer.id(), 7, said.clone(), bytes, &ctx).unwrap();
-                assert_eq!(vote.envelope(&ctx.signer.id(), said.voted.is_some()), Some(bytes), "the newest is kept");
+                vote.hear(id, 7, said.clone(), bytes, &ctx).unwrap();
+                assert_eq!(vote.envelope(&id, said.voted.is_some()), Some(bytes), "the newest is kept");
             }
         }
     }
