@@ -18,12 +18,23 @@ pub fn parse_class(name: &str) -> anyhow::Result<&'static str> {
 
 /// Larger flocks are left out of looks at recovery: one takes as long as dozens of others.
 const RECOVERING_MAX: usize = 12;
-/// After everything at once: a transfer that stands still may be waited for, for as long as those before it took.
-const SOON_AFTER_ALL: u64 = 60 * SECOND;
+/// Where a transfer stands still and not all of its members hear that another has left it, those wait as long as for one
+/// that may go on: 32 s after a failed attempt (`docs/reliability.md`, "Back after the last fault").
+const SOON_IF_STILL: u64 = 60 * SECOND;
+/// Kinds of faults that bring this about.
+const STILL: &[&str] = &["drops", "clogs"];
+/// A process that was stopped goes on when its pause is over, at most so long after the last fault began.
+const PAUSE_MAX: u64 = 40 * SECOND;
+/// Kinds of faults that stop processes.
+const PAUSED: &[&str] = &["pauses", "everything"];
 
 /// How soon flocks have to be back after their last fault. A fork needs the grace of its run, and as long as others then.
 fn bound(class: &str) -> Bound {
-    let kept = if class == "everything" { SOON_AFTER_ALL } else { SOON };
+    let kept = match class {
+        paused if PAUSED.contains(&paused) => SOON + PAUSE_MAX,
+        still if STILL.contains(&still) => SOON_IF_STILL,
+        _ => SOON,
+    };
     Bound { kept, forked: kept }
 }
 
@@ -39,6 +50,11 @@ pub fn recovery(from: u64, seeds: u64, jobs: usize, class: Option<&str>) -> bool
         on_all_cores(jobs, seeds, |index| {
             let seed = from + index;
             let outcome = live(seed, &settings);
+            // A run that has spent its rounds commits no more.
+            let spent = outcome.recovered.is_some_and(|seen| seen.first.is_none() && seen.together.is_some());
+            if spent {
+                return;
+            }
             if let Ok(mut row) = row.lock() {
                 row.add(seed, &outcome);
             }
