@@ -308,8 +308,8 @@ impl Round {
         if !asked || !voter || ctx.votes() {
             return Err(Refusal::Stale);
         }
-        if self.turn_to_attempt(question.instance, ctx, out) {
-            self.attempts.told = Some(value);
+        if self.turn_to_attempt(question.instance, ctx, out) && self.attempts.told.as_ref() != Some(&value) {
+            (self.attempts.told, self.attempts.told_at) = (Some(value), ctx.now);
         }
         Ok(())
     }

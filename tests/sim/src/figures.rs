@@ -22,7 +22,7 @@ const RECOVERING_MAX: usize = 12;
 /// that may go on: 32 s after a failed attempt (`docs/reliability.md`, "Back after the last fault").
 const SOON_IF_STILL: u64 = 60 * SECOND;
 /// Kinds of faults that bring this about.
-const STILL: &[&str] = &["drops", "clogs"];
+const STILL: &[&str] = &["drops"];
 /// A process that was stopped goes on when its pause is over, at most so long after the last fault began.
 const PAUSE_MAX: u64 = 40 * SECOND;
 /// Kinds of faults that stop processes.
@@ -49,7 +49,9 @@ pub fn recovery(from: u64, seeds: u64, jobs: usize, class: Option<&str>) -> bool
         let row = Mutex::new(row);
         on_all_cores(jobs, seeds, |index| {
             let seed = from + index;
-            let outcome = live(seed, &settings);
+            let mut outcome = live(seed, &settings);
+            // A quorum may be lost after all, where the policy is to wait for it.
+            outcome.recovered = outcome.recovered.filter(|_| !outcome.stuck);
             // A run that has spent its rounds commits no more.
             let spent = outcome.recovered.is_some_and(|seen| seen.first.is_none() && seen.together.is_some());
             if spent {
