@@ -184,7 +184,13 @@ impl Batch {
         on_all_cores(self.jobs, all.len() as u64, |place| {
             let Some(plant) = all.get(place as usize).copied() else { return };
             let caught = (0..most).find_map(|index| Some((index + 1, catches(self.from + index, plant)?)));
-            bar.println(format!("{:24} {caught:?}", plant.name()));
+            let line = format!("{:24} {caught:?}", plant.name());
+            // Nothing is drawn where nobody looks on.
+            if bar.is_hidden() {
+                eprintln!("{line}")
+            } else {
+                bar.println(line)
+            }
             if let Ok(mut found) = found.lock() {
                 found.insert(plant, caught);
             }
