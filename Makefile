@@ -17,9 +17,11 @@ KILLS ?= 20
 # Seconds for each target in `make fuzz`.
 SECONDS ?= 60
 
-# Seeds of `make sim`, the most for each planted bug, and a file for its table.
+# Seeds of `make sim`, the most for each planted bug, those for each kind of fault after which flocks have to be back in time,
+# and a file for its table.
 SEEDS ?= 1000
 PLANTS ?= 2000
+RECOVERIES ?= 24
 JSON ?=
 
 # Scenarios of `make lab`, and a folder for what comes of them.
@@ -122,4 +124,5 @@ fuzz: system
 SIM := CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/sim $(CARGO) run --release --locked --quiet --manifest-path tests/sim/Cargo.toml --
 sim:
 	@$(SIM) --canary
+	@$(SIM) --recovery $(RECOVERIES)
 	@$(SIM) --seeds $(SEEDS) $(if $(filter-out 0,$(PLANTS)),--plants $(PLANTS)) $(if $(JSON),--json $(JSON))
