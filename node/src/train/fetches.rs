@@ -2,7 +2,7 @@
 
 use super::claims::Claims;
 use super::driver::{Driver, Outcome};
-use super::ledger::Update;
+use super::ledger::Job;
 use super::sources::Sources;
 use super::variant::Matter;
 use super::{candidate, catch_up, shards};
@@ -24,16 +24,9 @@ struct Fetching {
     _work: AbortOnDropHandle<()>,
 }
 
-/// The update of a candidate that was fetched, until it is on disk or given up.
-struct Fetched {
-    key: AttemptKey,
-    update: Update,
-}
-
 #[derive(Default)]
 pub struct Fetches {
     candidates: Vec<Fetching>,
-    updates: Vec<Fetched>,
     pub claims: Claims,
     catch_up: Option<AbortOnDropHandle<()>>,
     shards: bool,
@@ -51,32 +44,13 @@ impl Fetches {
         at.map(|at| self.candidates.remove(at)).is_some()
     }
 
-    fn keep(&mut self, key: AttemptKey, update: Update) {
-        self.updates.retain(|fetched| fetched.update.digest != update.digest);
-        self.updates.push(Fetched { key, update });
-        let surplus = self.updates.len().saturating_sub(candidate::FETCHES_MAX);
-        self.updates.drain(..surplus);
-    }
-
-    /// The update of this digest, if it was fetched.
-    pub fn update_of(&self, digest: &Digest) -> Option<Update> {
-        self.updates.iter().map(|fetched| &fetched.update).find(|update| update.digest == *digest).cloned()
-    }
-
-    /// The update of this digest is on disk.
-    pub fn written(&mut self, digest: &Digest) {
-        self.updates.retain(|fetched| fetched.update.digest != *digest);
-    }
-
     pub fn abandon(&mut self, key: AttemptKey) {
         self.candidates.retain(|fetching| fetching.key != key);
-        self.updates.retain(|fetched| fetched.key != key);
     }
 
     /// The record of this number is decided.
     pub fn forget(&mut self, seq: u64) {
         self.candidates.retain(|fetching| fetching.key.seq > seq);
-        self.updates.retain(|fetched| fetched.key.seq > seq);
     }
 }
 
@@ -119,7 +93,7 @@ impl Driver {
         match outcome {
             Ok(arrived) => {
                 let candidate::Arrived { candidate, update } = *arrived;
-                self.fetches.keep(key, update);
+                self.ledger(Job::Bring { key, update }).await?;
                 self.feed(Input::Fetched { candidate }).await
             }
             Err(why) => {

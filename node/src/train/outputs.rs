@@ -3,15 +3,14 @@
 use super::catch_up;
 use super::device::WantedRound;
 use super::driver::Driver;
-use super::ledger::{Job, Update};
+use super::ledger::Job;
 use super::notice::{count_refusal, refusal_text};
 use super::variant::Matter;
 use crate::exit::{Code, Failure};
 use crate::reduce::Passed;
 use crate::watch::event::Event;
-use starling_protocol::Digest;
 use starling_protocol::admission;
-use starling_protocol::engine::io::{AttemptKey, Output};
+use starling_protocol::engine::io::Output;
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::record::Record;
 
@@ -31,19 +30,15 @@ impl Driver {
             Output::CutShort { round } => self.device.cut_short(round),
             Output::StopTraining { round } => self.device.stop(round),
             Output::Reduce { key, members, flock, codec } => self.reduce(key, members, flock, codec),
-            Output::Abandon { key } => self.abandon(key),
-            Output::Speculate { key, update, rule } => {
-                let at_hand = self.update_at_hand(&update);
-                self.ledger(Job::Speculate { key, update, at_hand, rule }).await?;
+            Output::Abandon { key } => {
+                self.reductions.abandon(key);
+                self.fetches.abandon(key);
+                self.ledger(Job::Abandon { key }).await?;
             }
+            Output::Speculate { key, update, rule } => self.ledger(Job::Speculate { key, update, rule }).await?,
             Output::Persist { token, register, candidate } => {
                 candidate.iter().for_each(|candidate| self.hand(Matter::Candidate(candidate)));
-                let update = candidate.as_ref().and_then(|held| self.update_at_hand(&held.record.update));
-                let written = update.as_ref().map(|update| update.digest);
-                let candidate = candidate.map(Box::new);
-                self.ledger(Job::Persist { token, register, candidate, update }).await?;
-                // On disk from now on.
-                written.iter().for_each(|digest| self.fetches.written(digest));
+                self.ledger(Job::Persist { token, register, candidate: candidate.map(Box::new) }).await?;
             }
             Output::Commit { token, key, record, certificate, mine } => {
                 if record.changes_state() {
@@ -52,9 +47,8 @@ impl Driver {
                 }
                 self.residuals.settle(&[Passed::of(&record, &self.me)]);
                 self.hand(Matter::Commit(&record));
-                let update = self.update_at_hand(&record.update);
                 let (seq, record) = (record.seq, Box::new(record));
-                self.ledger(Job::Commit { token, record, certificate, update }).await?;
+                self.ledger(Job::Commit { token, record, certificate }).await?;
                 self.forget_attempts(seq);
                 if let Some(key) = key {
                     self.reductions.leave(key);
@@ -100,21 +94,10 @@ impl Driver {
             .map_err(|_| Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before"))
     }
 
-    /// What was speculated on stays with the ledger, which holds little of it, until the head moves.
-    fn abandon(&mut self, key: AttemptKey) {
-        self.reductions.abandon(key);
-        self.fetches.abandon(key);
-    }
-
     /// A record of this number was decided: nothing that was to become it, or one before, is of use any more.
     pub(super) fn forget_attempts(&mut self, seq: u64) {
         self.reductions.forget(seq);
         self.fetches.forget(seq);
-    }
-
-    /// The update of this digest, if it is in memory.
-    fn update_at_hand(&self, digest: &Digest) -> Option<Update> {
-        self.fetches.update_of(digest).or_else(|| self.reductions.update_of(digest))
     }
 
     /// A node that stands where the flock does and is no member asks to be let in. Members refuse it without many words,

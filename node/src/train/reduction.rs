@@ -1,7 +1,7 @@
 //! Reductions: attempts to make one update of what the members contribute.
 
 use super::driver::{Driver, Outcome};
-use super::ledger::Update;
+use super::ledger::{Job, Update};
 use crate::exit::Failure;
 use crate::net::{BulkStream, NetHandle};
 use crate::reduce::{BulkRouter, NetLinks, OwnersReducer, Parts, ReduceEngine, ReduceError, ReduceJob, RingReducer};
@@ -24,8 +24,6 @@ pub struct Reductions {
 /// Dropping it stops the work and closes its streams.
 struct Reduction {
     key: AttemptKey,
-    /// The attempt's encoded update, once it is complete.
-    update: Option<Update>,
     _work: AbortOnDropHandle<()>,
 }
 
@@ -58,19 +56,10 @@ impl Reductions {
             };
             let _ = results.send(Outcome::Reduced { key, outcome }).await;
         });
-        self.current = Some(Reduction { key, update: None, _work: AbortOnDropHandle::new(work) });
+        self.current = Some(Reduction { key, _work: AbortOnDropHandle::new(work) });
     }
 
-    fn current(&mut self, key: AttemptKey) -> Option<&mut Reduction> {
-        self.current.as_mut().filter(|reduction| reduction.key == key)
-    }
-
-    /// The update of this digest, if an attempt has brought it.
-    pub fn update_of(&self, digest: &Digest) -> Option<Update> {
-        self.current.as_ref()?.update.clone().filter(|update| update.digest == *digest)
-    }
-
-    /// Closes the attempt's streams; the update that it has brought stays.
+    /// Closes the attempt's streams.
     pub fn leave(&self, key: AttemptKey) {
         self.router.leave(key);
     }
@@ -115,11 +104,13 @@ impl Driver {
         key: AttemptKey,
         outcome: Result<Update, ReduceError>,
     ) -> Result<(), Failure> {
-        let Some(reduction) = self.reductions.current(key) else { return Ok(()) };
+        if self.reductions.current.as_ref().is_none_or(|reduction| reduction.key != key) {
+            return Ok(());
+        }
         match outcome {
             Ok(update) => {
                 let digest = update.digest;
-                reduction.update = Some(update);
+                self.ledger(Job::Bring { key, update }).await?;
                 self.gauges.reduced();
                 self.residuals.stage(key);
                 self.feed(Input::Reduced { key, update: digest }).await
