@@ -77,12 +77,13 @@ impl Device {
         self.work = None;
     }
 
-    /// The node ends: only the committed parameters are validated yet, on so many sequences.
+    /// The node ends: no round is wanted any more.
     pub fn close(&mut self) {
         self.wanted = None;
         self.halt();
     }
 
+    /// Has the committed parameters validated on so many sequences, after the job at hand.
     pub fn validate(&self, sequences: usize) {
         let _ = self.trainer.jobs.try_send(Job::Validate { sequences });
     }
