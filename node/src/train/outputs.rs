@@ -178,7 +178,11 @@ impl Driver {
         }
         self.wanted_round = None;
         #[cfg(feature = "evil")]
-        let trained = crate::evil::contribution(trained);
+        let trained = {
+            let mut trained = trained;
+            crate::evil::contribution(&mut trained.delta, &mut trained.norm, &mut trained.payload);
+            trained
+        };
         self.gauges.trained(&trained);
         self.show(Event::Trained {
             round: trained.round,
