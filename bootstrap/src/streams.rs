@@ -147,7 +147,7 @@ impl Behaviour {
     /// For the swarm of `local`, whose process tells others which one it is if it has a name.
     pub fn new(local: PeerId, process: Option<Process>) -> Self {
         let (sender, requests) = mpsc::channel(REQUESTS_CAP);
-        let acceptors = Acceptors { me: process, ..Acceptors::default() };
+        let acceptors = Acceptors::of(process);
         let control = Control { requests: sender, acceptors };
         Self { local, control, requests, connections: BTreeMap::new(), serial: 0, pending: VecDeque::new() }
     }

@@ -33,6 +33,11 @@ impl Acceptors {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Those of this process, which accepts nothing yet.
+    pub fn of(process: Option<Process>) -> Self {
+        Self { me: process, ..Self::default() }
+    }
+
     pub fn protocols(&self) -> Vec<StreamProtocol> {
         let accepted = self.lock();
         let open = accepted.values().filter(|a| !a.queue.is_closed()).map(|a| a.protocol.clone());

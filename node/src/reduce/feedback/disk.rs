@@ -104,7 +104,7 @@ impl Disk {
     ///
     /// # Errors
     /// The disk failed, or is full.
-    pub fn stage(&self, residuals: &Mutex<Residuals>, key: &AttemptKey) -> Result<(), StoreError> {
+    pub(super) fn stage(&self, residuals: &Mutex<Residuals>, key: &AttemptKey) -> Result<(), StoreError> {
         let Ok(_writing) = self.writing.try_lock() else { return Ok(()) };
         self.write(residuals, (*key).into(), Source::Staged(*key))
     }
@@ -113,7 +113,7 @@ impl Disk {
     ///
     /// # Errors
     /// The disk failed, or is full.
-    pub fn keep(&self, residuals: &Mutex<Residuals>) -> Result<(), StoreError> {
+    pub(super) fn keep(&self, residuals: &Mutex<Residuals>) -> Result<(), StoreError> {
         if self.waiting.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
