@@ -428,14 +428,6 @@ impl Plant {
     }
 }
 
-/// Whether the bug is planted in this thread.
-#[cfg(any(test, feature = "plants"))]
-macro_rules! planted {
-    ($plant:expr) => {
-        $crate::plant::chosen() == Some($plant)
-    };
-}
-
 /// Whether the bug is planted: never, in this build.
 #[cfg(not(any(test, feature = "plants")))]
 macro_rules! planted {
@@ -445,6 +437,7 @@ macro_rules! planted {
     }};
 }
 
+#[cfg(not(any(test, feature = "plants")))]
 pub(crate) use planted;
 
 /// Nothing, in this build.
@@ -464,6 +457,9 @@ mod choice;
 
 #[cfg(any(test, feature = "plants"))]
 pub use choice::{chosen, disturbance, everywhere, with};
+
+#[cfg(any(test, feature = "plants"))]
+pub(crate) use choice::planted;
 
 #[cfg(test)]
 #[path = "plant_test.rs"]

@@ -1,5 +1,6 @@
 //! What the program is told to do: the commands beside `train`, and which one it is.
 
+mod at_rest;
 pub mod audit;
 pub mod chain;
 pub mod checkpoint;
@@ -9,10 +10,7 @@ pub mod revoke;
 pub mod status;
 
 use crate::cli::{Cli, Command};
-use crate::exit::{Code, Failure};
 use crate::train;
-use starling_store::{Store, StoreOptions};
-use std::path::Path;
 use std::process::ExitCode;
 
 /// Does what the command line says; how the program ends.
@@ -28,17 +26,4 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Generate(args) => generate::run(&args),
     };
     outcome.unwrap_or_else(|failure| failure.report())
-}
-
-/// The store of a node that is not running, for commands that read its history. It holds a run, and no damage.
-fn open_at_rest(home: &Path) -> Result<Store, Failure> {
-    if !home.join("run.spec").exists() {
-        let why = format!("{} holds no run: name the folder that `starling train` was given", home.display());
-        return Err(Failure::message(Code::Usage, why));
-    }
-    let opened = Store::open(home, StoreOptions::default()).map_err(train::store_failure)?;
-    match opened.damage {
-        Some(damage) => Err(Failure::message(Code::StoreDamaged, damage)),
-        None => Ok(opened.store),
-    }
 }

@@ -188,7 +188,11 @@ impl Driver {
             return self.start_wanted_round().await;
         }
         #[cfg(feature = "evil")]
-        let trained = crate::evil::contribution(trained);
+        let trained = {
+            let mut trained = trained;
+            crate::evil::contribution(&mut trained.delta, &mut trained.norm, &mut trained.payload);
+            trained
+        };
         self.gauges.trained(&trained);
         self.show(Event::Trained {
             round: trained.round,

@@ -46,5 +46,3 @@ mod view;
 pub use canonical::Canonical;
 pub use ledger::store_failure;
 pub use setup::{home_of, train};
-#[cfg(feature = "evil")]
-pub(crate) use trainer::Trained;

@@ -12,3 +12,4 @@ pub mod scenario;
 pub mod stage;
 pub mod stranger;
 pub mod sweep;
+pub mod verdict;

@@ -1,7 +1,26 @@
 //! What must hold, beside what must always hold.
 
-use super::{Place, Topology};
+use super::Topology;
+use super::place::Place;
 use serde::Deserialize;
+
+/// All checks' names, but for events that must come: `WHO says EVENT`.
+pub(super) const NAMES: [&str; 14] = [
+    "together",
+    "faults",
+    "parity",
+    "one flock",
+    "durability",
+    "samples",
+    "liveness",
+    "rounds",
+    "exits",
+    "no panic",
+    "absent",
+    "departures",
+    "attempts",
+    "validation",
+];
 
 /// `[expect]`; what is left out is not asked for, but for what no scenario may break.
 #[derive(Clone, Debug, Deserialize)]
