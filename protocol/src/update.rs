@@ -17,7 +17,7 @@ pub use weights::{CLIP, Stated, is_longer_than_stated, longest_sum, weights};
 
 use crate::Digest;
 use crate::codec::{self, CodecError};
-use crate::digest::FloatHasher;
+use crate::digest::{ByteHasher, FloatHasher};
 use crate::limits::CHUNK_ELEMENTS;
 use crate::ring::{Half, Ring};
 use crate::run::Codec;
@@ -38,9 +38,16 @@ pub fn chunk_elements(elements: usize, chunk: usize) -> Range<usize> {
     at(chunk)..at(chunk.saturating_add(1))
 }
 
+const DOMAIN: &str = "starling update v1";
+
 /// Name of an update: what a record's `update` field holds.
 pub fn digest(update: &[u8]) -> Digest {
-    Digest::of("starling update v1", &[update])
+    Digest::of(DOMAIN, &[update])
+}
+
+/// The same of an update of so many bytes that comes piece by piece.
+pub fn byte_hasher(bytes: u64) -> ByteHasher {
+    ByteHasher::new(DOMAIN, bytes)
 }
 
 /// Name of a contribution: what a READY's `payload` field holds. Over the unweighted pseudo-gradient as
