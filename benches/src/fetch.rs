@@ -10,17 +10,20 @@ use serde_json::json;
 use starling_benches::{append_row, json_file};
 use starling_bootstrap::addresses::split;
 use starling_bootstrap::identity::Identity;
-use starling_node::net::fetch::{Answer, Expect, FetchRefusal, FetchRequest, FetchSource, NothingToFetch, Patience, request};
+use starling_node::net::fetch::{
+    Answer, Expect, FetchRefusal, FetchRequest, FetchSource, NothingToFetch, Patience, request,
+};
 use starling_node::net::{NetEvent, NetHandle, NetOptions, Network};
+use starling_protocol::digest::ByteHasher;
 use starling_protocol::{Digest, NodeId};
-use std::io::{BufRead, BufReader, Seek, Write};
+use std::io::{BufRead, BufReader, Read, Seek};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// Set in the process that serves.
+/// Set in the process that serves, to the file that it serves from.
 const SERVES: &str = "STARLING_BENCH_FETCH_SERVES";
 const MIB: usize = 1 << 20;
 /// Askers at a time: fewer than a stranger may have streams.
@@ -41,22 +44,28 @@ struct Arguments {
 
 /// Something short from memory, and a mebibyte from a file, checked as a store checks it.
 struct Shelf {
-    file: std::fs::File,
     path: PathBuf,
+}
+
+impl Shelf {
+    fn open(&self) -> std::io::Result<Answer> {
+        let mut file = std::fs::File::open(&self.path)?;
+        let (mut hasher, mut piece) = (ByteHasher::new("starling bench fetch", MIB as u64), vec![0; 64 << 10]);
+        for _ in 0..MIB / piece.len() {
+            file.read_exact(&mut piece)?;
+            hasher.put(&piece);
+        }
+        std::hint::black_box(hasher.finish());
+        file.rewind()?;
+        Ok(Answer::File { file, len: MIB as u64 })
+    }
 }
 
 impl FetchSource for Shelf {
     fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         match request {
             FetchRequest::Spec => Ok(vec![7; 64].into()),
-            FetchRequest::StateChunk(_) => {
-                let bytes = std::fs::read(&self.path).map_err(|_| FetchRefusal::Internal)?;
-                std::hint::black_box(Digest::of("starling bench fetch", &[&bytes]));
-                let file = self.file.try_clone().map_err(|_| FetchRefusal::Internal)?;
-                let mut file = std::fs::File::open(&self.path).unwrap_or(file);
-                file.rewind().map_err(|_| FetchRefusal::Internal)?;
-                Ok(Answer::File { file, len: bytes.len() as u64 })
-            }
+            FetchRequest::StateChunk(_) => self.open().map_err(|_| FetchRefusal::Internal),
             _ => Err(FetchRefusal::NotFound),
         }
     }
@@ -78,22 +87,22 @@ fn options(source: impl FetchSource) -> Result<NetOptions> {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    if std::env::var_os(SERVES).is_some() {
-        return runtime.block_on(serve());
+    if let Some(path) = std::env::var_os(SERVES) {
+        return runtime.block_on(serve(path.into()));
     }
-    let mut child = Command::new(std::env::current_exe()?).env(SERVES, "1").stdout(Stdio::piped()).spawn()?;
+    let path = std::env::temp_dir().join(format!("starling-bench-fetch-{}", std::process::id()));
+    std::fs::write(&path, (0..MIB).map(|at| (at / 7) as u8).collect::<Vec<_>>())?;
+    let mut child = Command::new(std::env::current_exe()?).env(SERVES, &path).stdout(Stdio::piped()).spawn()?;
     let measured = runtime.block_on(measure(&arguments, &mut child));
     child.kill()?;
     child.wait()?;
+    std::fs::remove_file(&path)?;
     measured
 }
 
 /// Serves until it is killed; says where, first.
-async fn serve() -> Result<()> {
-    let path = std::env::temp_dir().join(format!("starling-bench-fetch-{}", std::process::id()));
-    let mut file = std::fs::File::options().create(true).truncate(true).read(true).write(true).open(&path)?;
-    file.write_all(&(0..MIB).map(|at| (at / 7) as u8).collect::<Vec<_>>())?;
-    let (_net, mut events) = Network::start(&Identity::generate()?, options(Shelf { file, path })?)?;
+async fn serve(path: PathBuf) -> Result<()> {
+    let (_net, mut events) = Network::start(&Identity::generate()?, options(Shelf { path })?)?;
     while let Some(event) = events.recv().await {
         if let NetEvent::Listening { address } = event {
             println!("{address}");

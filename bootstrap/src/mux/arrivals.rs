@@ -116,8 +116,10 @@ mod tests {
         let (doors, pace) = (Doors::default(), Pace::default());
         let connect = |peer, ip: &str| {
             let address = format!("/ip4/{ip}/tcp/5").parse().unwrap();
-            let endpoint =
-                ConnectedPoint::Listener { local_addr: "/ip4/45.9.9.9/tcp/5".parse().unwrap(), send_back_addr: address };
+            let endpoint = ConnectedPoint::Listener {
+                local_addr: "/ip4/45.9.9.9/tcp/5".parse().unwrap(),
+                send_back_addr: address,
+            };
             Arrivals::new(Eager, peer, &endpoint, (doors.clone(), pace.clone()))
         };
         let known = PeerId::random();

@@ -203,7 +203,9 @@ mod tests {
         for name in ["blobs", "tmp"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let blobs = Blobs::new(dir.path().join("blobs"), dir.path().join("tmp"), fan_out, LIMIT, |bytes| ByteHasher::new(DOMAIN, bytes));
+        let blobs = Blobs::new(dir.path().join("blobs"), dir.path().join("tmp"), fan_out, LIMIT, |bytes| {
+            ByteHasher::new(DOMAIN, bytes)
+        });
         (dir, blobs)
     }
 

@@ -45,7 +45,8 @@ fn span(samples: &[Sample], node: &NodeHistory, within: Range<f64>) -> Option<Sp
     let last = seen.next_back()?;
     let between = |event: &&Value| event["seen"].as_f64().is_some_and(|at| (first.seen..last.seen).contains(&at));
     let rounds = node.events.iter().filter(|event| event["event"] == "committed").filter(between).count();
-    let mib = samples.iter().filter(|sample| within.contains(&sample.seen)).map(|sample| sample.mib).fold(0.0, f64::max);
+    let mib =
+        samples.iter().filter(|sample| within.contains(&sample.seen)).map(|sample| sample.mib).fold(0.0, f64::max);
     let (seconds, cpu_ms) = (last.seen - first.seen, last.cpu_ms - first.cpu_ms);
     (seconds >= SHORTEST_S).then_some(Span { rounds: rounds as f64, seconds, cpu_ms, mib })
 }
