@@ -5,7 +5,7 @@ mod job;
 
 pub use job::{Done, Job, Update};
 
-use super::canonical::{Canonical, OuterStep};
+use super::canonical::{Canonical, OuterStep, StepError};
 use super::difference;
 use super::evidence;
 use super::head::SharedState;
@@ -48,6 +48,19 @@ pub struct Naming {
     pub tensors: Vec<TensorShape>,
     /// Files that go with it, such as the tokenizer.
     pub extras: Vec<(String, Vec<u8>)>,
+}
+
+/// Why a record that others have committed was not replayed.
+#[derive(Debug, thiserror::Error)]
+enum NotReplayed {
+    #[error("record {0} does not follow the state that this node holds")]
+    NoSuccessor(u64),
+    #[error("record {0} came with an update that it does not have, or without its own")]
+    OtherUpdate(u64),
+    #[error("replaying record {0} gave another state root")]
+    OtherRoot(u64),
+    #[error(transparent)]
+    Step(#[from] StepError),
 }
 
 impl Ledger {
@@ -238,8 +251,13 @@ impl Worker {
         certificate: &Certificate,
         update: Option<&[u8]>,
     ) -> Result<Result<(), String>, Failure> {
-        if let Err(why) = self.check_replay(&record, update) {
-            return Ok(Err(why));
+        let mut checked = self.check_replay(&record, update);
+        // A quorum has signed the record, and the update is the one that it names: another root comes of another state.
+        if matches!(checked, Err(NotReplayed::OtherRoot(_))) && self.mend_if_damaged()? {
+            checked = self.check_replay(&record, update);
+        }
+        if let Err(why) = checked {
+            return Ok(Err(why.to_string()));
         }
         self.advance(record, certificate, update)?;
         self.snapshot_if_due()?;
@@ -247,28 +265,35 @@ impl Worker {
     }
 
     /// Whether the record stands on what is held, and its update leads to its state root.
-    fn check_replay(&self, record: &Record, update: Option<&[u8]>) -> Result<(), String> {
+    fn check_replay(&self, record: &Record, update: Option<&[u8]>) -> Result<(), NotReplayed> {
         let state = self.state.read();
         if record.parent != state.digest {
-            return Err(format!("record {} does not follow the state that this node holds", record.seq));
+            return Err(NotReplayed::NoSuccessor(record.seq));
         }
         let root = match update {
             Some(update) if record.changes_state() => {
                 let step = step_to(&self.spec, &state.record, record, (update, state.elements()));
-                state::root(&state.speculate(&step, None).map_err(|e| e.to_string())?)
+                state::root(&state.speculate(&step, None)?)
             }
             None if !record.changes_state() => state.record.state_root,
-            _ => {
-                return Err(format!(
-                    "record {} came with an update that it does not have, or without its own",
-                    record.seq
-                ));
-            }
+            _ => return Err(NotReplayed::OtherUpdate(record.seq)),
         };
-        if root != record.state_root {
-            return Err(format!("replaying record {} gave another state root", record.seq));
+        if root == record.state_root { Ok(()) } else { Err(NotReplayed::OtherRoot(record.seq)) }
+    }
+
+    /// Reads the state from disk again if memory does not hold that of its record any more; whether it did.
+    fn mend_if_damaged(&mut self) -> Result<bool, Failure> {
+        let (root, record) = {
+            let state = self.state.read();
+            let manifest = state.manifest().map_err(|e| Failure::new(Code::Refused, e))?;
+            (state::root(&manifest), state.record.clone())
+        };
+        if root == record.state_root {
+            return Ok(false);
         }
-        Ok(())
+        self.mend(&format!("the state in memory is not the one that record {} names", record.seq))?;
+        self.manifest = None;
+        Ok(true)
     }
 
     /// Makes `record` the head on disk and in memory, side by side; its update, if it has one, was speculated on.
@@ -345,7 +370,7 @@ impl Worker {
     }
 
     /// The state was right when the votes named its root, and is not any more: memory lies. The disk has it.
-    fn mend(&self, wrong: &StoreError) -> Result<(), Failure> {
+    fn mend(&self, wrong: &impl std::fmt::Display) -> Result<(), Failure> {
         let loaded = stored(&self.store, &self.spec).map_err(|e| {
             let text = format!("{wrong}; and it cannot be read from disk again: {e}");
             Failure::message(Code::StoreDamaged, text)
