@@ -25,14 +25,14 @@ const STRANGER_BYTES: (f64, f64) = (64.0 * 1024.0, 16.0 * 1024.0);
 const ADDRESS: (f64, f64) = (512.0, 64.0);
 const ADDRESS_BYTES: (f64, f64) = (512.0 * 1024.0, 128.0 * 1024.0);
 /// What fetches cost the node that serves them, in processor time: one new stream, one request beside what looking it up takes, which is
-/// measured, and a mebibyte that is sent. `bench-fetch` measures them; here they are a third higher, for machines that are busy.
-pub const STREAM_WORK: Duration = Duration::from_micros(300);
-pub const REQUEST_WORK: Duration = Duration::from_micros(150);
-const MIB_WORK: Duration = Duration::from_micros(2500);
+/// measured, and a mebibyte that is sent. As `bench-fetch` measures them on a machine that is busy; on an idle one they are a third less.
+pub const STREAM_WORK: Duration = Duration::from_micros(170);
+pub const REQUEST_WORK: Duration = Duration::from_micros(120);
+const MIB_WORK: Duration = Duration::from_micros(3000);
 const MIB: f64 = 1024.0 * 1024.0;
 /// Seconds of processor time that fetches of strangers at one address may cost at once, and a second in the long run: with what else an
 /// address costs, less than 2 % of a core. A newcomer may cost what it takes to send it the state, besides.
-const FETCHES: (f64, f64) = (0.1, 0.01);
+const FETCHES: (f64, f64) = (0.08, 0.008);
 /// What an address may owe of that, in seconds.
 const DEBT_MAX: f64 = 0.5;
 

@@ -252,6 +252,7 @@ async fn strangers_that_read_nothing_are_waited_for_by_nobody() {
 async fn an_address_holds_few_answers_in_memory() {
     let (standing, peers, newcomer) = crowd();
     let room = standing.answers(&peers[0]).expect("it is a stranger").available_permits();
+    assert!(room <= 4, "{room} mebibytes");
     let patience = ServerPatience { turn: Duration::from_millis(300), ..ServerPatience::default() };
     let server = FetchServer::new(Arc::new(Updates(vec![7; 1000])), patience, standing.clone());
     let of_one = peers.iter().filter(|peer| standing.source(peer) == standing.source(&peers[0]));
@@ -362,6 +363,18 @@ async fn streams_that_ask_nothing_are_paid_for() {
     let refused = asks_once(&server, stranger, &UPDATE).await;
     assert!(matches!(refused, Err(FetchError::Refused(FetchRefusal::Busy))));
     assert!(asks_once(&server, MEMBER, &UPDATE).await.is_ok());
+}
+
+/// A mebibyte counted as two thirds of a millisecond; it takes three.
+#[tokio::test]
+async fn what_is_sent_is_paid_for() {
+    let (server, stranger) = of_stranger(Updates(vec![7; 1 << 20]));
+    let mut served = 0;
+    while served < 200 && asks_once(&server, stranger, &UPDATE).await.is_ok() {
+        served += 1;
+    }
+    // The pieces that have waited have earned some.
+    assert!((10..100).contains(&served), "{served} MiB");
 }
 
 /// Takes long to find, by working or by waiting for a disk.
