@@ -19,6 +19,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
+pub mod arrivals;
 pub mod hold;
 
 pub use hold::STREAMS_MAX;

@@ -1,10 +1,10 @@
 //! What must hold of a history, each rule by itself. A rule that finds nothing wrong says what it looked at.
 
-use crate::bounds;
 use crate::history::{Commit, History};
 use crate::scenario::{Expect, Needed, NeededExit, Never, Scenario};
 use crate::stage::{Entry, What};
 use crate::verdict::{Check, verdict};
+use crate::{bounds, costs};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -41,6 +41,7 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
     checks.extend(
         sizes.into_iter().filter_map(|(key, unit, most)| Some(bounds::size(scenario, history, key, unit, most?))),
     );
+    checks.extend(expect.costs.iter().map(|most| costs::cost(scenario, history, most)));
     checks.extend(expect.counted.iter().map(|needed| bounds::counted(scenario, logs, needed)));
     checks.extend(expect.exits.iter().map(|needed| exit(history, logs, needed)));
     if !expect.apart.is_empty() {

@@ -3,6 +3,7 @@
 pub mod bounds;
 pub mod check;
 pub mod compare;
+pub mod costs;
 pub mod history;
 pub mod measure;
 pub mod network;

@@ -8,7 +8,7 @@ mod plan;
 mod presets;
 mod topology;
 
-pub use expect::{Counted, Expect, Needed, NeededExit, Never};
+pub use expect::{Cost, Counted, Expect, Needed, NeededExit, Never};
 pub use fault::{Fault, FaultEntry, When};
 pub use limits::Limits;
 pub use plan::{Plan, Refusal};
