@@ -1,9 +1,9 @@
 //! What a fault costs nodes beside what they do anyhow.
 
-use crate::verdict::{Check, verdict};
 use crate::history::{History, NodeHistory};
 use crate::scenario::{Cost, Scenario};
 use crate::stage::What;
+use crate::verdict::{Check, verdict};
 use serde_json::Value;
 use std::ops::Range;
 
