@@ -16,10 +16,10 @@ const STANDING: &[(&str, usize, &str)] = &[
     ("protocol/src/engine", 20, "the round holds what its parts define, and the parts look at the whole round"),
     ("protocol/src", 28, "records know their bytes and digests, and `wire` knows records, tickets and candidates"),
     ("protocol/src/sim", 37, "the world owns the invariants, which look at all of the world"),
-    ("node/src/train", 11, "the driver is one state, its methods in many files"),
+    ("node/src/train", 13, "the driver hands matters to its parts, which carry them out on the driver"),
     ("node/src/train", 4, "the trainer's worker is one state, its methods in many files"),
-    ("node/src/net", 3, "sessions, inbound streams and guests: `net` is being reordered"),
-    ("node/src/net", 4, "events say why sessions end, and sessions tell events: `net` is being reordered"),
+    ("node/src/net", 3, "sessions, inbound streams and guests: not taken apart yet"),
+    ("node/src/net", 4, "events say why sessions end, and sessions tell events: not taken apart yet"),
 ];
 
 /// Imports of imports are followed so far; the compiler has excluded circles of them.
