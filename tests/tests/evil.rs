@@ -22,7 +22,7 @@ const ROUNDS: u64 = 8;
 /// What honest nodes say of it.
 enum Shown {
     /// An attempt fails because of it, for a reason with one of these words.
-    Blamed(&'static [&'static str]),
+    Blamed(Vec<&'static str>),
     /// Two statements that contradict each other.
     Evidence,
 }
@@ -185,7 +185,7 @@ fn owners_refuse_what_no_program_sends() {
         ("evil-sum", "its sums are"),
         ("close", "ended early"),
     ] {
-        bench.meets(&program, mode, &Shown::Blamed(&[words]));
+        bench.meets(&program, mode, &Shown::Blamed(vec![words]));
     }
     bench.meets(&program, "equivocate-ready", &Shown::Evidence);
     bench.assert_sound();
@@ -197,8 +197,8 @@ fn owners_go_on_without_who_stalls() {
     let mut bench = Bench::new("owners");
     // One never opens a stream that fits, the other sends next to nothing on it. Its own engine is as patient as the
     // others', or less: they have measured how slow it is. When it gives up first, its streams end.
-    bench.meets(&program, "wrong-round", &Shown::Blamed(&["nothing has moved"]));
-    bench.meets(&program, "stall", &Shown::Blamed(&["nothing has moved", "ended early"]));
+    bench.meets(&program, "wrong-round", &Shown::Blamed(vec!["nothing has moved"]));
+    bench.meets(&program, "stall", &Shown::Blamed(vec!["nothing has moved", "ended early"]));
     bench.assert_sound();
 }
 
@@ -263,7 +263,7 @@ fn a_ring_goes_on_without_who_spoils_it() {
     for (mode, words) in
         [("nan", "the payload of chunk"), ("garbage", "a frame was refused"), ("oversize", "payload length")]
     {
-        bench.meets(&program, mode, &Shown::Blamed(&[words]));
+        bench.meets(&program, mode, &Shown::Blamed(vec![words]));
     }
     bench.takes_in(&program, "huge");
     bench.assert_sound();

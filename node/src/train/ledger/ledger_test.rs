@@ -1,8 +1,8 @@
 use super::*;
-use crate::train::sample_test::{chain, genesis, spec};
+use crate::train::sample_test::{chain, commit, genesis, signers, spec, vote_for};
 use starling_protocol::run::SyncMode;
 use starling_protocol::state::State;
-use starling_protocol::wire;
+use starling_protocol::{update, wire};
 use starling_store::StoreOptions;
 use tokio::sync::oneshot;
 
@@ -45,6 +45,35 @@ fn a_state_that_memory_has_changed_is_read_from_disk_again() {
     let state = ledger.state.read();
     assert_eq!((state.record.seq, &state.state.theta), (1, &sound));
     assert_eq!(state::root(&state.manifest().expect("of a sound size")), state.record.state_root);
+}
+
+/// A node that was left out of a round, and whose state nobody has compared, does not stay behind for good.
+#[test]
+fn a_record_that_does_not_replay_on_a_damaged_state_does_on_the_one_that_is_read_again() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (mut ledger, record) = founded(dir.path());
+    let parent = crate::train::chain::Link { digest: record.digest(), record: record.clone(), certificate: None };
+    let update = update::encode(record.next.codec, &[0.01; 3000]).expect("finite");
+    let mut next = commit(&parent, update::digest(&update));
+    let step = step_to(&spec(), &record, &next, (&update, 3000));
+    next.state_root = state::root(&ledger.state.read().speculate(&step, None).expect("it applies"));
+    ledger.state.change(|state| state.state.theta[77] += 1.0);
+    let replay = |record: &Record| {
+        let certificate = vote_for(record, record.digest(), &signers()[..2]);
+        let (reply, replayed) = oneshot::channel();
+        let job = Job::Replay { record: record.clone(), certificate, update: Some(update.clone()), reply };
+        ledger.jobs.blocking_send(job).expect("the thread runs");
+        replayed.blocking_recv().expect("it answers")
+    };
+    let other = Record { state_root: Digest([9; 32]), ..next.clone() };
+    let refused = replay(&other).expect_err("nothing leads there");
+    assert_eq!(refused, "replaying record 1 gave another state root");
+    assert!(matches!(ledger.done.blocking_recv(), Some(Done::Mended { why }) if why.contains("record 0 names")));
+    ledger.state.change(|state| state.state.theta[78] += 1.0);
+    replay(&next).expect("the state is read from disk again");
+    assert!(matches!(ledger.done.blocking_recv(), Some(Done::Mended { why }) if why.contains("record 0 names")));
+    let state = ledger.state.read();
+    assert_eq!(state::root(&state.manifest().expect("of a sound size")), next.state_root);
 }
 
 #[test]
