@@ -253,10 +253,16 @@ impl Scene<'_> {
     /// dear, and a view is as old as the last input.
     pub fn foresee(&self) {
         let ctx = self.ctx;
-        let Some(round) = self.round.filter(|_| !ctx.is_large()) else { return };
-        for id in &round.task.members {
-            ctx.fault(id, round);
+        if ctx.is_large() {
+            return;
+        }
+        for (id, _) in ctx.head.iter().flat_map(|head| head.quorum.voters()) {
             ctx.voter_in_reach(id);
+        }
+        if let Some(round) = self.round {
+            for id in &round.task.members {
+                ctx.fault(id, round);
+            }
         }
     }
 

@@ -21,8 +21,9 @@ pub struct Ambush {
 #[derive(Clone, Debug)]
 pub struct Sprung {
     back: u64,
-    /// The disk to come back with, if it is not the one at the death, and of when it is.
-    disk: Option<(u64, Rc<Disk>)>,
+    /// The disk to come back with, if it is not the one at the death, and of when it is: the time, and the number of
+    /// connections that there had been.
+    disk: Option<(u64, u64, Rc<Disk>)>,
 }
 
 impl World {
@@ -63,7 +64,9 @@ impl World {
             return;
         }
         self.nodes[node].ambush = None;
-        let disk = ambush.forgets.then(|| (self.now, Rc::new(self.nodes[node].disk.clone())));
+        let connections = self.network.connections();
+        let forgets = ambush.forgets && self.hear(node, connections);
+        let disk = forgets.then(|| (self.now, connections, Rc::new(self.nodes[node].disk.clone())));
         let sprung = Sprung { back: ambush.back, disk };
         match ambush.moment {
             Moment::Decision => {
@@ -93,16 +96,20 @@ impl World {
         self.schedule_own(after, node, Event::Struck { sprung });
     }
 
+    /// Whether all others hear a node, on connections that were among the first so many.
+    fn hear(&self, node: usize, connections: u64) -> bool {
+        (0..self.nodes.len()).all(|other| other == node || self.network.stands_since(node, other, connections))
+    }
+
     pub(super) fn struck(&mut self, node: usize, sprung: Sprung) {
         if self.calm {
             return;
         }
-        let Some((since, disk)) = sprung.disk else {
+        let Some((since, connections, disk)) = sprung.disk else {
             self.marks.hit("death in a vote");
             return self.crash_and_return(node, false, sprung.back);
         };
-        let all = (0..self.nodes.len()).all(|other| other == node || self.network.believes(other, node));
-        if all && self.now >= self.quiet_until && self.remembered(node, since, &disk) {
+        if self.hear(node, connections) && self.now >= self.quiet_until && self.remembered(node, since, &disk) {
             self.marks.hit("old disk in a vote");
             self.exchange_disk(node, (*disk).clone(), sprung.back);
         }

@@ -205,6 +205,17 @@ impl Network {
         conn.is_some() && self.believed.get(&(at, other)).copied() == conn
     }
 
+    /// How many connections there have been.
+    pub fn connections(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether both ends believe in a connection that was among the first so many.
+    pub fn stands_since(&self, a: usize, b: usize, connections: u64) -> bool {
+        let old = self.conns.get(&pair(a, b)).is_some_and(|conn| conn.id <= connections);
+        old && self.believes(a, b) && self.believes(b, a)
+    }
+
     /// When all that a node has sent so far has arrived.
     pub fn drained(&self, from: usize) -> u64 {
         let sent = |((a, b), conn): (&(usize, usize), &Conn)| match (*a == from, *b == from) {

@@ -61,10 +61,20 @@ impl World {
         let shown = |engine: &crate::engine::Engine| small.then(|| timeless(engine.view()));
         let before = shown(&process.engine);
         let outputs = process.engine.handle(Input::Tick, clock);
-        let seen = before != shown(&process.engine);
+        let seen = difference(before.as_ref(), shown(&process.engine).as_ref());
         self.arm(node);
-        self.observe(&Observed::Probed { node, outputs: &outputs, seen });
+        self.observe(&Observed::Probed { node, outputs: &outputs, seen: seen.as_deref() });
     }
+}
+
+/// The first line in which two views differ, in both.
+fn difference(before: Option<&View>, after: Option<&View>) -> Option<String> {
+    if before == after {
+        return None;
+    }
+    let (before, after) = (format!("{before:#?}"), format!("{after:#?}"));
+    let (was, is) = before.lines().zip(after.lines()).find(|(was, is)| was != is)?;
+    Some(format!("{} after {}", is.trim(), was.trim()))
 }
 
 /// A view without what grows with time.

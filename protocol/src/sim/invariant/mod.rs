@@ -135,7 +135,7 @@ pub enum Observed<'a> {
     Probed {
         node: usize,
         outputs: &'a [Output],
-        seen: bool,
+        seen: Option<&'a str>,
     },
     /// An answer to what a stranger says.
     Strange {

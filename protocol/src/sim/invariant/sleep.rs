@@ -14,6 +14,6 @@ impl Invariant for Sleep {
     fn observe(&mut self, event: &Observed<'_>, _: &World) -> Result<(), String> {
         let Observed::Probed { node, outputs, seen } = event else { return Ok(()) };
         require(outputs.is_empty(), || format!("node {node} was asleep, and says {:?}", outputs.first()))?;
-        require(!seen, || format!("node {node} was asleep, and shows something else"))
+        require(seen.is_none(), || format!("node {node} was asleep, and shows {}", seen.unwrap_or_default()))
     }
 }
