@@ -3,11 +3,10 @@ use crate::admission::may_found;
 use crate::ancestry::Relation;
 use crate::engine::succession;
 use crate::identity::Signer;
-use crate::message::{Fork, Message, Question, Value, ValueKind, Vote, member_bits};
-use crate::record::{Contributor, Member, Role, Span};
+use crate::message::{Fork, Message, member_bits};
+use crate::record::Member;
 use crate::run::AdmissionMode;
-use crate::wire::{self, sample};
-use crate::{Signature, difference::Limits};
+use crate::{Signature, sample, wire};
 
 const SEATS: usize = 5;
 const LEASE: u64 = 4;
@@ -41,34 +40,7 @@ fn id(n: u64) -> NodeId {
 }
 
 fn seats(cursor: u64, from: u64, count: usize) -> Vec<Member> {
-    let mut ids: Vec<NodeId> = (from..from + count as u64).map(id).collect();
-    ids.sort_unstable();
-    let seat = |(at, id): (usize, NodeId)| Member {
-        id,
-        role: Role::Voter,
-        absent: 0,
-        expected: true,
-        incarnation: 7,
-        since: 0,
-        served: 0,
-        lease: Span { start: cursor + at as u64 * LEASE, count: LEASE },
-        ..sample::member(1, 0)
-    };
-    ids.into_iter().enumerate().map(seat).collect()
-}
-
-fn genesis(spec: &RunSpec, lineage: u8) -> Link {
-    let mut record = sample::record();
-    record.run = spec.digest();
-    record.lineage = Digest([lineage; 32]);
-    (record.kind, record.seq, record.round, record.tokens) = (RecordKind::Genesis, 0, 0, 0);
-    (record.parent, record.base, record.update) = Default::default();
-    (record.merged, record.contributors, record.free, record.grants) = Default::default();
-    record.next.ring.clear();
-    (record.next.merge_tokens, record.next.merge_norm_bits) = (0, 0);
-    record.next.members = seats(0, 0, 1);
-    record.cursor = LEASE;
-    link(record, None)
+    sample::voters((from..from + count as u64).map(id), 7, cursor, LEASE)
 }
 
 fn link(record: Record, certificate: Option<Certificate>) -> Link {
@@ -77,47 +49,11 @@ fn link(record: Record, certificate: Option<Certificate>) -> Link {
 }
 
 /// A COMMIT after which those from `from` on vote.
-fn commit(spec: &RunSpec, parent: &Link, (from, count): (u64, usize)) -> Link {
+fn commit(parent: &Link, (from, count): (u64, usize)) -> Link {
     let before = &parent.record;
-    let worker = before.voters().next().expect("there is one");
-    let contributor = Contributor {
-        member: worker.id,
-        ready: Digest([8; 32]),
-        start: worker.lease.start,
-        samples: 1,
-        tokens: 4,
-        steps: 1,
-        loss_q16: 1,
-        measured: sample::measured(),
-    };
-    let limits = Limits::of(std::slice::from_ref(&contributor));
-    let mut record = Record { seq: before.seq + 1, round: before.round + 1, parent: parent.digest, ..before.clone() };
-    (record.kind, record.base, record.update) = (RecordKind::Commit, Digest::default(), Digest([5; 32]));
-    (record.contributors, record.tokens) = (vec![contributor], before.tokens + 4);
-    record.next.members = seats(before.cursor, from, count);
-    for seat in &mut record.next.members {
-        let counted = u16::from(seat.id == worker.id);
-        let tenure = before.member(&seat.id).map(|before| (before.since, before.served + counted));
-        (seat.since, seat.served) = tenure.unwrap_or((record.round, 0));
-    }
-    record.cursor += count as u64 * LEASE;
-    (record.next.merge_tokens, record.next.merge_norm_bits) = (limits.tokens, limits.norm_bits);
-    let voters: Vec<NodeId> = before.voters().map(|voter| voter.id).collect();
-    certify(spec, record, &voters)
-}
-
-/// With the votes of these.
-fn certify(spec: &RunSpec, record: Record, voters: &[NodeId]) -> Link {
-    let digest = record.digest();
-    let question = Question { seq: record.seq, parent: record.parent, instance: Question::RECORD };
-    let set = Digest([6; 32]);
-    let value =
-        Value { kind: ValueKind::Commit, digest, tokens: 4, contributors: 1, attempt: 0, set, ..sample::value() };
-    let vote = Vote { question, incarnation: 7, ballot: 0, value, voted: true };
-    let sign =
-        |id: &NodeId| wire::seal(&Key(*id), &spec.digest(), &Message::Vote(vote.clone())).expect("it has a shape");
-    let votes = voters.iter().map(sign).collect();
-    let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: digest, votes };
+    let record = sample::commit(before, 4, seats(before.cursor, from, count));
+    let voters: Vec<Key> = before.voters().map(|voter| Key(voter.id)).collect();
+    let certificate = sample::certificate(&record, 7, &voters);
     link(record, Some(certificate))
 }
 
@@ -133,10 +69,11 @@ impl Held {
 
     /// A founder, then five voters of whom one goes every `every` records.
     fn flock(spec: &RunSpec, length: u64, every: u64) -> Self {
-        let mut links = vec![genesis(spec, 1)];
+        let founded = sample::genesis(spec, Digest([1; 32]), Digest([6; 32]), seats(0, 0, 1));
+        let mut links = vec![link(founded, None)];
         for seq in 1..=length {
             let parent = links.last().expect("a genesis").clone();
-            links.push(commit(spec, &parent, (seq / every, SEATS.min(seq as usize))));
+            links.push(commit(&parent, (seq / every, SEATS.min(seq as usize))));
         }
         Self::of(links)
     }
@@ -278,13 +215,13 @@ fn forged_paths_prove_nothing() {
     (usurped.seq, usurped.tokens) = (59, u64::MAX >> 1);
     usurped.next.members = seats(usurped.cursor - 40, 900, 3);
     let usurped = link(usurped, None);
-    let last = commit(&spec, &usurped, (900, 3));
+    let last = commit(&usurped, (900, 3));
     assert_eq!(reason(&[mine(), usurped.clone(), last.clone()]), "path_broken", "none of them is known");
     // Votes that nobody of the flock has signed.
     let mut thin = flock.links[31].clone();
     thin.certificate.as_mut().expect("it was decided").votes.truncate(2);
     assert_eq!(reason(&[mine(), thin]), "path_certificate");
-    let other = Held::flock(&sample::spec_with_pairs(), 3, 100);
+    let other = Held::flock(&wire::sample::spec_with_pairs(), 3, 100);
     assert_eq!(
         reason(&[mine(), Link { certificate: None, ..other.links[2].clone() }, other.links[3].clone()]),
         "path_broken"
@@ -334,9 +271,9 @@ fn fork(spec: &RunSpec, parent: &Link, who: &[u64]) -> Link {
 }
 
 /// A chain with records after its last one, each of which leaves the vote to these.
-fn onward(spec: &RunSpec, mut links: Vec<Link>, to: u64, voters: (u64, usize)) -> Vec<Link> {
+fn onward(mut links: Vec<Link>, to: u64, voters: (u64, usize)) -> Vec<Link> {
     while links.last().is_some_and(|last| last.record.seq < to) {
-        let next = commit(spec, links.last().expect("not empty"), voters);
+        let next = commit(links.last().expect("not empty"), voters);
         links.push(next);
     }
     links
@@ -355,7 +292,7 @@ fn an_old_key_leads_nobody_off_its_own_chain() {
     let spec = sample::spec();
     let own = Held::flock(&spec, 40, 6);
     assert!(own.links[40].record.member(&id(0)).is_none());
-    let invented = onward(&spec, own.links[..=1].to_vec(), 60, (0, 1));
+    let invented = onward(own.links[..=1].to_vec(), 60, (0, 1));
     assert_ne!(invented[2].digest, own.links[2].digest);
     let path = &invented[1..];
     let ancestry = check(&spec, Root::Held(&own.ancestry), path).expect("each link is certified");
@@ -384,7 +321,7 @@ fn an_old_key_leads_nobody_off_its_own_chain() {
 fn a_path_goes_on_from_the_readers_head() {
     let spec = sample::spec();
     let own = Held::flock(&spec, 40, 6);
-    let invented = onward(&spec, own.links[..=1].to_vec(), 60, (0, 1));
+    let invented = onward(own.links[..=1].to_vec(), 60, (0, 1));
     let stone = |of: &[Link], at: usize| Link { certificate: None, ..of[at].clone() };
     // Over the head with the key of a former voter.
     let path = [own.links[1].clone(), stone(&invented, 50), invented[51].clone()];
@@ -394,7 +331,7 @@ fn a_path_goes_on_from_the_readers_head() {
     // Also past the record at which the reader has left the lineage.
     let mut links = own.links.clone();
     links.push(fork(&spec, &own.links[40], &[8, 9]));
-    let forked = Held::of(onward(&spec, links, 45, (8, 2)));
+    let forked = Held::of(onward(links, 45, (8, 2)));
     assert_eq!(forked.ancestry.relation(&ancestry), Relation::Kept);
     assert_eq!(shown(&spec, &forked, &path), Err(FalsePath::Apart { seq: 50 }));
     assert_eq!(shown(&spec, &forked, &invented[1..]), Err(FalsePath::Apart { seq: 2 }));
@@ -408,7 +345,7 @@ fn who_is_behind_or_in_a_fork_is_shown_the_way() {
     let behind = Held::of(flock.links[..=40].to_vec());
     let mut links = behind.links.clone();
     links.push(fork(&spec, &links[40], &[2, 3]));
-    let forked = Held::of(onward(&spec, links, 70, (2, 2)));
+    let forked = Held::of(onward(links, 70, (2, 2)));
     assert!(locator(&forked).contains(&(40, flock.links[40].digest)), "where the others have gone on");
     for (reader, relation) in [(&behind, Relation::Ahead), (&forked, Relation::Kept)] {
         for keep in [0, 30, 39] {

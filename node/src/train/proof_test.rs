@@ -1,14 +1,12 @@
-use super::super::sample_test::{spec as open_spec, vote_for};
+use super::super::sample_test::spec as open_spec;
 use super::super::source::Source;
 use super::*;
 use crate::net::fetch::{Answer, FetchSource, decode_records, encode_records};
-use starling_protocol::difference::Limits;
-use starling_protocol::engine::succession;
 use starling_protocol::identity::{Ed25519Signer, Signer};
-use starling_protocol::record::{Contributor, Measured, Member, Record, Role, Span};
+use starling_protocol::record::{self, Member};
 use starling_protocol::run::{AdmissionMode, SyncMode};
 use starling_protocol::state::{self, State};
-use starling_protocol::wire;
+use starling_protocol::{sample, wire};
 use starling_store::StoreOptions;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -29,18 +27,7 @@ fn keys(from: u64, count: usize) -> Vec<Ed25519Signer> {
 }
 
 fn seats(keys: &[Ed25519Signer], cursor: u64) -> Vec<Member> {
-    let seat = |(at, key): (usize, &Ed25519Signer)| Member {
-        id: key.id(),
-        incarnation: 1,
-        role: Role::Voter,
-        absent: 0,
-        expected: true,
-        lease: Span { start: cursor + at as u64 * LEASE, count: LEASE },
-        upload_kbps: 0,
-        since: 0,
-        served: 0,
-    };
-    keys.iter().enumerate().map(seat).collect()
+    sample::voters(keys.iter().map(Signer::id), 1, cursor, LEASE)
 }
 
 fn state() -> State {
@@ -50,41 +37,16 @@ fn state() -> State {
 /// What `founder` begins a lineage with, whose only member it is.
 fn founded(spec: &RunSpec, founder: u64) -> Link {
     let root = state::root(&state().manifest(SCHEMA).unwrap());
-    let mut record = succession::genesis(spec.digest(), spec, (key(founder).id(), 1), founder, root).unwrap();
-    record.next.members = seats(&keys(founder, 1), 0);
-    record.cursor = LEASE;
+    let lineage = record::lineage(&spec.digest(), &key(founder).id(), founder);
+    let record = sample::genesis(spec, lineage, root, seats(&keys(founder, 1), 0));
     Link { digest: record.digest(), record, certificate: None }
 }
 
 /// A COMMIT of those who vote after `parent`, after which `voters` do. The state stays what it was.
 fn commit(parent: &Link, signers: &[Ed25519Signer], voters: &[Ed25519Signer]) -> Link {
-    let before = &parent.record;
-    let worker = before.voters().next().unwrap();
-    let contributor = Contributor {
-        member: worker.id,
-        ready: Digest([8; 32]),
-        start: worker.lease.start,
-        samples: 1,
-        tokens: 4,
-        steps: 1,
-        loss_q16: 1,
-        measured: Measured::default(),
-    };
-    let limits = Limits::of(std::slice::from_ref(&contributor));
-    let mut record = Record { seq: before.seq + 1, round: before.round + 1, parent: parent.digest, ..before.clone() };
-    (record.kind, record.base, record.update) = (RecordKind::Commit, Digest::default(), Digest([5; 32]));
-    (record.contributors, record.tokens) = (vec![contributor], before.tokens + 4);
-    record.next.members = seats(voters, before.cursor);
-    for seat in &mut record.next.members {
-        let counted = u16::from(seat.id == worker.id);
-        let tenure = before.member(&seat.id).map(|before| (before.since, before.served + counted));
-        (seat.since, seat.served) = tenure.unwrap_or((record.round, 0));
-    }
-    record.cursor += voters.len() as u64 * LEASE;
-    (record.next.merge_tokens, record.next.merge_norm_bits) = (limits.tokens, limits.norm_bits);
-    let digest = record.digest();
-    let certificate = Some(vote_for(&record, digest, signers));
-    Link { digest, record, certificate }
+    let record = sample::commit(&parent.record, 4, seats(voters, parent.record.cursor));
+    let certificate = Some(sample::certificate(&record, 1, signers));
+    Link { digest: record.digest(), record, certificate }
 }
 
 /// A founder, then up to five voters, of whom one goes every `every` records.
