@@ -17,9 +17,11 @@ KILLS ?= 20
 # Seconds for each target in `make fuzz`.
 SECONDS ?= 60
 
-# Seeds of `make sim`, the most for each planted bug, and a file for its table.
+# Seeds of `make sim`, the most for each planted bug, those for each kind of fault after which flocks have to be back in time,
+# and a file for its table.
 SEEDS ?= 1000
 PLANTS ?= 2000
+RECOVERIES ?= 24
 JSON ?=
 
 # Scenarios of `make lab`, and a folder for what comes of them.
@@ -29,7 +31,7 @@ LAB_OUT ?= out/lab
 # A member that lies, for tests: beside the others, and never one of them.
 EVIL := $(CARGO) build $(BUILD) --features starling-node/evil --bin starling-evil
 
-.PHONY: help evil demo follower lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-engine bench-lab sim kills fuzz build system
+.PHONY: help evil demo follower lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab sim kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -39,7 +41,7 @@ help:
 	@echo "make verify  read-only gate: format, lints, tests, docs"
 	@echo "make fix     format and apply lint suggestions"
 	@echo "make bench   all benches, beside other systems where PYTHON has them; JSON=FILE for rows"
-	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-engine, bench-lab"
+	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-fetch, bench-engine, bench-lab"
 	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, planted bugs and all; JSON=FILE for the table"
 	@echo "make evil    build starling-evil, a member that lies, for the tests"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
@@ -93,9 +95,9 @@ fix:
 	$(CARGO) clippy $(BUILD) --all-targets --fix --allow-dirty --allow-staged
 	$(CARGO) fmt --all
 
-bench: bench-codec bench-reduce bench-train bench-step bench-engine bench-lab
+bench: bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab
 
-bench-codec bench-train bench-step: build
+bench-codec bench-train bench-step bench-fetch: build
 	@JSON=$(JSON) $(BIN)/$@
 
 # Over limited links as well, where namespaces can be made.
@@ -122,4 +124,5 @@ fuzz: system
 SIM := CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/sim $(CARGO) run --release --locked --quiet --manifest-path tests/sim/Cargo.toml --
 sim:
 	@$(SIM) --canary
+	@$(SIM) --recovery $(RECOVERIES)
 	@$(SIM) --seeds $(SEEDS) $(if $(filter-out 0,$(PLANTS)),--plants $(PLANTS)) $(if $(JSON),--json $(JSON))

@@ -16,6 +16,9 @@ use libp2p::{Multiaddr, PeerId, identify};
 use std::collections::BTreeSet;
 use std::task::{Context, Poll};
 
+/// What `identify` announces; its number is the network version, and peers with another one are left alone.
+pub const IDENTIFY_PROTOCOL: &str = "starling/3";
+
 /// `identify`, with candidates for our own address as they were seen.
 pub struct Behaviour {
     inner: identify::Behaviour,

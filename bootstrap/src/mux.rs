@@ -19,10 +19,11 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
+pub mod arrivals;
 pub mod hold;
 
-/// Streams that may be open on one connection.
-pub const STREAMS_MAX: usize = 64;
+pub use hold::STREAMS_MAX;
+
 /// Bytes that a peer may have in flight to us on one connection, all streams together.
 pub const RECEIVE_WINDOW_BYTES: usize = 64 << 20;
 /// Bytes of a stream that travel as one piece: more than the largest bulk frame. yamux's own 16 KiB would cut each frame

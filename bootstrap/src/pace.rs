@@ -22,30 +22,46 @@ use tokio::time::{Instant, Sleep, sleep};
 const BURST: f64 = 512.0;
 const PER_SECOND: f64 = 64.0;
 
-/// What addresses may still send, and until when that was counted.
-type Accounts = Arc<Mutex<Remembered<(f64, Instant)>>>;
+/// What addresses may still do of one kind, and until when that was counted; cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Accounts {
+    burst: f64,
+    per_second: f64,
+    left: Arc<Mutex<Remembered<(f64, Instant)>>>,
+}
+
+impl Accounts {
+    /// So many at once, and so many a second in the long run, of strangers at one address.
+    pub fn new(burst: f64, per_second: f64) -> Self {
+        Self { burst, per_second, left: Arc::default() }
+    }
+
+    /// One more has come from there: how long the next one has to wait, if at all.
+    fn pay(&self, source: Source, now: Instant) -> Option<Duration> {
+        // No statement leaves the accounts half-changed, so a poisoned lock is still good.
+        let mut accounts = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, at) = accounts.of(source, || (self.burst, now));
+        let earned = now.saturating_duration_since(*at).as_secs_f64() * self.per_second;
+        *left = (*left + earned).min(self.burst) - 1.0;
+        *at = now;
+        (*left < 0.0).then(|| Duration::from_secs_f64(-*left / self.per_second))
+    }
+}
 
 /// The account that one connection draws on.
-struct Payer {
-    peer: PeerId,
-    source: Source,
-    doors: Doors,
-    accounts: Accounts,
+#[derive(Debug)]
+pub(crate) struct Payer {
+    pub peer: PeerId,
+    pub source: Source,
+    pub doors: Doors,
+    pub accounts: Accounts,
 }
 
 impl Payer {
-    /// A message has come: how long the next one has to wait, if at all.
-    fn pay(&self, now: Instant) -> Option<Duration> {
-        if self.source == Source::Here || self.doors.is_known(&self.peer) {
-            return None;
-        }
-        // No statement leaves the accounts half-changed, so a poisoned lock is still good.
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, at) = accounts.of(self.source, || (BURST, now));
-        let earned = now.saturating_duration_since(*at).as_secs_f64() * PER_SECOND;
-        *left = (*left + earned).min(BURST) - 1.0;
-        *at = now;
-        (*left < 0.0).then(|| Duration::from_secs_f64(-*left / PER_SECOND))
+    /// One more has come: how long the next one has to wait, if at all.
+    pub fn pay(&self, now: Instant) -> Option<Duration> {
+        let is_free = self.source == Source::Here || self.doors.is_known(&self.peer);
+        if is_free { None } else { self.accounts.pay(self.source, now) }
     }
 }
 
@@ -58,7 +74,7 @@ pub struct Paced<B> {
 
 impl<B> Paced<B> {
     pub fn new(inner: B, doors: Doors) -> Self {
-        Self { inner, doors, accounts: Accounts::default() }
+        Self { inner, doors, accounts: Accounts::new(BURST, PER_SECOND) }
     }
 
     pub fn inner_mut(&mut self) -> &mut B {
@@ -66,7 +82,7 @@ impl<B> Paced<B> {
     }
 
     fn handler<H>(&self, inner: H, peer: PeerId, source: Source) -> Handler<H> {
-        let payer = Payer { peer, source, doors: self.doors.clone(), accounts: Arc::clone(&self.accounts) };
+        let payer = Payer { peer, source, doors: self.doors.clone(), accounts: self.accounts.clone() };
         Handler { inner, payer, wait: None }
     }
 }

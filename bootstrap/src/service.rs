@@ -3,6 +3,7 @@
 
 use crate::addresses::{self, AddressError, BootstrapList, ListError};
 use crate::discovery::{Discovery, DiscoveryOptions, NetEvent, Origin};
+use crate::identification::IDENTIFY_PROTOCOL;
 use crate::identity::{self, IdentityError};
 use crate::swarm::{self, StartError, SwarmOptions};
 use crate::telemetry::{self, TelemetryError};
@@ -170,7 +171,7 @@ impl Watch {
                 report.peer("disconnected", &peer, &why);
             }
             NetEvent::OtherVersion { peer, theirs } => {
-                tracing::info!(%peer, %theirs, ours = swarm::IDENTIFY_PROTOCOL, "left alone: it speaks another protocol");
+                tracing::info!(%peer, %theirs, ours = IDENTIFY_PROTOCOL, "left alone: it speaks another protocol");
             }
             NetEvent::DialFailed { peer: Some(peer), failures } => self.dial_failed(peer, &failures),
             _ => {}

@@ -21,20 +21,20 @@ use libp2p::swarm::{
 };
 use libp2p::{Multiaddr, PeerId, Stream, StreamProtocol};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::sync::{mpsc, oneshot};
 
+mod acceptors;
 mod handler;
 
-pub use handler::{Handler, Open, Upgrade};
+use acceptors::{Acceptor, Acceptors};
+use handler::Reply;
+
+pub use acceptors::Incoming;
+pub use handler::{Handler, Open, OpenError, Upgrade};
 
 /// Streams asked for that the swarm has not looked at yet; filled by all [`Control`]s, which wait when it is full.
 const REQUESTS_CAP: usize = 256;
-/// Streams being opened on one connection; more are refused as [`OpenError::Busy`].
-const OPENING_CAP: usize = 64;
-/// Streams of one connection that wait until its other end has said which process it is; more are dropped.
-const EARLY_CAP: usize = 16;
 
 /// Which connection a stream should use when there are several to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,23 +43,6 @@ pub enum Lane {
     First,
     /// The last: for bulk data.
     Last,
-}
-
-/// Why a stream was not opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("no connection to {0}")]
-    NotConnected(PeerId),
-    #[error("too many streams to {0} are being opened already")]
-    Busy(PeerId),
-    #[error("the peer does not speak {0}")]
-    Unsupported(StreamProtocol),
-    #[error("the connection went away while the stream was being opened")]
-    Closed,
-    #[error("the peer did not answer while the stream was being opened")]
-    Timeout,
-    #[error("while the stream was being opened: {0}")]
-    Io(#[from] std::io::Error),
 }
 
 /// Somebody accepts this protocol already.
@@ -75,50 +58,6 @@ struct OpenRequest {
     lane: Lane,
     process: Option<Process>,
     reply: Reply,
-}
-
-type Reply = oneshot::Sender<Result<Stream, OpenError>>;
-
-/// Who accepts what. Shared between the behaviour, its handlers and the controls.
-#[derive(Clone, Default)]
-struct Acceptors {
-    accepted: Arc<Mutex<BTreeMap<String, Acceptor>>>,
-    /// Which process this is: listed among the protocols.
-    me: Option<Process>,
-}
-
-struct Acceptor {
-    protocol: StreamProtocol,
-    queue: mpsc::Sender<Incoming>,
-}
-
-impl Acceptors {
-    /// The map is consistent between any two statements, so a poisoned lock is still good.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Acceptor>> {
-        self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn protocols(&self) -> Vec<StreamProtocol> {
-        let accepted = self.lock();
-        let open = accepted.values().filter(|a| !a.queue.is_closed()).map(|a| a.protocol.clone());
-        open.chain(self.me.map(Process::protocol)).collect()
-    }
-
-    /// Queues an inbound stream or drops it, which resets it for the peer.
-    fn deliver(&self, incoming: Incoming, protocol: &StreamProtocol) {
-        let peer = incoming.peer;
-        let queue = self.lock().get(protocol.as_ref()).map(|a| a.queue.clone());
-        let reason = match queue {
-            None => "stream_not_accepted",
-            Some(queue) => match queue.try_send(incoming) {
-                Ok(()) => return,
-                Err(mpsc::error::TrySendError::Full(_)) => "streams_full",
-                Err(mpsc::error::TrySendError::Closed(_)) => "stream_not_accepted",
-            },
-        };
-        tracing::debug!(%peer, %protocol, reason, "inbound stream dropped");
-        metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
-    }
 }
 
 /// Opens and accepts streams; cheap to clone.
@@ -160,14 +99,6 @@ impl Control {
         acceptors.insert(protocol.as_ref().to_owned(), Acceptor { protocol, queue });
         Ok(IncomingStreams(incoming))
     }
-}
-
-/// A stream that a peer opened.
-pub struct Incoming {
-    pub peer: PeerId,
-    /// Which of the processes with its key.
-    pub process: Process,
-    pub stream: Stream,
 }
 
 /// Inbound streams of one protocol.
@@ -216,7 +147,7 @@ impl Behaviour {
     /// For the swarm of `local`, whose process tells others which one it is if it has a name.
     pub fn new(local: PeerId, process: Option<Process>) -> Self {
         let (sender, requests) = mpsc::channel(REQUESTS_CAP);
-        let acceptors = Acceptors { me: process, ..Acceptors::default() };
+        let acceptors = Acceptors::of(process);
         let control = Control { requests: sender, acceptors };
         Self { local, control, requests, connections: BTreeMap::new(), serial: 0, pending: VecDeque::new() }
     }

@@ -5,6 +5,7 @@
 
 use crate::addresses;
 use crate::gate::{self, Gate};
+use crate::identification::IDENTIFY_PROTOCOL;
 use crate::identity::Identity;
 use crate::process::Process;
 use crate::reach::Capped;
@@ -21,10 +22,9 @@ use std::time::Duration;
 
 mod listen;
 
-pub use listen::{ListenFailed, listen};
+use listen::listen;
 
-/// What `identify` announces; its number is the network version, and peers with another one are left alone.
-pub const IDENTIFY_PROTOCOL: &str = "starling/3";
+pub use listen::ListenFailed;
 
 /// Handshakes that gave way are in this until their tasks have ended, and those from this machine, which the crowd does not count.
 const PENDING_IN_MAX: u32 = 2 * crowd::ARRIVING_MAX as u32;
@@ -131,7 +131,7 @@ pub fn build(identity: &Identity, options: &SwarmOptions) -> Result<Swarm<Behavi
     let gate = Gate::default();
     let keypair = identity.keypair();
     let (transport, relay_client) = transport::build(keypair, gate.clone())?;
-    let behaviour = behaviour(keypair, options, gate, relay_client)?;
+    let behaviour = behaviour(keypair, options, gate.clone(), relay_client)?;
     let config = libp2p::swarm::Config::with_tokio_executor()
         .with_idle_connection_timeout(options.idle_timeout)
         .with_max_negotiating_inbound_streams(NEGOTIATING_STREAMS_MAX)
@@ -139,7 +139,7 @@ pub fn build(identity: &Identity, options: &SwarmOptions) -> Result<Swarm<Behavi
         // Whoever opens a stream speaks first, so the name and the first message travel together.
         .with_substream_upgrade_protocol_override(Version::V1Lazy);
     let mut swarm = Swarm::new(transport, behaviour, identity.peer_id(), config);
-    listen(&mut swarm, &options.listen)?;
+    listen(&mut swarm, &gate, &options.listen)?;
     for address in &options.advertise {
         swarm.add_external_address(addresses::without_peer(address));
     }

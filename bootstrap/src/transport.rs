@@ -3,13 +3,15 @@
 //!
 //! Every path is encrypted and authenticated by the node's key; there is no plain-text fallback.
 
+use crate::doors::Doors;
 use crate::gate::{Gate, GuardedTransport};
+use crate::mux::arrivals::{Arrivals, Pace};
 use crate::{mux, tls};
-use libp2p::core::Transport;
-use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::muxing::{StreamMuxer, StreamMuxerBox};
 use libp2p::core::transport::Boxed;
 use libp2p::core::transport::timeout::TransportTimeout;
 use libp2p::core::upgrade::Version;
+use libp2p::core::{ConnectedPoint, Transport};
 use libp2p::identity::Keypair;
 use libp2p::{PeerId, dns, quic, relay, tcp};
 use std::io;
@@ -47,6 +49,7 @@ pub enum TransportFailed {
 pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::client::Behaviour), TransportFailed> {
     let security = tls::Upgrade::new(keypair)?;
     let (of_tcp, of_relays) = (gate.doors().clone(), gate.doors().clone());
+    let paced = (gate.doors().clone(), Pace::default());
     let tcp = tcp::tokio::Transport::new(tcp::Config::default().nodelay(true));
     let tcp = TransportTimeout::with_outgoing_timeout(tcp, CONNECT_TIMEOUT)
         .map(|stream, _| {
@@ -58,13 +61,13 @@ pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::clien
         .authenticate(security.clone())
         .multiplex_ext(move |peer, endpoint| mux::Upgrade::new(*peer, endpoint, of_tcp))
         .timeout(HANDSHAKE_TIMEOUT)
-        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+        .map(at_a_pace(paced.clone()));
 
     let mut config = quic::Config::new(keypair);
     config.max_concurrent_stream_limit = mux::STREAMS_MAX as u32;
     config.max_stream_data = QUIC_STREAM_WINDOW_BYTES;
     config.max_connection_data = QUIC_CONNECTION_WINDOW_BYTES;
-    let quic = quic::tokio::Transport::new(config).map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+    let quic = quic::tokio::Transport::new(config).map(at_a_pace(paced.clone()));
 
     let direct = tcp.or_transport(quic).map(|either, _| either.into_inner()).boxed();
     let named = with_names(GuardedTransport::new(direct, gate))?;
@@ -75,9 +78,21 @@ pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::clien
         .authenticate(security)
         .multiplex_ext(move |peer, endpoint| mux::Upgrade::new(*peer, endpoint, of_relays))
         .timeout(HANDSHAKE_TIMEOUT)
-        .map(|(peer, muxer), _| (peer, StreamMuxerBox::new(muxer)));
+        .map(at_a_pace(paced));
     let all = relayed.or_transport(named).map(|either, _| either.into_inner()).boxed();
     Ok((all, behaviour))
+}
+
+/// Strangers' streams are taken at a pace ([`Arrivals`]), whatever carries them.
+fn at_a_pace<M>(
+    paced: (Doors, Pace),
+) -> impl FnOnce((PeerId, M), ConnectedPoint) -> (PeerId, StreamMuxerBox) + Clone + Send + Unpin + 'static
+where
+    M: StreamMuxer + Send + Unpin + 'static,
+    M::Substream: Send + 'static,
+    M::Error: std::error::Error + Send + Sync + 'static,
+{
+    move |(peer, muxer), endpoint| (peer, StreamMuxerBox::new(Arrivals::new(muxer, peer, &endpoint, paced)))
 }
 
 /// What the system takes and has not sent yet delays everything that is written later, on any stream of the connection: with

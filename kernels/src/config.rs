@@ -1,6 +1,5 @@
 //! Sizes of the model: a decoder-only transformer of the Llama family (RMSNorm, RoPE, SwiGLU, grouped-query attention).
 
-use crate::schema::Schema;
 use serde::{Deserialize, Serialize};
 
 /// Largest accepted size of a single dimension; keeps every product of two of them far from overflow.
@@ -137,11 +136,6 @@ impl ModelConfig {
         let layer = 2 * d + 2 * d * d + 2 * d * kv + 3 * d * ffn;
         let tables = if self.tied { 1 } else { 2 };
         layer.saturating_mul(layers).saturating_add(tables * vocab * d + d)
-    }
-
-    /// Names, shapes and places of the parameters in the flat vector.
-    pub fn schema(&self) -> Schema {
-        Schema::of(self)
     }
 }
 

@@ -34,19 +34,20 @@ pub struct Schema {
     pub tensors: Vec<TensorSpec>,
 }
 
-impl Schema {
-    pub(crate) fn of(config: &ModelConfig) -> Self {
-        let (d, ffn) = (config.d_model, config.ffn);
-        let kv = config.kv_heads * config.head_dim();
-        let mut tensors = Vec::with_capacity(3 + 9 * config.layers);
+impl ModelConfig {
+    /// Names, shapes and places of the parameters in the flat vector.
+    pub fn schema(&self) -> Schema {
+        let (d, ffn) = (self.d_model, self.ffn);
+        let kv = self.kv_heads * self.head_dim();
+        let mut tensors = Vec::with_capacity(3 + 9 * self.layers);
         let mut offset = 0;
         let mut push = |name: String, shape: &[usize]| {
             let len = shape.iter().product();
             tensors.push(TensorSpec { name, shape: shape.to_vec(), offset, len });
             offset += len;
         };
-        push("model.embed_tokens.weight".into(), &[config.vocab, d]);
-        for layer in 0..config.layers {
+        push("model.embed_tokens.weight".into(), &[self.vocab, d]);
+        for layer in 0..self.layers {
             let mut push = |name: &str, shape: &[usize]| push(format!("model.layers.{layer}.{name}.weight"), shape);
             push("input_layernorm", &[d]);
             push("self_attn.q_proj", &[d, d]);
@@ -59,12 +60,14 @@ impl Schema {
             push("mlp.down_proj", &[d, ffn]);
         }
         push("model.norm.weight".into(), &[d]);
-        if !config.tied {
-            push("lm_head.weight".into(), &[config.vocab, d]);
+        if !self.tied {
+            push("lm_head.weight".into(), &[self.vocab, d]);
         }
-        Self { tensors }
+        Schema { tensors }
     }
+}
 
+impl Schema {
     /// Length of the flat vector.
     pub fn elements(&self) -> usize {
         self.tensors.last().map_or(0, |last| last.offset + last.len)

@@ -126,6 +126,27 @@ impl FloatHasher {
     }
 }
 
+/// [`Digest::of`] one part that comes piece by piece.
+pub struct ByteHasher(Strides);
+
+impl ByteHasher {
+    /// For a part of so many bytes in all.
+    pub fn new(domain: &str, bytes: u64) -> Self {
+        let mut strides = Strides::new(domain);
+        strides.put(&bytes.to_le_bytes());
+        Self(strides)
+    }
+
+    /// Takes the next bytes.
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.0.put(bytes);
+    }
+
+    pub fn finish(self) -> Digest {
+        self.0.finish()
+    }
+}
+
 /// As 64 hex digits in text formats, as 32 bytes elsewhere.
 impl Serialize for Digest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -50,6 +50,10 @@ pub trait Chain {
     fn newest(&self, seq: u64) -> Option<u64>;
     /// The way to the chain's head.
     fn ancestry(&self) -> &Ancestry;
+    /// Whether nothing more is read here for this path, which ends with what it has then.
+    fn is_spent(&self) -> bool {
+        false
+    }
 }
 
 /// Why a path proves nothing: whoever sent it lies, or its program is another.
@@ -136,16 +140,20 @@ fn first(chain: &impl Chain) -> Option<u64> {
 }
 
 /// The path to record `to` of this chain from the newest of these records that is on it, or from the oldest record here
-/// if none is. None if there is no such record, or no way to it. What would be longer than [`PATH_LINKS_MAX`] ends before, with a record
-/// from which to go on.
+/// if none is. None if there is no such record, or no way to it. What would be longer than [`PATH_LINKS_MAX`], or take more reading than
+/// the chain allows, ends before, with a record from which to go on.
 pub fn build(chain: &impl Chain, known: &[(u64, Digest)], to: u64) -> Option<Vec<Link>> {
     let held = |place: &&(u64, Digest)| place.0 <= to && chain.at(place.0).is_some_and(|link| link.digest == place.1);
     let from = known.iter().take(LOCATOR_MAX).find(held).map(|place| place.0);
     let from = from.or_else(|| first(chain)).filter(|from| *from <= to)?;
     let mut path = vec![chain.at(from)?];
     for goal in goals(chain, from, to) {
-        if !go(chain, &mut path, goal)? {
-            break;
+        match go(chain, &mut path, goal) {
+            Some(true) => {}
+            Some(false) => break,
+            // Each leap that was found is whole, and ends with a record that has its votes.
+            None if chain.is_spent() && path.len() > 1 => break,
+            None => return None,
         }
     }
     Some(path)

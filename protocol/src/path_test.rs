@@ -99,6 +99,28 @@ impl Chain for Held {
     }
 }
 
+/// A chain of which so many records are read for one path, and no more.
+struct Tiring(Held, std::cell::Cell<usize>);
+
+impl Chain for Tiring {
+    fn at(&self, seq: u64) -> Option<Link> {
+        self.1.set(self.1.get().checked_sub(1)?);
+        self.0.at(seq)
+    }
+
+    fn newest(&self, seq: u64) -> Option<u64> {
+        self.0.newest(seq)
+    }
+
+    fn ancestry(&self) -> &Ancestry {
+        self.0.ancestry()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.1.get() == 0
+    }
+}
+
 fn check(spec: &RunSpec, root: Root<'_>, links: &[Link]) -> Result<Ancestry, FalsePath> {
     verify(&Keys, spec, &spec.digest(), (root, &id(0)), links)
 }
@@ -119,6 +141,28 @@ fn a_long_chain_is_proven_by_few_links() {
             assert_eq!(check(&spec, Root::Founder, &path), Ok(flock.ancestry.until(to)), "to {to}");
         }
     }
+}
+
+/// A search that took too long was thrown away, and begun anew for a nearer end, up to five times.
+#[test]
+fn a_path_ends_where_enough_was_read_and_is_gone_on_from_there() {
+    let spec = sample::spec();
+    let chain = Tiring(Held::flock(&spec, 600, 3), std::cell::Cell::default());
+    let (mut proven, mut answers) = (Vec::new(), 0);
+    while proven.last().is_none_or(|link: &Link| link.record.seq < 600) {
+        chain.1.set(400);
+        let known: Vec<(u64, Digest)> = proven.last().map(|link| (link.record.seq, link.digest)).into_iter().collect();
+        let path = build(&chain, &known, 600).expect("some of the way");
+        let before = chain.0.ancestry.until(known.first().map_or(0, |place| place.0));
+        let root = if known.is_empty() { Root::Founder } else { Root::Held(&before) };
+        let end = path.last().map_or(0, |link| link.record.seq);
+        assert_eq!(check(&spec, root, &path), Ok(chain.0.ancestry.until(end)), "to {end}");
+        assert!(path.len() > 1 && path.last().is_some_and(|link| link.certificate.is_some()));
+        (proven, answers) = (path, answers + 1);
+    }
+    assert!((2..50).contains(&answers), "{answers}");
+    chain.1.set(2);
+    assert_eq!(build(&chain, &[], 600), None, "nothing was found");
 }
 
 #[test]

@@ -241,6 +241,9 @@ plants! {
     AnyStarter,
     /// Engine: who hears of a later attempt stays in its own.
     StayBehind,
+    /// Engine: who holds a result that it may not name does not turn to a later attempt either.
+    /// `a_learner_that_has_a_result_goes_along_with_a_later_attempt`.
+    MutesStay,
     /// Engine: who has spoiled an attempt is kept out although nobody else is left to make a quorum with. L1.
     KeepGrudge,
     /// Engine: a fetched result may be of other READYs than its set names.
@@ -385,6 +388,7 @@ impl Plant {
     /// `tests/engine_edges/planted.rs` shows that each does.
     pub const fn by_test(self) -> Option<&'static str> {
         match self {
+            Self::MutesStay => Some("a_learner_that_has_a_result_goes_along_with_a_later_attempt"),
             Self::ForkUnsignedRecord => Some("a_fork_with_another_lease_is_no_split_and_freezes_nobody"),
             Self::MembersWait => Some("a_member_finds_a_place_among_strangers"),
             Self::HeedAnybody => Some("of_a_stranger_only_what_leads_to_a_seat_is_looked_at"),
@@ -424,14 +428,6 @@ impl Plant {
     }
 }
 
-/// Whether the bug is planted in this thread.
-#[cfg(any(test, feature = "plants"))]
-macro_rules! planted {
-    ($plant:expr) => {
-        $crate::plant::chosen() == Some($plant)
-    };
-}
-
 /// Whether the bug is planted: never, in this build.
 #[cfg(not(any(test, feature = "plants")))]
 macro_rules! planted {
@@ -441,6 +437,7 @@ macro_rules! planted {
     }};
 }
 
+#[cfg(not(any(test, feature = "plants")))]
 pub(crate) use planted;
 
 /// Nothing, in this build.
@@ -460,6 +457,9 @@ mod choice;
 
 #[cfg(any(test, feature = "plants"))]
 pub use choice::{chosen, disturbance, everywhere, with};
+
+#[cfg(any(test, feature = "plants"))]
+pub(crate) use choice::planted;
 
 #[cfg(test)]
 #[path = "plant_test.rs"]

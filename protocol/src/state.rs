@@ -7,7 +7,7 @@
 //! a last child without sibling moves up as it is.
 
 use crate::Digest;
-use crate::digest::FloatHasher;
+use crate::digest::{ByteHasher, FloatHasher};
 use crate::limits::{PARAMETERS_MAX, STATE_CHUNK_BYTES};
 use crate::plant::{Plant, planted};
 use crate::run::SyncMode;
@@ -129,6 +129,11 @@ pub fn chunk_span(elements: u64, vectors: u8, index: usize) -> Option<(usize, Ra
 /// Digest of one chunk's bytes.
 pub fn chunk_digest(bytes: &[u8]) -> Digest {
     Digest::of(CHUNK_DOMAIN, &[bytes])
+}
+
+/// [`chunk_digest`] of a chunk of so many bytes that comes piece by piece.
+pub fn byte_hasher(bytes: u64) -> ByteHasher {
+    ByteHasher::new(CHUNK_DOMAIN, bytes)
 }
 
 /// Digest of the chunk that holds these floats; equals [`chunk_digest`] of their bytes. Chunks are independent, so a

@@ -12,35 +12,30 @@ pub mod owners;
 mod weights;
 
 pub use fragments::{Fragments, mix};
-pub use layout::{Layout, assemble, chunk_range, chunks_range, encoded_max};
+pub use layout::{Layout, assemble, chunk_elements, chunk_range, chunks, chunks_range, encoded_max};
 pub use weights::{CLIP, Stated, is_longer_than_stated, longest_sum, weights};
 
 use crate::Digest;
 use crate::codec::{self, CodecError};
-use crate::digest::FloatHasher;
+use crate::digest::{ByteHasher, FloatHasher};
 use crate::limits::CHUNK_ELEMENTS;
 use crate::ring::{Half, Ring};
 use crate::run::Codec;
-use std::ops::Range;
 
 const CONTRIBUTION_DOMAIN: &str = "starling pseudo-gradient v1";
 
 const _: () = assert!(CHUNK_ELEMENTS.is_multiple_of(codec::INT8_BLOCK), "a block never spans two chunks");
 
-/// Chunks of a vector of `elements`.
-pub const fn chunks(elements: usize) -> usize {
-    elements.div_ceil(CHUNK_ELEMENTS)
-}
-
-/// The elements of chunk `chunk`; empty beyond the last.
-pub fn chunk_elements(elements: usize, chunk: usize) -> Range<usize> {
-    let at = |chunk: usize| chunk.saturating_mul(CHUNK_ELEMENTS).min(elements);
-    at(chunk)..at(chunk.saturating_add(1))
-}
+const DOMAIN: &str = "starling update v1";
 
 /// Name of an update: what a record's `update` field holds.
 pub fn digest(update: &[u8]) -> Digest {
-    Digest::of("starling update v1", &[update])
+    Digest::of(DOMAIN, &[update])
+}
+
+/// The same of an update of so many bytes that comes piece by piece.
+pub fn byte_hasher(bytes: u64) -> ByteHasher {
+    ByteHasher::new(DOMAIN, bytes)
 }
 
 /// Name of a contribution: what a READY's `payload` field holds. Over the unweighted pseudo-gradient as

@@ -1,36 +1,94 @@
 #!/usr/bin/env bash
 # Plays docs/rules.md again. Of a row that names a test, that test has to pass, and to fail with the row's bug; of one that
 # names an invariant, the simulator has to catch the bug by it within SEEDS seeds (2000). Ends with 1 if a row does not hold.
+# Everything is built once, tests are started without cargo, and one simulator looks for all of its bugs.
 # usage: rules.sh [BUG ...]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cargo=${CARGO:-cargo}
-target=${CARGO_TARGET_DIR:?the folder for builds}/sim
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:?the folder for builds}/sim
 seeds=${SEEDS:-2000}
+jobs=${JOBS:-0}
 wanted=" $* "
-CARGO_TARGET_DIR=$target "$cargo" build --release --locked --quiet --manifest-path tests/sim/Cargo.toml
-passes() {
-    CARGO_TARGET_DIR=$target "$cargo" nextest run --release --locked --cargo-quiet --status-level none --final-status-level none \
-        -p starling-protocol --features sim,plants -E "test(/(^|::)$1\$/)" >/dev/null 2>&1
-}
 failed=0
-while IFS='|' read -r _ _ rule bug by _; do
-    bug=$(tr -d ' `' <<<"$bug")
-    [[ $wanted == "  " || $wanted == *" $bug "* ]] || continue
-    if [[ $by == *'`'* ]]; then
-        name=$(sed 's/^[^`]*`\([^`]*\)`.*/\1/' <<<"$by")
-        if ! passes "$name"; then
-            verdict="RED: $name fails, or is not there, without the bug"
-        elif STARLING_PLANT=$bug passes "$name"; then
-            verdict="RED: $name passes with the bug"
+
+# A row: its bug, a colon, and the test or invariant that notices.
+rows() {
+    local bug by
+    while IFS='|' read -r _ _ _ bug by _; do
+        bug=$(tr -d ' `' <<<"$bug")
+        [[ $wanted == "  " || $wanted == *" $bug "* ]] || continue
+        if [[ $by == *'`'* ]]; then
+            echo "$bug:test:$(sed 's/^[^`]*`\([^`]*\)`.*/\1/' <<<"$by")"
         else
-            verdict="ok: $name"
+            echo "$bug:seeds:$(cut -d, -f1 <<<"$by" | tr -d ' ')"
         fi
+    done < <(grep -E '^\| .* \| `[a-z-]+` \|' docs/rules.md)
+}
+
+tell() {
+    [[ $2 == ok* ]] || failed=1
+    printf '%-26s %s\n' "$1" "$2"
+}
+
+# Tests, as `program name`.
+build_tests() {
+    local program
+    "$cargo" test --no-run --release --locked -p starling-protocol --features sim,plants 2>&1 |
+        sed -n 's/^ *Executable .*(\(.*\))$/\1/p' |
+        while read -r program; do
+            "$program" --list --format terse | sed -n "s|^\(.*\): test\$|$program \1|p"
+        done
+}
+
+# Whether all tests of this name pass, each in a process of its own.
+passes() {
+    local program test
+    while read -r program test; do
+        (cd protocol && "$program" --exact "$test" >/dev/null 2>&1) || return 1
+    done < <(grep -E "( |::)$1\$" <<<"$tests")
+}
+
+check_test() {
+    local bug=$1 name=$2
+    if ! grep -qE "( |::)$name\$" <<<"$tests"; then
+        tell "$bug" "RED: there is no $name"
+    elif ! passes "$name"; then
+        tell "$bug" "RED: $name fails without the bug"
+    elif STARLING_PLANT=$bug passes "$name"; then
+        tell "$bug" "RED: $name passes with the bug"
     else
-        caught=$("$target/release/starling-sim" --seeds 1 --plants "$seeds" --plant "$bug" | grep "^  bug $bug " || true)
-        [[ $caught == *"NOT CAUGHT"* || -z $caught ]] && verdict="RED: not caught in $seeds seeds" || verdict="ok:$(cut -c 33- <<<"$caught")"
+        tell "$bug" "ok: $name"
     fi
-    [[ $verdict == ok* ]] || failed=1
-    printf '%-26s %s\n' "$bug" "$verdict"
-done < <(grep -E '^\| .* \| `[a-z-]+` \|' docs/rules.md)
+}
+
+check_seeds() {
+    local bug=$1 invariant=$2 line
+    line=$(grep "^  bug $bug " <<<"$caught" | tr -s ' ' || true)
+    case $line in
+        *" seeds $invariant "*) tell "$bug" "ok: ${line#* bug "$bug" }" ;;
+        *" seeds "*) tell "$bug" "RED: not by $invariant, but ${line#* bug "$bug" }" ;;
+        *) tell "$bug" "RED: not caught in $seeds seeds" ;;
+    esac
+}
+
+rows=$(rows)
+[[ -n $rows ]] || { echo "no row of docs/rules.md has this bug" >&2; exit 2; }
+of_seeds=$(sed -n 's/:seeds:.*//p' <<<"$rows")
+tests=""
+if [[ $rows == *:test:* ]]; then
+    tests=$(build_tests)
+    [[ -n $tests ]] || { echo "the tests of starling-protocol do not build" >&2; exit 2; }
+fi
+while IFS=: read -r bug kind by; do
+    [[ $kind == seeds ]] || check_test "$bug" "$by"
+done <<<"$rows"
+if [[ -n $of_seeds ]]; then
+    "$cargo" build --release --locked --quiet --manifest-path tests/sim/Cargo.toml
+    caught=$("$CARGO_TARGET_DIR/release/starling-sim" --seeds 1 --plants "$seeds" --jobs "$jobs" \
+        --plant "$(paste -sd, <<<"$of_seeds")" || true)
+    while IFS=: read -r bug kind by; do
+        [[ $kind == test ]] || check_seeds "$bug" "$by"
+    done <<<"$rows"
+fi
 exit $failed

@@ -5,6 +5,7 @@
 //! error feedback where the codec takes it. With `every-step` gradients are averaged at each step, in the same way, and
 //! the protocol's AdamW applies them. Seeds are pairs: a case is compared with the first one seed by seed.
 
+mod arguments;
 mod averager;
 mod case;
 mod pairs;
@@ -13,6 +14,7 @@ mod run;
 mod text;
 
 use anyhow::{Result, bail};
+use arguments::Arguments;
 use case::Case;
 use clap::Parser;
 use plot::{Curve, Curves};
@@ -32,48 +34,6 @@ const HELD_OUT_MAX: usize = 2048;
 const POINT_MAX: usize = 512;
 /// Student's t for 95 % with 1, 2, ... degrees of freedom.
 const STUDENT: [f64; 9] = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26];
-
-/// Compare the validation loss of codecs at equal tokens.
-#[derive(Parser)]
-struct Arguments {
-    /// Text to train on: a file, or a folder whose .rs and .md files are taken.
-    #[arg(long)]
-    text: PathBuf,
-    /// CODEC:ENGINE, with top-k as top-64 and so on, and :every-step behind it for that mode, or any of :fragments=4,
-    /// :overlap=2, :mixing=0.5, :steps=40 (rounds of so many inner steps, fewer of them) and :pairs=10 (members meet every 10
-    /// steps); repeat for several. The first is what others are compared with.
-    #[arg(long = "case", default_values = ["bf16:ring", "int8:ring", "int4:owners"])]
-    cases: Vec<Case>,
-    #[arg(long, default_value = "0.1m")]
-    preset: String,
-    #[arg(long, default_value_t = 64)]
-    seq: usize,
-    #[arg(long, default_value_t = 8)]
-    batch: usize,
-    #[arg(long, default_value_t = 4)]
-    members: usize,
-    /// Inner steps a round.
-    #[arg(long, default_value_t = 10)]
-    steps: usize,
-    #[arg(long, default_value_t = 60)]
-    rounds: usize,
-    #[arg(long, default_value_t = 3)]
-    seeds: u64,
-    #[arg(long, default_value_t = 4e-3)]
-    lr: f64,
-    /// Threads; 0 = as many as the machine has.
-    #[arg(long, default_value_t = 0)]
-    threads: usize,
-    /// Append one JSON object a case and seed to this file; else to what JSON names.
-    #[arg(long)]
-    json: Option<PathBuf>,
-    /// Draw all curves into this file, as SVG.
-    #[arg(long)]
-    plot: Option<PathBuf>,
-    /// Points of a curve, if one is drawn.
-    #[arg(long, default_value_t = 12)]
-    points: usize,
-}
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();

@@ -1,6 +1,6 @@
 //! One run of one case: all members in this process, side by side.
 
-use super::Arguments;
+use super::arguments::Arguments;
 use super::averager::Averager;
 use super::case::Case;
 use super::pairs::Mixing;

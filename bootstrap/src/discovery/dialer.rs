@@ -12,7 +12,6 @@ mod share;
 mod target;
 
 use self::credit::Credit;
-pub use self::target::Trouble;
 use self::target::{State, Target};
 use super::backoff::Backoff;
 use super::book::{Book, Origin};
@@ -24,8 +23,9 @@ use starling_protocol::engine::io::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Dials under way.
-pub const DIALS_MAX: usize = 16;
+pub use self::credit::DIALS_MAX;
+pub use self::target::{Trouble, Wish};
+
 /// Addresses of one peer tried at once.
 const ADDRESSES_AT_ONCE: usize = 8;
 /// How long a peer rests that was met through a relay, and to whom no direct way was found; doubled each time.
@@ -42,17 +42,6 @@ const YIELD: Duration = Duration::from_millis(300);
 const YIELD_RELAYED: Duration = Duration::from_secs(3);
 /// Peers that are refused for a while.
 pub const SHUNNED_MAX: usize = 1024;
-
-/// How much a peer is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Wish {
-    /// Worth meeting.
-    Candidate,
-    /// To be connected at all times.
-    Wanted,
-    /// Named by the user: to be connected at all times, and never forgotten.
-    Anchor,
-}
 
 /// One dial to make.
 #[derive(Clone, Debug, PartialEq, Eq)]

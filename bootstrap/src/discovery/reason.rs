@@ -80,7 +80,7 @@ impl fmt::Display for Reason {
                 )
             }
             Reason::OtherVersion(theirs) => {
-                let ours = crate::swarm::IDENTIFY_PROTOCOL;
+                let ours = crate::identification::IDENTIFY_PROTOCOL;
                 write!(f, "it speaks `{theirs}` and this node `{ours}`: run the same release on both")
             }
             Reason::Other(text) => f.write_str(text),

@@ -18,8 +18,10 @@ use std::task::{Context, Poll, Waker, ready};
 pub const UNREAD_MAX: usize = 84 << 10;
 /// What the memory of a frame costs beside its bytes, so that short ones are not for free.
 const FRAME_COST: usize = 128;
+/// Streams that may be open on one connection.
+pub const STREAMS_MAX: usize = 64;
 /// Streams that are remembered: those that are open, and as many that yamux has closed and this node has not let go.
-const STREAMS_MAX: usize = 2 * super::STREAMS_MAX;
+const REMEMBERED_MAX: usize = 2 * STREAMS_MAX;
 const HEAD_BYTES: usize = 12;
 const DATA: u8 = 0;
 const WINDOW_UPDATE: u8 = 1;
@@ -97,7 +99,7 @@ impl Hold {
         let mut unread = self.unread();
         // yamux opens no stream that is reset at once, and ends a connection with too many.
         if matches!(kind, DATA | WINDOW_UPDATE) && flags & (OPENS | RESETS) == OPENS {
-            if unread.streams.len() >= STREAMS_MAX {
+            if unread.streams.len() >= REMEMBERED_MAX {
                 return Poll::Ready(Err(Unfit::TooMany));
             }
             unread.streams.entry(stream).or_default();

@@ -1,6 +1,6 @@
 //! One connection's side: opens streams, and hands on those that the other end opens.
 
-use super::{Acceptors, EARLY_CAP, Incoming, OPENING_CAP, OpenError, Reply};
+use super::acceptors::{Acceptors, Incoming};
 use crate::process::Process;
 use libp2p::core::upgrade::{InboundUpgrade, OutboundUpgrade, UpgradeInfo};
 use libp2p::swarm::handler::{
@@ -12,6 +12,31 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};
+use tokio::sync::oneshot;
+
+/// Streams being opened on one connection; more are refused as [`OpenError::Busy`].
+const OPENING_CAP: usize = 64;
+/// Streams of one connection that wait until its other end has said which process it is; more are dropped.
+const EARLY_CAP: usize = 16;
+
+/// Why a stream was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("no connection to {0}")]
+    NotConnected(PeerId),
+    #[error("too many streams to {0} are being opened already")]
+    Busy(PeerId),
+    #[error("the peer does not speak {0}")]
+    Unsupported(StreamProtocol),
+    #[error("the connection went away while the stream was being opened")]
+    Closed,
+    #[error("the peer did not answer while the stream was being opened")]
+    Timeout,
+    #[error("while the stream was being opened: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+pub(super) type Reply = oneshot::Sender<Result<Stream, OpenError>>;
 
 /// What a handler is told: open this.
 #[derive(Debug)]

@@ -3,12 +3,12 @@
 //! libp2p binds TCP listeners with `SO_REUSEPORT`, so that dials can leave from the listening port; a second process
 //! would then silently share the port and take half of the connections. Each port is therefore tried without it first.
 
-use super::Behaviour;
 use crate::addresses;
+use crate::gate::Gate;
 use libp2p::Multiaddr;
 use libp2p::core::transport::TransportError;
 use libp2p::multiaddr::Protocol;
-use libp2p::swarm::Swarm;
+use libp2p::swarm::{NetworkBehaviour, Swarm};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
@@ -30,12 +30,16 @@ pub enum ListenFailed {
 }
 
 /// Begins to listen on every address, or on none.
-pub fn listen(swarm: &mut Swarm<Behaviour>, list: &[Multiaddr]) -> Result<(), ListenFailed> {
+pub(super) fn listen<B: NetworkBehaviour>(
+    swarm: &mut Swarm<B>,
+    gate: &Gate,
+    list: &[Multiaddr],
+) -> Result<(), ListenFailed> {
     for address in list {
         match socket_of(address)? {
             Some(socket) => probe(socket).map_err(|error| explain(address, &error))?,
             // The relay has to be dialed, wherever it is.
-            None => swarm.behaviour().gate.gate().permit(address),
+            None => gate.permit(address),
         }
     }
     for address in list {

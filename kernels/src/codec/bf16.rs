@@ -1,18 +1,23 @@
 //! bf16: the upper half of an f32, rounded to nearest even.
 
-use super::scale::nearest;
-use super::{CodecError, CodecKind, check_length, magnitude};
+use super::error::{CodecError, check_length};
+use super::scale::{magnitude, nearest};
 
 /// The largest magnitude that does not round to infinity.
 pub(super) const LARGEST: u32 = 0x7f7f_7fff;
 /// Magnitude of the smallest bf16 that is not finite.
 const INFINITE: u16 = 0x7f80;
 
+/// Bytes of a payload of `elements` values.
+pub(super) const fn encoded_len(elements: usize) -> usize {
+    2 * elements
+}
+
 /// Writes `src` as bf16, little-endian, into `dst` of 2 bytes an element.
 ///
 /// Refuses what is not finite or would not be after rounding; `dst` then holds no payload.
 pub fn bf16_encode(src: &[f32], dst: &mut [u8]) -> Result<(), CodecError> {
-    check_length(CodecKind::Bf16, src.len(), dst.len())?;
+    check_length(src.len(), encoded_len(src.len()), dst.len())?;
     let largest = pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -61,7 +66,7 @@ fn widen(bytes: [u8; 2]) -> f32 {
 }
 
 pub(super) fn check(bytes: &[u8], elements: usize) -> Result<(), CodecError> {
-    check_length(CodecKind::Bf16, elements, bytes.len())?;
+    check_length(elements, encoded_len(elements), bytes.len())?;
     let values = bytes.as_chunks::<2>().0;
     let largest = pulp::Arch::new().dispatch(
         #[inline(always)]

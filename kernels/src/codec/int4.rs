@@ -1,8 +1,8 @@
 //! int4 in blocks of 64 with a bf16 scale each, two values a byte: one of the block's first half and one of its second, so
 //! that neighbours in memory stay neighbours in vector registers.
 
-use super::scale::{self, ROUNDER, widen};
-use super::{CodecError, CodecKind, check_length, magnitude};
+use super::error::{CodecError, check_length};
+use super::scale::{self, ROUNDER, magnitude, widen};
 
 /// Elements that share a scale.
 pub const INT4_BLOCK: usize = 64;
@@ -15,11 +15,11 @@ pub(super) const fn encoded_len(elements: usize) -> usize {
     2 * elements.div_ceil(INT4_BLOCK) + elements.div_ceil(2)
 }
 
-/// Writes `src` into `dst` of [`super::encoded_len`] bytes: scales, then values.
+/// Writes `src` into `dst` of [`encoded_len`] bytes: scales, then values.
 ///
 /// Refuses what is not finite or too large; `dst` then holds no payload.
 pub fn int4_encode(src: &[f32], dst: &mut [u8]) -> Result<(), CodecError> {
-    check_length(CodecKind::Int4, src.len(), dst.len())?;
+    check_length(src.len(), encoded_len(src.len()), dst.len())?;
     let (scales, values) = dst.split_at_mut(2 * src.len().div_ceil(INT4_BLOCK));
     let refused = pulp::Arch::new().dispatch(Encode { src, scales: scales.as_chunks_mut().0, values });
     refused.map_or(Ok(()), |block| {
@@ -130,7 +130,7 @@ impl<F: Fn(&mut f32, f32)> pulp::NullaryFnOnce for Decode<'_, F> {
 
 /// Splits a payload into scales and values after checking all of it.
 pub(super) fn check(bytes: &[u8], elements: usize) -> Result<(&[[u8; 2]], &[u8]), CodecError> {
-    check_length(CodecKind::Int4, elements, bytes.len())?;
+    check_length(elements, encoded_len(elements), bytes.len())?;
     let (scales, values) = bytes.split_at(2 * elements.div_ceil(INT4_BLOCK));
     let scales = scales.as_chunks::<2>().0;
     let refused = pulp::Arch::new().dispatch(

@@ -3,8 +3,8 @@
 //! The scale is the largest magnitude divided by 127, rounded up to bf16; a value is the nearest integer to `x / scale`,
 //! ties to even. Integer times bf16 is exact in f32, so that every decoder gets the same bits however it computes.
 
-use super::scale::{self, ROUNDER, widen};
-use super::{CodecError, CodecKind, check_length, magnitude};
+use super::error::{CodecError, check_length};
+use super::scale::{self, ROUNDER, magnitude, widen};
 
 /// Elements that share a scale.
 pub const INT8_BLOCK: usize = 256;
@@ -12,11 +12,16 @@ pub const INT8_BLOCK: usize = 256;
 /// Values reach from -127 to 127.
 pub(super) const LEVELS: f32 = 127.0;
 
-/// Writes `src` into `dst` of [`super::encoded_len`] bytes: scales, then values.
+/// Bytes of a payload of `elements` values.
+pub(super) const fn encoded_len(elements: usize) -> usize {
+    2 * elements.div_ceil(INT8_BLOCK) + elements
+}
+
+/// Writes `src` into `dst` of [`encoded_len`] bytes: scales, then values.
 ///
 /// Refuses what is not finite or too large; `dst` then holds no payload.
 pub fn int8_encode(src: &[f32], dst: &mut [u8]) -> Result<(), CodecError> {
-    check_length(CodecKind::Int8, src.len(), dst.len())?;
+    check_length(src.len(), encoded_len(src.len()), dst.len())?;
     let (scales, values) = dst.split_at_mut(2 * src.len().div_ceil(INT8_BLOCK));
     let refused = pulp::Arch::new().dispatch(
         #[inline(always)]
@@ -89,7 +94,7 @@ fn encode_block(x: &[f32], q: &mut [u8]) -> Option<u16> {
 
 /// Splits a payload into scales and values after checking all of it.
 pub(super) fn check(bytes: &[u8], elements: usize) -> Result<(&[[u8; 2]], &[u8]), CodecError> {
-    check_length(CodecKind::Int8, elements, bytes.len())?;
+    check_length(elements, encoded_len(elements), bytes.len())?;
     let (scales, values) = bytes.split_at(2 * elements.div_ceil(INT8_BLOCK));
     let scales = scales.as_chunks::<2>().0;
     let refused = pulp::Arch::new().dispatch(
@@ -135,13 +140,12 @@ fn refusal(src: &[f32], block: usize) -> CodecError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::encoded_len;
     use super::super::scale::{SCALE_MAX, SCALE_MIN};
     use super::*;
     use proptest::prelude::*;
 
     fn encoded(src: &[f32]) -> Result<Vec<u8>, CodecError> {
-        let mut bytes = vec![0xaa; encoded_len(CodecKind::Int8, src.len())];
+        let mut bytes = vec![0xaa; encoded_len(src.len())];
         int8_encode(src, &mut bytes).map(|()| bytes)
     }
 

@@ -17,6 +17,7 @@ pub mod device;
 
 mod bf16;
 mod bits;
+mod error;
 mod feedback;
 mod int4;
 mod int8;
@@ -25,6 +26,7 @@ mod topk;
 mod vector;
 
 pub use bf16::{bf16_decode, bf16_decode_add, bf16_encode};
+pub use error::CodecError;
 pub use feedback::{offered, settle};
 pub use int4::{INT4_BLOCK, int4_decode, int4_decode_add, int4_encode};
 pub use int8::{INT8_BLOCK, int8_decode, int8_decode_add, int8_encode};
@@ -42,8 +44,8 @@ pub enum CodecKind {
 /// Bytes of the payload that holds `elements` values.
 pub const fn encoded_len(kind: CodecKind, elements: usize) -> usize {
     match kind {
-        CodecKind::Bf16 => 2 * elements,
-        CodecKind::Int8 => 2 * elements.div_ceil(INT8_BLOCK) + elements,
+        CodecKind::Bf16 => bf16::encoded_len(elements),
+        CodecKind::Int8 => int8::encoded_len(elements),
         CodecKind::Int4 => int4::encoded_len(elements),
     }
 }
@@ -82,62 +84,4 @@ pub fn decode_add(kind: CodecKind, bytes: &[u8], dst: &mut [f32]) -> Result<(), 
         CodecKind::Int8 => int8_decode_add(bytes, dst),
         CodecKind::Int4 => int4_decode_add(bytes, dst),
     }
-}
-
-/// Why a vector cannot be encoded, or a payload is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CodecError {
-    #[error("{elements} elements take {expected} bytes, not {actual}: the two sides disagree about the chunk")]
-    Length { elements: usize, expected: usize, actual: usize },
-    #[error("element {index} is not finite: training diverged, or the sender lies")]
-    NotFinite { index: usize },
-    #[error("element {index} is too large for the codec: training diverged")]
-    TooLarge { index: usize },
-    #[error("block {block} has scale {bits:#06x}, which no encoder writes")]
-    BadScale { block: usize, bits: u16 },
-    #[error("block {block} has scale {bits:#06x}, but a scale is 0 exactly when all its values are")]
-    ZeroBlock { block: usize, bits: u16 },
-    #[error("element {index} is the lowest integer, which no encoder writes")]
-    BadQuant { index: usize },
-    #[error("block {block}: bits after its end are not 0")]
-    Padding { block: usize },
-    #[error("block {block} is cut off")]
-    Truncated { block: usize },
-    #[error("{bytes} bytes follow the last block")]
-    Trailing { bytes: usize },
-    #[error("block {block} has {entries} entries, more than the codec keeps")]
-    TooMany { block: usize, entries: usize },
-    #[error("block {block} has an entry at {place}, beyond its end")]
-    BadPlace { block: usize, place: usize },
-}
-
-impl CodecError {
-    /// A short constant name of the reason: the label of a counter.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            Self::Length { .. } => "length",
-            Self::NotFinite { .. } => "not_finite",
-            Self::TooLarge { .. } => "too_large",
-            Self::BadScale { .. } => "bad_scale",
-            Self::ZeroBlock { .. } => "zero_block",
-            Self::BadQuant { .. } => "bad_quant",
-            Self::Padding { .. } => "padding",
-            Self::Truncated { .. } => "truncated",
-            Self::Trailing { .. } => "trailing",
-            Self::TooMany { .. } => "too_many",
-            Self::BadPlace { .. } => "bad_place",
-        }
-    }
-}
-
-/// Refuses a payload whose length is not that of `elements` values.
-fn check_length(kind: CodecKind, elements: usize, actual: usize) -> Result<(), CodecError> {
-    let expected = encoded_len(kind, elements);
-    if actual == expected { Ok(()) } else { Err(CodecError::Length { elements, expected, actual }) }
-}
-
-/// Magnitude of a float as an integer: ordered like the magnitudes, infinities and NaN above all numbers.
-#[inline(always)]
-fn magnitude(x: f32) -> u32 {
-    x.to_bits() & 0x7fff_ffff
 }

@@ -1,7 +1,7 @@
 //! Scales: the bf16 that a block's integers are multiplied with, the largest magnitude divided by the largest integer,
 //! rounded up. Integer times bf16 is exact in f32, so that every decoder gets the same bits however it computes.
 
-use super::{CodecError, magnitude};
+use super::error::CodecError;
 
 /// bf16 of 2^-100: the smallest scale. A block that would need a smaller one is written as zeros.
 pub(super) const SCALE_MIN: u16 = 27 << 7;
@@ -35,6 +35,12 @@ pub(super) fn fits(scale: u16, zeros: bool) -> bool {
 #[inline(always)]
 pub(super) fn is_lawful(scale: u16) -> bool {
     (SCALE_MIN..=SCALE_MAX).contains(&scale)
+}
+
+/// Magnitude of a float as an integer: ordered like the magnitudes, infinities and NaN above all numbers.
+#[inline(always)]
+pub(super) fn magnitude(x: f32) -> u32 {
+    x.to_bits() & 0x7fff_ffff
 }
 
 #[inline(always)]

@@ -2,8 +2,8 @@
 //! The layout is stated by the protocol crate's codec of that name.
 
 use super::bits::{BitReader, BitWriter};
-use super::scale::{self, SCALE_MAX, SCALE_MIN, nearest, widen};
-use super::{CodecError, magnitude};
+use super::error::CodecError;
+use super::scale::{self, SCALE_MAX, SCALE_MIN, magnitude, nearest, widen};
 
 /// Elements of a block, of which the `k` largest are kept.
 pub const TOPK_BLOCK: usize = 4096;

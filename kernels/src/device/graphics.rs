@@ -1,11 +1,8 @@
 //! Graphics adapters through wgpu, opened by fallible calls only: without a driver there is an error, no panic.
 
 use super::{DeviceError, DeviceInfo, DeviceKind};
-use crate::config::ModelConfig;
-use crate::train::{RemoteTrainer, Trainer, TrainerOptions};
-use burn_autodiff::Autodiff;
 use burn_wgpu::graphics::{AutoGraphicsApi, GraphicsApi};
-use burn_wgpu::{RuntimeOptions, Wgpu, WgpuDevice, WgpuSetup, init_device};
+use burn_wgpu::{RuntimeOptions, WgpuDevice, WgpuSetup, init_device};
 use cubecl::future::block_on;
 use std::panic::catch_unwind;
 
@@ -89,18 +86,4 @@ pub fn start(found: Found) -> Result<WgpuDevice, String> {
     let setup = WgpuSetup { instance, adapter, device, queue, backend };
     catch_unwind(std::panic::AssertUnwindSafe(|| init_device(setup, RuntimeOptions::default())))
         .map_err(|_| "its features do not suffice".to_string())
-}
-
-/// A trainer on the adapter. Unit tests are built without: it takes minutes to compile, and tests/ has it.
-pub fn open(found: Found, model: &ModelConfig, options: &TrainerOptions) -> Result<Box<dyn Trainer>, DeviceError> {
-    let info = found.info.clone();
-    if cfg!(test) {
-        return Err(DeviceError::Failed { device: info.to_string(), reason: "left out of this build".into() });
-    }
-    let trainer =
-        start(found).and_then(|device| RemoteTrainer::<Autodiff<Wgpu>>::new(info.clone(), device, model, options));
-    match trainer {
-        Ok(trainer) => Ok(Box::new(trainer)),
-        Err(reason) => Err(DeviceError::Failed { device: info.to_string(), reason }),
-    }
 }

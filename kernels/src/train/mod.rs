@@ -2,14 +2,14 @@
 
 mod batch;
 mod host;
+mod open;
 mod remote;
 
-use crate::config::{ModelConfig, ModelError};
-use crate::device::{DeviceChoice, DeviceError, DeviceInfo};
+use crate::config::ModelConfig;
+use crate::device::DeviceInfo;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use host::HostTrainer;
-pub(crate) use remote::RemoteTrainer;
+pub use open::{OpenError, open_trainer};
 
 /// How a trainer steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -158,29 +158,4 @@ pub trait Trainer: Send {
     /// # Errors
     /// `Length`: nothing has changed. After any other error AdamW begins anew: no steps, moments of zero.
     fn write_moments(&mut self, moments: Moments, give: &mut GivePiece) -> Result<(), TrainError>;
-}
-
-/// Why there is no trainer.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum OpenError {
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    #[error(transparent)]
-    Options(#[from] OptionsError),
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-}
-
-/// A trainer for `model` on the chosen device, with parameters and moments of zero: [`Trainer::load`] comes first.
-///
-/// # Errors
-/// If the model or the options are not sound, or the device is not there; another one is never taken instead.
-pub fn open_trainer(
-    choice: &DeviceChoice,
-    model: &ModelConfig,
-    options: &TrainerOptions,
-) -> Result<Box<dyn Trainer>, OpenError> {
-    model.validate()?;
-    options.validate(model)?;
-    Ok(crate::device::open(choice, model, options)?)
 }

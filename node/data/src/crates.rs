@@ -1,9 +1,7 @@
 //! The default corpus: the sources of the crates that Starling itself is built from.
 
 use crate::error::DataError;
-use crate::kind::{FileKind, Form, Packing};
 use crate::limits::{CRATES_BYTES_MAX, CRATES_FILE_BYTES_MAX};
-use crate::sources::{SourceFile, Stamp};
 use crate::walk::{Found, WalkRules, walk};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,8 +19,8 @@ const RULES: WalkRules<'static> = WalkRules {
     },
 };
 
-/// The files of the crates as cargo unpacked them on this machine.
-pub(crate) fn list_installed() -> Result<Vec<SourceFile>, DataError> {
+/// The files of the crates as cargo unpacked them on this machine, each with the bytes of it to read.
+pub(crate) fn list_installed() -> Result<Vec<(Found, u64)>, DataError> {
     let home = match std::env::var_os("CARGO_HOME").filter(|home| !home.is_empty()) {
         Some(home) => PathBuf::from(home),
         None => std::env::home_dir().unwrap_or_default().join(".cargo"),
@@ -32,7 +30,7 @@ pub(crate) fn list_installed() -> Result<Vec<SourceFile>, DataError> {
 
 /// The first [`CRATES_BYTES_MAX`] bytes of the files of the crates in `lock`, found in any of the folders of
 /// `registries`: crates sorted by name, then version, each one's files by path.
-fn list_below(lock: &str, registries: &Path) -> Result<Vec<SourceFile>, DataError> {
+fn list_below(lock: &str, registries: &Path) -> Result<Vec<(Found, u64)>, DataError> {
     let none = || DataError::NoDefaultCorpus { looked: registries.to_owned() };
     let mut roots = Vec::new();
     for entry in fs::read_dir(registries).map_err(|_| none())? {
@@ -44,11 +42,10 @@ fn list_below(lock: &str, registries: &Path) -> Result<Vec<SourceFile>, DataErro
     for folder in locked_folders(lock) {
         // The same crate from two mirrors has the same files: one of them is enough.
         let Some(root) = roots.iter().map(|root| root.join(&folder)).find(|path| path.is_dir()) else { continue };
-        for Found { path, metadata } in walk(&root, &RULES)? {
-            let take = metadata.len().min(CRATES_BYTES_MAX - bytes);
+        for found in walk(&root, &RULES)? {
+            let take = found.metadata.len().min(CRATES_BYTES_MAX - bytes);
             bytes += take;
-            let kind = FileKind { form: Form::Text, packing: Packing::Plain };
-            files.push(SourceFile { path, kind, stamp: Stamp::of(&metadata), take, named: false });
+            files.push((found, take));
             if bytes == CRATES_BYTES_MAX {
                 return Ok(files);
             }
@@ -139,7 +136,8 @@ source = "registry+https://example.org/index"
         fs::write(home.path().join("b/zeta-2.0.0/table.rs"), vec![b'0'; CRATES_FILE_BYTES_MAX as usize + 1]).unwrap();
         std::os::unix::fs::symlink("../other-1.0.0/src/lib.rs", home.path().join("b/zeta-2.0.0/link.rs")).unwrap();
         let files = list_below(LOCK, home.path()).unwrap();
-        let names: Vec<_> = files.iter().map(|f| f.path.strip_prefix(home.path()).unwrap().to_str().unwrap()).collect();
+        let names: Vec<_> =
+            files.iter().map(|(f, _)| f.path.strip_prefix(home.path()).unwrap().to_str().unwrap()).collect();
         assert_eq!(names, ["a/beta-1.0.0+x/lib.rs", "b/zeta-2.0.0/README.md", "b/zeta-2.0.0/src/lib.rs"]);
     }
 

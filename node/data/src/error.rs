@@ -1,9 +1,25 @@
 //! What can go wrong with a corpus, each said once, in full.
 
-use crate::manifest::ManifestError;
+use crate::limits::MANIFEST_BYTES_MAX;
 use starling_protocol::Digest;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// Why bytes are not a manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManifestError {
+    #[error("it has {bytes} bytes; the bound is {MANIFEST_BYTES_MAX}")]
+    TooLong { bytes: usize },
+    #[error("it has {bytes} bytes where {expected} are expected: it is cut or padded")]
+    Length { bytes: usize, expected: usize },
+    #[error("it does not begin as a data manifest does")]
+    Magic,
+    #[error("it has version {theirs}; this program knows {ours}: run the same release on all nodes")]
+    Version { theirs: u16, ours: u16 },
+    #[error("its {what} contradicts the rest of it or a limit")]
+    Field { what: &'static str },
+}
 
 /// Why a corpus could not be prepared or read.
 #[derive(Debug, thiserror::Error)]

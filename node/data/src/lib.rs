@@ -30,9 +30,9 @@ mod tokenizer;
 mod walk;
 
 pub use dataset::Dataset;
-pub use error::DataError;
+pub use error::{DataError, ManifestError};
 pub use limits::PIECE_BYTES;
-pub use manifest::{DataManifest, ManifestError, ShardInfo};
+pub use manifest::{DataManifest, ShardInfo};
 pub use options::{CRATES_SOURCE, CorpusOptions, default_sources};
 pub use prepare::{PrepareProgress, Summary, prepare};
 pub use shards::shard_digest;

@@ -6,8 +6,10 @@ pub const SHARD_BYTES: usize = 4 << 20;
 pub const PIECE_BYTES: usize = 1 << 20;
 /// Shards of one data set, held out ones included: 256 GiB of tokens.
 pub const SHARDS_MAX: usize = 65_536;
+/// Bytes of an encoded manifest before the shards' digests.
+pub const MANIFEST_HEADER_BYTES: usize = 88;
 /// Bytes of an encoded manifest.
-pub const MANIFEST_BYTES_MAX: usize = crate::manifest::HEADER_BYTES + SHARDS_MAX * 32;
+pub const MANIFEST_BYTES_MAX: usize = MANIFEST_HEADER_BYTES + SHARDS_MAX * 32;
 /// Token values of a tokenizer; no model has an embedding of more rows.
 pub const VOCAB_MAX: u32 = 1 << 24;
 /// Bytes of a `tokenizer.json`.

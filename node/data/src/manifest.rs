@@ -18,15 +18,14 @@
 //! Every shard but the last of each part is full, so the sizes follow from the token counts, and there is exactly one
 //! encoding of a data set.
 
-use crate::limits::{MANIFEST_BYTES_MAX, PIECE_BYTES, SHARD_BYTES, SHARDS_MAX, VOCAB_MAX};
+use crate::error::ManifestError;
+use crate::limits::{MANIFEST_BYTES_MAX, MANIFEST_HEADER_BYTES, PIECE_BYTES, SHARD_BYTES, SHARDS_MAX, VOCAB_MAX};
 use crate::tokenizer::bytes_digest;
 use starling_protocol::Digest;
 use std::collections::BTreeMap;
 
 const MAGIC: &[u8; 8] = b"STARDATA";
 const VERSION: u16 = 1;
-/// Bytes before the shards' digests.
-pub(crate) const HEADER_BYTES: usize = 88;
 /// ln 256, rounded up: no byte can be less certain.
 const ENTROPY_MAX: u32 = 5_545_178;
 
@@ -53,22 +52,6 @@ impl ShardInfo {
     pub fn pieces(&self) -> u32 {
         self.bytes.div_ceil(PIECE_BYTES as u64) as u32
     }
-}
-
-/// Why bytes are not a manifest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ManifestError {
-    #[error("it has {bytes} bytes; the bound is {MANIFEST_BYTES_MAX}")]
-    TooLong { bytes: usize },
-    #[error("it has {bytes} bytes where {expected} are expected: it is cut or padded")]
-    Length { bytes: usize, expected: usize },
-    #[error("it does not begin as a data manifest does")]
-    Magic,
-    #[error("it has version {theirs}; this program knows {VERSION}: run the same release on all nodes")]
-    Version { theirs: u16 },
-    #[error("its {what} contradicts the rest of it or a limit")]
-    Field { what: &'static str },
 }
 
 /// The manifest of a data set.
@@ -149,7 +132,7 @@ impl DataManifest {
 
     /// The canonical bytes; at most [`crate::limits::MANIFEST_BYTES_MAX`].
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.shards.len() * 32);
+        let mut bytes = Vec::with_capacity(MANIFEST_HEADER_BYTES + self.shards.len() * 32);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&(self.token_bytes() as u16).to_le_bytes());
@@ -171,17 +154,17 @@ impl DataManifest {
         if bytes.len() > MANIFEST_BYTES_MAX {
             return Err(ManifestError::TooLong { bytes: bytes.len() });
         }
-        if bytes.len() < HEADER_BYTES {
-            return Err(ManifestError::Length { bytes: bytes.len(), expected: HEADER_BYTES });
+        if bytes.len() < MANIFEST_HEADER_BYTES {
+            return Err(ManifestError::Length { bytes: bytes.len(), expected: MANIFEST_HEADER_BYTES });
         }
-        let (header, digests) = bytes.split_at(HEADER_BYTES);
+        let (header, digests) = bytes.split_at(MANIFEST_HEADER_BYTES);
         let mut fields = Fields(header);
         if &fields.take::<8>() != MAGIC {
             return Err(ManifestError::Magic);
         }
         let version = u16::from_le_bytes(fields.take());
         if version != VERSION {
-            return Err(ManifestError::Version { theirs: version });
+            return Err(ManifestError::Version { theirs: version, ours: VERSION });
         }
         let width = u16::from_le_bytes(fields.take());
         let mut manifest = Self {
@@ -200,7 +183,7 @@ impl DataManifest {
             return Err(ManifestError::Field { what: "token width" });
         }
         if digests.len() != count * 32 {
-            return Err(ManifestError::Length { bytes: bytes.len(), expected: HEADER_BYTES + count * 32 });
+            return Err(ManifestError::Length { bytes: bytes.len(), expected: MANIFEST_HEADER_BYTES + count * 32 });
         }
         manifest.shards = digests.chunks_exact(32).map(|chunk| Digest(Fields(chunk).take())).collect();
         manifest.check_repeats()?;
@@ -274,7 +257,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let encoded = manifest(256, 10, 3).encode();
-        assert_eq!(encoded.len(), HEADER_BYTES + 64);
+        assert_eq!(encoded.len(), MANIFEST_HEADER_BYTES + 64);
         assert_eq!(encoded[..16], *b"STARDATA\x01\0\x01\0\0\x01\0\0");
         assert_eq!(
             encoded[48..88],

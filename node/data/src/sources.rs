@@ -65,7 +65,8 @@ pub(crate) fn list(sources: &[String], progress: &mut dyn FnMut(u64)) -> Result<
 
 fn list_one(source: &str) -> Result<Vec<SourceFile>, DataError> {
     if source == CRATES_SOURCE {
-        return crates::list_installed();
+        let files = crates::list_installed()?.into_iter();
+        return Ok(files.map(|(found, take)| SourceFile { take, ..SourceFile::found(found) }).collect());
     }
     if source.contains("://") {
         return Err(DataError::Remote { source_text: source.to_owned() });

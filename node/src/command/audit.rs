@@ -1,6 +1,6 @@
 //! `starling audit`: proof from the records on disk that no sample was used twice, and where each position went.
 
-use super::open_at_rest;
+use super::at_rest::open_at_rest;
 use crate::cli::AuditArgs;
 use crate::config::node_file::NodeFile;
 use crate::exit::{Code, Failure};

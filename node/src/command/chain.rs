@@ -1,6 +1,6 @@
 //! `starling chain export`: the history on disk as plain files, for programs that follow and verify it.
 
-use super::open_at_rest;
+use super::at_rest::open_at_rest;
 use crate::cli::ChainCommand;
 use crate::exit::Failure;
 use crate::train::{home_of, store_failure};

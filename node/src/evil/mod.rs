@@ -4,17 +4,17 @@
 //! which a test looks for by [`MARK`].
 
 mod link;
+mod plot;
 mod stranger;
 
 pub use link::link;
+pub use stranger::attack;
 
-use crate::net::NetOptions;
 use crate::net::fetch::{Answer, FetchRefusal, FetchRequest};
-use crate::train::Trained;
+use plot::{ATTACKS, Plot};
 use starling_protocol::identity::{Ed25519Signer, Ed25519Verifier};
 use starling_protocol::message::{Message, Ready};
 use starling_protocol::plant::{self, Plant};
-use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, update, wire};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -22,7 +22,6 @@ use std::io::Read;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use stranger::{ATTACKS, Plot};
 
 /// Is in every program that has these hooks, and is printed when it starts.
 pub const MARK: &str = "starling evil build: do not trust this node";
@@ -132,21 +131,14 @@ impl Evil {
     /// One more way to lie, or to attack.
     fn add(&mut self, name: &str) -> Result<(), String> {
         let mode = MODES.iter().find(|(known, _)| *known == name);
-        let attack = ATTACKS.iter().find(|(known, _)| *known == name);
+        let strange = ATTACKS.iter().find(|(known, _)| *known == name);
         self.modes.extend(mode.map(|(_, mode)| *mode));
-        self.plot.attacks.extend(attack.map(|(_, attack)| *attack));
-        if mode.is_some() || attack.is_some() {
+        self.plot.attacks.extend(strange.map(|(_, strange)| *strange));
+        if mode.is_some() || strange.is_some() {
             return Ok(());
         }
         let names = MODES.iter().map(|(name, _)| *name).chain(ATTACKS.iter().map(|(name, _)| *name));
         Err(format!("--evil {name}: there are {}", names.collect::<Vec<_>>().join(", ")))
-    }
-}
-
-/// Who attacks as a stranger does so from here on, with networks like the one that the node would have, and is never a node.
-pub async fn attack(spec: &RunSpec, net: &NetOptions) {
-    if let Some(evil) = EVIL.get().filter(|evil| !evil.plot.attacks.is_empty()) {
-        stranger::attack(&evil.plot, spec, net).await;
     }
 }
 
@@ -177,21 +169,20 @@ pub fn at_round(round: u64) {
     }
 }
 
-/// What is offered in place of what was trained.
-pub fn contribution(mut trained: Trained) -> Trained {
+/// What is offered in place of what was trained: the pseudo-gradient, its norm, and its digest.
+pub fn contribution(delta: &mut Arc<Vec<f32>>, norm: &mut f32, payload: &mut Digest) {
     let factor = match () {
         () if armed(Mode::Huge) || armed(Mode::HugeHidden) => FACTOR,
         () if armed(Mode::SignFlip) => -1.0,
-        () => return trained,
+        () => return,
     };
-    let mut delta = trained.delta.to_vec();
-    update::apply_weight(factor, &mut delta);
-    trained.payload = update::contribution_digest(&delta);
-    trained.delta = Arc::new(delta);
+    let mut other = delta.to_vec();
+    update::apply_weight(factor, &mut other);
+    *payload = update::contribution_digest(&other);
+    *delta = Arc::new(other);
     if armed(Mode::Huge) {
-        trained.norm *= factor;
+        *norm *= factor;
     }
-    trained
 }
 
 /// Whether outer steps are applied twice: what the simulator's driver plants, planted in the node's.

@@ -16,16 +16,6 @@ pub struct Cost {
 /// A new session of a stranger costs its address as much as so many messages: both sides greet, and the node takes it in.
 pub const SESSION: Cost = Cost { messages: 8, bytes: 4096 };
 
-impl Cost {
-    pub const NOTHING: Self = Self { messages: 0, bytes: 0 };
-
-    /// An answer of so many bytes, for which the node has searched for so long.
-    pub fn of_answer(bytes: u64, searched: Duration) -> Self {
-        let messages = (searched.as_micros() / SEARCH.as_micros()).min(SEARCH_MAX) as u32;
-        Self { messages, bytes: usize::try_from(bytes).unwrap_or(usize::MAX) }
-    }
-}
-
 /// Messages that a member may send at once, and a second in the long run.
 const MEMBER: (f64, f64) = (1024.0, 256.0);
 /// The same of a stranger. Its Hello fits in, and five Heads and Joins a second, which is as many as who is no member says.
@@ -34,16 +24,25 @@ const STRANGER_BYTES: (f64, f64) = (64.0 * 1024.0, 16.0 * 1024.0);
 /// And of all strangers at one address. A message costs some 0.1 ms in all, most of it the check of its signature.
 const ADDRESS: (f64, f64) = (512.0, 64.0);
 const ADDRESS_BYTES: (f64, f64) = (512.0 * 1024.0, 128.0 * 1024.0);
-/// The budget of fetches of strangers at one address: a burst, and then about 2 % of a core if a request costs 0.07 ms and 32 MiB of an
-/// answer 20 ms. Both are estimates, and nobody has measured them. A newcomer that catches up asks for each update, and each chunk of the state is a mebibyte.
-const FETCHES: (f64, f64) = (4096.0, 256.0);
-const FETCH_BYTES: (f64, f64) = (64.0 * MIB, 32.0 * MIB);
+/// What fetches cost the node that serves them, in processor time: one new stream, one request beside what looking it up takes, which is
+/// measured, and a mebibyte that is sent. As `bench-fetch` measures them on a machine that is busy; on an idle one they are a third less.
+pub const STREAM_WORK: Duration = Duration::from_micros(170);
+pub const REQUEST_WORK: Duration = Duration::from_micros(120);
+const MIB_WORK: Duration = Duration::from_micros(3000);
+const MIB: f64 = 1024.0 * 1024.0;
+/// Seconds of processor time that fetches of strangers at one address may cost at once, and a second in the long run: with what else an
+/// address costs, less than 2 % of a core. A newcomer may cost what it takes to send it the state, besides.
+const FETCHES: (f64, f64) = (0.08, 0.008);
+/// What an address may owe of that, in seconds.
+const DEBT_MAX: f64 = 0.5;
+
+/// What it costs to send so many bytes.
+pub fn sending(bytes: u64) -> Duration {
+    MIB_WORK.mul_f64(bytes as f64 / MIB)
+}
+
 /// Announcements of strangers that one peer may pass on. A flock whose nodes all start at once has one of each.
 const ANNOUNCEMENTS: (f64, f64) = (64.0, 4.0);
-const MIB: f64 = 1024.0 * 1024.0;
-/// A request for what has to be searched for costs as much as one more for so long a search, and at most so many.
-const SEARCH: Duration = Duration::from_micros(50);
-const SEARCH_MAX: u128 = 8192;
 /// What of a stranger may wait to be heard: what it says in a quarter of a second. Older words are about rounds that are over.
 const BACKLOG_MESSAGES: usize = 4;
 const BACKLOG_BYTES: usize = 64 * 1024;
@@ -93,6 +92,27 @@ impl Bucket {
         Self::new(STRANGER, now)
     }
 
+    /// Seconds of processor time that fetches of strangers at one address may cost, if a newcomer needs so much at once.
+    pub fn of_fetcher(newcomer: Duration, now: Instant) -> Self {
+        let (burst, per_second) = FETCHES;
+        Self::new((burst + newcomer.as_secs_f64(), per_second), now)
+    }
+
+    /// A newcomer needs so much at once by now: what is more than before is there at once.
+    pub fn widen(&mut self, newcomer: Duration) {
+        let burst = FETCHES.0 + newcomer.as_secs_f64();
+        self.tokens += (burst - self.burst).max(0.0);
+        self.burst = self.burst.max(burst);
+    }
+
+    /// The same as [`Bucket::take`], of processor time that has been spent, or will be in any case. What an address owes is bounded, so
+    /// that it is served again some time after it has come to its senses.
+    pub fn spend(&mut self, work: Duration, now: Instant) -> Option<Duration> {
+        let wait = self.take(work.as_secs_f64(), now);
+        self.tokens = self.tokens.max(-DEBT_MAX);
+        wait
+    }
+
     /// Announcements of strangers that a peer may pass on.
     pub fn of_teller(now: Instant) -> Self {
         Self::new(ANNOUNCEMENTS, now)
@@ -135,10 +155,6 @@ impl Account {
 
     pub fn of_address(now: Instant) -> Self {
         Self { messages: Bucket::new(ADDRESS, now), bytes: Bucket::new(ADDRESS_BYTES, now) }
-    }
-
-    pub fn of_fetcher(now: Instant) -> Self {
-        Self { messages: Bucket::new(FETCHES, now), bytes: Bucket::new(FETCH_BYTES, now) }
     }
 
     /// How long to wait, if at all.

@@ -12,10 +12,12 @@
 //! when the node is killed.
 
 pub(super) mod disk;
+mod residuals;
 
 use super::passed::Mark;
 use crate::coding::Coder;
-use disk::{Desk, Disk, Held, lost};
+use disk::{Disk, lost};
+use residuals::{Residuals, Staged, decay, locked};
 use starling_kernels::codec::offered;
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::limits::CHUNK_ELEMENTS;
@@ -24,23 +26,12 @@ use starling_protocol::run::Codec;
 use starling_protocol::update;
 use starling_store::StoreError;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+pub(super) use residuals::Terms;
 
 /// Attempts of one record that may still be the one that is committed.
 const STAGED_MAX: usize = 4;
-/// A residual of sums goes into the node's own contribution only when that weighs at least so much: divided by less, it
-/// would be larger than what is offered.
-const FOLD_WEIGHT_MIN: f32 = 1.0 / 1024.0;
-
-/// How much of a residual is offered again; `None` for codecs that do without.
-fn decay(codec: Codec) -> Option<f32> {
-    match codec {
-        Codec::Bf16 | Codec::Int8 => None,
-        Codec::Int4 => Some(1.0),
-        // What waits for long is out of date: SparseLoCo, arXiv 2508.15706.
-        Codec::TopK { .. } => Some(0.95),
-    }
-}
 
 /// The residuals of one node, of the whole model or of one of its fragments.
 #[derive(Default)]
@@ -48,46 +39,6 @@ pub struct Feedback {
     residuals: Mutex<Residuals>,
     /// Where they are kept; nowhere in some tests and benches.
     disk: Option<Disk>,
-}
-
-#[derive(Default)]
-pub(super) struct Residuals {
-    /// One f32 for each element; empty for zeros.
-    own: Vec<f32>,
-    /// By chunk.
-    sums: BTreeMap<usize, Vec<f32>>,
-    staged: Vec<Staged>,
-    /// What was committed and is not yet settled; or what the disk holds of a process before this one that was.
-    due: Option<Staged>,
-    recalled: Option<Mark>,
-    /// The COMMIT after which `own` and `sums` are true; none while they are zeros.
-    mark: Option<Mark>,
-}
-
-/// All steps leave the residuals whole, but for one that panicked in the middle: they are then a little off.
-fn locked(residuals: &Mutex<Residuals>) -> MutexGuard<'_, Residuals> {
-    residuals.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One attempt, should it be committed.
-struct Staged {
-    key: AttemptKey,
-    terms: Terms,
-    sums: BTreeMap<usize, Vec<f32>>,
-}
-
-/// What a node's payloads of one attempt are made of.
-#[derive(Clone)]
-pub(super) struct Terms {
-    pub codec: Codec,
-    pub weight: f32,
-    /// What the READY states of the contribution.
-    pub norm: f32,
-    /// What is offered is said so many times; found when the first attempt begins.
-    pub scale: f32,
-    /// Chunks that the node adds up, ascending.
-    pub owned: Vec<usize>,
-    pub delta: Arc<Vec<f32>>,
 }
 
 impl Feedback {
@@ -241,89 +192,6 @@ fn unsaved(result: Result<(), StoreError>) {
     if let Err(error) = result {
         tracing::warn!("what updates left out is not on the disk, and lost if this node is killed: {error}");
         metrics::counter!("starling_residuals_unsaved_total").increment(1);
-    }
-}
-
-impl Residuals {
-    fn take_up(&mut self, held: Held) {
-        (self.own, self.sums, self.mark) = (held.own, held.sums, Some(held.mark));
-    }
-
-    fn give_up(&mut self) {
-        (self.own, self.sums, self.mark) = Default::default();
-        (self.due, self.recalled) = (None, None);
-    }
-
-    fn settle(&mut self) {
-        let Some(Staged { key, terms, sums }) = self.due.take() else { return };
-        let elements = terms.delta.len();
-        let (mut coder, mut desk) = (Coder::new(terms.codec), Desk::default());
-        self.own.resize(elements, 0.0);
-        for chunk in 0..update::chunks(elements) {
-            // It was encoded and decoded once; if it cannot be now, it was not sent.
-            if !self.leave_out(&terms, chunk, &mut coder, &mut desk) {
-                return self.give_up();
-            }
-            self.own[update::chunk_elements(elements, chunk)].copy_from_slice(&desk.left);
-            if self.folded(&terms, chunk).is_some() {
-                self.sums.remove(&chunk);
-            }
-        }
-        self.sums.extend(sums);
-        self.mark = Some(key.into());
-    }
-
-    /// What a contribution to `chunk` leaves out, on the desk; false if it cannot be said at all.
-    fn leave_out(&self, terms: &Terms, chunk: usize, coder: &mut Coder, desk: &mut Desk) -> bool {
-        self.offer(terms, chunk, &mut desk.offer);
-        desk.left.clone_from(&desk.offer);
-        update::apply_weight(terms.scale, &mut desk.left);
-        let coded = coder.encode(&desk.left, &mut desk.payload);
-        if coded.and_then(|()| coder.decode(&desk.payload, &mut desk.left)).is_err() {
-            return false;
-        }
-        for (left, offer) in desk.left.iter_mut().zip(&desk.offer) {
-            *left = *offer - *left;
-        }
-        true
-    }
-
-    /// What brings an offer down to the length that its READY states: what is folded in, or has changed since, may make it
-    /// longer, and owners refuse that. The rest is left out, and offered again.
-    fn scale(&self, terms: &Terms) -> f32 {
-        let mut offer = Vec::new();
-        let mut of_chunk = |chunk: usize| {
-            self.offer(terms, chunk, &mut offer);
-            squares(&offer)
-        };
-        let norm = (0..update::chunks(terms.delta.len())).map(&mut of_chunk).sum::<f64>().sqrt();
-        let stated = f64::from(terms.norm);
-        // What was rounded to state it is no reason; what is not a number is told apart when it is encoded.
-        if norm > stated * (1.0 + f64::from(f32::EPSILON)) { (stated / norm) as f32 } else { 1.0 }
-    }
-
-    /// What the contribution to `chunk` shall say, before it is encoded.
-    fn offer(&self, terms: &Terms, chunk: usize, out: &mut Vec<f32>) {
-        let range = update::chunk_elements(terms.delta.len(), chunk);
-        let delta = &terms.delta[range.clone()];
-        out.resize(delta.len(), 0.0);
-        match (self.own.get(range), decay(terms.codec)) {
-            (Some(own), Some(decay)) => offered(delta, own, decay, out),
-            _ => out.copy_from_slice(delta),
-        }
-        if let Some(left) = self.folded(terms, chunk) {
-            for (a, left) in out.iter_mut().zip(left) {
-                *a += left / terms.weight;
-            }
-        }
-    }
-
-    /// What was left of sums of `chunk`, if it goes into the contribution.
-    fn folded(&self, terms: &Terms, chunk: usize) -> Option<&Vec<f32>> {
-        if terms.owned.binary_search(&chunk).is_ok() || terms.weight < FOLD_WEIGHT_MIN {
-            return None;
-        }
-        self.sums.get(&chunk)
     }
 }
 

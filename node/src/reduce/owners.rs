@@ -5,7 +5,7 @@
 //! chunks that the member owns, then the sums that this node has finished. A reader takes the member's parts of this node's
 //! chunks, then the sums that the member owns. The adder adds parts in the order of members, however they arrive. Writers
 //! take turns by short slices, beginning with the one to the member after this node, so that no owner gets everybody's
-//! parts at once; a member that takes its time does not hold up the others ([`Turns`]).
+//! parts at once; a member that takes its time does not hold up the others ([`Turns`](super::turns::Turns)).
 //!
 //! Readers wait for nothing but their stream, and parts depend on nothing of others: there is no circle. An attempt that
 //! makes no progress is ended from outside by dropping it.
@@ -13,30 +13,29 @@
 //! Repair: what an owner has been sent is kept until the record is decided ([`Parts`](super::Parts)), also by what goes on
 //! after a failure. In a later attempt it says first which parts it has ([`held`]), and only the others are sent.
 
+mod context;
 mod desk;
 
 use super::error::{PeerFault, ReduceError};
-use super::feedback::{Share, Terms};
 use super::held;
 use super::links::BulkLinks;
 use super::opening;
 use super::progress::{Progress, ProgressFn, Way};
-use super::sheet::Sheet;
 use super::stream::{close, expect_end, fault, fill_frame, read_frame};
-use super::turns::{Turn, Turns};
+use super::turns::Turn;
 use super::{Attempt, ReduceEngine, ReduceJob, count_refusal};
 use crate::net::BulkStream;
+use context::{Context, repairs};
 use desk::Desk;
 use futures::future::BoxFuture;
-use starling_protocol::engine::io::Contribution;
-use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameKind, FrameScope};
+use starling_protocol::frame::{FRAME_HEADER_BYTES, FRAME_PAYLOAD_BYTES_MAX, FrameKind};
 use starling_protocol::message::Awaited;
-use starling_protocol::update::{self, owners::Owners};
+use starling_protocol::update;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// How long a node whose reduction has failed goes on serving the others. Who closed its streams at once would be taken
@@ -65,92 +64,6 @@ impl ReduceEngine for OwnersReducer {
             result
         })
     }
-}
-
-/// What all tasks of one reduction know.
-struct Context {
-    job: ReduceJob,
-    scope: FrameScope,
-    owners: Owners,
-    /// Members in the order in which they are added, and their weights.
-    members: Vec<Contribution>,
-    weights: Vec<f32>,
-    /// How long sums may be, if that is known.
-    longest_sum: Option<f32>,
-    me: usize,
-    share: Share,
-    sheet: Sheet,
-    /// How many of my chunks are finished.
-    finished: watch::Sender<usize>,
-    /// Up to which of its chunks parts have left for each member, or are known to be there.
-    sent: Vec<AtomicUsize>,
-    /// Whether each member has said what it has, if it is to say so.
-    told: Vec<watch::Sender<bool>>,
-    turns: Turns,
-    progress: Progress,
-}
-
-impl Context {
-    fn new(job: ReduceJob, progress: Progress) -> Result<Self, ReduceError> {
-        job.position()?;
-        let mut by_id = job.members.clone();
-        by_id.sort_unstable_by_key(|member| member.member);
-        let me = by_id.iter().position(|member| member.member == job.me);
-        let me = me.ok_or(ReduceError::Members("this node is not a member"))?;
-        let elements = job.delta.len();
-        let chunks = update::chunks(elements);
-        let ids: Vec<_> = by_id.iter().map(|member| member.member).collect();
-        let owners = Owners::among(&job.flock, &ids, chunks);
-        let weights = Contribution::weights(&by_id);
-        let stated: Vec<_> = by_id.iter().map(|member| member.stated).collect();
-        let owned = owners.chunks(me).to_vec();
-        job.parts.begin(&job.key, &by_id, &owned);
-        let (delta, norm) = (Arc::clone(&job.delta), by_id[me].stated.norm);
-        let terms = Terms { codec: job.codec, weight: weights[me], norm, scale: 1.0, owned, delta };
-        Ok(Self {
-            scope: FrameScope { run: job.run, key: job.key, codec: job.codec, elements },
-            me,
-            share: job.feedback.join(job.key, terms),
-            sheet: Sheet::new(job.codec, elements),
-            finished: watch::Sender::new(0),
-            sent: by_id.iter().map(|_| AtomicUsize::new(0)).collect(),
-            told: by_id.iter().map(|_| watch::Sender::new(!repairs(&job))).collect(),
-            turns: Turns::new(),
-            progress: progress.of_links(by_id.iter().map(|member| member.member)),
-            members: by_id,
-            owners,
-            longest_sum: update::longest_sum(job.codec, &stated, &weights),
-            weights,
-            job,
-        })
-    }
-
-    /// The other end of a stream did this.
-    fn fault(&self, place: usize, what: PeerFault) -> ReduceError {
-        fault(self.members[place].member, what)
-    }
-
-    /// Encodes a complete sum for all.
-    fn finish(&self, chunk: usize, sum: &mut [f32], desk: &mut Desk) -> Result<(), ReduceError> {
-        let Desk { coder, payload, .. } = desk;
-        self.share.mend(chunk, sum);
-        coder.encode(sum, payload).map_err(|source| ReduceError::Sum { chunk, source })?;
-        self.share.stage(chunk, sum, payload, coder);
-        self.sheet.put(chunk, payload);
-        self.finished.send_modify(|count| *count += 1);
-        Ok(())
-    }
-
-    /// Returns when my chunk number `index` is finished.
-    async fn finished(&self, index: usize) {
-        // The sender is in `self`, so the channel cannot close while we wait.
-        drop(self.finished.subscribe().wait_for(|finished| *finished > index).await);
-    }
-}
-
-/// Whether owners say first what they have: in every attempt at a record but the first.
-fn repairs(job: &ReduceJob) -> bool {
-    job.key.attempt > 0
 }
 
 async fn reduce(
@@ -218,7 +131,7 @@ async fn add_up(
             }
             desk.add(&context, chunk, (place, &mut before[place]), &mut sum)?;
         }
-        context.finish(chunk, &mut sum, &mut desk)?;
+        desk.finish(&context, chunk, &mut sum)?;
         // Between chunks others have their turn: with one member nothing here ever waits.
         tokio::task::yield_now().await;
     }

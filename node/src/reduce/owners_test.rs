@@ -2,6 +2,7 @@ use super::super::harness::{Flock, Pipes, RUN, Wire, runtime};
 use super::*;
 use proptest::prelude::*;
 use starling_protocol::NodeId;
+use starling_protocol::frame::FrameScope;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::outer::adamw::squares;
 use starling_protocol::run::{Codec, EngineKind};

@@ -42,7 +42,7 @@ impl Claims {
 impl Driver {
     /// Has a peer show the path to the record that it says it stands on.
     pub(super) fn prove(&mut self, peer: NodeId, (seq, record): (u64, Digest), foreign: bool) {
-        if self.claims.under_way.len() >= CLAIMS_MAX {
+        if self.fetches.claims.under_way.len() >= CLAIMS_MAX {
             metrics::counter!("starling_refused_total", "reason" => "claims_full").increment(1);
             let why = "too many claims are looked at".to_owned();
             return self.later(Input::Claim { peer, record, outcome: Claim::Open { why } });
@@ -54,7 +54,7 @@ impl Driver {
             let outcome = asked.prove(|request, expected| net.fetch(peer, request, expected)).await;
             let _ = results.send(Outcome::Claim { peer, record, outcome }).await;
         });
-        self.claims.under_way.push((peer, record, AbortOnDropHandle::new(work)));
+        self.fetches.claims.under_way.push((peer, record, AbortOnDropHandle::new(work)));
     }
 
     pub(super) async fn shown(
@@ -63,12 +63,12 @@ impl Driver {
         record: Digest,
         outcome: Result<Proof, Unproven>,
     ) -> Result<(), Failure> {
-        self.claims.under_way.retain(|(of, about, _)| (of, about) != (&peer, &record));
+        self.fetches.claims.under_way.retain(|(of, about, _)| (of, about) != (&peer, &record));
         let mut split = None;
         let outcome = match outcome {
             Ok(proof) => match proof.claim() {
                 Some(proven) => {
-                    self.claims.keep(proof);
+                    self.fetches.claims.keep(proof);
                     Claim::Proven(proven)
                 }
                 None => Claim::Open { why: "its path is empty".to_owned() },

@@ -1,28 +1,32 @@
 //! The one task that owns the protocol engine: everything that happens becomes an input, and every output is
 //! carried out here or handed to whoever can.
 
-use super::claims::Claims;
+use super::contributions::Contributions;
+use super::device::Device;
+use super::fetches::Fetches;
 use super::head::SharedState;
 use super::ledger::{Done, Job, Ledger, Update};
 use super::proof::{Proof, Unproven};
-use super::reduction::Reduction;
-use super::trainer::{self, Happened, Made, TrainerHandle};
+use super::reduction::Reductions;
+use super::residuals::Residuals;
+use super::trainer::{Happened, TrainerHandle};
+use super::undurable::Undurable;
+use super::variant::{Matter, Variants};
 use super::view::Gauges;
-use super::{candidate, catch_up, difference, ending};
+use super::{candidate, catch_up, ending};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetEvents, NetHandle};
-use crate::pairs::PairRouter;
-use crate::reduce::{self, FragmentFeedback, Report};
-use crate::watch::event::{Committed, Event};
+use crate::reduce::{self, Report};
+use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
 use starling_data::Dataset;
 use starling_protocol::engine::Engine;
-use starling_protocol::engine::io::{AttemptKey, Finish, Input, PersistToken, Time};
+use starling_protocol::engine::io::{AttemptKey, Finish, Input, Time};
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId};
 use starling_store::Store;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,34 +34,36 @@ use tokio::sync::mpsc;
 
 /// Results of background work that may wait.
 const RESULTS_MAX: usize = 256;
-/// Outputs that may wait for a write; the engine has a handful under way.
-const HELD_MAX: usize = 4096;
 /// A wait is shown when it has lasted so long.
 const WAIT_SHOWN: Duration = Duration::from_secs(3);
 
 /// Results of background tasks that the driver has started.
 pub enum Outcome {
-    Reduced { key: AttemptKey, outcome: Result<Update, reduce::ReduceError> },
-    ReduceProgress { key: AttemptKey, report: Report },
-    CatchUpProgress { bytes: u64 },
+    Reduced {
+        key: AttemptKey,
+        outcome: Result<Update, reduce::ReduceError>,
+    },
+    ReduceProgress {
+        key: AttemptKey,
+        report: Report,
+    },
+    CatchUpProgress {
+        bytes: u64,
+    },
     CaughtUp(Result<Box<catch_up::Arrived>, catch_up::Failed>),
-    Claim { peer: NodeId, record: Digest, outcome: Result<Proof, Unproven> },
-    Fetched { key: AttemptKey, record: Digest, outcome: Result<Box<candidate::Arrived>, String> },
-    Mixed { round: u64, base: Digest, lineage: Digest, outcome: Result<Made, difference::Lost> },
+    Claim {
+        peer: NodeId,
+        record: Digest,
+        outcome: Result<Proof, Unproven>,
+    },
+    Fetched {
+        key: AttemptKey,
+        record: Digest,
+        outcome: Result<Box<candidate::Arrived>, String>,
+    },
+    /// What a part of the run has started ([`variant`](super::variant)).
+    Variant(Box<Matter<'static>>),
     ShardsFetched(Result<(), String>),
-}
-
-/// A candidate on its way here. Dropping it gives it up.
-pub struct Fetching {
-    pub key: AttemptKey,
-    pub record: Digest,
-    pub _work: tokio_util::task::AbortOnDropHandle<()>,
-}
-
-/// The update of a candidate that was fetched, until it is on disk or given up.
-pub struct Fetched {
-    pub key: AttemptKey,
-    pub update: Update,
 }
 
 /// Everything the driver is made of.
@@ -74,17 +80,16 @@ pub struct Parts {
     pub trainer: TrainerHandle,
     pub store: Arc<Store>,
     pub data: Arc<Dataset>,
-    pub feedback: Arc<FragmentFeedback>,
-    /// Where streams of pairs go, in runs that have them.
-    pub pairs: Option<PairRouter>,
+    pub residuals: Residuals,
+    pub variants: Variants,
     pub questions: mpsc::Receiver<Asked>,
     pub screen: Screen,
-    pub home: PathBuf,
     pub settings: Settings,
 }
 
 /// What the driver needs from the node file.
 pub struct Settings {
+    pub home: PathBuf,
     pub device: String,
     pub elements: usize,
     pub validate_every: u64,
@@ -114,50 +119,24 @@ pub struct Driver {
     pub(super) net: NetHandle,
     pub(super) ledger_jobs: mpsc::Sender<Job>,
     pub(super) state: Arc<SharedState>,
-    pub(super) trainer_jobs: mpsc::Sender<trainer::Job>,
-    pub(super) trainer: TrainerHandle,
     pub(super) store: Arc<Store>,
     pub(super) data: Arc<Dataset>,
     pub(super) screen: Screen,
-    pub(super) home: PathBuf,
     pub(super) settings: Settings,
     pub(super) results: mpsc::Sender<Outcome>,
     pub(super) started: Instant,
-    pub(super) reduction: Option<Reduction>,
-    pub(super) router: reduce::BulkRouter,
-    /// The last pseudo-gradient and its digest, for as many attempts and rounds as it takes until a COMMIT has it.
-    pub(super) delta: Option<(Digest, Arc<Vec<f32>>)>,
-    /// The same with a difference mixed into it.
-    pub(super) mixed: Option<(Digest, Arc<Vec<f32>>)>,
-    pub(super) merges: super::merging::Merges,
-    /// What this node's payloads have not said in earlier rounds.
-    pub(super) feedback: Arc<FragmentFeedback>,
-    pub(super) parts: Arc<reduce::Parts>,
-    pub(super) pairs: Option<PairRouter>,
-    pub(super) exchanges: super::mixing::Exchanges,
-    pub(super) fetching: Vec<Fetching>,
-    pub(super) fetched: Vec<Fetched>,
-    /// A round to train once the ledger holds its base and the shards are here.
-    pub(super) wanted_round: Option<super::outputs::WantedRound>,
-    /// A round, or something beside, was handed to the trainer and it has not answered yet.
-    pub(super) device_busy: bool,
-    pub(super) streaming: super::streaming::Streaming,
-    pub(super) shards_under_way: bool,
-    pub(super) claims: Claims,
-    pub(super) catching_up: Option<tokio_util::task::AbortOnDropHandle<()>>,
-    /// Sends that wait for a write, in the order of their writes.
-    pub(super) held: BTreeMap<PersistToken, Vec<(NodeId, Vec<u8>)>>,
-    /// Why members would not let this node in, if they would not.
-    pub(super) barred: Option<String>,
-    /// What the node waits for since when; shown when it lasts.
-    pub(super) waiting: Option<(Event, Instant)>,
-    /// Commits that are shown once they are on disk.
-    pub(super) undurable: BTreeMap<PersistToken, Committed>,
+    pub(super) device: Device,
+    pub(super) variants: Variants,
+    pub(super) contributions: Contributions,
+    pub(super) residuals: Residuals,
+    pub(super) reductions: Reductions,
+    pub(super) fetches: Fetches,
+    pub(super) undurable: Undurable,
     pub(super) finish: Option<Finish>,
     pub(super) gauges: Gauges,
     /// The record whose members the network was told of: lineage and place in it.
     pub(super) standing_told: Option<(Digest, u64, u64)>,
-    inputs: VecDeque<Input>,
+    pub(super) inputs: VecDeque<Input>,
 }
 
 impl Driver {
@@ -169,6 +148,7 @@ impl Driver {
         let threads = trainer.thread.take().into_iter().chain([ledger_thread]).collect();
         let trainer_events = std::mem::replace(&mut trainer.events, mpsc::channel(1).1);
         let mut driver = Driver {
+            reductions: Reductions::new(parts.run, parts.spec.sync.engine),
             spec: parts.spec,
             run: parts.run,
             me: parts.me,
@@ -176,36 +156,18 @@ impl Driver {
             net: parts.net,
             ledger_jobs,
             state,
-            trainer_jobs: trainer.jobs.clone(),
-            trainer,
             store: parts.store,
             data: parts.data,
             screen: parts.screen,
-            home: parts.home,
             settings: parts.settings,
             results,
             started: Instant::now(),
-            reduction: None,
-            router: reduce::BulkRouter::new(parts.run),
-            delta: None,
-            mixed: None,
-            merges: Default::default(),
-            feedback: parts.feedback,
-            parts: Arc::default(),
-            pairs: parts.pairs,
-            exchanges: Default::default(),
-            fetching: Vec::new(),
-            fetched: Vec::new(),
-            wanted_round: None,
-            device_busy: false,
-            streaming: Default::default(),
-            shards_under_way: false,
-            claims: Claims::default(),
-            catching_up: None,
-            held: BTreeMap::new(),
-            barred: None,
-            waiting: None,
-            undurable: BTreeMap::new(),
+            device: Device::new(trainer),
+            variants: parts.variants,
+            contributions: Contributions::default(),
+            residuals: parts.residuals,
+            fetches: Fetches::default(),
+            undurable: Undurable::default(),
             finish: None,
             gauges: Gauges::new(),
             standing_told: None,
@@ -216,7 +178,7 @@ impl Driver {
         let finish = match driver.fly(&mut queues).await {
             Ok(()) => driver.close(&mut queues).await,
             Err(failure) => {
-                driver.trainer.next_generation();
+                driver.device.halt();
                 driver.screen.close();
                 driver.net.shutdown().await;
                 drop(driver);
@@ -234,7 +196,7 @@ impl Driver {
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let mut signals = Signals::new()?;
         self.feed(Input::Tick).await?;
-        self.recall_difference().await?;
+        self.hand_over(Matter::Start).await?;
         for event in std::mem::take(&mut queues.early) {
             self.net_event(event).await?;
         }
@@ -281,12 +243,9 @@ impl Driver {
             Done::NotApplied { key, update, reason } => self.feed(Input::NotApplied { key, update, reason }).await,
             Done::Verified { state_root } => self.feed(Input::StateVerified { state_root }).await,
             Done::Durable { token } => {
-                for (to, bytes) in self.held.remove(&token).unwrap_or_default() {
-                    self.net.send_control(to, bytes);
-                }
-                if let Some(committed) = self.undurable.remove(&token) {
-                    self.show_committed(committed);
-                }
+                let (sends, committed) = self.undurable.release(token);
+                sends.into_iter().for_each(|(to, bytes)| self.net.send_control(to, bytes));
+                committed.into_iter().for_each(|committed| self.show_committed(committed));
                 self.feed(Input::Durable { token }).await?;
                 self.start_wanted_round().await
             }
@@ -316,11 +275,11 @@ impl Driver {
             }
             NetEvent::Namesake { peer, hello } => self.feed(Input::Namesake { peer, hello }).await,
             NetEvent::Bulk { from, stream } => {
-                self.router.route(from, stream);
+                self.reductions.route(from, stream);
                 Ok(())
             }
             NetEvent::Pair { from, stream } => {
-                self.route_pair(from, stream);
+                self.hand(Matter::Stream(from, stream));
                 Ok(())
             }
             NetEvent::Listening { address } => {
@@ -367,77 +326,20 @@ impl Driver {
             Outcome::CaughtUp(outcome) => self.caught_up(outcome).await,
             Outcome::Claim { peer, record, outcome } => self.shown(peer, record, outcome).await,
             Outcome::Fetched { key, record, outcome } => self.fetched(key, record, outcome).await,
-            Outcome::Mixed { round, base, lineage, outcome } => self.mixed((round, base), lineage, outcome).await,
-            Outcome::ShardsFetched(outcome) => {
-                self.shards_under_way = false;
-                if let Err(why) = outcome {
-                    self.show(Event::CatchUpFailed { reason: why });
-                }
-                self.start_wanted_round().await
-            }
-        }
-    }
-
-    pub(super) async fn trainer_event(&mut self, happened: Happened) -> Result<(), Failure> {
-        match happened {
-            Happened::Step { round, step, steps, reached, loss, tokens_per_second } => {
-                if self.gauges.step(step, steps, loss, tokens_per_second) {
-                    self.show(Event::Step { round, step, steps, loss, tokens_per_second });
-                }
-                self.feed(Input::TrainProgress { round, step: reached }).await
-            }
-            Happened::Exchanging { round, reached } => self.feed(Input::TrainProgress { round, step: reached }).await,
-            Happened::Exchanged { round, exchange, partner, why, seconds } => {
-                self.show_exchange((round, exchange), partner, why, seconds);
-                Ok(())
-            }
-            Happened::Validated { round, loss } => {
-                let nats_per_byte = loss / self.bytes_per_token();
-                self.gauges.validated(nats_per_byte);
-                self.show(Event::Validated { round, loss, nats_per_byte });
-                Ok(())
-            }
-            Happened::Trained(trained) => {
-                self.device_busy = false;
-                self.trained(trained).await
-            }
-            Happened::Stopped => self.device_is_free().await,
-            Happened::WentAhead { ended } => self.went_ahead(ended).await,
-            Happened::Retaken { round, base, made } => self.retaken(round, base, made).await,
-            Happened::MissingShard { round, shard } => {
-                self.device_busy = false;
-                tracing::debug!("round {round} waits for shard {shard}");
-                self.fetch_shards(vec![shard]);
-                Ok(())
-            }
-            Happened::Failed { message } => Err(Failure::message(Code::Refused, format!("training failed: {message}"))),
+            Outcome::Variant(matter) => self.hand_over(*matter).await,
+            Outcome::ShardsFetched(outcome) => self.shards_fetched(outcome).await,
         }
     }
 
     /// Every round waits a moment for somebody; a person wants to know of waits that last.
     fn show_lasting_wait(&mut self) {
-        if let Some((event, _)) = self.waiting.take_if(|(_, since)| since.elapsed() >= WAIT_SHOWN) {
+        if let Some((event, _)) = self.gauges.waiting.take_if(|(_, since)| since.elapsed() >= WAIT_SHOWN) {
             self.show(event);
         }
     }
 
-    /// Bytes of text that a token stands for, on average over the held-out text.
-    pub(super) fn bytes_per_token(&self) -> f64 {
-        self.data.manifest().bytes_per_token().max(f64::MIN_POSITIVE)
-    }
-
     pub(super) fn show(&mut self, event: Event) {
         self.screen.show(&event);
-    }
-
-    /// Keeps a send until its write is done.
-    pub(super) fn hold(&mut self, token: PersistToken, to: NodeId, bytes: Vec<u8>) {
-        let held: usize = self.held.values().map(Vec::len).sum();
-        if held < HELD_MAX {
-            self.held.entry(token).or_default().push((to, bytes));
-        } else {
-            metrics::counter!("starling_refused_total", "reason" => "held_sends_full").increment(1);
-        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! How a node ends: whoever lacks its last record gets it, then everything is closed in order.
 
 use super::driver::{Driver, Queues};
-use super::trainer::{self, Happened};
+use super::trainer::Happened;
 use crate::exit::Failure;
 use crate::watch::event::Event;
 use starling_protocol::engine::io::{Finish, Input};
@@ -18,16 +18,15 @@ impl Driver {
     /// Ends the node: the last record for those who lack it, the final checkpoint, then everything is dropped.
     pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
-        self.wanted_round = None;
-        self.trainer.next_generation();
+        self.device.close();
         if finish == Finish::BudgetSpent {
             let round = self.final_checkpoint().await?;
             tracing::debug!("wrote the checkpoint of round {round}");
             let sequences = self.settings.validate_sequences;
-            let _ = self.trainer_jobs.try_send(trainer::Job::Validate { sequences });
+            self.device.validate(sequences);
             self.farewell(queues, sequences > 0).await?;
         }
-        self.save_feedback().await;
+        self.residuals.save().await;
         self.show(Event::Finished { reason: super::view::finish_reason(&finish) });
         self.screen.close();
         self.net.shutdown().await;

@@ -1,19 +1,24 @@
-//! The driver's part in merging: it keeps what the engine is told of, and mixes when it is asked to.
+//! Merging as the driver sees it: what is kept of a lineage that was left, and mixed into a contribution when the engine
+//! asks for it.
 
 use super::difference::{self, Lost};
-use super::driver::{Driver, Outcome};
+use super::driver::Outcome;
+use super::notice;
 use super::trainer::Made;
-use crate::exit::Failure;
+use super::variant::{Desk, Matter, Variant};
+use crate::reduce::FragmentFeedback;
 use crate::watch::event::Event;
-use crate::watch::status::{MergedStatus, OfferStatus};
+use crate::watch::status::{MergedStatus, OfferStatus, Status};
 use starling_protocol::difference::Difference;
 use starling_protocol::engine::Candidate;
-use starling_protocol::engine::io::{Input, Merge, Notice};
+use starling_protocol::engine::io::{Input, Merge, Notice, Output};
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::limits::MERGED_MAX;
 use starling_protocol::message::Message;
 use starling_protocol::record::Record;
+use starling_protocol::run::Codec;
 use starling_protocol::{Digest, wire};
+use starling_store::Store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -22,7 +27,7 @@ pub type Left = (Digest, Result<Difference, Lost>);
 
 /// What watchers want to know of merging. A lineage merges at most [`MERGED_MAX`] others.
 #[derive(Default)]
-pub struct Merges {
+struct Merges {
     held: Option<Difference>,
     /// The rounds in which lineages were merged, as far as this process saw it.
     rounds: BTreeMap<Digest, u64>,
@@ -31,7 +36,7 @@ pub struct Merges {
 }
 
 impl Merges {
-    pub fn merged(&mut self, lineage: Digest, round: u64) {
+    fn merged(&mut self, lineage: Digest, round: u64) {
         insert(&mut self.rounds, lineage, round);
     }
 
@@ -54,7 +59,7 @@ impl Merges {
     }
 
     /// The lineages that the head record lists.
-    pub fn rows(&self, head: &Record) -> Vec<MergedStatus> {
+    fn rows(&self, head: &Record) -> Vec<MergedStatus> {
         let row = |lineage: &Digest| {
             let round = self.rounds.get(lineage).copied();
             let tokens = self.tokens.get(lineage).copied().filter(|_| round.is_some());
@@ -64,7 +69,7 @@ impl Merges {
     }
 
     /// What this node keeps, as it would count after the head record.
-    pub fn offer(&self, head: &Record) -> Option<OfferStatus> {
+    fn offer(&self, head: &Record) -> Option<OfferStatus> {
         let held = self.held.filter(|held| !head.has_merged(&held.lineage))?;
         let counts_for = head.merge_limits().weigh(&held);
         Some(OfferStatus { lineage: held.lineage.to_string(), tokens: held.tokens, counts_for })
@@ -78,65 +83,63 @@ fn insert(map: &mut BTreeMap<Digest, u64>, lineage: Digest, value: u64) {
     map.insert(lineage, value);
 }
 
-impl Driver {
-    /// What the disk holds from before.
-    pub(super) async fn recall_difference(&mut self) -> Result<(), Failure> {
-        match difference::held(&self.store) {
-            Some(difference) => self.hold_difference(difference).await,
-            None => Ok(()),
-        }
+/// What is on disk of a lineage that was left, and what was merged.
+pub struct Merging {
+    store: Arc<Store>,
+    feedback: Arc<FragmentFeedback>,
+    codec: Codec,
+    merges: Merges,
+}
+
+impl Merging {
+    pub fn new(store: Arc<Store>, feedback: Arc<FragmentFeedback>, codec: Codec) -> Self {
+        Self { store, feedback, codec, merges: Merges::default() }
     }
 
-    async fn hold_difference(&mut self, difference: Difference) -> Result<(), Failure> {
+    fn hold(&mut self, difference: Difference, desk: &mut Desk<'_>) {
         self.merges.held = Some(difference);
-        self.feed(Input::Difference { difference }).await
-    }
-
-    /// A record is a candidate: what does it merge, if it merges anything?
-    pub(super) fn note_merging(&mut self, candidate: &Candidate) {
-        if candidate.record.merged.len() > self.state.head().record.merged.len() {
-            self.merges.weighed(&candidate.record.run, candidate);
-        }
+        desk.inputs.push_back(Input::Difference { difference });
     }
 
     /// Records that others have committed, and this node has caught up with, have merged these lineages in these rounds.
-    pub(super) fn note_merged(&mut self, merged: Vec<(Digest, u64)>) {
-        for (lineage, round) in merged {
+    fn passed(&mut self, merged: &[(Digest, u64)], desk: &mut Desk<'_>) {
+        for (lineage, round) in merged.iter().copied() {
             if !self.merges.has_told(&lineage) {
-                self.notice(Notice::Merged { lineage, round });
+                self.merges.merged(lineage, round);
+                notice::tell(desk.screen, Notice::Merged { lineage, round });
             }
         }
     }
 
     /// This node has left a lineage for that of `record`.
-    pub(super) async fn note_left(&mut self, (lineage, kept): Left, record: &Record) -> Result<(), Failure> {
+    fn left(&mut self, (lineage, kept): Left, record: &Record, desk: &mut Desk<'_>) {
         let lineage = lineage.to_string();
         match kept {
-            Ok(difference) if record.has_merged(&difference.lineage) => {
-                let reason = "the lineage that goes on has forked from it, or has merged it".into();
-                self.show(Event::DifferenceLost { lineage, reason });
-                self.hold_difference(difference).await
-            }
             Ok(difference) => {
-                self.show(Event::DifferenceKept { lineage, tokens: difference.tokens });
-                self.hold_difference(difference).await
+                let event = if record.has_merged(&difference.lineage) {
+                    let reason = "the lineage that goes on has forked from it, or has merged it".into();
+                    Event::DifferenceLost { lineage, reason }
+                } else {
+                    Event::DifferenceKept { lineage, tokens: difference.tokens }
+                };
+                desk.screen.show(&event);
+                self.hold(difference, desk);
             }
-            Err(lost) => {
-                if lost.is_a_loss() {
-                    self.show(Event::DifferenceLost { lineage, reason: lost.to_string() });
-                }
-                Ok(())
+            Err(lost) if lost.is_a_loss() => {
+                desk.screen.show(&Event::DifferenceLost { lineage, reason: lost.to_string() });
             }
+            Err(_) => {}
         }
     }
 
     /// Mixes the difference on disk into the last pseudo-gradient, which stays as it is.
-    pub(super) fn mix(&mut self, (round, base): (u64, Digest), tokens: u64, merge: Merge) {
-        let Some((_, own)) = self.delta.clone() else {
-            return self.later(Input::Mixed { round, base, made: None });
+    fn mix(&self, (round, base): (u64, Digest), tokens: u64, merge: Merge, desk: &mut Desk<'_>) {
+        let Some(own) = desk.contributions.own() else {
+            desk.inputs.push_back(Input::Mixed { round, base, made: None });
+            return;
         };
-        let (store, results) = (self.store.clone(), self.results.clone());
-        let (feedback, codec) = (Arc::clone(&self.feedback), self.spec.sync.codec);
+        let (store, results) = (self.store.clone(), desk.results.clone());
+        let (feedback, codec) = (Arc::clone(&self.feedback), self.codec);
         tokio::spawn(async move {
             let mixing = move || {
                 let mut mixed = difference::mix(&store, &own, tokens, &merge)?;
@@ -144,35 +147,67 @@ impl Driver {
                 Ok(mixed)
             };
             let outcome = tokio::task::spawn_blocking(mixing).await.unwrap_or(Err(Lost::Gone));
-            let _ = results.send(Outcome::Mixed { round, base, lineage: merge.lineage, outcome }).await;
+            let mixed = Matter::Mixed { at: (round, base), lineage: merge.lineage, outcome };
+            let _ = results.send(Outcome::Variant(Box::new(mixed))).await;
         });
     }
 
-    pub(super) async fn mixed(
+    fn mixed(
         &mut self,
         (round, base): (u64, Digest),
         lineage: Digest,
         outcome: Result<Made, Lost>,
-    ) -> Result<(), Failure> {
+        desk: &mut Desk<'_>,
+    ) {
         let made = match outcome {
             Ok(Made { delta, payload, norm }) => {
-                self.mixed = Some((payload, delta));
+                desk.contributions.mix(payload, delta);
                 Some((payload, norm.to_bits()))
             }
             Err(lost) => {
                 self.merges.held = None;
-                self.show(Event::DifferenceLost { lineage: lineage.to_string(), reason: lost.to_string() });
+                desk.screen.show(&Event::DifferenceLost { lineage: lineage.to_string(), reason: lost.to_string() });
                 None
             }
         };
-        self.feed(Input::Mixed { round, base, made }).await
+        desk.inputs.push_back(Input::Mixed { round, base, made });
     }
 
     /// Somebody has merged it, or nobody can.
-    pub(super) fn drop_difference(&mut self, lineage: Digest) {
+    fn forget(&mut self, lineage: Digest) {
         self.merges.held.take_if(|held| held.lineage == lineage);
         let store = self.store.clone();
         tokio::task::spawn_blocking(move || difference::drop_held(&store, &lineage));
+    }
+}
+
+impl Variant for Merging {
+    fn take<'a>(&mut self, matter: Matter<'a>, desk: &mut Desk<'_>) -> Option<Matter<'a>> {
+        match &matter {
+            // What the disk holds from before.
+            Matter::Start => difference::held(&self.store).into_iter().for_each(|held| self.hold(held, desk)),
+            // Does it merge anything?
+            Matter::Candidate(held) if held.record.merged.len() > desk.state.head().record.merged.len() => {
+                self.merges.weighed(&held.record.run, held);
+            }
+            Matter::Notice(Notice::Merged { lineage, round }) => self.merges.merged(*lineage, *round),
+            Matter::Merged(merged) => self.passed(merged, desk),
+            _ => {}
+        }
+        match matter {
+            Matter::Output(Output::Merge { round, base, tokens, merge }) => {
+                self.mix((round, base), tokens, merge, desk)
+            }
+            Matter::Output(Output::DropDifference { lineage }) => self.forget(lineage),
+            Matter::Mixed { at, lineage, outcome } => self.mixed(at, lineage, outcome, desk),
+            Matter::Left(left, record) => self.left(left, &record, desk),
+            other => return Some(other),
+        }
+        None
+    }
+
+    fn show(&self, head: &Record, status: &mut Status) {
+        (status.merged, status.offers) = (self.merges.rows(head), self.merges.offer(head));
     }
 }
 

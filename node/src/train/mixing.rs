@@ -1,11 +1,12 @@
 //! Pairs as the driver sees them: streams to the router, and what the trainer tells of its exchanges.
 
-use super::driver::Driver;
-use super::trainer::PairSetting;
-use crate::net::{BulkStream, NetHandle};
+use super::trainer::{Happened, PairSetting};
+use super::variant::{Desk, Matter, Variant};
+use crate::net::NetHandle;
 use crate::pairs::{Exchanger, PairError, PairRouter};
 use crate::watch::event::Event;
-use crate::watch::status::PairsStatus;
+use crate::watch::status::{PairsStatus, Status};
+use starling_protocol::record::Record;
 use starling_protocol::run::RunSpec;
 use starling_protocol::{NodeId, pairs};
 use std::collections::BTreeMap;
@@ -24,15 +25,19 @@ pub fn pair_setting(spec: &RunSpec, net: &NetHandle) -> Option<PairSetting> {
     spec.sync.pairs.map(|spec| PairSetting { spec, exchanger: exchanger(), runtime: runtime() })
 }
 
-/// How this process's exchanges have ended.
-#[derive(Default)]
+/// The streams of this node's exchanges, and how those of this process have ended.
 pub struct Exchanges {
+    router: PairRouter,
     made: u64,
     /// By reason.
     alone: BTreeMap<&'static str, u64>,
 }
 
 impl Exchanges {
+    pub fn new(router: PairRouter) -> Self {
+        Self { router, made: 0, alone: BTreeMap::new() }
+    }
+
     fn note(&mut self, reason: Option<&'static str>) {
         match reason {
             None => self.made += 1,
@@ -41,41 +46,69 @@ impl Exchanges {
         metrics::counter!("starling_pairs_total", "outcome" => reason.unwrap_or("met")).increment(1);
     }
 
-    pub fn status(&self) -> PairsStatus {
-        let alone = self.alone.iter().map(|(reason, times)| ((*reason).to_owned(), *times)).collect();
-        PairsStatus { met: self.made, alone }
-    }
-}
-
-impl Driver {
-    /// A stream that a peer opened for an exchange.
-    pub(super) fn route_pair(&self, from: NodeId, stream: BulkStream) {
-        match &self.pairs {
-            Some(router) => router.route(from, stream),
-            None => metrics::counter!("starling_refused_total", "reason" => "pair_not_in_run").increment(1),
-        }
-    }
-
     /// The trainer has made an exchange, or gone on without.
-    pub(super) fn show_exchange(
+    fn over(
         &mut self,
         (round, exchange): (u64, u32),
         partner: Option<NodeId>,
         why: Option<PairError>,
         seconds: f64,
-    ) {
+    ) -> Event {
         let reason = match (&partner, &why) {
             (None, _) => Some("odd"),
             (_, why) => why.as_ref().map(PairError::reason),
         };
-        self.exchanges.note(reason);
-        self.show(Event::Exchanged {
+        self.note(reason);
+        Event::Exchanged {
             round,
             exchange,
             partner: partner.map(|partner| partner.to_string()),
             alone: reason.map(str::to_owned),
             why: why.map(|why| why.to_string()),
             seconds,
-        });
+        }
+    }
+
+    fn status(&self) -> PairsStatus {
+        let alone = self.alone.iter().map(|(reason, times)| ((*reason).to_owned(), *times)).collect();
+        PairsStatus { met: self.made, alone }
+    }
+}
+
+impl Variant for Exchanges {
+    fn take<'a>(&mut self, matter: Matter<'a>, desk: &mut Desk<'_>) -> Option<Matter<'a>> {
+        match matter {
+            Matter::Stream(from, stream) => self.router.route(from, stream),
+            Matter::Happened(Happened::Exchanged { round, exchange, partner, why, seconds }) => {
+                let event = self.over((round, exchange), partner, why, seconds);
+                desk.screen.show(&event);
+            }
+            other => return Some(other),
+        }
+        None
+    }
+
+    fn show(&self, _head: &Record, status: &mut Status) {
+        status.pairs = Some(self.status());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use starling_protocol::Digest;
+
+    #[test]
+    fn exchanges_are_counted_by_how_they_ended() {
+        let mut exchanges = Exchanges::new(PairRouter::new(Digest([1; 32])));
+        let partner = Some(NodeId([2; 32]));
+        let met = exchanges.over((3, 1), partner, None, 0.5);
+        assert!(matches!(met, Event::Exchanged { alone: None, why: None, round: 3, exchange: 1, .. }));
+        exchanges.over((3, 2), None, None, 0.0);
+        for _ in 0..2 {
+            exchanges.over((4, 1), partner, Some(PairError::Avoided), 0.0);
+        }
+        let PairsStatus { met, alone } = exchanges.status();
+        assert_eq!((met, alone.get("odd"), alone.values().sum::<u64>()), (1, Some(&1), 3));
     }
 }

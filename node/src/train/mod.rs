@@ -7,11 +7,14 @@ mod canonical;
 mod catch_up;
 mod chain;
 mod claims;
+mod contributions;
+mod device;
 mod difference;
 mod divergence;
 mod driver;
 mod ending;
 mod evidence;
+mod fetches;
 mod head;
 mod hearing;
 mod ledger;
@@ -36,10 +39,10 @@ mod streaming;
 mod text;
 mod ticket;
 mod trainer;
+mod undurable;
+mod variant;
 mod view;
 
 pub use canonical::Canonical;
 pub use ledger::store_failure;
 pub use setup::{home_of, train};
-#[cfg(feature = "evil")]
-pub(crate) use trainer::Trained;

@@ -1,7 +1,9 @@
 //! What the engine tells a user, as events and counters.
 
 use super::driver::Driver;
+use super::variant::Matter;
 use crate::watch::event::Event;
+use crate::watch::screen::Screen;
 use starling_protocol::engine::io::{Notice, Refusal};
 use starling_protocol::evidence::Contradiction;
 use starling_protocol::message::{Certificate, Evidence, Phase};
@@ -13,22 +15,19 @@ impl Driver {
         let mut joins = false;
         match notice {
             Notice::PhaseChanged { phase, .. } => {
-                self.waiting = None;
+                self.gauges.waiting = None;
                 joins = phase == Phase::Joining;
             }
-            Notice::Merged { lineage, round } => self.merges.merged(lineage, round),
             Notice::AttemptStarted { .. } => self.gauges.attempt_started(),
             // Every round waits a moment for somebody; it is shown when it lasts.
             Notice::Waiting { on, why } => {
-                self.waiting = Some((Event::Waiting { on: ids(on), why: why.into() }, Instant::now()));
+                self.gauges.waiting = Some((Event::Waiting { on: ids(on), why: why.into() }, Instant::now()));
                 return;
             }
             _ => {}
         }
-        count(&notice);
-        if let Some(event) = event(notice) {
-            self.show(event);
-        }
+        self.hand(Matter::Notice(&notice));
+        tell(&mut self.screen, notice);
         if joins && let Some(record) = self.engine.head().cloned() {
             self.check_admission(&record);
         }
@@ -48,6 +47,14 @@ impl Driver {
         let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
         let (first, second) = (hex(&evidence.first), hex(&evidence.second));
         self.show(Event::Evidence { against: against.to_string(), what: what.name().into(), first, second });
+    }
+}
+
+/// Counts and shows it.
+pub fn tell(screen: &mut Screen, notice: Notice) {
+    count(&notice);
+    if let Some(event) = event(notice) {
+        screen.show(&event);
     }
 }
 

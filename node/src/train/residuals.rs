@@ -1,8 +1,7 @@
 //! What updates leave out, as the driver sees to it: when it is read, settled and written.
 
-use super::driver::Driver;
 use crate::exit::Failure;
-use crate::reduce::{FragmentFeedback, Passed, Restored};
+use crate::reduce::{Feedback, FragmentFeedback, Passed, Restored};
 use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use anyhow::Context;
@@ -13,49 +12,60 @@ use starling_protocol::update::Fragments;
 use starling_store::Store;
 use std::sync::Arc;
 
-/// What updates before the stop left out, where it is true after the record at hand.
-pub async fn restore(
-    store: &Arc<Store>,
-    me: NodeId,
-    head: u64,
-    fragments: Fragments,
-    screen: &mut Screen,
-) -> Result<Arc<FragmentFeedback>, Failure> {
-    let store = Arc::clone(store);
-    let restoring = move || FragmentFeedback::restore(&store, &me, head, fragments);
-    let (feedback, restored) = tokio::task::spawn_blocking(restoring).await.context("reading residuals stopped")?;
-    let Restored { kept, lost, norm } = restored;
-    if kept + lost > 0 {
-        screen.show(&Event::Residuals { kept, lost, norm });
-    }
-    Ok(Arc::new(feedback))
+/// What this node's payloads have not said in earlier rounds.
+#[derive(Clone)]
+pub struct Residuals {
+    feedback: Arc<FragmentFeedback>,
+    /// Whether they are written as they change. Where each step is a round that would keep the disk as busy as the
+    /// device: there they are written at a clean stop only, and a kill costs what one step has left out.
+    saves: bool,
 }
 
-impl Driver {
-    /// What this node's payloads have not said follows records that count; arithmetic and disk are away from here.
-    pub(super) fn settle_feedback(&self, passed: &[Passed]) {
+impl Residuals {
+    /// What updates before the stop left out, where it is true after the record at hand.
+    pub async fn restore(
+        store: &Arc<Store>,
+        me: NodeId,
+        head: u64,
+        (fragments, mode): (Fragments, SyncMode),
+        screen: &mut Screen,
+    ) -> Result<Self, Failure> {
+        let store = Arc::clone(store);
+        let restoring = move || FragmentFeedback::restore(&store, &me, head, fragments);
+        let (feedback, restored) = tokio::task::spawn_blocking(restoring).await.context("reading residuals stopped")?;
+        let Restored { kept, lost, norm } = restored;
+        if kept + lost > 0 {
+            screen.show(&Event::Residuals { kept, lost, norm });
+        }
+        Ok(Self { feedback: Arc::new(feedback), saves: mode == SyncMode::Rounds })
+    }
+
+    pub fn shared(&self) -> Arc<FragmentFeedback> {
+        Arc::clone(&self.feedback)
+    }
+
+    pub fn of_round(&self, round: u64) -> Arc<Feedback> {
+        self.feedback.of_round(round)
+    }
+
+    /// They follow records that count; arithmetic and disk are away from here.
+    pub fn settle(&self, passed: &[Passed]) {
         passed.iter().for_each(|passed| self.feedback.pass(passed));
-        let (feedback, saves) = (Arc::clone(&self.feedback), self.saves_feedback());
+        let (feedback, saves) = (self.shared(), self.saves);
         tokio::task::spawn_blocking(move || if saves { feedback.keep() } else { feedback.settle() });
     }
 
     /// Writes what this node's payloads will not have said should this attempt be committed.
-    pub(super) fn stage_feedback(&self, key: AttemptKey) {
-        if self.saves_feedback() {
-            let feedback = Arc::clone(&self.feedback);
+    pub fn stage(&self, key: AttemptKey) {
+        if self.saves {
+            let feedback = self.shared();
             tokio::task::spawn_blocking(move || feedback.stage(&key));
         }
     }
 
-    /// Whether residuals are written as they change. Where each step is a round that would keep the disk as busy as the
-    /// device: there they are written at a clean stop only, and a kill costs what one step has left out.
-    fn saves_feedback(&self) -> bool {
-        self.spec.sync.mode == SyncMode::Rounds
-    }
-
     /// Before the end: the newest may not be on the disk yet.
-    pub(super) async fn save_feedback(&self) {
-        let feedback = self.feedback.clone();
+    pub async fn save(&self) {
+        let feedback = self.shared();
         if let Err(e) = tokio::task::spawn_blocking(move || feedback.keep()).await {
             tracing::warn!("what earlier updates left out was not saved: {e}");
         }

@@ -9,11 +9,12 @@ use super::memory;
 use super::mixing::pair_setting;
 use super::null::NullTrainer;
 use super::origin::Origin;
-use super::residuals;
+use super::residuals::Residuals;
 use super::source::Source;
 use super::text;
 use super::ticket::TicketMaker;
 use super::trainer::{Setting, TrainerHandle};
+use super::variant::Variants;
 use crate::cli::TrainArgs;
 use crate::config::node_file::NodeFile;
 use crate::config::run_file::{RunFile, model_config, trainer_options};
@@ -223,7 +224,8 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     };
     let device_name = trainer.device().to_string();
     let fragments = Fragments::of(&spec.sync, canonical.elements());
-    let feedback = residuals::restore(&store, identity.node_id(), canonical.record.seq, fragments, &mut screen).await?;
+    let ways = (fragments, spec.sync.mode);
+    let residuals = Residuals::restore(&store, identity.node_id(), canonical.record.seq, ways, &mut screen).await?;
     let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
     let validate_every = node.validate_every(spec.sync.mode);
     let pairs = pair_setting(&spec, &net);
@@ -235,9 +237,11 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         sync: spec.sync.clone(),
         budget: spec.budget.clone(),
         pairs,
-        feedback: Arc::clone(&feedback),
+        feedback: residuals.shared(),
     };
     let trainer = TrainerHandle::start(trainer, setting, ledger.state.clone(), data.clone(), store.clone())?;
+    let elements = model.parameters() as usize;
+    let variants = Variants::of(&spec, store.clone(), data.clone(), (elements, &residuals), pair_router);
     let (_status, questions) = StatusServer::start(&home)?;
     let ticket = TicketMaker::new(&identity, spec_bytes);
     Driver::run(Parts {
@@ -252,14 +256,14 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         trainer,
         store,
         data,
-        feedback,
-        pairs: pair_router,
+        residuals,
+        variants,
         questions,
         screen,
-        home,
         settings: Settings {
+            home,
             device: device_name,
-            elements: model.parameters() as usize,
+            elements,
             validate_every,
             validate_sequences: node.validate_sequences,
             ticket,

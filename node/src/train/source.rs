@@ -4,7 +4,9 @@
 use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
 use starling_data::Dataset;
 use starling_protocol::Digest;
-use starling_protocol::limits::{CONTROL_BYTES_MAX, PATH_BYTES_MAX, PATH_LINKS_MAX, RECORD_BYTES_MAX};
+use starling_protocol::limits::{
+    CONTROL_BYTES_MAX, PATH_BYTES_MAX, PATH_LINKS_MAX, RECORD_BYTES_MAX, STATE_CHUNK_BYTES,
+};
 use starling_protocol::path::Link;
 use starling_protocol::wire;
 use starling_store::{EncodedLink, Store};
@@ -85,6 +87,11 @@ impl FetchSource for Source {
             }
         };
         Ok(bytes.into())
+    }
+
+    fn newcomer_bytes(&self) -> u64 {
+        let newest = self.store.snapshots().pop();
+        newest.map_or(0, |(_, manifest)| (manifest.chunks.len() * STATE_CHUNK_BYTES) as u64)
     }
 }
 

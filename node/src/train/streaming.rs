@@ -1,127 +1,145 @@
-//! The driver's part where trainers keep parameters of their own: what the trainer has to hear of commits, what it may do
-//! ahead of a record, and contributions that are made anew for another fragment.
+//! Runs in which trainers keep parameters of their own: what the trainer has to hear of commits, what it may do ahead of a
+//! record, and contributions that are made anew for another fragment.
 
-use super::driver::Driver;
 use super::shards;
-use super::trainer::{Ahead, Job, Made, News};
-use crate::exit::{Code, Failure};
+use super::trainer::{Ahead, Happened, Job, News};
+use super::variant::{Desk, Matter, Variant};
+use starling_data::Dataset;
 use starling_protocol::Digest;
-use starling_protocol::engine::io::Input;
-use starling_protocol::record::{Record, Span};
+use starling_protocol::engine::io::{Input, Output};
+use starling_protocol::run::RunSpec;
 use starling_protocol::update::Fragments;
-use std::time::Instant;
+use std::sync::Arc;
 
 /// What the engine wants of the trainer beside rounds.
-#[derive(Default)]
 pub struct Streaming {
-    /// What the trainer has not heard yet.
-    news: News,
-    wanted: Option<Wanted>,
-    /// The device is at a job that is not a round's.
-    aside: bool,
+    fragments: Fragments,
+    spec: RunSpec,
+    data: Arc<Dataset>,
+    notes: Notes,
+    wanted: Option<Job>,
 }
 
-enum Wanted {
-    Ahead { round: u64, base: Digest, lease: Span, inner_steps: u32, steps: u32, tokens: u64 },
-    Retake { round: u64, base: Digest },
+/// What the trainer has not heard yet.
+#[derive(Default)]
+struct Notes(News);
+
+impl Notes {
+    /// The COMMIT steps this fragment of the state that the record `before` has made.
+    fn stepped(&mut self, fragment: usize, before: Digest) {
+        self.0.stepped.insert(fragment);
+        self.0.before = Some(before);
+    }
+
+    fn start_over(&mut self) {
+        self.0 = News { start_over: true, ..News::default() };
+    }
+
+    /// What goes with the next job.
+    fn told(&mut self) -> News {
+        let before = self.0.before;
+        std::mem::replace(&mut self.0, News { before, ..News::default() })
+    }
 }
 
 impl Streaming {
-    /// What goes with the next job.
-    pub fn news(&mut self) -> News {
-        let News { before, .. } = self.news;
-        std::mem::replace(&mut self.news, News { before, ..News::default() })
-    }
-}
-
-impl Driver {
-    pub(super) fn fragments(&self) -> Fragments {
-        Fragments::of(&self.spec.sync, self.settings.elements)
-    }
-
-    /// A COMMIT is about to change the state.
-    pub(super) fn note_step(&mut self, record: &Record) {
-        if self.spec.sync.streams() && record.changes_state() {
-            self.streaming.news.stepped.insert(self.fragments().turn(record.round));
-            self.streaming.news.before = Some(self.state.head().base);
-        }
-    }
-
-    pub(super) fn start_over(&mut self) {
-        self.streaming.wanted = None;
-        self.streaming.news = News { start_over: true, ..News::default() };
-    }
-
-    pub(super) async fn ahead(
-        &mut self,
-        (round, base): (u64, Digest),
-        (lease, inner_steps): (Span, u32),
-        (steps, tokens): (u32, u64),
-    ) -> Result<(), Failure> {
-        self.want(Wanted::Ahead { round, base, lease, inner_steps, steps, tokens }).await
-    }
-
-    pub(super) async fn retake(&mut self, round: u64, base: Digest) -> Result<(), Failure> {
-        self.want(Wanted::Retake { round, base }).await
-    }
-
-    async fn want(&mut self, wanted: Wanted) -> Result<(), Failure> {
-        self.make_way();
-        self.streaming.wanted = Some(wanted);
-        self.start_wanted_aside().await
+    pub fn new(spec: &RunSpec, elements: usize, data: Arc<Dataset>) -> Self {
+        let fragments = Fragments::of(&spec.sync, elements);
+        Self { fragments, spec: spec.clone(), data, notes: Notes::default(), wanted: None }
     }
 
     /// Something comes that the trainer must not be late for.
-    pub(super) fn make_way(&mut self) {
-        self.streaming.wanted = None;
-        if self.streaming.aside {
-            self.trainer.next_generation();
-        }
+    fn make_way(&mut self, desk: &mut Desk<'_>) {
+        self.wanted = None;
+        desk.device.make_way();
     }
 
-    /// Starts what is wanted beside rounds if the device has nothing to do.
-    pub(super) async fn start_wanted_aside(&mut self) -> Result<(), Failure> {
-        if self.device_busy || self.wanted_round.is_some() {
-            return Ok(());
+    fn want(&mut self, job: Job, desk: &mut Desk<'_>) {
+        self.make_way(desk);
+        self.wanted = Some(job);
+    }
+}
+
+impl Variant for Streaming {
+    fn take<'a>(&mut self, matter: Matter<'a>, desk: &mut Desk<'_>) -> Option<Matter<'a>> {
+        match matter {
+            Matter::Train => self.make_way(desk),
+            Matter::Commit(record) if record.changes_state() => {
+                self.notes.stepped(self.fragments.turn(record.round), desk.state.head().base);
+            }
+            Matter::Output(Output::StartOver) => {
+                self.wanted = None;
+                self.notes.start_over();
+                return None;
+            }
+            Matter::Output(Output::Ahead { round, base, lease, inner_steps, steps, tokens }) => {
+                let (generation, news) = (0, News::default());
+                let ahead = Ahead { round, base, lease, inner_steps, steps, tokens, generation, news };
+                self.want(Job::Ahead(ahead), desk);
+                return None;
+            }
+            Matter::Output(Output::Retake { round, base }) => {
+                self.want(Job::Retake { round, base, news: News::default() }, desk);
+                return None;
+            }
+            Matter::Happened(Happened::WentAhead { ended }) => {
+                desk.gauges.device_rests(ended);
+                desk.device.rest();
+                return None;
+            }
+            Matter::Happened(Happened::Retaken { round, base, made }) => {
+                let told = made.as_ref().map(|made| (made.payload, made.norm.to_bits()));
+                if let Some(made) = made {
+                    desk.contributions.remake(made.payload, made.delta);
+                }
+                desk.device.rest();
+                desk.inputs.push_back(Input::Retaken { round, base, made: told });
+                return None;
+            }
+            _ => {}
         }
-        let Some(wanted) = self.streaming.wanted.take() else { return Ok(()) };
-        let news = self.streaming.news();
-        let job = match wanted {
-            Wanted::Retake { round, base } => Job::Retake { round, base, news },
+        Some(matter)
+    }
+
+    fn news(&mut self) -> Option<News> {
+        Some(self.notes.told())
+    }
+
+    fn beside(&mut self, desk: &mut Desk<'_>) -> Option<Job> {
+        let mut job = self.wanted.take()?;
+        match &mut job {
             // The round will fetch what is not here.
-            Wanted::Ahead { lease, .. } if !shards::missing_for(&self.data, &self.spec, &lease, 0).is_empty() => {
-                self.streaming.news = news;
-                return Ok(());
+            Job::Ahead(ahead) if !shards::missing_for(&self.data, &self.spec, &ahead.lease, 0).is_empty() => {
+                return None;
             }
-            Wanted::Ahead { round, base, lease, inner_steps, steps, tokens } => {
-                let generation = self.trainer.next_generation();
-                self.gauges.device_works();
-                Job::Ahead(Ahead { round, base, lease, inner_steps, steps, tokens, generation, news })
+            Job::Ahead(ahead) => {
+                (ahead.generation, ahead.news) = (desk.device.halt(), self.notes.told());
+                desk.gauges.device_works();
             }
-        };
-        (self.device_busy, self.streaming.aside) = (true, true);
-        let sent = self.trainer_jobs.send(job).await;
-        sent.map_err(|_| Failure::message(Code::Refused, "the trainer thread stopped; see the message before"))
-    }
-
-    pub(super) async fn went_ahead(&mut self, ended: Instant) -> Result<(), Failure> {
-        self.gauges.device_rests(ended);
-        self.device_is_free().await
-    }
-
-    pub(super) async fn retaken(&mut self, round: u64, base: Digest, made: Option<Made>) -> Result<(), Failure> {
-        let told = made.as_ref().map(|made| (made.payload, made.norm.to_bits()));
-        if let Some(made) = made {
-            self.delta = Some((made.payload, made.delta));
+            Job::Retake { news, .. } => *news = self.notes.told(),
+            _ => {}
         }
-        self.device_is_free().await?;
-        self.feed(Input::Retaken { round, base, made: told }).await
+        Some(job)
     }
+}
 
-    /// The device has answered.
-    pub(super) async fn device_is_free(&mut self) -> Result<(), Failure> {
-        (self.device_busy, self.streaming.aside) = (false, false);
-        self.start_wanted_round().await?;
-        self.start_wanted_aside().await
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trainer_hears_of_each_fragment_once_and_always_of_the_last_state() {
+        let (mut notes, base) = (Notes::default(), |n: u8| Digest([n; 32]));
+        notes.stepped(2, base(1));
+        notes.stepped(0, base(2));
+        let news = notes.told();
+        assert_eq!((Vec::from_iter(news.stepped), news.before, news.start_over), (vec![0, 2], Some(base(2)), false));
+        let news = notes.told();
+        assert_eq!((news.stepped.len(), news.before), (0, Some(base(2))));
+        notes.stepped(1, base(3));
+        notes.start_over();
+        let news = notes.told();
+        assert_eq!((news.stepped.len(), news.before, news.start_over), (0, None, true), "nothing of before counts");
+        assert!(!notes.told().start_over);
     }
 }

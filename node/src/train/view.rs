@@ -32,6 +32,10 @@ pub struct Gauges {
     tokens_per_second: f64,
     pub loss: Option<f64>,
     pub validation: Option<f64>,
+    /// What the node waits for since when; shown when it lasts.
+    pub waiting: Option<(Event, Instant)>,
+    /// Why members would not let this node in, if they would not.
+    pub barred: Option<String>,
 }
 
 impl Gauges {
@@ -48,6 +52,8 @@ impl Gauges {
             tokens_per_second: 0.0,
             loss: None,
             validation: None,
+            waiting: None,
+            barred: None,
         }
     }
 
@@ -182,12 +188,12 @@ impl Driver {
         });
         // It follows the flock record by record, so it is either.
         let outside = matches!(view.phase, Phase::Joining | Phase::CatchingUp);
-        let barred = || self.barred.clone().filter(|_| outside);
+        let barred = || self.gauges.barred.clone().filter(|_| outside);
         let waiting = barred().or(waiting);
         let seeking = || (view.phase == Phase::Seeking).then(|| seeking_text(view.others.len()));
         let waiting = waiting.or_else(seeking);
         let members = view.members.iter().chain(&view.others).map(row).collect();
-        Status {
+        let mut status = Status {
             version: env!("CARGO_PKG_VERSION").into(),
             node: self.me.to_string(),
             run: self.spec.name.clone(),
@@ -208,11 +214,13 @@ impl Driver {
             addresses: self.net.addresses().iter().map(ToString::to_string).collect(),
             members,
             evidence: view.evidence.iter().map(evidence_row).collect(),
-            merged: self.merges.rows(&head.record),
-            offers: self.merges.offer(&head.record),
-            pairs: self.pairs.as_ref().map(|_| self.exchanges.status()),
+            merged: Vec::new(),
+            offers: None,
+            pairs: None,
             probation: self.probation_status(&head.record),
-        }
+        };
+        self.variants.show(&head.record, &mut status);
+        status
     }
 
     /// What is left of this node's probation, while it learns and there is one.
@@ -294,7 +302,7 @@ impl Driver {
         use super::ledger::Job;
         use crate::exit::{Code, Failure};
         let round = self.state.head().record.round;
-        let folder = self.home.join("checkpoints").join(format!("round-{round:06}"));
+        let folder = self.settings.home.join("checkpoints").join(format!("round-{round:06}"));
         let (reply, written) = tokio::sync::oneshot::channel();
         self.ledger(Job::Checkpoint { folder: folder.clone(), reply }).await?;
         match written.await {

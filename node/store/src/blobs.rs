@@ -7,6 +7,7 @@ use crate::folder::{create_dir, list, sync_dir};
 use crate::sealed::AtomicFile;
 use crate::{Part, StoreError};
 use starling_protocol::Digest;
+use starling_protocol::digest::ByteHasher;
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
@@ -18,14 +19,18 @@ pub(crate) struct Blobs {
     tmp: PathBuf,
     /// Whether files lie in 256 sub-folders by the first byte of their digest.
     fan_out: bool,
-    digest: fn(&[u8]) -> Digest,
+    /// Of what names a file of so many bytes.
+    hasher: fn(u64) -> ByteHasher,
     /// Bytes of the largest file.
     limit: u64,
 }
 
+/// Bytes that are in memory at a time of a file that is checked before it is read piece by piece.
+const CHECKED_BYTES: usize = 64 << 10;
+
 impl Blobs {
-    pub fn new(dir: PathBuf, tmp: PathBuf, fan_out: bool, limit: u64, digest: fn(&[u8]) -> Digest) -> Self {
-        Self { dir, tmp, fan_out, limit, digest }
+    pub fn new(dir: PathBuf, tmp: PathBuf, fan_out: bool, limit: u64, hasher: fn(u64) -> ByteHasher) -> Self {
+        Self { dir, tmp, fan_out, limit, hasher }
     }
 
     pub fn path(&self, digest: &Digest) -> PathBuf {
@@ -35,7 +40,9 @@ impl Blobs {
 
     /// What `bytes` are called here.
     pub fn digest_of(&self, bytes: &[u8]) -> Digest {
-        (self.digest)(bytes)
+        let mut hasher = (self.hasher)(bytes.len() as u64);
+        hasher.put(bytes);
+        hasher.finish()
     }
 
     /// Writes `bytes`, which have this digest, unless they are there already. They are durable only after
@@ -69,35 +76,55 @@ impl Blobs {
     /// # Errors
     /// [`StoreError::Damaged`] when the file holds something else. It is removed.
     pub fn get(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
-        Ok(self.read(digest)?.map(|(_, bytes)| bytes))
+        let mut bytes = Vec::new();
+        let read = |file: &mut File, length: u64| {
+            bytes.reserve_exact(length as usize);
+            file.take(length).read_to_end(&mut bytes)?;
+            Ok(self.digest_of(&bytes))
+        };
+        let found = self.checked(digest, read)?;
+        Ok(found.map(|_| bytes))
     }
 
     /// The file with this digest, whose bytes were just checked, at its beginning, and its length: for whoever needs it piece by
-    /// piece. It can be read to its end also when it is removed meanwhile.
+    /// piece, and so it is checked, too: however large it is, little of it is in memory. It can be read to its end also when it is
+    /// removed meanwhile.
     ///
     /// # Errors
     /// As [`Blobs::get`].
     pub fn open(&self, digest: &Digest) -> Result<Option<(File, u64)>, StoreError> {
-        let Some((mut file, bytes)) = self.read(digest)? else { return Ok(None) };
+        let read = |file: &mut File, length: u64| {
+            let (mut hasher, mut left) = ((self.hasher)(length), length);
+            let mut piece = vec![0; CHECKED_BYTES.min(usize::try_from(length).unwrap_or(CHECKED_BYTES))];
+            while left > 0 {
+                piece.truncate(usize::try_from(left).unwrap_or(CHECKED_BYTES));
+                file.read_exact(&mut piece)?;
+                hasher.put(&piece);
+                left -= piece.len() as u64;
+            }
+            Ok(hasher.finish())
+        };
+        let Some((mut file, length)) = self.checked(digest, read)? else { return Ok(None) };
         file.rewind().map_err(|e| StoreError::io("read", &self.path(digest), 0, e))?;
-        Ok(Some((file, bytes.len() as u64)))
+        Ok(Some((file, length)))
     }
 
-    fn read(&self, digest: &Digest) -> Result<Option<(File, Vec<u8>)>, StoreError> {
+    /// The file with this digest and its length, if what `read` says of its bytes is true.
+    fn checked(
+        &self,
+        digest: &Digest,
+        read: impl FnOnce(&mut File, u64) -> io::Result<Digest>,
+    ) -> Result<Option<(File, u64)>, StoreError> {
         let path = self.path(digest);
+        let failed = |e| StoreError::io("read", &path, 0, e);
         let mut file = match File::open(&path) {
             Ok(file) => file,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(StoreError::io("open", &path, 0, e)),
         };
-        let length = file.metadata().map_err(|e| StoreError::io("read", &path, 0, e))?.len();
-        let mut bytes = Vec::new();
-        if length <= self.limit {
-            bytes.reserve_exact(length as usize);
-            (&mut file).take(self.limit).read_to_end(&mut bytes).map_err(|e| StoreError::io("read", &path, 0, e))?;
-            if (self.digest)(&bytes) == *digest {
-                return Ok(Some((file, bytes)));
-            }
+        let length = file.metadata().map_err(failed)?.len();
+        if length <= self.limit && read(&mut file, length).map_err(failed)? == *digest {
+            return Ok(Some((file, length)));
         }
         self.remove(&path);
         Err(StoreError::damaged(Part::State, &path, "its bytes do not have the digest that names it"))
@@ -163,16 +190,22 @@ fn holds(path: &Path, bytes: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    const DOMAIN: &str = "starling test blob";
+
     fn digest(bytes: &[u8]) -> Digest {
-        Digest::of("starling test blob", &[bytes])
+        Digest::of(DOMAIN, &[bytes])
     }
+
+    const LIMIT: u64 = 3 * CHECKED_BYTES as u64;
 
     fn blobs(fan_out: bool) -> (tempfile::TempDir, Blobs) {
         let dir = tempfile::tempdir().unwrap();
         for name in ["blobs", "tmp"] {
             fs::create_dir(dir.path().join(name)).unwrap();
         }
-        let blobs = Blobs::new(dir.path().join("blobs"), dir.path().join("tmp"), fan_out, 64, digest);
+        let blobs = Blobs::new(dir.path().join("blobs"), dir.path().join("tmp"), fan_out, LIMIT, |bytes| {
+            ByteHasher::new(DOMAIN, bytes)
+        });
         (dir, blobs)
     }
 
@@ -196,11 +229,30 @@ mod tests {
         }
     }
 
+    /// The whole file was read to be checked, however large: an update may be as large as the model.
+    #[test]
+    fn a_file_that_is_opened_is_checked_piece_by_piece() {
+        let (_dir, blobs) = blobs(false);
+        for length in [0, 1, CHECKED_BYTES - 1, CHECKED_BYTES, CHECKED_BYTES + 1, LIMIT as usize] {
+            let bytes: Vec<u8> = (0..length).map(|at| (at / 3) as u8).collect();
+            let id = digest(&bytes);
+            blobs.put(&id, &bytes).unwrap();
+            let (mut file, of_file) = blobs.open(&id).unwrap().unwrap();
+            let mut read = Vec::new();
+            file.read_to_end(&mut read).unwrap();
+            assert!(of_file == length as u64 && read == bytes, "{length}");
+            let Some(last) = read.last_mut() else { continue };
+            *last ^= 1;
+            fs::write(blobs.path(&id), &read).unwrap();
+            assert!(matches!(blobs.open(&id), Err(StoreError::Damaged(_))), "{length}");
+        }
+    }
+
     #[test]
     fn damage_is_reported_once_and_a_good_copy_takes_its_place() {
         let (_dir, blobs) = blobs(true);
         let id = digest(b"bytes");
-        for bad in [&b"bytez"[..], b"byte", b"", &[0; 65]] {
+        for bad in [&b"bytez"[..], b"byte", b"", &[0; LIMIT as usize + 1]] {
             blobs.put(&id, b"bytes").unwrap();
             fs::write(blobs.path(&id), bad).unwrap();
             assert!(matches!(blobs.open(&id), Err(StoreError::Damaged(_))));

@@ -141,19 +141,6 @@ impl StoreError {
         matches!(self, Self::Failed { .. } | Self::Db { .. })
     }
 
-    /// An I/O error at `path`; a full disk or a spent quota becomes [`StoreError::Full`] with `needed` bytes.
-    pub(crate) fn io(action: &'static str, path: &Path, needed: u64, source: io::Error) -> Self {
-        if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
-            return Self::full(path, needed);
-        }
-        Self::Io { action, path: path.to_path_buf(), source }
-    }
-
-    pub(crate) fn full(path: &Path, needed: u64) -> Self {
-        let free = crate::space::free_bytes(path).unwrap_or(0);
-        Self::Full { path: path.to_path_buf(), needed, free }
-    }
-
     pub(crate) fn damaged(part: Part, path: &Path, detail: impl Into<String>) -> Self {
         Self::Damaged(Damage::new(part, path, detail))
     }

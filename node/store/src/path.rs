@@ -12,10 +12,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 /// Bytes of records and certificates that are read for one path. Each step looks for the furthest record that it can reach
-/// by halves, so that much more is read than given: ten times what an answer may have, and then some.
+/// by halves, so that much more is read than given: ten times what an answer may have, and then some. They are in memory one after the
+/// other, and take some tens of milliseconds in all.
 const READ_BYTES_MAX: usize = 16 << 20;
-/// Nearer ends that are tried when a path takes more than that.
-const NEARER_MAX: usize = 4;
 
 /// The chain in a store, as it was when this was made.
 struct StoredChain {
@@ -40,20 +39,11 @@ impl Store {
     /// The path to record `to` from the newest of these that is on this chain, or from its genesis ([`path::build`]). What
     /// would take too long to find ends before. None if there is no way.
     pub fn way(&self, known: &[(u64, Digest)], to: u64) -> Result<Option<Vec<Link>>, StoreError> {
-        let mut goal = Some(to);
-        for _ in 0..=NEARER_MAX {
-            let Some(to) = goal else { break };
-            let chain = self.stored_chain()?;
-            let path = path::build(&chain, known, to);
-            let spent = chain.left.get() == 0;
-            chain.failure()?;
-            if path.is_some() || !spent {
-                let begins = |link: &Link| link.record.kind == RecordKind::Genesis || known.contains(&place(link));
-                return Ok(path.filter(|path| path.first().is_some_and(begins)));
-            }
-            goal = self.between(known, to)?;
-        }
-        Ok(None)
+        let chain = self.stored_chain()?;
+        let path = path::build(&chain, known, to);
+        chain.failure()?;
+        let begins = |link: &Link| link.record.kind == RecordKind::Genesis || known.contains(&place(link));
+        Ok(path.filter(|path| path.first().is_some_and(begins)))
     }
 
     /// Whether a path that begins on this chain keeps to it ([`path::keeps_to`]).
@@ -63,17 +53,6 @@ impl Store {
         let kept = path::keeps_to(&chain, links);
         chain.failure()?;
         Ok(kept)
-    }
-
-    /// A record with its votes, halfway from what the asker knows to this one.
-    fn between(&self, known: &[(u64, Digest)], to: u64) -> Result<Option<u64>, StoreError> {
-        let chain = StoredChain { certified: true, ..self.stored_chain()? };
-        let held =
-            |place: &&(u64, Digest)| place.0 < to && chain.at(place.0).is_some_and(|link| link.digest == place.1);
-        let from = known.iter().find(held).map_or(0, |place| place.0);
-        let middle = chain.newest(from + (to - from) / 2);
-        chain.failure()?;
-        Ok(middle.filter(|middle| *middle > from))
     }
 
     fn stored_chain(&self) -> Result<StoredChain, StoreError> {
@@ -135,5 +114,9 @@ impl Chain for StoredChain {
 
     fn ancestry(&self) -> &Ancestry {
         &self.ancestry
+    }
+
+    fn is_spent(&self) -> bool {
+        self.left.get() == 0
     }
 }

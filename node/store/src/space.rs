@@ -79,6 +79,21 @@ impl Ballast {
     }
 }
 
+impl StoreError {
+    /// An I/O error at `path`; a full disk or a spent quota becomes [`StoreError::Full`] with `needed` bytes.
+    pub(crate) fn io(action: &'static str, path: &Path, needed: u64, source: io::Error) -> Self {
+        if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+            return Self::full(path, needed);
+        }
+        Self::Io { action, path: path.to_path_buf(), source }
+    }
+
+    pub(crate) fn full(path: &Path, needed: u64) -> Self {
+        let free = free_bytes(path).unwrap_or(0);
+        Self::Full { path: path.to_path_buf(), needed, free }
+    }
+}
+
 /// Refuses before the disk is full: `needed` bytes are to be written at `path`, and `reserve` must stay free.
 pub(crate) fn require(path: &Path, needed: u64, reserve: u64) -> Result<(), StoreError> {
     let free = free_bytes(path).map_err(|e| StoreError::io("measure the free space of", path, 0, e))?;

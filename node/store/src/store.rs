@@ -108,8 +108,8 @@ impl Store {
         let copied = tip.register.as_ref().filter(|_| copied).map(|register| register.incarnation);
         let ballast = Ballast::new(folder.ballast(), options.ballast_bytes);
         ballast.prepare(options.reserve_bytes);
-        let updates = Blobs::new(folder.updates(), folder.tmp(), false, UPDATE_BYTES_MAX, update::digest);
-        let chunks = Blobs::new(folder.chunks(), folder.tmp(), true, STATE_CHUNK_BYTES as u64, state::chunk_digest);
+        let updates = Blobs::new(folder.updates(), folder.tmp(), false, UPDATE_BYTES_MAX, update::byte_hasher);
+        let chunks = Blobs::new(folder.chunks(), folder.tmp(), true, STATE_CHUNK_BYTES as u64, state::byte_hasher);
         let store = Self {
             updates,
             chunks,

@@ -1,6 +1,6 @@
 //! bf16: the upper half of an f32.
 
-use super::CodecError;
+use super::error::CodecError;
 
 pub(super) fn encode(src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecError> {
     for (index, x) in src.iter().enumerate() {

@@ -1,8 +1,8 @@
 //! int4 in blocks with a bf16 scale each, two values a byte: one of the block's first half and one of its second, so that
 //! neighbours in memory stay neighbours in vector registers.
 
-use super::CodecError;
 use super::bf16::widen;
+use super::error::CodecError;
 use super::scale;
 
 /// Elements that share a scale: even, so that no byte belongs to two blocks.

@@ -1,7 +1,7 @@
 //! int8 in blocks with a bf16 scale each.
 
-use super::CodecError;
 use super::bf16::widen;
+use super::error::CodecError;
 use super::scale;
 use crate::plant::{Plant, planted};
 

@@ -1,7 +1,7 @@
 //! Scales: what a block's integers are multiplied with. A scale is a bf16, so that integer times scale is exact in f32.
 
-use super::CodecError;
 use super::bf16::{not_below, widen};
+use super::error::CodecError;
 use crate::plant::{Plant, planted};
 
 /// bf16 of 2^-100. A block that would need a smaller scale is noise below what any later sum can show: zeros.
@@ -32,15 +32,4 @@ pub(super) fn of(x: &[f32], levels: f32) -> Result<u16, CodecError> {
     }
     let scale = not_below(largest / levels);
     Ok(if scale < SCALE_MIN { 0 } else { scale })
-}
-
-impl CodecError {
-    /// Turns an index within a block into one within the vector.
-    pub(super) fn shifted(self, by: usize) -> Self {
-        match self {
-            Self::NotFinite { index } => Self::NotFinite { index: by + index },
-            Self::TooLarge { index } => Self::TooLarge { index: by + index },
-            other => other,
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! Chunked top-k: the largest values of each block, as one of two magnitudes with a sign, at Rice-coded places.
 
-use super::CodecError;
 use super::bf16::{nearest, widen};
+use super::error::CodecError;
 use super::scale::{self, SCALE_MIN};
 
 /// Elements of a block, of which the `k` largest are kept.

@@ -1,7 +1,7 @@
 //! Who makes an attempt: attempt 0 all whom the record expects, each later one a set that voters decide by vote
 //! (`docs/protocol/4-agreement.md` §4.3).
 
-use super::attempt::set_digest;
+use super::attempt::{Stage, set_digest};
 use super::ctx::Ctx;
 use super::decision::{ATTEMPTS_MAX, take_steps};
 use super::io::Refusal;
@@ -135,7 +135,7 @@ impl Round {
     }
 
     /// Somebody votes on the set of this attempt: goes along if it is a later one. False if it is not for this node.
-    pub fn turn_to_attempt(&mut self, attempt: u32, out: &mut Out) -> bool {
+    pub fn turn_to_attempt(&mut self, attempt: u32, ctx: &Ctx, out: &mut Out) -> bool {
         if attempt == 0 || attempt > ATTEMPTS_MAX || attempt < self.attempts.number || self.record_vote.entered() {
             return false;
         }
@@ -143,12 +143,20 @@ impl Round {
             return false;
         }
         if attempt > self.attempts.number {
-            // A result that is complete here is about to be named: no other attempt is worth more.
-            let complete = |running: &super::attempt::Attempt| running.stage != super::attempt::Stage::Reducing;
-            if self.attempts.running.as_ref().is_some_and(complete) {
+            // A result that is complete here is about to be named: no other attempt is worth more. Where it cannot be
+            // named nobody hears of it, and the others would wait for this node.
+            let names = ctx.may_speak() || planted!(Plant::MutesStay);
+            let stays = |stage: Stage| match stage {
+                Stage::Reducing => false,
+                Stage::Speculating { .. } => true,
+                Stage::Rebuilt => names,
+            };
+            if self.attempts.running.as_ref().is_some_and(|running| stays(running.stage)) {
                 return false;
             }
             self.leave_attempt("the others have begun another attempt", None, out);
+            // A result is kept.
+            self.attempts.running = None;
             self.go_to_attempt(attempt);
         }
         true
@@ -300,8 +308,8 @@ impl Round {
         if !asked || !voter || ctx.votes() {
             return Err(Refusal::Stale);
         }
-        if self.turn_to_attempt(question.instance, out) {
-            self.attempts.told = Some(value);
+        if self.turn_to_attempt(question.instance, ctx, out) && self.attempts.told.as_ref() != Some(&value) {
+            (self.attempts.told, self.attempts.told_at) = (Some(value), ctx.now);
         }
         Ok(())
     }

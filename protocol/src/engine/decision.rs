@@ -92,7 +92,7 @@ impl Round {
         if !answers || !self.head.quorum.has(&from, incarnation) {
             return Err(Refusal::Stale.into());
         }
-        if question.instance != Question::RECORD && !self.turn_to_attempt(question.instance, out) {
+        if question.instance != Question::RECORD && !self.turn_to_attempt(question.instance, ctx, out) {
             return Err(Refusal::Stale.into());
         }
         let named = said.voted.is_none().then(|| (said.ballot, said.value.clone()));

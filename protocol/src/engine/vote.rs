@@ -240,6 +240,32 @@ mod tests {
         assert_eq!(sends(&out), [said], "to the one that needs it");
     }
 
+    /// Takes every signature for a good one, so that one body has many.
+    struct Trusting;
+
+    impl crate::identity::Verifier for Trusting {
+        fn verify(&self, _: &NodeId, _: &[u8], _: &crate::Signature) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_signed_anew_is_the_same_word() {
+        let ctx = Ctx { verifier: Box::new(Trusting), ..Ctx::sample() };
+        let voter = crate::identity::Ed25519Signer::from_secret(&[9; 32]);
+        let id = crate::identity::Signer::id(&voter);
+        let mut vote = ctx.sample_round().record_vote;
+        for said in [estimate(1), Said { voted: Some(true), ..estimate(1) }] {
+            let first = crate::wire::seal(&voter, &ctx.run, &message(&vote.question, 7, &said)).unwrap();
+            let mut anew = first.clone();
+            *anew.last_mut().unwrap() ^= 1;
+            for bytes in [&first, &anew] {
+                vote.hear(id, 7, said.clone(), bytes, &ctx).unwrap();
+                assert_eq!(vote.envelope(&id, said.voted.is_some()), Some(bytes), "the newest is kept");
+            }
+        }
+    }
+
     #[test]
     fn a_second_word_at_one_place_is_refused_and_the_first_is_shown() {
         let ctx = Ctx::sample();

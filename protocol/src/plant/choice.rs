@@ -52,3 +52,12 @@ pub fn with<T>(plant: Option<Plant>, body: impl FnOnce() -> T) -> T {
     let _restore = Restore(CHOSEN.replace(plant));
     body()
 }
+
+/// Whether the bug is planted in this thread.
+macro_rules! planted {
+    ($plant:expr) => {
+        $crate::plant::chosen() == Some($plant)
+    };
+}
+
+pub(crate) use planted;

@@ -47,9 +47,8 @@ use crate::run::{
 use crate::sample;
 use options::Options;
 
-/// Microseconds.
-pub const MS: u64 = 1_000;
-pub const SECOND: u64 = 1_000_000;
+pub use options::{MS, SECOND};
+
 /// Inner steps of a round, but for runs that average each step.
 pub const STEPS: u32 = 4;
 

@@ -1,9 +1,12 @@
 //! Which kinds of faults a history has at all, and how wild it is: all drawn from its seed.
 
 use super::random::Random;
-use super::{MS, SECOND};
 use crate::run::{AdmissionMode, Codec, Minority, SyncMode};
 use std::fmt;
+
+/// Microseconds.
+pub const MS: u64 = 1_000;
+pub const SECOND: u64 = 1_000_000;
 
 /// Of so many seeds one has a large flock, which takes as long as dozens of others.
 const LARGE_IN: u64 = 200;

@@ -48,6 +48,26 @@ pub struct Recovered {
     pub forked: bool,
 }
 
+/// How soon the first new COMMIT has to come, in microseconds since the last fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    /// Where a quorum is left.
+    pub kept: u64,
+    /// Where none is: after the grace of the run, within this time.
+    pub forked: u64,
+}
+
+impl Bound {
+    /// Whether a flock whose run has this grace was back in time.
+    fn holds(&self, seen: &Recovered, grace: u64) -> bool {
+        let most = if seen.forked { self.forked + grace } else { self.kept };
+        seen.first.is_some_and(|us| us <= most)
+    }
+}
+
+/// For how long faults of one kind come: it is about what comes afterwards.
+const DURATION: (u64, u64) = (20 * super::SECOND, 30 * super::SECOND);
+
 impl Options {
     /// The same flock with one kind of fault only.
     pub fn alone(&mut self, class: &str) {
@@ -65,7 +85,7 @@ impl Options {
             mixing: self.mixing,
             grace: self.grace,
             every: self.every,
-            duration: self.duration.max(20 * super::SECOND),
+            duration: self.duration.clamp(DURATION.0, DURATION.1),
             delay: self.delay,
             capacity: self.capacity,
             awake: self.awake,
@@ -100,19 +120,23 @@ impl Options {
     }
 }
 
+/// A history that went on: its seed, how, and the grace of its run.
+type Seen = (u64, Recovered, u64);
+
 /// What came of some seeds of one kind.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Row {
     pub class: &'static str,
-    seen: Vec<(u64, Recovered)>,
+    bound: Bound,
+    seen: Vec<Seen>,
     /// Seeds that broke a rule, and those that could not go on by their policy.
     pub broken: Vec<u64>,
     stuck: usize,
 }
 
 impl Row {
-    pub fn new(class: &'static str) -> Self {
-        Self { class, ..Self::default() }
+    pub fn new(class: &'static str, bound: Bound) -> Self {
+        Self { class, bound, seen: Vec::new(), broken: Vec::new(), stuck: 0 }
     }
 
     /// How to live through a seed of this kind.
@@ -125,26 +149,24 @@ impl Row {
             self.broken.push(seed);
         }
         match outcome.recovered {
-            Some(recovered) => self.seen.push((seed, recovered)),
+            Some(recovered) => self.seen.push((seed, recovered, outcome.options.grace)),
             None => self.stuck += usize::from(outcome.violation.is_none()),
         }
     }
 
-    /// Whether no rule was broken, and nine of ten quorums that were left were back at work in time. The others wait out a
-    /// transfer that stands still, as long as those before it took.
+    /// Whether no rule was broken, and all flocks were back at work in time.
     pub fn is_good(&self) -> bool {
-        self.broken.is_empty() && 10 * self.late().count() <= self.seen.len()
+        self.broken.is_empty() && self.late().next().is_none()
     }
 
-    /// Seeds in which a quorum took longer than [`SOON`]. Faults that all come at once have no bound of their own.
+    /// Seeds that took longer than they may.
     fn late(&self) -> impl Iterator<Item = u64> + '_ {
-        let bound = self.class != "everything";
-        let late = move |seen: &Recovered| bound && !seen.forked && seen.first.is_none_or(|us| us > SOON);
-        self.seen.iter().filter(move |(_, seen)| late(seen)).map(|(seed, _)| *seed)
+        self.seen.iter().filter(|(_, seen, grace)| !self.bound.holds(seen, *grace)).map(|(seed, ..)| *seed)
     }
 
     fn spread(&self, f: &mut fmt::Formatter<'_>, of: impl Fn(&Recovered) -> Option<u64>) -> fmt::Result {
-        let mut all: Vec<(u64, u64)> = self.seen.iter().filter_map(|(seed, seen)| Some((of(seen)?, *seed))).collect();
+        let mut all: Vec<(u64, u64)> =
+            self.seen.iter().filter_map(|(seed, seen, _)| Some((of(seen)?, *seed))).collect();
         all.sort_unstable();
         for percent in [50, 90, 99, 100] {
             let at = all.len().saturating_sub(1) * percent / 100;
@@ -160,20 +182,20 @@ pub const HEADING: &str = "\
                                  the first new COMMIT                | three, and one head                 | all contribute
 class              seeds    slow    p50    p90    p99    most (seed) |    p50    p90    p99    most (seed) |    p50    p90    p99    most (seed)";
 
-/// A quorum is back at work within this time.
+/// Most flocks are back at work within this time; the rows count those that are not.
 pub const SOON: u64 = 30 * super::SECOND;
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (what, forked) in [("", false), (" +fork", true)] {
             let part = Self {
-                seen: self.seen.iter().filter(|(_, seen)| seen.forked == forked).copied().collect(),
+                seen: self.seen.iter().filter(|(_, seen, _)| seen.forked == forked).copied().collect(),
                 ..self.clone()
             };
             if part.seen.is_empty() {
                 continue;
             }
-            let slow = |(_, seen): &&(u64, Recovered)| seen.first.is_none_or(|us| us > SOON);
+            let slow = |(_, seen, _): &&Seen| seen.first.is_none_or(|us| us > SOON);
             let slow = part.seen.iter().filter(slow).count();
             write!(f, "{:<18} {:>5} {slow:>7}", format!("{}{what}", self.class), part.seen.len())?;
             part.spread(f, |seen| seen.first)?;
@@ -185,7 +207,9 @@ impl fmt::Display for Row {
         }
         let late: Vec<u64> = self.late().collect();
         if !late.is_empty() {
-            writeln!(f, "{:<18} LATER THAN {} s: seeds {late:?}", "", SOON / super::SECOND)?;
+            let Bound { kept, forked } = self.bound;
+            let (kept, forked) = (kept / super::SECOND, forked / super::SECOND);
+            writeln!(f, "{:<18} LATER THAN {kept} s, {forked} s after a grace: seeds {late:?}", "")?;
         }
         if self.stuck > 0 || !self.broken.is_empty() {
             writeln!(f, "{:<18} {} wait for a quorum, broken {:?}", "", self.stuck, self.broken)?;

@@ -1,16 +1,27 @@
-//! Where a chunk's payload lies in D.
+//! How a vector is cut into chunks, and where a chunk's payload lies in D.
 //!
 //! With a codec of fixed length D is the payloads in order, nothing between them, and every place is known beforehand.
 //! With top-k, whose payloads have the length that they happen to have, a table stands before them: each payload's bytes
 //! as u32.
 
-use super::{chunk_elements, chunks};
 use crate::codec::{CodecError, encoded_max as payload_max};
+use crate::limits::CHUNK_ELEMENTS;
 use crate::run::Codec;
 use std::ops::Range;
 
 /// Bytes of one length in the table.
 const LENGTH_BYTES: usize = 4;
+
+/// Chunks of a vector of `elements`.
+pub const fn chunks(elements: usize) -> usize {
+    elements.div_ceil(CHUNK_ELEMENTS)
+}
+
+/// The elements of chunk `chunk`; empty beyond the last.
+pub fn chunk_elements(elements: usize, chunk: usize) -> Range<usize> {
+    let at = |chunk: usize| chunk.saturating_mul(CHUNK_ELEMENTS).min(elements);
+    at(chunk)..at(chunk.saturating_add(1))
+}
 
 /// Bytes of D; of a codec whose payloads have no fixed length, the most.
 pub const fn encoded_max(codec: Codec, elements: usize) -> usize {
@@ -102,7 +113,6 @@ mod tests {
     use super::super::{decode, encode};
     use super::*;
     use crate::codec;
-    use crate::limits::CHUNK_ELEMENTS;
     use proptest::prelude::*;
 
     const CODECS: [Codec; 4] = [Codec::Bf16, Codec::Int8, Codec::Int4, Codec::TopK { k: 64 }];

@@ -41,6 +41,48 @@ fn only_voters_say_that_an_attempt_begins() {
     }
 }
 
+/// A learner cannot name the result that it has, and the others do not hear of it: in the attempt that they make anew they
+/// would wait for it, until nothing has moved for too long. Found by the simulator (ambushes, seed 3).
+#[test]
+pub fn a_learner_that_has_a_result_goes_along_with_a_later_attempt() {
+    let roles = [(ME, Role::Learner), (2, Role::Voter), (3, Role::Voter), (4, Role::Voter)];
+    let mut bench = Bench::flock_of(spec(), &roles);
+    let first = bench.all_ready();
+    bench.feed(Input::Reduced { key: first, update: digest(9) });
+    bench.feed(Input::Applied { key: first, update: digest(9), state_root: digest(8) });
+    let (question, set) = (Question { instance: 1, ..bench.question() }, first.set);
+    let members = vec![0b1111];
+    let value = Value { kind: ValueKind::Set, digest: set, tokens: 4, contributors: 4, attempt: 1, set, members };
+    let mut outputs = bench.say(3, &Message::Start(Start { question, value }));
+    outputs.extend(bench.wait(2_000_000));
+    assert_eq!(bench.running().attempt, 1, "{outputs:?}");
+    assert!(!outputs.iter().any(|output| matches!(output, Output::Abandon { .. })), "it keeps its result: {outputs:?}");
+}
+
+/// The READY of a set that a learner is told late in a round has as long to come as that of any other. Found by the simulator
+/// (clogs, seed 23).
+#[test]
+fn a_contribution_is_lost_when_it_has_not_come_since_the_set_was_told() {
+    let flock =
+        || Bench::flock_of(spec(), &[(ME, Role::Learner), (2, Role::Voter), (3, Role::Voter), (4, Role::Voter)]);
+    let set = flock().all_ready().set;
+    let mut bench = flock();
+    bench.trained();
+    for peer in [2, 3] {
+        let ready = bench.ready(peer);
+        bench.say(peer, &Message::Ready(ready));
+    }
+    bench.wait(5_000_000);
+    let (question, members) = (Question { instance: 1, ..bench.question() }, vec![0b1111]);
+    let value = Value { kind: ValueKind::Set, digest: set, tokens: 4, contributors: 4, attempt: 1, set, members };
+    bench.say(3, &Message::Start(Start { question, value }));
+    bench.wait(2_000_000);
+    let ready = bench.ready(4);
+    bench.say(4, &Message::Ready(ready));
+    bench.wait(100_000);
+    assert_eq!(bench.running().attempt, 1);
+}
+
 /// What a member says of who asks to be let in, in the first round of a flock.
 fn joiners_named(others: [u8; 2]) -> Vec<NodeId> {
     let mut members = [ME, others[0], others[1]].map(|member| (member, Role::Voter));

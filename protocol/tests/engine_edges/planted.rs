@@ -12,6 +12,7 @@ macro_rules! noticed {
 }
 
 const NOTICED: &[(Plant, &str, fn())] = noticed![
+    MutesStay: learners::a_learner_that_has_a_result_goes_along_with_a_later_attempt,
     ForkUnsignedRecord: certificates::a_fork_with_another_lease_is_no_split_and_freezes_nobody,
     MembersWait: outsiders::a_member_finds_a_place_among_strangers,
     HeedAnybody: outsiders::of_a_stranger_only_what_leads_to_a_seat_is_looked_at,

@@ -1,9 +1,9 @@
 //! What nodes may take of the machine, and what they must have counted.
 
-use crate::check::{Check, verdict};
 use crate::history::History;
 use crate::scenario::{Counted, Scenario};
 use crate::stage::What;
+use crate::verdict::{Check, verdict};
 use serde_json::Value;
 use std::path::Path;
 

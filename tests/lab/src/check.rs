@@ -1,10 +1,10 @@
 //! What must hold of a history, each rule by itself. A rule that finds nothing wrong says what it looked at.
 
-use crate::bounds;
 use crate::history::{Commit, History};
 use crate::scenario::{Expect, Needed, NeededExit, Never, Scenario};
 use crate::stage::{Entry, What};
-use serde::{Deserialize, Serialize};
+use crate::verdict::{Check, verdict};
+use crate::{bounds, costs};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,39 +14,9 @@ const NEVER: [&str; 2] = ["split_brain", "own_fault"];
 /// Exit statuses by which a program says that it was broken: a panic, an abort, a bad access.
 const BROKEN: [i32; 4] = [101, 134, 135, 139];
 
-/// All rules' names, but for events that must come: `WHO says EVENT`.
-pub const NAMES: [&str; 14] = [
-    "together",
-    "faults",
-    "parity",
-    "one flock",
-    "durability",
-    "samples",
-    "liveness",
-    "rounds",
-    "exits",
-    "no panic",
-    "absent",
-    "departures",
-    "attempts",
-    "validation",
-];
-
 /// Lines shown of the log of a process that ended as it was not to, and characters of each.
 const WORDS: usize = 5;
 const WIDTH: usize = 200;
-
-/// The verdict of one rule.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Check {
-    pub name: String,
-    pub ok: bool,
-    pub detail: String,
-}
-
-pub(crate) fn verdict(name: &str, wrong: Option<String>, fine: String) -> Check {
-    Check { name: name.into(), ok: wrong.is_none(), detail: wrong.unwrap_or(fine) }
-}
 
 /// All verdicts. `audits` is what `starling audit` said of each node.
 pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, String)], logs: &Path) -> Vec<Check> {
@@ -71,6 +41,7 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
     checks.extend(
         sizes.into_iter().filter_map(|(key, unit, most)| Some(bounds::size(scenario, history, key, unit, most?))),
     );
+    checks.extend(expect.costs.iter().map(|most| costs::cost(scenario, history, most)));
     checks.extend(expect.counted.iter().map(|needed| bounds::counted(scenario, logs, needed)));
     checks.extend(expect.exits.iter().map(|needed| exit(history, logs, needed)));
     if !expect.apart.is_empty() {

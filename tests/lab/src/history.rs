@@ -170,6 +170,19 @@ impl NodeHistory {
     pub fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Value> {
         self.events.iter().filter(move |e| e["event"] == name)
     }
+
+    /// Bytes that all its processes sent: each counts from its own start.
+    pub fn bytes_sent(&self) -> u64 {
+        let (mut sum, mut last) = (0, 0);
+        for event in &self.events {
+            if event["event"] == "started" {
+                sum += std::mem::take(&mut last);
+            } else if event["event"] == "committed" {
+                last = event["bytes_sent"].as_u64().unwrap_or(last);
+            }
+        }
+        sum + last
+    }
 }
 
 /// A place in a lineage, and the record that a node says is there: of rounds, and of rounds that were given up.

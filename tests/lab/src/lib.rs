@@ -3,6 +3,7 @@
 pub mod bounds;
 pub mod check;
 pub mod compare;
+pub mod costs;
 pub mod history;
 pub mod measure;
 pub mod network;
@@ -12,3 +13,4 @@ pub mod scenario;
 pub mod stage;
 pub mod stranger;
 pub mod sweep;
+pub mod verdict;

@@ -8,13 +8,12 @@ use libp2p::core::muxing::{StreamMuxer, StreamMuxerBox};
 use libp2p::core::transport::{DialOpts, PortUse};
 use libp2p::identity::Keypair;
 use libp2p::{Multiaddr, PeerId, Transport};
-use serde_json::json;
 use starling_bootstrap::gate::Gate;
 use starling_bootstrap::transport;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -22,6 +21,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 mod talk;
+mod tally;
+
+use tally::Tally;
 
 /// Where nodes and bootstrap peers are: `IP:PORT`, with commas between.
 pub const PEERS: &str = "STARLING_LAB_PEERS";
@@ -71,19 +73,6 @@ pub struct Request {
     peers: Vec<SocketAddr>,
 }
 
-/// How it went so far.
-#[derive(Default)]
-struct Tally {
-    tried: AtomicU64,
-    /// Connections that came about, as far as this way goes.
-    opened: AtomicU64,
-    failed: AtomicU64,
-    /// Ended by the other side before their time.
-    closed: AtomicU64,
-    /// Messages that the other sides have taken.
-    said: AtomicU64,
-}
-
 /// Goes on until it is killed.
 ///
 /// # Errors
@@ -102,7 +91,7 @@ pub async fn flood(mut request: Request) -> anyhow::Result<()> {
     let mut targets = request.peers.iter().copied().cycle();
     loop {
         tokio::select! {
-            _ = told.tick() => say(&tally, request.most - places.available_permits()),
+            _ = told.tick() => tally.tell(request.most - places.available_permits()),
             _ = turn.tick() => {
                 let (Ok(place), Some(target)) = (places.clone().try_acquire_owned(), targets.next()) else { continue };
                 let (tally, way, hold) = (tally.clone(), request.way, Duration::from_secs(request.hold));
@@ -124,16 +113,6 @@ pub async fn flood(mut request: Request) -> anyhow::Result<()> {
             }
         }
     }
-}
-
-fn say(tally: &Tally, open: usize) {
-    let [tried, opened, failed, closed, said] =
-        [&tally.tried, &tally.opened, &tally.failed, &tally.closed, &tally.said].map(|n| n.load(Relaxed));
-    let row = json!({
-        "event": "strangers", "tried": tried, "opened": opened, "failed": failed, "closed": closed, "open": open,
-        "said": said,
-    });
-    println!("{row}");
 }
 
 /// A connection without a handshake.

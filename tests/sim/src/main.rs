@@ -1,5 +1,6 @@
 //! Runs the simulator over many seeds, and tells what came of it.
 
+mod figures;
 mod simulation;
 
 use clap::Parser;
@@ -28,7 +29,7 @@ struct Arguments {
     /// With --seed: only these faults of its schedule, as `3,7`, or `none`.
     #[arg(long)]
     faults: Option<String>,
-    /// With --seed: with this bug. With --plants: only this one.
+    /// With --seed: with this bug. With --plants: only this one, or these, as `half-quorum,count-twice`.
     #[arg(long)]
     plant: Option<String>,
     #[arg(long)]
@@ -72,25 +73,25 @@ struct Arguments {
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     simulation::hush();
-    let plant = arguments.plant.as_deref().map(simulation::parse_plant).transpose()?;
+    let only = arguments.plant.as_deref().map_or_else(|| Ok(Vec::new()), simulation::parse_plants)?;
     let good = if let Some(seed) = arguments.seed {
         let faults = arguments.faults.as_deref().map(simulation::parse_faults).transpose()?;
-        let class = arguments.class.as_deref().map(simulation::parse_class).transpose()?;
+        let class = arguments.class.as_deref().map(figures::parse_class).transpose()?;
         let settings = Settings { nodes: arguments.nodes, keep: faults, class, ..Settings::default() };
-        simulation::one(seed, settings, plant, arguments.verbose)
+        simulation::one(seed, settings, only.first().copied(), arguments.verbose)
     } else if arguments.canary {
         simulation::canary()
     } else if let Some(seeds) = arguments.traces {
         simulation::traces(arguments.from, seeds, arguments.jobs)
     } else if let Some(seeds) = arguments.recovery {
-        simulation::recovery(arguments.from, seeds, arguments.jobs, arguments.class.as_deref())
+        figures::recovery(arguments.from, seeds, arguments.jobs, arguments.class.as_deref())
     } else if let Some(seeds) = arguments.churn {
-        simulation::churn(arguments.from, seeds, arguments.nodes.unwrap_or(10), arguments.grace)
+        figures::churn(arguments.from, seeds, arguments.nodes.unwrap_or(10), arguments.grace)
     } else if arguments.measure {
-        simulation::measure(arguments.nodes)
+        figures::measure(arguments.nodes)
     } else {
         let Arguments { seeds, from, jobs, twice_every, plants, json, .. } = arguments;
-        Batch { seeds, from, jobs, twice_every, plants, only: plant }.run(json.as_deref())?
+        Batch { seeds, from, jobs, twice_every, plants, only }.run(json.as_deref())?
     };
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

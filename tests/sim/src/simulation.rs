@@ -5,20 +5,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use starling_protocol::Digest;
 use starling_protocol::plant::{self, Plant};
-use starling_protocol::sim::churn::{self, Churn};
 use starling_protocol::sim::history::{self, Outcome, Settings, Violation};
 use starling_protocol::sim::mark::Marks;
-use starling_protocol::sim::measure;
 use starling_protocol::sim::minimise::minimise;
-use starling_protocol::sim::recovery::{CLASSES, HEADING, Row};
-use starling_protocol::sim::{MS, SECOND};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
 
 /// A seed whose history breaks with the canary's bug.
 const CANARY: (u64, Plant) = (5, Plant::ApplyTwice);
@@ -32,7 +27,7 @@ const MARKS_FROM: u64 = 1_000;
 const RARE: (&str, u64) = ("old disk known by certificates only", 10_000);
 
 /// Seeds to run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Batch {
     pub seeds: u64,
     pub from: u64,
@@ -41,8 +36,8 @@ pub struct Batch {
     pub twice_every: u64,
     /// Seeds for each planted bug at most.
     pub plants: Option<u64>,
-    /// Of the planted bugs only this one.
-    pub only: Option<Plant>,
+    /// Of the planted bugs only these, unless there are none.
+    pub only: Vec<Plant>,
 }
 
 /// What came of a batch. The keys are what `--json` writes.
@@ -182,14 +177,20 @@ impl Batch {
     /// Every bug, until a seed catches it.
     fn planted(&self, most: u64) -> Vec<Planted> {
         // What a test notices is not looked for in histories, but where it is asked for by name.
-        let wanted = |plant: &Plant| self.only.map_or(plant.by_test().is_none(), |only| only == *plant);
-        let all: Vec<Plant> = Plant::ALL.iter().copied().filter(wanted).collect();
+        let ordinary = || Plant::ALL.iter().copied().filter(|plant| plant.by_test().is_none()).collect();
+        let all: Vec<Plant> = if self.only.is_empty() { ordinary() } else { self.only.clone() };
         let bar = ProgressBar::new(all.len() as u64);
         let found = Mutex::new(BTreeMap::new());
         on_all_cores(self.jobs, all.len() as u64, |place| {
             let Some(plant) = all.get(place as usize).copied() else { return };
             let caught = (0..most).find_map(|index| Some((index + 1, catches(self.from + index, plant)?)));
-            bar.println(format!("{:24} {caught:?}", plant.name()));
+            let line = format!("{:24} {caught:?}", plant.name());
+            // Nothing is drawn where nobody looks on.
+            if bar.is_hidden() {
+                eprintln!("{line}")
+            } else {
+                bar.println(line)
+            }
             if let Ok(mut found) = found.lock() {
                 found.insert(plant, caught);
             }
@@ -207,7 +208,7 @@ impl Batch {
 }
 
 /// Does this for each number below `count`, on so many threads; 0: one for each core.
-fn on_all_cores(jobs: usize, count: u64, each: impl Fn(u64) + Sync) {
+pub fn on_all_cores(jobs: usize, count: u64, each: impl Fn(u64) + Sync) {
     let jobs = if jobs > 0 { jobs } else { thread::available_parallelism().map_or(1, usize::from) };
     let next = AtomicU64::new(0);
     let work = || {
@@ -333,34 +334,6 @@ pub fn one(seed: u64, settings: Settings, plant: Option<Plant>, verbose: bool) -
     outcome.violation.is_none()
 }
 
-/// A kind of fault, by its name.
-pub fn parse_class(name: &str) -> anyhow::Result<&'static str> {
-    let known = CLASSES.iter().copied().find(|class| *class == name);
-    known.with_context(|| format!("no kind of fault is named {name}: there are {}", CLASSES.join(", ")))
-}
-
-/// Prints how soon flocks go on after their last fault; whether no rule was broken, and most flocks did in time
-/// ([`Row::is_good`]).
-pub fn recovery(from: u64, seeds: u64, jobs: usize, class: Option<&str>) -> bool {
-    println!("{HEADING}");
-    let mut good = true;
-    for class in CLASSES.iter().copied().filter(|name| class.is_none_or(|class| class == *name)) {
-        let row = Mutex::new(Row::new(class));
-        let settings = Row::new(class).settings();
-        on_all_cores(jobs, seeds, |index| {
-            let seed = from + index;
-            let outcome = live(seed, &settings);
-            if let Ok(mut row) = row.lock() {
-                row.add(seed, &outcome);
-            }
-        });
-        let row = row.into_inner().unwrap_or_default();
-        good &= row.is_good();
-        print!("{row}");
-    }
-    good
-}
-
 /// Whether a history that is broken on purpose is reported so.
 pub fn canary() -> bool {
     let (seed, plant) = CANARY;
@@ -370,50 +343,6 @@ pub fn canary() -> bool {
         None => println!("the canary (seed {seed}, bug {}) is GREEN: nothing would be noticed", plant.name()),
     }
     caught.is_some()
-}
-
-/// Sizes of the flocks that are measured.
-const SIZES: &[usize] = &[1, 2, 4, 8, 16, 32, 128, 512, 1000];
-
-/// Prints what agreement costs in flocks of at most so many nodes; whether it is within its bounds.
-pub fn measure(nodes: Option<usize>) -> bool {
-    let mut report = measure::Report::default();
-    let mut gathered = true;
-    for size in SIZES.iter().filter(|size| nodes.is_none_or(|most| **size <= most)) {
-        let began = Instant::now();
-        gathered &= measure::measure(*size, &mut report);
-        eprintln!("{report}\n{size} nodes took {} s", began.elapsed().as_secs());
-    }
-    println!("{report}");
-    gathered && report.good()
-}
-
-/// Prints how long flocks whose nodes come and go were without a commit; whether no rule was broken.
-pub fn churn(from: u64, seeds: u64, nodes: usize, grace: u64) -> bool {
-    let churn = Churn { nodes, least: 3.min(nodes), every: 1_250 * MS, lasting: 600 * SECOND, grace: grace * SECOND };
-    let mut outcomes: Vec<(u64, churn::Outcome)> =
-        (from..from.saturating_add(seeds)).map(|s| (s, churn.play(s))).collect();
-    for (seed, outcome) in &outcomes {
-        if let Some(violation) = &outcome.violation {
-            println!("seed {seed}: {violation}");
-        }
-    }
-    let good = outcomes.iter().all(|(_, outcome)| outcome.violation.is_none());
-    outcomes.sort_by_key(|(_, outcome)| outcome.gap);
-    println!("a kill or a start each 1.25 s, 3 to {nodes} nodes, ten minutes of each seed, forks after {grace} s");
-    for (name, at) in [("median", seeds / 2), ("nine of ten", seeds * 9 / 10), ("worst", seeds.saturating_sub(1))] {
-        if let Some((seed, o)) = outcomes.get(at as usize) {
-            let seconds = |us: u64| us as f64 / SECOND as f64;
-            println!(
-                "{name:12} {:6.1} s without a commit from {:.1} s on (seed {seed}), {} commits, {} forks",
-                seconds(o.gap),
-                seconds(o.at),
-                o.commits,
-                o.forks
-            );
-        }
-    }
-    good
 }
 
 /// Reads `3,7` or `none`.
@@ -427,11 +356,15 @@ pub fn parse_faults(text: &str) -> anyhow::Result<BTreeSet<usize>> {
     text.split(',').map(|part| part.parse().with_context(|| format!("{part:?} is no place in a schedule"))).collect()
 }
 
-/// Reads the name of a planted bug.
+/// Reads names of planted bugs, as `half-quorum,count-twice`.
 ///
 /// # Errors
-/// When there is none of this name.
-pub fn parse_plant(text: &str) -> anyhow::Result<Plant> {
+/// When there is none of one of these names.
+pub fn parse_plants(text: &str) -> anyhow::Result<Vec<Plant>> {
+    text.split(',').map(parse_plant).collect()
+}
+
+fn parse_plant(text: &str) -> anyhow::Result<Plant> {
     let found = Plant::ALL.iter().find(|plant| plant.name() == text).copied();
     let Some(plant) = found else {
         let names: Vec<String> = Plant::ALL.iter().map(|plant| plant.name()).collect();

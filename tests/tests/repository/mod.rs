@@ -3,6 +3,8 @@
 // Each test binary compiles this module for itself and uses a part of it.
 #![allow(dead_code)]
 
+pub mod code;
+
 use cargo_metadata::{Metadata, MetadataCommand};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,9 @@
 //! How often dials may be made: a bucket of time that fills as time passes.
 
-use super::DIALS_MAX;
 use starling_protocol::engine::io::Time;
 
+/// Dials under way.
+pub const DIALS_MAX: usize = 16;
 /// Dials a second in the long run; bursts of [`DIALS_MAX`] are let through.
 const DIALS_PER_SECOND: u64 = 8;
 const DIAL_COST: u64 = 1_000_000 / DIALS_PER_SECOND;

@@ -1,9 +1,20 @@
 //! A peer to be dialed, and how that goes.
 
-use super::{Reason, Wish};
+use crate::discovery::reason::Reason;
 use libp2p::{Multiaddr, PeerId};
 use starling_protocol::engine::io::Time;
 use std::time::Duration;
+
+/// How much a peer is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wish {
+    /// Worth meeting.
+    Candidate,
+    /// To be connected at all times.
+    Wanted,
+    /// Named by the user: to be connected at all times, and never forgotten.
+    Anchor,
+}
 
 /// A peer that should be connected and is not.
 #[derive(Clone, Debug, PartialEq, Eq)]

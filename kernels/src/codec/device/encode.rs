@@ -1,6 +1,7 @@
 //! The host's side of encoding dense payloads.
 
-use super::super::{bf16, check_length, encoded_len, scale};
+use super::super::error::check_length;
+use super::super::{bf16, encoded_len, scale};
 use super::kernel::encode::{self as kernel, BF16_BLOCK, REFUSED};
 use super::*;
 
@@ -42,7 +43,7 @@ impl<R: Runtime> RuntimeCodec<R> {
             return Err(DeviceCodecError::Chunk { chunk, block: unit(kind) });
         }
         // Whole chunks hold whole blocks, so that the sum of their lengths is that of one payload.
-        check_length(kind, src.len(), dst.len())?;
+        check_length(src.len(), encoded_len(kind, src.len()), dst.len())?;
         let mut pending = None;
         for (index, batch) in src.chunks(BATCH_ELEMENTS).enumerate() {
             let encoded = self.launch_encoder(kind, index * BATCH_ELEMENTS, batch);

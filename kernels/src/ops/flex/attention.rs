@@ -1,8 +1,8 @@
 //! The attention block. Kept for the backward pass: the inverse norms, the turned queries and keys, the values, the
 //! mixed values and a logarithm a score row.
 
+use super::context::{Context, Tracked, floats, tensor};
 use super::weight::{GRAIN, Norm, Weight, add_gradient};
-use super::{Context, Tracked, floats, tensor};
 use crate::host::matrix::{Into, Matrix, MatrixMut, matmul};
 use crate::host::pool::Buffer;
 use crate::host::team::{Shared, with_scratch};

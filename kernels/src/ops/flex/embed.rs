@@ -1,6 +1,6 @@
 //! Embedding: a gather, and a scatter into the gradient of the table.
 
-use super::{Context, Tracked, floats, integers, tensor};
+use super::context::{Context, Tracked, floats, integers, tensor};
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::NoCheckpointing;
 use burn_autodiff::grads::Gradients;

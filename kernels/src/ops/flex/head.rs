@@ -4,8 +4,8 @@
 //! linear cross-entropy does (arXiv 2410.10989): the loss is the end of the graph. Should another gradient come in, the
 //! weights' share is corrected by a second pass.
 
+use super::context::{Context, Tracked, floats, integers, tensor};
 use super::weight::{GRAIN, Norm, Weight, add_gradient};
-use super::{Context, Tracked, floats, integers, tensor};
 use crate::host::matrix::{Into, Matrix, MatrixMut, matmul};
 use crate::host::pool::Buffer;
 use crate::host::team::Shared;

@@ -1,7 +1,7 @@
 //! The SwiGLU block. Kept for the backward pass: the inverse norms and the outputs of gate and up.
 
+use super::context::{Context, Tracked, floats, tensor};
 use super::weight::{GRAIN, Norm, Weight, add_gradient};
-use super::{Context, Tracked, floats, tensor};
 use crate::host::matrix::{Into, Matrix, MatrixMut, matmul};
 use crate::host::pool::Buffer;
 use crate::host::team::{Shared, with_scratch};

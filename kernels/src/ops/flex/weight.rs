@@ -1,6 +1,6 @@
 //! Products with weights, spread over the team.
 
-use super::{Context, floats};
+use super::context::{Context, floats};
 use crate::host::matrix::{Into, Matrix, MatrixMut, matmul};
 use crate::host::norm;
 use crate::host::team::{Shared, with_scratch};

@@ -1,18 +1,14 @@
-//! Records and states of their own making.
+//! Records of their own making.
 
-use super::Attack;
+use super::super::plot::Attack;
 use super::story::{Story, head};
 use super::world::{SIGN, World};
-use crate::config::run_file::model_config;
 use crate::net::fetch::Link;
 use starling_protocol::engine::succession;
 use starling_protocol::identity::Signer;
 use starling_protocol::message::{Certificate, Head, Message, Question, Value, Vote};
 use starling_protocol::record::{Record, RecordKind};
-use starling_protocol::run::RunSpec;
-use starling_protocol::state::{self, State};
 use starling_protocol::{Digest, NodeId, wire};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Records of a lineage of its own that nobody else decided.
@@ -20,30 +16,6 @@ const LONG: u64 = 1000;
 const SHORT: u64 = 8;
 /// How far ahead of the flock a record is that nobody has to decide himself any more.
 const AHEAD: u64 = 3;
-
-/// A state of zeros.
-pub struct Blank {
-    pub root: Digest,
-    manifest: Vec<u8>,
-    chunks: BTreeMap<Digest, Vec<u8>>,
-}
-
-impl Blank {
-    pub fn new(spec: &RunSpec) -> Option<Self> {
-        let model = model_config(&spec.model);
-        let zeros = State::initial(vec![0.0; usize::try_from(model.parameters()).ok()?], spec.sync.mode);
-        let manifest = zeros.manifest(Digest(model.schema().digest())).ok()?;
-        let chunks =
-            manifest.chunks.iter().enumerate().filter_map(|(n, digest)| Some((*digest, zeros.chunk_bytes(n)?)));
-        Some(Self { root: state::root(&manifest), manifest: manifest.encode(), chunks: chunks.collect() })
-    }
-
-    /// A story whose snapshot, at this record, is this state.
-    fn of(&self, record: &Record, tokens: u64, snapshot: u64) -> Story {
-        let story = Story::of(head(record.lineage, record.seq, record.digest(), tokens));
-        Story { snapshots: vec![(snapshot, self.manifest.clone())], chunks: self.chunks.clone(), ..story }
-    }
-}
 
 /// The first record of a lineage that `founder` has founded.
 fn genesis(world: &World, founder: NodeId) -> Option<Record> {

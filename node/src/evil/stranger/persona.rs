@@ -1,8 +1,9 @@
 //! One identity: its network, whom it greets, and what it says to them.
 
-use super::story::Told;
+use super::super::plot::Attack;
+use super::told::Told;
 use super::world::{SIGN, World};
-use super::{Attack, fetching, forgery, statement};
+use super::{fetching, forgery, statement};
 use crate::net::{NetEvent, NetHandle, NetOptions, Network};
 use libp2p::multiaddr::Protocol;
 use libp2p::{Multiaddr, PeerId};

@@ -1,16 +1,13 @@
-//! What one identity says and serves: a head, records and snapshots.
+//! What one identity says: a head, records and snapshots.
 
-use super::forgery::invented;
-use super::world::World;
-use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, Link, encode_records, encode_snapshots};
-use starling_protocol::Digest;
-use starling_protocol::limits::PATH_LINKS_MAX;
+use crate::config::run_file::model_config;
+use crate::net::fetch::Link;
 use starling_protocol::message::{Certificate, Head, Phase};
 use starling_protocol::record::Record;
-use starling_protocol::wire;
+use starling_protocol::run::RunSpec;
+use starling_protocol::state::{self, State};
+use starling_protocol::{Digest, wire};
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// See the module.
 #[derive(Clone)]
@@ -44,43 +41,6 @@ impl Story {
         let votes = certificate.map_or(Vec::new(), wire::encode_certificate);
         self.links.insert(record.seq, (wire::encode_record(record), votes));
     }
-
-    fn records(&self, spec: &World, from: u64, max: u16) -> Vec<Link> {
-        let mut links: Vec<Link> = Vec::new();
-        for seq in from..from.saturating_add(max.into()) {
-            let link = self.links.get(&seq).cloned();
-            // One is enough for whoever asks to see that it does not follow.
-            let made = || (self.invents && links.is_empty()).then(|| invented(spec, &self.head.lineage, seq));
-            let Some(link) = link.or_else(made) else { if links.is_empty() { continue } else { break } };
-            links.push(link);
-        }
-        links
-    }
-
-    fn serve(&self, world: &World, request: &FetchRequest) -> Result<Vec<u8>, FetchRefusal> {
-        match request {
-            FetchRequest::SnapshotManifests => encode_snapshots(&self.snapshots).map_err(|_| FetchRefusal::Internal),
-            FetchRequest::StateChunk(digest) => self.chunks.get(digest).cloned().ok_or(FetchRefusal::NotFound),
-            FetchRequest::Records { from_seq, max } => {
-                encode_records(&self.records(world, *from_seq, *max)).map_err(|_| FetchRefusal::Internal)
-            }
-            FetchRequest::Path { to, known } => {
-                encode_records(&self.path(world, *to, known)).map_err(|_| FetchRefusal::Internal)
-            }
-            _ => Err(FetchRefusal::NotFound),
-        }
-    }
-
-    /// What it has from the newest of these records on, or from its own first; and what it makes up.
-    fn path(&self, world: &World, to: u64, known: &[(u64, Digest)]) -> Vec<Link> {
-        let has = |(seq, digest): &&(u64, Digest)| {
-            self.links.get(seq).is_some_and(|(record, _)| wire::record_digest(record) == *digest)
-        };
-        let from = known.iter().filter(has).map(|(seq, _)| *seq).max().unwrap_or_default();
-        let links = self.links.range(from..=to.max(from)).map(|(_, link)| link.clone());
-        let made = (self.invents && !self.links.contains_key(&to)).then(|| invented(world, &self.head.lineage, to));
-        links.chain(made).take(PATH_LINKS_MAX).collect()
-    }
 }
 
 /// A head, of a node that seems to train.
@@ -88,41 +48,26 @@ pub fn head(lineage: Digest, seq: u64, record: Digest, tokens: u64) -> Head {
     Head { lineage, seq, record, tokens, phase: Phase::Training, progress: 1, awaits: None }
 }
 
-/// The story that an identity tells at the moment; its network serves it.
-pub struct Told {
-    world: Arc<World>,
-    story: Mutex<Option<Arc<Story>>>,
+/// A state of zeros.
+pub struct Blank {
+    pub root: Digest,
+    manifest: Vec<u8>,
+    chunks: BTreeMap<Digest, Vec<u8>>,
 }
 
-impl Told {
-    pub fn new(world: Arc<World>) -> Self {
-        Self { world, story: Mutex::default() }
+impl Blank {
+    pub fn new(spec: &RunSpec) -> Option<Self> {
+        let model = model_config(&spec.model);
+        let zeros = State::initial(vec![0.0; usize::try_from(model.parameters()).ok()?], spec.sync.mode);
+        let manifest = zeros.manifest(Digest(model.schema().digest())).ok()?;
+        let chunks =
+            manifest.chunks.iter().enumerate().filter_map(|(n, digest)| Some((*digest, zeros.chunk_bytes(n)?)));
+        Some(Self { root: state::root(&manifest), manifest: manifest.encode(), chunks: chunks.collect() })
     }
 
-    fn story(&self) -> MutexGuard<'_, Option<Arc<Story>>> {
-        self.story.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn now(&self) -> Option<Arc<Story>> {
-        self.story().clone()
-    }
-
-    pub fn tell(&self, story: Story) {
-        *self.story() = Some(Arc::new(story));
-    }
-}
-
-impl FetchSource for Told {
-    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
-        if *request == FetchRequest::Spec {
-            return Ok(self.world.spec_bytes.clone().into());
-        }
-        let story = self.now().ok_or(FetchRefusal::NotFound)?;
-        let answer = story.serve(&self.world, request);
-        tracing::debug!(?request, served = answer.is_ok(), "asked for a story");
-        if answer.is_ok() {
-            self.world.tally.served.fetch_add(1, Relaxed);
-        }
-        answer.map(Answer::from)
+    /// A story whose snapshot, at this record, is this state.
+    pub fn of(&self, record: &Record, tokens: u64, snapshot: u64) -> Story {
+        let story = Story::of(head(record.lineage, record.seq, record.digest(), tokens));
+        Story { snapshots: vec![(snapshot, self.manifest.clone())], chunks: self.chunks.clone(), ..story }
     }
 }

@@ -1,8 +1,7 @@
 //! What all identities of one process know: the run, where its nodes are and what they have said, and what they served.
 
-use super::Plot;
-use super::forgery::Blank;
-use super::story::Story;
+use super::super::plot::Plot;
+use super::story::{Blank, Story};
 use crate::net::NetOptions;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;

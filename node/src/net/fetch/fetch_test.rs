@@ -4,15 +4,16 @@ use super::answer::Answer;
 use super::client::{Expect, FetchError, Patience};
 use super::server::{FetchServer, FetchSource, NothingToFetch, STREAMS, ServeEnd, ServerPatience};
 use super::wire::{ANSWER_HEAD_BYTES, FetchRefusal, FetchRequest, FetchWireError, decode_answer, encode_answer};
-use crate::net::budget::Cost;
 use crate::net::standing::{Rank, Standing};
 use proptest::prelude::*;
 use starling_bootstrap::source::Source;
 use starling_protocol::NodeId;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 
 const PEER: NodeId = NodeId([5; 32]);
 const MEMBER: NodeId = NodeId([1; 32]);
@@ -251,6 +252,7 @@ async fn strangers_that_read_nothing_are_waited_for_by_nobody() {
 async fn an_address_holds_few_answers_in_memory() {
     let (standing, peers, newcomer) = crowd();
     let room = standing.answers(&peers[0]).expect("it is a stranger").available_permits();
+    assert!(room <= 4, "{room} mebibytes");
     let patience = ServerPatience { turn: Duration::from_millis(300), ..ServerPatience::default() };
     let server = FetchServer::new(Arc::new(Updates(vec![7; 1000])), patience, standing.clone());
     let of_one = peers.iter().filter(|peer| standing.source(peer) == standing.source(&peers[0]));
@@ -319,7 +321,7 @@ async fn an_address_that_has_spent_its_budget_waits_and_is_told() {
     let address = |n: u8| Source::Address([45, 2, 0, n].into());
     [(member, 1), (stranger, 1), (other, 2)].into_iter().for_each(|(peer, n)| standing.came(peer, address(n)));
     standing.set(vec![member], Vec::new());
-    let _ = standing.charge_fetch(&stranger, Cost { messages: 1 << 20, bytes: 0 }, tokio::time::Instant::now());
+    let _ = standing.charge_fetch(&stranger, Duration::from_secs(9), tokio::time::Instant::now());
     let patience = ServerPatience { budget: SHORT, ..ServerPatience::default() };
     let server = FetchServer::new(Arc::new(Updates(vec![7; 100])), patience, standing);
     for (peer, served) in [(member, true), (stranger, false), (other, true)] {
@@ -330,6 +332,115 @@ async fn an_address_that_has_spent_its_budget_waits_and_is_told() {
             Ok(_) => assert!(served),
             Err(error) => assert!(!served && matches!(error, FetchError::Refused(FetchRefusal::Busy)), "{error}"),
         }
+    }
+}
+
+/// A server whose stranger, of one address, has hardly any patience.
+fn of_stranger(source: impl FetchSource) -> (FetchServer, NodeId) {
+    let (standing, stranger) = (Standing::default(), NodeId([2; 32]));
+    standing.came(stranger, Source::Address([45, 2, 0, 1].into()));
+    standing.set(vec![MEMBER], Vec::new());
+    let patience = ServerPatience { budget: SHORT, ..ServerPatience::default() };
+    (FetchServer::new(Arc::new(source), patience, standing), stranger)
+}
+
+async fn asks_once(server: &FetchServer, peer: NodeId, asked: &FetchRequest) -> Result<Vec<u8>, FetchError> {
+    let (mut near, mut far) = tokio::io::duplex(4096);
+    let server = server.clone();
+    tokio::spawn(async move { server.serve(peer, &mut far).await });
+    request(&mut near, asked, Expect::AtMost(1 << 20)).await
+}
+
+/// A new stream cost its address nothing.
+#[tokio::test]
+async fn streams_that_ask_nothing_are_paid_for() {
+    let (server, stranger) = of_stranger(Updates(vec![7; 100]));
+    for _ in 0..2000 {
+        let (near, mut far) = tokio::io::duplex(64);
+        drop(near);
+        server.serve(stranger, &mut far).await;
+    }
+    let refused = asks_once(&server, stranger, &UPDATE).await;
+    assert!(matches!(refused, Err(FetchError::Refused(FetchRefusal::Busy))));
+    assert!(asks_once(&server, MEMBER, &UPDATE).await.is_ok());
+}
+
+/// A mebibyte counted as two thirds of a millisecond; it takes three.
+#[tokio::test]
+async fn what_is_sent_is_paid_for() {
+    let (server, stranger) = of_stranger(Updates(vec![7; 1 << 20]));
+    let mut served = 0;
+    while served < 200 && asks_once(&server, stranger, &UPDATE).await.is_ok() {
+        served += 1;
+    }
+    // The pieces that have waited have earned some.
+    assert!((10..100).contains(&served), "{served} MiB");
+}
+
+/// Takes long to find, by working or by waiting for a disk.
+struct Searched {
+    works: bool,
+}
+
+impl FetchSource for Searched {
+    fn serve(&self, _: &FetchRequest) -> Result<Answer, FetchRefusal> {
+        let began = std::time::Instant::now();
+        while began.elapsed() < Duration::from_millis(40) {
+            if self.works { std::hint::spin_loop() } else { std::thread::sleep(Duration::from_millis(40)) }
+        }
+        Err(FetchRefusal::NotFound)
+    }
+}
+
+/// The time on a clock was charged, which on a busy machine, or with a slow disk, is many times that of the processor.
+#[tokio::test]
+async fn what_is_looked_up_is_paid_for_by_the_processors_time() {
+    for works in [true, false] {
+        let (server, stranger) = of_stranger(Searched { works });
+        let mut busy = false;
+        for _ in 0..30 {
+            let refused = asks_once(&server, stranger, &UPDATE).await.unwrap_err();
+            busy |= matches!(refused, FetchError::Refused(FetchRefusal::Busy));
+        }
+        assert_eq!(busy, works);
+    }
+}
+
+/// Asks once, and notes what it is sent at a time.
+struct Taken {
+    asked: std::io::Cursor<Vec<u8>>,
+    most: usize,
+}
+
+impl AsyncRead for Taken {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.asked).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Taken {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.most = self.most.max(bytes.len());
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A muxer keeps ten pieces for each stream whose reader takes nothing: 16 streams of an address held 10 MiB.
+#[tokio::test]
+async fn strangers_are_sent_short_pieces() {
+    for (peer, most) in [(MEMBER, 64 << 10), (NodeId([2; 32]), 16 << 10)] {
+        let (server, _) = of_stranger(Updates(vec![7; 1 << 20]));
+        let mut io = Taken { asked: std::io::Cursor::new(UPDATE.encode()), most: 0 };
+        assert!(matches!(server.serve(peer, &mut io).await, ServeEnd::Closed));
+        assert_eq!(io.most, most);
     }
 }
 

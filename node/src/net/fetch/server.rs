@@ -4,17 +4,19 @@
 //! so many streams a peer and in all ([`Books`]), so many requests looked up at once ([`Turns`]), and a deadline for each piece
 //! of an answer. Turns end before the first byte is written, and what is large is read piece by piece as it is taken
 //! ([`Answer`]), so that who reads slowly, or not at all, holds nothing that anybody else waits for: only its own stream.
-//! Strangers have half of the streams, and members the rest. What strangers at one address ask for, and the answers to it, have
-//! a budget ([`Standing::charge_fetch`]), and so has what such answers hold of this node's memory ([`Standing::answers`]).
+//! Strangers have half of the streams, and members the rest. What streams, requests and answers of strangers at one address cost in
+//! processor time has a budget ([`Standing::charge_fetch`]), and so has what such answers hold of this node's memory
+//! ([`Standing::answers`]). A newcomer has the state before its address waits ([`FetchSource::newcomer_bytes`]).
 
 use super::answer::Answer;
 use super::turns::{Turn, Turns};
 use super::wire::{ANSWER_HEAD_BYTES, FetchRefusal, FetchRequest, FetchWireError, encode_answer};
 use crate::net::books::{Books, Shares};
-use crate::net::budget::Cost;
-use crate::net::standing::Standing;
+use crate::net::budget::{REQUEST_WORK, STREAM_WORK, sending};
+use crate::net::standing::{Rank, Standing};
+use rustix::time::{ClockId, clock_gettime};
 use starling_protocol::NodeId;
-use std::io;
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -32,10 +34,13 @@ const LARGE_AT_ONCE: (usize, usize) = (2, 1);
 const READ_AT_ONCE: (usize, usize) = (16, 2);
 /// How long a stream for which there is no place waits for one, before it is ended.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
-/// Answers are written in pieces of this size.
+/// Files are read in pieces of this size.
 const PIECE_BYTES: usize = 64 * 1024;
-/// Longest that one waits for what a stranger's address has spent.
-const PIECE_WAIT_MAX: Duration = Duration::from_millis(50);
+/// What a stranger is sent is written in pieces of this size: of a stream whose reader takes nothing ten wait in the connection's muxer.
+const STRANGERS_PIECE_BYTES: usize = 16 * 1024;
+/// Longest that a piece of an answer waits for what a stranger's address has spent: so an answer that has begun comes faster than its asker's
+/// patience ends.
+const PIECE_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// How long the server waits.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +69,11 @@ pub trait FetchSource: Send + Sync + 'static {
     /// # Errors
     /// Why there is nothing; the peer is told.
     fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal>;
+
+    /// Bytes that a newcomer needs of one node at most before it can train: the state.
+    fn newcomer_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// Serves nothing: for a node that has nothing yet, and for tests.
@@ -134,6 +144,11 @@ impl FetchServer {
 
     /// Serves one stream until it ends, and says why it did.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&self, peer: NodeId, io: &mut S) -> ServeEnd {
+        if self.books.rank(&peer) == Rank::Stranger {
+            self.standing.grant_newcomers(sending(self.source.newcomer_bytes()));
+        }
+        // Also where there is no place for it: most of its cost is spent by now. Its first request waits until it is paid.
+        let _ = self.standing.charge_fetch(&peer, STREAM_WORK, Instant::now());
         let mut slot = self.books.take(peer);
         if slot.is_none() {
             // A downloader begins where it has just ended another stream, whose end may not have been noticed yet.
@@ -182,8 +197,7 @@ impl FetchServer {
     /// Whether one more request of the peer's may be served, once its address can pay for it. A peer that has to wait for long is told
     /// so, but not before its time, or it would ask again at once.
     async fn has_budget(&self, peer: NodeId) -> bool {
-        let cost = Cost { messages: 1, bytes: 0 };
-        let Some(wait) = self.standing.charge_fetch(&peer, cost, Instant::now()) else { return true };
+        let Some(wait) = self.standing.charge_fetch(&peer, REQUEST_WORK, Instant::now()) else { return true };
         sleep(wait.min(self.patience.budget)).await;
         if wait > self.patience.budget {
             metrics::counter!("starling_refused_total", "reason" => "fetch_budget").increment(1);
@@ -200,15 +214,13 @@ impl FetchServer {
         let serve = move || {
             // Held to the end of the work, also when whoever asked is gone, and no longer.
             let _turns = turns;
-            let began = std::time::Instant::now();
+            let began = thread_time();
             let answer = source.serve(&asked);
             #[cfg(feature = "evil")]
             let answer = crate::evil::served(&asked, answer);
-            let searched = if is_searched_for(&asked) { began.elapsed() } else { Duration::ZERO };
-            // All of it, since it was read to be checked, and who leaves it unread shall not gain by that. Whoever is in debt waits for
-            // the pieces and before the next request.
-            let bytes = answer.as_ref().map_or(0, Answer::length);
-            let _ = standing.charge_fetch(&peer, Cost::of_answer(bytes, searched), Instant::now());
+            // What was searched, read and checked for it: who leaves the answer shall not gain by that. Who is in debt waits for the pieces
+            // and before the next request.
+            let _ = standing.charge_fetch(&peer, thread_time().saturating_sub(began), Instant::now());
             answer
         };
         let answer = tokio::task::spawn_blocking(serve).await.unwrap_or_else(|error| {
@@ -260,19 +272,26 @@ impl FetchServer {
         match answer {
             Ok(Answer::Bytes(bytes)) => {
                 for piece in bytes.chunks(PIECE_BYTES) {
+                    self.pay_for(piece.len(), peer).await;
                     self.write_piece(io, piece, peer).await?;
                 }
             }
-            Ok(Answer::File { file, len }) => {
-                let (mut file, mut left) = (tokio::fs::File::from_std(file), len);
-                let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(len).unwrap_or(PIECE_BYTES))];
+            Ok(Answer::File { mut file, len }) => {
+                let mut left = len;
                 while left > 0 {
-                    piece.truncate(usize::try_from(left).unwrap_or(PIECE_BYTES));
+                    let size = usize::try_from(left).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+                    self.pay_for(size, peer).await;
                     let turn = self.reading.take(self.books.rank(&peer)).await;
-                    file.read_exact(&mut piece).await?;
-                    drop(turn);
+                    let read = move || {
+                        // Held to the end of the work.
+                        let _turn = turn;
+                        let mut piece = vec![0; size];
+                        file.read_exact(&mut piece).map(|()| (file, piece))
+                    };
+                    let piece;
+                    (file, piece) = tokio::task::spawn_blocking(read).await.map_err(io::Error::other)??;
                     self.write_piece(io, &piece, peer).await?;
-                    left -= piece.len() as u64;
+                    left -= size as u64;
                 }
             }
             Err(_) => {}
@@ -281,14 +300,32 @@ impl FetchServer {
         Ok(())
     }
 
-    async fn write_piece<S: AsyncWrite + Unpin>(&self, io: &mut S, piece: &[u8], peer: NodeId) -> Result<(), ServeEnd> {
-        timeout(self.patience.piece, io.write_all(piece)).await.map_err(|_| ServeEnd::Stalled)??;
-        if let Some(wait) = self.standing.charge_fetch(&peer, Cost::NOTHING, Instant::now()) {
+    /// Waits until a stranger's address can pay for so many bytes, or for as long as a piece may wait. Before they are read, so that
+    /// nothing is in memory meanwhile.
+    async fn pay_for(&self, bytes: usize, peer: NodeId) {
+        if let Some(wait) = self.standing.charge_fetch(&peer, sending(bytes as u64), Instant::now()) {
             // Large debts are paid before the next request.
             sleep(wait.min(PIECE_WAIT_MAX)).await;
         }
+    }
+
+    async fn write_piece<S: AsyncWrite + Unpin>(&self, io: &mut S, piece: &[u8], peer: NodeId) -> Result<(), ServeEnd> {
+        let size = if self.books.rank(&peer) == Rank::Stranger { STRANGERS_PIECE_BYTES } else { PIECE_BYTES };
+        let write = async {
+            for part in piece.chunks(size) {
+                io.write_all(part).await?;
+            }
+            Ok::<_, io::Error>(())
+        };
+        timeout(self.patience.piece, write).await.map_err(|_| ServeEnd::Stalled)??;
         Ok(())
     }
+}
+
+/// Processor time of this thread so far: how long a machine that is busy lets it wait is nobody's to pay.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Room for one answer among those that a stranger's address has in this node's memory.
@@ -297,11 +334,6 @@ type Room = OwnedSemaphorePermit;
 /// Whether the answer may be as large as the model.
 fn is_large(request: &FetchRequest) -> bool {
     matches!(request, FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_))
-}
-
-/// Whether the answer is searched for in the chain, which may take long.
-fn is_searched_for(request: &FetchRequest) -> bool {
-    matches!(request, FetchRequest::Path { .. } | FetchRequest::Records { .. } | FetchRequest::SnapshotManifests)
 }
 
 /// Whether the answer lies in a file, of which no more than a piece is in memory at a time.

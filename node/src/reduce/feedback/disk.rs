@@ -7,8 +7,7 @@
 
 pub(in crate::reduce) mod file;
 
-use super::{Residuals, Staged};
-use crate::coding::Coder;
+use super::residuals::{Desk, Residuals, Source, locked};
 use crate::reduce::passed::Mark;
 use file::{Label, Unfit};
 use starling_protocol::engine::io::AttemptKey;
@@ -30,15 +29,6 @@ pub(in crate::reduce) struct Disk {
     writing: Mutex<()>,
     /// Somebody waits to write what is settled: one is enough.
     waiting: AtomicBool,
-}
-
-/// Whose values a file is to hold.
-#[derive(Clone, Copy)]
-enum Source {
-    /// Those of an attempt, should it be committed.
-    Staged(AttemptKey),
-    /// Those that are true after this COMMIT.
-    Settled(Mark),
 }
 
 impl Disk {
@@ -114,7 +104,7 @@ impl Disk {
     ///
     /// # Errors
     /// The disk failed, or is full.
-    pub fn stage(&self, residuals: &Mutex<Residuals>, key: &AttemptKey) -> Result<(), StoreError> {
+    pub(super) fn stage(&self, residuals: &Mutex<Residuals>, key: &AttemptKey) -> Result<(), StoreError> {
         let Ok(_writing) = self.writing.try_lock() else { return Ok(()) };
         self.write(residuals, (*key).into(), Source::Staged(*key))
     }
@@ -123,13 +113,13 @@ impl Disk {
     ///
     /// # Errors
     /// The disk failed, or is full.
-    pub fn keep(&self, residuals: &Mutex<Residuals>) -> Result<(), StoreError> {
+    pub(super) fn keep(&self, residuals: &Mutex<Residuals>) -> Result<(), StoreError> {
         if self.waiting.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.store(false, Ordering::Release);
-        let mark = super::locked(residuals).mark;
+        let mark = locked(residuals).mark;
         mark.map_or(Ok(()), |mark| self.write(residuals, mark, Source::Settled(mark)))
     }
 
@@ -149,7 +139,7 @@ impl Disk {
             return Ok(());
         }
         let (settled, sums) = {
-            let residuals = super::locked(residuals);
+            let residuals = locked(residuals);
             (residuals.mark, residuals.chunks_of(source))
         };
         // What is true now stays until what is written is.
@@ -161,13 +151,13 @@ impl Disk {
         let elements = self.label.elements;
         for chunk in 0..update::chunks(elements) {
             // Whoever settles meanwhile makes this pointless, and does not wait for the disk.
-            if !super::locked(residuals).own_of(source, elements, chunk, &mut desk) {
+            if !locked(residuals).own_of(source, elements, chunk, &mut desk) {
                 return Ok(());
             }
             file.write_f32s(&desk.left)?;
         }
         for chunk in sums {
-            let Some(left) = super::locked(residuals).sum_of(source, chunk) else { return Ok(()) };
+            let Some(left) = locked(residuals).sum_of(source, chunk) else { return Ok(()) };
             file.write(&(chunk as u64).to_le_bytes())?;
             file.write_f32s(&left)?;
         }
@@ -182,61 +172,6 @@ impl Disk {
 pub(in crate::reduce) fn lost(reason: &'static str, why: &str) {
     tracing::warn!("what earlier updates of this node left out is lost, and not said again: {why}");
     metrics::counter!("starling_residuals_lost_total", "reason" => reason).increment(1);
-}
-
-/// Room for one chunk.
-#[derive(Default)]
-pub(super) struct Desk {
-    pub offer: Vec<f32>,
-    pub payload: Vec<u8>,
-    /// What the payload leaves out of the offer.
-    pub left: Vec<f32>,
-}
-
-impl Residuals {
-    /// An attempt that may be committed, or is and not yet settled. Only one whose sums are all there.
-    fn staged_as(&self, key: &AttemptKey) -> Option<&Staged> {
-        let complete = |staged: &&Staged| staged.sums.len() == staged.terms.owned.len();
-        self.staged.iter().chain(&self.due).find(|staged| staged.key == *key).filter(complete)
-    }
-
-    /// Of which sums the source has something left, ascending; none if it is not there any more.
-    fn chunks_of(&self, source: Source) -> Option<Vec<usize>> {
-        match source {
-            Source::Settled(mark) => (self.mark == Some(mark)).then(|| self.sums.keys().copied().collect()),
-            Source::Staged(key) => {
-                let staged = self.staged_as(&key)?;
-                let kept = self.sums.keys().filter(|chunk| self.folded(&staged.terms, **chunk).is_none());
-                let mut chunks: Vec<usize> = kept.chain(staged.sums.keys()).copied().collect();
-                chunks.sort_unstable();
-                chunks.dedup();
-                Some(chunks)
-            }
-        }
-    }
-
-    /// Puts the source's own residual of a chunk on the desk; false if it is not there any more.
-    fn own_of(&self, source: Source, elements: usize, chunk: usize, desk: &mut Desk) -> bool {
-        match source {
-            Source::Settled(mark) => {
-                let own = self.own.get(update::chunk_elements(elements, chunk));
-                desk.left.clear();
-                desk.left.extend_from_slice(own.unwrap_or_default());
-                self.mark == Some(mark) && own.is_some()
-            }
-            Source::Staged(key) => self.staged_as(&key).is_some_and(|staged| {
-                let mut coder = Coder::new(staged.terms.codec);
-                self.leave_out(&staged.terms, chunk, &mut coder, desk)
-            }),
-        }
-    }
-
-    fn sum_of(&self, source: Source, chunk: usize) -> Option<Vec<f32>> {
-        match source {
-            Source::Settled(mark) => self.sums.get(&chunk).filter(|_| self.mark == Some(mark)).cloned(),
-            Source::Staged(key) => self.staged_as(&key)?.sums.get(&chunk).or_else(|| self.sums.get(&chunk)).cloned(),
-        }
-    }
 }
 
 #[cfg(test)]

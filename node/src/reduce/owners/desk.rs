@@ -1,8 +1,8 @@
 //! The arithmetic of owners on one chunk, and what they check of what others send.
 
-use super::{Context, PeerFault, ReduceError};
+use super::context::Context;
 use crate::coding::Coder;
-use crate::reduce::error::own_fault;
+use crate::reduce::error::{PeerFault, ReduceError, own_fault};
 use starling_kernels::codec::add_scaled;
 use starling_protocol::frame::FRAME_PAYLOAD_BYTES_MAX;
 use starling_protocol::outer::adamw::squares;
@@ -45,6 +45,17 @@ impl Desk {
             return Err(context.fault(place, PeerFault::Norm { chunk, norm: before.sqrt(), stated }));
         }
         add_scaled(sum, &self.values, context.weights[place]);
+        Ok(())
+    }
+
+    /// Encodes a complete sum for all.
+    pub fn finish(&mut self, context: &Context, chunk: usize, sum: &mut [f32]) -> Result<(), ReduceError> {
+        let Self { coder, payload, .. } = self;
+        context.share.mend(chunk, sum);
+        coder.encode(sum, payload).map_err(|source| ReduceError::Sum { chunk, source })?;
+        context.share.stage(chunk, sum, payload, coder);
+        context.sheet.put(chunk, payload);
+        context.finished.send_modify(|count| *count += 1);
         Ok(())
     }
 

@@ -22,27 +22,32 @@ pub struct Update {
 
 /// What the ledger is asked to do, in order.
 pub enum Job {
-    /// Compute the state root after an attempt's update of this digest, which the driver has at hand, or the disk.
+    /// Hold the update that this attempt, or a fetch for it, has come to.
+    Bring {
+        key: AttemptKey,
+        update: Update,
+    },
+    /// Nothing comes of the attempt.
+    Abandon {
+        key: AttemptKey,
+    },
+    /// Compute the state root after an attempt's update of this digest, which is held or on disk.
     Speculate {
         key: AttemptKey,
         update: Digest,
-        at_hand: Option<Update>,
         rule: Rule,
     },
-    /// Write what the node is about to sign, and the candidate that it speaks of. The update may be at hand with the
-    /// driver; otherwise it is one that was speculated on, or on disk.
+    /// Write what the node is about to sign, and the candidate that it speaks of.
     Persist {
         token: PersistToken,
         register: Register,
         candidate: Option<Box<Candidate>>,
-        update: Option<Update>,
     },
     /// Make a decided record the head.
     Commit {
         token: PersistToken,
         record: Box<Record>,
         certificate: Certificate,
-        update: Option<Update>,
     },
     /// Compute the root of the state in memory anew.
     Verify,

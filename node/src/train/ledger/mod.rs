@@ -2,6 +2,7 @@
 //! change in one order.
 
 mod job;
+mod updates;
 
 pub use job::{Done, Job, Update};
 
@@ -24,11 +25,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::sync::mpsc;
+use updates::Updates;
 
 /// Jobs that may wait; the engine never has more than a few under way.
 const JOBS_MAX: usize = 64;
-/// Updates of attempts that are held in memory: that of the running one, and one that was fetched.
-const SPECULATED_MAX: usize = 2;
 
 /// The driver's end.
 pub struct Ledger {
@@ -81,7 +81,7 @@ impl Ledger {
             naming,
             state: state.clone(),
             done: done_queue,
-            speculated: Vec::new(),
+            updates: Updates::default(),
             manifest: None,
             snapshot_every,
             snapshot_wanted: false,
@@ -97,8 +97,7 @@ struct Worker {
     naming: Naming,
     state: Arc<SharedState>,
     done: mpsc::Sender<Done>,
-    /// Updates that were speculated on since the head moved, the newest last.
-    speculated: Vec<(Update, Manifest)>,
+    updates: Updates,
     /// Of the state at hand, as its votes have named it; known when the step to it was speculated on.
     manifest: Option<Manifest>,
     snapshot_every: u64,
@@ -126,23 +125,27 @@ impl Worker {
 
     fn handle(&mut self, job: Job) -> Result<Option<Done>, Failure> {
         Ok(match job {
-            Job::Speculate { key, update, at_hand, rule } => {
-                let at_hand = match at_hand {
-                    Some(at_hand) => Some(at_hand),
-                    None => self.stored_update(&update)?,
-                };
-                let Some(at_hand) = at_hand else {
-                    let reason = "its update is not at hand any more".into();
-                    return Ok(Some(Done::NotApplied { key, update, reason }));
-                };
-                Some(self.speculate(key, at_hand, rule))
+            Job::Bring { key, update } => {
+                self.updates.bring(key, update);
+                None
             }
-            Job::Persist { token, register, candidate, update } => {
-                self.persist(&register, candidate.as_deref(), update)?;
+            Job::Abandon { key } => {
+                self.updates.abandon(key);
+                None
+            }
+            Job::Speculate { key, update, rule } => match self.at_hand(&update)? {
+                Some(at_hand) => Some(self.speculate(key, at_hand, rule)),
+                None => {
+                    let reason = "its update is not at hand any more".into();
+                    Some(Done::NotApplied { key, update, reason })
+                }
+            },
+            Job::Persist { token, register, candidate } => {
+                self.persist(&register, candidate.as_deref())?;
                 Some(Done::Durable { token })
             }
-            Job::Commit { token, record, certificate, update } => {
-                self.commit(*record, &certificate, update)?;
+            Job::Commit { token, record, certificate } => {
+                self.commit(*record, &certificate)?;
                 self.snapshot_wanted = true;
                 Some(Done::Durable { token })
             }
@@ -183,18 +186,17 @@ impl Worker {
         })
     }
 
-    fn stored_update(&self, digest: &Digest) -> Result<Option<Update>, Failure> {
+    /// The update of this digest: one that is held, or one on disk.
+    fn at_hand(&self, digest: &Digest) -> Result<Option<Update>, Failure> {
+        if let Some(held) = self.updates.of(digest) {
+            return Ok(Some(held));
+        }
         let bytes = self.store.update_by_digest(digest).map_err(store_failure)?;
         Ok(bytes.map(|bytes| Update { digest: *digest, bytes: Arc::new(bytes) }))
     }
 
-    /// The update that a record names: the one given, one that was speculated on, or one on disk.
-    fn update_of(&self, record: &Record, given: Option<Update>) -> Result<Update, Failure> {
-        let speculated = self.speculated.iter().map(|(update, _)| update.clone());
-        if let Some(update) = given.into_iter().chain(speculated).find(|update| update.digest == record.update) {
-            return Ok(update);
-        }
-        self.stored_update(&record.update)?.ok_or_else(|| {
+    fn update_of(&self, record: &Record) -> Result<Update, Failure> {
+        self.at_hand(&record.update)?.ok_or_else(|| {
             let seq = record.seq;
             Failure::message(Code::StoreDamaged, format!("the update of record {seq} is gone from memory and disk"))
         })
@@ -219,29 +221,21 @@ impl Worker {
         match result {
             Ok(manifest) => {
                 let state_root = state::root(&manifest);
-                self.speculated.retain(|(other, _)| other.digest != update.digest);
-                self.speculated.push((update, manifest));
-                let surplus = self.speculated.len().saturating_sub(SPECULATED_MAX);
-                self.speculated.drain(..surplus);
+                self.updates.speculated(key, update, manifest);
                 Done::Applied { key, update: digest, state_root }
             }
             Err(e) => Done::NotApplied { key, update: digest, reason: e.to_string() },
         }
     }
 
-    fn persist(
-        &self,
-        register: &Register,
-        candidate: Option<&Candidate>,
-        update: Option<Update>,
-    ) -> Result<(), Failure> {
+    fn persist(&self, register: &Register, candidate: Option<&Candidate>) -> Result<(), Failure> {
         let Some(candidate) = candidate else { return self.store.put_register(register).map_err(store_failure) };
-        let update = self.update_of(&candidate.record, update)?;
+        let update = self.update_of(&candidate.record)?;
         self.store.put_candidate(candidate, &update.bytes, register).map_err(store_failure)
     }
 
-    fn commit(&mut self, record: Record, certificate: &Certificate, update: Option<Update>) -> Result<(), Failure> {
-        let update = if record.changes_state() { Some(self.update_of(&record, update)?.bytes) } else { None };
+    fn commit(&mut self, record: Record, certificate: &Certificate) -> Result<(), Failure> {
+        let update = if record.changes_state() { Some(self.update_of(&record)?.bytes) } else { None };
         self.advance(record, certificate, update.as_ref().map(|bytes| bytes.as_slice()))
     }
 
@@ -299,10 +293,9 @@ impl Worker {
     /// Makes `record` the head on disk and in memory, side by side; its update, if it has one, was speculated on.
     /// Whatever fails, the two may differ then, and the process must end.
     fn advance(&mut self, record: Record, certificate: &Certificate, update: Option<&[u8]>) -> Result<(), Failure> {
-        let speculated = std::mem::take(&mut self.speculated);
+        let known = self.updates.settle(&record);
         if record.changes_state() {
-            let known = speculated.into_iter().find(|(update, _)| update.digest == record.update);
-            self.manifest = known.map(|(_, manifest)| manifest).filter(|known| state::root(known) == record.state_root);
+            self.manifest = known.filter(|known| state::root(known) == record.state_root);
         }
         if record.kind == RecordKind::Fork
             && let Err(e) = difference::keep_base(&self.store, &record, &self.state.read().state.theta)
@@ -333,10 +326,10 @@ impl Worker {
     }
 
     fn reload(&mut self) -> Result<Record, String> {
-        self.speculated.clear();
         self.manifest = None;
         let loaded = stored(&self.store, &self.spec).map_err(|e| e.to_string())?;
         let record = loaded.record.clone();
+        self.updates.settle(&record);
         self.state.change(|state| state.take(loaded));
         difference::forget_base(&self.store, &record.lineage);
         Ok(record)

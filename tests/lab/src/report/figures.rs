@@ -1,7 +1,7 @@
 //! The figures by which such systems are judged: scalability, efficiency, resources, accuracy, cost.
 
 use super::timeline::{Doing, stretches};
-use crate::history::History;
+use crate::history::{History, NodeHistory};
 use crate::scenario::Scenario;
 use crate::stage::What;
 use serde::{Deserialize, Serialize};
@@ -39,7 +39,7 @@ impl Figures {
         let node_rate = mean(&speeds);
         let speed_up = rate.zip(node_rate).map(|(rate, node)| rate / node);
         let alive = from.zip(to).map(|(from, to)| node_seconds(history, from, to) / (to - from));
-        let bytes: u64 = history.nodes.iter().map(super::summary::bytes_sent).sum();
+        let bytes: u64 = history.nodes.iter().map(NodeHistory::bytes_sent).sum();
         let all_tokens = history.commits().iter().filter_map(|c| c.event["tokens"].as_f64()).fold(0.0, f64::max);
         let millions = (all_tokens > 0.0).then_some(all_tokens / 1e6);
         let cost = cost(scenario, history);

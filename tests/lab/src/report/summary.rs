@@ -1,10 +1,11 @@
 //! The figures of one scenario.
 
 use super::Figures;
-use crate::check::{self, Check};
+use crate::check;
 use crate::history::{Commit, History};
 use crate::scenario::Scenario;
 use crate::stage::{Entry, What};
+use crate::verdict::Check;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -205,26 +206,13 @@ fn rows(history: &History) -> Vec<NodeRow> {
             name: node.name.clone(),
             rounds: node.named("committed").filter(mine).count() as u64,
             tokens: node.named("trained").filter_map(|e| e["tokens"].as_u64()).sum(),
-            bytes_sent: bytes_sent(node),
+            bytes_sent: node.bytes_sent(),
             state_root: last.and_then(|e| e["state_root"].as_str()).unwrap_or_default().to_owned(),
             starts: history.lives(&node.name).len() as u64,
             alive: history.lived(&node.name, closing),
         }
     };
     history.nodes.iter().chain(&history.aside).map(row).collect()
-}
-
-/// Of all its processes: each counts from its own start.
-pub(super) fn bytes_sent(node: &crate::history::NodeHistory) -> u64 {
-    let (mut sum, mut last) = (0, 0);
-    for event in &node.events {
-        if event["event"] == "started" {
-            sum += std::mem::take(&mut last);
-        } else if event["event"] == "committed" {
-            last = event["bytes_sent"].as_u64().unwrap_or(last);
-        }
-    }
-    sum + last
 }
 
 fn recoveries(history: &History, commits: &[Commit<'_>]) -> Vec<Recovery> {
@@ -306,6 +294,6 @@ mod tests {
         // The second process has sent more at its first commit than the first one in all.
         let events = vec![started(), sent(40), sent(100), started(), sent(150), sent(160), started()];
         let node = NodeHistory { name: "n".into(), ids: Vec::new(), events };
-        assert_eq!(bytes_sent(&node), 260);
+        assert_eq!(node.bytes_sent(), 260);
     }
 }

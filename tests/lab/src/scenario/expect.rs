@@ -1,7 +1,26 @@
 //! What must hold, beside what must always hold.
 
-use super::{Place, Topology};
+use super::Topology;
+use super::place::Place;
 use serde::Deserialize;
+
+/// All checks' names, but for events that must come: `WHO says EVENT`.
+pub(super) const NAMES: [&str; 14] = [
+    "together",
+    "faults",
+    "parity",
+    "one flock",
+    "durability",
+    "samples",
+    "liveness",
+    "rounds",
+    "exits",
+    "no panic",
+    "absent",
+    "departures",
+    "attempts",
+    "validation",
+];
 
 /// `[expect]`; what is left out is not asked for, but for what no scenario may break.
 #[derive(Clone, Debug, Deserialize)]
@@ -37,6 +56,8 @@ pub struct Expect {
     /// At most so much memory in use by any node, in MiB, and so many descriptors, as seen once a second.
     pub rss_max_mib: Option<u64>,
     pub files_max: Option<u64>,
+    /// What a fault may cost each node above its own.
+    pub costs: Vec<Cost>,
     /// Counters that must have come to something at the end.
     pub counted: Vec<Counted>,
     /// Events that may come here, though they are forbidden elsewhere (`own_fault`, `split_brain`).
@@ -64,6 +85,7 @@ impl Default for Expect {
             never: Vec::new(),
             rss_max_mib: None,
             files_max: None,
+            costs: Vec::new(),
             counted: Vec::new(),
             may: Vec::new(),
             nats_per_byte: None,
@@ -111,6 +133,17 @@ pub struct NeededExit {
     /// Within so many seconds after the fault of this number (from 1) begins; left out: at any time.
     pub after_fault: Option<usize>,
     pub within_s: Option<f64>,
+}
+
+/// What a fault may cost each node above what its own rounds took before, until the next fault begins.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cost {
+    /// The number of the fault, from 1.
+    pub of_fault: usize,
+    /// In hundredths of one core, and in MiB.
+    pub cpu_percent: f64,
+    pub mib: f64,
 }
 
 /// What a node's metrics must say at the end.

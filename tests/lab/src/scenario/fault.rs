@@ -1,7 +1,8 @@
 //! What goes wrong, to whom, and when.
 
+use super::Topology;
+use super::place::Place;
 use super::plan::{KINDS, Plan, Refusal};
-use super::{Place, Topology};
 use crate::network::LinkChange;
 use serde::Deserialize;
 use starling_bootstrap::config_file::nearest;

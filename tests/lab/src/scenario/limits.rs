@@ -1,6 +1,6 @@
 //! What the system lets a node have.
 
-use super::Place;
+use super::place::Place;
 use serde::Deserialize;
 
 /// `limits`: what the system lets each of them have.

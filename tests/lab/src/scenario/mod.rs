@@ -3,32 +3,28 @@
 mod expect;
 mod fault;
 mod limits;
+mod place;
 mod plan;
 mod presets;
 mod topology;
 
-pub use expect::{Counted, Expect, Needed, NeededExit, Never};
+pub use expect::{Cost, Counted, Expect, Needed, NeededExit, Never};
 pub use fault::{Fault, FaultEntry, When};
 pub use limits::Limits;
 pub use plan::{Plan, Refusal};
-pub use topology::{BootstrapEntry, Group, LinkEntry, NetworkPreset, Seat, Topology};
+pub use topology::{BootstrapEntry, Group, LinkEntry, NODES_MAX, NetworkPreset, STRANGER, Seat, Topology};
 
-use crate::check;
-use anyhow::{Context, bail};
+use anyhow::Context;
+use expect::NAMES;
+use place::Place;
 use serde::Deserialize;
 use starling_bootstrap::config_file;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
 
-/// Nodes of a scenario; each is a process.
-pub const NODES_MAX: usize = 64;
-/// The program that is no node, and is told where nodes are.
-pub const STRANGER: &str = "starling-stranger";
 /// Faults of a scenario.
 const FAULTS_MAX: usize = 256;
-/// Longest scenario: a day.
-const SECONDS_MAX: f64 = 86_400.0;
 
 /// The file, as written.
 #[derive(Debug, Deserialize)]
@@ -153,11 +149,11 @@ impl Scenario {
             }
         }
         file.expect.check(whole, &topology)?;
-        let known = |name: &String| check::NAMES.contains(&name.as_str()) || name.contains(" says ");
+        let known = |name: &String| NAMES.contains(&name.as_str()) || name.contains(" says ");
         if let Some(name) = file.must_fail.iter().find(|name| !known(name)) {
             return whole.refuse(&format!(
                 "must_fail: there is no check called {name:?}; there are {}, and WHO says EVENT",
-                check::NAMES.join(", ")
+                NAMES.join(", ")
             ));
         }
         Ok(Self {
@@ -193,32 +189,6 @@ impl Scenario {
     /// Whether its nodes come to an end of their own, which is not told them by anybody.
     pub fn ends_by_itself(&self) -> bool {
         matches!(self.end, End::Round(_)) || self.run.contains_key("budget")
-    }
-}
-
-/// Where in which file something stands, for messages.
-#[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
-    path: &'a Path,
-    line: usize,
-}
-
-impl Place<'_> {
-    /// What is asked for while the scenario runs stands in no file.
-    fn of_request() -> Place<'static> {
-        Place { path: Path::new("request"), line: 1 }
-    }
-
-    fn refuse<T>(&self, why: &str) -> anyhow::Result<T> {
-        bail!("{}: line {}: {why}", self.path.display(), self.line)
-    }
-
-    /// A time that is in bounds.
-    fn seconds(&self, key: &str, value: f64) -> anyhow::Result<Duration> {
-        if !(0.0..=SECONDS_MAX).contains(&value) {
-            return self.refuse(&format!("{key} is {value}, allowed is 0 to {SECONDS_MAX} seconds"));
-        }
-        Ok(Duration::from_secs_f64(value))
     }
 }
 

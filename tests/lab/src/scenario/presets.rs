@@ -1,7 +1,6 @@
 //! Access lines and networks by name.
 
-use super::Place;
-use super::topology::{Group, NetworkPreset};
+use super::place::Place;
 use crate::network::{Link, LinkChange};
 use starling_bootstrap::config_file::nearest;
 use std::time::Duration;
@@ -11,10 +10,14 @@ pub(super) const QUEUE_MS: f64 = 100.0;
 /// Names of lines that have presets.
 const LINES: [&str; 6] = ["open", "cloud", "lan", "fibre", "dsl", "satellite"];
 
-/// Up, down and queue of a group's access line.
-pub(super) fn access(place: Place<'_>, group: &Group) -> anyhow::Result<(u64, u64, Duration)> {
+/// Up and down, in bits a second, and the queue of an access line: its preset, unless they are given in Mbit/s and ms.
+pub(super) fn access(
+    place: Place<'_>,
+    line: Option<&str>,
+    given: [Option<f64>; 3],
+) -> anyhow::Result<(u64, u64, Duration)> {
     // Mbit/s up and down, and the queue in ms: what such lines are sold as; DSL and satellite with the long queues they have.
-    let (up, down, queue) = match group.line.as_deref() {
+    let (up, down, queue) = match line {
         None | Some("open") => (0.0, 0.0, QUEUE_MS),
         Some("cloud") => (1000.0, 1000.0, 50.0),
         Some("lan") => (1000.0, 1000.0, 20.0),
@@ -26,8 +29,8 @@ pub(super) fn access(place: Place<'_>, group: &Group) -> anyhow::Result<(u64, u6
             return place.refuse(&format!("there is no line called {other:?}{hint} (known: {})", LINES.join(", ")));
         }
     };
-    let (up, down) = (group.up_mbit.unwrap_or(up), group.down_mbit.unwrap_or(down));
-    let queue = group.queue_ms.unwrap_or(queue);
+    let [up, down, queue] =
+        [(given[0], up), (given[1], down), (given[2], queue)].map(|(g, preset)| g.unwrap_or(preset));
     for (key, value, max) in [("up_mbit", up, 1e6), ("down_mbit", down, 1e6), ("queue_ms", queue, 60_000.0)] {
         if !(0.0..=max).contains(&value) {
             return place.refuse(&format!("{key} is {value}, allowed is 0 to {max}"));
@@ -37,7 +40,7 @@ pub(super) fn access(place: Place<'_>, group: &Group) -> anyhow::Result<(u64, u6
 }
 
 /// Links within a site and between sites.
-pub(super) fn preset_of(whole: Place<'_>, network: &NetworkPreset) -> anyhow::Result<(Link, Link)> {
+pub(super) fn preset_of(whole: Place<'_>, preset: Option<&str>) -> anyhow::Result<(Link, Link)> {
     let link = |delay_ms: f64, jitter_ms: f64, loss: f64| {
         let change = LinkChange {
             delay_ms: Some(delay_ms),
@@ -48,7 +51,7 @@ pub(super) fn preset_of(whole: Place<'_>, network: &NetworkPreset) -> anyhow::Re
         change.on(Link::default())
     };
     const KNOWN: [&str; 5] = ["lan", "three-clouds", "homes", "transatlantic", "satellite"];
-    Ok(match network.preset.as_deref() {
+    Ok(match preset {
         None | Some("lan") => (link(0.1, 0.0, 0.0), link(0.1, 0.0, 0.0)),
         Some("three-clouds") => (link(0.3, 0.1, 0.0), link(40.0, 1.0, 0.0001)),
         Some("homes") => (link(1.0, 0.5, 0.0), link(15.0, 3.0, 0.001)),

@@ -1,7 +1,8 @@
 //! Who is where, and what lies between.
 
+use super::Limits;
+use super::place::Place;
 use super::presets::{QUEUE_MS, access, preset_of};
-use super::{Limits, NODES_MAX, Place, STRANGER};
 use crate::network::nat::NatKind;
 use crate::network::{Link, LinkChange, Port};
 use serde::Deserialize;
@@ -11,6 +12,10 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+/// Nodes of a scenario; each is a process.
+pub const NODES_MAX: usize = 64;
+/// The program that is no node, and is told where nodes are.
+pub const STRANGER: &str = "starling-stranger";
 /// Largest disk of a node's own, which is in memory.
 const DISK_MIB_MAX: u64 = 4096;
 
@@ -177,7 +182,7 @@ impl Topology {
         }
         topology.add_bootstrap(whole, bootstrap, &mut sites)?;
         let count = topology.seats.len();
-        let preset = preset_of(whole, network)?;
+        let preset = preset_of(whole, network.preset.as_deref())?;
         topology.links = (0..count * count)
             .map(|at| {
                 let same = topology.seats[at / count].site == topology.seats[at % count].site;
@@ -215,7 +220,7 @@ impl Topology {
         if group.program.as_deref() == Some(STRANGER) && !group.later {
             return place.refuse("a stranger comes when the others are in: say later = true, and add a `start`");
         }
-        let (up, down, queue) = access(place, group)?;
+        let (up, down, queue) = access(place, group.line.as_deref(), [group.up_mbit, group.down_mbit, group.queue_ms])?;
         let site = group.site.clone().unwrap_or_else(|| group.name.clone());
         for n in 1..=group.count {
             let name = if group.count == 1 { group.name.clone() } else { format!("{}-{n}", group.name) };

@@ -1,6 +1,6 @@
 //! Strangers that speak the nodes' protocols: they shake hands, greet, and then say more than anybody wants to hear.
 
-use super::Tally;
+use super::tally::Tally;
 use anyhow::{Context, bail};
 use futures::StreamExt;
 use libp2p::swarm::SwarmEvent;

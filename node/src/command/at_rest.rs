@@ -1,0 +1,19 @@
+//! The store of a node that is not running, for commands that read its history.
+
+use crate::exit::{Code, Failure};
+use crate::train::store_failure;
+use starling_store::{Store, StoreOptions};
+use std::path::Path;
+
+/// Opens it. It holds a run, and no damage.
+pub fn open_at_rest(home: &Path) -> Result<Store, Failure> {
+    if !home.join("run.spec").exists() {
+        let why = format!("{} holds no run: name the folder that `starling train` was given", home.display());
+        return Err(Failure::message(Code::Usage, why));
+    }
+    let opened = Store::open(home, StoreOptions::default()).map_err(store_failure)?;
+    match opened.damage {
+        Some(damage) => Err(Failure::message(Code::StoreDamaged, damage)),
+        None => Ok(opened.store),
+    }
+}

@@ -1,0 +1,211 @@
+//! The residuals themselves: what payloads left out, and what follows from that.
+
+use super::disk::file::Held;
+use crate::coding::Coder;
+use crate::reduce::passed::Mark;
+use starling_kernels::codec::offered;
+use starling_protocol::engine::io::AttemptKey;
+use starling_protocol::outer::adamw::squares;
+use starling_protocol::run::Codec;
+use starling_protocol::update;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A residual of sums goes into the node's own contribution only when that weighs at least so much: divided by less, it
+/// would be larger than what is offered.
+const FOLD_WEIGHT_MIN: f32 = 1.0 / 1024.0;
+
+/// How much of a residual is offered again; `None` for codecs that do without.
+pub(super) fn decay(codec: Codec) -> Option<f32> {
+    match codec {
+        Codec::Bf16 | Codec::Int8 => None,
+        Codec::Int4 => Some(1.0),
+        // What waits for long is out of date: SparseLoCo, arXiv 2508.15706.
+        Codec::TopK { .. } => Some(0.95),
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Residuals {
+    /// One f32 for each element; empty for zeros.
+    pub own: Vec<f32>,
+    /// By chunk.
+    pub sums: BTreeMap<usize, Vec<f32>>,
+    pub staged: Vec<Staged>,
+    /// What was committed and is not yet settled; or what the disk holds of a process before this one that was.
+    pub due: Option<Staged>,
+    pub recalled: Option<Mark>,
+    /// The COMMIT after which `own` and `sums` are true; none while they are zeros.
+    pub mark: Option<Mark>,
+}
+
+/// All steps leave the residuals whole, but for one that panicked in the middle: they are then a little off.
+pub(super) fn locked(residuals: &Mutex<Residuals>) -> MutexGuard<'_, Residuals> {
+    residuals.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One attempt, should it be committed.
+pub(super) struct Staged {
+    pub key: AttemptKey,
+    pub terms: Terms,
+    pub sums: BTreeMap<usize, Vec<f32>>,
+}
+
+/// What a node's payloads of one attempt are made of.
+#[derive(Clone)]
+pub(in crate::reduce) struct Terms {
+    pub codec: Codec,
+    pub weight: f32,
+    /// What the READY states of the contribution.
+    pub norm: f32,
+    /// What is offered is said so many times; found when the first attempt begins.
+    pub scale: f32,
+    /// Chunks that the node adds up, ascending.
+    pub owned: Vec<usize>,
+    pub delta: Arc<Vec<f32>>,
+}
+
+/// Whose values a file is to hold.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    /// Those of an attempt, should it be committed.
+    Staged(AttemptKey),
+    /// Those that are true after this COMMIT.
+    Settled(Mark),
+}
+
+/// Room for one chunk.
+#[derive(Default)]
+pub(super) struct Desk {
+    pub offer: Vec<f32>,
+    pub payload: Vec<u8>,
+    /// What the payload leaves out of the offer.
+    pub left: Vec<f32>,
+}
+
+impl Residuals {
+    pub fn take_up(&mut self, held: Held) {
+        (self.own, self.sums, self.mark) = (held.own, held.sums, Some(held.mark));
+    }
+
+    pub fn give_up(&mut self) {
+        (self.own, self.sums, self.mark) = Default::default();
+        (self.due, self.recalled) = (None, None);
+    }
+
+    pub fn settle(&mut self) {
+        let Some(Staged { key, terms, sums }) = self.due.take() else { return };
+        let elements = terms.delta.len();
+        let (mut coder, mut desk) = (Coder::new(terms.codec), Desk::default());
+        self.own.resize(elements, 0.0);
+        for chunk in 0..update::chunks(elements) {
+            // It was encoded and decoded once; if it cannot be now, it was not sent.
+            if !self.leave_out(&terms, chunk, &mut coder, &mut desk) {
+                return self.give_up();
+            }
+            self.own[update::chunk_elements(elements, chunk)].copy_from_slice(&desk.left);
+            if self.folded(&terms, chunk).is_some() {
+                self.sums.remove(&chunk);
+            }
+        }
+        self.sums.extend(sums);
+        self.mark = Some(key.into());
+    }
+
+    /// What a contribution to `chunk` leaves out, on the desk; false if it cannot be said at all.
+    fn leave_out(&self, terms: &Terms, chunk: usize, coder: &mut Coder, desk: &mut Desk) -> bool {
+        self.offer(terms, chunk, &mut desk.offer);
+        desk.left.clone_from(&desk.offer);
+        update::apply_weight(terms.scale, &mut desk.left);
+        let coded = coder.encode(&desk.left, &mut desk.payload);
+        if coded.and_then(|()| coder.decode(&desk.payload, &mut desk.left)).is_err() {
+            return false;
+        }
+        for (left, offer) in desk.left.iter_mut().zip(&desk.offer) {
+            *left = *offer - *left;
+        }
+        true
+    }
+
+    /// What brings an offer down to the length that its READY states: what is folded in, or has changed since, may make it
+    /// longer, and owners refuse that. The rest is left out, and offered again.
+    pub fn scale(&self, terms: &Terms) -> f32 {
+        let mut offer = Vec::new();
+        let mut of_chunk = |chunk: usize| {
+            self.offer(terms, chunk, &mut offer);
+            squares(&offer)
+        };
+        let norm = (0..update::chunks(terms.delta.len())).map(&mut of_chunk).sum::<f64>().sqrt();
+        let stated = f64::from(terms.norm);
+        // What was rounded to state it is no reason; what is not a number is told apart when it is encoded.
+        if norm > stated * (1.0 + f64::from(f32::EPSILON)) { (stated / norm) as f32 } else { 1.0 }
+    }
+
+    /// What the contribution to `chunk` shall say, before it is encoded.
+    pub fn offer(&self, terms: &Terms, chunk: usize, out: &mut Vec<f32>) {
+        let range = update::chunk_elements(terms.delta.len(), chunk);
+        let delta = &terms.delta[range.clone()];
+        out.resize(delta.len(), 0.0);
+        match (self.own.get(range), decay(terms.codec)) {
+            (Some(own), Some(decay)) => offered(delta, own, decay, out),
+            _ => out.copy_from_slice(delta),
+        }
+        if let Some(left) = self.folded(terms, chunk) {
+            for (a, left) in out.iter_mut().zip(left) {
+                *a += left / terms.weight;
+            }
+        }
+    }
+
+    /// What was left of sums of `chunk`, if it goes into the contribution.
+    fn folded(&self, terms: &Terms, chunk: usize) -> Option<&Vec<f32>> {
+        if terms.owned.binary_search(&chunk).is_ok() || terms.weight < FOLD_WEIGHT_MIN {
+            return None;
+        }
+        self.sums.get(&chunk)
+    }
+
+    /// An attempt that may be committed, or is and not yet settled. Only one whose sums are all there.
+    fn staged_as(&self, key: &AttemptKey) -> Option<&Staged> {
+        let complete = |staged: &&Staged| staged.sums.len() == staged.terms.owned.len();
+        self.staged.iter().chain(&self.due).find(|staged| staged.key == *key).filter(complete)
+    }
+
+    /// Of which sums the source has something left, ascending; none if it is not there any more.
+    pub fn chunks_of(&self, source: Source) -> Option<Vec<usize>> {
+        match source {
+            Source::Settled(mark) => (self.mark == Some(mark)).then(|| self.sums.keys().copied().collect()),
+            Source::Staged(key) => {
+                let staged = self.staged_as(&key)?;
+                let kept = self.sums.keys().filter(|chunk| self.folded(&staged.terms, **chunk).is_none());
+                let mut chunks: Vec<usize> = kept.chain(staged.sums.keys()).copied().collect();
+                chunks.sort_unstable();
+                chunks.dedup();
+                Some(chunks)
+            }
+        }
+    }
+
+    /// Puts the source's own residual of a chunk on the desk; false if it is not there any more.
+    pub fn own_of(&self, source: Source, elements: usize, chunk: usize, desk: &mut Desk) -> bool {
+        match source {
+            Source::Settled(mark) => {
+                let own = self.own.get(update::chunk_elements(elements, chunk));
+                desk.left.clear();
+                desk.left.extend_from_slice(own.unwrap_or_default());
+                self.mark == Some(mark) && own.is_some()
+            }
+            Source::Staged(key) => self.staged_as(&key).is_some_and(|staged| {
+                let mut coder = Coder::new(staged.terms.codec);
+                self.leave_out(&staged.terms, chunk, &mut coder, desk)
+            }),
+        }
+    }
+
+    pub fn sum_of(&self, source: Source, chunk: usize) -> Option<Vec<f32>> {
+        match source {
+            Source::Settled(mark) => self.sums.get(&chunk).filter(|_| self.mark == Some(mark)).cloned(),
+            Source::Staged(key) => self.staged_as(&key)?.sums.get(&chunk).or_else(|| self.sums.get(&chunk)).cloned(),
+        }
+    }
+}

@@ -1,0 +1,36 @@
+use super::*;
+use crate::stage::Entry;
+use serde_json::json;
+use std::path::Path;
+
+fn entry(seen: f64, what: What, text: String) -> Entry {
+    Entry { seen, what, node: None, fault: None, text, code: None }
+}
+
+/// A node that takes 50 ms for each of its rounds, one a second, and from second 40 on so much a second beside, and so much memory.
+fn history(beside_ms: u64, mib: u64) -> History {
+    let mut diary = vec![entry(5.0, What::AllIn, String::new()), entry(40.0, What::FaultBegan, String::new())];
+    for second in 0..80u64 {
+        let flooded = second.saturating_sub(40);
+        let kib = 1024 * (100 + if flooded > 0 { mib } else { 0 });
+        let row = json!([{"node": "a", "cpu_ms": 50 * second + beside_ms * flooded, "rss_kib": kib}]);
+        diary.push(entry(second as f64, What::Sizes, row.to_string()));
+    }
+    diary.push(entry(80.0, What::FaultBegan, String::new()));
+    let commit = |second: u64| json!({"event": "committed", "seen": second as f64 + 0.5});
+    let node = NodeHistory { name: "a".into(), ids: Vec::new(), events: (0..80).map(commit).collect() };
+    History { nodes: vec![node], aside: Vec::new(), diary }
+}
+
+#[test]
+fn what_a_fault_costs_is_told_from_what_rounds_take() {
+    let scenario =
+        Scenario::parse("end_s = 1\n[[nodes]]\nname = \"a\"\n", Path::new("planted.toml")).expect("a scenario");
+    let most = Cost { of_fault: 1, cpu_percent: 2.0, mib: 8.0 };
+    let check = |ms, mib| cost(&scenario, &history(ms, mib), &most);
+    assert!(check(15, 7).ok, "{}", check(15, 7).detail);
+    assert!(check(15, 7).detail.contains("a 1.5 % of a core and 7.0 MiB"), "{}", check(15, 7).detail);
+    assert!(!check(25, 7).ok && !check(15, 9).ok);
+    assert!(!cost(&scenario, &history(0, 0), &Cost { of_fault: 3, ..most.clone() }).ok, "no such fault");
+    assert!(!cost(&scenario, &History::default(), &most).ok, "nothing seen proves nothing");
+}

@@ -1,0 +1,113 @@
+//! Figures of simulated flocks: how soon they go on after faults, what agreement costs, what churn does to them.
+
+use crate::simulation::{live, on_all_cores};
+use anyhow::Context;
+use starling_protocol::sim::churn::{self, Churn};
+use starling_protocol::sim::history::Settings;
+use starling_protocol::sim::measure;
+use starling_protocol::sim::recovery::{Bound, CLASSES, HEADING, Row, SOON};
+use starling_protocol::sim::{MS, SECOND};
+use std::sync::Mutex;
+use std::time::Instant;
+
+/// A kind of fault, by its name.
+pub fn parse_class(name: &str) -> anyhow::Result<&'static str> {
+    let known = CLASSES.iter().copied().find(|class| *class == name);
+    known.with_context(|| format!("no kind of fault is named {name}: there are {}", CLASSES.join(", ")))
+}
+
+/// Larger flocks are left out of looks at recovery: one takes as long as dozens of others.
+const RECOVERING_MAX: usize = 12;
+/// Where a transfer stands still and not all of its members hear that another has left it, those wait as long as for one
+/// that may go on: 32 s after a failed attempt (`docs/reliability.md`, "Back after the last fault").
+const SOON_IF_STILL: u64 = 60 * SECOND;
+/// Kinds of faults that bring this about.
+const STILL: &[&str] = &["drops"];
+/// A process that was stopped goes on when its pause is over, at most so long after the last fault began.
+const PAUSE_MAX: u64 = 40 * SECOND;
+/// Kinds of faults that stop processes.
+const PAUSED: &[&str] = &["pauses", "everything"];
+
+/// How soon flocks have to be back after their last fault. A fork needs the grace of its run, and as long as others then.
+fn bound(class: &str) -> Bound {
+    let kept = match class {
+        paused if PAUSED.contains(&paused) => SOON + PAUSE_MAX,
+        still if STILL.contains(&still) => SOON_IF_STILL,
+        _ => SOON,
+    };
+    Bound { kept, forked: kept }
+}
+
+/// Prints how soon flocks go on after their last fault; whether no rule was broken, and all did in time
+/// ([`Row::is_good`]).
+pub fn recovery(from: u64, seeds: u64, jobs: usize, class: Option<&str>) -> bool {
+    println!("{HEADING}");
+    let mut good = true;
+    for class in CLASSES.iter().copied().filter(|name| class.is_none_or(|class| class == *name)) {
+        let row = Row::new(class, bound(class));
+        let settings = Settings { nodes: Some(RECOVERING_MAX), ..row.settings() };
+        let row = Mutex::new(row);
+        on_all_cores(jobs, seeds, |index| {
+            let seed = from + index;
+            let mut outcome = live(seed, &settings);
+            // A quorum may be lost after all, where the policy is to wait for it.
+            outcome.recovered = outcome.recovered.filter(|_| !outcome.stuck);
+            // A run that has spent its rounds commits no more.
+            let spent = outcome.recovered.is_some_and(|seen| seen.first.is_none() && seen.together.is_some());
+            if spent {
+                return;
+            }
+            if let Ok(mut row) = row.lock() {
+                row.add(seed, &outcome);
+            }
+        });
+        let Ok(row) = row.into_inner() else { return false };
+        good &= row.is_good();
+        print!("{row}");
+    }
+    good
+}
+
+/// Sizes of the flocks that are measured.
+const SIZES: &[usize] = &[1, 2, 4, 8, 16, 32, 128, 512, 1000];
+
+/// Prints what agreement costs in flocks of at most so many nodes; whether it is within its bounds.
+pub fn measure(nodes: Option<usize>) -> bool {
+    let mut report = measure::Report::default();
+    let mut gathered = true;
+    for size in SIZES.iter().filter(|size| nodes.is_none_or(|most| **size <= most)) {
+        let began = Instant::now();
+        gathered &= measure::measure(*size, &mut report);
+        eprintln!("{report}\n{size} nodes took {} s", began.elapsed().as_secs());
+    }
+    println!("{report}");
+    gathered && report.good()
+}
+
+/// Prints how long flocks whose nodes come and go were without a commit; whether no rule was broken.
+pub fn churn(from: u64, seeds: u64, nodes: usize, grace: u64) -> bool {
+    let churn = Churn { nodes, least: 3.min(nodes), every: 1_250 * MS, lasting: 600 * SECOND, grace: grace * SECOND };
+    let mut outcomes: Vec<(u64, churn::Outcome)> =
+        (from..from.saturating_add(seeds)).map(|s| (s, churn.play(s))).collect();
+    for (seed, outcome) in &outcomes {
+        if let Some(violation) = &outcome.violation {
+            println!("seed {seed}: {violation}");
+        }
+    }
+    let good = outcomes.iter().all(|(_, outcome)| outcome.violation.is_none());
+    outcomes.sort_by_key(|(_, outcome)| outcome.gap);
+    println!("a kill or a start each 1.25 s, 3 to {nodes} nodes, ten minutes of each seed, forks after {grace} s");
+    for (name, at) in [("median", seeds / 2), ("nine of ten", seeds * 9 / 10), ("worst", seeds.saturating_sub(1))] {
+        if let Some((seed, o)) = outcomes.get(at as usize) {
+            let seconds = |us: u64| us as f64 / SECOND as f64;
+            println!(
+                "{name:12} {:6.1} s without a commit from {:.1} s on (seed {seed}), {} commits, {} forks",
+                seconds(o.gap),
+                seconds(o.at),
+                o.commits,
+                o.forks
+            );
+        }
+    }
+    good
+}
