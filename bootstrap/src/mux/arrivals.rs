@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep};
 /// Streams that strangers at one address open at once, and a second in the long run. Thirty newcomers behind one router that find the
 /// flock together open some eight each, and few after that: what they fetch much of comes on streams that stay.
 const STREAMS_BURST: f64 = 256.0;
-const STREAMS_PER_SECOND: f64 = 16.0;
+const STREAMS_PER_SECOND: f64 = 12.0;
 
 /// The accounts of all connections, whatever carries them.
 #[derive(Clone, Debug)]

@@ -32,7 +32,7 @@ const MIB_WORK: Duration = Duration::from_micros(3000);
 const MIB: f64 = 1024.0 * 1024.0;
 /// Seconds of processor time that fetches of strangers at one address may cost at once, and a second in the long run: with what else an
 /// address costs, less than 2 % of a core. A newcomer may cost what it takes to send it the state, besides.
-const FETCHES: (f64, f64) = (0.08, 0.008);
+const FETCHES: (f64, f64) = (0.08, 0.006);
 /// What an address may owe of that, in seconds.
 const DEBT_MAX: f64 = 0.5;
 

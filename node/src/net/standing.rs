@@ -25,7 +25,7 @@ const STRANGERS_BESIDE_KNOWN: usize = 4;
 const STRANGERS_ALONE: usize = 16;
 
 /// Answers to strangers at one address that are in memory at a time. Each is at most a mebibyte, but for manifests of large models.
-const ANSWERS: usize = 4;
+const ANSWERS: usize = 3;
 
 /// How a peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
