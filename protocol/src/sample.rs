@@ -4,12 +4,16 @@
 
 use crate::difference::Limits;
 use crate::message::{Certificate, Message, Question, Value, ValueKind, Vote};
+use crate::path::Link;
 use crate::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{
     AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec, OuterSpec,
     PartitionSpec, RunSpec, SyncMode, SyncSpec,
 };
 use crate::{Digest, NodeId, Signer, certificate, wire};
+
+/// Voters of a [`flock`], once it has that many records.
+const SEATS: usize = 5;
 
 /// A run of a hundred rounds of 30 steps of 8 sequences, by a ring in int8.
 pub fn spec() -> RunSpec {
@@ -133,27 +137,30 @@ pub fn commit(parent: &Record, tokens: u64, members: Vec<Member>) -> Record {
     };
     let contributors: Vec<Contributor> = parent.voters().take(1).map(contributor).collect();
     let Limits { tokens: merge_tokens, norm_bits: merge_norm_bits } = Limits::of(&contributors);
-    let round = parent.round + 1;
-    let seat = |seat: Member| {
-        let counted = u16::from(contributors.iter().any(|contributor| contributor.member == seat.id));
-        let tenure = parent.member(&seat.id).map(|before| (before.since, before.served + counted));
-        let (since, served) = tenure.unwrap_or((round, 0));
-        Member { since, served, ..seat }
-    };
-    let members: Vec<Member> = members.into_iter().map(seat).collect();
     let end = members.iter().filter_map(|member| member.lease.end()).max().unwrap_or_default();
-    Record {
+    let mut record = Record {
         seq: parent.seq + 1,
         parent: parent.digest(),
         kind: RecordKind::Commit,
         base: Digest::default(),
-        round,
+        round: parent.round + 1,
         contributors,
         update: Digest([5; 32]),
         tokens: parent.tokens + tokens,
         cursor: end.max(parent.cursor),
         next: NextRound { merge_tokens, merge_norm_bits, members, ..parent.next.clone() },
         ..parent.clone()
+    };
+    count(&mut record, parent);
+    record
+}
+
+/// States how often members have contributed, counted on from the record before.
+pub fn count(record: &mut Record, before: &Record) {
+    for seat in &mut record.next.members {
+        let counted = u16::from(record.contributors.iter().any(|contributor| contributor.member == seat.id));
+        let tenure = before.member(&seat.id).map(|before| (before.since, before.served + counted));
+        (seat.since, seat.served) = tenure.unwrap_or((record.round, 0));
     }
 }
 
@@ -174,4 +181,38 @@ pub fn certificate(record: &Record, incarnation: u64, signers: &[impl Signer]) -
     let seal = |signer| wire::seal(signer, &record.run, &ballot).unwrap_or_default();
     let votes: Vec<(NodeId, Vec<u8>)> = signers.iter().map(|signer| (signer.id(), seal(signer))).collect();
     certificate::of_votes(record.lineage, &vote, votes.iter().map(|(id, vote)| (id, vote)))
+}
+
+/// Keys `from` and on, by ascending id.
+pub fn keys<S: Signer>(key: impl Fn(u64) -> S, from: u64, count: usize) -> Vec<S> {
+    let mut keys: Vec<S> = (from..).take(count).map(key).collect();
+    keys.sort_by_key(Signer::id);
+    keys
+}
+
+/// A COMMIT after `parent` with the votes of `signers`, after which `voters` vote: under the incarnation of those before,
+/// and with leases as long as theirs.
+pub fn link_after(parent: &Link, signers: &[impl Signer], voters: &[impl Signer]) -> Link {
+    let before = &parent.record;
+    let (incarnation, lease) = before.voters().next().map_or((0, 0), |voter| (voter.incarnation, voter.lease.count));
+    let seats = self::voters(voters.iter().map(Signer::id), incarnation, before.cursor, lease);
+    let record = commit(before, 4, seats);
+    let certificate = Some(certificate(&record, incarnation, signers));
+    Link { digest: record.digest(), record, certificate }
+}
+
+/// A chain of `length` records after `first`, whose only voter has key 0. Then up to five keys vote, of whom the lowest
+/// goes every `every` records.
+pub fn flock<S: Signer>(first: Record, key: impl Fn(u64) -> S, length: u64, every: u64) -> Vec<Link> {
+    let mut parent = Link { digest: first.digest(), record: first, certificate: None };
+    let mut signers = keys(&key, 0, 1);
+    let mut links = Vec::new();
+    for seq in 1..=length {
+        let voters = keys(&key, seq / every, SEATS.min(seq as usize));
+        let next = link_after(&parent, &signers, &voters);
+        links.push(std::mem::replace(&mut parent, next));
+        signers = voters;
+    }
+    links.push(parent);
+    links
 }

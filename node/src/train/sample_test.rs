@@ -51,13 +51,3 @@ pub fn commit(parent: &Link, update: Digest) -> Record {
     let record = sample::commit(&parent.record, 100, parent.record.next.members.clone());
     Record { update, ..record }
 }
-
-/// What members of the next round have contributed, counted on from the record before.
-pub fn count(record: &mut Record, before: &Record) {
-    let contributors = &record.contributors;
-    for seat in &mut record.next.members {
-        let counted = u16::from(contributors.iter().any(|contributor| contributor.member == seat.id));
-        let tenure = before.member(&seat.id).map(|before| (before.since, before.served + counted));
-        (seat.since, seat.served) = tenure.unwrap_or((record.round, 0));
-    }
-}

@@ -3,7 +3,7 @@
 use starling_protocol::engine::Register;
 use starling_protocol::message::Stamp;
 use starling_protocol::record::{Member, Record, Role};
-use starling_protocol::run::{Codec, EngineKind, Minority, PartitionSpec, RunSpec, SyncMode, SyncSpec};
+use starling_protocol::run::{Codec, EngineKind, Minority, ModelSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec};
 use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier, sample};
 use std::cell::Cell;
 
@@ -63,6 +63,7 @@ pub fn spec() -> RunSpec {
     let small = sample::small();
     RunSpec {
         creator: Some(id(99)),
+        model: ModelSpec { layers: 2, ..small.model },
         sync: SyncSpec::whole(SyncMode::Rounds, Codec::Bf16, EngineKind::Ring),
         partition: PartitionSpec { minority: Minority::Wait, ..small.partition },
         ..small
