@@ -1,12 +1,15 @@
 //! Planted bugs that change what the files hold: a program with one of them would be told apart by its file alone.
 
 use crate::json::Json;
-use crate::{ballot, leases, membership, outer, owners, quorum, records, reduction, ring};
+use crate::{ballot, leases, membership, outer, owners, quorum, records, reduction, ring, session};
 use starling_protocol::plant::{self, Plant};
 use std::panic;
 
+/// What makes a file anew.
+type Subject = fn() -> Json;
+
 /// Each file, and bugs that it shows.
-const SHOWN: &[(fn() -> Json, &[Plant])] = &[
+const SHOWN: &[(Subject, &[Plant])] = &[
     (
         records::subject,
         &[
@@ -54,6 +57,7 @@ const SHOWN: &[(fn() -> Json, &[Plant])] = &[
     (reduction::subject, &[Plant::ClipTheEarly, Plant::LowerReference, Plant::NoNormClip]),
     (outer::subject, &[Plant::DecayOfGains, Plant::FragmentsStill, Plant::PlainMomentum, Plant::RootWithoutKinds]),
     (ballot::subject, &[Plant::DecideByOne, Plant::IgnoreSeenVote, Plant::VoteUnequal, Plant::WorstFirst]),
+    (session::subject, &[Plant::JoinAsVoter, Plant::LeaseTwice, Plant::PlainMomentum]),
 ];
 
 #[test]
