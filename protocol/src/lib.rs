@@ -37,6 +37,8 @@ pub mod quorum;
 pub mod record;
 pub mod ring;
 pub mod run;
+#[doc(hidden)]
+pub mod sample;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod state;

@@ -1,15 +1,14 @@
 use super::*;
 use crate::admission::may_found;
-use crate::ancestry::Relation;
-use crate::engine::succession;
 use crate::identity::Signer;
-use crate::message::{Fork, Message, Question, Value, ValueKind, Vote, member_bits};
-use crate::record::{Contributor, Member, Role, Span};
+use crate::record::Member;
 use crate::run::AdmissionMode;
-use crate::wire::{self, sample};
-use crate::{Signature, difference::Limits};
+use crate::{Signature, sample, wire};
 
-const SEATS: usize = 5;
+#[path = "path_readers_test.rs"]
+mod readers;
+
+const INCARNATION: u64 = 7;
 const LEASE: u64 = 4;
 
 struct Key(NodeId);
@@ -40,35 +39,12 @@ fn id(n: u64) -> NodeId {
     NodeId(Digest::of("starling path test id v1", &[&n.to_le_bytes()]).0)
 }
 
-fn seats(cursor: u64, from: u64, count: usize) -> Vec<Member> {
-    let mut ids: Vec<NodeId> = (from..from + count as u64).map(id).collect();
-    ids.sort_unstable();
-    let seat = |(at, id): (usize, NodeId)| Member {
-        id,
-        role: Role::Voter,
-        absent: 0,
-        expected: true,
-        incarnation: 7,
-        since: 0,
-        served: 0,
-        lease: Span { start: cursor + at as u64 * LEASE, count: LEASE },
-        ..sample::member(1, 0)
-    };
-    ids.into_iter().enumerate().map(seat).collect()
+fn key(n: u64) -> Key {
+    Key(id(n))
 }
 
-fn genesis(spec: &RunSpec, lineage: u8) -> Link {
-    let mut record = sample::record();
-    record.run = spec.digest();
-    record.lineage = Digest([lineage; 32]);
-    (record.kind, record.seq, record.round, record.tokens) = (RecordKind::Genesis, 0, 0, 0);
-    (record.parent, record.base, record.update) = Default::default();
-    (record.merged, record.contributors, record.free, record.grants) = Default::default();
-    record.next.ring.clear();
-    (record.next.merge_tokens, record.next.merge_norm_bits) = (0, 0);
-    record.next.members = seats(0, 0, 1);
-    record.cursor = LEASE;
-    link(record, None)
+fn seats(cursor: u64, from: u64, count: u64) -> Vec<Member> {
+    sample::voters((from..from + count).map(id), INCARNATION, cursor, LEASE)
 }
 
 fn link(record: Record, certificate: Option<Certificate>) -> Link {
@@ -76,49 +52,11 @@ fn link(record: Record, certificate: Option<Certificate>) -> Link {
     Link { digest: record.digest(), record, certificate }
 }
 
-/// A COMMIT after which those from `from` on vote.
-fn commit(spec: &RunSpec, parent: &Link, (from, count): (u64, usize)) -> Link {
-    let before = &parent.record;
-    let worker = before.voters().next().expect("there is one");
-    let contributor = Contributor {
-        member: worker.id,
-        ready: Digest([8; 32]),
-        start: worker.lease.start,
-        samples: 1,
-        tokens: 4,
-        steps: 1,
-        loss_q16: 1,
-        measured: sample::measured(),
-    };
-    let limits = Limits::of(std::slice::from_ref(&contributor));
-    let mut record = Record { seq: before.seq + 1, round: before.round + 1, parent: parent.digest, ..before.clone() };
-    (record.kind, record.base, record.update) = (RecordKind::Commit, Digest::default(), Digest([5; 32]));
-    (record.contributors, record.tokens) = (vec![contributor], before.tokens + 4);
-    record.next.members = seats(before.cursor, from, count);
-    for seat in &mut record.next.members {
-        let counted = u16::from(seat.id == worker.id);
-        let tenure = before.member(&seat.id).map(|before| (before.since, before.served + counted));
-        (seat.since, seat.served) = tenure.unwrap_or((record.round, 0));
-    }
-    record.cursor += count as u64 * LEASE;
-    (record.next.merge_tokens, record.next.merge_norm_bits) = (limits.tokens, limits.norm_bits);
-    let voters: Vec<NodeId> = before.voters().map(|voter| voter.id).collect();
-    certify(spec, record, &voters)
-}
-
-/// With the votes of these.
-fn certify(spec: &RunSpec, record: Record, voters: &[NodeId]) -> Link {
-    let digest = record.digest();
-    let question = Question { seq: record.seq, parent: record.parent, instance: Question::RECORD };
-    let set = Digest([6; 32]);
-    let value =
-        Value { kind: ValueKind::Commit, digest, tokens: 4, contributors: 1, attempt: 0, set, ..sample::value() };
-    let vote = Vote { question, incarnation: 7, ballot: 0, value, voted: true };
-    let sign =
-        |id: &NodeId| wire::seal(&Key(*id), &spec.digest(), &Message::Vote(vote.clone())).expect("it has a shape");
-    let votes = voters.iter().map(sign).collect();
-    let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: digest, votes };
-    link(record, Some(certificate))
+/// A COMMIT of all who vote after `parent`, after which those from `from` on vote.
+fn commit(parent: &Link, (from, count): (u64, usize)) -> Link {
+    let signers: Vec<Key> = parent.record.voters().map(|voter| Key(voter.id)).collect();
+    let next = sample::link_after(parent, &signers, &sample::keys(key, from, count));
+    link(next.record, next.certificate)
 }
 
 struct Held {
@@ -133,11 +71,9 @@ impl Held {
 
     /// A founder, then five voters of whom one goes every `every` records.
     fn flock(spec: &RunSpec, length: u64, every: u64) -> Self {
-        let mut links = vec![genesis(spec, 1)];
-        for seq in 1..=length {
-            let parent = links.last().expect("a genesis").clone();
-            links.push(commit(spec, &parent, (seq / every, SEATS.min(seq as usize))));
-        }
+        let founded = sample::genesis(spec, Digest([1; 32]), Digest([6; 32]), seats(0, 0, 1));
+        let links = sample::flock(founded, key, length, every);
+        assert!(links.iter().all(|link| link.record.validate_shape().is_ok()), "each is well-formed");
         Self::of(links)
     }
 
@@ -322,13 +258,13 @@ fn forged_paths_prove_nothing() {
     (usurped.seq, usurped.tokens) = (59, u64::MAX >> 1);
     usurped.next.members = seats(usurped.cursor - 40, 900, 3);
     let usurped = link(usurped, None);
-    let last = commit(&spec, &usurped, (900, 3));
+    let last = commit(&usurped, (900, 3));
     assert_eq!(reason(&[mine(), usurped.clone(), last.clone()]), "path_broken", "none of them is known");
     // Votes that nobody of the flock has signed.
     let mut thin = flock.links[31].clone();
     thin.certificate.as_mut().expect("it was decided").votes.truncate(2);
     assert_eq!(reason(&[mine(), thin]), "path_certificate");
-    let other = Held::flock(&sample::spec_with_pairs(), 3, 100);
+    let other = Held::flock(&wire::sample::spec_with_pairs(), 3, 100);
     assert_eq!(
         reason(&[mine(), Link { certificate: None, ..other.links[2].clone() }, other.links[3].clone()]),
         "path_broken"
@@ -355,134 +291,4 @@ fn a_genesis_is_its_founders() {
     closed.admission.mode = AdmissionMode::Ticket;
     (closed.admission.allow, closed.creator) = (Vec::new(), Some(id(0)));
     assert!(may_found(&closed, &id(0)) && !may_found(&closed, &id(8)));
-}
-
-/// The FORK record of these members, by the numbers of their ids.
-fn fork(spec: &RunSpec, parent: &Link, who: &[u64]) -> Link {
-    let mut members: Vec<(NodeId, u64)> = who.iter().map(|n| (id(*n), 7)).collect();
-    members.sort_unstable();
-    let record = succession::fork(&parent.record, parent.digest, spec, &members).expect("members of the parent");
-    let indices = members.iter().filter_map(|(id, _)| parent.record.member_index(id));
-    let fork = Fork {
-        lineage: parent.record.lineage,
-        seq: record.seq,
-        parent: parent.digest,
-        incarnation: 7,
-        record: record.digest(),
-        members: member_bits(indices),
-    };
-    let sign = |(id, _): &(NodeId, u64)| wire::seal(&Key(*id), &spec.digest(), &Message::Fork(fork.clone()));
-    let votes = members.iter().map(|member| sign(member).expect("it has a shape")).collect();
-    let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
-    link(record, Some(certificate))
-}
-
-/// A chain with records after its last one, each of which leaves the vote to these.
-fn onward(spec: &RunSpec, mut links: Vec<Link>, to: u64, voters: (u64, usize)) -> Vec<Link> {
-    while links.last().is_some_and(|last| last.record.seq < to) {
-        let next = commit(spec, links.last().expect("not empty"), voters);
-        links.push(next);
-    }
-    links
-}
-
-/// The outcome of the path for the holder of a chain.
-fn shown(spec: &RunSpec, own: &Held, path: &[Link]) -> Result<Relation, FalsePath> {
-    let ancestry = check(spec, Root::Held(&own.ancestry), path)?;
-    keeps_to(own, path)?;
-    Ok(own.ancestry.relation(&ancestry))
-}
-
-/// The founder was the only voter of the first records, and is long gone: its key alone is a quorum of theirs for ever.
-#[test]
-fn an_old_key_leads_nobody_off_its_own_chain() {
-    let spec = sample::spec();
-    let own = Held::flock(&spec, 40, 6);
-    assert!(own.links[40].record.member(&id(0)).is_none());
-    let invented = onward(&spec, own.links[..=1].to_vec(), 60, (0, 1));
-    assert_ne!(invented[2].digest, own.links[2].digest);
-    let path = &invented[1..];
-    let ancestry = check(&spec, Root::Held(&own.ancestry), path).expect("each link is certified");
-    assert_eq!(own.ancestry.relation(&ancestry), Relation::Ahead, "it would call the holder away");
-    assert_eq!(shown(&spec, &own, path), Err(FalsePath::Apart { seq: 2 }));
-    // A stone at a place of the chain is a link, too.
-    let stone = |at: usize| Link { certificate: None, ..invented[at].clone() };
-    let path = [own.links[1].clone(), stone(40), invented[41].clone()];
-    assert_eq!(shown(&spec, &own, &path), Err(FalsePath::Apart { seq: 40 }));
-    // The holder has no record there any more; its head it has.
-    let late = own.thinned(|seq| seq <= 1 || seq > 30);
-    assert_eq!(shown(&spec, &late, &invented[1..]), Err(FalsePath::Apart { seq: 31 }));
-    // A fork of an invented record is none of the holder's.
-    let left = fork(&spec, &invented[40], &[0]);
-    let path = [own.links[1].clone(), stone(39), invented[40].clone(), left.clone()];
-    assert_eq!(shown(&spec, &own, &path), Err(FalsePath::Apart { seq: 39 }));
-    // Nor to one that has left the lineage at that place, and would hold it to be a fork of the same record.
-    let mut links = own.links.clone();
-    links.push(fork(&spec, &own.links[40], &[8, 9]));
-    let forked = Held::of(links);
-    assert_eq!(forked.ancestry.relation(&check(&spec, Root::Held(&own.ancestry), &path).unwrap()), Relation::Siblings);
-    assert_eq!(shown(&spec, &forked, &path), Err(FalsePath::Apart { seq: 39 }));
-}
-
-#[test]
-fn a_path_goes_on_from_the_readers_head() {
-    let spec = sample::spec();
-    let own = Held::flock(&spec, 40, 6);
-    let invented = onward(&spec, own.links[..=1].to_vec(), 60, (0, 1));
-    let stone = |of: &[Link], at: usize| Link { certificate: None, ..of[at].clone() };
-    // Over the head with the key of a former voter.
-    let path = [own.links[1].clone(), stone(&invented, 50), invented[51].clone()];
-    let ancestry = check(&spec, Root::Held(&own.ancestry), &path).expect("its signer was a quorum");
-    assert_eq!(own.ancestry.relation(&ancestry), Relation::Ahead);
-    assert_eq!(shown(&spec, &own, &path), Err(FalsePath::Apart { seq: 50 }));
-    // Also past the record at which the reader has left the lineage.
-    let mut links = own.links.clone();
-    links.push(fork(&spec, &own.links[40], &[8, 9]));
-    let forked = Held::of(onward(&spec, links, 45, (8, 2)));
-    assert_eq!(forked.ancestry.relation(&ancestry), Relation::Kept);
-    assert_eq!(shown(&spec, &forked, &path), Err(FalsePath::Apart { seq: 50 }));
-    assert_eq!(shown(&spec, &forked, &invented[1..]), Err(FalsePath::Apart { seq: 2 }));
-}
-
-/// Those who are behind, or in a fork, or lack records, find on as ever.
-#[test]
-fn who_is_behind_or_in_a_fork_is_shown_the_way() {
-    let spec = sample::spec();
-    let flock = Held::flock(&spec, 120, 15);
-    let behind = Held::of(flock.links[..=40].to_vec());
-    let mut links = behind.links.clone();
-    links.push(fork(&spec, &links[40], &[2, 3]));
-    let forked = Held::of(onward(&spec, links, 70, (2, 2)));
-    assert!(locator(&forked).contains(&(40, flock.links[40].digest)), "where the others have gone on");
-    for (reader, relation) in [(&behind, Relation::Ahead), (&forked, Relation::Kept)] {
-        for keep in [0, 30, 39] {
-            let reader = reader.thinned(|seq| seq == 0 || seq >= keep);
-            for to in [41, 50, 60, 120] {
-                let path = build(&flock, &locator(&reader), to).expect("there is a way");
-                assert_eq!(path[0].record.seq, 40);
-                assert_eq!(shown(&spec, &reader, &path), Ok(relation), "to {to}, from {keep} on");
-            }
-        }
-        // Somebody who lacks the reader's head goes past it, with votes of those who were there.
-        let mut late = flock.thinned(|seq| seq <= 36 || seq > 43);
-        late.links[37].certificate = None;
-        for to in [45, 60, 120] {
-            let path = build(&late, &locator(reader), to).expect("there is a way");
-            assert!(path[0].record.seq < 40);
-            assert_eq!(shown(&spec, reader, &path), Ok(relation), "to {to}");
-        }
-    }
-    // Nor does it matter where the reader stands, as long as voters leave one by one.
-    for (every, to) in (2..12).flat_map(|every| [(every, 64), (every, 77), (every, 120)]) {
-        let flock = Held::flock(&spec, 120, every);
-        let late = Held { links: build(&flock, &[], to).expect("there is a way"), ancestry: flock.ancestry.until(to) };
-        for held in 0..to {
-            let reader = Held::of(flock.links[..=held as usize].to_vec());
-            let path = build(&late, &locator(&reader), to).expect("there is a way");
-            assert_eq!(shown(&spec, &reader, &path), Ok(Relation::Ahead), "{held} to {to}, by {every}");
-        }
-    }
-    // A path to a record that it holds tells it nothing, and a fork of its head is one.
-    assert_eq!(shown(&spec, &flock, &flock.links[10..=30]), Ok(Relation::Behind));
-    assert_eq!(shown(&spec, &behind, &forked.links[40..]), Ok(Relation::ForksOff));
 }

@@ -26,19 +26,10 @@ fn refuses(good: &Record, changes: &[Change]) {
 }
 
 fn genesis() -> Record {
-    let members = vec![Member { served: 0, ..member(0x10, 1_440) }];
-    Record {
-        seq: 0,
-        parent: Digest::default(),
-        kind: RecordKind::Genesis,
-        round: 0,
-        contributors: vec![],
-        update: Digest::default(),
-        tokens: 0,
-        merged: vec![],
-        next: NextRound { merge_tokens: 0, merge_norm_bits: 0, members, ring: vec![0], ..record().next },
-        ..record()
-    }
+    let founder = Member { served: 0, ..member(0x10, 1_440) };
+    let mut genesis = crate::sample::genesis(&crate::sample::spec(), digest(2), digest(6), vec![founder]);
+    genesis.next.ring = vec![0];
+    genesis
 }
 
 /// A SKIP or FORK after the sample.

@@ -1,10 +1,7 @@
 use super::*;
 use proptest::prelude::*;
-use starling_protocol::admission;
-use starling_protocol::run::{
-    AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec, OuterSpec,
-};
-use starling_protocol::run::{PartitionSpec, RunSpec, SyncMode, SyncSpec};
+use starling_protocol::run::{AdmissionSpec, RunSpec};
+use starling_protocol::{admission, sample};
 use zeroize::Zeroizing;
 
 fn identity(fill: u8) -> Identity {
@@ -16,42 +13,8 @@ fn spec(creator: Option<NodeId>) -> Vec<u8> {
 }
 
 fn spec_with(creator: Option<NodeId>, mode: AdmissionMode) -> Vec<u8> {
-    wire::encode_spec(&RunSpec {
-        name: "tiny".into(),
-        seed: 7,
-        creator,
-        model: ModelSpec {
-            vocab: 256,
-            d_model: 64,
-            layers: 2,
-            heads: 4,
-            kv_heads: 2,
-            ffn: 192,
-            seq_len: 128,
-            tied: true,
-            rope_theta: 10_000.0,
-            norm_eps: 1e-5,
-        },
-        data: DataSpec { manifest: Digest([1; 32]), tokenizer: Digest([2; 32]) },
-        inner: InnerSpec {
-            steps: 20,
-            batch: 8,
-            accumulate: 1,
-            lr: 1e-3,
-            lr_final: 0.1,
-            warmup_steps: 10,
-            beta1: 0.9,
-            beta2: 0.95,
-            eps: 1e-8,
-            weight_decay: 0.1,
-            clip: 1.0,
-        },
-        outer: OuterSpec { lr: vec![(1, 0.7), (4, 0.8)], momentum: 0.9 },
-        sync: SyncSpec::whole(SyncMode::Rounds, Codec::Int8, EngineKind::Ring),
-        partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
-        admission: AdmissionSpec { mode, allow: Vec::new(), probation: 0 },
-        budget: Budget { rounds: 100, tokens: 0 },
-    })
+    let spec = sample::spec();
+    wire::encode_spec(&RunSpec { creator, admission: AdmissionSpec { mode, ..spec.admission }, ..spec })
 }
 
 fn addresses(n: u16) -> Vec<Multiaddr> {

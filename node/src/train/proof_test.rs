@@ -1,19 +1,17 @@
-use super::super::sample_test::{spec as open_spec, vote_for};
+use super::super::sample_test::spec as open_spec;
 use super::super::source::Source;
 use super::*;
 use crate::net::fetch::{Answer, FetchSource, decode_records, encode_records};
-use starling_protocol::difference::Limits;
-use starling_protocol::engine::succession;
 use starling_protocol::identity::{Ed25519Signer, Signer};
-use starling_protocol::record::{Contributor, Measured, Member, Record, Role, Span};
+use starling_protocol::record;
 use starling_protocol::run::{AdmissionMode, SyncMode};
+use starling_protocol::sample::{self, link_after};
 use starling_protocol::state::{self, State};
 use starling_protocol::wire;
 use starling_store::StoreOptions;
 use std::sync::Mutex;
 use std::time::Instant;
 
-const SEATS: usize = 5;
 const LEASE: u64 = 4;
 const SCHEMA: Digest = Digest([3; 32]);
 
@@ -21,83 +19,25 @@ fn key(n: u64) -> Ed25519Signer {
     Ed25519Signer::from_secret(&Digest::of("starling proof test", &[&n.to_le_bytes()]).0)
 }
 
-/// Keys `from` and on, by ascending id.
 fn keys(from: u64, count: usize) -> Vec<Ed25519Signer> {
-    let mut keys: Vec<_> = (from..from + count as u64).map(key).collect();
-    keys.sort_by_key(Signer::id);
-    keys
-}
-
-fn seats(keys: &[Ed25519Signer], cursor: u64) -> Vec<Member> {
-    let seat = |(at, key): (usize, &Ed25519Signer)| Member {
-        id: key.id(),
-        incarnation: 1,
-        role: Role::Voter,
-        absent: 0,
-        expected: true,
-        lease: Span { start: cursor + at as u64 * LEASE, count: LEASE },
-        upload_kbps: 0,
-        since: 0,
-        served: 0,
-    };
-    keys.iter().enumerate().map(seat).collect()
+    sample::keys(key, from, count)
 }
 
 fn state() -> State {
     State::initial(vec![0.5; 16], SyncMode::Rounds)
 }
 
-/// What `founder` begins a lineage with, whose only member it is.
+/// What `founder` begins a lineage with, whose only member it is. No later record changes the state.
 fn founded(spec: &RunSpec, founder: u64) -> Link {
+    let id = key(founder).id();
     let root = state::root(&state().manifest(SCHEMA).unwrap());
-    let mut record = succession::genesis(spec.digest(), spec, (key(founder).id(), 1), founder, root).unwrap();
-    record.next.members = seats(&keys(founder, 1), 0);
-    record.cursor = LEASE;
+    let lineage = record::lineage(&spec.digest(), &id, founder);
+    let record = sample::genesis(spec, lineage, root, sample::voters([id], 1, 0, LEASE));
     Link { digest: record.digest(), record, certificate: None }
 }
 
-/// A COMMIT of those who vote after `parent`, after which `voters` do. The state stays what it was.
-fn commit(parent: &Link, signers: &[Ed25519Signer], voters: &[Ed25519Signer]) -> Link {
-    let before = &parent.record;
-    let worker = before.voters().next().unwrap();
-    let contributor = Contributor {
-        member: worker.id,
-        ready: Digest([8; 32]),
-        start: worker.lease.start,
-        samples: 1,
-        tokens: 4,
-        steps: 1,
-        loss_q16: 1,
-        measured: Measured::default(),
-    };
-    let limits = Limits::of(std::slice::from_ref(&contributor));
-    let mut record = Record { seq: before.seq + 1, round: before.round + 1, parent: parent.digest, ..before.clone() };
-    (record.kind, record.base, record.update) = (RecordKind::Commit, Digest::default(), Digest([5; 32]));
-    (record.contributors, record.tokens) = (vec![contributor], before.tokens + 4);
-    record.next.members = seats(voters, before.cursor);
-    for seat in &mut record.next.members {
-        let counted = u16::from(seat.id == worker.id);
-        let tenure = before.member(&seat.id).map(|before| (before.since, before.served + counted));
-        (seat.since, seat.served) = tenure.unwrap_or((record.round, 0));
-    }
-    record.cursor += voters.len() as u64 * LEASE;
-    (record.next.merge_tokens, record.next.merge_norm_bits) = (limits.tokens, limits.norm_bits);
-    let digest = record.digest();
-    let certificate = Some(vote_for(&record, digest, signers));
-    Link { digest, record, certificate }
-}
-
-/// A founder, then up to five voters, of whom one goes every `every` records.
 fn flock(spec: &RunSpec, length: u64, every: u64) -> Vec<Link> {
-    let mut links = vec![founded(spec, 0)];
-    let mut signers = keys(0, 1);
-    for seq in 1..=length {
-        let voters = keys(seq / every, SEATS.min(seq as usize));
-        let next = commit(&links[links.len() - 1], &signers, &voters);
-        links.push(next);
-        signers = voters;
-    }
-    links
+    sample::flock(founded(spec, 0).record, key, length, every)
 }
 
 /// A node, with a store in a folder of its own.
@@ -228,7 +168,7 @@ async fn a_stranger_proves_nothing() {
     let (member, newcomer) = (Node::with(&spec, 1, &flock), Node::with(&spec, 2, &[]));
     // A lineage of its own, in a run that does not admit it as a founder.
     let mut usurped = vec![founded(&spec, 900)];
-    usurped.push(commit(&usurped[0], &keys(900, 1), &keys(900, 1)));
+    usurped.push(link_after(&usurped[0], &keys(900, 1), &keys(900, 1)));
     let head = &usurped[1];
     is_false(newcomer.shown(head, true, usurped.clone()).await, "path_founder");
     assert!(
@@ -237,16 +177,16 @@ async fn a_stranger_proves_nothing() {
     );
     is_false(member.shown(head, true, usurped.clone()).await, "path_founder");
     // Voters of its own on top of a record of the flock that the member has named: a child without the flock's votes, and a jump to one.
-    let graft = commit(&flock[33], &keys(900, 3), &keys(900, 3));
+    let graft = link_after(&flock[33], &keys(900, 3), &keys(900, 3));
     is_false(member.shown(&graft, false, vec![flock[33].clone(), graft.clone()]).await, "path_certificate");
-    let child = commit(&graft, &keys(900, 3), &keys(900, 3));
+    let child = link_after(&graft, &keys(900, 3), &keys(900, 3));
     let stone = Link { certificate: None, ..graft.clone() };
     is_false(member.shown(&child, false, vec![flock[33].clone(), stone.clone(), child.clone()]).await, "path_broken");
     is_false(newcomer.shown(&child, true, vec![flock[0].clone(), stone, child.clone()]).await, "path_broken");
     // The founder was the only voter once: its key can sign another child of a record of that time, and children of that.
     let mut forged = flock[..=1].to_vec();
     while forged.len() < 44 {
-        forged.push(commit(&forged[forged.len() - 1], &keys(0, 1), &keys(0, 1)));
+        forged.push(link_after(&forged[forged.len() - 1], &keys(0, 1), &keys(0, 1)));
     }
     let stone = |at: usize| Link { certificate: None, ..forged[at].clone() };
     for (to, answer) in [

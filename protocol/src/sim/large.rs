@@ -5,11 +5,11 @@ use super::disk::{Disk, Link, Write};
 use super::invariant::Observed;
 use super::trainer::State;
 use super::world::World;
-use crate::NodeId;
 use crate::engine::{Register, succession};
 use crate::limits::VOTERS_MAX;
 use crate::message::Stamp;
-use crate::record::{Member, Record, Role, Span};
+use crate::record::{Record, Role};
+use crate::{NodeId, sample};
 use std::rc::Rc;
 
 /// Of all registers in such a flock.
@@ -41,23 +41,11 @@ impl World {
         let founder = (*ids.first()?, INCARNATION);
         let mut record = succession::genesis(self.run, &self.spec, founder, 0, state_root)?;
         let count = record.next.members.first()?.lease.count;
-        let member = |(place, id): (usize, NodeId)| {
-            let role = if place < VOTERS_MAX { Role::Voter } else { Role::Learner };
-            let lease = Span { start: place as u64 * count, count };
-            Member {
-                id,
-                incarnation: INCARNATION,
-                role,
-                absent: 0,
-                expected: true,
-                lease,
-                upload_kbps: 0,
-                since: 0,
-                served: 0,
-            }
-        };
         record.cursor = ids.len() as u64 * count;
-        record.next.members = ids.into_iter().enumerate().map(member).collect();
+        record.next.members = sample::voters(ids, INCARNATION, 0, count);
+        for learner in record.next.members.iter_mut().skip(VOTERS_MAX) {
+            learner.role = Role::Learner;
+        }
         Some(record)
     }
 }

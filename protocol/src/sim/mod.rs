@@ -42,11 +42,10 @@ mod transfer;
 pub mod world;
 mod writes;
 
-use crate::Digest;
 use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, DataSpec, EngineKind, InnerSpec, ModelSpec, OuterSpec, PartitionSpec,
-    RunSpec, SyncMode, SyncSpec,
+    AdmissionMode, AdmissionSpec, Budget, EngineKind, InnerSpec, OuterSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec,
 };
+use crate::sample;
 use options::Options;
 
 pub use options::{MS, SECOND};
@@ -60,36 +59,10 @@ pub fn specification(options: &Options) -> RunSpec {
         SyncMode::Rounds => (STEPS, OuterSpec { lr: vec![(1, 0.9), (2, 0.8), (4, 0.7)], momentum: 0.9 }),
         SyncMode::EveryStep => (1, OuterSpec::unused()),
     };
+    let small = sample::small();
     RunSpec {
         name: "sim".to_owned(),
-        seed: 1,
-        creator: None,
-        model: ModelSpec {
-            vocab: 256,
-            d_model: 8,
-            layers: 1,
-            heads: 2,
-            kv_heads: 1,
-            ffn: 8,
-            seq_len: 4,
-            tied: true,
-            rope_theta: 10_000.0,
-            norm_eps: 1e-5,
-        },
-        data: DataSpec { manifest: Digest([1; 32]), tokenizer: Digest([2; 32]) },
-        inner: InnerSpec {
-            steps,
-            batch: 2,
-            accumulate: 1,
-            lr: 1e-3,
-            lr_final: 0.1,
-            warmup_steps: 0,
-            beta1: 0.9,
-            beta2: 0.95,
-            eps: 1e-8,
-            weight_decay: 0.1,
-            clip: 1.0,
-        },
+        inner: InnerSpec { steps, ..small.inner },
         outer,
         sync: SyncSpec {
             fragments: options.fragments,
@@ -100,5 +73,6 @@ pub fn specification(options: &Options) -> RunSpec {
         partition: PartitionSpec { minority: options.policy, grace_ms: (options.grace / MS) as u32 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: options.probation },
         budget: Budget { rounds: options.rounds, tokens: 0 },
+        ..small
     }
 }

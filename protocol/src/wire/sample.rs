@@ -11,10 +11,7 @@ use crate::message::{
 };
 use crate::pairs::PairsSpec;
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
-use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec, OuterSpec,
-};
-use crate::run::{PartitionSpec, RunSpec, SyncMode, SyncSpec};
+use crate::run::{Codec, EngineKind, RunSpec};
 use crate::{Digest, NodeId};
 
 pub fn digest(fill: u8) -> Digest {
@@ -38,42 +35,7 @@ pub fn spec_with_pairs() -> RunSpec {
 }
 
 pub fn spec() -> RunSpec {
-    RunSpec {
-        name: "tiny-flock".to_owned(),
-        seed: 42,
-        creator: Some(signer().id()),
-        model: ModelSpec {
-            vocab: 256,
-            d_model: 64,
-            layers: 2,
-            heads: 4,
-            kv_heads: 2,
-            ffn: 192,
-            seq_len: 128,
-            tied: true,
-            rope_theta: 10_000.0,
-            norm_eps: 1e-5,
-        },
-        data: DataSpec { manifest: digest(0xd1), tokenizer: digest(0xd2) },
-        inner: InnerSpec {
-            steps: 30,
-            batch: 8,
-            accumulate: 1,
-            lr: 1e-3,
-            lr_final: 0.1,
-            warmup_steps: 100,
-            beta1: 0.9,
-            beta2: 0.95,
-            eps: 1e-8,
-            weight_decay: 0.1,
-            clip: 1.0,
-        },
-        outer: OuterSpec { lr: vec![(1, 0.9), (4, 0.7)], momentum: 0.9 },
-        sync: SyncSpec::whole(SyncMode::Rounds, Codec::Int8, EngineKind::Ring),
-        partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
-        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: 0 },
-        budget: Budget { rounds: 100, tokens: 0 },
-    }
+    RunSpec { creator: Some(signer().id()), ..crate::sample::spec() }
 }
 
 pub fn measured() -> Measured {

@@ -2,12 +2,9 @@
 
 use starling_protocol::engine::Register;
 use starling_protocol::message::Stamp;
-use starling_protocol::record::{Member, NextRound, Record, RecordKind, Role, Span};
-use starling_protocol::run::{
-    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec, OuterSpec,
-    PartitionSpec, RunSpec, SyncMode, SyncSpec,
-};
-use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier};
+use starling_protocol::record::{Member, Record, Role};
+use starling_protocol::run::{Codec, EngineKind, Minority, ModelSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec};
+use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier, sample};
 use std::cell::Cell;
 
 /// Signs with a keyed hash: who said what is tested, not the curve.
@@ -63,92 +60,21 @@ pub fn digest(fill: u8) -> Digest {
 }
 
 pub fn spec() -> RunSpec {
+    let small = sample::small();
     RunSpec {
-        name: "edges".to_owned(),
-        seed: 1,
         creator: Some(id(99)),
-        model: ModelSpec {
-            vocab: 256,
-            d_model: 8,
-            layers: 2,
-            heads: 2,
-            kv_heads: 1,
-            ffn: 8,
-            seq_len: 4,
-            tied: true,
-            rope_theta: 10_000.0,
-            norm_eps: 1e-5,
-        },
-        data: DataSpec { manifest: digest(1), tokenizer: digest(2) },
-        inner: InnerSpec {
-            steps: 2,
-            batch: 2,
-            accumulate: 1,
-            lr: 1e-3,
-            lr_final: 0.1,
-            warmup_steps: 0,
-            beta1: 0.9,
-            beta2: 0.95,
-            eps: 1e-8,
-            weight_decay: 0.1,
-            clip: 1.0,
-        },
-        outer: OuterSpec { lr: vec![(1, 0.9)], momentum: 0.9 },
+        model: ModelSpec { layers: 2, ..small.model },
         sync: SyncSpec::whole(SyncMode::Rounds, Codec::Bf16, EngineKind::Ring),
-        partition: PartitionSpec { minority: Minority::Wait, grace_ms: 60_000 },
-        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: 0 },
-        budget: Budget { rounds: 0, tokens: 0 },
+        partition: PartitionSpec { minority: Minority::Wait, ..small.partition },
+        ..small
     }
 }
 
 /// A first record that names these members, in ascending order.
 pub fn genesis(spec: &RunSpec, members: &[(u8, Role)]) -> Record {
-    let member = |(place, (n, role)): (usize, &(u8, Role))| {
-        let lease = Span { start: place as u64 * LEASE, count: LEASE };
-        Member {
-            id: id(*n),
-            incarnation: INCARNATION,
-            role: *role,
-            absent: 0,
-            expected: true,
-            lease,
-            upload_kbps: 0,
-            since: 0,
-            served: 0,
-        }
-    };
-    let members: Vec<Member> = members.iter().enumerate().map(member).collect();
-    let cursor = members.len() as u64 * LEASE;
-    let next = NextRound {
-        inner_steps: 2,
-        codec: spec.sync.codec,
-        rung: 0,
-        dwell: 0,
-        verdicts: 0,
-        merge_tokens: 0,
-        merge_norm_bits: 0,
-        members,
-        ring: Vec::new(),
-    };
-    let record = Record {
-        run: spec.digest(),
-        lineage: digest(0x11),
-        seq: 0,
-        parent: Digest::default(),
-        kind: RecordKind::Genesis,
-        base: Digest::default(),
-        round: 0,
-        contributors: Vec::new(),
-        update: Digest::default(),
-        state_root: digest(5),
-        tokens: 0,
-        cursor,
-        free: Vec::new(),
-        merged: Vec::new(),
-        grants: Vec::new(),
-        revoked: Vec::new(),
-        next,
-    };
+    let seats = sample::voters(members.iter().map(|(n, _)| id(*n)), INCARNATION, 0, LEASE);
+    let seats = seats.into_iter().zip(members).map(|(seat, (_, role))| Member { role: *role, ..seat }).collect();
+    let record = sample::genesis(spec, digest(0x11), digest(5), seats);
     record.validate_shape().expect("the bench's records are well-formed");
     record
 }

@@ -11,6 +11,8 @@ mod made;
 mod membership;
 mod outer;
 mod owners;
+#[cfg(feature = "plants")]
+mod planted;
 mod quorum;
 mod records;
 mod reduction;

@@ -102,7 +102,7 @@ fn history() -> History {
     let other = if first == B { C } else { B };
     let mut pair = [history.ready(A), history.ready(first)];
     pair[0].ready.statements = vec![joins(other, 9)];
-    pair[1].ready.statements = vec![joins(E, 3)];
+    pair[1].ready.statements = vec![joins(E, 3), revoked(E)];
     (pair[0].ready.measured.step_us, pair[1].ready.measured.step_us) = (80_000, 130_000);
     pair[1].ready.measured.upload_kbps = 16_000;
     history.commit("a second join, and a vote for the first", &pair);

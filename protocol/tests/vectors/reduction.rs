@@ -167,11 +167,29 @@ fn reduced(elements: usize) -> Json {
     }
 }
 
+/// Weights by what is stated alone, of an even number of contributions, and of some that were cut short.
+fn weighed() -> Vec<Json> {
+    let stated = |tokens, steps, norm| Stated { tokens, steps, norm };
+    let lengths = [1.0, 2.0, 4.0, 64.0].map(|norm| stated(8, 30, norm)).to_vec();
+    let late = vec![stated(24, 30, 16.0), stated(8, 10, 1.0), stated(8, 10, 1.0)];
+    let cases =
+        [("of four lengths the second largest counts", lengths), ("others' lengths are brought up to its steps", late)];
+    let case = |(name, stated): (&str, Vec<Stated>)| {
+        let weights = update::weights(&stated);
+        let contribution = |s: &Stated| object! {"tokens": s.tokens, "steps": s.steps, "norm": bits(s.norm)};
+        object! {
+            "case": name, "section": WEIGHTS, "contributions": stated.iter().map(contribution).collect::<Vec<_>>(),
+            "weights": weights.iter().map(|weight| bits(*weight)).collect::<Vec<_>>(),
+        }
+    };
+    cases.map(case).to_vec()
+}
+
 pub fn subject() -> Json {
     let weights = update::weights(&members().map(|member| member.stated(LONG)));
     let about = "Element i of a contribution is ((i a + b) mod 2003 - 1001) / divisor, which is exact in f32. `partial_sums` \
                  are what positions 0 and 1 send and what position 2 finishes. Of the long vectors D is given by its \
                  digest. What top-k keeps is its encoder's choice: parts and D are those of this program, and decode to \
-                 what stands here.";
-    object! {"about": about, "short": reduced(SHORT), "long": reduced(LONG), "frames": frames(&weights)}
+                 what stands here. In `weighed` weights follow from what is stated, and no vectors are given.";
+    object! {"about": about, "short": reduced(SHORT), "long": reduced(LONG), "weighed": weighed(), "frames": frames(&weights)}
 }

@@ -7,9 +7,10 @@ use crate::made;
 use crate::outer::{initial, schema};
 use starling_protocol::ancestry::Ancestry;
 use starling_protocol::engine::io::{AttemptKey, Claim, Contribution, Input, Output, Proven, Time};
-use starling_protocol::engine::{Engine, EngineConfig, Founding, Timing};
+use starling_protocol::engine::succession::{self, SignedReady};
+use starling_protocol::engine::{Candidate, Engine, EngineConfig, Founding, Timing};
 use starling_protocol::identity::{Ed25519Signer, Ed25519Verifier};
-use starling_protocol::message::Certificate;
+use starling_protocol::message::{Certificate, Message};
 use starling_protocol::outer::Rule;
 use starling_protocol::record::{Measured, Record, Span};
 use starling_protocol::run::{ModelSpec, RunSpec, SyncMode};
@@ -52,6 +53,8 @@ struct World {
     /// By digest, as they were made.
     contributions: Vec<(Digest, usize, u64, Vec<f32>)>,
     updates: BTreeMap<Digest, Vec<u8>>,
+    /// What each COMMIT is built from, by its digest, as nodes wrote it down before they voted.
+    candidates: BTreeMap<Digest, Candidate>,
     messages: Vec<Json>,
 }
 
@@ -95,7 +98,8 @@ impl World {
         let nodes: Vec<Node> = [(1, Some(Founding { nonce: 5, state_root: root })), (2, None)].map(node).into();
         let (events, count, now) = (Events::new(), 0, 0);
         let (contributions, updates, messages) = (Vec::new(), BTreeMap::new(), Vec::new());
-        Self { spec, nodes, events, count, now, contributions, updates, messages }
+        let candidates = BTreeMap::new();
+        Self { spec, nodes, events, count, now, contributions, updates, candidates, messages }
     }
 
     fn after(&mut self, micros: u64, node: usize, input: Input) {
@@ -132,7 +136,10 @@ impl World {
             }
             Output::Reduce { key, members, .. } => self.reduce(node, key, &members),
             Output::Speculate { key, update, rule } => self.speculate(node, key, update, &rule),
-            Output::Persist { token, .. } => self.after(0, node, Input::Durable { token }),
+            Output::Persist { token, candidate, .. } => {
+                self.candidates.extend(candidate.map(|candidate| (candidate.record.digest(), candidate)));
+                self.after(0, node, Input::Durable { token });
+            }
             Output::Found { token, record } => {
                 self.nodes[node].chain.push((record, None));
                 self.after(0, node, Input::Durable { token });
@@ -218,18 +225,36 @@ impl World {
         self.after(LATENCY, node, Input::Applied { key, update, state_root });
     }
 
+    /// The signed READYs of a record's contributors, in their order. The record has to follow from them alone.
+    fn readys(&self, parent: &Record, record: &Record) -> Vec<Vec<u8>> {
+        let readys = self.candidates[&record.digest()].readys.clone();
+        let signed = |bytes: &Vec<u8>| {
+            let opened = wire::open(&Ed25519Verifier, &record.run, bytes).expect("it is signed");
+            let Message::Ready(ready) = opened.message else { panic!("no READY: {:?}", opened.message) };
+            SignedReady { member: opened.sender, ready, digest: opened.digest, bytes: bytes.clone() }
+        };
+        let signed: Vec<SignedReady> = readys.iter().map(signed).collect();
+        let (update, root) = (record.update, record.state_root);
+        let made = succession::commit(parent, parent.digest(), &self.spec, &signed, update, root);
+        assert_eq!(made.as_ref(), Some(record), "it is built of its READYs");
+        readys
+    }
+
     /// The chain, which is the same at both.
     fn links(&self) -> Vec<Json> {
         let [a, b] = [0, 1].map(|node| self.nodes[node].chain.iter().map(|(record, _)| record).collect::<Vec<_>>());
         assert_eq!(a, b, "both have the same records");
-        let link = |(record, certificate): &Link| {
+        let parents = std::iter::once(None).chain(a.iter().copied().map(Some));
+        let link = |(parent, (record, certificate)): (Option<&Record>, &Link)| {
+            let readys = parent.map(|parent| self.readys(parent, record)).unwrap_or_default();
             object! {
                 "digest": record.digest(), "record": hex(&wire::encode_record(record)),
                 "certificate": certificate.as_ref().map(|c| hex(&wire::encode_certificate(c))),
+                "readys": readys.iter().map(|ready| hex(ready)).collect::<Vec<_>>(),
                 "update": self.updates.get(&record.update).map(|update| hex(update)),
             }
         };
-        self.nodes[0].chain.iter().map(link).collect()
+        parents.zip(&self.nodes[0].chain).map(link).collect()
     }
 }
 
@@ -241,9 +266,10 @@ pub fn subject() -> Json {
         object! {"node": *node, "round": *round, "payload": *payload, "elements": floats(vector)}
     };
     let state = &world.nodes[0].state;
-    let about = "Node 0 founds a lineage, node 1 is let in, learns for a round, and votes. In the first round \
-                 node 0 is alone, so that its READY is sent to nobody. `chain` has each record with the \
-                 certificate and the update that made it; the genesis has neither. `messages` are all envelopes in the \
+    let about = "Node 0 founds a lineage, node 1 is let in, learns for a round, and votes. `chain` has each record with the \
+                 certificate that decided it, and with the update and the signed READYs that it is built from; the \
+                 genesis has none of them. In the first round node 0 is alone: its READY is in `chain`, and is sent to \
+                 nobody. `messages` are all envelopes in the \
                  order in which they were sent; the sender's public key is its id. The secrets are given so that \
                  signatures can be made again. When a node speaks, and how often, is its own affair: another program may \
                  send others, and has to accept these.";

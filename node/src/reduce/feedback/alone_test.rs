@@ -6,7 +6,7 @@ use super::super::passed::{Mark, Passed};
 use super::disk::Held;
 use super::{Feedback, Terms};
 use crate::coding::Coder;
-use crate::train::sample_test::{Link, commit, count, genesis, skip, spec};
+use crate::train::sample_test::{Link, commit, genesis, skip, spec};
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::message::Certificate;
@@ -14,7 +14,7 @@ use starling_protocol::record::Record;
 use starling_protocol::run::{Codec, SyncMode};
 use starling_protocol::state::{self, State};
 use starling_protocol::update::Fragments;
-use starling_protocol::{Digest, NodeId, update, wire};
+use starling_protocol::{Digest, NodeId, sample, update, wire};
 use starling_store::{Store, StoreOptions};
 use std::ops::Range;
 use std::path::Path;
@@ -107,12 +107,12 @@ impl Alone {
                 record.contributors[0].ready = Digest::of("starling test ready", &[&said[0], &said[1]]);
             }
             Fate::LeftOut => {
-                (record.contributors[0].member, record.contributors[0].start) =
-                    (member(1), record.contributors[0].samples);
+                let other = &self.head.record.next.members[1];
+                (record.contributors[0].member, record.contributors[0].start) = (other.id, other.lease.start);
             }
             Fate::Skipped => return skip(&self.head, 2).record,
         }
-        count(&mut record, &self.head.record);
+        sample::count(&mut record, &self.head.record);
         record
     }
 

@@ -1,8 +1,8 @@
 use super::*;
-use crate::train::sample_test::{chain, commit, genesis, signers, spec, vote_for};
+use crate::train::sample_test::{chain, commit, genesis, signers, spec};
 use starling_protocol::run::SyncMode;
 use starling_protocol::state::State;
-use starling_protocol::{update, wire};
+use starling_protocol::{sample, update, wire};
 use starling_store::StoreOptions;
 use tokio::sync::oneshot;
 
@@ -59,7 +59,7 @@ fn a_record_that_does_not_replay_on_a_damaged_state_does_on_the_one_that_is_read
     next.state_root = state::root(&ledger.state.read().speculate(&step, None).expect("it applies"));
     ledger.state.change(|state| state.state.theta[77] += 1.0);
     let replay = |record: &Record| {
-        let certificate = vote_for(record, record.digest(), &signers()[..2]);
+        let certificate = sample::certificate(record, 1, &signers()[..2]);
         let (reply, replayed) = oneshot::channel();
         let job = Job::Replay { record: record.clone(), certificate, update: Some(update.clone()), reply };
         ledger.jobs.blocking_send(job).expect("the thread runs");

@@ -60,7 +60,7 @@ fn what_is_exported_is_opened_to_the_bit() {
     assert_eq!(checkpoint.extras["tokenizer.json"], b"{}");
     let manifest = describe_checkpoint(&dir).unwrap();
     assert_eq!(manifest, checkpoint.manifest);
-    assert_eq!((manifest.run.as_str(), manifest.round, manifest.tokens), ("store-test", 3, 3000));
+    assert_eq!((manifest.run.as_str(), manifest.round, manifest.tokens), ("tiny-flock", 3, 3000));
     assert_eq!(manifest.state_root, history.record.state_root);
     let ModelSpec { vocab, layers, .. } = manifest.model;
     assert_eq!((vocab, layers), (256, 2));

@@ -5,13 +5,11 @@ use starling_protocol::engine::{Candidate, Register};
 use starling_protocol::message::{Certificate, Stamp, Value, ValueKind};
 use starling_protocol::outer::Rule;
 use starling_protocol::path::Link;
-use starling_protocol::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
-use starling_protocol::run::{
-    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec,
-};
-use starling_protocol::run::{OuterSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec};
+use starling_protocol::record::{Member, Record, RecordKind};
+use starling_protocol::run::{Codec, SyncMode};
+pub use starling_protocol::sample::spec;
 use starling_protocol::state::{self, Manifest, State};
-use starling_protocol::{Digest, NodeId, update, wire};
+use starling_protocol::{Digest, NodeId, sample, update, wire};
 use starling_store::{Opened, Store, StoreOptions};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -19,45 +17,6 @@ use std::{fs, io};
 pub const SCHEMA: Digest = Digest([3; 32]);
 /// A state of four chunks: a whole and a short one of theta, and of the momentum.
 pub const ELEMENTS: usize = (1 << 18) + 777;
-
-pub fn spec() -> RunSpec {
-    RunSpec {
-        name: "store-test".to_owned(),
-        seed: 42,
-        creator: None,
-        model: ModelSpec {
-            vocab: 256,
-            d_model: 64,
-            layers: 2,
-            heads: 4,
-            kv_heads: 2,
-            ffn: 192,
-            seq_len: 128,
-            tied: true,
-            rope_theta: 10_000.0,
-            norm_eps: 1e-5,
-        },
-        data: DataSpec { manifest: Digest([0xd1; 32]), tokenizer: Digest([0xd2; 32]) },
-        inner: InnerSpec {
-            steps: 30,
-            batch: 8,
-            accumulate: 1,
-            lr: 1e-3,
-            lr_final: 0.1,
-            warmup_steps: 100,
-            beta1: 0.9,
-            beta2: 0.95,
-            eps: 1e-8,
-            weight_decay: 0.1,
-            clip: 1.0,
-        },
-        outer: OuterSpec { lr: vec![(1, 0.9)], momentum: 0.9 },
-        sync: SyncSpec::whole(SyncMode::Rounds, Codec::Int8, EngineKind::Ring),
-        partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
-        admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: 0 },
-        budget: Budget { rounds: 100, tokens: 0 },
-    }
-}
 
 pub fn spec_bytes() -> Vec<u8> {
     wire::encode_spec(&spec())
@@ -97,25 +56,7 @@ impl History {
     pub fn genesis_in(mode: SyncMode, elements: usize) -> Self {
         let theta: Vec<f32> = (0..elements).map(|i| (i % 1009) as f32 * 1e-3 - 0.5).collect();
         let state = State::initial(theta, mode);
-        let record = Record {
-            run: spec().digest(),
-            lineage: Digest([2; 32]),
-            seq: 0,
-            parent: Digest::default(),
-            kind: RecordKind::Genesis,
-            base: Digest::default(),
-            round: 0,
-            contributors: Vec::new(),
-            update: Digest::default(),
-            state_root: root(&state),
-            tokens: 0,
-            cursor: 240,
-            free: Vec::new(),
-            merged: Vec::new(),
-            grants: Vec::new(),
-            revoked: Vec::new(),
-            next: next_round(0),
-        };
+        let record = sample::genesis(&spec(), Digest([2; 32]), root(&state), seat(0));
         Self { record, state }
     }
 
@@ -139,30 +80,10 @@ impl History {
             .collect();
         let encoded = update::encode(Codec::Int8, &delta).unwrap();
         outer_step(&encoded, &mut self.state).unwrap();
-        let before = &self.record;
-        self.record = Record {
-            seq: before.seq + 1,
-            parent: before.digest(),
-            kind: RecordKind::Commit,
-            base: Digest::default(),
-            round,
-            contributors: vec![Contributor {
-                member: NodeId([7; 32]),
-                ready: Digest([salt as u8; 32]),
-                start: 240 * (round - 1),
-                samples: 240,
-                tokens: 1000,
-                steps: 30,
-                loss_q16: 200_000,
-                measured: Measured::default(),
-            }],
-            update: update::digest(&encoded),
-            state_root: root(&self.state),
-            tokens: before.tokens + 1000,
-            cursor: 240 * (round + 1),
-            next: next_round(round),
-            ..before.clone()
-        };
+        let mut record = sample::commit(&self.record, 1000, seat(round));
+        record.contributors[0].ready = Digest([salt as u8; 32]);
+        (record.update, record.state_root) = (update::digest(&encoded), root(&self.state));
+        self.record = record;
         encoded
     }
 
@@ -303,27 +224,9 @@ fn root(state: &State) -> Digest {
     state::root(&state.manifest(SCHEMA).unwrap())
 }
 
-fn next_round(round: u64) -> NextRound {
-    let lease = Span { start: 240 * round, count: 240 };
-    let id = NodeId([7; 32]);
-    let member = Member {
-        id,
-        incarnation: 1,
-        role: Role::Voter,
-        absent: 0,
-        expected: true,
-        lease,
-        upload_kbps: 0,
-        since: 0,
-        // It contributes to each round.
-        served: round as u16,
-    };
-    // What merges may weigh: the tokens of the round before.
-    let merge_tokens = if round == 0 { 0 } else { 1000 };
-    let members = vec![member];
-    let (inner_steps, codec) = (30, Codec::Int8);
-    let (rung, dwell, verdicts) = (0, 0, 0);
-    NextRound { inner_steps, codec, rung, dwell, verdicts, merge_tokens, merge_norm_bits: 0, members, ring: vec![] }
+/// The only member, with its lease after so many rounds.
+fn seat(round: u64) -> Vec<Member> {
+    sample::voters([NodeId([7; 32])], 1, 240 * round, 240)
 }
 
 /// A folder for one test: in memory where there is room, because these tests sync hundreds of times. `kill` and
