@@ -16,7 +16,7 @@ use crate::message::{
     Alive, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Witness,
 };
 use crate::plant::{Plant, planted};
-use crate::run::bytes as spec;
+use crate::run::bytes::{decode_spec, spec_digest};
 
 const SIGNATURE_DOMAIN: &[u8] = b"starling control v1";
 const ENVELOPE_DOMAIN: &str = "starling envelope v1";
@@ -162,11 +162,11 @@ impl<'a> Parts<'a> {
 fn foreign(verifier: &dyn Verifier, parts: &Parts<'_>) -> WireError {
     let bad = WireError::BadSignature { sender: parts.sender };
     let Ok(Message::Hello(hello)) = decode_body(parts.body) else { return bad };
-    let theirs = spec::spec_digest(&hello.spec);
+    let theirs = spec_digest(&hello.spec);
     if !verifier.verify(&parts.sender, &signed_bytes(&theirs, &parts.sender, parts.body), &parts.signature) {
         return bad;
     }
-    match spec::decode_spec(&hello.spec) {
+    match decode_spec(&hello.spec) {
         Ok(spec) => WireError::OtherRun { sender: parts.sender, spec: Box::new(spec) },
         Err(error) => error,
     }
