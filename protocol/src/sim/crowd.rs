@@ -1,4 +1,4 @@
-//! Who the strangers are, to whom they are connected, and what they have at hand to forge with.
+//! The strangers of a history: their identities and connections, and the material that they forge with.
 
 use super::disk::Link;
 use super::keys::Keys;

@@ -1,4 +1,4 @@
-//! What goes between nodes, counted by kind of message and by who sends it.
+//! Traffic between nodes, counted by kind of message and by sender.
 
 use crate::Digest;
 use crate::record::Record;

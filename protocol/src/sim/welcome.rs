@@ -1,4 +1,4 @@
-//! Who is welcome in the flock by now, and the creator's word that somebody is not any more.
+//! Admission as the simulator judges it: a node's right to be in the flock, and revocations by the run's creator.
 
 use super::gate::CREATOR;
 use super::world::World;
