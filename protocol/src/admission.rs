@@ -5,11 +5,13 @@
 //! same head give the same answer.
 
 use crate::identity::{Signature, Signer, Verifier};
+use crate::limits::TICKET_BYTES_MAX;
 use crate::plant::{Plant, planted};
 use crate::record::Record;
 use crate::run::{AdmissionMode, RunSpec};
 use crate::wire::number::numbered;
-use crate::{Digest, NodeId, wire};
+use crate::wire::{WireError, binary};
+use crate::{Digest, NodeId};
 use serde::{Deserialize, Serialize};
 
 // Each also keeps the bytes signed under it from meaning anything as a control message.
@@ -52,6 +54,27 @@ pub enum SubjectKind {
 }
 
 numbered!(SubjectKind, "subject of a revocation", { Identity = "identity", Ticket = "ticket" });
+
+/// The one byte string of an admission ticket.
+pub fn encode_ticket(ticket: &Ticket) -> Vec<u8> {
+    binary::encode(ticket)
+}
+
+/// An admission ticket from outside bytes. Whether it admits anybody is for [`admit`].
+pub fn decode_ticket(bytes: &[u8]) -> Result<Ticket, WireError> {
+    binary::decode::<_, TICKET_BYTES_MAX>("ticket", bytes)
+}
+
+/// The one byte string of a revocation.
+pub fn encode_revocation(revocation: &Revocation) -> Vec<u8> {
+    binary::encode(revocation)
+}
+
+/// A revocation from outside bytes, no longer than a ticket. Whether it is the creator's is for
+/// [`Revocation::verify`].
+pub fn decode_revocation(bytes: &[u8]) -> Result<Revocation, WireError> {
+    binary::decode::<_, TICKET_BYTES_MAX>("revocation", bytes)
+}
 
 /// Why a node is not let in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -196,7 +219,7 @@ fn by_ticket(
     if bytes.is_empty() {
         return Err(NotAdmitted::NoTicket { id: *id });
     }
-    let ticket = wire::decode_ticket(bytes).map_err(|error| NotAdmitted::Malformed { detail: error.to_string() })?;
+    let ticket = decode_ticket(bytes).map_err(|error| NotAdmitted::Malformed { detail: error.to_string() })?;
     let signed = spec.creator.is_some_and(|creator| ticket.verify(verifier, run, &creator));
     if !signed && !planted!(Plant::ForgedTicket) {
         return Err(NotAdmitted::BadSignature);

@@ -3,12 +3,14 @@
 
 use crate::engine::succession;
 use crate::identity::Verifier;
+use crate::limits::CONTROL_BYTES_MAX;
 use crate::message::{Certificate, Fork, Message, Question, Value, ValueKind, Vote, member_indices};
 use crate::plant::{Plant, planted};
 use crate::quorum::Quorum;
 use crate::record::{Record, RecordKind};
 use crate::run::RunSpec;
-use crate::{Digest, NodeId, wire};
+use crate::wire::{self, WireError, binary};
+use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
 
 /// Why a certificate does not prove its record.
@@ -28,6 +30,17 @@ pub enum CertificateError {
     NotAscending,
     #[error("{0} voters signed, which is no quorum")]
     NoQuorum(usize),
+}
+
+/// The one byte string of a certificate.
+pub fn encode_certificate(certificate: &Certificate) -> Vec<u8> {
+    binary::encode(certificate)
+}
+
+/// A certificate from outside bytes: canonical, at most [`CONTROL_BYTES_MAX`] long. Whether it proves anything is for
+/// [`verify`].
+pub fn decode_certificate(bytes: &[u8]) -> Result<Certificate, WireError> {
+    binary::decode::<_, CONTROL_BYTES_MAX>("certificate", bytes)
 }
 
 /// Checks that `record` was decided after `parent` (whose digest is `parent_digest`), by signatures and quorum, and

@@ -84,6 +84,13 @@ impl Limits {
     }
 }
 
+impl Record {
+    /// What a difference may be in the next round.
+    pub fn merge_limits(&self) -> Limits {
+        Limits { tokens: self.next.merge_tokens, norm_bits: self.next.merge_norm_bits }
+    }
+}
+
 /// What member `me` keeps of the lineage that ended with `last` for it, and from where the difference is measured.
 /// `fork` is the FORK record whose parameters the node holds, if it holds any.
 ///

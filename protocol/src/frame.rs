@@ -12,8 +12,8 @@
 //! check is against accidents between the codec and the connection. Who sends a frame makes its check, so that a
 //! cryptographic one, which takes as long as the encryption, would prove nothing more.
 
+use crate::candidate::AttemptKey;
 use crate::codec::encoded_max;
-use crate::engine::io::AttemptKey;
 use crate::limits::{CHUNK_ELEMENTS, PARAMETERS_MAX, TOPK_K_MAX};
 use crate::run::Codec;
 use crate::wire::number::numbered;

@@ -16,6 +16,7 @@ pub mod admission;
 pub mod ancestry;
 pub mod audit;
 pub mod ballot;
+pub mod candidate;
 pub mod certificate;
 pub mod codec;
 pub mod difference;

@@ -17,7 +17,7 @@
 //! This is mixing, not consensus.
 
 use crate::plant::{Plant, planted};
-use crate::run::{Codec, SyncSpec};
+use crate::run::Codec;
 use crate::{Digest, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -61,8 +61,8 @@ impl PairsSpec {
 }
 
 /// How what pairs exchange is written: a part of it that top-k or int4 left out would be lost, since nothing keeps it.
-pub fn codec(sync: &SyncSpec) -> Codec {
-    match sync.codec {
+pub fn codec(run: Codec) -> Codec {
+    match run {
         Codec::Bf16 => Codec::Bf16,
         Codec::Int8 | Codec::Int4 | Codec::TopK { .. } => Codec::Int8,
     }

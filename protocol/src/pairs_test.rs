@@ -183,13 +183,12 @@ fn members_stay_together_with_all_settings_that_a_run_may_have() {
 
 #[test]
 fn what_leaves_things_out_is_not_used_here() {
-    let sync = |codec| SyncSpec { codec, ..crate::wire::sample::spec().sync };
     for (of, is) in [
         (Codec::Bf16, Codec::Bf16),
         (Codec::Int8, Codec::Int8),
         (Codec::Int4, Codec::Int8),
         (Codec::TopK { k: 64 }, Codec::Int8),
     ] {
-        assert_eq!(codec(&sync(of)), is);
+        assert_eq!(codec(of), is);
     }
 }

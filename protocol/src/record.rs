@@ -1,14 +1,14 @@
 //! The hash-chained records that rounds end in (`docs/protocol/2-records.md` §2.2).
 
-use crate::difference::Limits;
 use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX, TOUR_MAX};
 use crate::plant::{Plant, planted};
 use crate::run::Codec;
+use crate::wire::bounded;
 use crate::wire::number::numbered;
-use crate::wire::{self, ShapeError, bounded};
 use crate::{Digest, NodeId, ring};
 use serde::{Deserialize, Serialize};
 
+pub(crate) mod bytes;
 mod shape;
 
 pub(crate) use shape::merged_with;
@@ -207,11 +207,6 @@ impl Record {
         set_digest(self.contributors.iter().map(|c| (c.member, c.ready)))
     }
 
-    /// The record's name: digest of its encoding.
-    pub fn digest(&self) -> Digest {
-        wire::record_digest(&wire::encode_record(self))
-    }
-
     /// The record that made the state, given this one's digest: contributions to the next round start from it.
     pub fn base_or(&self, own: Digest) -> Digest {
         if self.changes_state() { own } else { self.base }
@@ -235,11 +230,6 @@ impl Record {
     pub fn member(&self, id: &NodeId) -> Option<&Member> {
         let index = self.member_index(id)?;
         self.next.members.get(index)
-    }
-
-    /// What a difference may be in the next round.
-    pub fn merge_limits(&self) -> Limits {
-        Limits { tokens: self.next.merge_tokens, norm_bits: self.next.merge_norm_bits }
     }
 
     /// Whether the work of a lineage is in the state, or may be: a full list is one that nothing can be added to.
@@ -269,25 +259,6 @@ impl Record {
     /// The lease of a member of the next round.
     pub fn lease_of(&self, id: &NodeId) -> Option<&Span> {
         self.member(id).map(|member| &member.lease)
-    }
-
-    /// What can be checked of a record by itself: order, ranges, sums and disjoint leases. Whether it follows from
-    /// its parent is another question.
-    ///
-    /// # Errors
-    /// The first rule that it breaks.
-    pub fn validate_shape(&self) -> Result<(), ShapeError> {
-        shape::validate(self)
-    }
-
-    /// Whether this record can stand after `parent`, by all that the two show: the chain, the counters, and that only
-    /// the parent's members contributed, from their leases. The update and `state_root` are checked by applying the
-    /// one and computing the other.
-    ///
-    /// # Errors
-    /// The first rule that the two break.
-    pub fn validate_after(&self, parent: &Self) -> Result<(), ShapeError> {
-        shape::validate_after(self, parent)
     }
 }
 

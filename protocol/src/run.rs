@@ -4,9 +4,10 @@ use crate::limits::{ALLOWED_MAX, OUTER_LR_ENTRIES_MAX, RUN_NAME_CHARS_MAX};
 use crate::pairs::PairsSpec;
 use crate::wire::bounded;
 use crate::wire::number::numbered;
-use crate::{Digest, NodeId, wire};
+use crate::{Digest, NodeId};
 use serde::{Deserialize, Serialize};
 
+pub(crate) mod bytes;
 mod check;
 mod codec;
 mod gains;
@@ -172,11 +173,6 @@ pub struct Budget {
 }
 
 impl RunSpec {
-    /// The run's name among machines: digest of its encoding.
-    pub fn digest(&self) -> Digest {
-        wire::spec_digest(&wire::encode_spec(self))
-    }
-
     /// The keys whose values differ, with both: `model.layers: 4 here, 6 there`. Empty exactly when the digests are
     /// equal.
     pub fn differences(&self, other: &Self) -> Vec<String> {

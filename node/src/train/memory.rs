@@ -51,7 +51,7 @@ fn mixing(parameters: u64, sync: &SyncSpec) -> u64 {
         return 0;
     }
     let elements = usize::try_from(parameters).unwrap_or(usize::MAX);
-    2 * 4 * parameters + 2 * encoded_max(pairs::codec(sync), elements) as u64
+    2 * 4 * parameters + 2 * encoded_max(pairs::codec(sync.codec), elements) as u64
 }
 
 #[cfg(test)]

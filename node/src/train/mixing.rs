@@ -17,7 +17,7 @@ pub fn pair_setting(spec: &RunSpec, net: &NetHandle) -> Option<PairSetting> {
     let exchanger = || Exchanger {
         run: spec.digest(),
         me: net.me(),
-        codec: pairs::codec(&spec.sync),
+        codec: pairs::codec(spec.sync.codec),
         links: Arc::new(net.clone()),
         router: PairRouter::new(spec.digest()),
     };

@@ -1,10 +1,12 @@
 //! What an engine is started with.
 
-use super::io::AttemptKey;
 use crate::ancestry::Ancestry;
+use crate::candidate::Candidate;
+use crate::limits::CONTROL_BYTES_MAX;
 use crate::message::{Certificate, Evidence, Stamp, Value};
 use crate::record::Record;
 use crate::run::RunSpec;
+use crate::wire::{WireError, binary};
 use crate::{Digest, NodeId, Signer, Verifier};
 use serde::{Deserialize, Serialize};
 
@@ -84,13 +86,14 @@ pub struct Register {
     pub vote: Option<(u32, Value, bool)>,
 }
 
-/// A result of an attempt that may be decided: its record, and the READYs that it follows from.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Candidate {
-    pub key: AttemptKey,
-    pub record: Record,
-    /// Signed READY envelopes of the record's contributors, in their order.
-    pub readys: Vec<Vec<u8>>,
+/// The one byte string of a vote register.
+pub fn encode_register(register: &Register) -> Vec<u8> {
+    binary::encode(register)
+}
+
+/// A vote register from the disk.
+pub fn decode_register(bytes: &[u8]) -> Result<Register, WireError> {
+    binary::decode::<_, CONTROL_BYTES_MAX>("vote register", bytes)
 }
 
 /// Bounds in microseconds within which deadlines tune themselves by what was measured. All of them trigger messages;

@@ -3,7 +3,7 @@
 
 use super::attempt::Attempt;
 use super::conduct::Conduct;
-use super::config::{Candidate, Register};
+use super::config::Register;
 use super::ctx::Ctx;
 use super::fetch::{Holding, Made, RESULTS_MAX};
 use super::io::{AttemptKey, Output, Refusal};
@@ -13,6 +13,7 @@ use super::register::Voice;
 use super::round::{Committing, Round, Training};
 use super::vote::{Instance, Objection};
 use crate::ballot::{Choice, Said};
+use crate::candidate::Candidate;
 use crate::certificate;
 use crate::message::{Certificate, Phase, Question, Value, ValueKind};
 use crate::plant::{Plant, planted};

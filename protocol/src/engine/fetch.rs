@@ -3,12 +3,12 @@
 
 use super::attempt::Stage;
 use super::clock::Moment;
-use super::config::Candidate;
 use super::ctx::Ctx;
 use super::io::{AttemptKey, Output};
 use super::outbox::Out;
 use super::round::Round;
 use super::succession::{self, SignedReady};
+use crate::candidate::Candidate;
 use crate::message::{Certificate, Message, Value, ValueKind};
 use crate::plant::{Plant, planted};
 use crate::record::Record;

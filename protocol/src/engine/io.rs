@@ -1,8 +1,10 @@
 //! What goes into the engine and what comes out of it.
 
-use super::config::{Candidate, Register};
+use super::config::Register;
 use crate::admission::Revocation;
 use crate::ancestry::Ancestry;
+pub use crate::candidate::AttemptKey;
+use crate::candidate::Candidate;
 use crate::certificate::Split;
 use crate::difference::Difference;
 use crate::evidence::Contradiction;
@@ -12,22 +14,10 @@ use crate::record::{Measured, Record, Span};
 use crate::run::{Codec, Minority};
 use crate::update::{self, Stated};
 use crate::{Digest, NodeId};
-use serde::{Deserialize, Serialize};
 
 /// Microseconds on the driver's monotonic clock; only differences matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Time(pub u64);
-
-/// Names one attempt at one round. Bulk data of an attempt carries it and is never mixed with another's
-/// (`docs/protocol/4-agreement.md` §4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct AttemptKey {
-    pub lineage: Digest,
-    pub seq: u64,
-    pub attempt: u32,
-    /// Digest of the attempt's members and of the READY of each: an opaque name, never recomputed outside the engine.
-    pub set: Digest,
-}
 
 /// One contributor of an attempt.
 #[derive(Clone, Debug, PartialEq)]

@@ -42,7 +42,7 @@ mod chain;
 mod claims;
 mod clock;
 mod conduct;
-mod config;
+pub(crate) mod config;
 mod course;
 mod ctx;
 mod deadline;
@@ -73,8 +73,9 @@ mod view;
 mod vote;
 mod watch;
 
+pub use crate::candidate::Candidate;
 pub use claims::CLAIMS_MAX;
-pub use config::{Candidate, EngineConfig, Founding, PAST_MAX, Register, Stored, Timing};
+pub use config::{EngineConfig, Founding, PAST_MAX, Register, Stored, Timing};
 pub use peer::PEERS_MAX;
 pub use view::{EvidenceView, Held, MemberState, MemberView, QuorumView, View, Waiting};
 

@@ -3,7 +3,6 @@
 
 use crate::difference::Limits;
 use crate::lease::{self, Pool};
-use crate::message::Ready;
 use crate::plant::{Plant, planted};
 use crate::record::{Contributor, GrantUse, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
 use crate::run::{RunSpec, SyncSpec};
@@ -11,32 +10,19 @@ use crate::{Digest, NodeId};
 use probation::Probation;
 use turnover::{Seat, Turnover};
 
+mod contribution;
 pub(super) mod merging;
 pub mod probation;
 mod tour;
 mod turnover;
 
+pub use contribution::SignedReady;
+pub use turnover::admitted_max;
+
 /// Positions of which a fork has the use before it may come upon those of another fork: beyond what any flock reads.
 const FORK_AREA: u64 = 1 << 44;
 /// Areas among which a fork's lineage chooses: two forks of one record hardly ever read the same samples.
 const FORK_AREAS: u64 = 1 << 12;
-
-/// A member's READY as it counts in an attempt.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SignedReady {
-    pub member: NodeId,
-    pub ready: Ready,
-    /// Digest of the signed envelope.
-    pub digest: Digest,
-    /// The signed envelope as received.
-    pub bytes: Vec<u8>,
-}
-
-/// New members that one record may admit, given the number of voters before it: newcomers' first contributions never
-/// outweigh those of the tried members (`docs/protocol/2-records.md` §2.5, rule 4).
-pub fn admitted_max(voters: usize) -> usize {
-    (voters / 2).max(1)
-}
 
 /// Whom attempt 0 of the record after `parent` waits for, by ascending id.
 pub fn expected(parent: &Record) -> Vec<NodeId> {

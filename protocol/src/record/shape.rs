@@ -23,7 +23,28 @@ pub(crate) fn merged_with(merged: &[Digest], lineage: Digest) -> Vec<Digest> {
     merged
 }
 
-pub(super) fn validate(record: &Record) -> Result<(), ShapeError> {
+impl Record {
+    /// What can be checked of a record by itself: order, ranges, sums and disjoint leases. Whether it follows from
+    /// its parent is another question.
+    ///
+    /// # Errors
+    /// The first rule that it breaks.
+    pub fn validate_shape(&self) -> Result<(), ShapeError> {
+        validate(self)
+    }
+
+    /// Whether this record can stand after `parent`, by all that the two show: the chain, the counters, and that only
+    /// the parent's members contributed, from their leases. The update and `state_root` are checked by applying the
+    /// one and computing the other.
+    ///
+    /// # Errors
+    /// The first rule that the two break.
+    pub fn validate_after(&self, parent: &Self) -> Result<(), ShapeError> {
+        validate_after(self, parent)
+    }
+}
+
+fn validate(record: &Record) -> Result<(), ShapeError> {
     match record.kind {
         RecordKind::Genesis => genesis(record)?,
         RecordKind::Commit => commit(record)?,
@@ -36,7 +57,7 @@ pub(super) fn validate(record: &Record) -> Result<(), ShapeError> {
     next(&record.next, &record.free, record.cursor)
 }
 
-pub(super) fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
+fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     let digest = parent.digest();
     let forks = record.kind == RecordKind::Fork;
     rule(record.kind != RecordKind::Genesis, "kind", "be another than genesis after another record")?;

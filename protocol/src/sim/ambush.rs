@@ -2,29 +2,13 @@
 //! just then.
 
 use super::MS;
-use super::disk::{Disk, Write};
+use super::disk::Write;
+use super::process::Ambush;
 use super::schedule::Moment;
-use super::world::{Event, World};
+use super::world::{Event, Sprung, World};
 use crate::message::Question;
 use crate::record::RecordKind;
 use std::rc::Rc;
-
-/// One that waits for its moment.
-#[derive(Clone, Copy, Debug)]
-pub struct Ambush {
-    pub moment: Moment,
-    pub forgets: bool,
-    pub back: u64,
-}
-
-/// One that has been sprung.
-#[derive(Clone, Debug)]
-pub struct Sprung {
-    back: u64,
-    /// The disk to come back with, if it is not the one at the death, and of when it is: the time, and the number of
-    /// connections that there had been.
-    disk: Option<(u64, u64, Rc<Disk>)>,
-}
 
 impl World {
     /// Whether a reduction among these is to end for one of them only. That one dies once it has named its result; of the

@@ -1,10 +1,10 @@
 //! A node's disk: what is on it survives, what is on its way may not.
 
-use super::merging::Kept;
 use super::trainer::State;
 use crate::Digest;
 use crate::NodeId;
 use crate::ancestry::Ancestry;
+use crate::difference::Difference;
 use crate::engine::{Candidate, Register};
 use crate::message::{Certificate, Evidence};
 use crate::record::{Record, RecordKind};
@@ -24,6 +24,14 @@ pub struct Link {
 pub struct Held {
     pub candidate: Rc<Candidate>,
     pub update: Rc<Vec<u8>>,
+}
+
+/// A difference on a disk.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    pub difference: Difference,
+    pub vector: Rc<Vec<f32>>,
+    pub norm: f64,
 }
 
 /// What is on a disk.

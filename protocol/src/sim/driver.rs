@@ -95,7 +95,7 @@ impl World {
         if !self.network.connected(from, to) {
             return;
         }
-        self.traffic.sent((from, to), super::world::kind(&bytes), &bytes, self.now);
+        self.traffic.sent((from, to), super::network::kind(&bytes), &bytes, self.now);
         if self.nodes[from].liar.is_none() || self.calm {
             self.observe(&Observed::Sent { node: from, to, bytes: &bytes });
         }

@@ -1,12 +1,13 @@
 //! One history from one seed: faults for a while, then a quorum that is healed, in which the flock must fly on.
 
+pub use super::world::Violation;
+
 use super::disk::Link;
 use super::mark::Marks;
 use super::options::Options;
 use super::random::Random;
-use super::recovery::Recovered;
 use super::schedule::{self, Planned};
-use super::world::{Event, World};
+use super::world::{Event, Recovered, World};
 use super::{SECOND, specification};
 use crate::quorum::Quorum;
 use crate::record::RecordKind;
@@ -21,15 +22,6 @@ const HEALED_MAX: u64 = 300 * SECOND;
 const COMPLETE_MAX: u64 = 200 * SECOND;
 /// Rounds that must be committed after healing.
 const ROUNDS: usize = 3;
-
-/// An invariant that did not hold.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Violation {
-    pub invariant: &'static str,
-    pub detail: String,
-    /// Microseconds since the beginning.
-    pub at: u64,
-}
 
 /// How to live through a seed, if not just as it is drawn.
 #[derive(Clone, Debug, Default)]

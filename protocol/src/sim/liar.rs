@@ -1,20 +1,13 @@
 //! Members that lie about anything but their votes: a wrapper around a node that changes what it says, and says what
 //! its program never would. Each lie has to end in a counted, named refusal, and change nothing.
 
-use super::world::{Event, World, kind};
+use super::network::kind;
+use super::world::{Event, World};
 use super::{MS, trainer};
 use crate::message::{Awaited, Awaits, Certificate, Head, Message, Ready};
 use crate::record::Role;
 use crate::{Digest, update, wire};
 use std::rc::Rc;
-
-/// What a liar has at hand to lie with.
-#[derive(Debug, Default)]
-pub struct Liar {
-    /// Something of its own that was true.
-    said: Option<Rc<Vec<u8>>>,
-    ready: Option<Ready>,
-}
 
 /// Norm of a contribution that is a lie. Not a factor: of two members neither is clipped, and over some rounds a factor
 /// would lead out of what a float can say.

@@ -1,8 +1,8 @@
 //! Processes and connections that come and go, and the faults of the schedule.
 
-use super::ambush::Ambush;
 use super::disk::{Disk, Link};
 use super::invariant::Observed;
+use super::process::Ambush;
 use super::schedule::{Fault, Planned};
 use super::sleep::PROBE;
 use super::world::{Event, World};
@@ -86,7 +86,7 @@ impl World {
         let count = self.random.between(1, 6);
         for _ in 0..count {
             let old = self.network.old(from, to, &mut self.random);
-            if let Some(bytes) = old.filter(|bytes| super::world::kind(bytes) != "hello") {
+            if let Some(bytes) = old.filter(|bytes| super::network::kind(bytes) != "hello") {
                 self.marks.hit("old bytes replayed");
                 let after = self.random.between(0, 500 * MS);
                 let conn = self.network.id(from, to);

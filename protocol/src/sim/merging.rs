@@ -2,24 +2,17 @@
 //! engine says so.
 
 use super::MS;
+use super::disk::Kept;
 use super::invariant::Observed;
 use super::process::Mixed;
 use super::trainer::{self, State};
 use super::world::{Event, World};
 use crate::Digest;
-use crate::difference::{self, Difference, Mix, Origin};
+use crate::difference::{self, Mix, Origin};
 use crate::engine::io::{Input, Merge};
 use crate::run::SyncMode;
 use crate::update;
 use std::rc::Rc;
-
-/// A difference on a disk.
-#[derive(Clone, Debug)]
-pub struct Kept {
-    pub difference: Difference,
-    pub vector: Rc<Vec<f32>>,
-    norm: f64,
-}
 
 impl World {
     /// A node is about to leave its lineage for another: keeps what there is to keep of it.

@@ -11,6 +11,8 @@
 mod ambush;
 pub mod churn;
 mod clocks;
+mod course;
+mod crowd;
 pub mod disk;
 mod driver;
 pub mod gate;
@@ -37,8 +39,10 @@ pub mod schedule;
 mod sleep;
 mod stranger;
 mod streaming;
+mod traffic;
 pub mod trainer;
 mod transfer;
+mod welcome;
 pub mod world;
 mod writes;
 

@@ -165,7 +165,7 @@ impl Network {
             // A retransmission holds up all that comes after.
             at += 200 * MS + 2 * link.mean;
         }
-        if late > 0 && matches!(super::world::kind(bytes), "estimate" | "vote") && random.chance(late) {
+        if late > 0 && matches!(kind(bytes), "estimate" | "vote") && random.chance(late) {
             at += random.between(300, 2_500) * MS;
         }
         let conn = self.conns.get_mut(&pair(from, to)).filter(|conn| conn.id == believed)?;
@@ -235,4 +235,30 @@ impl Network {
         let other = |(a, b): &(usize, usize)| (*a == node).then_some(*b).or((*b == node).then_some(*a));
         self.conns.keys().filter_map(other).collect()
     }
+}
+
+/// Place of a message's kind in its bytes, behind the envelope's header.
+const TAG: usize = 38;
+
+/// The kind of a control message: for traces, and to look only into what matters.
+pub fn kind(bytes: &[u8]) -> &'static str {
+    const KINDS: [&str; 16] = [
+        "",
+        "hello",
+        "head",
+        "join",
+        "ready",
+        "",
+        "",
+        "leave",
+        "estimate",
+        "vote",
+        "certificate",
+        "witness",
+        "fork",
+        "start",
+        "evidence",
+        "alive",
+    ];
+    bytes.get(TAG).and_then(|tag| KINDS.get(usize::from(*tag))).copied().unwrap_or("nothing known")
 }

@@ -1,14 +1,13 @@
 //! A node, and one run of its program: the engine, and what its driver holds in memory.
 
-use super::ambush::Ambush;
 use super::disk::{Disk, Held, Link, Write};
 use super::keys::Keys;
-use super::liar::Liar;
 use super::random::Random;
-use super::schedule::Contest;
+use super::schedule::{Contest, Moment};
 use super::trainer::State;
 use crate::engine::io::{AttemptKey, PersistToken};
 use crate::engine::{Engine, EngineConfig, Founding, PAST_MAX, Stored, Timing};
+use crate::message::Ready;
 use crate::record::Span;
 use crate::run::RunSpec;
 use crate::{Digest, NodeId};
@@ -44,6 +43,22 @@ pub struct Node {
     pub copied: bool,
     pub ambush: Option<Ambush>,
     pub contest: Option<Contest>,
+}
+
+/// What a liar has at hand to lie with.
+#[derive(Debug, Default)]
+pub struct Liar {
+    /// Something of its own that was true.
+    pub said: Option<Rc<Vec<u8>>>,
+    pub ready: Option<Ready>,
+}
+
+/// A death that waits for its moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Ambush {
+    pub moment: Moment,
+    pub forgets: bool,
+    pub back: u64,
 }
 
 /// What a process has trained and no commit has taken in.

@@ -3,6 +3,7 @@
 use super::MS;
 use super::history::{Outcome, Settings};
 use super::options::Options;
+use super::world::Recovered;
 use std::fmt;
 
 /// Kinds of faults that can be looked at alone; with the first of them nothing goes wrong, with the last all that a seed
@@ -34,19 +35,6 @@ pub const CLASSES: &[&str] = &[
     "lossy-links",
     "everything",
 ];
-
-/// What was seen of one history after its last fault, in microseconds since then.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Recovered {
-    /// The first new COMMIT anywhere.
-    pub first: Option<u64>,
-    /// All stand on one head with three new COMMITs behind it.
-    pub together: Option<u64>,
-    /// Everybody who is there has contributed, and nobody else is a member.
-    pub complete: Option<u64>,
-    /// No quorum was left: it took a fork, and its grace.
-    pub forked: bool,
-}
 
 /// How soon the first new COMMIT has to come, in microseconds since the last fault.
 #[derive(Clone, Copy, Debug)]

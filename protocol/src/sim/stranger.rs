@@ -3,9 +3,9 @@
 //!
 //! What a stranger answers to a request for proof, or for a state, comes from [`World::stranger_answers`].
 
+use super::crowd::KEYS;
 use super::disk::Link;
 use super::invariant::Observed;
-use super::options::Options;
 use super::trainer::State;
 use super::world::{Event, World};
 use super::{MS, SECOND};
@@ -18,57 +18,13 @@ use crate::message::{
 use crate::record::{Measured, Record, Role};
 use crate::run::AdmissionMode;
 use crate::{Digest, NodeId, Signer, limits, wire};
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 
-/// Where strangers' keys are found: beyond those of nodes and of the run's creator.
-const KEYS: usize = 1 << 21;
 /// Keys that are used for nothing but to contradict themselves.
 const THROWAWAY: usize = 1 << 22;
 /// Strangers that come at once, now and then.
 const CROWD: u64 = 24;
 /// Records of a forged chain.
 const FORGED: u64 = 3;
-
-/// All of them.
-#[derive(Debug, Default)]
-pub struct Strangers {
-    ids: Vec<NodeId>,
-    /// To which nodes each is connected.
-    connected: BTreeSet<(usize, usize)>,
-    /// What each node has said to strangers, the newest of each kind: to be twisted and said again.
-    said: BTreeMap<(usize, &'static str), Rc<Vec<u8>>>,
-    /// The chain that each pretends to stand on.
-    chains: BTreeMap<usize, Vec<Link>>,
-    thrown: usize,
-}
-
-impl Strangers {
-    pub fn of(options: &Options, keys: &super::keys::Keys) -> Self {
-        Self { ids: (0..options.strangers).map(|k| keys.signer(KEYS + k).id()).collect(), ..Self::default() }
-    }
-
-    pub fn len(&self) -> usize {
-        self.ids.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
-    }
-
-    pub fn place(&self, id: &NodeId) -> Option<usize> {
-        self.ids.iter().position(|stranger| stranger == id)
-    }
-
-    /// Keeps what a node has told a stranger; whether it was one.
-    pub fn hears(&mut self, node: usize, to: &NodeId, bytes: &[u8]) -> bool {
-        let stranger = self.place(to).is_some();
-        if stranger {
-            self.said.insert((node, super::world::kind(bytes)), Rc::new(bytes.to_vec()));
-        }
-        stranger
-    }
-}
 
 impl World {
     /// Strangers come from the beginning on.

@@ -1,26 +1,25 @@
-//! The event loop: time, nodes, network; one thing happens after another.
+//! All there is in a history, and what an invariant is shown of it. Invariants know this alone; the event loop (`course`)
+//! knows both.
 
-use super::ambush::Sprung;
+use super::crowd::Strangers;
+use super::disk::{Disk, Link, Write};
 use super::gate::Gate;
-use super::history::Violation;
-use super::invariant::{self, Invariant, Observed};
 use super::keys::Keys;
 use super::mark::Marks;
 use super::network::Network;
 use super::options::Options;
-use super::process::Node;
+use super::process::{Mixed, Node, Offer};
 use super::random::Random;
 use super::reduction::Reductions;
 use super::schedule::Planned;
-use super::stranger::Strangers;
-use super::{MS, SECOND};
-use crate::engine::io::{AttemptKey, Input, Merge, Output, PersistToken, Time};
-use crate::record::RecordKind;
+use super::traffic::Traffic;
+use super::trainer::State;
+use crate::engine::io::{AttemptKey, Input, Merge, Output, PersistToken};
+use crate::message::Message;
+use crate::record::{RecordKind, Span};
 use crate::run::RunSpec;
-use crate::wire;
 use crate::{Digest, NodeId, Verifier};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::rc::Rc;
 
 /// Something that happens at a node.
@@ -134,19 +133,153 @@ pub enum Event {
     NothingCame,
 }
 
+/// An ambush that has been sprung.
+#[derive(Clone, Debug)]
+pub struct Sprung {
+    pub(super) back: u64,
+    /// The disk to come back with, if it is not the one at the death, and of when it is: the time, and the number of
+    /// connections that there had been.
+    pub(super) disk: Option<(u64, u64, Rc<Disk>)>,
+}
+
 /// An event, and which start of the node's program it is for; 0 is for whatever runs.
 #[derive(Debug)]
-struct Due {
-    node: usize,
-    start: u64,
-    event: Event,
+pub(super) struct Due {
+    pub node: usize,
+    pub start: u64,
+    pub event: Event,
+}
+
+/// Something that an invariant can be about.
+pub enum Observed<'a> {
+    /// A process starts on what its disk holds.
+    Started {
+        node: usize,
+    },
+    Crashed {
+        node: usize,
+    },
+    /// Its disk is empty, or as it was some time ago.
+    LostDisk {
+        node: usize,
+    },
+    Input {
+        node: usize,
+        input: &'a Input,
+    },
+    Outputs {
+        node: usize,
+        outputs: &'a [Output],
+    },
+    /// A step is over, and what it led to is done.
+    Step {
+        node: usize,
+    },
+    /// An answer to bytes that are a lie.
+    Junk {
+        node: usize,
+        from: usize,
+        outputs: &'a [Output],
+    },
+    /// A node was woken before the time for which it had asked: what it did, and whether a person sees a difference.
+    Probed {
+        node: usize,
+        outputs: &'a [Output],
+        seen: Option<&'a str>,
+    },
+    /// An answer to what a stranger says.
+    Strange {
+        node: usize,
+        from: NodeId,
+        message: &'a Message,
+        outputs: &'a [Output],
+    },
+    /// An honest node's bytes leave it.
+    Sent {
+        node: usize,
+        to: usize,
+        bytes: &'a Rc<Vec<u8>>,
+    },
+    Training {
+        node: usize,
+        base: Digest,
+        lease: Span,
+    },
+    Trained {
+        node: usize,
+        base: Digest,
+        offer: &'a Offer,
+    },
+    /// A difference was mixed into what a node has trained from this state.
+    Mixed {
+        node: usize,
+        base: Digest,
+        offer: &'a Offer,
+        merge: &'a Merge,
+        mixed: &'a Mixed,
+    },
+    /// A commit takes effect in memory; the process still holds what was before it.
+    Committing {
+        node: usize,
+        key: Option<AttemptKey>,
+        link: &'a Link,
+        state: &'a Rc<State>,
+        mine: bool,
+    },
+    /// A write is about to be on the disk.
+    Stored {
+        node: usize,
+        write: &'a Write,
+    },
+    /// Chain and state of the disk were replaced by another node's.
+    Replaced {
+        node: usize,
+    },
+}
+
+/// One rule, with what it remembers of the history.
+pub trait Invariant {
+    fn name(&self) -> &'static str;
+
+    /// Looks at an event.
+    ///
+    /// # Errors
+    /// In words, why the rule does not hold.
+    fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String>;
+}
+
+/// An error unless it holds.
+pub(super) fn require(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(why()) }
+}
+
+/// An invariant that did not hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Violation {
+    pub invariant: &'static str,
+    pub detail: String,
+    /// Microseconds since the beginning.
+    pub at: u64,
+}
+
+/// What was seen of one history after its last fault, in microseconds since then.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recovered {
+    /// The first new COMMIT anywhere.
+    pub first: Option<u64>,
+    /// All stand on one head with three new COMMITs behind it.
+    pub together: Option<u64>,
+    /// Everybody who is there has contributed, and nobody else is a member.
+    pub complete: Option<u64>,
+    /// No quorum was left: it took a fork, and its grace.
+    pub forked: bool,
 }
 
 /// All there is in a history.
 pub struct World {
     pub now: u64,
-    queue: BTreeMap<(u64, u64), Due>,
-    serial: u64,
+    pub(super) queue: BTreeMap<(u64, u64), Due>,
+    pub(super) serial: u64,
     pub random: Random,
     pub options: Options,
     pub spec: RunSpec,
@@ -168,7 +301,7 @@ pub struct World {
     /// What nobody can mend, and the promise does not cover: the history ends.
     pub beyond_repair: bool,
     /// How the flock went on after the last fault.
-    pub recovered: Option<super::recovery::Recovered>,
+    pub recovered: Option<Recovered>,
     pub quiet_until: u64,
     pub events: u64,
     /// Rolling digest of all inputs and outputs, when it is asked for.
@@ -177,301 +310,5 @@ pub struct World {
     pub story: Option<fn(&str)>,
     /// Every record that was committed: its kind, and when the first node did.
     pub decided: BTreeMap<Digest, (RecordKind, u64)>,
-    pub traffic: super::measure::Traffic,
-}
-
-impl World {
-    pub fn new(seed: u64, options: Options, mut spec: RunSpec, schedule: Vec<Planned>) -> Self {
-        let mut random = Random::new(seed, "world");
-        let keys = Keys::new(seed, options.nodes, options.ed25519);
-        let gate = Gate::draw(seed, &options, &keys, &mut spec);
-        let strangers = Strangers::of(&options, &keys);
-        let network = Network::new(&options, &mut random);
-        let nodes = (0..options.nodes).map(|index| Node::new(keys.id(index), &mut random)).collect();
-        Self {
-            now: 0,
-            queue: BTreeMap::new(),
-            serial: 0,
-            random,
-            run: spec.digest(),
-            spec,
-            verifier: keys.verifier(),
-            keys,
-            gate,
-            nodes,
-            strangers,
-            network,
-            reductions: Reductions::default(),
-            schedule,
-            invariants: invariant::all(),
-            violation: None,
-            marks: Marks::default(),
-            tainted: BTreeSet::new(),
-            calm: false,
-            beyond_repair: false,
-            recovered: None,
-            quiet_until: 0,
-            events: 0,
-            trace: None,
-            story: None,
-            decided: BTreeMap::new(),
-            traffic: super::measure::Traffic::default(),
-            options,
-        }
-    }
-
-    /// Puts the first events in: nodes that start, connections, faults.
-    pub fn populate(&mut self) {
-        if self.options.awake {
-            self.wake_all();
-        }
-        self.let_strangers_come();
-        for index in 0..self.nodes.len() {
-            let early = index < self.options.first;
-            let end = if early { 2 * SECOND } else { self.options.duration.max(SECOND) };
-            let at = self.random.between(0, end);
-            self.schedule(at, index, 0, Event::Start);
-            for other in index + 1..self.nodes.len() {
-                let at = self.random.between(0, 500 * MS);
-                self.schedule(at, index, 0, Event::Dial { other });
-            }
-        }
-        for index in 0..self.schedule.len() {
-            let at = self.schedule.get(index).map_or(0, |planned| planned.at);
-            self.schedule(at, 0, 0, Event::Fault { index });
-        }
-        let first_liar = self.nodes.len() - self.options.liars.min(self.nodes.len());
-        for node in first_liar..self.nodes.len() {
-            self.nodes[node].liar = Some(super::liar::Liar::default());
-            self.schedule(SECOND, node, 0, Event::Lie);
-        }
-    }
-
-    /// Puts an event `after` microseconds from now.
-    pub fn schedule(&mut self, after: u64, node: usize, start: u64, event: Event) {
-        self.serial += 1;
-        self.queue.insert((self.now + after, self.serial), Due { node, start, event });
-    }
-
-    /// Puts an event for the program that runs on the node now.
-    pub fn schedule_own(&mut self, after: u64, node: usize, event: Event) {
-        self.schedule(after, node, self.nodes[node].starts, event);
-    }
-
-    /// Runs until `end`, or until `done` says so after an event; whether it did.
-    pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
-        while let Some((&(at, serial), _)) = self.queue.first_key_value() {
-            if at > end || self.violation.is_some() || self.beyond_repair {
-                break;
-            }
-            let Some(due) = self.queue.remove(&(at, serial)) else { break };
-            self.now = at;
-            let thaw = self.nodes[due.node].paused_until;
-            if thaw > at && !matches!(due.event, Event::Dial { .. } | Event::Fault { .. } | Event::Start) {
-                // What comes in while the process is stopped waits in order.
-                self.queue.insert((thaw, serial), due);
-                continue;
-            }
-            self.events += 1;
-            self.happen(due);
-            if self.violation.is_none() && done(self) {
-                return true;
-            }
-        }
-        self.now = self.now.max(end);
-        false
-    }
-
-    fn happen(&mut self, due: Due) {
-        let Due { node, start, event } = due;
-        match event {
-            Event::Start => return self.start(node),
-            Event::Dial { other } => return self.dial(node, other),
-            Event::Fault { index } => return self.strike(index),
-            Event::Sever { other, conn } => return self.sever(node, other, conn),
-            Event::Lie => return self.lie(node),
-            Event::Strange { which } => return self.strange(which),
-            _ => {}
-        }
-        let of_another = start != 0 && start != self.nodes[node].starts;
-        if of_another || !self.nodes[node].alive() {
-            return;
-        }
-        match event {
-            Event::Tick => self.tick(node),
-            Event::Probe => self.probe(node),
-            Event::Deliver { from, conn, bytes } => {
-                if self.network.is(from, node, conn) {
-                    let from = self.keys.id(from);
-                    self.feed(node, Input::Message { from, bytes: bytes.to_vec() });
-                }
-            }
-            Event::Junk { from, bytes } => self.feed_junk(node, from, &bytes),
-            Event::Up { other, conn } => self.up(node, other, conn),
-            Event::Down { other, conn } => {
-                if self.network.learn_down(node, other, conn) {
-                    self.feed(node, Input::PeerDown { peer: self.keys.id(other) });
-                }
-            }
-            Event::Step { job } => self.train_step(node, job),
-            Event::AheadStep { job } => self.ahead_step(node, job),
-            Event::Retaken { round, base } => self.retaken(node, round, base),
-            Event::Moved { key, bytes } => self.feed(node, Input::ReduceProgress { key, bytes, awaits: None }),
-            Event::Reduced { key } => self.reduced(node, key),
-            Event::Failed { key, suspect } => self.reduce_failed(node, key, suspect),
-            Event::Verified => self.verified(node),
-            Event::Applied { key, update } => self.applied(node, (key, update)),
-            Event::Mixed { round, base, tokens, merge } => self.mixed(node, (round, base), tokens, merge),
-            Event::Written { token } => self.written(node, token),
-            Event::CaughtUp { job, source, target, afresh } => self.caught_up(node, (job, source), target, afresh),
-            Event::Proved { job, source, seq, record, foreign } => {
-                self.proved(node, (job, source), (seq, record), foreign);
-            }
-            Event::Fetched { job, key, record, source } => self.fetched(node, (job, source), key, record),
-            Event::Sprung { sprung } => self.sprung(node, sprung),
-            Event::Struck { sprung } => self.struck(node, sprung),
-            Event::Exit => {
-                self.crash(node, false);
-                if self.calm {
-                    // It was told to die before all was well.
-                    self.schedule(SECOND, node, 0, Event::Start);
-                }
-            }
-            Event::StrangerGone { which } => self.stranger_gone(node, which),
-            Event::NothingCame => self.nothing_came(node),
-            Event::Start | Event::Dial { .. } | Event::Fault { .. } | Event::Sever { .. } => {}
-            Event::Lie | Event::Strange { .. } => {}
-        }
-    }
-
-    /// Gives an input to a node's engine and does what it says.
-    pub fn feed(&mut self, node: usize, input: Input) {
-        let Some(outputs) = self.handle(node, input) else { return };
-        for output in outputs {
-            self.execute(node, output);
-        }
-        self.observe(&Observed::Step { node });
-    }
-
-    pub(super) fn handle(&mut self, node: usize, input: Input) -> Option<Vec<Output>> {
-        let now = Time(self.now + self.nodes[node].offset);
-        self.note(|| match &input {
-            Input::Tick => None,
-            Input::Message { from, bytes } => Some(format!("n{node} <- {} of {from:?}", kind(bytes))),
-            other => Some(format!("n{node} <- {other:?}")),
-        });
-        self.observe(&Observed::Input { node, input: &input });
-        self.trace_input(node, &input);
-        let process = self.nodes[node].process.as_mut()?;
-        let outputs = process.engine.handle(input, now);
-        self.arm(node);
-        self.trace_outputs(node, &outputs);
-        self.observe(&Observed::Outputs { node, outputs: &outputs });
-        Some(outputs)
-    }
-
-    /// Bytes that are a lie: the node may refuse them, and go on as if they had not come.
-    fn feed_junk(&mut self, node: usize, from: usize, bytes: &Rc<Vec<u8>>) {
-        if !self.network.believes(node, from) {
-            return;
-        }
-        self.feed(node, Input::Tick);
-        let id = self.keys.id(from);
-        let Some(outputs) = self.handle(node, Input::Message { from: id, bytes: bytes.to_vec() }) else { return };
-        self.observe(&Observed::Junk { node, from, outputs: &outputs });
-        for output in outputs {
-            self.execute(node, output);
-        }
-        self.observe(&Observed::Step { node });
-    }
-
-    /// Shows an event to all invariants; the first that objects ends the history.
-    pub fn observe(&mut self, event: &Observed<'_>) {
-        let mut invariants = std::mem::take(&mut self.invariants);
-        for invariant in &mut invariants {
-            if let Err(why) = invariant.observe(event, self) {
-                self.violate(invariant.name(), why);
-            }
-        }
-        self.invariants = invariants;
-    }
-
-    pub fn violate(&mut self, invariant: &'static str, detail: String) {
-        self.note(|| Some(format!("VIOLATION of {invariant}: {detail}")));
-        let at = self.now;
-        self.violation.get_or_insert(Violation { invariant, detail, at });
-    }
-
-    pub fn note(&self, text: impl FnOnce() -> Option<String>) {
-        if let Some(story) = self.story
-            && let Some(text) = text()
-        {
-            story(&format!("{:>12} {text}", self.now));
-        }
-    }
-
-    fn trace_input(&mut self, node: usize, input: &Input) {
-        let now = self.now;
-        let Some(trace) = &mut self.trace else { return };
-        trace.update(&now.to_le_bytes()).update(&node.to_le_bytes());
-        let mut text = String::new();
-        match input {
-            Input::Message { from, bytes } => drop(trace.update(&from.0).update(bytes)),
-            other => {
-                // Writing to a string cannot fail.
-                let _ = write!(text, "{other:?}");
-                trace.update(text.as_bytes());
-            }
-        }
-    }
-
-    fn trace_outputs(&mut self, node: usize, outputs: &[Output]) {
-        let Some(trace) = &mut self.trace else { return };
-        trace.update(&node.to_le_bytes());
-        let mut text = String::new();
-        for output in outputs {
-            match output {
-                Output::Send { to, bytes, after } => {
-                    let after = after.map_or(0, |token| token.0);
-                    trace.update(&to.0).update(&after.to_le_bytes()).update(bytes);
-                }
-                other => {
-                    text.clear();
-                    let _ = write!(text, "{other:?}");
-                    trace.update(text.as_bytes());
-                }
-            }
-        }
-    }
-
-    /// What a message says, for checks: opened as anybody could.
-    pub fn open(&self, bytes: &[u8]) -> Option<wire::Opened> {
-        wire::open(self.verifier.as_ref(), &self.run, bytes).ok()
-    }
-}
-
-/// Place of a message's kind in its bytes, behind the envelope's header.
-const TAG: usize = 38;
-
-/// The kind of a control message: for traces, and to look only into what matters.
-pub fn kind(bytes: &[u8]) -> &'static str {
-    const KINDS: [&str; 16] = [
-        "",
-        "hello",
-        "head",
-        "join",
-        "ready",
-        "",
-        "",
-        "leave",
-        "estimate",
-        "vote",
-        "certificate",
-        "witness",
-        "fork",
-        "start",
-        "evidence",
-        "alive",
-    ];
-    bytes.get(TAG).and_then(|tag| KINDS.get(usize::from(*tag))).copied().unwrap_or("nothing known")
+    pub traffic: Traffic,
 }

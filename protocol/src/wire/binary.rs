@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// Appends the encoding of `value` to `out`.
-pub(super) fn append<T: Serialize>(value: &T, out: &mut Vec<u8>) {
+pub fn append<T: Serialize>(value: &T, out: &mut Vec<u8>) {
     let encoding = config::standard().with_fixed_int_encoding().with_little_endian();
     // Wire types are structs of integers, floats, arrays and sized lists; for these an encoder into memory has no
     // error to return.
@@ -15,8 +15,15 @@ pub(super) fn append<T: Serialize>(value: &T, out: &mut Vec<u8>) {
     out.extend_from_slice(&bytes);
 }
 
+/// The one byte string of `value`.
+pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    append(value, &mut bytes);
+    bytes
+}
+
 /// Decodes all of `bytes`, which must be the canonical encoding of a `T` and at most `LIMIT` long.
-pub(super) fn decode<T, const LIMIT: usize>(what: &'static str, bytes: &[u8]) -> Result<T, WireError>
+pub fn decode<T, const LIMIT: usize>(what: &'static str, bytes: &[u8]) -> Result<T, WireError>
 where
     T: Serialize + DeserializeOwned,
 {

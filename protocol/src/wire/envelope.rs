@@ -8,7 +8,7 @@
 //! The signature covers the domain, the run's digest, the sender and the raw body, so a message is worth nothing
 //! in another run, under another sender or as another kind.
 
-use super::{WireError, binary, document};
+use super::{WireError, binary};
 use crate::Digest;
 use crate::identity::{NodeId, Signature, Signer, Verifier};
 use crate::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
@@ -16,6 +16,7 @@ use crate::message::{
     Alive, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Witness,
 };
 use crate::plant::{Plant, planted};
+use crate::run::bytes::{decode_spec, spec_digest};
 
 const SIGNATURE_DOMAIN: &[u8] = b"starling control v1";
 const ENVELOPE_DOMAIN: &str = "starling envelope v1";
@@ -161,11 +162,11 @@ impl<'a> Parts<'a> {
 fn foreign(verifier: &dyn Verifier, parts: &Parts<'_>) -> WireError {
     let bad = WireError::BadSignature { sender: parts.sender };
     let Ok(Message::Hello(hello)) = decode_body(parts.body) else { return bad };
-    let theirs = document::spec_digest(&hello.spec);
+    let theirs = spec_digest(&hello.spec);
     if !verifier.verify(&parts.sender, &signed_bytes(&theirs, &parts.sender, parts.body), &parts.signature) {
         return bad;
     }
-    match document::decode_spec(&hello.spec) {
+    match decode_spec(&hello.spec) {
         Ok(spec) => WireError::OtherRun { sender: parts.sender, spec: Box::new(spec) },
         Err(error) => error,
     }

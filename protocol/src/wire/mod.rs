@@ -5,9 +5,8 @@
 //! is allocated, no trailing bytes, enums by written-down numbers, and equality of the re-encoding, so that one
 //! value has one byte string. Signatures and digests are over bytes as received, never over a re-encoding.
 
-mod binary;
+pub(crate) mod binary;
 pub mod bounded;
-mod document;
 mod envelope;
 #[cfg(test)]
 mod golden_test;
@@ -19,11 +18,12 @@ mod property_test;
 #[cfg(test)]
 pub(crate) mod sample;
 
-pub use document::{
-    decode_candidate, decode_certificate, decode_record, decode_register, decode_revocation, decode_spec,
-    decode_ticket, encode_candidate, encode_certificate, encode_record, encode_register, encode_revocation,
-    encode_spec, encode_ticket, record_digest, spec_digest,
-};
+pub use crate::admission::{decode_revocation, decode_ticket, encode_revocation, encode_ticket};
+pub use crate::candidate::{decode_candidate, encode_candidate};
+pub use crate::certificate::{decode_certificate, encode_certificate};
+pub use crate::engine::config::{decode_register, encode_register};
+pub use crate::record::bytes::{decode_record, encode_record, record_digest};
+pub use crate::run::bytes::{decode_spec, encode_spec, spec_digest};
 pub use envelope::{Opened, check, claimed_sender, open, seal};
 
 use crate::NodeId;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::audit::{Audit, Counts, Epoch};
 use crate::limits::FREE_SPANS_MAX;
-use crate::message::{Statement, StatementKind};
+use crate::message::{Ready, Statement, StatementKind};
 use crate::wire::sample::{self, digest};
 use proptest::prelude::*;
 

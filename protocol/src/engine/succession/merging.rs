@@ -1,7 +1,7 @@
 //! What a record takes in of lineages that gave way: whose READY may merge one, and that none counts twice
 //! (`docs/protocol/7-merging.md` §7.4.3).
 
-use super::SignedReady;
+use super::contribution::SignedReady;
 use crate::message::Ready;
 use crate::plant::{Plant, planted};
 use crate::record::{Record, Role, merged_with};

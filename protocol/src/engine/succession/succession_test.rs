@@ -1,6 +1,6 @@
 use super::*;
 use crate::limits::{GRANTS_MAX, MEMBERS_MAX, MERGED_MAX, VOTERS_MAX};
-use crate::message::{Statement, StatementKind};
+use crate::message::{Ready, Statement, StatementKind};
 use crate::record::GrantUse;
 use crate::ring;
 use crate::wire::sample::{self, digest};

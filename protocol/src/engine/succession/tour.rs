@@ -1,7 +1,7 @@
 //! The order of the next reduction's ring, from the round-trip times that the contributions tell
 //! (`docs/protocol/2-records.md` §2.5.1).
 
-use super::SignedReady;
+use super::contribution::SignedReady;
 use crate::limits::TOUR_MAX;
 use crate::record::{Member, Record};
 use crate::ring::tour::{self, Costs};

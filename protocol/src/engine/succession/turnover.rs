@@ -1,8 +1,8 @@
 //! Who is a member of the next round: what absences, and the statements of contributing voters, change
 //! (`docs/protocol/2-records.md` §2.5).
 
+use super::contribution::SignedReady;
 use super::probation::Probation;
-use super::{SignedReady, admitted_max};
 use crate::limits::{GRANTS_MAX, MEMBERS_MAX};
 use crate::message::{Ready, Statement, StatementKind};
 use crate::plant::{Plant, planted};
@@ -12,6 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// COMMITs in a row that a member may be left out of; with the last of them it is removed.
 const ABSENT_MAX: u8 = 2;
+
+/// New members that one record may admit, given the number of voters before it: newcomers' first contributions never
+/// outweigh those of the tried members (`docs/protocol/2-records.md` §2.5, rule 4).
+pub fn admitted_max(voters: usize) -> usize {
+    (voters / 2).max(1)
+}
 
 /// A seat's upload bandwidth follows what is measured when it is off by more than one such part of itself: owners of chunks,
 /// and what they have left of sums, do not move because of less.

@@ -6,8 +6,9 @@ use super::{Invariant, Observed, require};
 use crate::message::{Message, ValueKind};
 use crate::record::RecordKind;
 use crate::sim::disk::Write;
+use crate::sim::network::kind;
 use crate::sim::process::Node;
-use crate::sim::world::{World, kind};
+use crate::sim::world::World;
 use crate::{Digest, NodeId, update};
 use std::collections::{BTreeMap, BTreeSet};
 

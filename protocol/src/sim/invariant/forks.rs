@@ -12,7 +12,8 @@ use crate::record::RecordKind;
 use crate::run::Minority;
 use crate::sim::SECOND;
 use crate::sim::disk::Link;
-use crate::sim::world::{World, kind};
+use crate::sim::network::kind;
+use crate::sim::world::World;
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 

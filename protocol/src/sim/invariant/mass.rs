@@ -5,8 +5,9 @@ use crate::Digest;
 use crate::message::Message;
 use crate::run::SyncMode;
 use crate::sim::disk::Write;
+use crate::sim::network::kind;
 use crate::sim::process::Offer;
-use crate::sim::world::{World, kind};
+use crate::sim::world::World;
 use std::collections::BTreeMap;
 
 /// Payloads by READY, and which a commit took in.

@@ -7,7 +7,8 @@ use crate::limits::MERGED_MAX;
 use crate::message::Message;
 use crate::record::{Record, RecordKind};
 use crate::sim::disk::{Link, Write};
-use crate::sim::world::{World, kind};
+use crate::sim::network::kind;
+use crate::sim::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What READYs merge, and the lineages whose work is in the state of a record.

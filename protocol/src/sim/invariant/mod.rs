@@ -56,15 +56,9 @@ mod sleep;
 mod steps;
 mod strangers;
 
-use super::disk::{Link, Write};
-use super::process::{Mixed, Offer};
-use super::trainer::State;
-use super::world::World;
-use crate::engine::io::{AttemptKey, Input, Merge, Output};
-use crate::message::Message;
-use crate::record::Span;
-use crate::{Digest, NodeId};
-use std::rc::Rc;
+pub use super::world::{Invariant, Observed};
+
+use super::world::require;
 
 /// Names of all that are checked, also those that are not in a file here.
 pub const NAMES: &[&str] = &[
@@ -100,104 +94,6 @@ pub const NAMES: &[&str] = &[
     "L5 few attempts",
 ];
 
-/// Something that an invariant can be about.
-pub enum Observed<'a> {
-    /// A process starts on what its disk holds.
-    Started {
-        node: usize,
-    },
-    Crashed {
-        node: usize,
-    },
-    /// Its disk is empty, or as it was some time ago.
-    LostDisk {
-        node: usize,
-    },
-    Input {
-        node: usize,
-        input: &'a Input,
-    },
-    Outputs {
-        node: usize,
-        outputs: &'a [Output],
-    },
-    /// A step is over, and what it led to is done.
-    Step {
-        node: usize,
-    },
-    /// An answer to bytes that are a lie.
-    Junk {
-        node: usize,
-        from: usize,
-        outputs: &'a [Output],
-    },
-    /// A node was woken before the time for which it had asked: what it did, and whether a person sees a difference.
-    Probed {
-        node: usize,
-        outputs: &'a [Output],
-        seen: Option<&'a str>,
-    },
-    /// An answer to what a stranger says.
-    Strange {
-        node: usize,
-        from: NodeId,
-        message: &'a Message,
-        outputs: &'a [Output],
-    },
-    /// An honest node's bytes leave it.
-    Sent {
-        node: usize,
-        to: usize,
-        bytes: &'a Rc<Vec<u8>>,
-    },
-    Training {
-        node: usize,
-        base: Digest,
-        lease: Span,
-    },
-    Trained {
-        node: usize,
-        base: Digest,
-        offer: &'a Offer,
-    },
-    /// A difference was mixed into what a node has trained from this state.
-    Mixed {
-        node: usize,
-        base: Digest,
-        offer: &'a Offer,
-        merge: &'a Merge,
-        mixed: &'a Mixed,
-    },
-    /// A commit takes effect in memory; the process still holds what was before it.
-    Committing {
-        node: usize,
-        key: Option<AttemptKey>,
-        link: &'a Link,
-        state: &'a Rc<State>,
-        mine: bool,
-    },
-    /// A write is about to be on the disk.
-    Stored {
-        node: usize,
-        write: &'a Write,
-    },
-    /// Chain and state of the disk were replaced by another node's.
-    Replaced {
-        node: usize,
-    },
-}
-
-/// One rule, with what it remembers of the history.
-pub trait Invariant {
-    fn name(&self) -> &'static str;
-
-    /// Looks at an event.
-    ///
-    /// # Errors
-    /// In words, why the rule does not hold.
-    fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String>;
-}
-
 /// All of them, with nothing remembered.
 pub fn all() -> Vec<Box<dyn Invariant>> {
     vec![
@@ -227,9 +123,4 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(probation::Probation::default()),
         Box::new(sleep::Sleep),
     ]
-}
-
-/// An error unless it holds.
-fn require(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(why()) }
 }

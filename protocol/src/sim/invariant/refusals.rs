@@ -4,7 +4,8 @@ use super::{Invariant, Observed, require};
 use crate::NodeId;
 use crate::engine::io::{Input, Notice, Output, Refusal};
 use crate::message::{Message, Ready};
-use crate::sim::world::{World, kind};
+use crate::sim::network::kind;
+use crate::sim::world::World;
 use std::collections::BTreeMap;
 
 /// What each process has heard from each peer as its READY of this round.

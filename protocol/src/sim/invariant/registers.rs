@@ -8,7 +8,8 @@ use crate::engine::Register;
 use crate::engine::io::Input;
 use crate::message::{Message, Question, Stamp, Value};
 use crate::sim::disk::Write;
-use crate::sim::world::{World, kind};
+use crate::sim::network::kind;
+use crate::sim::world::World;
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -6,7 +6,8 @@ use crate::Digest;
 use crate::engine::io::{Notice, Output, Refusal};
 use crate::message::Message;
 use crate::sim::disk::Write;
-use crate::sim::world::{World, kind};
+use crate::sim::network::kind;
+use crate::sim::world::World;
 use std::collections::BTreeSet;
 
 /// Every record that an honest node has had on its disk.

@@ -1,0 +1,15 @@
+//! A contribution as a record takes it in: who offers it, and in which words.
+
+use crate::message::Ready;
+use crate::{Digest, NodeId};
+
+/// A member's READY as it counts in an attempt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SignedReady {
+    pub member: NodeId,
+    pub ready: Ready,
+    /// Digest of the signed envelope.
+    pub digest: Digest,
+    /// The signed envelope as received.
+    pub bytes: Vec<u8>,
+}
