@@ -1,14 +1,13 @@
 //! Who makes an attempt: attempt 0 all whom the record expects, each later one a set that voters decide by vote
 //! (`docs/protocol/4-agreement.md` §4.3).
 
-use super::attempt::{Stage, set_digest};
+use super::attempt::set_digest;
 use super::ctx::Ctx;
 use super::decision::{ATTEMPTS_MAX, take_steps};
 use super::io::Refusal;
 use super::outbox::Out;
 use super::register::Voice;
-use super::round::Round;
-use super::round::Training;
+use super::round::{Round, Stage, Training};
 use super::succession::{SignedReady, merging};
 use super::vote::Instance;
 use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, member_indices};

@@ -1,9 +1,8 @@
 //! Who is to blame for a reduction in which nothing moves any more. Its members say in their Heads how far they are, and
 //! with owners what they wait for; none of them is believed alone for long.
 
-use super::attempt::Attempt;
 use super::ctx::Ctx;
-use super::round::Round;
+use super::round::{Attempt, Round};
 use crate::NodeId;
 use crate::message::{Awaited, Awaits, Head, Phase};
 use crate::run::EngineKind;

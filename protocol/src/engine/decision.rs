@@ -1,16 +1,15 @@
 //! The vote on the record: who holds a result enters with it, who lacks it fetches it, a quorum decides
 //! (`docs/protocol/4-agreement.md` §4.5).
 
-use super::attempt::Attempt;
 use super::conduct::Conduct;
 use super::config::{Candidate, Register};
 use super::ctx::Ctx;
-use super::fetch::{Holding, Made, RESULTS_MAX};
 use super::io::{AttemptKey, Output, Refusal};
 use super::offer::Offer;
 use super::outbox::Out;
 use super::register::Voice;
-use super::round::{Committing, Round, Training};
+use super::results::{Holding, Made, RESULTS_MAX};
+use super::round::{Attempt, Committing, Round, Training};
 use super::vote::{Instance, Objection};
 use crate::ballot::{Choice, Said};
 use crate::certificate;

@@ -4,9 +4,10 @@
 //! A newcomer shows its ticket to voters of the head that was proven to it, and to nobody else: whoever sees a ticket that
 //! is made out to nobody can use it.
 
+use super::beat::Beat;
 use super::chain::Standing;
 use super::ctx::Ctx;
-use super::outbox::{Beat, Out};
+use super::outbox::Out;
 use super::peer::Peer;
 use super::view::Scene;
 use crate::admission::{self, NotAdmitted};

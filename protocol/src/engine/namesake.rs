@@ -14,9 +14,9 @@
 //! silence lasts, or whose connection to it is gone, takes the newer one: a process that was killed is soon replaced.
 
 use super::ctx::Ctx;
+use super::identity::Identity;
 use super::io::{Notice, Output, Refusal};
 use super::outbox::Out;
-use super::register::Identity;
 use crate::message::{Alive, Message};
 use crate::plant::{Plant, planted};
 use crate::{NodeId, wire};

@@ -4,12 +4,11 @@
 //! driver keeps the difference and mixes it into a contribution when the engine says so; the engine knows its name, its
 //! tokens and when it is this node's turn.
 
-use super::clock::Moment;
 use super::conduct::Conduct;
 use super::ctx::Ctx;
 use super::io::{Merge, Output};
 use super::outbox::Out;
-use super::round::{Round, Training};
+use super::round::{Own, Round, Training};
 use super::statement;
 use super::succession::{self, SignedReady};
 use crate::Digest;
@@ -68,15 +67,6 @@ struct Mixed {
     merge: Merge,
     /// Its digest and its norm (bits of an f32), once the driver has made it.
     made: Option<(Digest, u32)>,
-}
-
-/// This node's READY.
-#[derive(Debug)]
-pub(super) struct Own {
-    pub signed: SignedReady,
-    /// When it was last said to all, and how often again.
-    pub said_at: Moment,
-    pub repeats: u32,
 }
 
 fn place(round: &Round) -> Place {

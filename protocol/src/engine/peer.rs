@@ -1,7 +1,7 @@
 //! What one node knows of another: its connection, its last heartbeat, and what it has said about the round.
 
 use super::clock::Moment;
-use super::liveness::Pace;
+use super::pace::Pace;
 use super::succession::SignedReady;
 use crate::limits::MEMBERS_MAX;
 use crate::message::{Fork, Head, Join, Phase, Ready, Stamp};

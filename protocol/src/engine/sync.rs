@@ -3,11 +3,11 @@
 //! Which claims of others lead anywhere, and which of two lineages has the better right, is said in [`super::claims`].
 
 use super::chain::Place;
-use super::claims::Claims;
 use super::clock::Moment;
 use super::ctx::Ctx;
 use super::io::{Output, Proven};
 use super::outbox::Out;
+use super::proven::Claims;
 use super::round::Round;
 use crate::ancestry::Ancestry;
 use crate::plant::{Plant, planted};
