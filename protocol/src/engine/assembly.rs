@@ -282,7 +282,8 @@ impl Round {
     /// Tells the decided set to those of its members that do not vote.
     pub fn tell_set(&self, ctx: &Ctx, out: &mut Out) {
         let Some(value) = self.attempts.told.clone().filter(|_| ctx.votes()) else { return };
-        let votes = |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| self.head.quorum.has(id, peer.incarnation));
+        let votes =
+            |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| self.head.quorum.has(id, peer.register.incarnation));
         let members = member_indices(&value.members).filter_map(|index| self.task.members.get(index)).copied();
         let learners: Vec<NodeId> = members.filter(|id| !votes(id) && ctx.is_present(id) && *id != ctx.me).collect();
         let question = self.question(value.attempt);

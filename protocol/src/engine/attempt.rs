@@ -209,13 +209,13 @@ impl Round {
         let Some(attempt) = self.attempts.running.as_ref() else { return };
         let failures = self.attempts.failures;
         let lively = |moved: Moment| !ctx.stands_still(moved, ctx.reduction_stall(), failures);
-        let peer = |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| lively(peer.moved_at));
+        let peer = |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| lively(peer.said.moved_at));
         if ctx.is_young(attempt.began) && (lively(attempt.moved_at) || attempt.members.iter().any(peer)) {
             return;
         }
         let (mut moved, mut patience) = (attempt.moved_at, ctx.reduction_stall());
         for peer in attempt.members.iter().filter_map(|id| ctx.peers.get(id)) {
-            moved = moved.max(peer.moved_at);
+            moved = moved.max(peer.said.moved_at);
             patience = patience.max(ctx.stall(peer, Phase::Reducing));
         }
         let creeps = || ctx.stands_still(attempt.began, self.longest_reduction(attempt, ctx), failures);

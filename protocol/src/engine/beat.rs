@@ -53,7 +53,7 @@ impl Round {
 
     /// Whether a member may miss a READY: not while it trains, reduces or votes.
     fn waits_for_readys(&self, id: &NodeId, ctx: &Ctx) -> bool {
-        let head = ctx.peers.get(id).and_then(|peer| peer.head.as_ref()).filter(|_| ctx.in_touch(id));
+        let head = ctx.peers.get(id).and_then(|peer| peer.said.head.as_ref()).filter(|_| ctx.in_touch(id));
         let Some(head) = head else { return true };
         head.record == self.head.digest && !matches!(head.phase, Phase::Training | Phase::Reducing | Phase::Settling)
     }

@@ -27,7 +27,7 @@ impl Round {
 
     /// Heads of the other members that are in the reduction.
     fn reducing<'a>(&self, attempt: &'a Attempt, ctx: &'a Ctx) -> impl Iterator<Item = (NodeId, &'a Head)> {
-        let head = |id: &NodeId| Some((*id, ctx.peers.get(id)?.head.as_ref()?));
+        let head = |id: &NodeId| Some((*id, ctx.peers.get(id)?.said.head.as_ref()?));
         attempt.members.iter().filter_map(head).filter(|(_, head)| head.phase == Phase::Reducing)
     }
 

@@ -59,7 +59,7 @@ impl Sync {
         let mut wanted: Vec<(u8, u32, Reverse<u64>, NodeId, Place)> = Vec::new();
         for (id, place) in ctx.places() {
             if self.calls_away(&id, &place, round, ctx) {
-                let failures = ctx.peers.get(&id).map_or(0, |peer| peer.failures);
+                let failures = ctx.peers.get(&id).map_or(0, |peer| peer.chain.failures);
                 wanted.push((self.standing_of(&id, ctx), failures, Reverse(place.seq), id, place));
             }
         }
@@ -114,7 +114,7 @@ impl Sync {
         }
         let again = held.is_none_or(|held| ctx.may_prove_again(held.at));
         let Some(mine) = ctx.place() else { return again };
-        if ctx.peers.get(id).is_some_and(|peer| peer.foreign == Some(place.lineage)) && !self.seeks_adoption() {
+        if ctx.peers.get(id).is_some_and(|peer| peer.chain.foreign == Some(place.lineage)) && !self.seeks_adoption() {
             return false;
         }
         if mine.lineage == place.lineage {
@@ -231,7 +231,7 @@ impl Sync {
             Claim::Foreign => return Some(Verdict::Foreign),
             Claim::False { why } => return Some(Verdict::False { why }),
         };
-        let claimed = ctx.peers.get(peer).and_then(|peer| Place::of(peer.head.as_ref()?));
+        let claimed = ctx.peers.get(peer).and_then(|peer| Place::of(peer.said.head.as_ref()?));
         if claimed.is_some_and(|place| place.record == record && place != proven.place()) {
             return Some(Verdict::False { why: "head_differs" });
         }
@@ -260,10 +260,10 @@ fn quorum_is_lost(round: Option<&Round>, ctx: &Ctx) -> bool {
 impl Ctx {
     /// Leaves a peer's claims alone for a while, longer each time.
     pub fn pause(&mut self, id: &NodeId) {
-        let pause = self.peers.get(id).map_or(0, |peer| self.retry_pause(peer.failures));
+        let pause = self.peers.get(id).map_or(0, |peer| self.retry_pause(peer.chain.failures));
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.avoid_until = self.now.plus(pause);
-            peer.failures = peer.failures.saturating_add(1);
+            peer.chain.avoid_until = self.now.plus(pause);
+            peer.chain.failures = peer.chain.failures.saturating_add(1);
         }
     }
 }

@@ -112,7 +112,7 @@ impl Ctx {
         let open = self.peers.iter().filter(|(_, peer)| peer.present() && self.heeds_claims(peer));
         let heard = open.filter(|(_, peer)| self.spoke_lately(peer));
         let thawed = |head: &&Head| head.phase != Phase::Frozen;
-        heard.filter_map(move |(id, peer)| Some((*id, Place::of(peer.head.as_ref().filter(thawed)?)?)))
+        heard.filter_map(move |(id, peer)| Some((*id, Place::of(peer.said.head.as_ref().filter(thawed)?)?)))
     }
 
     /// Digest of the head record; zero while the node stands nowhere.

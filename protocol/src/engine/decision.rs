@@ -156,7 +156,7 @@ impl Round {
         let (parent, over) = (self.head.digest, self.attempts.running.is_none());
         for (vote, over) in [(&mut self.set_vote, over), (&mut self.record_vote, false)] {
             let waits = |id: &NodeId| {
-                let Some(head) = ctx.peers.get(id).and_then(|peer| peer.head.as_ref()) else { return true };
+                let Some(head) = ctx.peers.get(id).and_then(|peer| peer.said.head.as_ref()) else { return true };
                 head.record == parent && head.phase != Phase::Training && (head.phase != Phase::Reducing || over)
             };
             vote.repeat_late(waits, voice, (ctx, out));

@@ -47,8 +47,8 @@ impl Ctx {
         if self.spec.admission.mode != AdmissionMode::Ticket {
             return;
         }
-        if let Some(peer) = self.peers.get_mut(id).filter(|peer| !peer.invited) {
-            peer.invited = true;
+        if let Some(peer) = self.peers.get_mut(id).filter(|peer| !peer.said.invited) {
+            peer.said.invited = true;
             self.invitations = self.invitations.wrapping_add(1);
         }
     }
@@ -62,7 +62,7 @@ impl Ctx {
             AdmissionMode::Open => Vec::new(),
             AdmissionMode::List => self.spec.admission.allow.iter().filter(open).copied().collect(),
             AdmissionMode::Ticket => {
-                let shown = self.peers.iter().filter(|(_, peer)| peer.invited).map(|(id, _)| id);
+                let shown = self.peers.iter().filter(|(_, peer)| peer.said.invited).map(|(id, _)| id);
                 shown.filter(open).copied().collect()
             }
         }

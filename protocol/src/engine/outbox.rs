@@ -62,7 +62,7 @@ impl Ctx {
 
     /// Peers with a working connection, greeted or not: this node's own `Hello` went ahead.
     pub fn reachable(&self) -> Vec<NodeId> {
-        let open = |peer: &Peer| peer.connected && !peer.refused;
+        let open = |peer: &Peer| peer.link.connected && !peer.link.refused;
         self.peers.iter().filter(|(_, peer)| open(peer)).map(|(id, _)| *id).collect()
     }
 
@@ -76,7 +76,7 @@ impl Ctx {
     /// Reachable voters.
     pub fn reachable_voters(&self) -> Vec<NodeId> {
         let voters = self.head.iter().flat_map(|head| head.quorum.voters()).map(|(id, _)| *id);
-        voters.filter(|id| self.peers.get(id).is_some_and(|peer| peer.connected && !peer.refused)).collect()
+        voters.filter(|id| self.peers.get(id).is_some_and(|peer| peer.link.connected && !peer.link.refused)).collect()
     }
 
     /// Whether this node and a member tell each other where they stand.

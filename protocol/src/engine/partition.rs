@@ -61,7 +61,7 @@ impl Round {
     fn others_fork(&self, ctx: &Ctx) -> bool {
         let members = ctx.fork_members();
         let said = |id: &&NodeId| {
-            let fork = ctx.peers.get(id).and_then(|peer| peer.fork.as_ref());
+            let fork = ctx.peers.get(id).and_then(|peer| peer.said.fork.as_ref());
             fork.is_some_and(|(fork, _)| fork.parent == self.head.digest)
         };
         let others = members.iter().filter(|id| **id != ctx.me);
@@ -85,9 +85,9 @@ impl Round {
                 return Some(bytes.clone());
             }
             let peer = ctx.peers.get(id)?;
-            let (theirs, signed) = peer.fork.as_ref()?;
+            let (theirs, signed) = peer.said.fork.as_ref()?;
             // Of another record it is kept: whoever said it may know more, or will say this one, too.
-            let same = *theirs == Fork { incarnation: peer.incarnation, ..fork.clone() };
+            let same = *theirs == Fork { incarnation: peer.register.incarnation, ..fork.clone() };
             same.then(|| signed.clone())
         };
         Some((record, members.iter().map(said).collect::<Option<_>>()?))
@@ -142,7 +142,7 @@ impl Ctx {
         let here = |id: &NodeId| {
             *id == self.me
                 || self.peers.get(id).is_some_and(|peer| {
-                    let stands = peer.head.as_ref().is_some_and(|theirs| theirs.record == head.digest);
+                    let stands = peer.said.head.as_ref().is_some_and(|theirs| theirs.record == head.digest);
                     peer.present() && stands && self.spoke_lately(peer)
                 })
         };
@@ -161,7 +161,7 @@ impl Ctx {
     fn fork_record(&self, members: &[NodeId]) -> Option<Record> {
         let head = self.head.as_ref()?;
         let speaks = |id: &NodeId| {
-            let heard = || self.peers.get(id).map(|peer| peer.incarnation);
+            let heard = || self.peers.get(id).map(|peer| peer.register.incarnation);
             Some((*id, if *id == self.me { self.identity.incarnation } else { heard()? }))
         };
         let going = members.iter().map(speaks).collect::<Option<Vec<(NodeId, u64)>>>()?;

@@ -143,7 +143,7 @@ impl Ctx {
     /// The newest place at which a peer has seen this incarnation sign something, as it has said since this process
     /// started.
     fn witness_of(&self, id: &NodeId) -> Option<Stamp> {
-        let witness = self.peers.get(id)?.witness.filter(|(of, _)| *of == self.identity.incarnation);
+        let witness = self.peers.get(id)?.register.witness.filter(|(of, _)| *of == self.identity.incarnation);
         witness.map(|(_, stamp)| stamp)
     }
 
@@ -199,10 +199,10 @@ impl Ctx {
     /// Tells a peer what this node has seen its identity sign: at once after its `Hello`, also if that is nothing.
     pub fn bear_witness(&mut self, to: NodeId, out: &mut Out) {
         let Some(peer) = self.peers.get_mut(&to) else { return };
-        let incarnation = peer.incarnation;
-        let seen = [peer.signed, self.identity.certified.get(&to).copied()].into_iter().flatten();
+        let incarnation = peer.register.incarnation;
+        let seen = [peer.register.signed, self.identity.certified.get(&to).copied()].into_iter().flatten();
         let stamp = seen.filter(|(of, _)| *of == incarnation).map(|(_, stamp)| stamp).max().unwrap_or_default();
-        peer.told = Some((self.now, stamp));
+        peer.register.told = Some((self.now, stamp));
         out.send_to(self, &[to], &Message::Witness(Witness { incarnation, stamp }));
     }
 
@@ -210,8 +210,8 @@ impl Ctx {
     /// the present one was told what is known of it: then it is told again.
     pub fn note_signed(&mut self, from: NodeId, incarnation: u64, stamp: Stamp, out: &mut Out) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.signed = Some(newer(peer.signed, (incarnation, stamp)));
-        let (same, told) = (incarnation == peer.incarnation, peer.told);
+        peer.register.signed = Some(newer(peer.register.signed, (incarnation, stamp)));
+        let (same, told) = (incarnation == peer.register.incarnation, peer.register.told);
         if same && told.is_some_and(|(at, told)| stamp > told && self.waits_for_answers(at)) {
             self.bear_witness(from, out);
         }
@@ -223,7 +223,7 @@ impl Ctx {
             return false;
         }
         if let Some(peer) = self.peers.get_mut(from) {
-            peer.witness = Some(newer(peer.witness, (witness.incarnation, witness.stamp)));
+            peer.register.witness = Some(newer(peer.register.witness, (witness.incarnation, witness.stamp)));
         }
         true
     }

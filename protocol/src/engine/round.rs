@@ -248,7 +248,8 @@ impl Round {
 
     /// Whether every member of the round that tells this node where it stands is here and has done so.
     fn all_met(&self, ctx: &Ctx) -> bool {
-        let met = |id: &NodeId| *id == ctx.me || ctx.peers.get(id).is_some_and(|p| p.present() && p.head.is_some());
+        let met =
+            |id: &NodeId| *id == ctx.me || ctx.peers.get(id).is_some_and(|p| p.present() && p.said.head.is_some());
         self.task.members.iter().all(|id| met(id) || !ctx.in_touch(id))
     }
 
