@@ -6,6 +6,7 @@ use super::clock::Moment;
 use super::config::Timing;
 use super::identity::Identity;
 use super::peer::Peers;
+use super::terms::Terms;
 use super::watch::Watch;
 use crate::evidence;
 use crate::identity::{NodeId, Signer, Verifier};
@@ -25,6 +26,7 @@ pub(super) struct Ctx {
     pub signer: Box<dyn Signer>,
     pub verifier: Box<dyn Verifier>,
     pub spec: RunSpec,
+    pub terms: Terms,
     pub spec_bytes: Vec<u8>,
     pub run: Digest,
     pub timing: Timing,
@@ -61,6 +63,7 @@ impl Ctx {
     ) -> Self {
         Self {
             me: signer.id(),
+            terms: Terms::of(&spec.sync),
             spec_bytes: wire::encode_spec(&spec),
             signer,
             verifier,

@@ -75,6 +75,7 @@ mod statement;
 mod streaming;
 pub mod succession;
 mod sync;
+mod terms;
 mod view;
 mod vote;
 mod watch;
