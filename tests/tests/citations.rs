@@ -115,7 +115,7 @@ fn joined(folder: &str, link: &str) -> String {
     parts.join("/")
 }
 
-/// Constants that a row names behind a source file, as `` `outbox.rs` `FAR_BEATS` ``, and that this file does not define.
+/// Constants that a row names behind a source file, as `` `deadline.rs` `FAR_BEATS` ``, and that this file does not define.
 fn strayed(row: &str, sources: &[Source]) -> Vec<String> {
     let quoted: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
     let mut found = Vec::new();
@@ -145,8 +145,8 @@ fn deadlines_are_named_as_in_the_code() {
     let rows = table.text.lines().filter(|line| line.starts_with('|'));
     let found: Vec<String> = rows.flat_map(|row| strayed(row, &sources)).collect();
     assert!(found.is_empty(), "{}: {}", table.path, found.join(", "));
-    let wrong = "| a | 1 s | `outbox.rs` `FAR_BEATS`, `NEAR_BEATS`; `claims.rs` `FAR_BEATS` |";
-    assert_eq!(strayed(wrong, &sources), ["outbox.rs defines no NEAR_BEATS", "claims.rs defines no FAR_BEATS"]);
+    let wrong = "| a | 1 s | `deadline.rs` `FAR_BEATS`, `NEAR_BEATS`; `claims.rs` `FAR_BEATS` |";
+    assert_eq!(strayed(wrong, &sources), ["deadline.rs defines no NEAR_BEATS", "claims.rs defines no FAR_BEATS"]);
 }
 
 #[test]

@@ -1,14 +1,13 @@
 //! Who makes an attempt: attempt 0 all whom the record expects, each later one a set that voters decide by vote
 //! (`docs/protocol/4-agreement.md` §4.3).
 
-use super::attempt::{Stage, set_digest};
+use super::attempt::set_digest;
 use super::ctx::Ctx;
 use super::decision::{ATTEMPTS_MAX, take_steps};
 use super::io::Refusal;
 use super::outbox::Out;
 use super::register::Voice;
-use super::round::Round;
-use super::round::Training;
+use super::round::{Round, Stage, Training};
 use super::succession::{SignedReady, merging};
 use super::vote::Instance;
 use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, member_indices};
@@ -283,7 +282,8 @@ impl Round {
     /// Tells the decided set to those of its members that do not vote.
     pub fn tell_set(&self, ctx: &Ctx, out: &mut Out) {
         let Some(value) = self.attempts.told.clone().filter(|_| ctx.votes()) else { return };
-        let votes = |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| self.head.quorum.has(id, peer.incarnation));
+        let votes =
+            |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| self.head.quorum.has(id, peer.register.incarnation));
         let members = member_indices(&value.members).filter_map(|index| self.task.members.get(index)).copied();
         let learners: Vec<NodeId> = members.filter(|id| !votes(id) && ctx.is_present(id) && *id != ctx.me).collect();
         let question = self.question(value.attempt);

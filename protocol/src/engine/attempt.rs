@@ -3,10 +3,10 @@
 use super::clock::Moment;
 use super::conduct::Conduct;
 use super::ctx::Ctx;
-use super::fetch::Holding;
 use super::io::{AttemptKey, Contribution, Notice, Output};
 use super::outbox::Out;
-use super::round::Round;
+use super::results::Holding;
+use super::round::{Attempt, Round, Stage};
 use super::succession::{self, SignedReady};
 use crate::message::{Awaits, Phase};
 use crate::outer::Rule;
@@ -17,43 +17,6 @@ use std::collections::BTreeMap;
 
 /// Failures that name the same suspect before it is ruled out although it looks alive.
 const SUSPICIONS_MAX: u32 = 3;
-
-/// The attempt that this node is in.
-#[derive(Debug)]
-pub(super) struct Attempt {
-    pub key: AttemptKey,
-    /// By ascending id.
-    pub members: Vec<NodeId>,
-    pub stage: Stage,
-    pub began: Moment,
-    /// Bytes moved here, and when they last moved.
-    pub progress: u64,
-    pub moved_at: Moment,
-    /// What the reduction waits for here.
-    pub awaits: Option<Awaits>,
-}
-
-impl Attempt {
-    pub fn is_reducing(&self) -> bool {
-        self.stage == Stage::Reducing
-    }
-
-    /// Whether its update is complete, this one, and being applied.
-    fn is_speculating(&self, key: &AttemptKey, update: &Digest) -> bool {
-        self.key == *key && self.stage == Stage::Speculating { update: *update }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Stage {
-    Reducing,
-    /// The update is complete; the driver applies it to a copy of the state.
-    Speculating {
-        update: Digest,
-    },
-    /// This node holds the attempt's record.
-    Rebuilt,
-}
 
 /// Name of the set: who takes part, and with which READY. Two nodes that hold different READYs of one member, as
 /// after its restart, so never mix their data.
@@ -246,13 +209,13 @@ impl Round {
         let Some(attempt) = self.attempts.running.as_ref() else { return };
         let failures = self.attempts.failures;
         let lively = |moved: Moment| !ctx.stands_still(moved, ctx.reduction_stall(), failures);
-        let peer = |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| lively(peer.moved_at));
+        let peer = |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| lively(peer.said.moved_at));
         if ctx.is_young(attempt.began) && (lively(attempt.moved_at) || attempt.members.iter().any(peer)) {
             return;
         }
         let (mut moved, mut patience) = (attempt.moved_at, ctx.reduction_stall());
         for peer in attempt.members.iter().filter_map(|id| ctx.peers.get(id)) {
-            moved = moved.max(peer.moved_at);
+            moved = moved.max(peer.said.moved_at);
             patience = patience.max(ctx.stall(peer, Phase::Reducing));
         }
         let creeps = || ctx.stands_still(attempt.began, self.longest_reduction(attempt, ctx), failures);

@@ -1,9 +1,8 @@
 //! Who is to blame for a reduction in which nothing moves any more. Its members say in their Heads how far they are, and
 //! with owners what they wait for; none of them is believed alone for long.
 
-use super::attempt::Attempt;
 use super::ctx::Ctx;
-use super::round::Round;
+use super::round::{Attempt, Round};
 use crate::NodeId;
 use crate::message::{Awaited, Awaits, Head, Phase};
 use crate::run::EngineKind;
@@ -28,7 +27,7 @@ impl Round {
 
     /// Heads of the other members that are in the reduction.
     fn reducing<'a>(&self, attempt: &'a Attempt, ctx: &'a Ctx) -> impl Iterator<Item = (NodeId, &'a Head)> {
-        let head = |id: &NodeId| Some((*id, ctx.peers.get(id)?.head.as_ref()?));
+        let head = |id: &NodeId| Some((*id, ctx.peers.get(id)?.said.head.as_ref()?));
         attempt.members.iter().filter_map(head).filter(|(_, head)| head.phase == Phase::Reducing)
     }
 

@@ -9,10 +9,10 @@
 //! tokens of proven records where as many went along each.
 
 use super::chain::Place;
-use super::clock::Moment;
 use super::ctx::Ctx;
 use super::io::{Claim, Output, Proven};
 use super::outbox::Out;
+use super::proven::Held;
 use super::round::Round;
 use super::sync::Sync;
 use crate::ancestry::{Ancestry, Relation};
@@ -20,7 +20,6 @@ use crate::plant::{Plant, planted};
 use crate::run::AdmissionMode;
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
 
 /// Claims that are looked at at a time.
 pub const CLAIMS_MAX: usize = 8;
@@ -29,26 +28,11 @@ const OF_STANDING_MAX: usize = 2;
 const STRANGERS_MAX: (usize, usize) = (4, 1);
 /// About one lineage: who is slow to show it does not keep another from doing so.
 const OF_LINEAGE_MAX: usize = 2;
-/// Proven heads that are remembered, one of each lineage.
-const PROVEN_MAX: usize = 16;
-/// Lineages of other chains of the run that the user was told of.
-const FOREIGN_MAX: usize = 16;
-
 // Whose claims are looked at first.
 const GUIDE: u8 = 0;
 const VOTER: u8 = 1;
 const LEARNER: u8 = 2;
 const STRANGER: u8 = 3;
-
-/// What this node knows of others' claims.
-#[derive(Debug, Default)]
-pub(super) struct Claims {
-    /// Whose claim is being looked at, and to which record.
-    asked: BTreeMap<NodeId, Place>,
-    /// Oldest first, one of each lineage.
-    held: VecDeque<Held>,
-    foreign: VecDeque<Digest>,
-}
 
 /// What is to be done about the peer whose claim was looked at.
 pub(super) enum Verdict {
@@ -58,63 +42,6 @@ pub(super) enum Verdict {
     False { why: &'static str },
     /// Its chain has nothing in common with this node's.
     Foreign,
-}
-
-#[derive(Debug)]
-struct Held {
-    at: Moment,
-    by: NodeId,
-    proven: Proven,
-}
-
-impl Claims {
-    fn of(&self, lineage: &Digest) -> Option<&Held> {
-        self.held.iter().find(|held| held.proven.ancestry.lineage() == Some(*lineage))
-    }
-
-    fn hold(&mut self, held: Held) {
-        let lineage = held.proven.ancestry.lineage();
-        self.held.retain(|before| before.proven.ancestry.lineage() != lineage);
-        if self.held.len() >= PROVEN_MAX {
-            self.held.pop_front();
-        }
-        self.held.push_back(held);
-    }
-
-    /// Whether none is being looked at.
-    pub fn are_settled(&self) -> bool {
-        self.asked.is_empty()
-    }
-
-    /// A chain of this run that has nothing in common with this node's; whether the user is to be told.
-    pub fn meet_foreign(&mut self, lineage: Digest) -> bool {
-        let new = !self.foreign.contains(&lineage);
-        if new {
-            if self.foreign.len() >= FOREIGN_MAX {
-                self.foreign.pop_front();
-            }
-            self.foreign.push_back(lineage);
-        }
-        new
-    }
-
-    /// Going there has failed: it has to be proven anew.
-    pub fn forget(&mut self, record: &Digest) {
-        self.held.retain(|held| held.proven.record != *record);
-    }
-}
-
-impl Proven {
-    fn place(&self) -> Place {
-        let Self { record, tokens, ancestry, voters: _ } = self;
-        let (lineage, seq) = (ancestry.lineage().unwrap_or_default(), ancestry.seq().unwrap_or_default());
-        Place { lineage, seq, record: *record, tokens: *tokens }
-    }
-
-    /// Whether who stands there holds this head, too.
-    fn is_held_at(&self, place: &Place) -> bool {
-        Some(place.lineage) == self.ancestry.lineage() && Some(place.seq) >= self.ancestry.seq()
-    }
 }
 
 /// Whether the first of two forks of one record goes first: the one along which more voters of that record went. Tokens, then
@@ -132,7 +59,7 @@ impl Sync {
         let mut wanted: Vec<(u8, u32, Reverse<u64>, NodeId, Place)> = Vec::new();
         for (id, place) in ctx.places() {
             if self.calls_away(&id, &place, round, ctx) {
-                let failures = ctx.peers.get(&id).map_or(0, |peer| peer.failures);
+                let failures = ctx.peers.get(&id).map_or(0, |peer| peer.chain.failures);
                 wanted.push((self.standing_of(&id, ctx), failures, Reverse(place.seq), id, place));
             }
         }
@@ -187,7 +114,7 @@ impl Sync {
         }
         let again = held.is_none_or(|held| ctx.may_prove_again(held.at));
         let Some(mine) = ctx.place() else { return again };
-        if ctx.peers.get(id).is_some_and(|peer| peer.foreign == Some(place.lineage)) && !self.seeks_adoption() {
+        if ctx.peers.get(id).is_some_and(|peer| peer.chain.foreign == Some(place.lineage)) && !self.seeks_adoption() {
             return false;
         }
         if mine.lineage == place.lineage {
@@ -304,7 +231,7 @@ impl Sync {
             Claim::Foreign => return Some(Verdict::Foreign),
             Claim::False { why } => return Some(Verdict::False { why }),
         };
-        let claimed = ctx.peers.get(peer).and_then(|peer| Place::of(peer.head.as_ref()?));
+        let claimed = ctx.peers.get(peer).and_then(|peer| Place::of(peer.said.head.as_ref()?));
         if claimed.is_some_and(|place| place.record == record && place != proven.place()) {
             return Some(Verdict::False { why: "head_differs" });
         }
@@ -333,10 +260,10 @@ fn quorum_is_lost(round: Option<&Round>, ctx: &Ctx) -> bool {
 impl Ctx {
     /// Leaves a peer's claims alone for a while, longer each time.
     pub fn pause(&mut self, id: &NodeId) {
-        let pause = self.peers.get(id).map_or(0, |peer| self.retry_pause(peer.failures));
+        let pause = self.peers.get(id).map_or(0, |peer| self.retry_pause(peer.chain.failures));
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.avoid_until = self.now.plus(pause);
-            peer.failures = peer.failures.saturating_add(1);
+            peer.chain.avoid_until = self.now.plus(pause);
+            peer.chain.failures = peer.chain.failures.saturating_add(1);
         }
     }
 }

@@ -141,7 +141,7 @@ impl Conduct {
         out.push(Output::Evidence { against, what, evidence: evidence.clone() });
         if !ctx.frozen && !planted!(Plant::KeepEvidence) {
             let mut members = ctx.reachable_members();
-            members.retain(|id| ctx.peers.get(id).is_some_and(|peer| peer.greeted));
+            members.retain(|id| ctx.peers.get(id).is_some_and(|peer| peer.link.greeted));
             out.send_to(ctx, &members, &Message::Evidence(evidence));
         }
     }

@@ -281,7 +281,7 @@ impl Engine {
         self.ctx.distrusted = false;
         for id in sources {
             if let Some(peer) = self.ctx.peers.get_mut(&id) {
-                peer.failures = 0;
+                peer.chain.failures = 0;
             }
         }
         let said = self.life.round().and_then(|round| round.part.ready.as_ref()).map(|own| own.signed.ready.base);

@@ -1,25 +1,32 @@
 //! What a part of the engine may look at and none of them changes: who this node is, what it runs, the time, the record
 //! that it stands on, and what is known of the others.
 
-use super::chain::Standing;
+use super::chain::{Place, Standing};
 use super::clock::Moment;
 use super::config::Timing;
+use super::identity::Identity;
 use super::peer::Peers;
-use super::register::Identity;
+use super::terms::Terms;
 use super::watch::Watch;
 use crate::evidence;
 use crate::identity::{NodeId, Signer, Verifier};
-use crate::message::Evidence;
+use crate::message::{Evidence, Head, Phase};
+use crate::plant::{Plant, planted};
+use crate::record::Record;
 use crate::run::RunSpec;
 use crate::{Digest, wire};
 use std::collections::VecDeque;
 use std::sync::Arc;
+
+/// Records behind the head that a joiner may stand on, and whose certificates are kept at hand.
+const HISTORY_MAX: usize = 8;
 
 pub(super) struct Ctx {
     pub me: NodeId,
     pub signer: Box<dyn Signer>,
     pub verifier: Box<dyn Verifier>,
     pub spec: RunSpec,
+    pub terms: Terms,
     pub spec_bytes: Vec<u8>,
     pub run: Digest,
     pub timing: Timing,
@@ -56,6 +63,7 @@ impl Ctx {
     ) -> Self {
         Self {
             me: signer.id(),
+            terms: Terms::of(&spec.sync),
             spec_bytes: wire::encode_spec(&spec),
             signer,
             verifier,
@@ -76,6 +84,38 @@ impl Ctx {
             leaving: None,
             commit_took: 0,
         }
+    }
+
+    /// This record is the head now.
+    pub fn stand_on(&mut self, standing: Standing) {
+        let follows = self.history.back().is_none_or(|past| past.digest == standing.record.parent);
+        if !follows {
+            self.history.clear();
+        }
+        if self.history.len() >= HISTORY_MAX && !planted!(Plant::HoardHistory) {
+            self.history.pop_front();
+        }
+        // Of the older ones only what tells them apart, and who decided, is needed.
+        if let Some(past) = self.history.iter_mut().nth_back(1) {
+            past.record.contributors = Vec::new();
+            past.record.next.members = Vec::new();
+        }
+        self.history.push_back(standing.clone());
+        self.head = Some(Arc::new(standing));
+    }
+
+    pub fn place(&self) -> Option<Place> {
+        let head = self.head.as_ref()?;
+        let Record { lineage, seq, tokens, .. } = head.record;
+        Some(Place { lineage, seq, record: head.digest, tokens })
+    }
+
+    /// Heads of the peers that can be heard and whose claims are looked at, by ascending id.
+    pub fn places(&self) -> impl Iterator<Item = (NodeId, Place)> + '_ {
+        let open = self.peers.iter().filter(|(_, peer)| peer.present() && self.heeds_claims(peer));
+        let heard = open.filter(|(_, peer)| self.spoke_lately(peer));
+        let thawed = |head: &&Head| head.phase != Phase::Frozen;
+        heard.filter_map(move |(id, peer)| Some((*id, Place::of(peer.said.head.as_ref().filter(thawed)?)?)))
     }
 
     /// Digest of the head record; zero while the node stands nowhere.

@@ -72,7 +72,7 @@ impl Allowance {
 impl Ctx {
     /// A connected peer that says nothing for so long counts as dead.
     pub fn silence(&self, peer: &Peer) -> u64 {
-        (2 * self.timing.patience_min).max(4 * self.timing.heartbeat).max(RTT_FACTOR * u64::from(peer.rtt))
+        (2 * self.timing.patience_min).max(4 * self.timing.heartbeat).max(RTT_FACTOR * u64::from(peer.link.rtt))
     }
 
     /// How long a connection may be gone before its member counts as dead: no longer than the quorum took for this round,
@@ -92,8 +92,8 @@ impl Ctx {
     pub fn stall(&self, peer: &Peer, phase: Phase) -> u64 {
         let timing = &self.timing;
         let works = matches!(phase, Phase::Training | Phase::CatchingUp | Phase::Settling);
-        let trips = RTT_FACTOR * u64::from(peer.rtt);
-        match peer.pace.median(phase) {
+        let trips = RTT_FACTOR * u64::from(peer.link.rtt);
+        match peer.said.pace.median(phase) {
             Some(median) if works || phase == Phase::Reducing => {
                 let measured = median.saturating_mul(STALL_FACTOR).max(trips) + timing.heartbeat;
                 measured.clamp(2 * timing.patience_min, timing.patience_max)
@@ -177,7 +177,7 @@ impl Ctx {
 
     /// How long a peer that is one record behind is given to hear of it: less if it voted on it.
     pub fn help_patience(&self, peer: Option<&Peer>, voted: bool) -> u64 {
-        let trips = 2 * peer.map_or(0, |peer| u64::from(peer.rtt));
+        let trips = 2 * peer.map_or(0, |peer| u64::from(peer.link.rtt));
         let patience = if voted { self.help_pause() } else { self.timing.repeat };
         patience.max(trips)
     }

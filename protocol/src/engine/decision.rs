@@ -1,16 +1,15 @@
 //! The vote on the record: who holds a result enters with it, who lacks it fetches it, a quorum decides
 //! (`docs/protocol/4-agreement.md` §4.5).
 
-use super::attempt::Attempt;
 use super::conduct::Conduct;
 use super::config::Register;
 use super::ctx::Ctx;
-use super::fetch::{Holding, Made, RESULTS_MAX};
 use super::io::{AttemptKey, Output, Refusal};
 use super::offer::Offer;
 use super::outbox::Out;
 use super::register::Voice;
-use super::round::{Committing, Round, Training};
+use super::results::{Holding, Made, RESULTS_MAX};
+use super::round::{Attempt, Committing, Round, Training};
 use super::vote::{Instance, Objection};
 use crate::ballot::{Choice, Said};
 use crate::candidate::Candidate;
@@ -158,7 +157,7 @@ impl Round {
         let (parent, over) = (self.head.digest, self.attempts.running.is_none());
         for (vote, over) in [(&mut self.set_vote, over), (&mut self.record_vote, false)] {
             let waits = |id: &NodeId| {
-                let Some(head) = ctx.peers.get(id).and_then(|peer| peer.head.as_ref()) else { return true };
+                let Some(head) = ctx.peers.get(id).and_then(|peer| peer.said.head.as_ref()) else { return true };
                 head.record == parent && head.phase != Phase::Training && (head.phase != Phase::Reducing || over)
             };
             vote.repeat_late(waits, voice, (ctx, out));

@@ -55,12 +55,12 @@ impl Ctx {
         let contradicts = at.filter(|past| past.digest != heard.record);
         let given = contradicts.or(Some(mine).filter(|_| behind && self.should_know(&from, heard.phase, began)));
         let Some(certificate) = given.and_then(|standing| standing.certificate.clone()) else { return };
-        let again = |peer: &Peer| peer.handed_at.is_none_or(|at| self.may_help_again(at));
+        let again = |peer: &Peer| peer.said.handed_at.is_none_or(|at| self.may_help_again(at));
         if !self.peers.get(&from).is_some_and(again) {
             return;
         }
         let now = self.now;
-        self.peers.entry(from).and_modify(|peer| peer.handed_at = Some(now));
+        self.peers.entry(from).and_modify(|peer| peer.said.handed_at = Some(now));
         out.send_to(self, &[from], &Message::Certificate(certificate));
     }
 

@@ -43,12 +43,12 @@ impl Ctx {
 
     /// Whether nothing was heard of a peer for as long as a silence lasts.
     pub fn is_silent(&self, peer: &Peer) -> bool {
-        self.reached(Deadline::Silence, peer.heard_at.max(peer.switched_at).plus(self.silence(peer)))
+        self.reached(Deadline::Silence, peer.link.heard_at.max(peer.link.switched_at).plus(self.silence(peer)))
     }
 
     /// Whether a peer has said something within that time: to be connected is not enough.
     pub fn spoke_lately(&self, peer: &Peer) -> bool {
-        !self.reached(Deadline::Silence, peer.heard_at.plus(self.silence(peer)))
+        !self.reached(Deadline::Silence, peer.link.heard_at.plus(self.silence(peer)))
     }
 
     /// Whether who was not met in this round yet has had the time to come.
@@ -58,12 +58,12 @@ impl Ctx {
 
     /// Whether a connection has been down for too long.
     pub fn is_long_down(&self, peer: &Peer, round: &Round) -> bool {
-        self.reached(Deadline::Down, peer.switched_at.plus(self.down_grace(round)))
+        self.reached(Deadline::Down, peer.link.switched_at.plus(self.down_grace(round)))
     }
 
     /// Whether a peer has made no progress for too long in the phase in which it owes some, if it owes any.
     pub fn is_stuck(&self, peer: &Peer, round: &Round, owes: impl FnOnce() -> Option<Phase>) -> bool {
-        let moved = peer.moved_at.max(round.began).max(peer.switched_at);
+        let moved = peer.said.moved_at.max(round.began).max(peer.link.switched_at);
         let by = |patience| self.reached(Deadline::Progress, moved.plus(patience));
         // Most have moved just now: only for the others it is worth to look at their pace.
         by(self.least_stall()) && owes().is_some_and(|phase| by(self.stall(peer, phase)))
@@ -71,7 +71,7 @@ impl Ctx {
 
     /// Whether a peer's claims are looked at: not for a while after one that led nowhere.
     pub fn heeds_claims(&self, peer: &Peer) -> bool {
-        self.reached(Deadline::Claims, peer.avoid_until)
+        self.reached(Deadline::Claims, peer.chain.avoid_until)
     }
 
     /// Whether what was proven then may be relied on.
@@ -255,7 +255,7 @@ mod tests {
         let mut round = ctx.sample_round();
         let lost = node(16);
         let (began, switched_at) = (ctx.now, ctx.now);
-        ctx.peers.entry(lost).and_modify(|peer| (peer.connected, peer.switched_at) = (false, switched_at));
+        ctx.peers.entry(lost).and_modify(|peer| (peer.link.connected, peer.link.switched_at) = (false, switched_at));
         assert_eq!(ctx.watch.next(), None, "nobody has looked at anything");
         assert_eq!(ctx.fault(&lost, &round), None);
         assert_eq!(ctx.watch.next(), Some((began.plus(ctx.timing.down_grace), Deadline::Down)));

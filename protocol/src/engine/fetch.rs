@@ -1,158 +1,18 @@
-//! Results of attempts: those that this node has rebuilt, and fetching one that others hold, which is rebuilt before it is
-//! believed (`docs/protocol/4-agreement.md` §4.5.7).
+//! Fetching a result of an attempt that others hold, which is rebuilt before it is believed
+//! (`docs/protocol/4-agreement.md` §4.5.7).
 
-use super::attempt::Stage;
-use super::clock::Moment;
+use super::attempt::set_digest;
 use super::ctx::Ctx;
 use super::io::{AttemptKey, Output};
 use super::outbox::Out;
-use super::round::Round;
+use super::results::{Fetching, Holding, Made};
+use super::round::{Round, Stage};
 use super::succession::{self, SignedReady};
 use crate::candidate::Candidate;
-use crate::message::{Certificate, Message, Value, ValueKind};
+use crate::message::{Message, Value};
 use crate::plant::{Plant, planted};
 use crate::record::Record;
 use crate::{Digest, NodeId, wire};
-use std::collections::BTreeMap;
-
-/// Results of one round that are held or fetched at a time.
-pub(super) const RESULTS_MAX: usize = 8;
-
-/// Results of a round's attempts, here and elsewhere.
-#[derive(Debug, Default)]
-pub(super) struct Results {
-    /// That this node has rebuilt, by record.
-    pub holding: BTreeMap<Digest, Holding>,
-    /// That are being fetched, or could not be, by record.
-    pub fetching: BTreeMap<Digest, Fetching>,
-    /// A certificate that arrived before this node decided by itself.
-    pub proof: Option<Certificate>,
-    /// Another result of an attempt than this node's own was named, and the own state is looked at.
-    verifying: bool,
-}
-
-/// A result that this node has rebuilt.
-#[derive(Debug)]
-pub(super) struct Holding {
-    pub digest: Digest,
-    pub candidate: Candidate,
-    /// It is on the disk, or goes there before anything that is said after.
-    pub written: bool,
-    pub made: Made,
-}
-
-/// By whom a result that is held was computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Made {
-    Here,
-    /// By a process before this one, whose state may have been damaged.
-    Before,
-    /// The same, and it is being computed anew.
-    Anew,
-}
-
-/// A result that others hold.
-#[derive(Debug)]
-pub(super) struct Fetching {
-    key: AttemptKey,
-    /// While it is rebuilt from what was fetched.
-    candidate: Option<Candidate>,
-    pub failures: u32,
-    pub not_before: Moment,
-    pub active: bool,
-}
-
-impl Fetching {
-    /// Whether a result with this update has come and is being rebuilt.
-    fn is_rebuilding(&self, key: &AttemptKey, update: &Digest) -> bool {
-        self.key == *key && self.candidate.as_ref().is_some_and(|candidate| candidate.record.update == *update)
-    }
-
-    /// It cannot be had just now.
-    fn fail(&mut self, ctx: &Ctx) {
-        (self.active, self.candidate) = (false, None);
-        self.not_before = ctx.mark().plus(ctx.retry_pause(self.failures));
-        self.failures += 1;
-    }
-}
-
-impl Holding {
-    pub fn new(candidate: Candidate) -> Self {
-        Self { digest: candidate.record.digest(), candidate, written: false, made: Made::Here }
-    }
-
-    pub fn value(&self) -> Value {
-        let (key, record) = (&self.candidate.key, &self.candidate.record);
-        let tokens = record.contributors.iter().fold(0u64, |sum, c| sum.saturating_add(c.tokens));
-        let contributors = record.contributors.len() as u32;
-        let (attempt, set) = (key.attempt, key.set);
-        Value { kind: ValueKind::Commit, digest: self.digest, tokens, contributors, attempt, set, members: Vec::new() }
-    }
-
-    /// Whether this value names another result of the same attempt.
-    fn contradicts(&self, value: &Value) -> bool {
-        let key = &self.candidate.key;
-        (key.attempt, key.set) == (value.attempt, value.set) && self.digest != value.digest
-    }
-}
-
-impl Results {
-    /// Whether another result of an attempt is named than the one that is held: fetching it would lead nowhere.
-    pub fn contradict(&self, value: &Value) -> bool {
-        self.holding.values().any(|held| held.contradicts(value))
-    }
-
-    /// Whether a result of this attempt is held.
-    pub fn holds(&self, key: &AttemptKey) -> bool {
-        self.holding.values().any(|held| held.candidate.key == *key)
-    }
-
-    pub fn hold(&mut self, holding: Holding) {
-        self.holding.insert(holding.digest, holding);
-    }
-
-    /// The candidate behind a value that is said for the first time: it goes to the disk together with the register.
-    pub fn unwritten(&mut self, value: &Value) -> Option<Candidate> {
-        let holding = self.holding.get_mut(&value.digest);
-        let holding = holding.filter(|held| !held.written && !planted!(Plant::ForgetCandidate))?;
-        holding.written = true;
-        Some(holding.candidate.clone())
-    }
-
-    /// Whether this result may be asked for: it is not here, nobody is being asked, and there is room.
-    fn may_fetch(&self, key: &AttemptKey, value: &Value, ctx: &Ctx) -> bool {
-        let waits = |f: &Fetching| f.active || f.candidate.is_some() || !ctx.may_fetch(f.not_before);
-        // Two results of one attempt, of which one is wrong, must not be taken for each other.
-        let alike = |f: &Fetching| f.key == *key && (f.active || f.candidate.is_some());
-        !self.contradict(value)
-            && !self.holding.contains_key(&value.digest)
-            && !self.fetching.get(&value.digest).is_some_and(waits)
-            && !self.fetching.values().any(alike)
-            && self.fetching.len() < RESULTS_MAX
-            && self.holding.len() < RESULTS_MAX
-    }
-
-    /// Nobody could give this result.
-    pub fn fetch_failed(&mut self, key: &AttemptKey, record: &Digest, ctx: &Ctx) {
-        if let Some(fetching) = self.fetching.get_mut(record).filter(|f| f.active && f.key == *key) {
-            fetching.fail(ctx);
-        }
-    }
-
-    /// A fetched result whose update does not apply.
-    pub fn give_up(&mut self, key: &AttemptKey, update: &Digest, ctx: &Ctx) {
-        if let Some(fetching) = self.fetching.values_mut().find(|fetching| fetching.is_rebuilding(key, update)) {
-            fetching.fail(ctx);
-        }
-    }
-
-    /// Looks whether the own state is damaged, unless that is being done.
-    fn verify(&mut self, out: &mut Out) {
-        if !std::mem::replace(&mut self.verifying, true) {
-            out.push(Output::VerifyState);
-        }
-    }
-}
 
 impl Round {
     /// Asks for a result that others hold, from all who have named it.
@@ -316,7 +176,7 @@ impl Ctx {
             (same && here && self.fits_round(&signed).is_ok()).then_some(signed)
         };
         let readys: Option<Vec<SignedReady>> = listed.iter().zip(&candidate.readys).map(open).collect();
-        readys.filter(|readys| super::attempt::set_digest(readys) == candidate.key.set || planted!(Plant::AnyReadys))
+        readys.filter(|readys| set_digest(readys) == candidate.key.set || planted!(Plant::AnyReadys))
     }
 }
 
@@ -324,19 +184,6 @@ impl Ctx {
 mod tests {
     use super::*;
     use crate::wire::sample::{self, node};
-
-    #[test]
-    fn a_result_is_written_once_and_contradicts_another_of_its_attempt() {
-        let mut results = Results::default();
-        let holding = Holding::new(sample::candidate());
-        let (key, own) = (holding.candidate.key, holding.value());
-        results.hold(holding);
-        assert!(results.holds(&key) && !results.contradict(&own));
-        assert!(results.contradict(&Value { digest: sample::digest(9), ..own.clone() }));
-        assert!(!results.contradict(&Value { digest: sample::digest(9), attempt: 9, ..own.clone() }));
-        assert_eq!(results.unwritten(&own), Some(sample::candidate()));
-        assert_eq!(results.unwritten(&own), None);
-    }
 
     #[test]
     fn a_fetch_is_asked_of_those_who_name_it_and_again_after_a_pause() {

@@ -30,7 +30,7 @@ impl Engine {
         if id != self.ctx.me {
             let now = self.ctx.now;
             let Some(peer) = self.ctx.entry(id, &mut self.out) else { return self.refuse(id, Refusal::Full) };
-            (peer.connected, peer.refused, peer.switched_at) = (true, false, now);
+            (peer.link.connected, peer.link.refused, peer.link.switched_at) = (true, false, now);
         }
         self.introduce(id);
     }
@@ -43,7 +43,7 @@ impl Engine {
         if self.life.end().is_some() {
             return;
         }
-        if self.ctx.peers.get(&peer).is_some_and(|peer| peer.greeted) {
+        if self.ctx.peers.get(&peer).is_some_and(|peer| peer.link.greeted) {
             self.ctx.bear_witness(peer, &mut self.out);
         }
         if let Some(round) = self.life.round().filter(|_| self.ctx.is_member(&peer)) {
@@ -62,16 +62,16 @@ impl Engine {
         let Some(peer) = self.ctx.peers.get_mut(&id) else { return };
         // The greeting stays: it names the process, not the connection, and the next connection's may have
         // overtaken this news.
-        (peer.connected, peer.refused) = (false, false);
-        peer.switched_at = self.ctx.now;
-        (peer.fork, peer.join) = (None, None);
-        peer.witness.take_if(|_| !member);
+        (peer.link.connected, peer.link.refused) = (false, false);
+        peer.link.switched_at = self.ctx.now;
+        (peer.said.fork, peer.said.join) = (None, None);
+        peer.register.witness.take_if(|_| !member);
         peer.end_of_channel();
     }
 
     /// Bytes of one message, as they came; or opened by the driver with [`wire::check`].
     pub(super) fn receive(&mut self, from: NodeId, opened: Option<Opened>, bytes: &[u8]) {
-        if self.ctx.peers.get(&from).is_some_and(|peer| peer.refused) {
+        if self.ctx.peers.get(&from).is_some_and(|peer| peer.link.refused) {
             return self.out.stale(from);
         }
         let check = || wire::check(self.ctx.verifier.as_ref(), &self.ctx.run, &from, &self.ctx.me, bytes);
@@ -96,11 +96,11 @@ impl Engine {
             return self.greet(from, &hello);
         }
         let (now, heeded) = (self.ctx.now, self.ctx.heeds(&from, &opened.message));
-        let greeted = |peer: &&mut Peer| peer.greeted || planted!(Plant::BeforeHello);
+        let greeted = |peer: &&mut Peer| peer.link.greeted || planted!(Plant::BeforeHello);
         let peer = self.ctx.peers.get_mut(&from).filter(greeted).ok_or(Refusal::Stale)?;
-        peer.heard_at = now;
+        peer.link.heard_at = now;
         // Who has left is silent: whoever speaks is here, and its leave was an old one.
-        peer.left &= matches!(opened.message, Message::Leave(_));
+        peer.said.left &= matches!(opened.message, Message::Leave(_));
         if !heeded {
             return Err(Refusal::Stale.into());
         }
@@ -137,7 +137,7 @@ impl Engine {
                 if peer.was_beyond(&leave.lineage, leave.seq) {
                     return Err(Refusal::Stale.into());
                 }
-                (peer.left, peer.join) = (true, None);
+                (peer.said.left, peer.said.join) = (true, None);
                 Ok(())
             }
         }
@@ -153,7 +153,7 @@ impl Engine {
         if peer.meet(hello.boot, now) == Incarnation::Former {
             return Err(Refusal::Stale.into());
         }
-        (peer.greeted, peer.heard_at, peer.incarnation) = (true, now, hello.incarnation);
+        (peer.link.greeted, peer.link.heard_at, peer.register.incarnation) = (true, now, hello.incarnation);
         self.ctx.bear_witness(from, &mut self.out);
         if first && self.life.end().is_none() && !self.ctx.frozen {
             self.conduct.pass_on(from, &self.ctx, &mut self.out);
@@ -169,8 +169,8 @@ impl Engine {
         }
         let parent = self.life.round().map(|round| round.head.digest);
         let stands = |head: &Head| Some(head.record) == parent && head.phase != Phase::CatchingUp;
-        let arrives = stands(&heard) && !peer.head.as_ref().is_some_and(stands);
-        let before = peer.head.as_ref().map(|head| (head.lineage, head.seq.checked_add(1)));
+        let arrives = stands(&heard) && !peer.said.head.as_ref().is_some_and(stands);
+        let before = peer.said.head.as_ref().map(|head| (head.lineage, head.seq.checked_add(1)));
         let stepped = before == Some((heard.lineage, Some(heard.seq)));
         peer.take_head(heard.clone(), ctx.now);
         if let Some(round) = self.life.round_mut() {
@@ -227,7 +227,7 @@ impl Engine {
         }
         let now = self.ctx.now;
         if let Some(peer) = self.ctx.peers.get_mut(&from) {
-            peer.join = Some((join, now));
+            peer.said.join = Some((join, now));
         }
         self.ctx.invite(&from);
         Ok(())
@@ -237,7 +237,7 @@ impl Engine {
         // Of another lineage it is said again to whoever comes there.
         let past = |head: &Standing| head.record.lineage != ready.lineage || ready.round <= head.record.round;
         // What a former process of this peer said does not hold any more, and comes up again on a new connection.
-        let former = |peer: &Peer| peer.boot != Some(ready.boot) && !planted!(Plant::ReadyOfFormer);
+        let former = |peer: &Peer| peer.process.boot != Some(ready.boot) && !planted!(Plant::ReadyOfFormer);
         if self.ctx.head.as_deref().is_some_and(past) || self.ctx.peers.get(&from).is_some_and(former) {
             return Err(Refusal::Stale.into());
         }
@@ -248,7 +248,7 @@ impl Engine {
         // Of the same state but another lease: the sender stands on another record of it, or says nonsense.
         self.ctx.fits_round(&signed).map_err(|what| Refusal::Malformed { what })?;
         let Some(peer) = self.ctx.peers.get_mut(&from) else { return Ok(()) };
-        peer.pace.note(Phase::Training, signed.ready.measured.step_us.into());
+        peer.said.pace.note(Phase::Training, signed.ready.measured.step_us.into());
         peer.take_ready(signed).map_err(|first| Objection {
             refusal: Refusal::Equivocation { what: "two different READYs for one round" },
             first: Some(first),
@@ -288,7 +288,7 @@ impl Engine {
             return Err(Refusal::Stale.into());
         }
         if let Some(peer) = self.ctx.peers.get_mut(&from) {
-            peer.fork = Some((fork, bytes.to_vec()));
+            peer.said.fork = Some((fork, bytes.to_vec()));
         }
         Ok(())
     }
@@ -319,8 +319,8 @@ impl Engine {
             }
             Some(Verdict::Foreign) => {
                 let Some(peer) = self.ctx.peers.get_mut(&peer) else { return };
-                let Some(lineage) = peer.head.as_ref().map(|head| head.lineage) else { return };
-                peer.foreign = Some(lineage);
+                let Some(lineage) = peer.said.head.as_ref().map(|head| head.lineage) else { return };
+                peer.chain.foreign = Some(lineage);
                 if self.sync.claims.meet_foreign(lineage) {
                     self.out.notice(Notice::LineageMet { lineage, yields: false });
                 }
@@ -366,9 +366,10 @@ impl Engine {
     /// named that peer. A node that was told of nobody has only those to go by who are here, and asks them all.
     fn meet_other_run(&mut self, from: NodeId, keys: Vec<String>) {
         self.refuse(from, Refusal::RunMismatch { keys: keys.clone() });
-        let alone =
-            self.ctx.head.is_none() && !self.life.founds() && !self.ctx.peers.values().any(|peer| peer.boot.is_some());
-        let others = self.ctx.peers.values().any(|peer| peer.connected && !peer.refused);
+        let alone = self.ctx.head.is_none()
+            && !self.life.founds()
+            && !self.ctx.peers.values().any(|peer| peer.process.boot.is_some());
+        let others = self.ctx.peers.values().any(|peer| peer.link.connected && !peer.link.refused);
         let told = self.sync.guides.contains(&from) || self.sync.guides.is_empty() && !others;
         if alone && (told || planted!(Plant::AnyMismatch)) {
             self.finish(Finish::RunMismatch { peer: from, keys });
@@ -387,7 +388,7 @@ impl Ctx {
     /// Closes the connection and says why.
     fn refuse(&mut self, id: NodeId, refusal: Refusal, out: &mut Out) {
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.refused = true;
+            peer.link.refused = true;
         }
         out.push(Output::Refuse { peer: id, refusal });
     }

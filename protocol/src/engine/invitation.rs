@@ -4,9 +4,10 @@
 //! A newcomer shows its ticket to voters of the head that was proven to it, and to nobody else: whoever sees a ticket that
 //! is made out to nobody can use it.
 
+use super::beat::Beat;
 use super::chain::Standing;
 use super::ctx::Ctx;
-use super::outbox::{Beat, Out};
+use super::outbox::Out;
 use super::peer::Peer;
 use super::view::Scene;
 use crate::admission::{self, NotAdmitted};
@@ -46,8 +47,8 @@ impl Ctx {
         if self.spec.admission.mode != AdmissionMode::Ticket {
             return;
         }
-        if let Some(peer) = self.peers.get_mut(id).filter(|peer| !peer.invited) {
-            peer.invited = true;
+        if let Some(peer) = self.peers.get_mut(id).filter(|peer| !peer.said.invited) {
+            peer.said.invited = true;
             self.invitations = self.invitations.wrapping_add(1);
         }
     }
@@ -61,7 +62,7 @@ impl Ctx {
             AdmissionMode::Open => Vec::new(),
             AdmissionMode::List => self.spec.admission.allow.iter().filter(open).copied().collect(),
             AdmissionMode::Ticket => {
-                let shown = self.peers.iter().filter(|(_, peer)| peer.invited).map(|(id, _)| id);
+                let shown = self.peers.iter().filter(|(_, peer)| peer.said.invited).map(|(id, _)| id);
                 shown.filter(open).copied().collect()
             }
         }

@@ -9,32 +9,6 @@ use super::peer::Peer;
 use super::round::Round;
 use crate::message::Phase;
 use crate::{Digest, NodeId};
-use std::collections::{BTreeMap, VecDeque};
-
-/// Intervals kept of each phase.
-const INTERVALS_MAX: usize = 9;
-
-/// Measured time between two signs of progress of one peer, by phase.
-#[derive(Debug, Default)]
-pub(super) struct Pace {
-    intervals: BTreeMap<u8, VecDeque<u64>>,
-}
-
-impl Pace {
-    pub fn note(&mut self, phase: Phase, micros: u64) {
-        let intervals = self.intervals.entry(phase.number()).or_default();
-        if intervals.len() == INTERVALS_MAX {
-            intervals.pop_front();
-        }
-        intervals.push_back(micros);
-    }
-
-    pub fn median(&self, phase: Phase) -> Option<u64> {
-        let mut sorted: Vec<u64> = self.intervals.get(&phase.number())?.iter().copied().collect();
-        sorted.sort_unstable();
-        sorted.get(sorted.len() / 2).copied()
-    }
-}
 
 /// Why a member is not counted on.
 pub(super) mod fault {
@@ -57,14 +31,14 @@ impl Ctx {
         if round.distrust.ruled_out.contains(id) {
             return Some(fault::RULED_OUT);
         }
-        let Some(peer) = self.peers.get(id).filter(|peer| peer.boot.is_some()) else {
+        let Some(peer) = self.peers.get(id).filter(|peer| peer.process.boot.is_some()) else {
             // Never greeted by this process.
             return self.is_long_unmet(round).then_some(fault::NEVER_MET);
         };
-        if peer.left {
+        if peer.said.left {
             return Some(fault::LEFT);
         }
-        if !peer.connected || !peer.greeted {
+        if !peer.link.connected || !peer.link.greeted {
             return self.is_long_down(peer, round).then_some(fault::DOWN);
         }
         let in_touch = self.in_touch(id);
@@ -72,7 +46,7 @@ impl Ctx {
             return Some(fault::SILENT);
         }
         let ready = peer.ready(&round.head.record.lineage, round.task.number, &round.head.base).is_some();
-        if !ready && peer.restarted_at.is_some_and(|at| at >= round.began) {
+        if !ready && peer.process.restarted_at.is_some_and(|at| at >= round.began) {
             return Some(fault::RESTARTED);
         }
         if !in_touch {
@@ -83,6 +57,7 @@ impl Ctx {
             return Some(fault::STUCK);
         }
         let elsewhere = peer
+            .said
             .head
             .as_ref()
             .is_some_and(|head| self.head.as_ref().is_some_and(|mine| head.lineage != mine.record.lineage));
@@ -91,7 +66,7 @@ impl Ctx {
 
     /// The phase in which the peer has to make progress for this round; None if it waits for others itself.
     fn owes(&self, peer: &Peer, round: &Round, ready: bool) -> Option<Phase> {
-        let Some(head) = &peer.head else { return Some(Phase::Seeking) };
+        let Some(head) = &peer.said.head else { return Some(Phase::Seeking) };
         if head.record != round.head.digest {
             return Some(head.phase);
         }
@@ -126,10 +101,14 @@ impl Ctx {
             return self.votes();
         }
         self.peers.get(id).is_some_and(|peer| {
-            let theirs = peer.head.as_ref().filter(|theirs| theirs.lineage != Digest::default());
+            let theirs = peer.said.head.as_ref().filter(|theirs| theirs.lineage != Digest::default());
             let here = theirs.is_none_or(|theirs| theirs.lineage == head.record.lineage);
             let cut_off = theirs.is_some_and(|theirs| theirs.record == head.digest && theirs.phase == Phase::CutOff);
-            peer.present() && here && !cut_off && head.quorum.has(id, peer.incarnation) && !self.is_silent(peer)
+            peer.present()
+                && here
+                && !cut_off
+                && head.quorum.has(id, peer.register.incarnation)
+                && !self.is_silent(peer)
         })
     }
 
@@ -143,33 +122,12 @@ impl Ctx {
     /// The longest measured round-trip time to a voter.
     pub fn slowest_rtt(&self) -> u64 {
         let voters = self.head.iter().flat_map(|head| head.quorum.voters());
-        voters.filter_map(|(id, _)| self.peers.get(id)).map(|peer| u64::from(peer.rtt)).max().unwrap_or(0)
+        voters.filter_map(|(id, _)| self.peers.get(id)).map(|peer| u64::from(peer.link.rtt)).max().unwrap_or(0)
     }
 
     pub fn measured_rtt(&mut self, id: NodeId, micros: u32) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.note_rtt(micros);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_pace_is_a_median_of_the_last_intervals() {
-        let mut pace = Pace::default();
-        assert_eq!(pace.median(Phase::Training), None);
-        for micros in [5, 900, 7] {
-            pace.note(Phase::Training, micros);
-        }
-        assert_eq!(pace.median(Phase::Training), Some(7));
-        assert_eq!(pace.median(Phase::Reducing), None);
-        for _ in 0..2 * INTERVALS_MAX {
-            pace.note(Phase::Training, 20);
-        }
-        assert_eq!(pace.median(Phase::Training), Some(20));
-        assert_eq!(pace.intervals[&Phase::Training.number()].len(), INTERVALS_MAX);
     }
 }

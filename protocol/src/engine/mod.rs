@@ -37,6 +37,7 @@
 
 mod assembly;
 mod attempt;
+mod beat;
 mod blame;
 mod chain;
 mod claims;
@@ -45,11 +46,13 @@ mod conduct;
 pub(crate) mod config;
 mod course;
 mod ctx;
+mod cut;
 mod deadline;
 mod decision;
 mod dissemination;
 mod due;
 mod fetch;
+mod identity;
 mod inbox;
 mod invitation;
 pub mod io;
@@ -58,17 +61,21 @@ mod liveness;
 mod namesake;
 mod offer;
 mod outbox;
+mod pace;
 mod partition;
 mod peer;
+mod proven;
 mod reach;
 mod refusal;
 mod register;
+mod results;
 mod round;
 mod split;
 mod statement;
 mod streaming;
 pub mod succession;
 mod sync;
+mod terms;
 mod view;
 mod vote;
 mod watch;
@@ -81,20 +88,18 @@ pub use view::{EvidenceView, Held, MemberState, MemberView, QuorumView, View, Wa
 
 use crate::NodeId;
 use crate::record::Record;
+use beat::Beat;
 use clock::{Clock, Moment};
 use conduct::Conduct;
 use ctx::Ctx;
 use io::{Finish, Input, Output, Time};
 use life::{Life, Start};
 use offer::{Offer, Work};
-use outbox::{Beat, Out};
+use outbox::Out;
 use register::Voice;
 use round::Round;
 use sync::Sync;
 use view::Spoken;
-
-/// Records behind the head that a joiner may stand on, and whose certificates are kept at hand.
-const HISTORY_MAX: usize = 8;
 
 /// How often an engine goes through its state after one input.
 const PASSES_MAX: usize = 4;

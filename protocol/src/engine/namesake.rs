@@ -14,9 +14,9 @@
 //! silence lasts, or whose connection to it is gone, takes the newer one: a process that was killed is soon replaced.
 
 use super::ctx::Ctx;
+use super::identity::Identity;
 use super::io::{Notice, Output, Refusal};
 use super::outbox::Out;
-use super::register::Identity;
 use crate::message::{Alive, Message};
 use crate::plant::{Plant, planted};
 use crate::{NodeId, wire};
@@ -36,15 +36,15 @@ impl Ctx {
             // The process that has the channel has said nothing wrong.
             _ => return out.deny(from, None, Refusal::Malformed { what: "hello of a second process" }),
         };
-        let Some(peer) = self.peers.get(&from).filter(|peer| peer.connected) else { return };
+        let Some(peer) = self.peers.get(&from).filter(|peer| peer.link.connected) else { return };
         let silent = self.is_silent(peer);
-        match peer.boot.filter(|_| peer.greeted).map(|boot| hello.boot.cmp(&boot)) {
+        match peer.process.boot.filter(|_| peer.link.greeted).map(|boot| hello.boot.cmp(&boot)) {
             _ if silent => out.push(Output::Admit { peer: from }),
             Some(Ordering::Less) => out.push(Output::Admit { peer: from }),
             // Asks the older process for a sign of life that names the newer one.
             Some(Ordering::Greater) => {
                 if let Some(peer) = self.peers.get_mut(&from) {
-                    peer.namesake = Some(hello.boot);
+                    peer.process.namesake = Some(hello.boot);
                 }
                 out.send_bytes(&[from], bytes, None);
             }
@@ -56,7 +56,7 @@ impl Ctx {
     /// A peer's process was shown a later start of its key, and lives; false if it was not.
     pub fn hear_alive(&mut self, from: NodeId, alive: &Alive, bytes: &[u8], out: &mut Out) -> bool {
         let Some(peer) = self.peers.get_mut(&from) else { return true };
-        let shown = peer.namesake.take_if(|newer| *newer == alive.newer).is_some();
+        let shown = peer.process.namesake.take_if(|newer| *newer == alive.newer).is_some();
         if shown {
             out.deny(from, Some(bytes.to_vec()), Refusal::IdentityInUse);
         }

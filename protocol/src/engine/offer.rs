@@ -4,20 +4,18 @@
 //! driver keeps the difference and mixes it into a contribution when the engine says so; the engine knows its name, its
 //! tokens and when it is this node's turn.
 
-use super::clock::Moment;
 use super::conduct::Conduct;
 use super::ctx::Ctx;
 use super::io::{Merge, Output};
 use super::outbox::Out;
-use super::round::{Round, Training};
+use super::round::{Own, Round, Training};
 use super::statement;
 use super::succession::{self, SignedReady};
+use super::terms::Moved;
 use crate::Digest;
 use crate::difference::Difference;
 use crate::message::{Message, Ready};
-use crate::plant::{Plant, planted};
 use crate::record::Measured;
-use crate::run::SyncMode;
 use crate::wire;
 use std::collections::VecDeque;
 
@@ -70,15 +68,6 @@ struct Mixed {
     made: Option<(Digest, u32)>,
 }
 
-/// This node's READY.
-#[derive(Debug)]
-pub(super) struct Own {
-    pub signed: SignedReady,
-    /// When it was last said to all, and how often again.
-    pub said_at: Moment,
-    pub repeats: u32,
-}
-
 fn place(round: &Round) -> Place {
     (round.head.record.lineage, round.task.number, round.head.base)
 }
@@ -105,16 +94,13 @@ impl Offer {
     }
 
     /// Says READY with the contribution that is at hand, if it used this round's lease. One that a COMMIT left out is
-    /// offered again, in place of a new one: its lease was kept for it. But a gradient holds where it was taken only: with
-    /// another base its lease is trained on anew. And with fragments it is the turn of another one, which is made first.
+    /// offered again, in place of a new one: its lease was kept for it. On another base the run's terms say what becomes of it.
     pub fn say(&mut self, round: &mut Round, conduct: &Conduct, ctx: &Ctx, out: &mut Out) {
         let Some(Contribution { start, base, work, mixed, ready: said }) = self.contribution.clone() else { return };
         let record = &round.head.record;
         let fits = succession::fits_lease(record, &ctx.me, (start, work.samples, work.steps));
-        let moved = base != round.head.base;
-        let every_step = ctx.spec.sync.mode == SyncMode::EveryStep;
-        let stale = (every_step || planted!(Plant::DropLeftOut)) && moved && !planted!(Plant::StaleGradient);
-        if !fits || stale {
+        let moved = if base == round.head.base { Moved::Stands } else { ctx.terms.moved() };
+        if !fits || moved == Moved::Dropped {
             return self.discard(ctx, out);
         }
         if round.part.ready.is_some() {
@@ -127,7 +113,7 @@ impl Offer {
             round.part.ready = own(signed);
             return;
         }
-        if ctx.spec.sync.fragments > 1 && moved && !planted!(Plant::StaleFragment) {
+        if moved == Moved::Retaken {
             return round.retake(out);
         }
         let mixed = mixed.filter(|mixed| (mixed.round, mixed.base) == (round.task.number, round.head.base));
@@ -201,7 +187,7 @@ impl Offer {
     /// Drops the contribution: its samples may be trained on by others now, so nothing of it may come along in what this
     /// node contributes later.
     pub fn discard(&mut self, ctx: &Ctx, out: &mut Out) {
-        if self.contribution.take().is_some() && ctx.spec.sync.streams() {
+        if self.contribution.take().is_some() && ctx.terms.own_parameters {
             out.push(Output::StartOver);
         }
     }
@@ -209,14 +195,14 @@ impl Offer {
     /// The state is another's now: drops whatever was made from the one before.
     pub fn start_over(&mut self, ctx: &Ctx, out: &mut Out) {
         self.contribution = None;
-        if ctx.spec.sync.streams() {
+        if ctx.terms.own_parameters {
             out.push(Output::StartOver);
         }
     }
 
     /// The driver holds this difference, in place of any before. Where gradients or fragments are averaged it is of no use.
     pub fn hold_difference(&mut self, difference: Difference, ctx: &Ctx, out: &mut Out) {
-        if !ctx.spec.sync.merges() {
+        if !ctx.terms.merges {
             return out.push(Output::DropDifference { lineage: difference.lineage });
         }
         self.difference = Some(difference);

@@ -1,6 +1,5 @@
 //! Cut off from the quorum: what the run's policy makes of it (`docs/protocol/7-merging.md` §7.1, §7.2).
 
-use super::clock::Moment;
 use super::ctx::Ctx;
 use super::io::Notice;
 use super::offer::Offer;
@@ -14,68 +13,8 @@ use crate::record::Record;
 use crate::run::Minority;
 use crate::{NodeId, ring};
 
-/// Whether a quorum is in reach, and since when not.
-#[derive(Debug, Default)]
-pub(super) struct Cut {
-    /// No quorum is in reach since then.
-    since: Option<Moment>,
-    /// One is in reach again since then.
-    back: Option<Moment>,
-    /// How long there was none before that, in microseconds.
-    carried: u64,
-    /// The user has been told.
-    told: bool,
-    /// The policy is in force.
-    due: bool,
-    policy: Option<Minority>,
-    /// With whom this node would go on as a fork.
-    fork: Option<Fork>,
-}
-
 /// A fork's first record, and the statements of its members.
 type Certified = (Record, Vec<Vec<u8>>);
-
-impl Cut {
-    /// Whether the policy forbids to train.
-    pub fn holds_training(&self) -> bool {
-        self.since.is_some() && self.policy == Some(Minority::Halt)
-    }
-
-    /// Since when no quorum is in reach.
-    pub fn since(&self) -> Option<Moment> {
-        self.since
-    }
-
-    /// When there has been no quorum for `grace`, if there is none until then.
-    pub fn due_at(&self, grace: u64) -> Option<Moment> {
-        self.since.map(|since| since.plus(grace.saturating_sub(self.carried)))
-    }
-
-    /// A quorum is in reach. What was lost is forgotten no faster than it was lost: a quorum that comes and goes, with
-    /// members that are killed and start again, decides nothing either.
-    ///
-    /// Whether the user was told that there was none.
-    fn restore(&mut self, now: Moment) -> bool {
-        if let Some(since) = self.since.take() {
-            (self.carried, self.back) = (self.carried.saturating_add(now.since(since)), Some(now));
-        }
-        self.due = false;
-        std::mem::take(&mut self.told)
-    }
-
-    /// This node is on its way to another head: nothing is known of a quorum.
-    pub fn reset(&mut self) {
-        *self = Self { fork: self.fork.take(), ..Self::default() };
-    }
-
-    /// No quorum is in reach: since when.
-    fn lose(&mut self, now: Moment) -> Moment {
-        if let Some(back) = self.back.take() {
-            self.carried = self.carried.saturating_sub(now.since(back));
-        }
-        *self.since.get_or_insert(now)
-    }
-}
 
 impl Round {
     /// Looks whether voters that can be heard are a quorum, and applies the policy when they are not for too long: the
@@ -94,7 +33,7 @@ impl Round {
             return None;
         }
         let (policy, grace) = (ctx.spec.partition.minority, ctx.fork_grace());
-        if self.cut.since.is_none() {
+        if self.cut.since().is_none() {
             ctx.mark();
         }
         let since = self.cut.lose(ctx.now);
@@ -122,7 +61,7 @@ impl Round {
     fn others_fork(&self, ctx: &Ctx) -> bool {
         let members = ctx.fork_members();
         let said = |id: &&NodeId| {
-            let fork = ctx.peers.get(id).and_then(|peer| peer.fork.as_ref());
+            let fork = ctx.peers.get(id).and_then(|peer| peer.said.fork.as_ref());
             fork.is_some_and(|(fork, _)| fork.parent == self.head.digest)
         };
         let others = members.iter().filter(|id| **id != ctx.me);
@@ -146,9 +85,9 @@ impl Round {
                 return Some(bytes.clone());
             }
             let peer = ctx.peers.get(id)?;
-            let (theirs, signed) = peer.fork.as_ref()?;
+            let (theirs, signed) = peer.said.fork.as_ref()?;
             // Of another record it is kept: whoever said it may know more, or will say this one, too.
-            let same = *theirs == Fork { incarnation: peer.incarnation, ..fork.clone() };
+            let same = *theirs == Fork { incarnation: peer.register.incarnation, ..fork.clone() };
             same.then(|| signed.clone())
         };
         Some((record, members.iter().map(said).collect::<Option<_>>()?))
@@ -203,7 +142,7 @@ impl Ctx {
         let here = |id: &NodeId| {
             *id == self.me
                 || self.peers.get(id).is_some_and(|peer| {
-                    let stands = peer.head.as_ref().is_some_and(|theirs| theirs.record == head.digest);
+                    let stands = peer.said.head.as_ref().is_some_and(|theirs| theirs.record == head.digest);
                     peer.present() && stands && self.spoke_lately(peer)
                 })
         };
@@ -222,7 +161,7 @@ impl Ctx {
     fn fork_record(&self, members: &[NodeId]) -> Option<Record> {
         let head = self.head.as_ref()?;
         let speaks = |id: &NodeId| {
-            let heard = || self.peers.get(id).map(|peer| peer.incarnation);
+            let heard = || self.peers.get(id).map(|peer| peer.register.incarnation);
             Some((*id, if *id == self.me { self.identity.incarnation } else { heard()? }))
         };
         let going = members.iter().map(speaks).collect::<Option<Vec<(NodeId, u64)>>>()?;
@@ -240,25 +179,5 @@ impl Ctx {
             record: record.digest(),
             members: member_bits(indices),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_lost_of_a_quorum_is_forgotten_no_faster_than_it_was_lost() {
-        let at = |seconds: u64| Moment::default().plus(seconds * 1_000_000);
-        let mut cut = Cut::default();
-        assert_eq!((cut.lose(at(10)), cut.lose(at(14))), (at(10), at(10)));
-        cut.restore(at(15));
-        assert_eq!((cut.since(), cut.lose(at(17))), (None, at(17)), "five seconds less two");
-        assert_eq!(cut.due_at(10_000_000), Some(at(24)));
-        cut.told = true;
-        assert!(cut.restore(at(18)) && !cut.restore(at(19)), "the user is told once that it is over");
-        cut.reset();
-        cut.lose(at(30));
-        assert_eq!(cut.due_at(10_000_000), Some(at(40)));
     }
 }

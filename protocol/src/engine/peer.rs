@@ -1,7 +1,7 @@
 //! What one node knows of another: its connection, its last heartbeat, and what it has said about the round.
 
 use super::clock::Moment;
-use super::liveness::Pace;
+use super::pace::Pace;
 use super::succession::SignedReady;
 use crate::limits::MEMBERS_MAX;
 use crate::message::{Fork, Head, Join, Phase, Ready, Stamp};
@@ -17,18 +17,44 @@ const READYS_MAX: usize = 2;
 
 #[derive(Debug, Default)]
 pub(super) struct Peer {
+    pub link: Link,
+    pub process: Process,
+    pub register: PeerRegister,
+    pub said: Words,
+    pub chain: Chain,
+}
+
+/// The connection that there is now, or was last.
+#[derive(Debug, Default)]
+pub(super) struct Link {
     pub connected: bool,
-    /// The `Hello` of its process was accepted.
+    /// The `Hello` of the peer's process was accepted.
     pub greeted: bool,
     /// Refused on this connection: nothing of it is read any more.
     pub refused: bool,
-    /// It said that it goes away.
-    pub left: bool,
-    /// Start of its process, and whether it was named on the connection that there is now.
-    pub boot: Option<u64>,
+    /// Whether the start of its process was named on it.
     introduced: bool,
+    /// Last connect or disconnect.
+    pub switched_at: Moment,
+    pub heard_at: Moment,
+    /// Smoothed round-trip time in microseconds; 0 = not measured.
+    pub rtt: u32,
+}
+
+/// The process that speaks for the peer.
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    /// Its start.
+    pub boot: Option<u64>,
     /// A later start of its key whose Hello was passed on to it.
     pub namesake: Option<u64>,
+    /// When it was first seen to have started anew.
+    pub restarted_at: Option<Moment>,
+}
+
+/// What the peer has signed, and what it and this node know of each other's signatures.
+#[derive(Debug, Default)]
+pub(super) struct PeerRegister {
     /// The register that it speaks from, and the newest place that it has signed under one.
     pub incarnation: u64,
     pub signed: Option<(u64, Stamp)>,
@@ -36,11 +62,13 @@ pub(super) struct Peer {
     pub told: Option<(Moment, Stamp)>,
     /// The newest place that it has seen this node sign, and under which of this node's incarnations.
     pub witness: Option<(u64, Stamp)>,
-    /// When it was first seen to have started anew.
-    pub restarted_at: Option<Moment>,
-    /// Last connect or disconnect.
-    pub switched_at: Moment,
-    pub heard_at: Moment,
+}
+
+/// What its process has said of itself and of the round, and what it was handed.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    /// It said that it goes away.
+    pub left: bool,
     pub head: Option<Head>,
     /// Last sign of progress.
     pub moved_at: Moment,
@@ -53,15 +81,18 @@ pub(super) struct Peer {
     pub join: Option<(Join, Moment)>,
     /// It has shown a ticket that admits it.
     pub invited: bool,
-    /// Smoothed round-trip time in microseconds; 0 = not measured.
-    pub rtt: u32,
     /// When a certificate was last handed to it.
     pub handed_at: Option<Moment>,
+}
+
+/// What this node knows of the chain that the peer stands on.
+#[derive(Debug, Default)]
+pub(super) struct Chain {
     /// Fetching from it failed so often in a row.
     pub failures: u32,
     /// Its heads are not looked at before this.
     pub avoid_until: Moment,
-    /// The lineage of its chain, if that has no record in common with this node's.
+    /// Its lineage, if it has no record in common with this node's.
     pub foreign: Option<Digest>,
 }
 
@@ -79,35 +110,32 @@ pub(super) enum Incarnation {
 impl Peer {
     /// Connected, greeted and not refused: its words count.
     pub fn present(&self) -> bool {
-        self.connected && self.greeted && !self.refused && !self.left
+        self.link.connected && self.link.greeted && !self.link.refused && !self.said.left
     }
 
     /// One that is here and speaks as incarnation 7.
     #[cfg(test)]
     pub fn here(now: Moment) -> Self {
-        Self { connected: true, greeted: true, boot: Some(1), incarnation: 7, heard_at: now, ..Self::default() }
+        let link = Link { connected: true, greeted: true, heard_at: now, ..Link::default() };
+        let process = Process { boot: Some(1), ..Process::default() };
+        Self { link, process, register: PeerRegister { incarnation: 7, ..PeerRegister::default() }, ..Self::default() }
     }
 
     /// Takes note of the start of the peer's process. What a former process said of the round does not bind the new
     /// one, which has lost it.
     pub fn meet(&mut self, boot: u64, now: Moment) -> Incarnation {
-        if self.boot.is_some_and(|before| boot < before) && self.introduced {
+        if self.process.boot.is_some_and(|before| boot < before) && self.link.introduced {
             return Incarnation::Former;
         }
-        self.introduced = true;
-        match self.boot.replace(boot) {
+        self.link.introduced = true;
+        match self.process.boot.replace(boot) {
             None => Incarnation::First,
             Some(before) if before == boot => Incarnation::Same,
             Some(_) => {
-                self.restarted_at = Some(now);
-                self.left = false;
-                self.pace = Pace::default();
-                self.head = None;
-                self.readys.retain(|_| planted!(Plant::KeepFormerReady));
-                self.fork = None;
-                self.join = None;
-                self.invited = false;
-                self.handed_at = None;
+                self.process.restarted_at = Some(now);
+                let Words { moved_at, reached, mut readys, .. } = std::mem::take(&mut self.said);
+                readys.retain(|_| planted!(Plant::KeepFormerReady));
+                self.said = Words { moved_at, reached, readys, ..Words::default() };
                 Incarnation::Restarted
             }
         }
@@ -115,43 +143,43 @@ impl Peer {
 
     /// Whether its process has said `Hello` on the connection that there is now.
     pub fn is_introduced(&self) -> bool {
-        self.introduced
+        self.link.introduced
     }
 
     /// On the next connection another process may speak, also one that was started before.
     pub fn end_of_channel(&mut self) {
-        self.introduced = false;
-        self.namesake = None;
+        self.link.introduced = false;
+        self.process.namesake = None;
     }
 
     /// Whether its process has said before that it stands beyond this place: within a lineage nobody goes back.
     pub fn was_beyond(&self, lineage: &Digest, seq: u64) -> bool {
-        self.head.as_ref().is_some_and(|head| head.lineage == *lineage && head.seq > seq)
+        self.said.head.as_ref().is_some_and(|head| head.lineage == *lineage && head.seq > seq)
     }
 
     /// Takes a heartbeat, and measures the time since the last sign of progress if it is one.
     pub fn take_head(&mut self, head: Head, now: Moment) {
         if self.is_progress(&head) {
             // From one sign of progress to the next in one phase: what ends a phase may be a deadline.
-            if let Some(before) = self.head.as_ref().filter(|before| before.phase == head.phase) {
-                self.pace.note(before.phase, now.since(self.moved_at));
+            if let Some(before) = self.said.head.as_ref().filter(|before| before.phase == head.phase) {
+                self.said.pace.note(before.phase, now.since(self.said.moved_at));
             }
-            self.moved_at = now;
+            self.said.moved_at = now;
         }
-        self.head = Some(head);
+        self.said.head = Some(head);
     }
 
     /// Whether a heartbeat shows progress. A peer that tries again and again to catch up and gets no further than
     /// before makes none, however often its phase changes.
     fn is_progress(&mut self, head: &Head) -> bool {
         let behind = |phase| matches!(phase, Phase::Seeking | Phase::CatchingUp | Phase::Joining);
-        let Some(before) = self.head.as_ref().filter(|before| before.record == head.record) else {
-            self.reached = 0;
+        let Some(before) = self.said.head.as_ref().filter(|before| before.record == head.record) else {
+            self.said.reached = 0;
             return true;
         };
         if behind(before.phase) && behind(head.phase) {
-            let further = head.progress > self.reached;
-            self.reached = self.reached.max(head.progress);
+            let further = head.progress > self.said.reached;
+            self.said.reached = self.said.reached.max(head.progress);
             return further;
         }
         (before.phase, before.progress) != (head.phase, head.progress)
@@ -163,37 +191,37 @@ impl Peer {
     /// The envelope of one that is kept and that it contradicts; that one stays.
     pub fn take_ready(&mut self, signed: SignedReady) -> Result<(), Vec<u8>> {
         let key = |s: &SignedReady| (s.ready.round, s.ready.base, s.ready.lineage);
-        if let Some(kept) = self.readys.iter().find(|kept| key(kept) == key(&signed)) {
+        if let Some(kept) = self.said.readys.iter().find(|kept| key(kept) == key(&signed)) {
             let same = kept.ready == signed.ready && !planted!(Plant::BlameRepeats);
             return if same || planted!(Plant::AcceptSecondReady) { Ok(()) } else { Err(kept.bytes.clone()) };
         }
         // Those said last are kept: a peer that comes from another lineage has said others before.
-        self.readys.push(signed);
-        if self.readys.len() > READYS_MAX {
-            self.readys.remove(0);
+        self.said.readys.push(signed);
+        if self.said.readys.len() > READYS_MAX {
+            self.said.readys.remove(0);
         }
         Ok(())
     }
 
     pub fn ready(&self, lineage: &Digest, round: u64, base: &Digest) -> Option<&SignedReady> {
         let place = (lineage, round, base);
-        self.readys.iter().find(|kept| (&kept.ready.lineage, kept.ready.round, &kept.ready.base) == place)
+        self.said.readys.iter().find(|kept| (&kept.ready.lineage, kept.ready.round, &kept.ready.base) == place)
     }
 
     /// Forgets READYs of rounds that are over.
     pub fn forget_readys(&mut self, over: impl Fn(&Ready) -> bool) {
-        self.readys.retain(|kept| !over(&kept.ready));
+        self.said.readys.retain(|kept| !over(&kept.ready));
     }
 
     /// Forgets a READY that turned out not to fit the round.
     pub fn drop_ready(&mut self, lineage: &Digest, base: &Digest) {
-        self.readys.retain(|kept| (&kept.ready.lineage, &kept.ready.base) != (lineage, base));
+        self.said.readys.retain(|kept| (&kept.ready.lineage, &kept.ready.base) != (lineage, base));
     }
 
     /// Takes note of a measured round-trip time.
     pub fn note_rtt(&mut self, micros: u32) {
-        let smooth = (u64::from(self.rtt) * 7 + u64::from(micros)) / 8;
-        self.rtt = if self.rtt == 0 { micros } else { smooth.min(u64::from(u32::MAX)) as u32 };
+        let smooth = (u64::from(self.link.rtt) * 7 + u64::from(micros)) / 8;
+        self.link.rtt = if self.link.rtt == 0 { micros } else { smooth.min(u64::from(u32::MAX)) as u32 };
     }
 }
 
@@ -211,8 +239,8 @@ pub(super) fn make_room(
         return Some(None);
     }
     let strangers = || peers.iter().filter(|(id, _)| !is_member(id));
-    let gone = strangers().filter(|(_, peer)| !peer.connected);
-    if let Some(id) = gone.min_by_key(|(id, peer)| (peer.switched_at, **id)).map(|(id, _)| *id) {
+    let gone = strangers().filter(|(_, peer)| !peer.link.connected);
+    if let Some(id) = gone.min_by_key(|(id, peer)| (peer.link.switched_at, **id)).map(|(id, _)| *id) {
         peers.remove(&id);
         return Some(None);
     }
@@ -220,7 +248,9 @@ pub(super) fn make_room(
         return None;
     }
     // Rather one that has asked for nothing, and came last.
-    let least = |(id, peer): &(&NodeId, &Peer)| (peer.join.is_some(), peer.greeted, Reverse(peer.switched_at), **id);
+    let least = |(id, peer): &(&NodeId, &Peer)| {
+        (peer.said.join.is_some(), peer.link.greeted, Reverse(peer.link.switched_at), **id)
+    };
     let id = strangers().min_by_key(least).map(|(id, _)| *id)?;
     peers.remove(&id);
     Some(Some(id))
@@ -258,13 +288,13 @@ mod tests {
         assert_eq!(peer.take_ready(signed(4, 1, 1)), Ok(()));
         assert_eq!(peer.meet(1, now), Incarnation::Same);
         assert_eq!(peer.meet(2, now), Incarnation::Restarted);
-        assert_eq!(peer.restarted_at, Some(now));
+        assert_eq!(peer.process.restarted_at, Some(now));
         assert_eq!(peer.take_ready(signed(4, 1, 2)), Ok(()));
         assert_eq!(peer.meet(1, now), Incarnation::Former, "its word came late");
-        assert_eq!(peer.boot, Some(2));
+        assert_eq!(peer.process.boot, Some(2));
         peer.end_of_channel();
         assert_eq!(peer.meet(1, now), Incarnation::Restarted, "another connection");
-        assert_eq!((peer.meet(1, now), peer.boot), (Incarnation::Same, Some(1)));
+        assert_eq!((peer.meet(1, now), peer.process.boot), (Incarnation::Same, Some(1)));
     }
 
     #[test]
@@ -275,18 +305,18 @@ mod tests {
         let mut peer = Peer::default();
         peer.take_head(say(Phase::CatchingUp, 0), at(1));
         peer.take_head(say(Phase::CatchingUp, 50), at(2));
-        assert_eq!(peer.moved_at, at(2));
+        assert_eq!(peer.said.moved_at, at(2));
         for round in 0..5 {
             peer.take_head(say(Phase::Joining, 0), at(10 * round + 11));
             peer.take_head(say(Phase::CatchingUp, 0), at(10 * round + 12));
             peer.take_head(say(Phase::CatchingUp, 50), at(10 * round + 13));
         }
-        assert_eq!(peer.moved_at, at(2));
+        assert_eq!(peer.said.moved_at, at(2));
         peer.take_head(say(Phase::CatchingUp, 51), at(90));
-        assert_eq!(peer.moved_at, at(90));
+        assert_eq!(peer.said.moved_at, at(90));
         peer.take_head(say(Phase::Training, 0), at(91));
         peer.take_head(say(Phase::Training, 0), at(92));
-        assert_eq!(peer.moved_at, at(91));
+        assert_eq!(peer.said.moved_at, at(91));
     }
 
     #[test]
@@ -294,21 +324,25 @@ mod tests {
         let id = |i: usize| NodeId([(i / 200) as u8, (i % 200) as u8].repeat(16).try_into().unwrap());
         let mut peers: Peers = (0..PEERS_MAX).map(|i| (id(i), Peer::default())).collect();
         for (i, peer) in peers.values_mut().enumerate() {
-            peer.connected = i != 3 && i != 5 && i != 7;
-            peer.switched_at = Moment::default().plus(if i == 5 { 1 } else { 2 });
+            peer.link.connected = i != 3 && i != 5 && i != 7;
+            peer.link.switched_at = Moment::default().plus(if i == 5 { 1 } else { 2 });
         }
         let member = *peers.keys().nth(7).unwrap();
         let (third, fifth) = (*peers.keys().nth(3).unwrap(), *peers.keys().nth(5).unwrap());
+        let connected = |switched_at, greeted| {
+            let link = Link { connected: true, greeted, switched_at, ..Link::default() };
+            Peer { link, ..Peer::default() }
+        };
         let room = |peers: &mut Peers, for_member| make_room(peers, |id| *id == member, for_member);
         assert_eq!(room(&mut peers, false), Some(None));
         assert!(!peers.contains_key(&fifth) && peers.contains_key(&third));
-        peers.insert(fifth, Peer { connected: true, ..Peer::default() });
+        peers.insert(fifth, connected(Moment::default(), false));
         assert_eq!(room(&mut peers, true), Some(None));
         let switched_at = Moment::default().plus(9);
-        peers.insert(third, Peer { connected: true, switched_at, ..Peer::default() });
+        peers.insert(third, connected(switched_at, false));
         assert_eq!(room(&mut peers, false), None);
         assert_eq!(room(&mut peers, true), Some(Some(third)), "for a member the last that came goes");
-        peers.insert(third, Peer { connected: true, greeted: true, switched_at, ..Peer::default() });
+        peers.insert(third, connected(switched_at, true));
         assert_ne!(room(&mut peers, true), Some(Some(third)), "and rather one that has said nothing");
     }
 }

@@ -1,9 +1,9 @@
 //! The voice of this identity: what it has signed in votes, under which incarnation, and whether it may speak
 //! (`docs/protocol/4-agreement.md` §4.5.8, §4.9).
 
-use super::clock::Moment;
 use super::config::Register;
 use super::ctx::Ctx;
+use super::identity::Identity;
 use super::io::{Output, PersistToken};
 use super::outbox::Out;
 use super::{PEERS_MAX, succession};
@@ -11,52 +11,6 @@ use crate::message::{Certificate, Message, Stamp, Vote, Witness};
 use crate::plant::{Plant, planted};
 use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId, wire};
-use std::collections::{BTreeMap, VecDeque};
-
-/// Names that are drawn above the seat's differ by what the boots give below this: about a second of a wall clock.
-const DRAWN_APART: u64 = 1 << 20;
-
-/// As whom this process speaks.
-#[derive(Debug)]
-pub(super) struct Identity {
-    /// Names this start of the process, or what is to count as one.
-    pub boot: u64,
-    /// The boot that this process began with.
-    pub first_boot: u64,
-    /// Boots that it has said in Hellos, newest last.
-    pub boots: VecDeque<u64>,
-    /// The newest later start of this key that this process has been shown.
-    pub namesake: u64,
-    /// Names the register; raised when the register is lost, old, or left behind in another lineage.
-    pub incarnation: u64,
-    /// Goes on from a register of a former process: listens first whether it is the newest.
-    resumed: bool,
-    /// This process has stood on no record yet, nor made one.
-    landless: bool,
-    /// Since when voters that have borne witness are, with this node, a quorum.
-    heard_since: Option<Moment>,
-    /// The newest vote of this identity in certificates, and under which incarnation.
-    own: Option<(u64, Stamp)>,
-    /// Votes of others in certificates that this process did not see made: the newest place, by incarnation.
-    certified: BTreeMap<NodeId, (u64, Stamp)>,
-}
-
-impl Identity {
-    pub fn new(boot: u64) -> Self {
-        Self {
-            boot,
-            first_boot: boot,
-            boots: VecDeque::new(),
-            namesake: 0,
-            incarnation: boot,
-            resumed: false,
-            landless: true,
-            heard_since: None,
-            own: None,
-            certified: BTreeMap::new(),
-        }
-    }
-}
 
 /// What this identity has signed in votes, as last written.
 #[derive(Debug, Default)]
@@ -172,38 +126,6 @@ impl Voice {
     }
 }
 
-impl Identity {
-    /// Counts as newly started.
-    pub fn renew(&mut self) {
-        self.boot = self.boot.saturating_add(1);
-    }
-
-    /// Speaks from a new register from now on.
-    pub fn begin_incarnation(&mut self) {
-        self.renew();
-        self.incarnation = self.boot;
-        (self.resumed, self.heard_since) = (false, None);
-    }
-
-    /// The first record that this process stands on is one that it makes itself.
-    pub fn begin_lineage(&mut self) {
-        self.landless = false;
-    }
-
-    /// Whether this process has to draw a new name, now that it stands on a record: that knows its identity under a name
-    /// above its own, as after a disk was wiped where the clock is behind: what it asks for, and votes, under its own name
-    /// nobody heeds. The very name of the seat is another's too, where this process has drawn it anew.
-    pub fn heed_seat(&mut self, seat: Option<u64>) -> bool {
-        let drawn = std::mem::replace(&mut self.landless, false) && !self.resumed;
-        let above = |known: &u64| *known > self.incarnation || drawn && *known == self.incarnation;
-        let Some(known) = seat.filter(above).filter(|_| !planted!(Plant::LowIncarnation)) else { return false };
-        // Of two such processes that stood on one record neither may speak under the other's name.
-        let apart = if planted!(Plant::DrawAlike) { 0 } else { self.boot % DRAWN_APART };
-        self.boot = self.boot.max(known.saturating_add(apart));
-        true
-    }
-}
-
 impl Ctx {
     /// Whether this node votes on the record after its head.
     pub fn votes(&self) -> bool {
@@ -221,7 +143,7 @@ impl Ctx {
     /// The newest place at which a peer has seen this incarnation sign something, as it has said since this process
     /// started.
     fn witness_of(&self, id: &NodeId) -> Option<Stamp> {
-        let witness = self.peers.get(id)?.witness.filter(|(of, _)| *of == self.identity.incarnation);
+        let witness = self.peers.get(id)?.register.witness.filter(|(of, _)| *of == self.identity.incarnation);
         witness.map(|(_, stamp)| stamp)
     }
 
@@ -277,10 +199,10 @@ impl Ctx {
     /// Tells a peer what this node has seen its identity sign: at once after its `Hello`, also if that is nothing.
     pub fn bear_witness(&mut self, to: NodeId, out: &mut Out) {
         let Some(peer) = self.peers.get_mut(&to) else { return };
-        let incarnation = peer.incarnation;
-        let seen = [peer.signed, self.identity.certified.get(&to).copied()].into_iter().flatten();
+        let incarnation = peer.register.incarnation;
+        let seen = [peer.register.signed, self.identity.certified.get(&to).copied()].into_iter().flatten();
         let stamp = seen.filter(|(of, _)| *of == incarnation).map(|(_, stamp)| stamp).max().unwrap_or_default();
-        peer.told = Some((self.now, stamp));
+        peer.register.told = Some((self.now, stamp));
         out.send_to(self, &[to], &Message::Witness(Witness { incarnation, stamp }));
     }
 
@@ -288,8 +210,8 @@ impl Ctx {
     /// the present one was told what is known of it: then it is told again.
     pub fn note_signed(&mut self, from: NodeId, incarnation: u64, stamp: Stamp, out: &mut Out) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
-        peer.signed = Some(newer(peer.signed, (incarnation, stamp)));
-        let (same, told) = (incarnation == peer.incarnation, peer.told);
+        peer.register.signed = Some(newer(peer.register.signed, (incarnation, stamp)));
+        let (same, told) = (incarnation == peer.register.incarnation, peer.register.told);
         if same && told.is_some_and(|(at, told)| stamp > told && self.waits_for_answers(at)) {
             self.bear_witness(from, out);
         }
@@ -301,7 +223,7 @@ impl Ctx {
             return false;
         }
         if let Some(peer) = self.peers.get_mut(from) {
-            peer.witness = Some(newer(peer.witness, (witness.incarnation, witness.stamp)));
+            peer.register.witness = Some(newer(peer.register.witness, (witness.incarnation, witness.stamp)));
         }
         true
     }
@@ -311,21 +233,6 @@ impl Ctx {
 mod tests {
     use super::*;
     use crate::wire::sample;
-
-    #[test]
-    fn a_name_is_drawn_above_the_seats_when_that_is_later_or_drawn_by_another() {
-        let drawn = |boot, seat| {
-            let mut identity = Identity::new(boot);
-            (identity.heed_seat(seat), identity.boot)
-        };
-        assert_eq!(drawn(7, None), (false, 7));
-        assert_eq!(drawn(7, Some(6)), (false, 7));
-        assert_eq!(drawn(7, Some(7)), (true, 14), "the same name, drawn anew");
-        assert_eq!(drawn(7, Some(9)), (true, 16));
-        let mut founder = Identity::new(7);
-        founder.begin_lineage();
-        assert!(!founder.heed_seat(Some(7)), "it has made the seat itself");
-    }
 
     #[test]
     fn nothing_is_signed_twice_and_nothing_is_said_before_it_is_written() {

@@ -1,17 +1,15 @@
 //! One round as a member lives it: training, the own READY, and what the attempts have led to so far.
 
-use super::attempt::Attempt;
 use super::chain::Standing;
 use super::clock::Moment;
 use super::ctx::Ctx;
-use super::fetch::Results;
+use super::cut::Cut;
 use super::io::{AttemptKey, Output, PersistToken};
-use super::offer::Own;
 use super::outbox::Out;
-use super::partition::Cut;
+use super::results::Results;
 use super::succession::{self, SignedReady};
 use super::vote::Instance;
-use crate::message::{Certificate, Phase, Question, Value};
+use crate::message::{Awaits, Certificate, Phase, Question, Value};
 use crate::record::Record;
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,6 +63,15 @@ pub(super) struct Part {
     pub ready: Option<Own>,
 }
 
+/// This node's READY.
+#[derive(Debug)]
+pub(super) struct Own {
+    pub signed: SignedReady,
+    /// When it was last said to all, and how often again.
+    pub said_at: Moment,
+    pub repeats: u32,
+}
+
 /// What the attempts at the record have led to so far.
 #[derive(Debug)]
 pub(super) struct Attempts {
@@ -81,6 +88,32 @@ pub(super) struct Attempts {
     pub told: Option<Value>,
     pub told_at: Moment,
     pub failures: u32,
+}
+
+/// The attempt that this node is in.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    pub key: AttemptKey,
+    /// By ascending id.
+    pub members: Vec<NodeId>,
+    pub stage: Stage,
+    pub began: Moment,
+    /// Bytes moved here, and when they last moved.
+    pub progress: u64,
+    pub moved_at: Moment,
+    /// What the reduction waits for here.
+    pub awaits: Option<Awaits>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Stage {
+    Reducing,
+    /// The update is complete; the driver applies it to a copy of the state.
+    Speculating {
+        update: Digest,
+    },
+    /// This node holds the attempt's record.
+    Rebuilt,
 }
 
 /// Whom this node does without, as long as it can.
@@ -123,6 +156,17 @@ impl Task {
             expected: succession::expected(&head.record),
             skip: succession::skip(&head.record, head.digest).map(|record| (record.digest(), record)),
         }
+    }
+}
+
+impl Attempt {
+    pub fn is_reducing(&self) -> bool {
+        self.stage == Stage::Reducing
+    }
+
+    /// Whether its update is complete, this one, and being applied.
+    pub fn is_speculating(&self, key: &AttemptKey, update: &Digest) -> bool {
+        self.key == *key && self.stage == Stage::Speculating { update: *update }
     }
 }
 
@@ -204,7 +248,8 @@ impl Round {
 
     /// Whether every member of the round that tells this node where it stands is here and has done so.
     fn all_met(&self, ctx: &Ctx) -> bool {
-        let met = |id: &NodeId| *id == ctx.me || ctx.peers.get(id).is_some_and(|p| p.present() && p.head.is_some());
+        let met =
+            |id: &NodeId| *id == ctx.me || ctx.peers.get(id).is_some_and(|p| p.present() && p.said.head.is_some());
         self.task.members.iter().all(|id| met(id) || !ctx.in_touch(id))
     }
 

@@ -77,7 +77,7 @@ fn revoked(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
 fn joins(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
     let asks = ctx.peers.iter().filter_map(|(id, peer)| {
         let (join, at) =
-            peer.join.as_ref().filter(|_| peer.present() && !conduct.is_convicted(id) && !conduct.shuns(id))?;
+            peer.said.join.as_ref().filter(|_| peer.present() && !conduct.is_convicted(id) && !conduct.shuns(id))?;
         (ctx.is_join_valid(*at) && join.lineage == record.lineage).then_some((id, join))
     });
     let statement = |(id, join): (&NodeId, &crate::message::Join)| {
@@ -94,7 +94,7 @@ fn joins(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
 
 pub(super) fn rtts(ctx: &Ctx, round: &Round) -> Vec<PeerRtt> {
     let rtt = |(place, id): (usize, &NodeId)| {
-        let micros = ctx.peers.get(id).map(|peer| peer.rtt).filter(|rtt| *rtt > 0)?;
+        let micros = ctx.peers.get(id).map(|peer| peer.link.rtt).filter(|rtt| *rtt > 0)?;
         Some(PeerRtt { peer: u16::try_from(place).ok()?, rtt: (micros / 100).min(u32::from(u16::MAX)) as u16 })
     };
     round.task.members.iter().enumerate().filter_map(rtt).take(RTTS_MAX).collect()

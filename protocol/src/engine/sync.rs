@@ -3,11 +3,11 @@
 //! Which claims of others lead anywhere, and which of two lineages has the better right, is said in [`super::claims`].
 
 use super::chain::Place;
-use super::claims::Claims;
 use super::clock::Moment;
 use super::ctx::Ctx;
 use super::io::{Output, Proven};
 use super::outbox::Out;
+use super::proven::Claims;
 use super::round::Round;
 use crate::ancestry::Ancestry;
 use crate::plant::{Plant, planted};
@@ -31,42 +31,51 @@ pub(super) struct Sync {
 /// The catch-up that was asked for, and what is known from the ones before.
 #[derive(Debug, Default)]
 pub(super) struct CatchUp {
-    /// From whom, and to which head.
-    active: Option<(Vec<NodeId>, Proven)>,
-    bytes: u64,
+    under_way: Option<UnderWay>,
     failures: u32,
     not_before: Moment,
     considered_at: Moment,
-    /// The catch-up under way is over a few records only.
-    near: bool,
     /// Since when others are one record ahead, which this node may yet decide by itself, and since when somebody says so.
     ahead_since: Option<Moment>,
     named_since: Option<Moment>,
 }
 
+/// What exists only as long as a node catches up.
+#[derive(Debug)]
+struct UnderWay {
+    /// From whom, and to which head.
+    sources: Vec<NodeId>,
+    target: Proven,
+    bytes: u64,
+    /// It is over a few records only.
+    near: bool,
+}
+
 impl CatchUp {
     pub fn is_idle(&self) -> bool {
-        self.active.is_none()
+        self.under_way.is_none()
     }
 
     /// Whether this node stands where the others are, or was a moment ago. Where a round is shorter than it takes to fetch
     /// one, a node that asked to be let in only when it has caught up would never be there; once it is listed, the others
     /// wait for it.
     pub fn is_near(&self) -> bool {
-        self.is_idle() || self.near
+        self.under_way.as_ref().is_none_or(|under_way| under_way.near)
     }
 
     /// The head to which the one under way leads.
     pub fn target(&self) -> Option<&Proven> {
-        self.active.as_ref().map(|(_, target)| target)
+        self.under_way.as_ref().map(|under_way| &under_way.target)
     }
 
     pub fn progress(&mut self, bytes: u64) {
-        self.bytes = self.bytes.max(bytes);
+        if let Some(under_way) = &mut self.under_way {
+            under_way.bytes = under_way.bytes.max(bytes);
+        }
     }
 
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.under_way.as_ref().map_or(0, |under_way| under_way.bytes)
     }
 
     /// The head has moved.
@@ -79,15 +88,14 @@ impl CatchUp {
         let (Some(lineage), Some(seq)) = (target.ancestry.lineage(), target.ancestry.seq()) else { return };
         let mine = ctx.place().filter(|mine| mine.lineage == lineage && !ctx.distrusted);
         let afresh = mine.is_none();
-        self.near = mine.is_some_and(|mine| seq.saturating_sub(mine.seq) <= JOIN_BEHIND_MAX);
+        let near = mine.is_some_and(|mine| seq.saturating_sub(mine.seq) <= JOIN_BEHIND_MAX);
         out.push(Output::CatchUp { lineage, seq, target: target.record, sources: sources.clone(), afresh });
-        self.active = Some((sources, target));
-        self.bytes = 0;
+        self.under_way = Some(UnderWay { sources, target, bytes: 0, near });
     }
 
     /// It is over: from whom this node has caught up, and where to it wanted.
     pub fn end(&mut self) -> Option<(Vec<NodeId>, Proven)> {
-        self.active.take()
+        self.under_way.take().map(|UnderWay { sources, target, .. }| (sources, target))
     }
 
     /// It has failed: the next one is tried later.

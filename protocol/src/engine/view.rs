@@ -231,7 +231,7 @@ impl Scene<'_> {
         let ctx = self.ctx;
         let head = ctx.head.as_ref();
         let running = self.round.and_then(|round| round.attempts.running.as_ref());
-        let others = ctx.peers.iter().filter(|(id, peer)| peer.connected && !ctx.is_member(id)).map(|(id, _)| *id);
+        let others = ctx.peers.iter().filter(|(id, peer)| peer.link.connected && !ctx.is_member(id)).map(|(id, _)| *id);
         View {
             me: ctx.me,
             phase: self.phase(),
@@ -293,14 +293,14 @@ impl Scene<'_> {
             return MemberView { id, connected: true, phase, progress, seq, heard: Some(0), state, role };
         }
         let peer = ctx.peers.get(&id);
-        let head = peer.and_then(|peer| peer.head.as_ref());
+        let head = peer.and_then(|peer| peer.said.head.as_ref());
         MemberView {
             id,
-            connected: peer.is_some_and(|peer| peer.connected),
+            connected: peer.is_some_and(|peer| peer.link.connected),
             phase: head.map(|head| head.phase),
             progress: head.map_or(0, |head| head.progress),
             seq: head.map_or(0, |head| head.seq),
-            heard: peer.filter(|peer| peer.boot.is_some()).map(|peer| ctx.now.since(peer.heard_at)),
+            heard: peer.filter(|peer| peer.process.boot.is_some()).map(|peer| ctx.now.since(peer.link.heard_at)),
             state,
             role,
         }
@@ -370,7 +370,7 @@ impl Spoken {
             self.phase = Some(phase);
             out.notice(Notice::PhaseChanged { phase: phase.0, round: phase.1 });
         }
-        let peers = || ctx.peers.values().filter(|peer| peer.connected).count();
+        let peers = || ctx.peers.values().filter(|peer| peer.link.connected).count();
         let seeking = (phase.0 == Phase::Seeking && !scene.founds).then(peers);
         if self.seeking != seeking {
             self.seeking = seeking;

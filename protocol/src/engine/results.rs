@@ -1,0 +1,169 @@
+//! Results of a round's attempts: those that this node has rebuilt, and those that it fetches.
+
+use super::clock::Moment;
+use super::config::Candidate;
+use super::ctx::Ctx;
+use super::io::{AttemptKey, Output};
+use super::outbox::Out;
+use crate::Digest;
+use crate::message::{Certificate, Value, ValueKind};
+use crate::plant::{Plant, planted};
+use std::collections::BTreeMap;
+
+/// Results of one round that are held or fetched at a time.
+pub(super) const RESULTS_MAX: usize = 8;
+
+/// Results of a round's attempts, here and elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    /// That this node has rebuilt, by record.
+    pub holding: BTreeMap<Digest, Holding>,
+    /// That are being fetched, or could not be, by record.
+    pub fetching: BTreeMap<Digest, Fetching>,
+    /// A certificate that arrived before this node decided by itself.
+    pub proof: Option<Certificate>,
+    /// Another result of an attempt than this node's own was named, and the own state is looked at.
+    pub verifying: bool,
+}
+
+/// A result that this node has rebuilt.
+#[derive(Debug)]
+pub(super) struct Holding {
+    pub digest: Digest,
+    pub candidate: Candidate,
+    /// It is on the disk, or goes there before anything that is said after.
+    pub written: bool,
+    pub made: Made,
+}
+
+/// By whom a result that is held was computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    Here,
+    /// By a process before this one, whose state may have been damaged.
+    Before,
+    /// The same, and it is being computed anew.
+    Anew,
+}
+
+/// A result that others hold.
+#[derive(Debug)]
+pub(super) struct Fetching {
+    pub key: AttemptKey,
+    /// While it is rebuilt from what was fetched.
+    pub candidate: Option<Candidate>,
+    pub failures: u32,
+    pub not_before: Moment,
+    pub active: bool,
+}
+
+impl Fetching {
+    /// Whether a result with this update has come and is being rebuilt.
+    pub fn is_rebuilding(&self, key: &AttemptKey, update: &Digest) -> bool {
+        self.key == *key && self.candidate.as_ref().is_some_and(|candidate| candidate.record.update == *update)
+    }
+
+    /// It cannot be had just now.
+    pub fn fail(&mut self, ctx: &Ctx) {
+        (self.active, self.candidate) = (false, None);
+        self.not_before = ctx.mark().plus(ctx.retry_pause(self.failures));
+        self.failures += 1;
+    }
+}
+
+impl Holding {
+    pub fn new(candidate: Candidate) -> Self {
+        Self { digest: candidate.record.digest(), candidate, written: false, made: Made::Here }
+    }
+
+    pub fn value(&self) -> Value {
+        let (key, record) = (&self.candidate.key, &self.candidate.record);
+        let tokens = record.contributors.iter().fold(0u64, |sum, c| sum.saturating_add(c.tokens));
+        let contributors = record.contributors.len() as u32;
+        let (attempt, set) = (key.attempt, key.set);
+        Value { kind: ValueKind::Commit, digest: self.digest, tokens, contributors, attempt, set, members: Vec::new() }
+    }
+
+    /// Whether this value names another result of the same attempt.
+    pub fn contradicts(&self, value: &Value) -> bool {
+        let key = &self.candidate.key;
+        (key.attempt, key.set) == (value.attempt, value.set) && self.digest != value.digest
+    }
+}
+
+impl Results {
+    /// Whether another result of an attempt is named than the one that is held: fetching it would lead nowhere.
+    pub fn contradict(&self, value: &Value) -> bool {
+        self.holding.values().any(|held| held.contradicts(value))
+    }
+
+    /// Whether a result of this attempt is held.
+    pub fn holds(&self, key: &AttemptKey) -> bool {
+        self.holding.values().any(|held| held.candidate.key == *key)
+    }
+
+    pub fn hold(&mut self, holding: Holding) {
+        self.holding.insert(holding.digest, holding);
+    }
+
+    /// The candidate behind a value that is said for the first time: it goes to the disk together with the register.
+    pub fn unwritten(&mut self, value: &Value) -> Option<Candidate> {
+        let holding = self.holding.get_mut(&value.digest);
+        let holding = holding.filter(|held| !held.written && !planted!(Plant::ForgetCandidate))?;
+        holding.written = true;
+        Some(holding.candidate.clone())
+    }
+
+    /// Whether this result may be asked for: it is not here, nobody is being asked, and there is room.
+    pub fn may_fetch(&self, key: &AttemptKey, value: &Value, ctx: &Ctx) -> bool {
+        let waits = |f: &Fetching| f.active || f.candidate.is_some() || !ctx.may_fetch(f.not_before);
+        // Two results of one attempt, of which one is wrong, must not be taken for each other.
+        let alike = |f: &Fetching| f.key == *key && (f.active || f.candidate.is_some());
+        !self.contradict(value)
+            && !self.holding.contains_key(&value.digest)
+            && !self.fetching.get(&value.digest).is_some_and(waits)
+            && !self.fetching.values().any(alike)
+            && self.fetching.len() < RESULTS_MAX
+            && self.holding.len() < RESULTS_MAX
+    }
+
+    /// Nobody could give this result.
+    pub fn fetch_failed(&mut self, key: &AttemptKey, record: &Digest, ctx: &Ctx) {
+        if let Some(fetching) = self.fetching.get_mut(record).filter(|f| f.active && f.key == *key) {
+            fetching.fail(ctx);
+        }
+    }
+
+    /// A fetched result whose update does not apply.
+    pub fn give_up(&mut self, key: &AttemptKey, update: &Digest, ctx: &Ctx) {
+        if let Some(fetching) = self.fetching.values_mut().find(|fetching| fetching.is_rebuilding(key, update)) {
+            fetching.fail(ctx);
+        }
+    }
+
+    /// Looks whether the own state is damaged, unless that is being done.
+    pub fn verify(&mut self, out: &mut Out) {
+        if !std::mem::replace(&mut self.verifying, true) {
+            out.push(Output::VerifyState);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::sample;
+
+    #[test]
+    fn a_result_is_written_once_and_contradicts_another_of_its_attempt() {
+        let mut results = Results::default();
+        let holding = Holding::new(sample::candidate());
+        let (key, own) = (holding.candidate.key, holding.value());
+        results.hold(holding);
+        assert!(results.holds(&key) && !results.contradict(&own));
+        assert!(results.contradict(&Value { digest: sample::digest(9), ..own.clone() }));
+        assert!(!results.contradict(&Value { digest: sample::digest(9), attempt: 9, ..own.clone() }));
+        assert_eq!(results.unwritten(&own), Some(sample::candidate()));
+        assert_eq!(results.unwritten(&own), None);
+    }
+}

@@ -1,0 +1,47 @@
+//! What the variants of local training ask of a contribution: the engine's parts look at these terms, and at no variant.
+
+use crate::plant::{Plant, planted};
+use crate::run::{SyncMode, SyncSpec};
+
+/// Chosen where the run is set up.
+#[derive(Debug)]
+pub(super) struct Terms {
+    moved: Moved,
+    /// The trainer has parameters of its own, which begin anew when a contribution is dropped.
+    pub own_parameters: bool,
+    /// A contribution may have the difference of another lineage in it.
+    pub merges: bool,
+    /// Inner steps of the next round that may be done while a record is made.
+    pub ahead: u32,
+}
+
+/// What becomes of a contribution that a COMMIT left out, when that COMMIT has moved the state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Moved {
+    /// It is offered again as it is.
+    Stands,
+    /// It is the turn of another fragment, which is made first.
+    Retaken,
+    /// A gradient holds only where it was taken: its lease is trained on anew.
+    Dropped,
+}
+
+impl Terms {
+    pub fn of(sync: &SyncSpec) -> Self {
+        let moved = match sync.mode {
+            SyncMode::EveryStep => Moved::Dropped,
+            SyncMode::Rounds if sync.fragments > 1 => Moved::Retaken,
+            SyncMode::Rounds => Moved::Stands,
+        };
+        Self { moved, own_parameters: sync.streams(), merges: sync.merges(), ahead: sync.overlap }
+    }
+
+    pub fn moved(&self) -> Moved {
+        match self.moved {
+            Moved::Dropped if planted!(Plant::StaleGradient) => Moved::Stands,
+            Moved::Retaken if planted!(Plant::StaleFragment) => Moved::Stands,
+            _ if planted!(Plant::DropLeftOut) => Moved::Dropped,
+            moved => moved,
+        }
+    }
+}
