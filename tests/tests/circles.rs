@@ -18,8 +18,6 @@ const STANDING: &[(&str, usize, &str)] = &[
     ("protocol/src/sim", 37, "the world owns the invariants, which look at all of the world"),
     ("node/src/train", 13, "the driver hands matters to its parts, which carry them out on the driver"),
     ("node/src/train", 4, "the trainer's worker is one state, its methods in many files"),
-    ("node/src/net", 3, "sessions, inbound streams and guests: not taken apart yet"),
-    ("node/src/net", 4, "events say why sessions end, and sessions tell events: not taken apart yet"),
 ];
 
 /// Imports of imports are followed so far; the compiler has excluded circles of them.

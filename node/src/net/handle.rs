@@ -2,10 +2,9 @@
 
 use super::bulk::BulkStream;
 use super::fetch::{self, Check, Downloader, Expect, FetchError, FetchRequest, OpenFetch, Patience};
-use super::guests::Guests;
 use super::peers::PeerStatus;
-use super::session::DownReason;
-use super::sessions::Sessions;
+use super::reason::DownReason;
+use super::sessions::{Guests, Sessions};
 use super::standing::{Rank, Standing};
 use super::traffic::{Class, Counters, Metered, Traffic};
 use super::{BULK_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
