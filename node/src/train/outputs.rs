@@ -4,15 +4,18 @@ use super::catch_up;
 use super::device::WantedRound;
 use super::driver::Driver;
 use super::ledger::Job;
-use super::notice::{count_refusal, refusal_text};
-use super::variant::Matter;
+use super::matter::Matter;
+use super::notice::{count_refusal, ids, refusal_text, tell};
 use crate::exit::{Code, Failure};
 use crate::reduce::Passed;
 use crate::watch::event::Event;
-use starling_protocol::admission;
-use starling_protocol::engine::io::Output;
+use starling_protocol::engine::io::{Notice, Output};
+use starling_protocol::evidence::Contradiction;
 use starling_protocol::identity::Ed25519Verifier;
+use starling_protocol::message::{Evidence, Phase};
 use starling_protocol::record::Record;
+use starling_protocol::{NodeId, admission};
+use std::time::Instant;
 
 impl Driver {
     /// One output. Nothing here waits for the network, the disk or the device.
@@ -98,6 +101,42 @@ impl Driver {
     pub(super) fn forget_attempts(&mut self, seq: u64) {
         self.reductions.forget(seq);
         self.fetches.forget(seq);
+    }
+
+    pub(super) fn notice(&mut self, notice: Notice) {
+        let mut joins = false;
+        match notice {
+            Notice::PhaseChanged { phase, .. } => {
+                self.gauges.waiting = None;
+                joins = phase == Phase::Joining;
+            }
+            Notice::AttemptStarted { .. } => self.gauges.attempt_started(),
+            // Every round waits a moment for somebody; it is shown when it lasts.
+            Notice::Waiting { on, why } => {
+                self.gauges.waiting = Some((Event::Waiting { on: ids(on), why: why.into() }, Instant::now()));
+                return;
+            }
+            _ => {}
+        }
+        self.hand(Matter::Notice(&notice));
+        tell(&mut self.screen, notice);
+        if joins && let Some(record) = self.engine.head().cloned() {
+            self.check_admission(&record);
+        }
+    }
+
+    /// Shows that somebody has contradicted itself, with both statements as they were signed.
+    pub(super) fn show_evidence(&mut self, against: NodeId, what: Contradiction, evidence: &Evidence) {
+        metrics::counter!("starling_evidence_total", "what" => what.name()).increment(1);
+        if against == self.me {
+            tracing::error!(
+                "this node's key has signed {what}: it is in use elsewhere, or its disk is an old copy; the others \
+                 will remove it, and it needs a new key"
+            );
+        }
+        let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
+        let (first, second) = (hex(&evidence.first), hex(&evidence.second));
+        self.show(Event::Evidence { against: against.to_string(), what: what.name().into(), first, second });
     }
 
     /// A node that stands where the flock does and is no member asks to be let in. Members refuse it without many words,
