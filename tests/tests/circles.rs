@@ -16,7 +16,6 @@ const STANDING: &[(&str, usize, &str)] = &[
     ("protocol/src/engine", 20, "the round holds what its parts define, and the parts look at the whole round"),
     ("protocol/src", 28, "records know their bytes and digests, and `wire` knows records, tickets and candidates"),
     ("protocol/src/sim", 37, "the world owns the invariants, which look at all of the world"),
-    ("node/src/train", 4, "the trainer's worker is one state, its methods in many files"),
 ];
 
 /// Imports of imports are followed so far; the compiler has excluded circles of them.
