@@ -247,7 +247,7 @@ impl Driver {
             Done::Verified { state_root } => self.feed(Input::StateVerified { state_root }).await,
             Done::Durable { token } => {
                 let (sends, committed) = self.undurable.release(token);
-                sends.into_iter().for_each(|(to, bytes)| self.net.send_control(to, bytes));
+                sends.into_iter().for_each(|(to, bytes)| self.say(to, bytes));
                 committed.into_iter().for_each(|committed| self.show_committed(committed));
                 self.feed(Input::Durable { token }).await?;
                 self.start_wanted_round().await

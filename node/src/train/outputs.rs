@@ -21,7 +21,7 @@ impl Driver {
     /// One output. Nothing here waits for the network, the disk or the device.
     pub(super) async fn carry_out(&mut self, output: Output) -> Result<(), Failure> {
         match output {
-            Output::Send { to, bytes, after: None } => self.net.send_control(to, bytes),
+            Output::Send { to, bytes, after: None } => self.say(to, bytes),
             Output::Send { to, bytes, after: Some(token) } => self.undurable.hold(token, to, bytes),
             Output::Train { round, base, lease, inner_steps, tokens } => {
                 #[cfg(feature = "evil")]
@@ -87,6 +87,13 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    pub(super) fn say(&self, to: NodeId, bytes: Vec<u8>) {
+        #[cfg(feature = "evil")]
+        crate::evil::control(bytes).into_iter().for_each(|bytes| self.net.send_control(to, bytes));
+        #[cfg(not(feature = "evil"))]
+        self.net.send_control(to, bytes);
     }
 
     /// Queues a job; the queue is longer than what the engine ever has under way, so this does not wait in practice.

@@ -49,8 +49,9 @@ impl Source {
     }
 }
 
-impl FetchSource for Source {
-    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
+impl Source {
+    /// What is held here.
+    fn held(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         let internal = |error: starling_store::StoreError| {
             tracing::warn!("a peer's request was not served: {error}");
             FetchRefusal::Internal
@@ -87,6 +88,15 @@ impl FetchSource for Source {
             }
         };
         Ok(bytes.into())
+    }
+}
+
+impl FetchSource for Source {
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
+        let answer = self.held(request);
+        #[cfg(feature = "evil")]
+        let answer = crate::evil::served(request, answer);
+        answer
     }
 
     fn newcomer_bytes(&self) -> u64 {

@@ -61,15 +61,6 @@ impl NetHandle {
     /// Queues a control message. Messages to one peer arrive in order. One that is too long, or to a peer that is not
     /// up, is counted and dropped; those queued when a session ends are lost with it, and its end is told.
     pub fn send_control(&self, peer: NodeId, bytes: Vec<u8>) {
-        #[cfg(feature = "evil")]
-        for bytes in crate::evil::control(bytes) {
-            self.send(peer, bytes);
-        }
-        #[cfg(not(feature = "evil"))]
-        self.send(peer, bytes);
-    }
-
-    fn send(&self, peer: NodeId, bytes: Vec<u8>) {
         let lost = if bytes.len() > CONTROL_BYTES_MAX {
             Some("too_long")
         } else if self.sessions.send(&peer, bytes) {

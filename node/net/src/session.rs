@@ -193,11 +193,11 @@ async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receive
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::budget::Cost;
-    use crate::net::event::NetEvent;
-    use crate::net::options::Unfit;
-    use crate::net::queue::{self, NetEvents};
-    use crate::net::reason::QUEUE_CAP;
+    use crate::budget::Cost;
+    use crate::event::NetEvent;
+    use crate::options::Unfit;
+    use crate::queue::{self, NetEvents};
+    use crate::reason::QUEUE_CAP;
     use starling_bootstrap::source::Source;
     use starling_protocol::Digest;
     use starling_protocol::message::{Leave, Message};
