@@ -47,9 +47,7 @@ impl Source {
             self.manifest.get_or_init(|| (data.manifest().digest(), Arc::new(data.manifest().encode())));
         (digest == asked).then(|| Arc::clone(bytes)).ok_or(FetchRefusal::NotFound)
     }
-}
 
-impl Source {
     /// What is held here.
     fn held(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         let internal = |error: starling_store::StoreError| {
