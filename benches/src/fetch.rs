@@ -1,5 +1,5 @@
 //! `bench-fetch`: what a node spends, in processor time, on one fetch stream, one request, one mebibyte that is served, and one that is
-//! looked up and left, each apart. The budget of strangers' fetches (`node/src/net/budget.rs`) rests on these figures.
+//! looked up and left, each apart. The budget of strangers' fetches (`node/net/src/budget.rs`) rests on these figures.
 //!
 //! The node is a process of its own, so that what the asker spends is not counted. They speak over loopback, with the network's own
 //! streams and encryption.

@@ -1,7 +1,7 @@
 //! The node: everything between the pure protocol and the machine it runs on.
 //!
 //! `train` wires it together: [`train::train`] sets up identity, store, text, device and network and hands them to
-//! one driver task, which owns the protocol engine. `net` is the swarm, `reduce` the engines that average, `pairs` what two exchange between records, `watch` what people and
+//! one driver task, which owns the protocol engine. `net` is the swarm (`starling-net`), `reduce` the engines that average, `pairs` what two exchange between records, `watch` what people and
 //! programs see, `command` the small commands.
 
 pub mod cli;
@@ -11,8 +11,9 @@ pub mod config;
 #[cfg(feature = "evil")]
 pub mod evil;
 pub mod exit;
-pub mod net;
 pub mod pairs;
 pub mod reduce;
 pub mod train;
 pub mod watch;
+
+pub use starling_net as net;

@@ -11,10 +11,18 @@ const OURS: &[(&str, &[&str])] = &[
     ("starling-kernels", &[]),
     ("starling-bootstrap", &["starling-protocol"]),
     ("starling-data", &["starling-protocol"]),
+    ("starling-net", &["starling-protocol", "starling-bootstrap"]),
     ("starling-store", &["starling-protocol"]),
     (
         "starling-node",
-        &["starling-protocol", "starling-kernels", "starling-bootstrap", "starling-data", "starling-store"],
+        &[
+            "starling-protocol",
+            "starling-kernels",
+            "starling-bootstrap",
+            "starling-data",
+            "starling-net",
+            "starling-store",
+        ],
     ),
     ("starling-lab", &["starling-protocol", "starling-bootstrap", "starling-tests"]),
     (
@@ -49,8 +57,14 @@ const RESERVED: &[(&str, &[&str])] = &[
     ("wgpu*", &["starling-kernels"]),
     ("rocksdb", &["starling-store"]),
     ("librocksdb-sys", &["starling-store"]),
-    ("libp2p*", &["starling-bootstrap", "starling-node", "starling-tests", "starling-lab", "starling-benches"]),
-    ("tokio*", &["starling-bootstrap", "starling-node", "starling-tests", "starling-lab", "starling-benches"]),
+    (
+        "libp2p*",
+        &["starling-bootstrap", "starling-net", "starling-node", "starling-tests", "starling-lab", "starling-benches"],
+    ),
+    (
+        "tokio*",
+        &["starling-bootstrap", "starling-net", "starling-node", "starling-tests", "starling-lab", "starling-benches"],
+    ),
 ];
 
 /// What must be nowhere among the crates that a crate of ours is built from.
@@ -58,6 +72,7 @@ const UNREACHABLE: &[(&str, &[&str])] = &[
     ("starling-bootstrap", &["burn*", "cubecl*", "wgpu*", "rocksdb", "librocksdb-sys", "starling-kernels"]),
     ("starling-protocol", &["tokio*", "libp2p*", "rocksdb", "cubecl*", "burn*", "rand", "metrics*"]),
     ("starling-kernels", &["libp2p*", "rocksdb", "librocksdb-sys"]),
+    ("starling-net", &["burn*", "cubecl*", "wgpu*", "rocksdb", "librocksdb-sys", "starling-kernels", "starling-node"]),
 ];
 
 /// The dependencies of a workspace, by name.

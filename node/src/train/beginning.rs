@@ -1,15 +1,23 @@
-//! What an engine is started with.
+//! What an engine is started with, and which parts its run has.
 
 use super::canonical::Canonical;
 use super::evidence;
 use super::ledger::store_failure;
+use super::merging::Merging;
+use super::mixing::Exchanges;
+use super::residuals::Residuals;
+use super::streaming::Streaming;
+use super::variant::{Variant, Variants};
 use crate::exit::{Code, Failure};
+use crate::pairs::PairRouter;
 use starling_bootstrap::identity::Identity;
+use starling_data::Dataset;
 use starling_protocol::engine::{Engine, EngineConfig, Founding, PAST_MAX, Stored, Timing};
 use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId, state};
 use starling_store::Store;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How an engine begins, beside what the store says.
@@ -74,6 +82,22 @@ pub fn engine(
         force_fork,
         timing: Timing::default(),
     }))
+}
+
+/// The parts of a run, as its specification wants them. What lineages have learned may be told and kept in any run.
+pub fn variants(
+    spec: &RunSpec,
+    store: Arc<Store>,
+    data: Arc<Dataset>,
+    (elements, residuals): (usize, &Residuals),
+    pairs: Option<PairRouter>,
+) -> Variants {
+    let mut parts: Vec<Box<dyn Variant>> = vec![Box::new(Merging::new(store, residuals.shared(), spec.sync.codec))];
+    if spec.sync.streams() {
+        parts.push(Box::new(Streaming::new(spec, elements, data)));
+    }
+    parts.extend(pairs.map(|router| Box::new(Exchanges::new(router)) as Box<dyn Variant>));
+    Variants(parts)
 }
 
 /// Names the process, and new vote registers: the time in microseconds, which rises from one start to the next. Where the

@@ -8,10 +8,10 @@
 //! a new state is complete, the old one stays.
 
 use super::chain::{self, Link, NoChain};
+use super::difference::Left;
 use super::divergence;
 use super::head::Head;
 use super::ledger::Job;
-use super::merging::Left;
 use super::proof::Proof;
 use super::sources::{Begun, Sources};
 use crate::net::NetHandle;

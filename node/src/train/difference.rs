@@ -24,6 +24,9 @@ const DIFFERENCE: &str = "difference";
 /// Lineage, tokens, place, number of voters, norm, elements.
 const HEADER_BYTES: usize = 32 + 8 + 4 + 4 + 8 + 8;
 
+/// What came of keeping the difference of a lineage that was left: its name, and the difference or why there is none.
+pub type Left = (Digest, Result<Difference, Lost>);
+
 /// Why nothing is kept, or nothing of it can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {

@@ -5,25 +5,23 @@ use super::alarm::Alarm;
 use super::contributions::Contributions;
 use super::device::Device;
 use super::fetches::Fetches;
+use super::gauges::Gauges;
 use super::head::SharedState;
-use super::ledger::{Done, Job, Ledger, Update};
-use super::proof::{Proof, Unproven};
+use super::ledger::{Done, Job, Ledger};
+use super::matter::{Matter, Outcome};
 use super::reduction::Reductions;
 use super::residuals::Residuals;
-use super::trainer::{Happened, TrainerHandle};
+use super::trainer::{self, Happened, TrainerHandle};
 use super::undurable::Undurable;
-use super::variant::{Matter, Variants};
-use super::view::Gauges;
-use super::{candidate, catch_up, ending};
+use super::variant::{Desk, Variants};
 use crate::exit::{Code, Failure};
 use crate::net::{NetEvent, NetEvents, NetHandle};
-use crate::reduce::{self, Report};
 use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use crate::watch::status::Asked;
 use starling_data::Dataset;
 use starling_protocol::engine::Engine;
-use starling_protocol::engine::io::{AttemptKey, Finish, Input, Time};
+use starling_protocol::engine::io::{Finish, Input, Time};
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId};
 use starling_store::Store;
@@ -35,37 +33,10 @@ use tokio::sync::mpsc;
 
 /// Results of background work that may wait.
 const RESULTS_MAX: usize = 256;
+/// How long the trainer may take to notice the end and to save its moments: the whole end stays within 10 seconds.
+const CLOSING: Duration = Duration::from_secs(7);
 /// A wait is shown when it has lasted so long.
 const WAIT_SHOWN: Duration = Duration::from_secs(3);
-
-/// Results of background tasks that the driver has started.
-pub enum Outcome {
-    Reduced {
-        key: AttemptKey,
-        outcome: Result<Update, reduce::ReduceError>,
-    },
-    ReduceProgress {
-        key: AttemptKey,
-        report: Report,
-    },
-    CatchUpProgress {
-        bytes: u64,
-    },
-    CaughtUp(Result<Box<catch_up::Arrived>, catch_up::Failed>),
-    Claim {
-        peer: NodeId,
-        record: Digest,
-        outcome: Result<Proof, Unproven>,
-    },
-    Fetched {
-        key: AttemptKey,
-        record: Digest,
-        outcome: Result<Box<candidate::Arrived>, String>,
-    },
-    /// What a part of the run has started ([`variant`](super::variant)).
-    Variant(Box<Matter<'static>>),
-    ShardsFetched(Result<(), String>),
-}
 
 /// Everything the driver is made of.
 pub struct Parts {
@@ -187,7 +158,7 @@ impl Driver {
             }
         };
         drop(queues);
-        ending::end_of(threads).await;
+        end_of(threads).await;
         finish
     }
 
@@ -236,6 +207,34 @@ impl Driver {
         Ok(())
     }
 
+    fn desk(&mut self) -> (&mut Variants, Desk<'_>) {
+        let Self { variants, state, contributions, device, screen, gauges, results, inputs, .. } = self;
+        (variants, Desk { state, contributions, device, screen, gauges, results, inputs })
+    }
+
+    /// Shows or hands it to the parts of this run. What follows from it is handled after the outputs at hand.
+    pub(super) fn hand(&mut self, matter: Matter<'_>) {
+        let (variants, mut desk) = self.desk();
+        variants.take(matter, &mut desk);
+    }
+
+    /// The same from outside of the engine's outputs: what follows is handled at once.
+    pub(super) async fn hand_over(&mut self, matter: Matter<'_>) -> Result<(), Failure> {
+        self.hand(matter);
+        self.use_device().await?;
+        // With the last input all are handled.
+        match self.inputs.pop_back() {
+            Some(last) => self.feed(last).await,
+            None => Ok(()),
+        }
+    }
+
+    /// A job for the device beside rounds.
+    pub(super) fn beside(&mut self) -> Option<trainer::Job> {
+        let (variants, mut desk) = self.desk();
+        variants.beside(&mut desk)
+    }
+
     /// An input that follows from carrying out an output; handled after the outputs at hand.
     pub(super) fn later(&mut self, input: Input) {
         self.inputs.push_back(input);
@@ -248,7 +247,7 @@ impl Driver {
             Done::Verified { state_root } => self.feed(Input::StateVerified { state_root }).await,
             Done::Durable { token } => {
                 let (sends, committed) = self.undurable.release(token);
-                sends.into_iter().for_each(|(to, bytes)| self.net.send_control(to, bytes));
+                sends.into_iter().for_each(|(to, bytes)| self.say(to, bytes));
                 committed.into_iter().for_each(|committed| self.show_committed(committed));
                 self.feed(Input::Durable { token }).await?;
                 self.start_wanted_round().await
@@ -320,21 +319,6 @@ impl Driver {
         }
     }
 
-    async fn result(&mut self, result: Outcome) -> Result<(), Failure> {
-        match result {
-            Outcome::ReduceProgress { key, report: Report { reached, awaits } } => {
-                self.feed(Input::ReduceProgress { key, bytes: reached, awaits }).await
-            }
-            Outcome::Reduced { key, outcome } => self.reduced(key, outcome).await,
-            Outcome::CatchUpProgress { bytes } => self.feed(Input::CatchUpProgress { bytes }).await,
-            Outcome::CaughtUp(outcome) => self.caught_up(outcome).await,
-            Outcome::Claim { peer, record, outcome } => self.shown(peer, record, outcome).await,
-            Outcome::Fetched { key, record, outcome } => self.fetched(key, record, outcome).await,
-            Outcome::Variant(matter) => self.hand_over(*matter).await,
-            Outcome::ShardsFetched(outcome) => self.shards_fetched(outcome).await,
-        }
-    }
-
     /// When time alone makes something happen: the engine has asked to be woken, or a wait has lasted.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let engine = self.engine.wake_at().map(|at| self.started + Duration::from_micros(at.0));
@@ -351,6 +335,22 @@ impl Driver {
 
     pub(super) fn show(&mut self, event: Event) {
         self.screen.show(&event);
+    }
+}
+
+/// Waits for threads whose queues are dropped: the trainer saves its moments, the ledger its last write. The store
+/// must be closed before the process ends, or RocksDB's own threads outlive what they use.
+async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
+    let deadline = Instant::now() + CLOSING;
+    for thread in threads {
+        while !thread.is_finished() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if !thread.is_finished() {
+            tracing::warn!("the {} thread is busy: not waiting for it", thread.thread().name().unwrap_or("worker"));
+        } else if thread.join().is_err() {
+            tracing::error!("a thread of the node panicked; see the message before");
+        }
     }
 }
 

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 /// How long a node that has spent its budget stays to hand out the last record.
 const FAREWELL: Duration = Duration::from_secs(10);
-/// How long the trainer may take to notice the end and to save its moments: the whole end stays within 10 seconds.
-const CLOSING: Duration = Duration::from_secs(7);
 /// How long the final validation may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -28,7 +26,7 @@ impl Driver {
             self.farewell(queues, sequences > 0).await?;
         }
         self.residuals.save().await;
-        self.show(Event::Finished { reason: super::view::finish_reason(&finish) });
+        self.show(Event::Finished { reason: finish_reason(&finish) });
         self.screen.close();
         self.net.shutdown().await;
         Ok(finish)
@@ -59,18 +57,14 @@ impl Driver {
     }
 }
 
-/// Waits for threads whose queues are dropped: the trainer saves its moments, the ledger its last write. The store
-/// must be closed before the process ends, or RocksDB's own threads outlive what they use.
-pub async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
-    let deadline = Instant::now() + CLOSING;
-    for thread in threads {
-        while !thread.is_finished() && Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+/// Why the node ended, for a person.
+fn finish_reason(finish: &Finish) -> String {
+    match finish {
+        Finish::BudgetSpent => "the run's budget is spent".into(),
+        Finish::Left => "asked to leave".into(),
+        Finish::Fenced => {
+            "identity in use: another process with this key was started before this one and is alive".into()
         }
-        if !thread.is_finished() {
-            tracing::warn!("the {} thread is busy: not waiting for it", thread.thread().name().unwrap_or("worker"));
-        } else if thread.join().is_err() {
-            tracing::error!("a thread of the node panicked; see the message before");
-        }
+        Finish::RunMismatch { keys, .. } => format!("the flock runs something else: {}", keys.join("; ")),
     }
 }

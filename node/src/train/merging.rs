@@ -1,11 +1,11 @@
 //! Merging as the driver sees it: what is kept of a lineage that was left, and mixed into a contribution when the engine
 //! asks for it.
 
-use super::difference::{self, Lost};
-use super::driver::Outcome;
+use super::difference::{self, Left, Lost};
+use super::matter::{Matter, Outcome};
 use super::notice;
 use super::trainer::Made;
-use super::variant::{Desk, Matter, Variant};
+use super::variant::{Desk, Variant};
 use crate::reduce::FragmentFeedback;
 use crate::watch::event::Event;
 use crate::watch::status::{MergedStatus, OfferStatus, Status};
@@ -21,9 +21,6 @@ use starling_protocol::{Digest, wire};
 use starling_store::Store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// What came of keeping the difference of a lineage that was left: its name, and the difference or why there is none.
-pub type Left = (Digest, Result<Difference, Lost>);
 
 /// What watchers want to know of merging. A lineage merges at most [`MERGED_MAX`] others.
 #[derive(Default)]

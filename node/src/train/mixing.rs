@@ -1,7 +1,8 @@
 //! Pairs as the driver sees them: streams to the router, and what the trainer tells of its exchanges.
 
+use super::matter::Matter;
 use super::trainer::{Happened, PairSetting};
-use super::variant::{Desk, Matter, Variant};
+use super::variant::{Desk, Variant};
 use crate::net::NetHandle;
 use crate::pairs::{Exchanger, PairError, PairRouter};
 use crate::watch::event::Event;

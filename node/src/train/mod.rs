@@ -2,6 +2,7 @@
 
 mod afresh;
 mod alarm;
+mod background;
 mod beginning;
 mod candidate;
 mod canonical;
@@ -16,9 +17,11 @@ mod driver;
 mod ending;
 mod evidence;
 mod fetches;
+mod gauges;
 mod head;
 mod hearing;
 mod ledger;
+mod matter;
 mod memory;
 mod merging;
 mod mixing;
@@ -40,6 +43,7 @@ mod streaming;
 mod text;
 mod ticket;
 mod trainer;
+mod training;
 mod undurable;
 mod variant;
 mod view;

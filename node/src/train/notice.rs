@@ -1,54 +1,10 @@
 //! What the engine tells a user, as events and counters.
 
-use super::driver::Driver;
-use super::variant::Matter;
 use crate::watch::event::Event;
 use crate::watch::screen::Screen;
 use starling_protocol::engine::io::{Notice, Refusal};
-use starling_protocol::evidence::Contradiction;
-use starling_protocol::message::{Certificate, Evidence, Phase};
+use starling_protocol::message::Certificate;
 use starling_protocol::{NodeId, wire};
-use std::time::Instant;
-
-impl Driver {
-    pub(super) fn notice(&mut self, notice: Notice) {
-        let mut joins = false;
-        match notice {
-            Notice::PhaseChanged { phase, .. } => {
-                self.gauges.waiting = None;
-                joins = phase == Phase::Joining;
-            }
-            Notice::AttemptStarted { .. } => self.gauges.attempt_started(),
-            // Every round waits a moment for somebody; it is shown when it lasts.
-            Notice::Waiting { on, why } => {
-                self.gauges.waiting = Some((Event::Waiting { on: ids(on), why: why.into() }, Instant::now()));
-                return;
-            }
-            _ => {}
-        }
-        self.hand(Matter::Notice(&notice));
-        tell(&mut self.screen, notice);
-        if joins && let Some(record) = self.engine.head().cloned() {
-            self.check_admission(&record);
-        }
-    }
-}
-
-impl Driver {
-    /// Shows that somebody has contradicted itself, with both statements as they were signed.
-    pub(super) fn show_evidence(&mut self, against: NodeId, what: Contradiction, evidence: &Evidence) {
-        metrics::counter!("starling_evidence_total", "what" => what.name()).increment(1);
-        if against == self.me {
-            tracing::error!(
-                "this node's key has signed {what}: it is in use elsewhere, or its disk is an old copy; the others \
-                 will remove it, and it needs a new key"
-            );
-        }
-        let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
-        let (first, second) = (hex(&evidence.first), hex(&evidence.second));
-        self.show(Event::Evidence { against: against.to_string(), what: what.name().into(), first, second });
-    }
-}
 
 /// Counts and shows it.
 pub fn tell(screen: &mut Screen, notice: Notice) {
@@ -86,7 +42,7 @@ fn count(notice: &Notice) {
 fn event(notice: Notice) -> Option<Event> {
     Some(match notice {
         Notice::Founded { lineage } => Event::Founded { lineage: lineage.to_string() },
-        Notice::Seeking { peers } => Event::Waiting { on: Vec::new(), why: super::view::seeking_text(peers) },
+        Notice::Seeking { peers } => Event::Waiting { on: Vec::new(), why: seeking_text(peers) },
         Notice::PhaseChanged { phase, round } => Event::Phase { phase: format!("{phase:?}").to_lowercase(), round },
         Notice::AttemptStarted { round, attempt, members } => {
             Event::AttemptStarted { round, attempt, members: ids(members) }
@@ -120,7 +76,7 @@ fn event(notice: Notice) -> Option<Event> {
     })
 }
 
-fn ids(ids: Vec<NodeId>) -> Vec<String> {
+pub fn ids(ids: Vec<NodeId>) -> Vec<String> {
     ids.iter().map(NodeId::to_string).collect()
 }
 
@@ -185,4 +141,9 @@ fn not_admitted_text(why: &str) -> &str {
         "contradicted_itself" => "it has signed two statements that contradict each other, so that it needs a new key",
         other => other,
     }
+}
+
+/// What a node waits for that has met no flock.
+pub fn seeking_text(peers: usize) -> String {
+    format!("no flock of this run met yet ({peers} peers of it connected); this node did not found one")
 }

@@ -4,21 +4,24 @@ use super::catch_up;
 use super::device::WantedRound;
 use super::driver::Driver;
 use super::ledger::Job;
-use super::notice::{count_refusal, refusal_text};
-use super::variant::Matter;
+use super::matter::Matter;
+use super::notice::{count_refusal, ids, refusal_text, tell};
 use crate::exit::{Code, Failure};
 use crate::reduce::Passed;
 use crate::watch::event::Event;
-use starling_protocol::admission;
-use starling_protocol::engine::io::Output;
+use starling_protocol::engine::io::{Notice, Output};
+use starling_protocol::evidence::Contradiction;
 use starling_protocol::identity::Ed25519Verifier;
+use starling_protocol::message::{Evidence, Phase};
 use starling_protocol::record::Record;
+use starling_protocol::{NodeId, admission};
+use std::time::Instant;
 
 impl Driver {
     /// One output. Nothing here waits for the network, the disk or the device.
     pub(super) async fn carry_out(&mut self, output: Output) -> Result<(), Failure> {
         match output {
-            Output::Send { to, bytes, after: None } => self.net.send_control(to, bytes),
+            Output::Send { to, bytes, after: None } => self.say(to, bytes),
             Output::Send { to, bytes, after: Some(token) } => self.undurable.hold(token, to, bytes),
             Output::Train { round, base, lease, inner_steps, tokens } => {
                 #[cfg(feature = "evil")]
@@ -86,6 +89,13 @@ impl Driver {
         Ok(())
     }
 
+    pub(super) fn say(&self, to: NodeId, bytes: Vec<u8>) {
+        #[cfg(feature = "evil")]
+        crate::evil::control(bytes).into_iter().for_each(|bytes| self.net.send_control(to, bytes));
+        #[cfg(not(feature = "evil"))]
+        self.net.send_control(to, bytes);
+    }
+
     /// Queues a job; the queue is longer than what the engine ever has under way, so this does not wait in practice.
     pub(super) async fn ledger(&mut self, job: Job) -> Result<(), Failure> {
         self.ledger_jobs
@@ -98,6 +108,42 @@ impl Driver {
     pub(super) fn forget_attempts(&mut self, seq: u64) {
         self.reductions.forget(seq);
         self.fetches.forget(seq);
+    }
+
+    pub(super) fn notice(&mut self, notice: Notice) {
+        let mut joins = false;
+        match notice {
+            Notice::PhaseChanged { phase, .. } => {
+                self.gauges.waiting = None;
+                joins = phase == Phase::Joining;
+            }
+            Notice::AttemptStarted { .. } => self.gauges.attempt_started(),
+            // Every round waits a moment for somebody; it is shown when it lasts.
+            Notice::Waiting { on, why } => {
+                self.gauges.waiting = Some((Event::Waiting { on: ids(on), why: why.into() }, Instant::now()));
+                return;
+            }
+            _ => {}
+        }
+        self.hand(Matter::Notice(&notice));
+        tell(&mut self.screen, notice);
+        if joins && let Some(record) = self.engine.head().cloned() {
+            self.check_admission(&record);
+        }
+    }
+
+    /// Shows that somebody has contradicted itself, with both statements as they were signed.
+    pub(super) fn show_evidence(&mut self, against: NodeId, what: Contradiction, evidence: &Evidence) {
+        metrics::counter!("starling_evidence_total", "what" => what.name()).increment(1);
+        if against == self.me {
+            tracing::error!(
+                "this node's key has signed {what}: it is in use elsewhere, or its disk is an old copy; the others \
+                 will remove it, and it needs a new key"
+            );
+        }
+        let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
+        let (first, second) = (hex(&evidence.first), hex(&evidence.second));
+        self.show(Event::Evidence { against: against.to_string(), what: what.name().into(), first, second });
     }
 
     /// A node that stands where the flock does and is no member asks to be let in. Members refuse it without many words,

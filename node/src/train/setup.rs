@@ -1,6 +1,6 @@
 //! From the command line to a running driver.
 
-use super::beginning::{Beginning, engine};
+use super::beginning::{Beginning, engine, variants};
 use super::canonical::Canonical;
 use super::driver::{Driver, Parts, Settings};
 use super::hearing;
@@ -13,8 +13,7 @@ use super::residuals::Residuals;
 use super::source::Source;
 use super::text;
 use super::ticket::TicketMaker;
-use super::trainer::{Setting, TrainerHandle};
-use super::variant::Variants;
+use super::trainer::{Setting, TrainerHandle, course};
 use crate::cli::TrainArgs;
 use crate::config::node_file::NodeFile;
 use crate::config::run_file::{RunFile, model_config, trainer_options};
@@ -236,12 +235,18 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
         inner: spec.inner.clone(),
         sync: spec.sync.clone(),
         budget: spec.budget.clone(),
-        pairs,
         feedback: residuals.shared(),
     };
-    let trainer = TrainerHandle::start(trainer, setting, ledger.state.clone(), data.clone(), store.clone())?;
+    let trainer = TrainerHandle::start(
+        trainer,
+        course(&spec.sync, pairs),
+        setting,
+        ledger.state.clone(),
+        data.clone(),
+        store.clone(),
+    )?;
     let elements = model.parameters() as usize;
-    let variants = Variants::of(&spec, store.clone(), data.clone(), (elements, &residuals), pair_router);
+    let variants = variants(&spec, store.clone(), data.clone(), (elements, &residuals), pair_router);
     let (_status, questions) = StatusServer::start(&home)?;
     let ticket = TicketMaker::new(&identity, spec_bytes);
     Driver::run(Parts {

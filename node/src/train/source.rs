@@ -47,10 +47,9 @@ impl Source {
             self.manifest.get_or_init(|| (data.manifest().digest(), Arc::new(data.manifest().encode())));
         (digest == asked).then(|| Arc::clone(bytes)).ok_or(FetchRefusal::NotFound)
     }
-}
 
-impl FetchSource for Source {
-    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
+    /// What is held here.
+    fn held(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         let internal = |error: starling_store::StoreError| {
             tracing::warn!("a peer's request was not served: {error}");
             FetchRefusal::Internal
@@ -87,6 +86,15 @@ impl FetchSource for Source {
             }
         };
         Ok(bytes.into())
+    }
+}
+
+impl FetchSource for Source {
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
+        let answer = self.held(request);
+        #[cfg(feature = "evil")]
+        let answer = crate::evil::served(request, answer);
+        answer
     }
 
     fn newcomer_bytes(&self) -> u64 {

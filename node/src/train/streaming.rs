@@ -1,9 +1,10 @@
 //! Runs in which trainers keep parameters of their own: what the trainer has to hear of commits, what it may do ahead of a
 //! record, and contributions that are made anew for another fragment.
 
+use super::matter::Matter;
 use super::shards;
 use super::trainer::{Ahead, Happened, Job, News};
-use super::variant::{Desk, Matter, Variant};
+use super::variant::{Desk, Variant};
 use starling_data::Dataset;
 use starling_protocol::Digest;
 use starling_protocol::engine::io::{Input, Output};

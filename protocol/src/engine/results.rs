@@ -1,11 +1,11 @@
 //! Results of a round's attempts: those that this node has rebuilt, and those that it fetches.
 
 use super::clock::Moment;
-use super::config::Candidate;
 use super::ctx::Ctx;
 use super::io::{AttemptKey, Output};
 use super::outbox::Out;
 use crate::Digest;
+use crate::candidate::Candidate;
 use crate::message::{Certificate, Value, ValueKind};
 use crate::plant::{Plant, planted};
 use std::collections::BTreeMap;

@@ -3,7 +3,9 @@
 //! Drift and momentum are this member's own, begin with zeros in each round, and are never written to disk: after a commit
 //! everybody stands on the canonical state again.
 
-use super::{Happened, Round, Worker};
+use super::job::{Happened, Round};
+use super::rounds::Course;
+use super::worker::{Steps, Worked, Worker};
 use crate::coding::Coder;
 use crate::pairs::{Exchanger, Offer, PairError, PairKey, Place, Theirs};
 use starling_protocol::NodeId;
@@ -35,7 +37,7 @@ pub struct PairSetting {
 }
 
 /// Pairs of the round at hand.
-pub(super) struct Pairs {
+pub struct Pairs {
     setting: PairSetting,
     place: Place,
     meetings: Meetings,
@@ -46,10 +48,6 @@ pub(super) struct Pairs {
     done: u32,
     /// Partners that let this node down in the round: it does not wait for them again.
     avoided: BTreeSet<NodeId>,
-    /// Time that the round's steps did not take.
-    pub(super) waited: Duration,
-    /// Signs of life in exchanges of the round.
-    pub(super) signs: u32,
 }
 
 /// How an exchange ended.
@@ -70,25 +68,23 @@ impl Pairs {
             momentum: Vec::new(),
             done: 0,
             avoided: BTreeSet::new(),
-            waited: Duration::ZERO,
-            signs: 0,
         }
     }
 
-    pub fn begin(&mut self, job: &Round, elements: usize) {
+    fn begin(&mut self, job: &Round, elements: usize) {
         self.place = Place { lineage: job.lineage, base: job.base, round: job.round };
         self.meetings = Meetings::new(job.lineage, job.base, job.expected.iter().copied());
         for vector in [&mut self.drift, &mut self.momentum] {
             vector.clear();
             vector.resize(elements, 0.0);
         }
-        (self.done, self.waited, self.signs) = (0, Duration::ZERO, 0);
+        self.done = 0;
         self.avoided.clear();
         self.setting.exchanger.router.begin(self.place);
     }
 
     /// The round's steps are done: whoever comes now need not wait.
-    pub fn end(&self) {
+    fn end(&self) {
         self.setting.exchanger.router.over(u32::MAX);
     }
 
@@ -169,89 +165,89 @@ impl Mixer {
     }
 }
 
-impl Worker {
+impl Course for Pairs {
+    fn work(&mut self, worker: &mut Worker, job: &Round, begun: (Instant, Steps)) -> Worked {
+        let (started, elements) = (begun.0, worker.state.read().elements());
+        self.begin(job, elements);
+        let exchanges = |worker: &mut Worker, made, steps| self.exchanges(worker, job, (made, steps), started);
+        let done = worker.steps(job, begun, exchanges)?;
+        done.iter().for_each(|_| self.end());
+        Ok(done)
+    }
+}
+
+impl Pairs {
     /// Makes the exchanges that are due after so many steps. False if the head is another one by now.
-    pub(super) fn exchanges(&mut self, job: &Round, made: u32, steps: u32, started: Instant) -> Result<bool, String> {
-        // Taken out, so that it can be used beside the trainer.
-        let Some(mut pairs) = self.pairs.take() else { return Ok(true) };
+    fn exchanges(
+        &mut self,
+        worker: &mut Worker,
+        job: &Round,
+        (made, steps): (u32, u32),
+        started: Instant,
+    ) -> Result<bool, String> {
         let mut goes_on = Ok(true);
-        while matches!(goes_on, Ok(true)) && pairs.is_due(job, made, steps) && !self.is_to_end(job) {
+        while matches!(goes_on, Ok(true)) && self.is_due(job, made, steps) && !worker.is_to_end(job) {
             let at = Instant::now();
-            let step = at.duration_since(started).saturating_sub(pairs.waited) / made.max(1);
-            goes_on = self.exchange(job, &mut pairs, step);
-            pairs.waited += at.elapsed();
+            let step = at.duration_since(started).saturating_sub(worker.waited) / made.max(1);
+            goes_on = self.exchange(worker, job, step);
+            worker.waited += at.elapsed();
         }
-        self.pairs = Some(pairs);
         goes_on
     }
 
-    fn is_to_end(&self, job: &Round) -> bool {
-        self.generation.load(Ordering::Acquire) != job.generation || self.cut.load(Ordering::Acquire) == job.generation
-    }
-
-    fn exchange(&mut self, job: &Round, pairs: &mut Pairs, step: Duration) -> Result<bool, String> {
+    fn exchange(&mut self, worker: &mut Worker, job: &Round, step: Duration) -> Result<bool, String> {
         let at = Instant::now();
-        let mut change = self.spare();
-        change.resize(pairs.drift.len(), 0.0);
-        self.trainer.read(&mut change).map_err(|e| e.to_string())?;
-        if !self.against_state(job, &mut change, |change, theta| change - theta) {
+        let mut change = worker.spare();
+        change.resize(self.drift.len(), 0.0);
+        worker.trainer.read(&mut change).map_err(|e| e.to_string())?;
+        if !worker.against_state(job, &mut change, |change, theta| change - theta) {
             return Ok(false);
         }
-        change.iter_mut().zip(&pairs.drift).for_each(|(change, drift)| *change -= drift);
-        pairs.done += 1;
-        let partner = pairs.meetings.next(&pairs.setting.exchanger.me);
-        let met = partner.map(|partner| self.meet(job, pairs, partner, &change, step));
-        pairs.setting.exchanger.router.over(pairs.done);
+        change.iter_mut().zip(&self.drift).for_each(|(change, drift)| *change -= drift);
+        self.done += 1;
+        let partner = self.meetings.next(&self.setting.exchanger.me);
+        let met = partner.map(|partner| self.meet(worker, job, partner, &change, step));
+        self.setting.exchanger.router.over(self.done);
         if matches!(met, Some(Met::Interrupted)) {
-            self.keep(change);
+            worker.keep(change);
             return Ok(true);
         }
         let theirs = match &met {
             Some(Met::With(theirs)) => Some(theirs),
             _ => None,
         };
-        if !pairs.apply(&mut change, theirs)? {
+        if !self.apply(&mut change, theirs)? {
             return Err(format!("parameters became infinite or not a number in round {}: lower inner.lr", job.round));
         }
-        if !self.against_state(job, &mut change, |drift, theta| theta + drift) {
+        if !worker.against_state(job, &mut change, |drift, theta| theta + drift) {
             return Ok(false);
         }
-        self.trainer.load(&change).map_err(|e| e.to_string())?;
-        self.keep(change);
+        worker.trainer.load(&change).map_err(|e| e.to_string())?;
+        worker.keep(change);
         let why = match met {
             Some(Met::Alone(why)) => Some(why),
             _ => None,
         };
         let seconds = at.elapsed().as_secs_f64();
-        let said = Happened::Exchanged { round: job.round, exchange: pairs.done, partner, why, seconds };
+        let said = Happened::Exchanged { round: job.round, exchange: self.done, partner, why, seconds };
         // For watching alone: a full queue drops it.
-        let _ = self.events.try_send(said);
+        let _ = worker.events.try_send(said);
         Ok(true)
     }
 
-    /// Each value with the round's state; false if the head is another one by now.
-    fn against_state(&self, job: &Round, values: &mut [f32], combine: impl Fn(f32, f32) -> f32) -> bool {
-        let state = self.state.read();
-        if state.base != job.base {
-            return false;
-        }
-        values.iter_mut().zip(&state.state.theta).for_each(|(value, theta)| *value = combine(*value, *theta));
-        true
-    }
-
     /// Waits for the partner, no longer than it may take, and not at all if it has let this node down before.
-    fn meet(&self, job: &Round, pairs: &mut Pairs, partner: NodeId, change: &[f32], step: Duration) -> Met {
-        if pairs.avoided.contains(&partner) {
+    fn meet(&mut self, worker: &mut Worker, job: &Round, partner: NodeId, change: &[f32], step: Duration) -> Met {
+        if self.avoided.contains(&partner) {
             return Met::Alone(PairError::Avoided);
         }
-        let patience = pairs.patience(step);
-        let key = PairKey { place: pairs.place, exchange: pairs.done };
-        let drift = (pairs.done > 1).then_some(pairs.drift.as_slice());
-        let meeting = pairs.setting.exchanger.meet(key, partner, Offer { change, drift });
-        let mut signs = Signs { made: pairs.signs, steps: self.reached, round: job.round, events: &self.events };
+        let patience = self.patience(step);
+        let key = PairKey { place: self.place, exchange: self.done };
+        let drift = (self.done > 1).then_some(self.drift.as_slice());
+        let meeting = self.setting.exchanger.meet(key, partner, Offer { change, drift });
+        let mut signs = Signs { made: worker.signs, steps: worker.reached, round: job.round, events: &worker.events };
         let watch = async {
             let mut sign = tokio::time::Instant::now() + SIGN.max(step);
-            while !self.is_to_end(job) {
+            while !worker.is_to_end(job) {
                 tokio::time::sleep(LOOK).await;
                 if tokio::time::Instant::now() >= sign {
                     signs.give();
@@ -259,7 +255,7 @@ impl Worker {
                 }
             }
         };
-        let met = pairs.setting.runtime.block_on(async {
+        let met = self.setting.runtime.block_on(async {
             tokio::select! {
                 biased;
                 met = tokio::time::timeout(patience, meeting) => match met {
@@ -270,14 +266,30 @@ impl Worker {
                 () = watch => Met::Interrupted,
             }
         });
-        pairs.signs = signs.made;
+        worker.signs = signs.made;
         if let Met::Alone(why) = &met {
-            pairs.avoided.insert(partner);
+            self.avoided.insert(partner);
             if let Some(reason) = why.refusal() {
                 metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
             }
         }
         met
+    }
+}
+
+impl Worker {
+    fn is_to_end(&self, job: &Round) -> bool {
+        self.generation.load(Ordering::Acquire) != job.generation || self.cut.load(Ordering::Acquire) == job.generation
+    }
+
+    /// Each value with the round's state; false if the head is another one by now.
+    fn against_state(&self, job: &Round, values: &mut [f32], combine: impl Fn(f32, f32) -> f32) -> bool {
+        let state = self.state.read();
+        if state.base != job.base {
+            return false;
+        }
+        values.iter_mut().zip(&state.state.theta).for_each(|(value, theta)| *value = combine(*value, *theta));
+        true
     }
 }
 

@@ -1,7 +1,7 @@
-//! The inner steps of a round, and the pseudo-gradient that they come to.
+//! Rounds of inner steps and what they come to: the course that every other one departs from.
 
-use super::pairs;
-use super::{Happened, Made, Round, STEPS_LEFT_OUT_MAX, Steps, Worker};
+use super::job::{Ahead, Happened, Made, News, Round, Trained};
+use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
 use starling_kernels::TrainError;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::outer::schedule;
@@ -9,27 +9,96 @@ use starling_protocol::permutation::SampleOrder;
 use starling_protocol::run::InnerSpec;
 use starling_protocol::{Digest, update};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How a run trains; chosen where the run is set up.
+pub trait Course: Send {
+    /// Whether the inner optimizer's moments are this node's own, and kept on its disk.
+    fn has_moments(&self) -> bool {
+        true
+    }
+
+    /// Hears of what was committed; comes before anything else of a job.
+    fn hear(&mut self, _news: News) {}
+
+    /// Puts the parameters on the device from which the round goes on, and validates the head's if that is due. The steps
+    /// of the round that they have in them already; none if the head is another one by now.
+    fn load(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Steps>, String> {
+        Ok(worker.load_head(job)?.then(Steps::default))
+    }
+
+    /// The round's steps, beyond those done since it was loaded.
+    fn work(&mut self, worker: &mut Worker, job: &Round, begun: (Instant, Steps)) -> Worked {
+        worker.steps(job, begun, |_, _, _| Ok(true))
+    }
+
+    /// What the steps came to; none if the head is another one by now.
+    fn take(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Made>, String> {
+        worker.pseudo_gradient(job)
+    }
+
+    /// Inner steps of a round whose record is being made.
+    fn go_ahead(&mut self, _worker: &mut Worker, _job: &Ahead) -> Result<Happened, String> {
+        Ok(Happened::WentAhead { ended: Instant::now() })
+    }
+
+    /// The fragment of a round without any step; none if there is nothing to take it from.
+    fn retake(&mut self, _worker: &mut Worker, _round: u64, _base: Digest) -> Result<Option<Made>, String> {
+        Ok(None)
+    }
+}
+
+/// Nothing but rounds.
+pub struct Rounds;
+
+impl Course for Rounds {}
 
 impl Worker {
-    /// The inner steps, until the lease is used up or the round is cut short; the inner error is what ended them without
-    /// a result.
-    pub(super) fn steps(
+    /// One round, as its course has it.
+    pub fn round(&mut self, course: &mut dyn Course, job: &Round) -> Result<Happened, String> {
+        let Some(done) = course.load(self, job)? else { return Ok(Happened::Stopped) };
+        let (started, ahead) = (Instant::now(), done.seconds);
+        self.waited = Duration::ZERO;
+        let done = match course.work(self, job, (started, done))? {
+            Ok(done) => done,
+            Err(said) => return Ok(said),
+        };
+        let ended = Instant::now();
+        let seconds = ahead + ended.duration_since(started).as_secs_f64();
+        // Leases follow this: waiting for a partner is not the machine's slowness.
+        let trained = seconds - self.waited.as_secs_f64();
+        let Some(made) = course.take(self, job)? else { return Ok(Happened::Stopped) };
+        Ok(Happened::Trained(Trained {
+            round: job.round,
+            base: job.base,
+            samples: done.samples,
+            tokens: done.tokens,
+            steps: done.steps,
+            loss: done.loss_sum / f64::from(done.steps.max(1)),
+            delta: made.delta,
+            payload: made.payload,
+            norm: made.norm,
+            step_us: (trained * 1e6 / f64::from(done.steps.max(1))) as u32,
+            seconds,
+            ended,
+        }))
+    }
+
+    /// The inner steps, until the lease is used up or the round is cut short. After each comes what is to be done between
+    /// two of them, which says whether the round goes on; it is told how many are made, and how many there will be.
+    pub fn steps(
         &mut self,
         job: &Round,
         (started, mut done): (Instant, Steps),
-    ) -> Result<Result<Steps, Happened>, String> {
+        mut between: impl FnMut(&mut Self, u32, u32) -> Result<bool, String>,
+    ) -> Worked {
         let inner = self.setting.inner.clone();
         let sequences = inner.samples(1);
         let mut order = SampleOrder::new(self.setting.seed, self.data.train_sequences(self.setting.seq_len));
         let (mut left_out, mut batch, first) = (0, Vec::new(), done.steps);
         // Never a sequence of somebody else's lease.
         let steps = u64::from(job.inner_steps).min(job.lease.count / sequences.max(1)) as u32;
-        self.reached = 0;
-        let elements = self.state.read().elements();
-        if let Some(pairs) = &mut self.pairs {
-            pairs.begin(job, elements);
-        }
+        (self.reached, self.signs) = (0, 0);
         for step in first..steps {
             if self.generation.load(Ordering::Acquire) != job.generation {
                 return Ok(Err(Happened::Stopped));
@@ -56,15 +125,14 @@ impl Worker {
             done.take(&report, sequences);
             let tokens_per_second = done.tokens as f64 / (done.seconds + started.elapsed().as_secs_f64()).max(1e-9);
             let (round, step) = (job.round, step + 1);
-            let reached = step + self.pairs.as_ref().map_or(0, |pairs| pairs.signs);
+            let reached = step + self.signs;
             let said = Happened::Step { round, step, steps, reached, loss: report.loss, tokens_per_second };
             // Progress is for watching and for liveness; a full queue drops one, never a step.
             let _ = self.events.try_send(said);
-            if !self.exchanges(job, step, steps, started)? {
+            if !between(self, step, steps)? {
                 return Ok(Err(Happened::Stopped));
             }
         }
-        self.pairs.iter().for_each(pairs::Pairs::end);
         if done.steps == 0 {
             return Err(format!("no step of round {} could be done with {} sequences", job.round, job.lease.count));
         }
@@ -72,15 +140,12 @@ impl Worker {
     }
 
     /// The learning rate of a step of a round, after so many committed tokens.
-    pub(super) fn rate(&self, inner: &InnerSpec, round: u64, step: u32, tokens: u64) -> f64 {
+    pub fn rate(&self, inner: &InnerSpec, round: u64, step: u32, tokens: u64) -> f64 {
         schedule::rate(inner, &self.setting.budget, round, step, tokens)
     }
 
     /// The head's parameters minus the trained ones; none if the head is another one by now.
-    pub(super) fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Made>, String> {
-        if self.setting.sync.streams() {
-            return self.take_fragment(job);
-        }
+    pub fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Made>, String> {
         let mut delta = self.spare();
         let state = self.state.read();
         if state.base != job.base {
@@ -95,12 +160,12 @@ impl Worker {
     }
 }
 
-pub(super) fn diverged(round: u64) -> String {
+pub fn diverged(round: u64) -> String {
     format!("parameters became infinite or not a number in round {round}: lower inner.lr")
 }
 
 /// `trained <- theta - trained`, its digest and its L2 norm; none unless all of it is finite.
-pub(super) fn subtract_from(theta: &[f32], trained: &mut [f32]) -> Option<(Digest, f64)> {
+pub fn subtract_from(theta: &[f32], trained: &mut [f32]) -> Option<(Digest, f64)> {
     let mut hasher = update::contribution_hasher(trained.len());
     let mut squares = 0f64;
     // Measured and hashed while it is in the cache.

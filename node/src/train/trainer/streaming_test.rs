@@ -1,4 +1,4 @@
-use super::super::Setting;
+use super::super::worker::Setting;
 use super::*;
 use crate::reduce::FragmentFeedback;
 use crate::train::canonical::Canonical;
@@ -74,6 +74,7 @@ impl Trainer for Counting {
 }
 
 struct Bench {
+    own: Own,
     worker: Worker,
     steps: Arc<AtomicU64>,
     _events: mpsc::Receiver<Happened>,
@@ -116,8 +117,9 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
     let fragments = Fragments::of(&spec.sync, ELEMENTS);
     let feedback = Arc::new(FragmentFeedback::restore(&store, &starling_protocol::NodeId([1; 32]), 1, fragments).0);
     let worker = Worker {
-        pairs: None,
         reached: 0,
+        signs: 0,
+        waited: std::time::Duration::ZERO,
         trainer: Box::new(trainer),
         setting: Setting {
             seed: 1,
@@ -125,7 +127,6 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
             inner: spec.inner,
             sync: spec.sync,
             budget: spec.budget,
-            pairs: None,
             feedback,
         },
         state: Arc::new(SharedState::new(state)),
@@ -135,11 +136,9 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
         generation: Arc::new(AtomicU64::new(1)),
         cut: Arc::new(AtomicU64::new(0)),
         spare: None,
-        own: Own::default(),
         validation: Vec::new(),
-        spoilt: 0,
     };
-    Bench { worker, steps, _events: events, _folder: folder }
+    Bench { own: Own::default(), worker, steps, _events: events, _folder: folder }
 }
 
 impl Bench {
@@ -159,7 +158,7 @@ impl Bench {
             lineage: Digest::default(),
             expected: Vec::new(),
         };
-        let Ok(Happened::Trained(trained)) = self.worker.round(&job) else { panic!("it is trained") };
+        let Ok(Happened::Trained(trained)) = self.worker.round(&mut self.own, &job) else { panic!("it is trained") };
         assert_eq!(trained.delta.len(), CHUNK_ELEMENTS, "one fragment");
         assert!(trained.delta.iter().all(|x| *x == trained.delta[0]));
         assert_eq!(trained.samples, 4 * BATCH);
@@ -169,18 +168,18 @@ impl Bench {
     fn ahead(&mut self, round: u64, on: u8, lease: Span) {
         let (inner_steps, steps, generation, news) = (4, 2, 1, News::default());
         let job = Ahead { round, base: base(on), lease, inner_steps, steps, tokens: 0, generation, news };
-        assert!(matches!(self.worker.go_ahead(&job), Ok(Happened::WentAhead { .. })));
+        assert!(matches!(self.own.go_ahead(&mut self.worker, &job), Ok(Happened::WentAhead { .. })));
     }
 
     /// A COMMIT makes every parameter of a round's fragment `value`.
     fn commit(&mut self, round: u64, after: u8, value: f32) {
-        let range = self.worker.fragments().of_round(round);
+        let range = fragments(&self.worker).of_round(round);
         self.worker.state.change(|state| {
             state.state.theta[range].fill(value);
             state.base = base(after + 1);
         });
-        let stepped = [self.worker.fragments().turn(round)].into();
-        self.worker.hear(News { start_over: false, stepped, before: Some(base(after)) });
+        let stepped = [fragments(&self.worker).turn(round)].into();
+        self.own.hear(News { start_over: false, stepped, before: Some(base(after)) });
     }
 }
 
@@ -225,11 +224,12 @@ fn a_fragment_is_taken_again_without_steps_and_without_those_ahead() {
     bench.round(1, 1, lease(0));
     bench.ahead(2, 1, lease(8));
     bench.commit(1, 1, -1.0);
-    let made = bench.worker.retake(2, base(2)).expect("it works").expect("there is something to take it from");
+    let made =
+        bench.own.retake(&mut bench.worker, 2, base(2)).expect("it works").expect("there is something to take it from");
     assert!(made.delta.len() == CHUNK_ELEMENTS && made.delta.iter().all(|x| *x == 4.0));
     assert_eq!(bench.steps.load(Ordering::Relaxed), 6);
-    bench.worker.hear(News { start_over: true, ..News::default() });
-    assert!(bench.worker.retake(2, base(2)).expect("it works").is_none(), "nothing of its own is left");
+    bench.own.hear(News { start_over: true, ..News::default() });
+    assert!(bench.own.retake(&mut bench.worker, 2, base(2)).expect("it works").is_none(), "nothing of its own is left");
     assert_eq!(bench.round(2, 2, lease(8)), (4, 4, 4.0), "from the canonical parameters");
 }
 
@@ -253,7 +253,7 @@ fn a_round_that_is_stopped_leaves_nothing_behind() {
         lineage: Digest::default(),
         expected: Vec::new(),
     };
-    assert!(matches!(bench.worker.round(&job), Ok(Happened::Stopped)));
+    assert!(matches!(bench.worker.round(&mut bench.own, &job), Ok(Happened::Stopped)));
     bench.worker.generation.store(1, Ordering::Release);
     assert_eq!(bench.round(2, 2, lease(8)), (4, 4, 8.0));
 }

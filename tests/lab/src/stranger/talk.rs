@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 
-/// A question for the run's settings (`node/src/net/fetch/wire.rs`), and bytes in front of the answer.
+/// A question for the run's settings (`node/net/src/fetch/wire.rs`), and bytes in front of the answer.
 const ASK_SPEC: [u8; 4] = *b"SF\x02\x01";
 const ANSWER_HEAD: usize = 12;
 /// Different messages that are said in turn.

@@ -11,9 +11,9 @@
 use super::answer::Answer;
 use super::turns::{Turn, Turns};
 use super::wire::{ANSWER_HEAD_BYTES, FetchRefusal, FetchRequest, FetchWireError, encode_answer};
-use crate::net::books::{Books, Shares};
-use crate::net::budget::{REQUEST_WORK, STREAM_WORK, sending};
-use crate::net::standing::{Rank, Standing};
+use crate::books::{Books, Shares};
+use crate::budget::{REQUEST_WORK, STREAM_WORK, sending};
+use crate::standing::{Rank, Standing};
 use rustix::time::{ClockId, clock_gettime};
 use starling_protocol::NodeId;
 use std::io::{self, Read};
@@ -216,8 +216,6 @@ impl FetchServer {
             let _turns = turns;
             let began = thread_time();
             let answer = source.serve(&asked);
-            #[cfg(feature = "evil")]
-            let answer = crate::evil::served(&asked, answer);
             // What was searched, read and checked for it: who leaves the answer shall not gain by that. Who is in debt waits for the pieces
             // and before the next request.
             let _ = standing.charge_fetch(&peer, thread_time().saturating_sub(began), Instant::now());

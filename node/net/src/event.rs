@@ -1,7 +1,7 @@
 //! What the network tells the node.
 
 use super::bulk::BulkStream;
-use super::session::DownReason;
+use super::reason::DownReason;
 use libp2p::Multiaddr;
 use starling_protocol::NodeId;
 use starling_protocol::wire::Opened;

@@ -8,7 +8,7 @@
 
 use super::client::{Expect, FetchError, Patience, request};
 use super::wire::{FetchRefusal, FetchRequest};
-use crate::net::BulkStream;
+use crate::BulkStream;
 use futures::future::BoxFuture;
 use starling_protocol::NodeId;
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@ use super::answer::Answer;
 use super::client::{Expect, FetchError, Patience};
 use super::server::{FetchServer, FetchSource, NothingToFetch, STREAMS, ServeEnd, ServerPatience};
 use super::wire::{ANSWER_HEAD_BYTES, FetchRefusal, FetchRequest, FetchWireError, decode_answer, encode_answer};
-use crate::net::standing::{Rank, Standing};
+use crate::standing::{Rank, Standing};
 use proptest::prelude::*;
 use starling_bootstrap::source::Source;
 use starling_protocol::NodeId;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::net::fetch::{Answer, FetchServer, FetchSource, ServerPatience};
-use crate::net::standing::Standing;
+use crate::fetch::{Answer, FetchServer, FetchSource, ServerPatience};
+use crate::standing::Standing;
 use starling_protocol::Digest;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::AsyncReadExt;

@@ -13,42 +13,13 @@ use libp2p::Stream;
 use starling_bootstrap::framing::FrameReader;
 use starling_protocol::NodeId;
 use starling_protocol::limits::CONTROL_BYTES_MAX;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
 /// How often the node is told of a guest that waits.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
-
-/// What turns a guest away: a message for it, if there is one.
-type Refusal = Option<Vec<u8>>;
-
-/// Guests that wait, at most one of a key; cheap to clone.
-#[derive(Clone, Default)]
-pub(super) struct Guests(Arc<Mutex<BTreeMap<NodeId, mpsc::Sender<Refusal>>>>);
-
-impl Guests {
-    fn enter(&self, peer: NodeId) -> mpsc::Receiver<Refusal> {
-        let (sender, receiver) = mpsc::channel(1);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, sender);
-        receiver
-    }
-
-    fn leave(&self, peer: &NodeId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
-    }
-
-    /// Hands the guest with this peer's key a message, if there is one, and closes its connections.
-    pub fn turn_away(&self, peer: &NodeId, proof: Option<Vec<u8>>) {
-        let guest = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
-        // One that has gone meanwhile needs no answer.
-        drop(guest.map(|guest| guest.try_send(proof)));
-    }
-}
 
 impl SessionOffice {
     /// Hears a guest, and reports its end.

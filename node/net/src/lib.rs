@@ -28,6 +28,7 @@ mod peers;
 #[cfg(test)]
 mod peers_test;
 mod queue;
+mod reason;
 mod session;
 mod sessions;
 mod standing;
@@ -41,7 +42,7 @@ pub use network::Network;
 pub use options::{NetError, NetOptions, Unfit, Verify};
 pub use peers::PeerStatus;
 pub use queue::NetEvents;
-pub use session::DownReason;
+pub use reason::DownReason;
 pub use standing::INVITED_MAX;
 pub use traffic::{ByteCounts, Bytes, Counters};
 

@@ -5,6 +5,7 @@ use super::bulk::BulkStream;
 use super::event::NetEvent;
 use super::fetch::FetchServer;
 use super::queue::Teller;
+use super::reason::refused;
 use super::sessions::Sessions;
 use super::standing::{Rank, Standing};
 use super::traffic::{Class, Metered, Traffic};
@@ -30,10 +31,6 @@ pub(super) fn sender(peer: &PeerId) -> Option<NodeId> {
         refused("stream_of_other_key");
     }
     node
-}
-
-pub(super) fn refused(reason: &'static str) {
-    metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
 }
 
 fn metered(stream: Stream, traffic: &Traffic, peer: NodeId, class: Class) -> BulkStream {

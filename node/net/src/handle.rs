@@ -2,10 +2,9 @@
 
 use super::bulk::BulkStream;
 use super::fetch::{self, Check, Downloader, Expect, FetchError, FetchRequest, OpenFetch, Patience};
-use super::guests::Guests;
 use super::peers::PeerStatus;
-use super::session::DownReason;
-use super::sessions::Sessions;
+use super::reason::DownReason;
+use super::sessions::{Guests, Sessions};
 use super::standing::{Rank, Standing};
 use super::traffic::{Class, Counters, Metered, Traffic};
 use super::{BULK_PROTOCOL, FETCH_PROTOCOL, PAIR_PROTOCOL};
@@ -62,15 +61,6 @@ impl NetHandle {
     /// Queues a control message. Messages to one peer arrive in order. One that is too long, or to a peer that is not
     /// up, is counted and dropped; those queued when a session ends are lost with it, and its end is told.
     pub fn send_control(&self, peer: NodeId, bytes: Vec<u8>) {
-        #[cfg(feature = "evil")]
-        for bytes in crate::evil::control(bytes) {
-            self.send(peer, bytes);
-        }
-        #[cfg(not(feature = "evil"))]
-        self.send(peer, bytes);
-    }
-
-    fn send(&self, peer: NodeId, bytes: Vec<u8>) {
         let lost = if bytes.len() > CONTROL_BYTES_MAX {
             Some("too_long")
         } else if self.sessions.send(&peer, bytes) {

@@ -181,7 +181,7 @@ impl Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::DownReason;
+    use crate::DownReason;
     use std::time::Duration;
     use tokio::time::timeout;
 

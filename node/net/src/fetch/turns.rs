@@ -1,6 +1,6 @@
 //! So many at a time, of whom strangers are a part. A turn lasts as long as this node works, never as long as a peer likes.
 
-use crate::net::standing::Rank;
+use crate::standing::Rank;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

@@ -13,8 +13,9 @@
 
 use super::budget::Purse;
 use super::ear::Ear;
-use super::options::{Unfit, Verify};
+use super::options::Verify;
 use super::queue::Voice;
+use super::reason::{DownReason, WRITE_TIMEOUT};
 use super::standing::Standing;
 use starling_bootstrap::framing::{Deadlines, FrameReader};
 use starling_protocol::NodeId;
@@ -31,8 +32,6 @@ const OPENING_BYTES: usize = 8;
 const ANSWER: u8 = 1;
 /// Opening and answer must be done in this time.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
-/// A message that is not taken by the peer's transport in this time means that the link is dead.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a session that is closed here is given to deliver its last messages.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// A node says where it stands once a second. One that says nothing for so long is dead, though its link may not be.
@@ -41,54 +40,6 @@ pub(super) const DEADLINES: Deadlines = Deadlines {
     frame: Duration::from_secs(20),
     idle: Some(Duration::from_secs(60)),
 };
-
-/// Messages to one peer that wait to be written. A peer that lets it fill is cut off.
-pub(super) const QUEUE_CAP: usize = 512;
-
-/// Why a session ended.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DownReason {
-    #[error("the connection was lost: {0}")]
-    Lost(String),
-    #[error("the peer opened a new control stream")]
-    Replaced,
-    #[error("another process with its key has taken its place")]
-    Displaced,
-    #[error("it did not take our messages for so long that {QUEUE_CAP} of them were waiting")]
-    QueueFull,
-    #[error("it took no bytes for {} s", WRITE_TIMEOUT.as_secs())]
-    Stalled,
-    /// `label` is the framing's name of the fault.
-    #[error("{what}")]
-    Frame { label: &'static str, what: String },
-    #[error("refused here: {0}")]
-    Refused(String),
-    /// It sent what does not pass the node's check.
-    #[error("refused here: {}", .0.why)]
-    Unfit(Unfit),
-    #[error("it is no member, and sent more than even a member may")]
-    Flood,
-    #[error("this node is shutting down")]
-    Shutdown,
-}
-
-impl DownReason {
-    /// The label of `starling_peer_down_total`.
-    pub fn label(&self) -> &'static str {
-        match self {
-            Self::Lost(_) => "lost",
-            Self::Replaced => "replaced",
-            Self::Displaced => "displaced",
-            Self::QueueFull => "control_queue_full",
-            Self::Stalled => "stalled",
-            Self::Frame { label, .. } => label,
-            Self::Refused(_) => "refused",
-            Self::Unfit(_) => "unfit",
-            Self::Flood => "control_flood",
-            Self::Shutdown => "shutdown",
-        }
-    }
-}
 
 /// Why an opening failed.
 #[derive(Debug, thiserror::Error)]
@@ -242,9 +193,11 @@ async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receive
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::budget::Cost;
-    use crate::net::event::NetEvent;
-    use crate::net::queue::{self, NetEvents};
+    use crate::budget::Cost;
+    use crate::event::NetEvent;
+    use crate::options::Unfit;
+    use crate::queue::{self, NetEvents};
+    use crate::reason::QUEUE_CAP;
     use starling_bootstrap::source::Source;
     use starling_protocol::Digest;
     use starling_protocol::message::{Leave, Message};

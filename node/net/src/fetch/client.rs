@@ -4,7 +4,7 @@ use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, RECORDS_BYTES_MAX,
     SHARD_PIECE_BYTES, SNAPSHOTS_BYTES_MAX, decode_answer,
 };
-use crate::net::standing::Rank;
+use crate::standing::Rank;
 use starling_protocol::limits::{
     CANDIDATE_BYTES_MAX, PARAMETERS_MAX, PATH_BYTES_MAX, RUN_SPEC_BYTES_MAX, STATE_CHUNK_BYTES,
 };

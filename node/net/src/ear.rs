@@ -4,7 +4,7 @@ use super::budget::{Backlog, Cost, Purse};
 use super::event::NetEvent;
 use super::options::Verify;
 use super::queue::Voice;
-use super::session::DownReason;
+use super::reason::DownReason;
 use super::standing::{Rank, Standing};
 use starling_bootstrap::framing::{FrameError, FrameReader};
 use starling_protocol::NodeId;

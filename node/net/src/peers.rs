@@ -8,7 +8,8 @@
 //! stream of its own connection, and disturbs nobody, until the node has decided between the two ([`super::guests`]).
 
 use super::event::ROUND_TRIP_EVERY;
-use super::session::{DownReason, EndSwitch};
+use super::reason::DownReason;
+use super::session::EndSwitch;
 use libp2p::Multiaddr;
 use starling_bootstrap::process::Process;
 use starling_protocol::NodeId;

@@ -1,14 +1,14 @@
-//! The control sessions that work right now, and the task that makes and runs one.
+//! The control sessions that work right now, the guests that wait, and the task that makes and runs a session.
 
 use super::event::NetEvent;
-use super::guests::Guests;
 use super::options::Verify;
 use super::peers::Task;
 use super::queue::{Teller, Voice};
-use super::session::{self, DownReason, EndSwitch, QUEUE_CAP, SessionLinks};
+use super::reason::{DownReason, QUEUE_CAP, refused};
+use super::session::{self, EndSwitch, SessionLinks};
 use super::standing::Standing;
 use super::traffic::{Class, Metered, Traffic};
-use super::{CONTROL_PROTOCOL, budget, inbound};
+use super::{CONTROL_PROTOCOL, budget};
 use libp2p::Stream;
 use starling_bootstrap::identity;
 use starling_bootstrap::process::Process;
@@ -81,6 +81,32 @@ impl Sessions {
     pub fn close_all(&self) {
         self.closing.cancel();
         self.lines().clear();
+    }
+}
+
+/// What turns a guest away: a message for it, if there is one.
+pub(super) type Refusal = Option<Vec<u8>>;
+
+/// Guests that wait, at most one of a key; cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Guests(Arc<Mutex<BTreeMap<NodeId, mpsc::Sender<Refusal>>>>);
+
+impl Guests {
+    pub fn enter(&self, peer: NodeId) -> mpsc::Receiver<Refusal> {
+        let (sender, receiver) = mpsc::channel(1);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(peer, sender);
+        receiver
+    }
+
+    pub fn leave(&self, peer: &NodeId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
+    }
+
+    /// Hands the guest with this peer's key a message, if there is one, and closes its connections.
+    pub fn turn_away(&self, peer: &NodeId, proof: Option<Vec<u8>>) {
+        let guest = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
+        // One that has gone meanwhile needs no answer.
+        drop(guest.map(|guest| guest.try_send(proof)));
     }
 }
 
@@ -221,11 +247,11 @@ impl SessionOffice {
     async fn tell_end(&self, voice: &mut Voice, peer: NodeId, reason: &DownReason) {
         match reason {
             DownReason::Unfit(unfit) => {
-                inbound::refused(unfit.label);
+                refused(unfit.label);
                 // When nobody listens any more, nobody needs to know.
                 drop(voice.tell(NetEvent::Refused { peer, reason: unfit.why.clone() }).await);
             }
-            DownReason::Flood => inbound::refused("control_flood"),
+            DownReason::Flood => refused("control_flood"),
             _ => {}
         }
         drop(voice.end(NetEvent::PeerDown { peer, reason: reason.clone() }).await);

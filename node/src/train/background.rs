@@ -1,0 +1,266 @@
+//! Work in the background: reductions, fetches, catch-ups and proofs of claims, as the driver starts them, and what the
+//! driver does with what they came to.
+
+use super::driver::Driver;
+use super::ledger::{Job, Update};
+use super::matter::{Matter, Outcome};
+use super::proof::{ANSWER_PATIENCE, Asked, Proof, Unproven};
+use super::sources::Sources;
+use super::{candidate, catch_up, shards};
+use crate::exit::Failure;
+use crate::net::fetch::Expect;
+use crate::reduce::{ReduceError, ReduceJob, Report};
+use crate::watch::event::Event;
+use starling_protocol::engine::CLAIMS_MAX;
+use starling_protocol::engine::io::{AttemptKey, Claim, Contribution, Input};
+use starling_protocol::run::Codec;
+use starling_protocol::update::Fragments;
+use starling_protocol::{Digest, NodeId, update};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio_util::task::AbortOnDropHandle;
+
+impl Driver {
+    pub(super) async fn result(&mut self, result: Outcome) -> Result<(), Failure> {
+        match result {
+            Outcome::ReduceProgress { key, report: Report { reached, awaits } } => {
+                self.feed(Input::ReduceProgress { key, bytes: reached, awaits }).await
+            }
+            Outcome::Reduced { key, outcome } => self.reduced(key, outcome).await,
+            Outcome::CatchUpProgress { bytes } => self.feed(Input::CatchUpProgress { bytes }).await,
+            Outcome::CaughtUp(outcome) => self.caught_up(outcome).await,
+            Outcome::Claim { peer, record, outcome } => self.shown(peer, record, outcome).await,
+            Outcome::Fetched { key, record, outcome } => self.fetched(key, record, outcome).await,
+            Outcome::Variant(matter) => self.hand_over(*matter).await,
+            Outcome::ShardsFetched(outcome) => self.shards_fetched(outcome).await,
+        }
+    }
+
+    pub(super) fn reduce(
+        &mut self,
+        key: AttemptKey,
+        members: Vec<Contribution>,
+        flock: Vec<(NodeId, u32)>,
+        codec: Codec,
+    ) {
+        let mine = members.iter().find(|member| member.member == self.me);
+        let Some(delta) = mine.and_then(|mine| self.contributions.of(&mine.payload)) else {
+            let reason = "this node no longer has the contribution that it announced".into();
+            self.later(Input::ReduceFailed { key, suspect: None, refused: false, reason });
+            return;
+        };
+        // That of the round that it is to be the COMMIT of.
+        let round = self.state.head().record.round.saturating_add(1);
+        let (feedback, parts) = (self.residuals.of_round(round), Arc::clone(&self.reductions.parts));
+        let run = self.reductions.run;
+        let job = ReduceJob { run, key, codec, members, flock, me: self.me, delta, feedback, parts };
+        self.gauges.reduce_started();
+        self.reductions.start(job, self.net.clone(), self.results.clone());
+    }
+
+    pub(super) async fn reduced(
+        &mut self,
+        key: AttemptKey,
+        outcome: Result<Update, ReduceError>,
+    ) -> Result<(), Failure> {
+        if !self.reductions.is_at(key) {
+            return Ok(());
+        }
+        match outcome {
+            Ok(update) => {
+                let digest = update.digest;
+                self.ledger(Job::Bring { key, update }).await?;
+                self.gauges.reduced();
+                self.residuals.stage(key);
+                self.feed(Input::Reduced { key, update: digest }).await
+            }
+            Err(error) => {
+                let (suspect, refused) = (error.suspect(), error.refusal().is_some());
+                self.feed(Input::ReduceFailed { key, suspect, refused, reason: error.to_string() }).await
+            }
+        }
+    }
+
+    /// Fetches a candidate. A second request for the same one takes the first one's place.
+    pub(super) fn fetch(&mut self, key: AttemptKey, record: Digest, sources: Vec<NodeId>) {
+        self.fetches.arrived(key, record);
+        if self.fetches.candidates() >= candidate::FETCHES_MAX {
+            metrics::counter!("starling_refused_total", "reason" => "candidate_fetches_full").increment(1);
+            self.later(Input::FetchFailed { key, record });
+            return;
+        }
+        let head = self.state.head();
+        let (codec, round) = (head.record.next.codec, head.record.round.saturating_add(1));
+        let fragments = Fragments::of(&self.spec.sync, self.settings.elements);
+        let most = update::encoded_max(codec, fragments.of_round(round).len()) as u64;
+        let update = if codec.is_fixed() { Expect::Exactly(most) } else { Expect::AtMost(most) };
+        let wanted = candidate::Wanted { key, record, update, sources };
+        let (net, results) = (self.net.clone(), self.results.clone());
+        let work = tokio::spawn(async move {
+            let ask = |source, request, expected| {
+                let net = net.clone();
+                async move { net.fetch(source, request, expected).await }
+            };
+            let outcome = wanted.fetch(ask).await.map(Box::new);
+            let _ = results.send(Outcome::Fetched { key, record, outcome }).await;
+        });
+        self.fetches.start(key, record, work);
+    }
+
+    pub(super) async fn fetched(
+        &mut self,
+        key: AttemptKey,
+        record: Digest,
+        outcome: Result<Box<candidate::Arrived>, String>,
+    ) -> Result<(), Failure> {
+        if !self.fetches.arrived(key, record) {
+            return Ok(());
+        }
+        match outcome {
+            Ok(arrived) => {
+                let candidate::Arrived { candidate, update } = *arrived;
+                self.ledger(Job::Bring { key, update }).await?;
+                self.feed(Input::Fetched { candidate }).await
+            }
+            Err(why) => {
+                tracing::info!("the result of attempt {} at record {} cannot be fetched: {why}", key.attempt, key.seq);
+                self.feed(Input::FetchFailed { key, record }).await
+            }
+        }
+    }
+
+    pub(super) fn catch_up(&mut self, mut errand: catch_up::Errand) {
+        self.device.halt();
+        // In turn or at once, a stranger shall not be in a member's way.
+        errand.sources = self.net.as_sources(errand.sources);
+        self.show(Event::CatchingUp { seq: errand.seq, sources: errand.sources.len(), afresh: errand.afresh });
+        let task = catch_up::Task {
+            proof: self.fetches.claims.proof_of(&errand.target),
+            sources: Sources::new(&errand.sources),
+            errand,
+            net: self.net.clone(),
+            ledger: self.ledger_jobs.clone(),
+            store: self.store.clone(),
+            spec: Arc::new(self.spec.clone()),
+            elements: self.settings.elements,
+            head: self.state.head(),
+            feedback: self.residuals.shared(),
+            bytes: AtomicU64::new(0),
+            way: Mutex::default(),
+            left: Mutex::new(None),
+        };
+        let results = self.results.clone();
+        let progress_results = self.results.clone();
+        let handle = tokio::spawn(async move {
+            let progress = move |bytes| {
+                let _ = progress_results.try_send(Outcome::CatchUpProgress { bytes });
+            };
+            let outcome = task.run(&progress).await.map(Box::new);
+            let _ = results.send(Outcome::CaughtUp(outcome)).await;
+        });
+        self.fetches.catch_up = Some(AbortOnDropHandle::new(handle));
+    }
+
+    pub(super) async fn caught_up(
+        &mut self,
+        outcome: Result<Box<catch_up::Arrived>, catch_up::Failed>,
+    ) -> Result<(), Failure> {
+        self.fetches.catch_up = None;
+        match outcome {
+            Ok(arrived) => {
+                self.show(Event::CaughtUp { seq: arrived.record.seq, bytes: arrived.bytes, seconds: arrived.seconds });
+                self.forget_attempts(arrived.record.seq);
+                self.residuals.settle(&arrived.passed);
+                self.check_admission(&arrived.record);
+                let catch_up::Arrived { record, certificate, ancestry, left, merged, .. } = *arrived;
+                self.hand(Matter::Merged(&merged));
+                self.feed(Input::CaughtUp { record: record.clone(), certificate, ancestry }).await?;
+                if let Some(left) = left {
+                    self.hand_over(Matter::Left(left, Box::new(record))).await?;
+                }
+                self.start_wanted_round().await
+            }
+            Err(failed) => {
+                if let Some(split) = failed.split {
+                    self.feed(Input::Contradicted { split }).await?;
+                }
+                self.feed(Input::CatchUpFailed { reason: failed.reason }).await
+            }
+        }
+    }
+
+    pub(super) fn fetch_shards(&mut self, missing: Vec<Digest>) {
+        if std::mem::replace(&mut self.fetches.shards, true) {
+            return;
+        }
+        let (net, data, results) = (self.net.clone(), self.data.clone(), self.results.clone());
+        tokio::spawn(async move {
+            let outcome = shards::fetch(&net, &data, &missing).await;
+            if outcome.is_err() {
+                // Peers may come; the round is tried again then.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            let _ = results.send(Outcome::ShardsFetched(outcome)).await;
+        });
+    }
+
+    pub(super) async fn shards_fetched(&mut self, outcome: Result<(), String>) -> Result<(), Failure> {
+        self.fetches.shards = false;
+        if let Err(why) = outcome {
+            self.show(Event::CatchUpFailed { reason: why });
+        }
+        self.start_wanted_round().await
+    }
+
+    /// Has a peer show the path to the record that it says it stands on.
+    pub(super) fn prove(&mut self, peer: NodeId, (seq, record): (u64, Digest), foreign: bool) {
+        if self.fetches.claims.under_way.len() >= CLAIMS_MAX {
+            metrics::counter!("starling_refused_total", "reason" => "claims_full").increment(1);
+            let why = "too many claims are looked at".to_owned();
+            return self.later(Input::Claim { peer, record, outcome: Claim::Open { why } });
+        }
+        let (net, results) = (self.net.clone(), self.results.clone());
+        let (spec, store) = (Arc::new(self.spec.clone()), self.store.clone());
+        let asked = Asked { peer, seq, record, foreign, spec, store, patience: ANSWER_PATIENCE };
+        let work = tokio::spawn(async move {
+            let outcome = asked.prove(|request, expected| net.fetch(peer, request, expected)).await;
+            let _ = results.send(Outcome::Claim { peer, record, outcome }).await;
+        });
+        self.fetches.claims.under_way.push((peer, record, AbortOnDropHandle::new(work)));
+    }
+
+    pub(super) async fn shown(
+        &mut self,
+        peer: NodeId,
+        record: Digest,
+        outcome: Result<Proof, Unproven>,
+    ) -> Result<(), Failure> {
+        self.fetches.claims.under_way.retain(|(of, about, _)| (of, about) != (&peer, &record));
+        let mut split = None;
+        let outcome = match outcome {
+            Ok(proof) => match proof.claim() {
+                Some(proven) => {
+                    self.fetches.claims.keep(proof);
+                    Claim::Proven(proven)
+                }
+                None => Claim::Open { why: "its path is empty".to_owned() },
+            },
+            Err(unproven) => {
+                if let Unproven::False(label) = &unproven {
+                    metrics::counter!("starling_refused_total", "reason" => *label).increment(1);
+                }
+                tracing::debug!("{} has not proven record {record}: {unproven:?}", peer.short());
+                if let Unproven::Split(found) = &unproven {
+                    split = Some(found.clone());
+                }
+                unproven.into()
+            }
+        };
+        self.feed(Input::Claim { peer, record, outcome }).await?;
+        match split {
+            Some(split) => self.feed(Input::Contradicted { split }).await,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What the driver remembers for watchers: timings and losses.
+
+use super::trainer::Trained;
+use crate::watch::event::{Event, RoundTiming};
+use std::time::{Duration, Instant};
+
+/// Time between two step events; steps in between are only counted.
+const STEP_EVENT_EVERY: Duration = Duration::from_secs(2);
+
+/// Numbers that only watchers read.
+pub struct Gauges {
+    last_commit: Instant,
+    last_step_event: Option<Instant>,
+    trained_at: Option<Instant>,
+    /// Since when the trainer has nothing to do, and how long it had before in this round.
+    idle_since: Option<Instant>,
+    idle: Duration,
+    /// When the last of the contributions to the round's first attempt was made, as far as this node can tell.
+    gathered_at: Option<Instant>,
+    reduce_started: Option<Instant>,
+    reduce_seconds: f64,
+    tokens_per_second: f64,
+    pub loss: Option<f64>,
+    pub validation: Option<f64>,
+    /// What the node waits for since when; shown when it lasts.
+    pub waiting: Option<(Event, Instant)>,
+    /// Why members would not let this node in, if they would not.
+    pub barred: Option<String>,
+}
+
+impl Gauges {
+    pub fn new() -> Self {
+        Self {
+            last_commit: Instant::now(),
+            last_step_event: None,
+            trained_at: None,
+            idle_since: None,
+            idle: Duration::ZERO,
+            gathered_at: None,
+            reduce_started: None,
+            reduce_seconds: 0.0,
+            tokens_per_second: 0.0,
+            loss: None,
+            validation: None,
+            waiting: None,
+            barred: None,
+        }
+    }
+
+    pub fn training_started(&mut self) {
+        self.last_step_event = None;
+        self.device_works();
+    }
+
+    /// The trainer has something to do again.
+    pub fn device_works(&mut self) {
+        self.idle += self.idle_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+    }
+
+    /// It has nothing to do, since then.
+    pub fn device_rests(&mut self, since: Instant) {
+        self.idle_since.get_or_insert(since);
+    }
+
+    /// Whether this step is to be shown.
+    pub fn step(&mut self, step: u32, steps: u32, loss: f64, tokens_per_second: f64) -> bool {
+        self.tokens_per_second = tokens_per_second;
+        metrics::gauge!("starling_step_loss").set(loss);
+        metrics::gauge!("starling_tokens_per_second").set(tokens_per_second);
+        let due = self.last_step_event.is_none_or(|at| at.elapsed() >= STEP_EVENT_EVERY) || step == steps;
+        if due {
+            self.last_step_event = Some(Instant::now());
+        }
+        due
+    }
+
+    pub fn trained(&mut self, trained: &Trained) {
+        self.trained_at = Some(trained.ended);
+        self.device_rests(trained.ended);
+        self.tokens_per_second = trained.tokens as f64 / trained.seconds.max(1e-9);
+    }
+
+    /// An attempt begins: somebody's READY was the last to come, and it just came.
+    pub fn attempt_started(&mut self) {
+        // What attempts cost that failed is overhead too.
+        self.gathered_at.get_or_insert_with(Instant::now);
+    }
+
+    /// Whether no attempt at this round has begun.
+    pub fn gathering(&self) -> bool {
+        self.gathered_at.is_none()
+    }
+
+    /// This node's own contribution was the last.
+    pub fn was_last(&mut self) {
+        self.gathered_at = self.gathered_at.and(self.trained_at);
+    }
+
+    pub fn validated(&mut self, nats_per_byte: f64) {
+        self.validation = Some(nats_per_byte);
+        metrics::gauge!("starling_validation_nats_per_byte").set(nats_per_byte);
+    }
+
+    pub fn reduce_started(&mut self) {
+        self.reduce_started = Some(Instant::now());
+    }
+
+    pub fn reduced(&mut self) {
+        let Some(at) = self.reduce_started.take() else { return };
+        self.reduce_seconds = at.elapsed().as_secs_f64();
+    }
+
+    /// The microseconds that the last reduction took; 0 before the first.
+    pub fn last_reduction_us(&self) -> u32 {
+        (self.reduce_seconds * 1e6).min(f64::from(u32::MAX)) as u32
+    }
+
+    pub fn committed(&mut self, now: Instant) -> RoundTiming {
+        let seconds = now.duration_since(self.last_commit).as_secs_f64();
+        self.last_commit = now;
+        let since = |at: Option<Instant>| at.map(|at| now.duration_since(at).as_secs_f64()).unwrap_or_default();
+        // What follows until the next round begins is the next one's.
+        let idle = since(self.idle_since) + std::mem::take(&mut self.idle).as_secs_f64();
+        self.idle_since = self.idle_since.map(|_| now);
+        RoundTiming {
+            seconds,
+            reduce_seconds: self.reduce_seconds,
+            settle_seconds: since(self.trained_at.take()),
+            overhead_seconds: since(self.gathered_at.take()),
+            idle_seconds: idle,
+            tokens_per_second: self.tokens_per_second,
+        }
+    }
+}
