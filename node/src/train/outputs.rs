@@ -89,6 +89,7 @@ impl Driver {
         Ok(())
     }
 
+    /// Speaks to a peer; a member that lies says more here than it was told to.
     pub(super) fn say(&self, to: NodeId, bytes: Vec<u8>) {
         #[cfg(feature = "evil")]
         crate::evil::control(bytes).into_iter().for_each(|bytes| self.net.send_control(to, bytes));
