@@ -17,10 +17,10 @@ KILLS ?= 20
 # Seconds for each target in `make fuzz`.
 SECONDS ?= 60
 
-# Seeds of `make sim`, the most for each planted bug, those for each kind of fault after which flocks have to be back in time,
+# Seeds of `make sim`, the most for each injected bug, those for each kind of fault after which flocks have to be back in time,
 # and a file for its table.
 SEEDS ?= 1000
-PLANTS ?= 2000
+MUTATIONS ?= 2000
 RECOVERIES ?= 24
 JSON ?=
 
@@ -29,9 +29,9 @@ SCENARIOS ?= configs/lab/quick
 LAB_OUT ?= out/lab
 
 # A member that lies, for tests: beside the others, and never one of them.
-EVIL := $(CARGO) build $(BUILD) --features starling-node/evil --bin starling-evil
+BYZANTINE := $(CARGO) build $(BUILD) --features starling-node/byzantine --bin starling-byzantine
 
-.PHONY: help evil demo follower lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab sim kills fuzz build system
+.PHONY: help byzantine demo follower lab test verify fix bench bench-codec bench-reduce bench-train bench-step bench-fetch bench-engine bench-lab sim kills fuzz build system
 
 help:
 	@echo "make demo    build, then train on four nodes with a kill and a join; report in OUT=$(OUT)"
@@ -42,8 +42,8 @@ help:
 	@echo "make fix     format and apply lint suggestions"
 	@echo "make bench   all benches, beside other systems where PYTHON has them; JSON=FILE for rows"
 	@echo "             also by itself: bench-codec, bench-reduce, bench-train, bench-step, bench-fetch, bench-engine, bench-lab"
-	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, planted bugs and all; JSON=FILE for the table"
-	@echo "make evil    build starling-evil, a member that lies, for the tests"
+	@echo "make sim     simulate SEEDS=$(SEEDS) histories in virtual time, injected bugs and all; JSON=FILE for the table"
+	@echo "make byzantine    build starling-byzantine, a member that lies, for the tests"
 	@echo "make kills   kill a node at KILLS=$(KILLS) random moments; prints p50 and p99 of the gap"
 	@echo "make fuzz    fuzz every decoder and the engine for SECONDS=$(SECONDS) each with libFuzzer"
 
@@ -67,27 +67,27 @@ follower: build
 lab: build
 	@$(BIN)/starling-lab run $(SCENARIOS) --quiet --out $(LAB_OUT) --or-plain
 
-# Members that lie, for tests/tests/evil.rs.
-evil: system
-	$(EVIL)
+# Members that lie, for tests/tests/byzantine.rs.
+byzantine: system
+	$(BYZANTINE)
 
 # End-to-end tests start the binaries.
 test: system-test
 	$(CARGO) build $(BUILD) --bins
-	$(EVIL)
+	$(BYZANTINE)
 	@if $(CARGO) nextest --version >/dev/null 2>&1; then \
 		$(CARGO) nextest run $(BUILD) --no-fail-fast; \
 	else \
 		$(CARGO) test $(BUILD) --no-fail-fast; \
 	fi
 	@$(MAKE) --no-print-directory lab
-	@$(MAKE) --no-print-directory sim SEEDS=1000 PLANTS=0
+	@$(MAKE) --no-print-directory sim SEEDS=1000 MUTATIONS=0
 	@$(MAKE) --no-print-directory fuzz SECONDS=3
 
 verify: system-test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(BUILD) --all-targets -- -D warnings
-	$(CARGO) clippy $(BUILD) --features starling-node/evil --bin starling-evil -- -D warnings
+	$(CARGO) clippy $(BUILD) --features starling-node/byzantine --bin starling-byzantine -- -D warnings
 	$(MAKE) test
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc $(BUILD) --no-deps
 
@@ -125,4 +125,4 @@ SIM := CARGO_TARGET_DIR=$(CARGO_TARGET_DIR)/sim $(CARGO) run --release --locked 
 sim:
 	@$(SIM) --canary
 	@$(SIM) --recovery $(RECOVERIES)
-	@$(SIM) --seeds $(SEEDS) $(if $(filter-out 0,$(PLANTS)),--plants $(PLANTS)) $(if $(JSON),--json $(JSON))
+	@$(SIM) --seeds $(SEEDS) $(if $(filter-out 0,$(MUTATIONS)),--mutations $(MUTATIONS)) $(if $(JSON),--json $(JSON))

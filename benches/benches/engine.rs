@@ -15,7 +15,7 @@ mod watch;
 
 use bench::{Bench, ME, id};
 use criterion::{Criterion, Throughput};
-use fixture::{BOOT, Key, genesis, register, spec};
+use fixture::{BOOT, Key, genesis, vote_state, spec};
 use starling_protocol::ancestry::Ancestry;
 use starling_protocol::engine::io::{Input, Time};
 use starling_protocol::engine::{Engine, EngineConfig, Stored, Timing};
@@ -47,7 +47,7 @@ fn engine() -> Engine {
     let head = genesis(&spec(), &members());
     let stored = Stored {
         ancestry: Ancestry::of([&head]),
-        register: Some(register(&head)),
+        vote_state: Some(vote_state(&head)),
         head,
         certificate: None,
         past: Vec::new(),
@@ -75,7 +75,7 @@ fn engine() -> Engine {
 fn beats(bench: &mut Bench, phase: Phase) {
     for beat in 0..BEATS / 2 {
         for peer in 2..=MEMBERS {
-            let head = bench.standing(phase, beat);
+            let head = bench.chain_head(phase, beat);
             bench.say(peer, &Message::Head(head));
         }
         let round = bench.record().round + 1;
@@ -114,7 +114,7 @@ fn rounds() -> Vec<(u64, Input)> {
             bench.say(peer, &vote_for(&said));
         }
         for peer in 2..=MEMBERS {
-            let head = bench.standing(Phase::Training, 0);
+            let head = bench.chain_head(Phase::Training, 0);
             bench.say(peer, &Message::Head(head));
         }
     }

@@ -146,18 +146,18 @@ impl Discovery {
     }
 
     /// No dial to the peer and no new connection from it for so long; open ones stay, until [`Discovery::disconnect`].
-    pub fn shun(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId, time: Duration) {
+    pub fn exclude(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId, time: Duration) {
         let until = dialer::after(self.now(), time);
         // Whom the dialer forgets no clock pardons any more, and the gate would refuse it until the node ends.
-        if let Some(pardoned) = self.dialer.shun(peer, until) {
-            swarm.behaviour_mut().gate.shun(pardoned, false);
+        if let Some(pardoned) = self.dialer.exclude(peer, until) {
+            swarm.behaviour_mut().gate.exclude(pardoned, false);
         }
-        swarm.behaviour_mut().gate.shun(peer, true);
+        swarm.behaviour_mut().gate.exclude(peer, true);
     }
 
-    /// Whether the peer is shunned now.
-    pub fn shuns(&self, peer: &PeerId) -> bool {
-        self.dialer.is_shunned(peer, self.now())
+    /// Whether the peer is excluded now.
+    pub fn excludes(&self, peer: &PeerId) -> bool {
+        self.dialer.is_excluded(peer, self.now())
     }
 
     /// Closes all connections with the peer.
@@ -228,7 +228,7 @@ impl Discovery {
     pub fn tick(&mut self, swarm: &mut Swarm<Behaviour>) {
         let now = self.now();
         for peer in self.dialer.pardon(now) {
-            swarm.behaviour_mut().gate.shun(peer, false);
+            swarm.behaviour_mut().gate.exclude(peer, false);
         }
         let lonely = self.companions.is_empty();
         for step in self.rendezvous.poll(now, lonely) {

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| starling_fuzz::register(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| starling_fuzz::vote_state(data));

@@ -93,8 +93,8 @@ pub fn certificate(data: &[u8]) {
     canonical(data, wire::decode_certificate, wire::encode_certificate);
 }
 
-pub fn register(data: &[u8]) {
-    canonical(data, wire::decode_register, wire::encode_register);
+pub fn vote_state(data: &[u8]) {
+    canonical(data, wire::decode_vote_state, wire::encode_vote_state);
 }
 
 pub fn candidate(data: &[u8]) {

@@ -1,6 +1,6 @@
 //! The node: everything between the pure protocol and the machine it runs on.
 //!
-//! `train` wires it together: [`train::train`] sets up identity, store, text, device and network and hands them to
+//! `runtime` wires it together: [`runtime::train`] sets up identity, store, text, device and network and hands them to
 //! one driver task, which owns the protocol engine. `net` is the swarm (`starling-net`), `reduce` the engines that average, `pairs` what two exchange between records, `watch` what people and
 //! programs see, `command` the small commands.
 
@@ -8,12 +8,12 @@ pub mod cli;
 pub mod coding;
 pub mod command;
 pub mod config;
-#[cfg(feature = "evil")]
-pub mod evil;
+#[cfg(feature = "byzantine")]
+pub mod byzantine;
 pub mod exit;
-pub mod pairs;
+pub mod gossip;
 pub mod reduce;
-pub mod train;
+pub mod runtime;
 pub mod watch;
 
 pub use starling_net as net;

@@ -194,7 +194,7 @@ async fn next_bulk(node: &mut Node) -> u8 {
 }
 
 async fn guest(node: &mut Node, says: &[u8]) {
-    node.wait_for(|event| matches!(event, NetEvent::Namesake { hello, .. } if hello == says)).await;
+    node.wait_for(|event| matches!(event, NetEvent::Duplicate { hello, .. } if hello == says)).await;
 }
 
 /// Whichever of the two opens the control stream.

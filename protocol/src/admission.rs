@@ -6,7 +6,7 @@
 
 use crate::identity::{Signature, Signer, Verifier};
 use crate::limits::TICKET_BYTES_MAX;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::run::{AdmissionMode, RunSpec};
 use crate::wire::number::numbered;
@@ -184,10 +184,10 @@ pub fn admit(
     ticket_bytes: &[u8],
 ) -> Result<Digest, NotAdmitted> {
     let revoked = |digest: &Digest| record.revoked.binary_search(digest).is_ok();
-    if revoked(&Digest(id.0)) && !planted!(Plant::RevokedStays) {
+    if revoked(&Digest(id.0)) && !mutated!(Mutation::RevokedStays) {
         return Err(NotAdmitted::RevokedIdentity { id: *id });
     }
-    if record.member(id).is_some() || planted!(Plant::AdmitAnybody) {
+    if record.member(id).is_some() || mutated!(Mutation::AdmitAnybody) {
         return Ok(Digest::default());
     }
     match spec.admission.mode {
@@ -221,18 +221,18 @@ fn by_ticket(
     }
     let ticket = decode_ticket(bytes).map_err(|error| NotAdmitted::Malformed { detail: error.to_string() })?;
     let signed = spec.creator.is_some_and(|creator| ticket.verify(verifier, run, &creator));
-    if !signed && !planted!(Plant::ForgedTicket) {
+    if !signed && !mutated!(Mutation::ForgedTicket) {
         return Err(NotAdmitted::BadSignature);
     }
     let grant = ticket.grant(run);
-    if record.revoked.binary_search(&grant).is_ok() && !planted!(Plant::RevokedTicketAdmits) {
+    if record.revoked.binary_search(&grant).is_ok() && !mutated!(Mutation::RevokedTicketAdmits) {
         return Err(NotAdmitted::RevokedTicket { grant });
     }
-    if let Some(holder) = ticket.holder.filter(|holder| holder != id && !planted!(Plant::AnyHolder)) {
+    if let Some(holder) = ticket.holder.filter(|holder| holder != id && !mutated!(Mutation::AnyHolder)) {
         return Err(NotAdmitted::OtherHolder { holder, id: *id });
     }
     let round = record.round.saturating_add(1);
-    if ticket.expires > 0 && round > ticket.expires && !planted!(Plant::ExpiredTicketAdmits) {
+    if ticket.expires > 0 && round > ticket.expires && !mutated!(Mutation::ExpiredTicketAdmits) {
         return Err(NotAdmitted::Expired { expires: ticket.expires, round });
     }
     if ticket.uses == 0 {
@@ -240,7 +240,7 @@ fn by_ticket(
     }
     let used = record.grants.binary_search_by(|entry| entry.grant.cmp(&grant)).ok();
     let used = used.and_then(|at| record.grants.get(at)).map_or(0, |entry| entry.uses);
-    if used >= ticket.uses && !planted!(Plant::UsedTicketAdmits) {
+    if used >= ticket.uses && !mutated!(Mutation::UsedTicketAdmits) {
         Err(NotAdmitted::UsedUp { uses: used })
     } else {
         Ok(grant)

@@ -22,7 +22,7 @@
 //! owner holds bytes before it lets an estimate out, and writes before it sends.
 
 use crate::NodeId;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::quorum::Quorum;
 use std::collections::BTreeMap;
 
@@ -196,7 +196,7 @@ impl<V: Choice> Ballot<V> {
         }
     }
 
-    /// Whether `from` has said two different things at one place: a lie or a cloned register.
+    /// Whether `from` has said two different things at one place: a lie or a cloned vote state.
     pub fn contradicts(&self, from: &NodeId, said: &Said<V>) -> bool {
         let kept = if said.voted.is_some() { &self.votes } else { &self.estimates };
         kept.get(from).is_some_and(|before| before.ballot == said.ballot && before != said)
@@ -254,7 +254,7 @@ impl<V: Choice> Ballot<V> {
         }
         let votes: Vec<&Said<V>> = self.votes.values().filter(|said| said.voted == Some(true)).collect();
         let mixes =
-            |a: &Said<V>, b: &Said<V>| planted!(Plant::MixBallots) && (a.voted, &a.value) == (b.voted, &b.value);
+            |a: &Said<V>, b: &Said<V>| mutated!(Mutation::MixBallots) && (a.voted, &a.value) == (b.voted, &b.value);
         let agrees = |a: &Said<V>, id: &NodeId| self.votes.get(id).is_some_and(|b| b == a || mixes(a, b));
         // Most vote for the same: each value is counted once.
         let mut counted: Vec<&Said<V>> = Vec::new();
@@ -263,7 +263,7 @@ impl<V: Choice> Ballot<V> {
                 return false;
             }
             counted.push(said);
-            quorum.met_by(|id| agrees(said, id) || planted!(Plant::DecideByOne))
+            quorum.met_by(|id| agrees(said, id) || mutated!(Mutation::DecideByOne))
         });
         if let Some(winner) = winner {
             self.decided = Some((winner.ballot, winner.value.clone()));
@@ -276,7 +276,7 @@ impl<V: Choice> Ballot<V> {
         let own = self.said.as_ref().map_or(0, |said| said.ballot);
         let heard = self.estimates.iter().chain(&self.votes);
         let heard = heard.filter(|(id, said)| said.ballot > own && quorum.incarnation(id).is_some());
-        let forced = |said: &Said<V>| said.voted == Some(true) && !planted!(Plant::CopyUnforced);
+        let forced = |said: &Said<V>| said.voted == Some(true) && !mutated!(Mutation::CopyUnforced);
         let latest = heard.map(|(_, said)| said).filter(|said| forced(said) || copyable(&said.value));
         let latest = latest.max_by_key(|said| (said.ballot, said.voted))?;
         let why = if forced(latest) { Why::Forced } else { Why::Copied };
@@ -304,7 +304,7 @@ impl<V: Choice> Ballot<V> {
         }
         let heard: Vec<(NodeId, &V)> = voters.filter_map(|id| Some((*id, &here(id).or(after(id))?.value))).collect();
         let shared = |value: &V| {
-            quorum.met_by(|id| here(id).is_some_and(|other| other.value == *value || planted!(Plant::VoteUnequal)))
+            quorum.met_by(|id| here(id).is_some_and(|other| other.value == *value || mutated!(Mutation::VoteUnequal)))
         };
         let agreed = heard.iter().map(|(_, value)| value).find(|value| shared(value));
         // Of unequal estimates one that a whole quorum shares may still be among those to come.
@@ -333,10 +333,10 @@ impl<V: Choice> Ballot<V> {
         }
         let heard: Vec<(NodeId, &Said<V>)> =
             quorum.voters().iter().filter_map(|(id, _)| Some((*id, here(id)?))).collect();
-        let seen = |(_, other): &&(NodeId, &Said<V>)| other.voted == Some(true) && !planted!(Plant::IgnoreSeenVote);
+        let seen = |(_, other): &&(NodeId, &Said<V>)| other.voted == Some(true) && !mutated!(Mutation::IgnoreSeenVote);
         let voted = heard.iter().find(seen).map(|(_, other)| other);
         // With all that are here the value may be decided in this very ballot.
-        if voted.is_some() && patient && !planted!(Plant::Impatient) && heard.len() < quorum.voters().len() {
+        if voted.is_some() && patient && !mutated!(Mutation::Impatient) && heard.len() < quorum.voters().len() {
             return None;
         }
         let (value, why) = match voted {
@@ -363,7 +363,7 @@ fn choose<V: Choice>(
     let turn = (ballot as usize).checked_rem(voters.len()).and_then(|place| voters.get(place)).map(|(id, _)| *id);
     let followed = heard.iter().find(|(id, _)| ballot >= LATE && Some(*id) == turn).map(|(_, value)| *value);
     let candidates = heard.iter().map(|(_, value)| *value).filter(|value| usable(value));
-    let best = if planted!(Plant::WorstFirst) {
+    let best = if mutated!(Mutation::WorstFirst) {
         candidates.min_by_key(|value| value.rank())
     } else {
         candidates.max_by_key(|value| value.rank())

@@ -1,9 +1,9 @@
-//! The voting core under a model checker: every interleaving of three voters with crashes, restarts from the register,
+//! The voting core under a model checker: every interleaving of three voters with crashes, restarts from the vote state,
 //! losses and reorderings, up to a stated depth.
 
-use super::tests::{Value, register};
+use super::tests::{Value, vote_state};
 use super::{Ballot, Said};
-use crate::plant::{self, Plant};
+use crate::mutation::{self, Mutation};
 use crate::quorum::Quorum;
 use crate::{Digest, NodeId};
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -13,13 +13,13 @@ const VOTERS: usize = 3;
 /// No voter goes beyond this ballot: two are enough for a decision to be overturned.
 const BALLOTS: u32 = 2;
 
-/// The estimate and the vote that a register holds.
+/// The estimate and the vote that a vote state holds.
 type Written = (Said<Value>, Option<Said<Value>>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct State {
     voters: Vec<Option<Ballot<Value>>>,
-    registers: Vec<Option<Written>>,
+    vote_states: Vec<Option<Written>>,
     /// Everything ever said: a message may arrive late, twice, in any order, or never.
     said: BTreeSet<(usize, Said<Value>)>,
     decided: BTreeSet<Value>,
@@ -39,7 +39,7 @@ enum Action {
 struct Voting {
     inputs: [Value; VOTERS],
     crashes: u8,
-    plant: Option<Plant>,
+    mutation: Option<Mutation>,
     /// Concludes as soon as it hears something, which reaches further in the same number of steps. Otherwise it may
     /// hear more before it does.
     eager: bool,
@@ -53,19 +53,19 @@ fn id(index: usize) -> NodeId {
 impl Voting {
     fn new(inputs: [Value; VOTERS], crashes: u8, eager: bool) -> Self {
         let quorum = Quorum::new(&Digest([5; 32]), (0..VOTERS).map(|i| (id(i), 0)).collect());
-        Self { inputs, crashes, plant: None, eager, quorum }
+        Self { inputs, crashes, mutation: None, eager, quorum }
     }
 
     fn conclude(&self, state: &mut State, at: usize) -> Option<()> {
         let voter = state.voters[at].as_mut()?;
         // The checker's threads are its own, so that the bug is chosen here.
-        plant::with(self.plant, || voter.advance(&self.quorum, |_| true, &Value::Skip, false));
+        mutation::with(self.mutation, || voter.advance(&self.quorum, |_| true, &Value::Skip, false));
         state.decided.extend(voter.decided().map(|(_, value)| *value));
         if voter.pending()?.0.ballot > BALLOTS {
             return None;
         }
         let said = voter.say()?;
-        state.registers[at] = register(voter);
+        state.vote_states[at] = vote_state(voter);
         state.said.insert((at, said));
         Some(())
     }
@@ -78,7 +78,7 @@ impl Model for Voting {
     fn init_states(&self) -> Vec<State> {
         let voters = (0..VOTERS).map(|at| Some(Ballot::new(id(at)))).collect();
         let (said, decided) = (BTreeSet::new(), BTreeSet::new());
-        vec![State { voters, registers: vec![None; VOTERS], said, decided, crashes: 0 }]
+        vec![State { voters, vote_states: vec![None; VOTERS], said, decided, crashes: 0 }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -120,7 +120,7 @@ impl Model for Voting {
                 state.crashes += 1;
             }
             Action::Restart(at) => {
-                let ballot = match state.registers[at].clone() {
+                let ballot = match state.vote_states[at].clone() {
                     Some((estimate, vote)) => Ballot::resume(id(at), estimate, vote),
                     None => Ballot::new(id(at)),
                 };
@@ -141,7 +141,7 @@ impl Model for Voting {
 
 /// Checks every state within `depth` steps: whether two values can be decided, and how many states there are.
 fn explore(model: Voting, depth: usize) -> (bool, usize) {
-    let complete = model.plant.is_none() && model.crashes == 0;
+    let complete = model.mutation.is_none() && model.crashes == 0;
     let checker = model.checker().target_max_depth(depth).threads(2);
     let checker = checker.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let decides = checker.discovery("a commit is decided").is_some();
@@ -168,10 +168,10 @@ fn no_interleaving_decides_two_values() {
 /// The checker would find what the rule prevents.
 #[test]
 fn a_broken_rule_decides_two_values() {
-    for (plant, eager, depth) in [(Plant::CountTwice, false, 12), (Plant::IgnoreSeenVote, true, 14)] {
-        let model = Voting { plant: Some(plant), ..Voting::new([C, S, S], 0, eager) };
+    for (mutation, eager, depth) in [(Mutation::CountTwice, false, 12), (Mutation::IgnoreSeenVote, true, 14)] {
+        let model = Voting { mutation: Some(mutation), ..Voting::new([C, S, S], 0, eager) };
         let (broken, states) = explore(model, depth);
-        println!("{}: found among {states} states", plant.name());
-        assert!(broken, "{plant:?}");
+        println!("{}: found among {states} states", mutation.name());
+        assert!(broken, "{mutation:?}");
     }
 }

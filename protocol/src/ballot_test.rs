@@ -2,7 +2,7 @@
 //! quorum that is healed while all others stay dead.
 
 use super::{Ballot, Choice, Said};
-use crate::plant::{self, Plant};
+use crate::mutation::{self, Mutation};
 use crate::quorum::Quorum;
 use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
@@ -48,7 +48,7 @@ struct Voter {
     alive: bool,
     ballot: Ballot<Value>,
     /// What is on the disk.
-    register: Option<(Said<Value>, Option<Said<Value>>)>,
+    vote_state: Option<(Said<Value>, Option<Said<Value>>)>,
     /// Commits whose bytes are on the disk, and those that nobody gave.
     holds: BTreeSet<Value>,
     out_of_reach: BTreeSet<Value>,
@@ -67,7 +67,7 @@ struct Schedule {
 }
 
 /// What goes to the disk before anything is sent.
-pub(super) fn register(ballot: &Ballot<Value>) -> Option<(Said<Value>, Option<Said<Value>>)> {
+pub(super) fn vote_state(ballot: &Ballot<Value>) -> Option<(Said<Value>, Option<Said<Value>>)> {
     let mut own = ballot.own().cloned();
     own.next().map(|estimate| (estimate, own.next()))
 }
@@ -97,7 +97,7 @@ impl Schedule {
                 cannot
                     .extend([Value::Commit(0), Value::Commit(1)].into_iter().filter(|commit| !holds.contains(commit)));
             }
-            Voter { alive: true, ballot, register: None, holds, out_of_reach: BTreeSet::new(), cannot, patient }
+            Voter { alive: true, ballot, vote_state: None, holds, out_of_reach: BTreeSet::new(), cannot, patient }
         };
         let voters = (0..n).map(&mut voter).collect();
         Self { random, quorum, voters, wire: Vec::new(), decided: BTreeSet::new(), ballots: 0 }
@@ -137,7 +137,7 @@ impl Schedule {
         self.ballots = self.ballots.max(said.ballot);
         let voter = &mut self.voters[at];
         voter.ballot.say();
-        voter.register = register(&voter.ballot);
+        voter.vote_state = vote_state(&voter.ballot);
         self.spread(at, &said);
     }
 
@@ -151,7 +151,7 @@ impl Schedule {
         let voter = &mut self.voters[at];
         voter.alive = true;
         voter.out_of_reach.clear();
-        voter.ballot = match voter.register.clone() {
+        voter.ballot = match voter.vote_state.clone() {
             Some((estimate, vote)) => Ballot::resume(id(at), estimate, vote),
             None => Ballot::new(id(at)),
         };
@@ -185,7 +185,7 @@ impl Schedule {
                     self.think(at, give);
                 }
                 4 => {
-                    if let Some((estimate, vote)) = self.voters[at].register.clone().filter(|_| alive) {
+                    if let Some((estimate, vote)) = self.voters[at].vote_state.clone().filter(|_| alive) {
                         self.spread(at, &vote.unwrap_or(estimate));
                     }
                 }
@@ -281,10 +281,10 @@ fn any_schedule_decides_one_value_that_a_quorum_holds() {
 
 #[test]
 fn broken_rules_are_caught_at_once() {
-    for (plant, within) in [(Plant::IgnoreSeenVote, 200), (Plant::HalfQuorum, 200), (Plant::CountTwice, 200)] {
-        let caught = plant::with(Some(plant), || (0..within).position(|seed| live(seed).is_err()));
-        println!("{}: caught by schedule {caught:?}", plant.name());
-        assert!(caught.is_some(), "{plant:?} is not caught in {within} schedules");
+    for (mutation, within) in [(Mutation::IgnoreSeenVote, 200), (Mutation::HalfQuorum, 200), (Mutation::CountTwice, 200)] {
+        let caught = mutation::with(Some(mutation), || (0..within).position(|seed| live(seed).is_err()));
+        println!("{}: caught by schedule {caught:?}", mutation.name());
+        assert!(caught.is_some(), "{mutation:?} is not caught in {within} schedules");
     }
 }
 

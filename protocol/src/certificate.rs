@@ -5,7 +5,7 @@ use crate::engine::succession;
 use crate::identity::Verifier;
 use crate::limits::CONTROL_BYTES_MAX;
 use crate::message::{Certificate, Fork, Message, Question, Value, ValueKind, Vote, member_indices};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::quorum::Quorum;
 use crate::record::{Record, RecordKind};
 use crate::run::RunSpec;
@@ -119,10 +119,10 @@ pub fn verify_votes(
         let asked = (vote.question.seq, vote.question.parent, vote.question.instance);
         let one_ballot = *ballot.get_or_insert(vote.ballot) == vote.ballot;
         let for_it = vote.voted
-            && (vote.value.digest == certificate.record || planted!(Plant::ProofOfAnother))
+            && (vote.value.digest == certificate.record || mutated!(Mutation::ProofOfAnother))
             && vote.value.kind != ValueKind::Set;
         if asked != (certificate.seq, *parent, Question::RECORD)
-            || !(one_ballot || planted!(Plant::ProofOfBallots))
+            || !(one_ballot || mutated!(Mutation::ProofOfBallots))
             || !for_it
         {
             return Err(CertificateError::OtherVote);
@@ -134,7 +134,7 @@ pub fn verify_votes(
         value = Some(vote.value);
     }
     let signed: BTreeSet<NodeId> = signers.iter().copied().collect();
-    if quorum.met(&signed) || planted!(Plant::AcceptThinCertificate) {
+    if quorum.met(&signed) || mutated!(Mutation::AcceptThinCertificate) {
         Ok(value)
     } else {
         Err(CertificateError::NoQuorum(signed.len()))
@@ -157,7 +157,7 @@ fn verify_fork(
         let Message::Fork(fork) = opened.message else { return Err(CertificateError::OtherVote) };
         let Fork { lineage, seq, parent: after, incarnation, record: named, members: said } = fork;
         let same = *members.get_or_insert_with(|| said.clone()) == said;
-        let names = named == *digest || planted!(Plant::ForkUnsignedRecord);
+        let names = named == *digest || mutated!(Mutation::ForkUnsignedRecord);
         if (lineage, seq, after) != (parent.lineage, record.seq, *parent_digest) || !same || !names {
             return Err(CertificateError::OtherVote);
         }
@@ -167,12 +167,12 @@ fn verify_fork(
     let named: Option<Vec<NodeId>> = member_indices(members.as_deref().unwrap_or_default())
         .map(|index| parent.next.members.get(index).map(|member| member.id))
         .collect();
-    if signers.is_empty() || (named.as_ref() != Some(&signers) && !planted!(Plant::ForkOfSome)) {
+    if signers.is_empty() || (named.as_ref() != Some(&signers) && !mutated!(Mutation::ForkOfSome)) {
         return Err(CertificateError::NoQuorum(signers.len()));
     }
     let members: Vec<(NodeId, u64)> = signers.into_iter().zip(incarnations).collect();
     let built = succession::fork(parent, *parent_digest, spec, &members);
-    if built.as_ref() == Some(record) || planted!(Plant::ForkUnsignedRecord) {
+    if built.as_ref() == Some(record) || mutated!(Mutation::ForkUnsignedRecord) {
         Ok(())
     } else {
         Err(CertificateError::DoesNotFollow("a fork follows from its members alone".to_owned()))

@@ -5,7 +5,7 @@
 //! the engine's affair (`engine/offer.rs`). Nothing here is repeated by other nodes: what they check is the bound of
 //! its weight.
 
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::{Contributor, Record, RecordKind};
 use crate::{Digest, NodeId, update};
 
@@ -71,13 +71,13 @@ impl Limits {
         // Bits of finite floats that are not negative are ordered like the floats.
         let mut norms: Vec<u32> = contributors.iter().map(|c| c.measured.norm_bits).filter(|bits| *bits > 0).collect();
         norms.sort_unstable();
-        let middle = norms.len().checked_sub(usize::from(!planted!(Plant::HigherMergeNorm))).map(|last| last / 2);
+        let middle = norms.len().checked_sub(usize::from(!mutated!(Mutation::HigherMergeNorm))).map(|last| last / 2);
         Self { tokens, norm_bits: middle.and_then(|middle| norms.get(middle)).copied().unwrap_or(0) }
     }
 
     /// The tokens that a difference counts for under these limits.
     pub fn weigh(&self, difference: &Difference) -> u64 {
-        if planted!(Plant::WeighDifference) {
+        if mutated!(Mutation::WeighDifference) {
             return difference.tokens.saturating_mul(1 << 10).min(MERGED_TOKENS_MAX);
         }
         (difference.tokens / TOKENS_DIVISOR).min(self.tokens)
@@ -138,7 +138,7 @@ impl Mix {
     /// [`Limits::norm_bits`].
     pub fn new(tokens: u64, merged_tokens: u64, norm: f64, median_bits: u32) -> Self {
         let most = NORM_FACTOR * f64::from(f32::from_bits(median_bits));
-        let long = norm > most && !planted!(Plant::NoClip);
+        let long = norm > most && !mutated!(Mutation::NoClip);
         let total = tokens.saturating_add(merged_tokens);
         Self {
             scale: if long { (most / norm) as f32 } else { 1.0 },

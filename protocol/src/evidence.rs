@@ -11,7 +11,7 @@
 
 use crate::identity::Verifier;
 use crate::message::{Estimate, Evidence, Message, Ready, Vote};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::wire::{self, WireError};
 use crate::{Digest, NodeId};
 use std::fmt;
@@ -107,11 +107,11 @@ pub fn contradiction(first: &Message, second: &Message) -> Option<Contradiction>
         }
         _ => return None,
     };
-    (one_place && (first != second || planted!(Plant::BlameSignatures))).then_some(what)
+    (one_place && (first != second || mutated!(Mutation::BlameSignatures))).then_some(what)
 }
 
 fn place_of_ready(ready: &Ready) -> (Digest, u64, Digest, u64) {
-    let boot = if planted!(Plant::ConvictRestarts) { 0 } else { ready.boot };
+    let boot = if mutated!(Mutation::ConvictRestarts) { 0 } else { ready.boot };
     (ready.lineage, ready.round, ready.base, boot)
 }
 

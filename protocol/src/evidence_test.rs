@@ -66,7 +66,7 @@ fn what_honest_nodes_say_is_no_contradiction() {
     assert_eq!(judge(&truth, &ready(|r| r.round += 1)), nothing);
     assert_eq!(judge(&truth, &ready(|r| r.base = Digest([1; 32]))), nothing);
     assert_eq!(judge(&truth, &ready(|r| r.lineage = Digest([1; 32]))), nothing);
-    // The next ballot, another record, a new register, the vote after the estimate, the set before the record.
+    // The next ballot, another record, a new vote state, the vote after the estimate, the set before the record.
     let other = |v: &mut Vote| v.value.digest = Digest([1; 32]);
     let said = vote(|_| {});
     assert_eq!(judge(&said, &said), nothing);
@@ -122,8 +122,8 @@ fn two_signatures_of_one_body_are_no_contradiction() {
         let evidence = Evidence { first: seal(&message), second: seal(&message) };
         assert_ne!(evidence.first, evidence.second);
         assert_eq!(examine(&Prefixed, &run(), &evidence), Err(EvidenceError::NoContradiction));
-        let blamed = crate::plant::with(Some(Plant::BlameSignatures), || examine(&Prefixed, &run(), &evidence));
-        assert!(blamed.is_ok(), "the planted bug is planted");
+        let blamed = crate::mutation::with(Some(Mutation::BlameSignatures), || examine(&Prefixed, &run(), &evidence));
+        assert!(blamed.is_ok(), "the injected bug is injected");
     }
 }
 

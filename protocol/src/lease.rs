@@ -5,7 +5,7 @@
 //! builds.
 
 use crate::limits::FREE_SPANS_MAX;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Span;
 
 /// A member is never leased less than this part of a round's steps: below it, its contribution would be noise, and a
@@ -43,7 +43,7 @@ impl Pool {
     /// Makes the span at `at` one with the next if they touch.
     fn join(&mut self, at: usize) {
         let (Some(this), Some(next)) = (self.free.get(at), self.free.get(at + 1)) else { return };
-        if this.end() != Some(next.start) || planted!(Plant::NeverJoin) {
+        if this.end() != Some(next.start) || mutated!(Mutation::NeverJoin) {
             return;
         }
         let joined = Span { start: this.start, count: this.count.saturating_add(next.count) };
@@ -61,7 +61,7 @@ impl Pool {
         let wish = u64::from(steps).checked_mul(unit).filter(|wish| *wish > 0)?;
         let whole = self.free.iter().enumerate().filter(|(_, free)| free.count >= wish);
         if let Some((at, _)) =
-            whole.min_by_key(|(_, free)| (if planted!(Plant::FirstFit) { 0 } else { free.count }, free.start))
+            whole.min_by_key(|(_, free)| (if mutated!(Mutation::FirstFit) { 0 } else { free.count }, free.start))
         {
             return self.cut(at, wish);
         }
@@ -70,13 +70,13 @@ impl Pool {
             .free
             .iter()
             .enumerate()
-            .filter(|(_, free)| part(free) >= if planted!(Plant::SliverOfALease) { 1 } else { wish.div_ceil(2) });
+            .filter(|(_, free)| part(free) >= if mutated!(Mutation::SliverOfALease) { 1 } else { wish.div_ceil(2) });
         if let Some((at, free)) = half.min_by_key(|(_, free)| (std::cmp::Reverse(free.count), free.start)) {
             let count = part(free);
             return self.cut(at, count);
         }
         let lease = Span { start: self.cursor, count: wish };
-        if !planted!(Plant::LeaseTwice) {
+        if !mutated!(Mutation::LeaseTwice) {
             self.cursor = lease.end()?;
         }
         Some(lease)
@@ -98,7 +98,7 @@ impl Pool {
     pub fn into_parts(mut self) -> (u64, Vec<Span>) {
         while self.free.len() > FREE_SPANS_MAX {
             let shortest = self.free.iter().enumerate().min_by_key(|(_, span)| {
-                (if planted!(Plant::DropLongest) { u64::MAX - span.count } else { span.count }, span.start)
+                (if mutated!(Mutation::DropLongest) { u64::MAX - span.count } else { span.count }, span.start)
             });
             let Some((at, _)) = shortest else { break };
             self.free.remove(at);
@@ -112,7 +112,7 @@ impl Pool {
 pub fn median_step_us(measured: impl IntoIterator<Item = u32>) -> Option<u32> {
     let mut times: Vec<u32> = measured.into_iter().filter(|time| *time > 0).collect();
     times.sort_unstable();
-    times.get(if planted!(Plant::SlowerMedian) { times.len() / 2 } else { times.len().checked_sub(1)? / 2 }).copied()
+    times.get(if mutated!(Mutation::SlowerMedian) { times.len() / 2 } else { times.len().checked_sub(1)? / 2 }).copied()
 }
 
 /// Inner steps to lease to a member whose step takes `step_us`, so that it is done when the median member is:
@@ -123,7 +123,7 @@ pub fn steps_for(inner_steps: u32, median_us: Option<u32>, step_us: u32) -> u32 
     // To the nearest: rounded down, whoever is slower than the median by a hair would make a step less, and wait for it.
     // No overflow: a product of two u32 leaves room for one more.
     let steps = (u64::from(inner_steps) * u64::from(median)
-        + if planted!(Plant::RoundStepsDown) { 0 } else { u64::from(step_us / 2) })
+        + if mutated!(Mutation::RoundStepsDown) { 0 } else { u64::from(step_us / 2) })
         / u64::from(step_us);
     u32::try_from(steps).unwrap_or(u32::MAX).clamp(least, inner_steps.max(least))
 }

@@ -39,7 +39,7 @@ pub struct Hello {
     /// Fresh for each start of a process: two live nonces under one key are a cloned identity
     /// (`docs/protocol/5-membership.md` §5.6).
     pub boot: u64,
-    /// Names the vote register that the sender speaks from: the `boot` of the process that created it.
+    /// Names the vote vote state that the sender speaks from: the `boot` of the process that created it.
     pub incarnation: u64,
 }
 
@@ -101,7 +101,7 @@ pub enum Phase {
     /// The run's budget is spent.
     Finished = 8,
     /// Cut off from the quorum; waits or halts by the run's policy.
-    CutOff = 9,
+    QuorumLost = 9,
     /// Two certified records contradict each other: stopped until a person looks.
     Frozen = 10,
 }
@@ -115,7 +115,7 @@ numbered!(Phase, "phase", {
     Reducing = "reducing",
     Settling = "settling",
     Finished = "finished",
-    CutOff = "cut-off",
+    QuorumLost = "cut-off",
     Frozen = "frozen",
 });
 
@@ -290,7 +290,7 @@ pub struct Witness {
     pub stamp: Stamp,
 }
 
-/// Place of a statement in what one register signs: by `seq`, then sets of attempts before the record, then ballot and
+/// Place of a statement in what one vote state signs: by `seq`, then sets of attempts before the record, then ballot and
 /// phase. Rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stamp {

@@ -8,7 +8,7 @@ pub mod adamw;
 pub mod schedule;
 
 use crate::limits::CHUNK_ELEMENTS;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::run::{RunSpec, SyncMode};
 use crate::state::State;
@@ -110,7 +110,7 @@ pub fn nesterov(theta: &mut [f32], momentum: &mut [f32], update: &[f32], lr: f32
     let mut finite = true;
     for ((theta, m), d) in theta.iter_mut().zip(momentum.iter_mut()).zip(update) {
         *m = mu * *m + *d;
-        *theta -= lr * if planted!(Plant::PlainMomentum) { *m } else { *d + mu * *m };
+        *theta -= lr * if mutated!(Mutation::PlainMomentum) { *m } else { *d + mu * *m };
         finite &= theta.is_finite() & m.is_finite();
     }
     finite

@@ -22,7 +22,7 @@ use crate::certificate::{self, CertificateError};
 use crate::identity::Verifier;
 use crate::limits::{LOCATOR_MAX, PATH_LINKS_MAX};
 use crate::message::Certificate;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::quorum::Quorum;
 use crate::record::{Record, RecordKind};
 use crate::run::RunSpec;
@@ -303,10 +303,10 @@ pub fn keeps_to(chain: &impl Chain, links: &[Link]) -> Result<(), FalsePath> {
             || at.checked_sub(1).and_then(|at| links.get(at)).is_some_and(|trusted| trusted.record.seq < reach.last);
         let kept = if seq <= reach.last {
             // Where the reader has no record any more nothing is contradicted.
-            chain.at(seq).is_none_or(|own| own.digest == link.digest) || planted!(Plant::OffTheChain)
+            chain.at(seq).is_none_or(|own| own.digest == link.digest) || mutated!(Mutation::OffTheChain)
         } else {
             // Stones beyond the end lead to their children.
-            !leaps() || vouched(chain, reach.last, links.get(at + 1)) || planted!(Plant::LeapTheHead)
+            !leaps() || vouched(chain, reach.last, links.get(at + 1)) || mutated!(Mutation::LeapTheHead)
         };
         if !kept {
             return Err(FalsePath::Apart { seq });
@@ -370,7 +370,7 @@ fn jumps(trusted: &Link, link: &Link, proof: &Certificate) -> Result<(), FalsePa
     if link.record.lineage != trusted.record.lineage {
         return Err(broken(link, "it is a fork, and the record before it is not certified"));
     }
-    if quorum.met(&certificate::signers(proof)) || planted!(Plant::JumpAnywhere) {
+    if quorum.met(&certificate::signers(proof)) || mutated!(Mutation::JumpAnywhere) {
         return Ok(());
     }
     Err(broken(link, "no quorum of the voters known so far has signed it"))

@@ -9,7 +9,7 @@
 //! inside (cycle walking); as fewer than `a` cells are beyond, that is rare. The round function is an integer mixer
 //! under keys derived by BLAKE3: statistically even, not a cipher.
 
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 
 const ROUNDS: usize = 8;
 
@@ -32,7 +32,7 @@ impl Permutation {
         let a = len.isqrt().max(1);
         let b = len.div_ceil(a).max(1);
         let mut hasher = blake3::Hasher::new_derive_key("starling permutation v1");
-        for part in [seed, if planted!(Plant::OneKey) { 0 } else { epoch }, len] {
+        for part in [seed, if mutated!(Mutation::OneKey) { 0 } else { epoch }, len] {
             hasher.update(&part.to_le_bytes());
         }
         let mut bytes = [0; 8 * ROUNDS];

@@ -1,7 +1,7 @@
 //! Who decides: dynamic-linear quorums of a record's voters (`docs/protocol/4-agreement.md` §4.1; Jajodia and Mutchler,
 //! "Dynamic voting algorithms for maintaining the consistency of a replicated database", TODS 15(2), 1990).
 
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::{Record, Role};
 use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ impl Quorum {
         // One of those who were there last: of a flock in two halves, the one that went on once goes on.
         let least = voters().map(|member| member.absent).min().unwrap_or_default();
         let there = voters()
-            .filter(|member| member.absent == least || planted!(Plant::DistinguishedOfAll))
+            .filter(|member| member.absent == least || mutated!(Mutation::DistinguishedOfAll))
             .map(|member| member.id);
         Self { voters: all, distinguished: distinguished(digest, there) }
     }
@@ -44,9 +44,9 @@ impl Quorum {
         self.distinguished
     }
 
-    /// Whether this node votes, speaking from the register of this incarnation.
+    /// Whether this node votes, speaking from the vote state of this incarnation.
     pub fn has(&self, id: &NodeId, incarnation: u64) -> bool {
-        self.incarnation(id).is_some_and(|admitted| admitted == incarnation || planted!(Plant::AnyIncarnation))
+        self.incarnation(id).is_some_and(|admitted| admitted == incarnation || mutated!(Mutation::AnyIncarnation))
     }
 
     /// The incarnation under which a voter was admitted.
@@ -59,9 +59,9 @@ impl Quorum {
     /// distinguished one. Any two quorums of one record share a voter.
     pub fn met_by(&self, present: impl Fn(&NodeId) -> bool) -> bool {
         let heard = self.voters.iter().filter(|(id, _)| present(id)).count();
-        let count = if planted!(Plant::CountTwice) && heard > 0 { heard + 1 } else { heard };
+        let count = if mutated!(Mutation::CountTwice) && heard > 0 { heard + 1 } else { heard };
         let half = 2 * count == self.voters.len() && count > 0;
-        2 * count > self.voters.len() || (half && (present(&self.distinguished) || planted!(Plant::HalfQuorum)))
+        2 * count > self.voters.len() || (half && (present(&self.distinguished) || mutated!(Mutation::HalfQuorum)))
     }
 
     /// The same for a set.
@@ -73,7 +73,7 @@ impl Quorum {
 /// Of these, the one with the smallest hash.
 fn distinguished(parent: &Digest, among: impl Iterator<Item = NodeId>) -> NodeId {
     let place = |id: NodeId| (Digest::of("starling distinguished v1", &[&parent.0, &id.0]), id);
-    (if planted!(Plant::DistinguishedLast) { among.map(place).max() } else { among.map(place).min() })
+    (if mutated!(Mutation::DistinguishedLast) { among.map(place).max() } else { among.map(place).min() })
         .map_or(NodeId([0; 32]), |(_, id)| id)
 }
 

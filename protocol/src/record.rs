@@ -1,7 +1,7 @@
 //! The hash-chained records that rounds end in (`docs/protocol/2-records.md` §2.2).
 
 use crate::limits::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX, TOUR_MAX};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::run::Codec;
 use crate::wire::bounded;
 use crate::wire::number::numbered;
@@ -141,7 +141,7 @@ numbered!(Role, "role", { Voter = "voter", Learner = "learner" });
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     pub id: NodeId,
-    /// Which vote register it speaks from: votes of another incarnation do not count.
+    /// Which vote vote state it speaks from: votes of another incarnation do not count.
     pub incarnation: u64,
     pub role: Role,
     /// COMMITs in a row that left it out.
@@ -235,7 +235,7 @@ impl Record {
     /// Whether the work of a lineage is in the state, or may be: a full list is one that nothing can be added to.
     pub fn has_merged(&self, lineage: &Digest) -> bool {
         let listed = self.merged.binary_search(lineage).is_ok();
-        (listed && !planted!(Plant::MergeAgain)) || self.merged.len() >= MERGED_MAX || self.lineage == *lineage
+        (listed && !mutated!(Mutation::MergeAgain)) || self.merged.len() >= MERGED_MAX || self.lineage == *lineage
     }
 
     /// Place of a member in the list: its bit in a set of members.

@@ -8,7 +8,7 @@
 //! own, and has the whole sum of what it owns. *All-gather*, hops `s = 0 .. n - 1`: `p` sends segment `p - s` and
 //! receives segment `p - 1 - s`, finished. (All indices mod `n`; `n - 1` hops in each half; none for `n = 1`.)
 
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub fn order(parent: &Digest, members: impl IntoIterator<Item = NodeId>) -> Vec<
     let mut places: Vec<_> = members.into_iter().map(place).collect();
     places.sort_unstable();
     places.dedup();
-    if planted!(Plant::RingBackwards) {
+    if mutated!(Mutation::RingBackwards) {
         places.reverse();
     }
     places.into_iter().map(|(_, id)| id).collect()

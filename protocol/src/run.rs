@@ -1,7 +1,7 @@
 //! What all nodes of a run share. Its digest is bound into every signature.
 
 use crate::limits::{ALLOWED_MAX, OUTER_LR_ENTRIES_MAX, RUN_NAME_CHARS_MAX};
-use crate::pairs::PairsSpec;
+use crate::gossip::GossipSpec;
 use crate::wire::bounded;
 use crate::wire::number::numbered;
 use crate::{Digest, NodeId};
@@ -107,7 +107,7 @@ pub struct SyncSpec {
     /// How much of its own parameters a trainer keeps where a COMMIT has stepped; 0 = nothing.
     pub mixing: f64,
     /// Members mix in pairs between two records, if this is set.
-    pub pairs: Option<PairsSpec>,
+    pub gossip: Option<GossipSpec>,
 }
 
 /// What members do that are cut off from the quorum (`docs/protocol/7-merging.md` §7.1).
@@ -225,7 +225,7 @@ impl RunSpec {
             ("sync.fragments", sync.fragments.to_string()),
             ("sync.overlap", sync.overlap.to_string()),
             ("sync.mixing", float(sync.mixing)),
-            ("sync.pairs", sync.pairs.map_or_else(|| "none".to_owned(), |pairs| format!("{pairs:?}"))),
+            ("sync.gossip", sync.gossip.map_or_else(|| "none".to_owned(), |pairs| format!("{pairs:?}"))),
             ("partition.minority", partition.minority.to_string()),
             ("partition.grace_ms", partition.grace_ms.to_string()),
             ("admission.mode", admission.mode.to_string()),
@@ -254,7 +254,7 @@ impl ModelSpec {
 impl SyncSpec {
     /// All parameters at once, and trainers that begin each round from the canonical ones.
     pub fn whole(mode: SyncMode, codec: Codec, engine: EngineKind) -> Self {
-        Self { mode, codec, engine, fragments: 1, overlap: 0, mixing: 0.0, pairs: None }
+        Self { mode, codec, engine, fragments: 1, overlap: 0, mixing: 0.0, gossip: None }
     }
 
     /// Whether trainers keep parameters of their own from one round to the next (Streaming DiLoCo, arXiv 2501.18512).

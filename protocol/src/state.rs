@@ -9,7 +9,7 @@
 use crate::Digest;
 use crate::digest::{ByteHasher, FloatHasher};
 use crate::limits::{PARAMETERS_MAX, STATE_CHUNK_BYTES};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::run::SyncMode;
 use std::ops::Range;
 
@@ -165,7 +165,7 @@ pub fn root(manifest: &Manifest) -> Digest {
         &[
             &manifest.schema.0,
             &manifest.elements.to_le_bytes(),
-            &[if planted!(Plant::RootWithoutKinds) { 2 } else { manifest.vectors }],
+            &[if mutated!(Mutation::RootWithoutKinds) { 2 } else { manifest.vectors }],
             &top.0,
         ],
     )

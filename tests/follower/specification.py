@@ -216,5 +216,5 @@ def sync_ranges(spec: RunSpec) -> list[tuple[str, bool]]:
     if (p := s.pairs) is not None:
         alone = (s.engine, s.fragments, s.overlap, s.mixing) == (2, 1, 0, 0)
         rates = 0 <= p.alpha <= 0.6 and 0 < p.beta <= 2 and p.alpha < p.gamma <= 1.25
-        rows.append(("pairs", alone and rates and 1 <= p.steps < spec.inner.steps))
+        rows.append(("gossip", alone and rates and 1 <= p.steps < spec.inner.steps))
     return rows

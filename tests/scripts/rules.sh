@@ -34,7 +34,7 @@ tell() {
 # Tests, as `program name`.
 build_tests() {
     local program
-    "$cargo" test --no-run --release --locked -p starling-protocol --features sim,plants 2>&1 |
+    "$cargo" test --no-run --release --locked -p starling-protocol --features sim,mutations 2>&1 |
         sed -n 's/^ *Executable .*(\(.*\))$/\1/p' |
         while read -r program; do
             "$program" --list --format terse | sed -n "s|^\(.*\): test\$|$program \1|p"
@@ -55,7 +55,7 @@ check_test() {
         tell "$bug" "RED: there is no $name"
     elif ! passes "$name"; then
         tell "$bug" "RED: $name fails without the bug"
-    elif STARLING_PLANT=$bug passes "$name"; then
+    elif STARLING_MUTATION=$bug passes "$name"; then
         tell "$bug" "RED: $name passes with the bug"
     else
         tell "$bug" "ok: $name"
@@ -85,8 +85,8 @@ while IFS=: read -r bug kind by; do
 done <<<"$rows"
 if [[ -n $of_seeds ]]; then
     "$cargo" build --release --locked --quiet --manifest-path tests/sim/Cargo.toml
-    caught=$("$CARGO_TARGET_DIR/release/starling-sim" --seeds 1 --plants "$seeds" --jobs "$jobs" \
-        --plant "$(paste -sd, <<<"$of_seeds")" || true)
+    caught=$("$CARGO_TARGET_DIR/release/starling-sim" --seeds 1 --mutations "$seeds" --jobs "$jobs" \
+        --mutation "$(paste -sd, <<<"$of_seeds")" || true)
     while IFS=: read -r bug kind by; do
         [[ $kind == test ]] || check_seeds "$bug" "$by"
     done <<<"$rows"

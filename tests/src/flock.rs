@@ -25,7 +25,7 @@ pub struct Flock {
 pub struct NodeOptions {
     /// Extra arguments of `starling train`.
     pub arguments: Vec<String>,
-    /// `--found`.
+    /// `--init`.
     pub found: bool,
     /// `--join TICKET` instead of run file and bootstrap list, and a text cache of its own.
     pub ticket: Option<String>,
@@ -49,7 +49,7 @@ impl Flock {
         let path = self.folder.join("wrong.toml");
         std::fs::write(&path, run_toml).with_context(|| format!("cannot write {}", path.display()))?;
         let (path, home) = (path.to_string_lossy(), self.home("wrong").to_string_lossy().into_owned());
-        let arguments = ["train", "--run", &path, "--home", &home, "--found"];
+        let arguments = ["train", "--run", &path, "--home", &home, "--init"];
         let ended = run(&self.bin_dir.join("starling"), &arguments, START_LIMIT)?;
         anyhow::ensure!(ended.code == Some(2), "it ended with {:?}: {}", ended.code, ended.stderr);
         Ok(ended.stderr)
@@ -100,7 +100,7 @@ impl Flock {
                 ]);
                 arguments.extend(["--cache".into(), text(&self.shared_cache())]);
                 if options.found {
-                    arguments.push("--found".into());
+                    arguments.push("--init".into());
                 }
             }
         }

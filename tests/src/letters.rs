@@ -7,7 +7,7 @@ use std::sync::Once;
 pub const LETTERS: &str = "sans-serif";
 
 /// Makes them known to the plotting library; any number of times.
-pub fn register() {
+pub fn vote_state() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         for (style, font) in [(FontStyle::Normal, dejavu::sans::regular()), (FontStyle::Bold, dejavu::sans::bold())] {

@@ -175,7 +175,7 @@ impl Report {
         let rounds = points().map(|p| p.0).fold(1.0, f64::max);
         let top = points().map(|p| p.1).fold(self.order1_entropy, f64::max) * 1.03;
         let bottom = points().map(|p| p.1).fold(self.order1_entropy, f64::min) * 0.95;
-        crate::letters::register();
+        crate::letters::vote_state();
         let root = SVGBackend::new(path, (960, 560)).into_drawing_area();
         root.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&root)

@@ -172,8 +172,8 @@ fn no_banned_crate_is_locked() {
     let names = deny("bans", "deny");
     assert!(names.contains("openssl") && names.contains("native-tls"));
     assert_eq!(banned(&lock(), &names), Vec::<&str>::new());
-    let planted = "[[package]]\nname = \"openssl\"\nversion = \"0.10.70\"\n";
-    assert_eq!(banned(planted, &names), ["openssl"]);
+    let injected = "[[package]]\nname = \"openssl\"\nversion = \"0.10.70\"\n";
+    assert_eq!(banned(injected, &names), ["openssl"]);
 }
 
 #[test]

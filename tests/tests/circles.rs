@@ -368,7 +368,7 @@ fn no_file_uses_what_uses_it() {
 }
 
 #[cfg(test)]
-mod planted {
+mod injected {
     use super::*;
 
     fn sources(files: &[(&str, &str)]) -> Vec<Source> {

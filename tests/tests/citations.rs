@@ -162,7 +162,7 @@ fn all_citations_lead_somewhere() {
 }
 
 #[cfg(test)]
-mod planted {
+mod injected {
     use super::*;
 
     fn source(path: &str, text: &str) -> Source {
@@ -192,7 +192,7 @@ mod planted {
     #[test]
     fn a_page_that_is_gone() {
         assert_eq!(
-            found("node/src/a.rs", "// `protocol.md`, *Pairs*; my-protocol.md\n"),
+            found("node/src/a.rs", "// `protocol.md`, *Gossip*; my-protocol.md\n"),
             ["node/src/a.rs:1: protocol.md is not in the repository: cite docs/protocol/, or a paper"]
         );
     }

@@ -1,4 +1,4 @@
-//! Who may depend on whom. The rules are data, checked on what cargo resolves, and checked themselves on planted edges.
+//! Who may depend on whom. The rules are data, checked on what cargo resolves, and checked themselves on injected edges.
 
 mod repository;
 
@@ -162,13 +162,13 @@ fn the_workspace_keeps_its_layers() {
 }
 
 /// A graph with one crate that names, or is built from, one other.
-fn planted(name: &str, named: &str, built_from: &str) -> Vec<String> {
+fn injected(name: &str, named: &str, built_from: &str) -> Vec<String> {
     let edge = |to: &str| BTreeMap::from([(name.to_owned(), BTreeSet::from([to.to_owned()]))]);
     Graph { named: edge(named), built_from: edge(built_from) }.violations()
 }
 
 #[test]
-fn planted_edges_between_our_crates_are_found() {
+fn injected_edges_between_our_crates_are_found() {
     for (name, dependency) in [
         ("starling-protocol", "starling-kernels"),
         ("starling-kernels", "starling-protocol"),
@@ -177,40 +177,40 @@ fn planted_edges_between_our_crates_are_found() {
         ("starling-node", "starling-tests"),
         ("starling-tests", "starling-benches"),
     ] {
-        assert_eq!(planted(name, dependency, "serde"), [format!("{name} must not know {dependency}")]);
+        assert_eq!(injected(name, dependency, "serde"), [format!("{name} must not know {dependency}")]);
     }
-    assert_eq!(planted("starling-node", "starling-kernels", "serde"), Vec::<String>::new());
+    assert_eq!(injected("starling-node", "starling-kernels", "serde"), Vec::<String>::new());
     assert_eq!(
-        planted("starling-new", "serde", "serde"),
+        injected("starling-new", "serde", "serde"),
         ["starling-new has no place in the layers yet: add it to OURS"]
     );
 }
 
 #[test]
-fn planted_foreign_crates_are_found() {
+fn injected_foreign_crates_are_found() {
     assert_eq!(
-        planted("starling-node", "burn-tensor", "serde"),
+        injected("starling-node", "burn-tensor", "serde"),
         ["starling-node names burn-tensor, which only starling-kernels may"]
     );
     assert_eq!(
-        planted("starling-node", "rocksdb", "serde"),
+        injected("starling-node", "rocksdb", "serde"),
         ["starling-node names rocksdb, which only starling-store may"]
     );
     for name in ["starling-protocol", "starling-kernels", "starling-data", "starling-store"] {
-        let found = planted(name, "libp2p-swarm", "serde");
+        let found = injected(name, "libp2p-swarm", "serde");
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with(&format!("{name} names libp2p-swarm")));
     }
 }
 
 #[test]
-fn planted_indirect_dependencies_are_found() {
+fn injected_indirect_dependencies_are_found() {
     for dependency in ["wgpu-core", "cubecl-runtime", "burn-flex", "rocksdb", "librocksdb-sys"] {
         assert_eq!(
-            planted("starling-bootstrap", "serde", dependency),
+            injected("starling-bootstrap", "serde", dependency),
             [format!("starling-bootstrap is built from {dependency}, through whatever it depends on")]
         );
     }
-    assert_eq!(planted("starling-protocol", "serde", "rand").len(), 1);
-    assert_eq!(planted("starling-bootstrap", "serde", "tokio"), Vec::<String>::new());
+    assert_eq!(injected("starling-protocol", "serde", "rand").len(), 1);
+    assert_eq!(injected("starling-bootstrap", "serde", "tokio"), Vec::<String>::new());
 }

@@ -63,7 +63,7 @@ fn what_a_fork_that_gives_way_has_learned_is_merged_once() {
     let (flock, elsewhere) = (flock(folder.path(), "flock"), flock(folder.path(), "elsewhere"));
     let node = |name: &str, address: &str, order: &[&str]| flock.node(name, &options(address, order));
     let here = flock.address.clone();
-    let mut first = vec![node("founder", &here, &["--found"]).expect("a node")];
+    let mut first = vec![node("founder", &here, &["--init"]).expect("a node")];
     let winner = first[0].wait(LIMIT, "founded", |_| true).expect("it founds")["lineage"].clone();
     for name in ["second", "third"] {
         first.push(node(name, &here, &[]).expect("a node"));

@@ -77,7 +77,7 @@ fn marks(nodes: &[Process]) -> Vec<usize> {
 
 #[test]
 fn four_nodes_meet_in_pairs_and_lose_one_in_mid_exchange() {
-    let (_folder, flock) = flock("engine = \"pairs\"\npairs = { steps = 2 }");
+    let (_folder, flock) = flock("engine = \"gossip\"\ngossip = { steps = 2 }");
     let mut nodes = flock.small_nodes(4, LIMIT).expect("nodes");
     nodes[0].wait(LIMIT, "committed", |e| contributors(e) == 4).expect("all contribute");
     for node in &mut nodes {
@@ -124,14 +124,14 @@ fn four_nodes_meet_in_pairs_and_lose_one_in_mid_exchange() {
 
 #[test]
 fn what_pairs_cannot_be_is_refused_with_the_reason() {
-    let (_folder, flock) = flock("engine = \"pairs\"");
+    let (_folder, flock) = flock("engine = \"gossip\"");
     let said = |sync: &str| flock.refusal(&run_toml(sync)).expect("it is refused");
-    let rare = said("engine = \"pairs\"\npairs = { steps = 12 }");
-    assert!(rare.contains("sync.pairs.steps = 12") && rare.contains("below inner.steps (12)"), "{rare}");
-    let apart = said("engine = \"pairs\"\npairs = { gamma = 2.0 }");
-    assert!(apart.contains("sync.pairs.gamma"), "{apart}");
-    let ring = said("engine = \"ring\"\npairs = { steps = 4 }");
-    assert!(ring.contains("sync.pairs means nothing"), "{ring}");
-    let unknown = said("engine = \"pairs\"\npairs = { step = 4 }");
+    let rare = said("engine = \"gossip\"\ngossip = { steps = 12 }");
+    assert!(rare.contains("sync.gossip.steps = 12") && rare.contains("below inner.steps (12)"), "{rare}");
+    let apart = said("engine = \"gossip\"\ngossip = { gamma = 2.0 }");
+    assert!(apart.contains("sync.gossip.gamma"), "{apart}");
+    let ring = said("engine = \"ring\"\ngossip = { steps = 4 }");
+    assert!(ring.contains("sync.gossip means nothing"), "{ring}");
+    let unknown = said("engine = \"gossip\"\ngossip = { step = 4 }");
     assert!(unknown.contains("did you mean `steps`?"), "{unknown}");
 }

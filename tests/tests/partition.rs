@@ -64,7 +64,7 @@ impl Flock {
         arguments.extend(["--run".into(), text(&self.folder.path().join("run.toml"))]);
         arguments.extend(["--cache".into(), text(&self.folder.path().join("cache"))]);
         match self.bootstrap.as_str() {
-            "" => arguments.push("--found".into()),
+            "" => arguments.push("--init".into()),
             address => arguments.extend(["--bootstrap".into(), address.into()]),
         }
         Process::start(&format!("node-{n}"), Path::new(&ip), &arguments, &self.folder.path().join("logs"))
@@ -179,7 +179,7 @@ fn a_cut_flock_goes_on_where_the_quorum_is_and_is_one_again_when_healed() {
     flock.cut(&[&[0, 1, 2], &[3, 4]]);
     flock.commits_since(0, marks[0], 3);
     for node in [3, 4] {
-        flock.nodes[node].wait_since(marks[node], LIMIT, "cut_off", |_| true).expect("the two are told");
+        flock.nodes[node].wait_since(marks[node], LIMIT, "quorum_lost", |_| true).expect("the two are told");
         let forked = flock.nodes[node].wait_since(marks[node], LIMIT, "forked", |_| true).expect("the two fork");
         assert_eq!(forked["members"].as_array().map(Vec::len), Some(2), "together: {forked}");
     }
@@ -208,7 +208,7 @@ fn the_two_decide_nothing(policy: &str) {
     let marks = flock.marks();
     flock.cut(&[&[0, 1, 2], &[3, 4]]);
     for node in [3, 4] {
-        let cut = flock.nodes[node].wait_since(marks[node], LIMIT, "cut_off", |_| true).expect("the two are told");
+        let cut = flock.nodes[node].wait_since(marks[node], LIMIT, "quorum_lost", |_| true).expect("the two are told");
         assert_eq!(cut["policy"], policy);
     }
     // The three go on for longer than the two would wait before they forked.
@@ -220,7 +220,7 @@ fn the_two_decide_nothing(policy: &str) {
     }
     for node in [3, 4] {
         let events = flock.nodes[node].events();
-        let told = events.iter().position(|e| e["event"] == "cut_off").unwrap_or_default();
+        let told = events.iter().position(|e| e["event"] == "quorum_lost").unwrap_or_default();
         let decided = |e: &&Value| ["committed", "skipped", "forked"].iter().any(|name| e["event"] == *name);
         assert_eq!(events[told..].iter().find(decided), None, "two of five decided something");
         if policy == "halt" {
@@ -260,7 +260,7 @@ fn the_last_survivor_trains_on_alone_and_the_others_come_back_to_it() {
         let commit = flock.nodes[0].wait_since(mark, LIMIT, "committed", alone).expect("it goes on alone");
         let events = flock.nodes[0].events();
         let forked = events[mark..].iter().find(|e| e["event"] == "forked");
-        let cut = events[mark..].iter().any(|e| e["event"] == "cut_off");
+        let cut = events[mark..].iter().any(|e| e["event"] == "quorum_lost");
         assert_eq!(forked.is_some(), cut, "a fork after losing the quorum, and only then");
         assert!(forked.is_none_or(|e| e["lineage"] == commit["lineage"]), "{commit}");
     }

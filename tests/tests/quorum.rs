@@ -50,7 +50,7 @@ fn who_loses_the_quorum_forks_after_the_grace_and_is_one_flock_again_later() {
 
     nodes[1].kill();
     nodes[2].kill();
-    let cut = nodes[0].wait(LIMIT, "cut_off", |_| true).expect("it says that it is cut off");
+    let cut = nodes[0].wait(LIMIT, "quorum_lost", |_| true).expect("it says that it is cut off");
     assert_eq!((cut["policy"].as_str(), cut["missing"].as_array().map(Vec::len)), (Some("fork"), Some(2)));
     let forked = nodes[0].wait(LIMIT, "forked", |_| true).expect("it goes on by itself");
     assert_ne!(forked["lineage"], lineage);

@@ -235,7 +235,7 @@ fn the_engine_stays_apart() {
 
 #[test]
 fn the_driver_hands_out_what_it_does_not_own() {
-    let found = wide(&repository::sources(), ("node/src/train/driver.rs", "Driver"), DRIVER_FIELDS_MAX);
+    let found = wide(&repository::sources(), ("node/src/runtime/driver.rs", "Driver"), DRIVER_FIELDS_MAX);
     assert_eq!(found, None);
 }
 
@@ -249,7 +249,7 @@ fn all_sources_keep_the_style() {
 }
 
 #[cfg(test)]
-mod planted {
+mod injected {
     use super::*;
 
     fn found(path: &str, text: &str) -> Vec<String> {

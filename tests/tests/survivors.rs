@@ -102,7 +102,7 @@ fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
         let mark = nodes[survivor].mark();
         nodes[victim].kill();
         let node = &mut nodes[survivor];
-        let fate = first(node, mark, |e| named(e, "cut_off") || (named(e, "committed") && contributors(e) == 1));
+        let fate = first(node, mark, |e| named(e, "quorum_lost") || (named(e, "committed") && contributors(e) == 1));
         if named(&fate, "committed") {
             went_on = true;
             assert!(!node.events()[mark..].iter().any(|e| named(e, "forked")), "it is the flock: {fate}");
@@ -110,11 +110,11 @@ fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
             was_cut = true;
             let said = (fate["policy"].as_str(), fate["missing"].as_array().map(Vec::len));
             assert_eq!(said, (Some(policy), Some(1)), "{fate}");
-            cut_off_survivor(&flock, node, &alone, policy, mark);
+            quorum_lost_survivor(&flock, node, &alone, policy, mark);
         }
         let before = nodes[survivor].mark();
         nodes[victim] = flock.node(&killed, &NodeOptions::small(false)).expect("a node");
-        if named(&fate, "cut_off") && policy != "fork" {
+        if named(&fate, "quorum_lost") && policy != "fork" {
             nodes[survivor].wait_since(before, LIMIT, "rejoined", |_| true).expect("the quorum is back");
             let events = nodes[survivor].events();
             let since = events.iter().position(|e| *e == fate).expect("it is there");
@@ -135,7 +135,7 @@ fn one_of_two_is_killed(policy: &str) -> (TempDir, Flock, Vec<Process>) {
 }
 
 /// What the policy promises to who has lost the quorum, as its events and its status say it.
-fn cut_off_survivor(flock: &Flock, node: &mut Process, name: &str, policy: &str, mark: usize) {
+fn quorum_lost_survivor(flock: &Flock, node: &mut Process, name: &str, policy: &str, mark: usize) {
     if policy == "fork" {
         let forked = node.wait_since(mark, LIMIT, "forked", |_| true).expect("it goes on after the grace");
         assert_eq!(forked["members"].as_array().map(Vec::len), Some(1), "{forked}");
@@ -248,7 +248,7 @@ fn a_clone_gives_way(flock: &Flock, nodes: &mut [Process], original: usize, copy
         let events = &node.events()[mark..];
         let all = |e: &&Value| !named(e, "committed") || (contributors(e) == 3 && voters(e) == 3);
         assert_eq!(events.iter().find(|e| !all(e)), None, "somebody was left out");
-        let calm = ["cut_off", "own_fault", "new_incarnation", "evidence", "skipped", "attempt_failed", "finished"];
+        let calm = ["quorum_lost", "own_fault", "new_incarnation", "evidence", "skipped", "attempt_failed", "finished"];
         let disturbed = |e: &&Value| calm.iter().any(|name| named(e, name));
         assert_eq!(events.iter().find(disturbed), None, "{}: it was disturbed", node.name);
         let lost = events.iter().find(|e| named(e, "peer_down") && (node.id() == original_id || e["peer"] == *me));

@@ -1,6 +1,6 @@
 //! A way to average, as it is named on the command line.
 
-use starling_protocol::pairs::PairsSpec;
+use starling_protocol::gossip::GossipSpec;
 use starling_protocol::run::{Codec, EngineKind, SyncMode};
 
 /// A way to average.
@@ -14,7 +14,7 @@ pub struct Case {
     pub mixing: f32,
     /// Inner steps of a round, if not those of all cases.
     pub steps: Option<usize>,
-    pub pairs: Option<PairsSpec>,
+    pub gossip: Option<GossipSpec>,
 }
 
 impl Case {
@@ -33,7 +33,7 @@ impl Case {
                 self.mixing = share.parse().map_err(|_| format!("{word:?} names no number"))?;
             }
             Some(("steps", count)) => self.steps = Some(count.parse::<usize>().map_err(no_number)?.max(1)),
-            Some(("pairs", steps)) => self.pairs = Some(PairsSpec::every(steps.parse().map_err(no_number)?)),
+            Some(("gossip", steps)) => self.gossip = Some(GossipSpec::every(steps.parse().map_err(no_number)?)),
             Some((key, _)) => return Err(format!("{key:?} is none of fragments, overlap, mixing, steps, pairs")),
         }
         Ok(())
@@ -52,7 +52,7 @@ impl std::fmt::Display for Case {
         if let Some(steps) = self.steps {
             write!(f, " steps {steps}")?;
         }
-        if let Some(pairs) = self.pairs {
+        if let Some(pairs) = self.gossip {
             write!(f, " pairs every {}", pairs.steps)?;
         }
         Ok(())
@@ -74,12 +74,12 @@ impl std::str::FromStr for Case {
                 .ok_or_else(|| format!("{codec:?} is not one of bf16, int8, int4, top-K"))?,
         };
         let (engine, mode) = (engine.parse()?, SyncMode::Rounds);
-        let mut case = Self { codec, engine, mode, fragments: 1, overlap: 0, mixing: 0.0, steps: None, pairs: None };
+        let mut case = Self { codec, engine, mode, fragments: 1, overlap: 0, mixing: 0.0, steps: None, gossip: None };
         words.try_for_each(|word| case.take(word))?;
         if case.streams() && case.mode != SyncMode::Rounds {
             return Err("fragments, overlap and mixing do not go with every-step".to_owned());
         }
-        if case.pairs.is_some() && (case.streams() || case.mode != SyncMode::Rounds) {
+        if case.gossip.is_some() && (case.streams() || case.mode != SyncMode::Rounds) {
             return Err("pairs go with whole rounds: without fragments, overlap, mixing and every-step".to_owned());
         }
         Ok(case)

@@ -8,7 +8,7 @@
 mod arguments;
 mod averager;
 mod case;
-mod pairs;
+mod gossip;
 mod plot;
 mod run;
 mod text;
@@ -55,7 +55,7 @@ fn main() -> Result<()> {
                 let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path)?;
                 let row = json!({"bench": "loss", "codec": case.codec.to_string(), "engine": case.engine.name(),
                     "mode": case.mode.name(), "fragments": case.fragments, "overlap": case.overlap, "mixing": case.mixing,
-                    "steps": case.steps.unwrap_or(arguments.steps), "pairs": case.pairs.map(|pairs| pairs.steps),
+                    "steps": case.steps.unwrap_or(arguments.steps), "gossip": case.gossip.map(|pairs| pairs.steps),
                     "seed": seed, "members": arguments.members, "rounds": arguments.rounds, "loss": loss});
                 writeln!(file, "{row}")?;
             }

@@ -38,7 +38,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// The file cannot be written.
 pub fn draw(path: &Path, cases: &[Curves]) -> Result<()> {
     let failed = |error: Box<dyn std::error::Error + '_>| anyhow!("cannot draw {}: {error}", path.display());
-    starling_tests::letters::register();
+    starling_tests::letters::vote_state();
     let root = SVGBackend::new(path, (1280, 540)).into_drawing_area();
     root.fill(&WHITE).map_err(|error| failed(error.into()))?;
     let (left, right) = root.split_horizontally(640);

@@ -3,7 +3,7 @@
 use super::arguments::Arguments;
 use super::averager::Averager;
 use super::case::Case;
-use super::pairs::Mixing;
+use super::gossip::Mixing;
 use super::text::Text;
 use anyhow::{Context, Result, ensure};
 use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions, initial_parameters, open_trainer};
@@ -67,7 +67,7 @@ impl<'a> Run<'a> {
         let rounds = arguments.rounds * arguments.steps / steps;
         ensure!(case.overlap <= steps, "{case}: a round has {steps} steps only");
         let coded = if case.codec == Codec::Bf16 { Codec::Bf16 } else { Codec::Int8 };
-        let mixing = case.pairs.map(|pairs| Mixing::new(pairs, coded, arguments.members, theta.len()));
+        let mixing = case.gossip.map(|pairs| Mixing::new(pairs, coded, arguments.members, theta.len()));
         let averager = |index| Averager::new(case, arguments.members, fragments.range(index).len());
         let averagers = (0..fragments.count()).map(averager).collect();
         let zeros = vec![0.0; theta.len()];

@@ -57,7 +57,7 @@ pub struct Dialer {
     book: Book,
     targets: BTreeMap<PeerId, Target>,
     known: BTreeSet<PeerId>,
-    shunned: BTreeMap<PeerId, Time>,
+    excluded: BTreeMap<PeerId, Time>,
     backoff: Backoff,
     credit: Credit,
     /// When something is due, as of the last poll, and whether anything has changed since: most events change nothing here.
@@ -73,7 +73,7 @@ impl Dialer {
             book: Book::default(),
             targets: BTreeMap::new(),
             known: BTreeSet::new(),
-            shunned: BTreeMap::new(),
+            excluded: BTreeMap::new(),
             backoff: Backoff::new(seed),
             credit: Credit::full(now),
             next: None,
@@ -87,7 +87,7 @@ impl Dialer {
         self.changed = true;
     }
 
-    /// Whether there is nothing to do. Every change of a target, of a shunned peer or of whom the owner knows ends that.
+    /// Whether there is nothing to do. Every change of a target, of a excluded peer or of whom the owner knows ends that.
     fn is_quiet(&self, now: Time) -> bool {
         !self.changed && self.next.is_none_or(|next| now < next)
     }
@@ -144,7 +144,7 @@ impl Dialer {
 
     /// Makes the peer a target of at least this wish.
     pub fn wish(&mut self, peer: PeerId, wish: Wish, now: Time) {
-        if peer == self.me || self.is_shunned(&peer, now) {
+        if peer == self.me || self.is_excluded(&peer, now) {
             return;
         }
         let start = match wish {
@@ -183,16 +183,16 @@ impl Dialer {
         }
     }
 
-    /// No dial to the peer until then. Whom that pardons, since so many are shunned.
+    /// No dial to the peer until then. Whom that pardons, since so many are excluded.
     #[must_use]
-    pub fn shun(&mut self, peer: PeerId, until: Time) -> Option<PeerId> {
+    pub fn exclude(&mut self, peer: PeerId, until: Time) -> Option<PeerId> {
         self.changed = true;
         let mut pardoned = None;
-        if self.shunned.len() >= SHUNNED_MAX && !self.shunned.contains_key(&peer) {
-            pardoned = self.shunned.iter().min_by_key(|(_, until)| **until).map(|(peer, _)| *peer);
-            pardoned.map(|peer| self.shunned.remove(&peer));
+        if self.excluded.len() >= SHUNNED_MAX && !self.excluded.contains_key(&peer) {
+            pardoned = self.excluded.iter().min_by_key(|(_, until)| **until).map(|(peer, _)| *peer);
+            pardoned.map(|peer| self.excluded.remove(&peer));
         }
-        self.shunned.insert(peer, until);
+        self.excluded.insert(peer, until);
         match self.targets.get_mut(&peer) {
             Some(target) if target.wish == Wish::Anchor => {
                 target.tried.clear();
@@ -204,21 +204,21 @@ impl Dialer {
         pardoned
     }
 
-    /// Peers whose time of being shunned is over.
+    /// Peers whose time of being excluded is over.
     pub fn pardon(&mut self, now: Time) -> Vec<PeerId> {
         if self.is_quiet(now) {
             return Vec::new();
         }
         let over: Vec<PeerId> =
-            self.shunned.iter().filter(|(_, until)| **until <= now).map(|(peer, _)| *peer).collect();
+            self.excluded.iter().filter(|(_, until)| **until <= now).map(|(peer, _)| *peer).collect();
         for peer in &over {
-            self.shunned.remove(peer);
+            self.excluded.remove(peer);
         }
         over
     }
 
-    pub fn is_shunned(&self, peer: &PeerId, now: Time) -> bool {
-        self.shunned.get(peer).is_some_and(|until| *until > now)
+    pub fn is_excluded(&self, peer: &PeerId, now: Time) -> bool {
+        self.excluded.get(peer).is_some_and(|until| *until > now)
     }
 
     /// A direct connection to the peer exists; `address` when we dialed it.
@@ -427,7 +427,7 @@ impl Dialer {
         // A dial that ends makes room and is an event of its own.
         let fit = waiting.filter(|(standing, _)| self.has_slot(*standing, busy));
         let next_dial = fit.map(|(standing, at)| at.max(self.credit.at(self.left_by(standing)))).min();
-        next_dial.into_iter().chain(self.shunned.values().copied()).min()
+        next_dial.into_iter().chain(self.excluded.values().copied()).min()
     }
 
     /// Targets that are not connected, with what went wrong; those the user named first.

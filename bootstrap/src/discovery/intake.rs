@@ -203,7 +203,7 @@ impl Discovery {
     ) -> Option<NetEvent> {
         if info.protocol_version != IDENTIFY_PROTOCOL {
             let theirs = untrusted::printable(&info.protocol_version);
-            self.shun(swarm, peer, STRANGER_REST);
+            self.exclude(swarm, peer, STRANGER_REST);
             self.disconnect(swarm, peer);
             self.dialer.blame(&peer, Reason::OtherVersion(theirs.clone()));
             metrics::counter!("starling_refused_total", "reason" => "other_version").increment(1);
@@ -245,7 +245,7 @@ impl Discovery {
         let (now, all_local) = (self.now(), self.gate.all_local());
         let mut news = Vec::new();
         for (peer, list) in peers {
-            if peer == self.me || self.dialer.is_shunned(&peer, now) {
+            if peer == self.me || self.dialer.is_excluded(&peer, now) {
                 continue;
             }
             let is_known = self.dialer.wish_of(&peer).is_some();

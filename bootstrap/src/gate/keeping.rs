@@ -1,4 +1,4 @@
-//! Keeps connections to chosen peers open although nothing is being said, and refuses shunned peers.
+//! Keeps connections to chosen peers open although nothing is being said, and refuses excluded peers.
 //!
 //! libp2p closes a connection on which no stream is open for a while. Bootstrap peers and members of the flock are to
 //! stay, so their connections are marked here; everybody else's go when idle.
@@ -18,20 +18,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::convert::Infallible;
 use std::task::{Context, Poll, Waker};
 
-/// Peers that may be kept or shunned at a time; further ones are ignored and counted.
+/// Peers that may be kept or excluded at a time; further ones are ignored and counted.
 const PEERS_MAX: usize = 4096;
 
 /// The behaviour behind [`Gate`]. Emits no events.
 pub struct Behaviour {
     gate: Gate,
     kept: BTreeSet<PeerId>,
-    shunned: BTreeSet<PeerId>,
+    excluded: BTreeSet<PeerId>,
     connections: BTreeMap<PeerId, BTreeSet<ConnectionId>>,
     orders: VecDeque<(PeerId, ConnectionId, bool)>,
     waker: Option<Waker>,
 }
 
-/// What a connection of a shunned peer is denied with.
+/// What a connection of a excluded peer is denied with.
 #[derive(Debug, thiserror::Error)]
 #[error("this peer is not wanted here")]
 pub struct Shunned;
@@ -41,7 +41,7 @@ impl Behaviour {
         Self {
             gate,
             kept: BTreeSet::new(),
-            shunned: BTreeSet::new(),
+            excluded: BTreeSet::new(),
             connections: BTreeMap::new(),
             orders: VecDeque::new(),
             waker: None,
@@ -71,17 +71,17 @@ impl Behaviour {
     }
 
     /// Whether new connections of `peer` are refused.
-    pub fn shun(&mut self, peer: PeerId, shun: bool) {
-        match shun {
-            true if self.shunned.len() >= PEERS_MAX => {}
-            true => drop(self.shunned.insert(peer)),
-            false => drop(self.shunned.remove(&peer)),
+    pub fn exclude(&mut self, peer: PeerId, exclude: bool) {
+        match exclude {
+            true if self.excluded.len() >= PEERS_MAX => {}
+            true => drop(self.excluded.insert(peer)),
+            false => drop(self.excluded.remove(&peer)),
         }
     }
 
     fn admit(&self, peer: &PeerId) -> Result<Handler, ConnectionDenied> {
-        if self.shunned.contains(peer) {
-            metrics::counter!("starling_refused_total", "reason" => "peer_shunned").increment(1);
+        if self.excluded.contains(peer) {
+            metrics::counter!("starling_refused_total", "reason" => "peer_excluded").increment(1);
             return Err(ConnectionDenied::new(Shunned));
         }
         Ok(Handler { keep: self.kept.contains(peer) })

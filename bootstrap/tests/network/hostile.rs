@@ -78,10 +78,10 @@ async fn bad_bytes_on_every_protocol_stop_nobody() {
     let known = target.address().await;
     tokio::spawn(target.serve());
 
-    let mut evil = node(vec![known.clone()], None, SwarmOptions::default());
-    evil.meet(&BTreeSet::from([known.peer])).await;
-    let control = evil.swarm.behaviour().streams.control();
-    tokio::spawn(evil.serve());
+    let mut byzantine = node(vec![known.clone()], None, SwarmOptions::default());
+    byzantine.meet(&BTreeSet::from([known.peer])).await;
+    let control = byzantine.swarm.behaviour().streams.control();
+    tokio::spawn(byzantine.serve());
     throw(&control, known.peer).await;
     let half_open = flood(&known).await;
     drop(half_open);

@@ -128,7 +128,7 @@ async fn a_refused_peer_is_disconnected_and_kept_out() {
     let second_id = second.id();
     tokio::spawn(second.serve());
     first.meet(&BTreeSet::from([second_id])).await;
-    first.discovery.shun(&mut first.swarm, second_id, Duration::from_secs(3600));
+    first.discovery.exclude(&mut first.swarm, second_id, Duration::from_secs(3600));
     first.discovery.disconnect(&mut first.swarm, second_id);
     first
         .until(|event| {

@@ -100,7 +100,7 @@ name = "ours"
 version = "0.1.0"
 
 [[package]]
-name = "../../evil"
+name = "../../byzantine"
 version = "1"
 source = "registry+https://example.org/index"
 

@@ -24,7 +24,7 @@ pub enum NetEvent {
     Refused { peer: NodeId, reason: String },
     /// While another process with this peer's key has the session, one more says this Hello on a connection of its own.
     /// Told about once a second until it has gone, or the handle's `admit` or `turn_away` was called.
-    Namesake { peer: NodeId, hello: Vec<u8> },
+    Duplicate { peer: NodeId, hello: Vec<u8> },
     /// A peer opened a bulk stream.
     Bulk { from: NodeId, stream: BulkStream },
     /// A peer opened a stream for an exchange of two.

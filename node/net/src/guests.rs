@@ -66,7 +66,7 @@ impl SessionOffice {
         loop {
             tokio::select! {
                 _ = due.tick() => {
-                    let told = NetEvent::Namesake { peer, hello: hello.clone() };
+                    let told = NetEvent::Duplicate { peer, hello: hello.clone() };
                     if voice.tell(told).await.is_err() {
                         return;
                     }

@@ -197,7 +197,7 @@ impl SwarmTask {
         }
         let step = self.table.ended(&end.peer, end.serial, end.was_up, Instant::now());
         let id = identity::peer_id(&end.peer);
-        if self.discovery.shuns(&id) {
+        if self.discovery.excludes(&id) {
             // It was refused, and has been sent what was queued for it.
             self.discovery.disconnect(&mut self.swarm, id);
         } else {
@@ -252,7 +252,7 @@ impl SwarmTask {
         self.acquaintances.drop(peer);
         let id = identity::peer_id(peer);
         self.discovery.unwant(&mut self.swarm, id);
-        self.discovery.shun(&mut self.swarm, id, REFUSAL);
+        self.discovery.exclude(&mut self.swarm, id, REFUSAL);
     }
 
     fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {

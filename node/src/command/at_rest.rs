@@ -1,7 +1,7 @@
 //! The store of a node that is not running, for commands that read its history.
 
 use crate::exit::{Code, Failure};
-use crate::train::store_failure;
+use crate::runtime::store_failure;
 use starling_store::{Store, StoreOptions};
 use std::path::Path;
 

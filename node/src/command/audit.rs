@@ -4,7 +4,7 @@ use super::at_rest::open_at_rest;
 use crate::cli::AuditArgs;
 use crate::config::node_file::NodeFile;
 use crate::exit::{Code, Failure};
-use crate::train::{home_of, store_failure};
+use crate::runtime::{home_of, store_failure};
 use anyhow::Context;
 use starling_data::Dataset;
 use starling_protocol::audit::{Audit, Summary};

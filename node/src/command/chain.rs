@@ -3,7 +3,7 @@
 use super::at_rest::open_at_rest;
 use crate::cli::ChainCommand;
 use crate::exit::Failure;
-use crate::train::{home_of, store_failure};
+use crate::runtime::{home_of, store_failure};
 use std::process::ExitCode;
 
 /// Writes the node's chain, and says what is in it.

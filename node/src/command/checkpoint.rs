@@ -2,7 +2,7 @@
 
 use crate::cli::CheckpointCommand;
 use crate::exit::{Code, Failure};
-use crate::train::home_of;
+use crate::runtime::home_of;
 use starling_store::{Checkpoint, TensorView, describe_checkpoint, export_safetensors, open_checkpoint};
 use std::path::Path;
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
 
 /// Opens and verifies; damage leads to exit code 4.
 pub fn open(folder: &Path) -> Result<Checkpoint, Failure> {
-    open_checkpoint(folder).map_err(crate::train::store_failure)
+    open_checkpoint(folder).map_err(crate::runtime::store_failure)
 }
 
 /// The weights under their Hugging Face names, as Python's safetensors reads them.
@@ -59,7 +59,7 @@ fn export(checkpoint: &Checkpoint, output: &Path) -> Result<(), Failure> {
         ("round", checkpoint.record.round.to_string()),
     ];
     let metadata = metadata.into_iter().map(|(key, value)| (key.to_string(), value)).collect();
-    export_safetensors(output, &tensors, &metadata).map_err(crate::train::store_failure)
+    export_safetensors(output, &tensors, &metadata).map_err(crate::runtime::store_failure)
 }
 
 fn list(home: &Path) -> Result<ExitCode, Failure> {

@@ -2,7 +2,7 @@
 
 use crate::cli::InviteArgs;
 use crate::exit::{Code, Failure};
-use crate::train::home_of;
+use crate::runtime::home_of;
 use crate::watch::status::{Answer, Question, Terms, ask};
 use starling_protocol::NodeId;
 use std::process::ExitCode;

@@ -10,14 +10,14 @@ pub mod revoke;
 pub mod status;
 
 use crate::cli::{Cli, Command};
-use crate::train;
+use crate::runtime;
 use std::process::ExitCode;
 
 /// Does what the command line says; how the program ends.
 pub fn run(cli: Cli) -> ExitCode {
     small_pages();
     let outcome = match cli.command {
-        Command::Train(args) => train::train(&args),
+        Command::Train(args) => runtime::train(&args),
         Command::Invite(args) => invite::run(&args),
         Command::Revoke(args) => revoke::run(&args),
         Command::Status(args) => status::run(&args),

@@ -2,7 +2,7 @@
 
 use crate::cli::RevokeArgs;
 use crate::exit::{Code, Failure};
-use crate::train::home_of;
+use crate::runtime::home_of;
 use crate::watch::status::{Answer, Question, Subject, ask};
 use starling_bootstrap::ticket::Ticket;
 use starling_protocol::{NodeId, wire};

@@ -3,10 +3,10 @@
 use crate::cli::StatusArgs;
 use crate::config::node_file;
 use crate::exit::{Code, Failure};
-use crate::train::home_of;
+use crate::runtime::home_of;
 use crate::watch::screen::bytes;
 use crate::watch::status::{
-    Answer, Member, MergedStatus, OfferStatus, PairsStatus, ProbationStatus, Question, QuorumStatus, Status, ask,
+    Answer, Member, MergedStatus, OfferStatus, GossipStatus, ProbationStatus, Question, QuorumStatus, Status, ask,
     running_homes,
 };
 use anyhow::Context;
@@ -84,7 +84,7 @@ fn text(status: &Status) -> String {
         bytes(status.bytes_received)
     );
     out += &merging_text(&status.merged, status.offers.as_ref());
-    out += &status.pairs.as_ref().map(pairs_text).unwrap_or_default();
+    out += &status.gossip.as_ref().map(gossip_text).unwrap_or_default();
     out += &match &status.waiting {
         Some(why) => format!("now: {}; waiting: {why}\n", status.phase),
         None => format!("now: {}\n", status.phase),
@@ -138,11 +138,11 @@ fn merging_text(merged: &[MergedStatus], offers: Option<&OfferStatus>) -> String
 }
 
 /// How often this node has met a partner between two records.
-fn pairs_text(pairs: &PairsStatus) -> String {
+fn gossip_text(pairs: &GossipStatus) -> String {
     let alone: u64 = pairs.alone.values().sum();
     let reasons: Vec<_> = pairs.alone.iter().map(|(reason, times)| format!("{reason} {times}")).collect();
     let reasons = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join(", ")) };
-    format!("pairs: met {} times, alone {alone}{reasons}\n", pairs.met)
+    format!("gossip: met {} times, alone {alone}{reasons}\n", pairs.met)
 }
 
 /// Why this node does not vote yet.
@@ -163,7 +163,7 @@ fn probation_text(probation: &ProbationStatus) -> String {
 fn quorum_text(quorum: &QuorumStatus) -> String {
     let verdict = if quorum.in_reach { "quorum" } else { "no quorum" };
     let mut out = format!("{} of {} voters here, {verdict}", quorum.here, quorum.voters);
-    if let Some(seconds) = quorum.cut_off_s {
+    if let Some(seconds) = quorum.quorum_lost_s {
         let next = match quorum.policy.as_str() {
             "fork" => format!("goes on as a lineage of its own after {:.0} s", quorum.grace_s),
             "wait" => "waits for the others".to_string(),
@@ -189,8 +189,8 @@ mod tests {
     #[test]
     fn exchanges_are_counted_by_how_they_ended() {
         let alone = [("late".to_owned(), 2), ("odd".to_owned(), 1)].into();
-        assert_eq!(pairs_text(&PairsStatus { met: 7, alone }), "pairs: met 7 times, alone 3 (late 2, odd 1)\n");
-        assert_eq!(pairs_text(&PairsStatus { met: 7, alone: [].into() }), "pairs: met 7 times, alone 0\n");
+        assert_eq!(gossip_text(&GossipStatus { met: 7, alone }), "gossip: met 7 times, alone 3 (late 2, odd 1)\n");
+        assert_eq!(gossip_text(&GossipStatus { met: 7, alone: [].into() }), "gossip: met 7 times, alone 0\n");
     }
 
     #[test]

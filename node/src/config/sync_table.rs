@@ -5,14 +5,14 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use starling_bootstrap::config_file::nearest;
-use starling_protocol::pairs::PairsSpec;
+use starling_protocol::gossip::GossipSpec;
 use starling_protocol::run::{Codec, EngineKind, SyncMode, SyncSpec};
 use std::fmt;
 
 /// What `k` is when top-k is chosen without one: one value of 64.
 const K_DEFAULT: u16 = 64;
 /// The engine whose members meet in pairs between two records.
-const PAIRS: &str = "pairs";
+const GOSSIP: &str = "gossip";
 /// Names of codecs.
 const CODECS: [&str; 4] = ["bf16", "int8", "int4", "top-k"];
 
@@ -36,15 +36,15 @@ pub struct SyncTable {
     pub overlap: u32,
     /// What a node keeps of its own parameters where a record has stepped.
     pub mixing: f64,
-    /// For the engine `pairs`.
+    /// For the engine `gossip`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pairs: Option<PairsTable>,
+    pub gossip: Option<GossipTable>,
 }
 
-/// `[sync.pairs]`: how often members meet in pairs, and what that does.
+/// `[sync.gossip]`: how often members meet in pairs, and what that does.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct PairsTable {
+pub struct GossipTable {
     /// Left out: a quarter of inner.steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
@@ -56,10 +56,10 @@ pub struct PairsTable {
     pub gamma: Option<f64>,
 }
 
-impl PairsTable {
-    fn spec(&self, inner_steps: u32) -> PairsSpec {
-        let default = PairsSpec::every(self.steps.unwrap_or(inner_steps.div_ceil(4)));
-        PairsSpec {
+impl GossipTable {
+    fn spec(&self, inner_steps: u32) -> GossipSpec {
+        let default = GossipSpec::every(self.steps.unwrap_or(inner_steps.div_ceil(4)));
+        GossipSpec {
             alpha: self.alpha.unwrap_or(default.alpha),
             beta: self.beta.unwrap_or(default.beta),
             gamma: self.gamma.unwrap_or(default.gamma),
@@ -78,7 +78,7 @@ impl Default for SyncTable {
             fragments: 1,
             overlap: 0,
             mixing: 0.0,
-            pairs: None,
+            gossip: None,
         }
     }
 }
@@ -103,29 +103,29 @@ impl SyncTable {
             }
             (name, _) => return Err(unknown("sync.codec", name, &CODECS)),
         };
-        let pairs = match (&self.pairs, self.engine.as_deref()) {
-            (pairs, Some(PAIRS)) => Some(pairs.clone().unwrap_or_default().spec(inner_steps)),
-            (Some(pairs), None) => Some(pairs.spec(inner_steps)),
+        let gossip = match (&self.gossip, self.engine.as_deref()) {
+            (gossip, Some(GOSSIP)) => Some(gossip.clone().unwrap_or_default().spec(inner_steps)),
+            (Some(gossip), None) => Some(gossip.spec(inner_steps)),
             (None, _) => None,
             (Some(_), Some(name)) => {
                 let why = format!(
-                    "sync.pairs means nothing with sync.engine = \"{name}\": leave it out, or use engine = \"{PAIRS}\""
+                    "sync.gossip means nothing with sync.engine = \"{name}\": leave it out, or use engine = \"{GOSSIP}\""
                 );
                 return Err(Failure::message(Code::Usage, why));
             }
         };
         let engine = match &self.engine {
             // What pairs have mixed, owners add up.
-            _ if pairs.is_some() => EngineKind::Owners,
+            _ if gossip.is_some() => EngineKind::Owners,
             None if codec.suits_rings() => EngineKind::Ring,
             None => EngineKind::Owners,
             Some(name) => name.parse().map_err(|_| {
-                let names: Vec<_> = EngineKind::ALL.iter().map(|engine| engine.name()).chain([PAIRS]).collect();
+                let names: Vec<_> = EngineKind::ALL.iter().map(|engine| engine.name()).chain([GOSSIP]).collect();
                 unknown("sync.engine", name, &names)
             })?,
         };
         let Self { fragments, overlap, mixing, .. } = *self;
-        Ok(SyncSpec { mode, codec, engine, fragments, overlap, mixing, pairs })
+        Ok(SyncSpec { mode, codec, engine, fragments, overlap, mixing, gossip })
     }
 
     /// What is averaged.
@@ -190,18 +190,18 @@ mod tests {
 
     #[test]
     fn pairs_are_an_engine_with_settings_of_its_own() {
-        let named = |codec, pairs| {
-            Ok(SyncSpec { pairs: Some(pairs), ..SyncSpec::whole(SyncMode::Rounds, codec, EngineKind::Owners) })
+        let named = |codec, gossip| {
+            Ok(SyncSpec { gossip: Some(gossip), ..SyncSpec::whole(SyncMode::Rounds, codec, EngineKind::Owners) })
         };
-        assert_eq!(spec("engine = \"pairs\""), named(Codec::Int8, PairsSpec::every(8)), "a quarter of the steps");
-        assert_eq!(spec("codec = \"int4\"\n[pairs]\nsteps = 5"), named(Codec::Int4, PairsSpec::every(5)));
-        let own = PairsSpec { steps: 5, alpha: 0.1, beta: 0.2, gamma: 0.3 };
-        let text = "engine = \"pairs\"\npairs = { steps = 5, alpha = 0.1, beta = 0.2, gamma = 0.3 }";
+        assert_eq!(spec("engine = \"gossip\""), named(Codec::Int8, GossipSpec::every(8)), "a quarter of the steps");
+        assert_eq!(spec("codec = \"int4\"\n[gossip]\nsteps = 5"), named(Codec::Int4, GossipSpec::every(5)));
+        let own = GossipSpec { steps: 5, alpha: 0.1, beta: 0.2, gamma: 0.3 };
+        let text = "engine = \"gossip\"\ngossip = { steps = 5, alpha = 0.1, beta = 0.2, gamma = 0.3 }";
         assert_eq!(spec(text), named(Codec::Int8, own));
-        let refused = spec("engine = \"ring\"\n[pairs]\nsteps = 5").expect_err("two engines");
-        assert!(refused.contains("sync.pairs") && refused.contains("engine = \"pairs\""), "{refused}");
+        let refused = spec("engine = \"ring\"\n[gossip]\nsteps = 5").expect_err("two engines");
+        assert!(refused.contains("sync.gossip") && refused.contains("engine = \"gossip\""), "{refused}");
         let near = spec("engine = \"pair\"").expect_err("no such engine");
-        assert!(near.contains("did you mean \"pairs\"?"), "{near}");
+        assert!(near.contains("did you mean \"gossip\"?"), "{near}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use super::super::harness::{Flock, runtime};
 use super::super::passed::Passed;
 use super::*;
-use crate::train::sample_test::genesis;
+use crate::runtime::sample_test::genesis;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::record::{Contributor, Record, RecordKind};
 use starling_protocol::run::EngineKind;

@@ -35,8 +35,8 @@ impl BulkLinks for NetLinks {
         let net = self.net.clone();
         Box::pin(async move {
             let stream = net.open_bulk(to).await.map_err(io::Error::other)?;
-            #[cfg(feature = "evil")]
-            let stream = crate::evil::link(stream);
+            #[cfg(feature = "byzantine")]
+            let stream = crate::byzantine::link(stream);
             Ok(stream)
         })
     }

@@ -35,7 +35,7 @@ pub use error::{PeerFault, ReduceError};
 pub use feedback::Feedback;
 pub use fragments::{FragmentFeedback, Restored};
 pub use links::{BulkLinks, NetLinks};
-#[cfg(feature = "evil")]
+#[cfg(feature = "byzantine")]
 pub(crate) use opening::{OPENING_BYTES, opening_of};
 pub use owners::OwnersReducer;
 pub use parts::Parts;

@@ -51,7 +51,7 @@ pub(super) fn decode(bytes: &[u8; OPENING_BYTES]) -> Result<(Digest, AttemptKey)
 }
 
 /// What an opening says, if it is one.
-#[cfg(feature = "evil")]
+#[cfg(feature = "byzantine")]
 pub(crate) fn opening_of(bytes: &[u8; OPENING_BYTES]) -> Option<(Digest, AttemptKey)> {
     decode(bytes).ok()
 }

@@ -152,7 +152,7 @@ pub enum Event {
         seq: u64,
     },
     /// Too few voters are in reach to decide anything.
-    CutOff {
+    QuorumLost {
         /// What the run's policy does about it after the grace: `fork`, `wait` or `halt`.
         policy: String,
         missing: Vec<String>,
@@ -199,7 +199,7 @@ pub enum Event {
         first: String,
         second: String,
     },
-    /// The node's vote register is gone or old: it speaks anew, and follows until it is a voter again.
+    /// The node's vote vote state is gone or old: it speaks anew, and follows until it is a voter again.
     NewIncarnation {
         incarnation: u64,
         why: String,

@@ -186,7 +186,7 @@ fn plain_line(event: &Event) -> Option<String> {
         Event::MemberJoined { member, round } => format!("{} joins from round {round} on", short(member)),
         Event::MemberLeft { member, round, reason } => format!("{} left at round {round}: {reason}", short(member)),
         Event::Skipped { seq, .. } => format!("record {seq}: the round's attempts failed; it is tried anew"),
-        Event::CutOff { policy, missing, grace_s } => cut_off_text(policy, &list(missing), *grace_s),
+        Event::QuorumLost { policy, missing, grace_s } => quorum_lost_text(policy, &list(missing), *grace_s),
         Event::Rejoined => "enough voters are in reach again".to_string(),
         Event::Forked { lineage, members } => {
             format!("goes on as lineage {} with {}", short(lineage), list(members))
@@ -244,7 +244,7 @@ fn plain_line(event: &Event) -> Option<String> {
 }
 
 /// What a cut means, and what happens next.
-fn cut_off_text(policy: &str, missing: &str, grace_s: f64) -> String {
+fn quorum_lost_text(policy: &str, missing: &str, grace_s: f64) -> String {
     let next = match policy {
         "fork" => format!("goes on as a lineage of its own in {grace_s:.0} s"),
         "wait" => "ends its inner steps and waits for them".to_string(),

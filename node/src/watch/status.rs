@@ -100,7 +100,7 @@ pub struct Status {
     pub offers: Option<OfferStatus>,
     /// Exchanges with partners since the start, in a run that has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pairs: Option<PairsStatus>,
+    pub gossip: Option<GossipStatus>,
     /// Why this node does not vote yet, in an open run with probation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probation: Option<ProbationStatus>,
@@ -119,7 +119,7 @@ pub struct ProbationStatus {
 
 /// How exchanges with partners have ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PairsStatus {
+pub struct GossipStatus {
     pub met: u64,
     /// How often this node went on alone, by reason.
     pub alone: BTreeMap<String, u64>,
@@ -167,7 +167,7 @@ pub struct QuorumStatus {
     /// Whose presence makes a half a quorum.
     pub distinguished: Option<String>,
     /// Seconds since a quorum was last in reach, while none is.
-    pub cut_off_s: Option<f64>,
+    pub quorum_lost_s: Option<f64>,
     /// What the run does about that: `fork`, `wait` or `halt`, and after how many seconds.
     pub policy: String,
     pub grace_s: f64,

@@ -55,7 +55,7 @@ impl Store {
     /// Makes the last record of `way` the head, with the state of `manifest`; later records can then be committed on top.
     /// `way` is a path ([`starling_protocol::path`]) that has been verified: it begins with a record of the chain that is
     /// here, whose records up to there stay, or with a genesis, which replaces whatever is here. Others, to whom this node
-    /// hands its records on, verify it in their turn. The vote register stays. After damage this is also what makes the
+    /// hands its records on, verify it in their turn. The vote vote state stays. After damage this is also what makes the
     /// store usable again.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
-//! Whether this folder is the one that its vote register was made in, or a copy of it.
+//! Whether this folder is the one that its vote vote state was made in, or a copy of it.
 //!
-//! Two processes that go on from one register contradict each other, and so does one that goes on from an old copy. A file
+//! Two processes that go on from one vote state contradict each other, and so does one that goes on from an old copy. A file
 //! system notes when a file was born, and no program can set that: so a small file is made whenever a process writes its
-//! first register, and says when it was born itself. Copies of it (`cp -a`, `tar`, `rsync`, what a backup restores) say
+//! first vote state, and says when it was born itself. Copies of it (`cp -a`, `tar`, `rsync`, what a backup restores) say
 //! the same and were born later. A restart in place, a reboot, and a folder that is moved within its file system leave it
 //! as it is. A copy of the whole disk, such as a machine's snapshot, cannot be told from the original.
 //!

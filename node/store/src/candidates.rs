@@ -1,4 +1,4 @@
-//! What this node is about to sign, written before it is sent: the vote register, and the candidates it speaks of.
+//! What this node is about to sign, written before it is sent: the vote vote state, and the candidates it speaks of.
 
 use crate::StoreError;
 use crate::birth;
@@ -6,25 +6,25 @@ use crate::chain::not_next;
 use crate::rocks::Table;
 use crate::store::{Change, Store};
 use crate::tip::{CANDIDATES_KEPT, Held, REGISTER_KEY};
-use starling_protocol::engine::{Candidate, Register};
+use starling_protocol::engine::{Candidate, VoteState};
 use starling_protocol::{Digest, wire};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Store {
     /// Keeps what this node is about to sign, durable when this returns.
-    pub fn put_register(&self, register: &Register) -> Result<(), StoreError> {
+    pub fn put_vote_state(&self, vote_state: &VoteState) -> Result<(), StoreError> {
         let mut change = self.begin()?;
-        change.set_register(register);
+        change.set_vote_state(vote_state);
         change.apply()?;
         drop(change);
-        self.note_birth(register)
+        self.note_birth(vote_state)
     }
 
-    /// With the first register that this process writes the folder's note is made anew: an older copy of it is told by that.
-    /// A copied folder is one as long as its register speaks under the name that the original has.
-    fn note_birth(&self, register: &Register) -> Result<(), StoreError> {
-        if self.bound.load(Ordering::Relaxed) || self.copied == Some(register.incarnation) {
+    /// With the first vote state that this process writes the folder's note is made anew: an older copy of it is told by that.
+    /// A copied folder is one as long as its vote state speaks under the name that the original has.
+    fn note_birth(&self, vote_state: &VoteState) -> Result<(), StoreError> {
+        if self.bound.load(Ordering::Relaxed) || self.copied == Some(vote_state.incarnation) {
             return Ok(());
         }
         self.with_ballast(|| birth::note(&self.folder))?;
@@ -32,19 +32,19 @@ impl Store {
         Ok(())
     }
 
-    /// Whether this folder is a copy of the one in which its vote register was made, as far as the file system can tell: the
+    /// Whether this folder is a copy of the one in which its vote vote state was made, as far as the file system can tell: the
     /// original may have signed more since.
     pub fn is_copied(&self) -> bool {
         self.copied.is_some()
     }
 
     /// Keeps what this node is about to sign and the candidate that it speaks of, with its update, as one: durable when
-    /// this returns. Of the candidates the newest few are kept, and in any case this one and that of the register.
+    /// this returns. Of the candidates the newest few are kept, and in any case this one and that of the vote state.
     ///
     /// # Errors
     /// [`StoreError::NotNext`] when the candidate's record does not stand on the head, [`StoreError::UpdateMismatch`]
     /// when `update` is not the one that the record names.
-    pub fn put_candidate(&self, candidate: &Candidate, update: &[u8], register: &Register) -> Result<(), StoreError> {
+    pub fn put_candidate(&self, candidate: &Candidate, update: &[u8], vote_state: &VoteState) -> Result<(), StoreError> {
         let (key, record) = (&candidate.key, &candidate.record);
         self.check_run(record.run)?;
         let mut change = self.begin()?;
@@ -55,19 +55,19 @@ impl Store {
         self.keep_update(record, update)?;
         let (held, bytes) = Held::new(candidate);
         change.batch.put(Table::Candidates, &held.id(), bytes);
-        change.set_register(register);
+        change.set_vote_state(vote_state);
         let dropped = change.hold(Arc::new(held));
         change.apply()?;
         if dropped {
             self.prune_updates(&change);
         }
         drop(change);
-        self.note_birth(register)
+        self.note_birth(vote_state)
     }
 
     /// What this node has signed last; `None` on a new or wiped disk, and after damage.
-    pub fn register(&self) -> Option<Register> {
-        self.tip().register.map(|register| Register::clone(&register))
+    pub fn vote_state(&self) -> Option<VoteState> {
+        self.tip().vote_state.map(|vote_state| VoteState::clone(&vote_state))
     }
 
     /// The candidates on top of the head, oldest attempt first.
@@ -85,19 +85,19 @@ impl Store {
 }
 
 impl Change<'_> {
-    fn set_register(&mut self, register: &Register) {
-        let kept = wire::encode_register(register);
+    fn set_vote_state(&mut self, vote_state: &VoteState) {
+        let kept = wire::encode_vote_state(vote_state);
         self.batch.put(Table::Meta, REGISTER_KEY, kept);
-        self.tip.register = Some(Arc::new(register.clone()));
+        self.tip.vote_state = Some(Arc::new(vote_state.clone()));
     }
 
     /// Adds a candidate and takes surplus ones off the list; whether there were any, or it replaced one. Never the one
-    /// that the register speaks of: a voter that has said that it holds the bytes must be able to give them.
+    /// that the vote state speaks of: a voter that has said that it holds the bytes must be able to give them.
     fn hold(&mut self, held: Arc<Held>) -> bool {
         let (id, mine) = (held.id(), held.record);
-        let register = self.tip.register.clone();
-        let estimates = register.iter().filter_map(|r| r.estimate.as_ref()).map(|(_, value)| value.digest);
-        let votes = register.iter().filter_map(|r| r.vote.as_ref()).map(|(_, value, _)| value.digest);
+        let vote_state = self.tip.vote_state.clone();
+        let estimates = vote_state.iter().filter_map(|r| r.estimate.as_ref()).map(|(_, value)| value.digest);
+        let votes = vote_state.iter().filter_map(|r| r.vote.as_ref()).map(|(_, value, _)| value.digest);
         let spoken: Vec<Digest> = estimates.chain(votes).collect();
         let held_before = self.tip.candidates.len();
         self.tip.candidates.retain(|other| other.id() != id);

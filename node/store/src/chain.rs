@@ -40,7 +40,7 @@ impl Store {
     }
 
     /// Makes `record` the head, with the votes that decided it, durable when this returns; drops all candidates and keeps
-    /// the register. A record that changes no state (a skip, a fork) has no update. With a candidate of the same record at
+    /// the vote state. A record that changes no state (a skip, a fork) has no update. With a candidate of the same record at
     /// hand its bytes are used, and `update` may be left out.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ pub struct Damage {
 pub enum Part {
     /// The copy of the run's specification. Binding the run again writes it anew.
     RunSpec,
-    /// Head, register, records or candidates. Nothing of the chain can be trusted; peers have it.
+    /// Head, vote state, records or candidates. Nothing of the chain can be trusted; peers have it.
     Chain,
     /// Chunks of a snapshot, or an update that leads on from one.
     State,
@@ -46,7 +46,7 @@ impl Damage {
         }
     }
 
-    /// Whether head, register and records are lost, so that the store refuses to be used before
+    /// Whether head, vote state and records are lost, so that the store refuses to be used before
     /// [`crate::Store::reset_chain`] or an adoption.
     pub fn chain_lost(&self) -> bool {
         self.part == Part::Chain

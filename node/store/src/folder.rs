@@ -5,7 +5,7 @@
 //! run.spec    the encoded specification of the run, sealed
 //! born        when this very file was born, so that a copy of the folder is told from it; see `birth`
 //! head        mirror of what the database says, sealed; see `mirror`
-//! db/         RocksDB: records, certificates, candidates, snapshot manifests, head, vote register
+//! db/         RocksDB: records, certificates, candidates, snapshot manifests, head, vote vote state
 //! updates/    encoded updates of records and candidates, named by digest
 //! chunks/ab/  1 MiB chunks of the canonical state, named by digest
 //! private/    the node's own state: optimizer, and what lineages that gave way have learned; sealed

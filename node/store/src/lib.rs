@@ -1,4 +1,4 @@
-//! What a node keeps on disk: head, records and their certificates, updates, candidates, the vote register, snapshots,
+//! What a node keeps on disk: head, records and their certificates, updates, candidates, the vote vote state, snapshots,
 //! its private state; and checkpoint folders.
 //!
 //! Disks lie, processes die at any instruction, and RocksDB opens happily after losing data. Therefore: everything

@@ -23,7 +23,7 @@ pub(crate) enum Table {
     Candidates,
     /// `seq` -> encoded manifest of a snapshot.
     Snapshots,
-    /// Name -> value: version, head, format, vote register.
+    /// Name -> value: version, head, format, vote vote state.
     Meta,
 }
 

@@ -75,7 +75,7 @@ pub struct Store {
     db: RwLock<Result<Arc<Db>, Damage>>,
     run: RwLock<Option<Run>>,
     failed: OnceLock<String>,
-    /// The incarnation of the register that was found here, if the folder is a copy.
+    /// The incarnation of the vote state that was found here, if the folder is a copy.
     pub(crate) copied: Option<u64>,
     /// The folder's note is of this process.
     pub(crate) bound: AtomicBool,
@@ -105,7 +105,7 @@ impl Store {
             Err(StoreError::Damaged(damage)) => (Err(damage.clone()), Tip::default(), Some(damage)),
             Err(e) => return Err(e),
         };
-        let copied = tip.register.as_ref().filter(|_| copied).map(|register| register.incarnation);
+        let copied = tip.vote_state.as_ref().filter(|_| copied).map(|vote_state| vote_state.incarnation);
         let ballast = Ballast::new(folder.ballast(), options.ballast_bytes);
         ballast.prepare(options.reserve_bytes);
         let updates = Blobs::new(folder.updates(), folder.tmp(), false, UPDATE_BYTES_MAX, update::byte_hasher);
@@ -166,9 +166,9 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets the whole chain: records, certificates, updates, candidates and snapshots. The run, the vote register,
+    /// Forgets the whole chain: records, certificates, updates, candidates and snapshots. The run, the vote vote state,
     /// the private state and whatever lies beside the store stay: what this node has signed it has signed. After damage
-    /// the old database is set aside in `damaged/`, where a person may look at it; a register in it is not trusted.
+    /// the old database is set aside in `damaged/`, where a person may look at it; a vote state in it is not trusted.
     pub fn reset_chain(&self) -> Result<(), StoreError> {
         let _bulk = lock(&self.bulk);
         self.note(self.reopen_if_damaged())?;
@@ -289,11 +289,11 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Forgets everything that is there but the vote register; what is put afterwards stays.
+    /// Forgets everything that is there but the vote vote state; what is put afterwards stays.
     pub fn clear(&mut self) {
         let tables = [Table::Records, Table::Certificates, Table::Candidates, Table::Snapshots];
         tables.into_iter().for_each(|table| self.batch.clear(table));
-        self.tip = Tip { version: self.tip.version, register: self.tip.register.clone(), ..Tip::default() };
+        self.tip = Tip { version: self.tip.version, vote_state: self.tip.vote_state.clone(), ..Tip::default() };
     }
 
     /// Forgets the records after this one, which is on the chain, and everything that stands on them.

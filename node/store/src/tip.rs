@@ -4,7 +4,7 @@ use crate::rocks::{Batch, Db, Table};
 use crate::{Part, StoreError};
 use starling_protocol::Digest;
 use starling_protocol::ancestry::Ancestry;
-use starling_protocol::engine::{Candidate, Register};
+use starling_protocol::engine::{Candidate, VoteState};
 use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::state::{self, Manifest};
 use starling_protocol::wire;
@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Layout of the data folder. Raised with every incompatible change; 1 knew neither certificates nor vote registers.
+/// Layout of the data folder. Raised with every incompatible change; 1 knew neither certificates nor vote vote states.
 pub(crate) const FORMAT: u32 = 2;
-/// Candidates kept on top of one head: the newest, and in any case the one that the register speaks of.
+/// Candidates kept on top of one head: the newest, and in any case the one that the vote state speaks of.
 pub(crate) const CANDIDATES_KEPT: usize = 4;
 
 const FORMAT_KEY: &[u8] = b"format";
@@ -22,7 +22,7 @@ const VERSION_KEY: &[u8] = b"version";
 const HEAD_KEY: &[u8] = b"head";
 pub(crate) const REGISTER_KEY: &[u8] = b"register";
 
-/// Head, register, candidates and snapshots as of one version of the database.
+/// Head, vote state, candidates and snapshots as of one version of the database.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tip {
     /// Number of the last batch.
@@ -35,7 +35,7 @@ pub(crate) struct Tip {
     /// The way to the head, as far back as the records here tell.
     pub ancestry: Ancestry,
     /// What this node has signed last. It belongs to the identity, not to the chain: a reset keeps it.
-    pub register: Option<Arc<Register>>,
+    pub vote_state: Option<Arc<VoteState>>,
     /// Candidates on top of the head, oldest attempt first.
     pub candidates: Vec<Arc<Held>>,
     /// Manifests of the snapshots kept, by sequence number.
@@ -84,8 +84,8 @@ impl Tip {
             (Some(named), Some(last)) if named == last.digest.0 => {}
             _ => return Err(damaged("the last record is not the head that is noted")),
         }
-        let register = match db.get(Table::Meta, REGISTER_KEY)? {
-            Some(bytes) => Some(Arc::new(wire::decode_register(&bytes).map_err(|e| damaged(&e.to_string()))?)),
+        let vote_state = match db.get(Table::Meta, REGISTER_KEY)? {
+            Some(bytes) => Some(Arc::new(wire::decode_vote_state(&bytes).map_err(|e| damaged(&e.to_string()))?)),
             None => None,
         };
         let (mut candidates, mut snapshots) = (Vec::new(), BTreeMap::new());
@@ -104,7 +104,7 @@ impl Tip {
             snapshots.insert(seq, Arc::new(manifest));
             Ok(true)
         })?;
-        let tip = Self { version, register, candidates, snapshots, ..walked };
+        let tip = Self { version, vote_state, candidates, snapshots, ..walked };
         tip.check_references(db, path)?;
         Ok(tip)
     }
@@ -156,13 +156,13 @@ impl Tip {
             bytes.extend_from_slice(&held.id());
             bytes.extend_from_slice(&held.sum.0);
         }
-        let register = self.register.as_ref().map(|register| wire::encode_register(register)).unwrap_or_default();
+        let vote_state = self.vote_state.as_ref().map(|vote_state| wire::encode_vote_state(vote_state)).unwrap_or_default();
         let mut snapshots = Vec::new();
         for (seq, manifest) in &self.snapshots {
             snapshots.extend_from_slice(&seq.to_le_bytes());
             snapshots.extend_from_slice(&state::root(manifest).0);
         }
-        Digest::of("starling store tip v2", &[&bytes, &register, &snapshots])
+        Digest::of("starling store tip v2", &[&bytes, &vote_state, &snapshots])
     }
 
     /// Puts a record on top, which came with its votes or without.

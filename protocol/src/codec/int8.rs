@@ -3,7 +3,7 @@
 use super::bf16::widen;
 use super::error::CodecError;
 use super::scale;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 
 /// Elements that share a scale.
 pub const INT8_BLOCK: usize = 256;
@@ -34,7 +34,7 @@ pub(super) fn check(bytes: &[u8], elements: usize) -> Result<(), CodecError> {
         if bits != 0 && !scale::is_lawful(bits) {
             return Err(CodecError::BadScale { block, bits });
         }
-        if let Some(at) = q.iter().position(|q| *q as i8 == i8::MIN && !planted!(Plant::LowestInteger)) {
+        if let Some(at) = q.iter().position(|q| *q as i8 == i8::MIN && !mutated!(Mutation::LowestInteger)) {
             return Err(CodecError::BadQuant { index: block * INT8_BLOCK + at });
         }
         if (bits == 0) != q.iter().all(|q| *q == 0) {

@@ -2,7 +2,7 @@
 
 use super::bf16::{not_below, widen};
 use super::error::CodecError;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 
 /// bf16 of 2^-100. A block that would need a smaller scale is noise below what any later sum can show: zeros.
 pub(super) const SCALE_MIN: u16 = (127 - 100) << 7;
@@ -11,7 +11,7 @@ pub(super) const SCALE_MAX: u16 = (127 + 120) << 7;
 
 /// Whether an encoder writes this scale for a block that is not all zeros.
 pub(super) fn is_lawful(bits: u16) -> bool {
-    (SCALE_MIN..=SCALE_MAX).contains(&bits) || planted!(Plant::AnyScale)
+    (SCALE_MIN..=SCALE_MAX).contains(&bits) || mutated!(Mutation::AnyScale)
 }
 
 /// Scale of a block whose integers reach from `-levels` to `levels`; 0 for a block that is written as zeros. Indices of

@@ -6,12 +6,12 @@ use super::ctx::Ctx;
 use super::decision::{ATTEMPTS_MAX, take_steps};
 use super::io::Refusal;
 use super::outbox::Out;
-use super::register::Voice;
+use super::vote_state::OwnVotes;
 use super::round::{Round, Stage, Training};
 use super::succession::{SignedReady, merging};
 use super::vote::Instance;
 use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, member_indices};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 
 /// From this attempt on sets are made of voters only.
@@ -49,7 +49,7 @@ impl Round {
     }
 
     /// Begins the attempt that is due, or works on the set of the next one.
-    pub fn gather(&mut self, ctx: &Ctx, out: &mut Out, voice: &mut Voice) {
+    pub fn gather(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) {
         if self.attempts.number == 0 {
             self.gather_expected(ctx, out);
         }
@@ -58,7 +58,7 @@ impl Round {
             return;
         }
         if ctx.votes() {
-            self.vote_on_set(ctx, out, voice);
+            self.vote_on_set(ctx, out, own_votes);
         } else {
             self.begin_told(ctx, out);
         }
@@ -109,7 +109,7 @@ impl Round {
         // The next attempt leaves out all that are missing: worth it when none of them is about to come.
         let rivals = ctx.rivals(self, self.task.expected.iter());
         let mut missing = self.task.expected.iter().filter(|id| rivals.contains(id) || !ctx.is_complete(id, self));
-        if missing.all(late) && !planted!(Plant::NoDeadline) {
+        if missing.all(late) && !mutated!(Mutation::NoDeadline) {
             self.next_attempt();
         }
     }
@@ -138,13 +138,13 @@ impl Round {
         if attempt == 0 || attempt > ATTEMPTS_MAX || attempt < self.attempts.number || self.record_vote.entered() {
             return false;
         }
-        if attempt > self.attempts.number && planted!(Plant::StayBehind) {
+        if attempt > self.attempts.number && mutated!(Mutation::StayBehind) {
             return false;
         }
         if attempt > self.attempts.number {
             // A result that is complete here is about to be named: no other attempt is worth more. Where it cannot be
             // named nobody hears of it, and the others would wait for this node.
-            let names = ctx.may_speak() || planted!(Plant::MutesStay);
+            let names = ctx.may_speak() || mutated!(Mutation::MutesStay);
             let stays = |stage: Stage| match stage {
                 Stage::Reducing => false,
                 Stage::Speculating { .. } => true,
@@ -182,12 +182,12 @@ impl Round {
         })
     }
 
-    fn vote_on_set(&mut self, ctx: &Ctx, out: &mut Out, voice: &mut Voice) {
+    fn vote_on_set(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) {
         if self.attempts.number > ATTEMPTS_MAX {
             return;
         }
         if ctx.may_speak() {
-            take_steps(|| self.step_set_vote(ctx, out, voice));
+            take_steps(|| self.step_set_vote(ctx, out, own_votes));
         }
         if let Some(ballot) = &mut self.set_vote.ballot {
             ballot.observe(&self.head.quorum);
@@ -199,16 +199,16 @@ impl Round {
     }
 
     /// One step of the ballot on the set; whether there may be another.
-    fn step_set_vote(&mut self, ctx: &Ctx, out: &mut Out, voice: &mut Voice) -> bool {
+    fn step_set_vote(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) -> bool {
         let me = ctx.me;
         let head = self.head.clone();
         let ready = self.live_ready(ctx);
-        let met = planted!(Plant::ThinContributors) || head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id));
+        let met = mutated!(Mutation::ThinContributors) || head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id));
         let Some(own) = ctx.set_value(self.attempts.number, &ready).filter(|own| own.contributors > 0) else {
             return false;
         };
         let entered = self.set_vote.entered();
-        let grudge = entered && planted!(Plant::KeepGrudge);
+        let grudge = entered && mutated!(Mutation::KeepGrudge);
         if !met && !grudge && self.forgive() {
             return true;
         }
@@ -228,7 +228,7 @@ impl Round {
             contributions.is_some_and(|all| {
                 let live = all.iter().all(|c| ready.iter().any(|live| live.member == c.member));
                 let met = || head.quorum.met_by(|id| all.iter().any(|c| c.member == *id));
-                live && (planted!(Plant::ThinContributors) || met())
+                live && (mutated!(Mutation::ThinContributors) || met())
             })
         };
         let known: Vec<Digest> = heard.into_iter().filter(useful).map(|value| value.digest).collect();
@@ -242,7 +242,7 @@ impl Round {
         }
         let usable = |value: &Value| value.digest == fallback.digest || known.contains(&value.digest);
         ballot.advance(&head.quorum, usable, &fallback, patient);
-        ballot.pending().is_some() && self.say(attempt, ctx, out, voice)
+        ballot.pending().is_some() && self.say(attempt, ctx, out, own_votes)
     }
 
     /// Better with somebody who has spoiled an attempt than not at all; whether there was anybody.
@@ -283,7 +283,7 @@ impl Round {
     pub fn tell_set(&self, ctx: &Ctx, out: &mut Out) {
         let Some(value) = self.attempts.told.clone().filter(|_| ctx.votes()) else { return };
         let votes =
-            |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| self.head.quorum.has(id, peer.register.incarnation));
+            |id: &NodeId| ctx.peers.get(id).is_some_and(|peer| self.head.quorum.has(id, peer.vote_state.incarnation));
         let members = member_indices(&value.members).filter_map(|index| self.task.members.get(index)).copied();
         let learners: Vec<NodeId> = members.filter(|id| !votes(id) && ctx.is_present(id) && *id != ctx.me).collect();
         let question = self.question(value.attempt);
@@ -303,7 +303,7 @@ impl Round {
     /// It is not for this node now.
     pub fn hear_start(&mut self, from: NodeId, start: Start, ctx: &Ctx, out: &mut Out) -> Result<(), Refusal> {
         let Start { question, value } = start;
-        let voter = planted!(Plant::AnyStarter) || ctx.is_voter(&from);
+        let voter = mutated!(Mutation::AnyStarter) || ctx.is_voter(&from);
         let asked = self.question(question.instance) == question && question.instance != Question::RECORD;
         if !asked || !voter || ctx.votes() {
             return Err(Refusal::Stale);

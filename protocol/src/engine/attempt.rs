@@ -10,7 +10,7 @@ use super::round::{Attempt, Round, Stage};
 use super::succession::{self, SignedReady};
 use crate::message::{Awaits, Phase};
 use crate::outer::Rule;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::update::Stated;
 use crate::{Digest, NodeId, record};
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ impl Round {
         let in_ring = head.record.ring_of(&head.digest, members.iter().copied());
         let contribution = |c: &&SignedReady| {
             let mut stated = Stated::from(&c.ready);
-            if planted!(Plant::EqualWeights) {
+            if mutated!(Mutation::EqualWeights) {
                 stated.tokens = 1;
             }
             Contribution { member: c.member, stated, payload: c.ready.payload }
@@ -60,7 +60,7 @@ impl Round {
 
     fn running(&mut self, key: &AttemptKey, stage: Stage) -> Option<&mut Attempt> {
         let running = self.attempts.running.as_mut()?;
-        ((running.key == *key || planted!(Plant::AnyAttempt)) && running.stage == stage).then_some(running)
+        ((running.key == *key || mutated!(Mutation::AnyAttempt)) && running.stage == stage).then_some(running)
     }
 
     pub fn reduce_progress(&mut self, key: &AttemptKey, bytes: u64, awaits: Option<Awaits>, ctx: &Ctx) {
@@ -102,11 +102,11 @@ impl Round {
         let Some(mut record) = record else {
             return self.fail_attempt("the contributions changed or the run's samples are used up", None, ctx, out);
         };
-        let met = planted!(Plant::ThinContributors) || head.quorum.met_by(|id| members.binary_search(id).is_ok());
+        let met = mutated!(Mutation::ThinContributors) || head.quorum.met_by(|id| members.binary_search(id).is_ok());
         if !met {
             return self.fail_attempt("its members are no quorum of the voters", None, ctx, out);
         }
-        if planted!(Plant::OwnKnobs) {
+        if mutated!(Mutation::OwnKnobs) {
             record.next.dwell = ctx.me.0[0];
         }
         let readys = contributions.into_iter().map(|c| c.bytes).collect();
@@ -137,7 +137,7 @@ impl Round {
     ) {
         if self.running(key, Stage::Reducing).is_some() {
             if let Some(suspect) = suspect.filter(|_| refused) {
-                self.accuse(suspect, conduct);
+                self.report_refusal(suspect, conduct);
             }
             self.fail_attempt(reason, suspect, ctx, out);
         }
@@ -193,7 +193,7 @@ impl Round {
 
     /// How long a reduction may take that moves, by what the voters in it have measured.
     fn longest_reduction(&self, attempt: &Attempt, ctx: &Ctx) -> u64 {
-        let heeded = |id: &&NodeId| ctx.is_voter(id) || planted!(Plant::LearnersTime);
+        let heeded = |id: &&NodeId| ctx.is_voter(id) || mutated!(Mutation::LearnersTime);
         let took = attempt
             .members
             .iter()

@@ -17,7 +17,7 @@ pub(super) struct Blame {
 }
 
 impl Round {
-    /// Nobody accuses itself: the others do.
+    /// Nobody reports itself: the others do.
     pub fn blame(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
         match ctx.spec.sync.engine {
             EngineKind::Ring => self.bad_hop(attempt, ctx),

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 
 /// A record that this node holds or held the state of, and what follows from it.
 #[derive(Clone, Debug)]
-pub(super) struct Standing {
+pub(super) struct ChainHead {
     pub record: Record,
     pub digest: Digest,
     /// The record that made the state.
@@ -19,7 +19,7 @@ pub(super) struct Standing {
     pub certificate: Option<Certificate>,
 }
 
-impl Standing {
+impl ChainHead {
     pub fn new(record: Record, certificate: Option<Certificate>) -> Self {
         let digest = record.digest();
         Self { base: record.base_or(digest), quorum: Quorum::after(&record, &digest), digest, record, certificate }

@@ -16,14 +16,14 @@ use super::proven::Held;
 use super::round::Round;
 use super::sync::Sync;
 use crate::ancestry::{Ancestry, Relation};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::run::AdmissionMode;
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
 
 /// Claims that are looked at at a time.
 pub const CLAIMS_MAX: usize = 8;
-/// Those of peers of one standing; of strangers so many until this node stands on a record, and then one.
+/// Those of peers of one head; of strangers so many until this node stands on a record, and then one.
 const OF_STANDING_MAX: usize = 2;
 const STRANGERS_MAX: (usize, usize) = (4, 1);
 /// About one lineage: who is slow to show it does not keep another from doing so.
@@ -48,7 +48,7 @@ pub(super) enum Verdict {
 /// length, then the smaller name, decide between equals. Everybody computes it from what was proven, and of two one wins.
 fn wins((theirs, their): (&Ancestry, &Place), (mine, my): (&Ancestry, &Place)) -> bool {
     match theirs.went_along(mine) {
-        (there, here) if there != here && !planted!(Plant::TokensBeforeVoters) => there > here,
+        (there, here) if there != here && !mutated!(Mutation::TokensBeforeVoters) => there > here,
         _ => their.beats(my),
     }
 }
@@ -60,13 +60,13 @@ impl Sync {
         for (id, place) in ctx.places() {
             if self.calls_away(&id, &place, round, ctx) {
                 let failures = ctx.peers.get(&id).map_or(0, |peer| peer.chain.failures);
-                wanted.push((self.standing_of(&id, ctx), failures, Reverse(place.seq), id, place));
+                wanted.push((self.chain_head_of(&id, ctx), failures, Reverse(place.seq), id, place));
             }
         }
-        wanted.sort_unstable_by_key(|(standing, failures, seq, id, _)| (*standing, *failures, *seq, *id));
+        wanted.sort_unstable_by_key(|(chain_head, failures, seq, id, _)| (*chain_head, *failures, *seq, *id));
         let foreign = ctx.head.is_none() || self.seeks_adoption();
-        for (standing, _, _, peer, place) in wanted {
-            if self.may_ask(standing, &peer, &place, ctx) {
+        for (chain_head, _, _, peer, place) in wanted {
+            if self.may_ask(chain_head, &peer, &place, ctx) {
                 let Place { seq, record, .. } = place;
                 self.claims.asked.insert(peer, place);
                 out.push(Output::Prove { peer, seq, record, foreign });
@@ -74,25 +74,25 @@ impl Sync {
         }
     }
 
-    /// Whether there is room for one more claim of this peer. Who has a lower standing, and may show nothing for as long as
+    /// Whether there is room for one more claim of this peer. Who has a lower head, and may show nothing for as long as
     /// it likes, takes none of it.
-    fn may_ask(&self, standing: u8, peer: &NodeId, place: &Place, ctx: &Ctx) -> bool {
+    fn may_ask(&self, chain_head: u8, peer: &NodeId, place: &Place, ctx: &Ctx) -> bool {
         let asked = &self.claims.asked;
-        let counts = |id: &NodeId| self.standing_of(id, ctx) <= standing || planted!(Plant::StrangersFirst);
+        let counts = |id: &NodeId| self.chain_head_of(id, ctx) <= chain_head || mutated!(Mutation::StrangersFirst);
         let alike = asked.iter().filter(|(id, other)| counts(id) && other.lineage == place.lineage).count();
         let known = asked.iter().any(|(id, other)| counts(id) && other.record == place.record);
-        let of_standing = asked.keys().filter(|id| self.standing_of(id, ctx) == standing).count();
-        let places = match (standing, &ctx.head) {
+        let of_chain_head = asked.keys().filter(|id| self.chain_head_of(id, ctx) == chain_head).count();
+        let places = match (chain_head, &ctx.head) {
             (STRANGER, None) => STRANGERS_MAX.0,
             (STRANGER, Some(_)) => STRANGERS_MAX.1,
             _ => OF_STANDING_MAX,
         };
-        let room = asked.len() < CLAIMS_MAX && of_standing < places && alike < OF_LINEAGE_MAX;
+        let room = asked.len() < CLAIMS_MAX && of_chain_head < places && alike < OF_LINEAGE_MAX;
         room && !known && !asked.contains_key(peer)
     }
 
     /// Peers that the user named come first, then voters, then learners, then everybody else.
-    fn standing_of(&self, id: &NodeId, ctx: &Ctx) -> u8 {
+    fn chain_head_of(&self, id: &NodeId, ctx: &Ctx) -> u8 {
         if self.guides.contains(id) {
             GUIDE
         } else if ctx.is_voter(id) {
@@ -153,7 +153,7 @@ impl Sync {
 
     /// Whether this node is to go there.
     fn leads_away(&self, proven: &Proven, round: Option<&Round>, ctx: &Ctx) -> bool {
-        if planted!(Plant::FollowTokens) {
+        if mutated!(Mutation::FollowTokens) {
             return ctx.place().is_none_or(|mine| proven.tokens > mine.tokens);
         }
         if self.seeks_adoption() {
@@ -179,7 +179,7 @@ impl Sync {
     fn may_follow_fork(&self, proven: &Proven, ctx: &Ctx) -> bool {
         let there = |lineage: &Digest| proven.ancestry.has(lineage) && !self.ancestry.has(lineage);
         let voters = || ctx.places().any(|(id, place)| ctx.is_voter(&id) && there(&place.lineage));
-        !ctx.votes() || voters() || planted!(Plant::FollowLearners)
+        !ctx.votes() || voters() || mutated!(Mutation::FollowLearners)
     }
 
     /// The operator has named a lineage, and this node is not in it yet.
@@ -207,14 +207,14 @@ impl Sync {
     pub fn has_source(&self, proven: &Proven, ctx: &Ctx) -> bool {
         let by = self.shown_by(proven);
         let trusted =
-            |id: &NodeId| Some(*id) == by || self.standing_of(id, ctx) != STRANGER || planted!(Plant::AnySource);
+            |id: &NodeId| Some(*id) == by || self.chain_head_of(id, ctx) != STRANGER || mutated!(Mutation::AnySource);
         ctx.places().any(|(id, place)| proven.is_held_at(&place) && trusted(&id))
     }
 
     /// Whether somebody's word for where it stands counts without a proof, or is proven.
     pub fn is_believed(&self, id: &NodeId, place: &Place, ctx: &Ctx) -> bool {
         let proven = self.claims.of(&place.lineage).is_some_and(|held| held.proven.record == place.record);
-        proven || self.standing_of(id, ctx) != STRANGER || planted!(Plant::AnySource)
+        proven || self.chain_head_of(id, ctx) != STRANGER || mutated!(Mutation::AnySource)
     }
 
     fn shown_by(&self, proven: &Proven) -> Option<NodeId> {
@@ -245,7 +245,7 @@ impl Sync {
         let there = ctx.places().filter(|(_, place)| proven.is_held_at(place));
         let mut sources: Vec<NodeId> = there.map(|(id, _)| id).collect();
         let by = self.shown_by(proven);
-        sources.sort_by_key(|id| (Some(*id) != by, self.standing_of(id, ctx)));
+        sources.sort_by_key(|id| (Some(*id) != by, self.chain_head_of(id, ctx)));
         sources
     }
 }
@@ -253,7 +253,7 @@ impl Sync {
 /// Whether the voters of the head are no quorum here, and for a member that takes part have been none for a while: those
 /// that stand in another lineage decide nothing in this one any more.
 fn quorum_is_lost(round: Option<&Round>, ctx: &Ctx) -> bool {
-    let long = |round: &Round| round.cut.since().is_some_and(|since| ctx.is_long_cut_off(since));
+    let long = |round: &Round| round.quorum_loss.since().is_some_and(|since| ctx.is_long_quorum_lost(since));
     !ctx.quorum_in_reach() && round.is_none_or(long)
 }
 

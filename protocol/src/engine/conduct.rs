@@ -1,5 +1,5 @@
 //! What is held against members: who has contradicted itself, whom the run's creator has revoked, for whom this node does
-//! not vouch, and who accuses whom.
+//! not vouch, and who reports whom.
 //!
 //! Of nodes that are known to have contradicted themselves the proof is kept, shown and passed on, and who holds it says
 //! "revoked" in its READYs until a record says so (`docs/protocol/4-agreement.md` §4.10).
@@ -19,7 +19,7 @@ use crate::admission::Revocation;
 use crate::evidence::{self, Contradiction};
 use crate::limits::{EVIDENCE_MAX, GRANTS_MAX};
 use crate::message::{Certificate, Evidence, Message};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::{Digest, NodeId, wire};
 use std::collections::BTreeMap;
@@ -33,11 +33,11 @@ pub(super) struct Conduct {
     /// What the run's creator has revoked, as far as this node was told: spread in its READYs.
     revocations: Vec<Revocation>,
     /// Evidence by whom it is against: at most [`EVIDENCE_MAX`].
-    convicted: BTreeMap<NodeId, (Contradiction, Evidence)>,
+    equivocators: BTreeMap<NodeId, (Contradiction, Evidence)>,
     /// Members for which this node does not vouch, and up to which round.
-    shunned: BTreeMap<NodeId, u64>,
-    /// Whom each member has accused first.
-    accused: BTreeMap<NodeId, NodeId>,
+    excluded: BTreeMap<NodeId, u64>,
+    /// Whom each member has reported first.
+    reported: BTreeMap<NodeId, NodeId>,
 }
 
 impl Conduct {
@@ -45,7 +45,7 @@ impl Conduct {
     pub fn resume(&mut self, stored: Vec<Evidence>, ctx: &Ctx, out: &mut Out) {
         for evidence in stored.into_iter().take(EVIDENCE_MAX) {
             if let Ok((against, what)) = evidence::examine(ctx.verifier.as_ref(), &ctx.run, &evidence) {
-                self.convicted.insert(against, (what, evidence));
+                self.equivocators.insert(against, (what, evidence));
             }
         }
         self.drop_settled(ctx, out);
@@ -54,35 +54,35 @@ impl Conduct {
     /// Evidence against who is no member of the head is of no use any more, and goes. That against who was revoked because of
     /// it is kept as long as there is room: it shows why.
     pub fn drop_settled(&mut self, ctx: &Ctx, out: &mut Out) {
-        let Some(head) = ctx.head.as_ref().filter(|_| !planted!(Plant::HoardEvidence)) else { return };
+        let Some(head) = ctx.head.as_ref().filter(|_| !mutated!(Mutation::HoardEvidence)) else { return };
         let idle = |id: &&NodeId| head.record.member(id).is_none() && !is_revoked(&head.record, id);
-        let idle: Vec<NodeId> = self.convicted.keys().filter(idle).copied().collect();
+        let idle: Vec<NodeId> = self.equivocators.keys().filter(idle).copied().collect();
         idle.into_iter().for_each(|against| self.drop_evidence(against, out));
     }
 
     fn drop_evidence(&mut self, against: NodeId, out: &mut Out) {
-        self.convicted.remove(&against);
+        self.equivocators.remove(&against);
         out.push(Output::DropEvidence { against });
     }
 
     /// What is held, by ascending id.
     pub fn evidence(&self) -> impl ExactSizeIterator<Item = (&NodeId, Contradiction)> {
-        self.convicted.iter().map(|(id, (what, _))| (id, *what))
+        self.equivocators.iter().map(|(id, (what, _))| (id, *what))
     }
 
     /// Whether this node is held to have contradicted itself.
-    pub fn is_convicted(&self, id: &NodeId) -> bool {
-        self.convicted.contains_key(id)
+    pub fn is_equivocator(&self, id: &NodeId) -> bool {
+        self.equivocators.contains_key(id)
     }
 
     /// Members of a record that have contradicted themselves, this node apart: others say it of that one.
-    pub fn convicted_members(&self, me: NodeId, record: &Record) -> impl Iterator<Item = NodeId> {
+    pub fn equivocating_members(&self, me: NodeId, record: &Record) -> impl Iterator<Item = NodeId> {
         let news = move |id: &&NodeId| **id != me && record.member(id).is_some() && !is_revoked(record, id);
-        self.convicted.keys().filter(news).copied()
+        self.equivocators.keys().filter(news).copied()
     }
 
     /// Two statements of one node were heard: keeps them if they prove that it has contradicted itself.
-    pub fn convict(&mut self, first: Vec<u8>, second: &[u8], ctx: &Ctx, out: &mut Out) {
+    pub fn expose(&mut self, first: Vec<u8>, second: &[u8], ctx: &Ctx, out: &mut Out) {
         let evidence = Evidence { first, second: second.to_vec() };
         let claimed = wire::claimed_sender(second);
         if claimed.is_none_or(|id| !self.is_tried(&id, ctx)) {
@@ -113,7 +113,7 @@ impl Conduct {
         for theirs in readys {
             let heard = ctx.ready_of(&theirs.member, round);
             if let Some(heard) = heard.filter(|heard| heard.ready != theirs.ready) {
-                self.convict(heard.bytes.clone(), &theirs.bytes, ctx, out);
+                self.expose(heard.bytes.clone(), &theirs.bytes, ctx, out);
             }
         }
     }
@@ -123,7 +123,7 @@ impl Conduct {
         for theirs in &certificate.votes {
             let heard = wire::claimed_sender(theirs).and_then(|id| round.record_vote.votes.get(&id));
             if let Some((_, heard)) = heard.filter(|(_, heard)| heard != theirs) {
-                self.convict(heard.clone(), theirs, ctx, out);
+                self.expose(heard.clone(), theirs, ctx, out);
             }
         }
     }
@@ -133,13 +133,13 @@ impl Conduct {
         if !self.is_tried(&against, ctx) {
             return;
         }
-        if self.convicted.len() >= EVIDENCE_MAX {
+        if self.equivocators.len() >= EVIDENCE_MAX {
             let Some(settled) = self.settled(ctx) else { return };
             self.drop_evidence(settled, out);
         }
-        self.convicted.insert(against, (what, evidence.clone()));
+        self.equivocators.insert(against, (what, evidence.clone()));
         out.push(Output::Evidence { against, what, evidence: evidence.clone() });
-        if !ctx.frozen && !planted!(Plant::KeepEvidence) {
+        if !ctx.frozen && !mutated!(Mutation::KeepEvidence) {
             let mut members = ctx.reachable_members();
             members.retain(|id| ctx.peers.get(id).is_some_and(|peer| peer.link.greeted));
             out.send_to(ctx, &members, &Message::Evidence(evidence));
@@ -152,7 +152,7 @@ impl Conduct {
             return;
         }
         let settled = |id: &NodeId| ctx.head.as_ref().is_some_and(|head| is_revoked(&head.record, id));
-        for (_, (_, evidence)) in self.convicted.iter().filter(|(id, _)| !settled(id)) {
+        for (_, (_, evidence)) in self.equivocators.iter().filter(|(id, _)| !settled(id)) {
             out.send_to(ctx, &[to], &Message::Evidence(evidence.clone()));
         }
     }
@@ -160,16 +160,16 @@ impl Conduct {
     /// Whether evidence against this node is looked at and kept: it is a member, there is none yet, no record has settled
     /// it, and there is room.
     fn is_tried(&self, id: &NodeId, ctx: &Ctx) -> bool {
-        let member = ctx.is_member(id) || planted!(Plant::HoardEvidence);
+        let member = ctx.is_member(id) || mutated!(Mutation::HoardEvidence);
         let revoked = ctx.head.as_ref().is_some_and(|head| is_revoked(&head.record, id));
-        let room = self.convicted.len() < EVIDENCE_MAX || self.settled(ctx).is_some();
-        member && !revoked && !self.convicted.contains_key(id) && room
+        let room = self.equivocators.len() < EVIDENCE_MAX || self.settled(ctx).is_some();
+        member && !revoked && !self.equivocators.contains_key(id) && room
     }
 
     /// Somebody who was revoked, so that what is held against it may go.
     fn settled(&self, ctx: &Ctx) -> Option<NodeId> {
         let record = &ctx.head.as_ref()?.record;
-        self.convicted.keys().find(|id| is_revoked(record, id)).copied()
+        self.equivocators.keys().find(|id| is_revoked(record, id)).copied()
     }
 
     /// Takes a revocation, if the run's creator has signed it.
@@ -188,24 +188,24 @@ impl Conduct {
     }
 
     /// This node has refused what a member sent in the attempt at this round: it does not vouch for it for a while.
-    pub fn shun(&mut self, id: NodeId, round: u64) {
-        self.shunned.insert(id, round.saturating_add(SHUNNED_ROUNDS));
+    pub fn exclude(&mut self, id: NodeId, round: u64) {
+        self.excluded.insert(id, round.saturating_add(SHUNNED_ROUNDS));
     }
 
     /// Whether this node does not vouch for somebody.
-    pub fn shuns(&self, id: &NodeId) -> bool {
-        self.shunned.contains_key(id)
+    pub fn excludes(&self, id: &NodeId) -> bool {
+        self.excluded.contains_key(id)
     }
 
-    /// Whom a member has accused first: it is believed about no other.
-    pub fn first_accused(&mut self, by: NodeId, accused: NodeId) -> NodeId {
-        *self.accused.entry(by).or_insert(accused)
+    /// Whom a member has reported first: it is believed about no other.
+    pub fn first_reported(&mut self, by: NodeId, reported: NodeId) -> NodeId {
+        *self.reported.entry(by).or_insert(reported)
     }
 
     /// This record is the head now: what is over is forgotten.
     pub fn follow(&mut self, record: &Record) {
-        self.shunned.retain(|_, until| *until > record.round);
-        self.accused.retain(|accuser, _| record.member(accuser).is_some());
+        self.excluded.retain(|_, until| *until > record.round);
+        self.reported.retain(|reporter, _| record.member(reporter).is_some());
     }
 }
 
@@ -223,31 +223,31 @@ mod tests {
     fn a_proof_is_kept_once_and_goes_with_its_subject() {
         let (mut ctx, mut out, mut conduct) = (Ctx::sample(), Out::default(), Conduct::default());
         let Evidence { first, second } = sample::evidence();
-        conduct.convict(first.clone(), &first, &ctx, &mut out);
-        assert!(!conduct.is_convicted(&ctx.me), "one statement contradicts nothing");
+        conduct.expose(first.clone(), &first, &ctx, &mut out);
+        assert!(!conduct.is_equivocator(&ctx.me), "one statement contradicts nothing");
         for _ in 0..2 {
-            conduct.convict(first.clone(), &second, &ctx, &mut out);
+            conduct.expose(first.clone(), &second, &ctx, &mut out);
         }
         let kept = out.outputs.iter().filter(|output| matches!(output, Output::Evidence { .. })).count();
-        assert!(conduct.is_convicted(&ctx.me) && kept == 1);
+        assert!(conduct.is_equivocator(&ctx.me) && kept == 1);
         let mut record = ctx.head.as_ref().unwrap().record.clone();
         record.next.members.retain(|member| member.id != ctx.me);
-        ctx.stand_on(super::super::chain::Standing::new(record, None));
+        ctx.stand_on(super::super::chain::ChainHead::new(record, None));
         conduct.drop_settled(&ctx, &mut out);
-        assert!(!conduct.is_convicted(&ctx.me));
+        assert!(!conduct.is_equivocator(&ctx.me));
     }
 
     #[test]
-    fn a_member_is_believed_about_the_first_that_it_accuses_and_shunned_for_eight_rounds() {
+    fn a_member_is_believed_about_the_first_that_it_reports_and_excluded_for_eight_rounds() {
         let (ctx, mut conduct) = (Ctx::sample(), Conduct::default());
-        assert_eq!(conduct.first_accused(node(16), node(32)), node(32));
-        assert_eq!(conduct.first_accused(node(16), ctx.me), node(32));
-        conduct.shun(node(32), 4);
+        assert_eq!(conduct.first_reported(node(16), node(32)), node(32));
+        assert_eq!(conduct.first_reported(node(16), ctx.me), node(32));
+        conduct.exclude(node(32), 4);
         let mut record = ctx.head.as_ref().unwrap().record.clone();
-        for (round, shunned) in [(11, true), (12, false)] {
+        for (round, excluded) in [(11, true), (12, false)] {
             record.round = round;
             conduct.follow(&record);
-            assert_eq!(conduct.shuns(&node(32)), shunned, "round {round}");
+            assert_eq!(conduct.excludes(&node(32)), excluded, "round {round}");
         }
     }
 }

@@ -64,7 +64,7 @@ pub struct Stored {
     /// The way to the head, as far back as the disk tells.
     pub ancestry: Ancestry,
     /// What this identity has signed last; none on a new or wiped disk.
-    pub register: Option<Register>,
+    pub vote_state: Option<VoteState>,
     /// Results that were written before they were spoken of, oldest first; their updates are on the disk, too.
     pub candidates: Vec<Candidate>,
     /// Evidence that this node was told to keep.
@@ -74,7 +74,7 @@ pub struct Stored {
 /// The newest vote of an incarnation: written before it is sent, so that a restarted process goes on where the one
 /// before stopped and never says anything else instead (`docs/protocol/4-agreement.md` §4.5.8, §4.9).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Register {
+pub struct VoteState {
     pub incarnation: u64,
     pub lineage: Digest,
     /// Follows this record.
@@ -86,13 +86,13 @@ pub struct Register {
     pub vote: Option<(u32, Value, bool)>,
 }
 
-/// The one byte string of a vote register.
-pub fn encode_register(register: &Register) -> Vec<u8> {
-    binary::encode(register)
+/// The one byte string of a vote vote state.
+pub fn encode_vote_state(vote_state: &VoteState) -> Vec<u8> {
+    binary::encode(vote_state)
 }
 
-/// A vote register from the disk.
-pub fn decode_register(bytes: &[u8]) -> Result<Register, WireError> {
+/// A vote vote state from the disk.
+pub fn decode_vote_state(bytes: &[u8]) -> Result<VoteState, WireError> {
     binary::decode::<_, CONTROL_BYTES_MAX>("vote register", bytes)
 }
 

@@ -1,7 +1,7 @@
 //! The course of a node from record to record: what it starts with, the records that it stands on, the lineages and the
 //! names that it takes, and how it goes.
 
-use super::chain::Standing;
+use super::chain::ChainHead;
 use super::io::{Finish, Notice, Output, PersistToken, Proven};
 use super::life::{Life, Start};
 use super::offer::Work;
@@ -10,7 +10,7 @@ use super::sync::CatchUp;
 use super::{Engine, Founding, PAST_MAX, Stored, scene, succession};
 use crate::ancestry::Ancestry;
 use crate::message::{Certificate, Leave, Message};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
@@ -29,11 +29,11 @@ impl Engine {
 
     /// Takes up what the disk holds.
     fn resume(&mut self, stored: Stored, copied: bool, force_fork: bool) {
-        let Stored { head, certificate, past, ancestry, register, candidates, evidence } = stored;
+        let Stored { head, certificate, past, ancestry, vote_state, candidates, evidence } = stored;
         self.sync.ancestry = ancestry;
-        self.stand_on(Standing::new(head, certificate.clone()));
+        self.stand_on(ChainHead::new(head, certificate.clone()));
         self.conduct.resume(evidence, &self.ctx, &mut self.out);
-        if let Some(why) = self.voice.resume(register, copied, &mut self.ctx.identity) {
+        if let Some(why) = self.own_votes.resume(vote_state, copied, &mut self.ctx.identity) {
             self.out.notice(Notice::NewIncarnation { incarnation: self.ctx.identity.incarnation, why });
         }
         for proof in certificate.iter().chain(past.iter().take(PAST_MAX)) {
@@ -41,29 +41,29 @@ impl Engine {
         }
         self.heed_witnesses();
         self.resume_lineage();
-        if self.voice.register.is_none() {
-            self.voice.write_empty(&self.ctx, &mut self.out);
+        if self.own_votes.vote_state.is_none() {
+            self.own_votes.write_empty(&self.ctx, &mut self.out);
         }
         if self.end_if_spent() {
             return;
         }
         self.enter_round(true);
         let Some(round) = self.life.round_mut() else { return };
-        round.resume_votes(candidates, self.voice.register.as_ref(), &self.ctx);
+        round.resume_votes(candidates, self.own_votes.vote_state.as_ref(), &self.ctx);
         if let Some(fork) = if force_fork { self.ctx.fork_alone() } else { None } {
             round.fork(fork, &mut self.offer, &self.ctx, &mut self.out);
         }
     }
 
-    /// A process that was killed between taking the head of another lineage and writing its register finds one that speaks
-    /// in the lineage before. Into a fork that it is itself in it takes the register along, as if it had not been killed.
+    /// A process that was killed between taking the head of another lineage and writing its vote state finds one that speaks
+    /// in the lineage before. Into a fork that it is itself in it takes the vote state along, as if it had not been killed.
     fn resume_lineage(&mut self) {
-        let Some(head) = self.ctx.head.clone().filter(|_| self.voice.register.is_some()) else { return };
-        if self.voice.went_along(&head.record, &self.ctx.me) {
-            if !planted!(Plant::LoseForksRegister) {
-                self.voice.take_along(head.record.lineage, head.digest, &self.ctx, &mut self.out);
+        let Some(head) = self.ctx.head.clone().filter(|_| self.own_votes.vote_state.is_some()) else { return };
+        if self.own_votes.went_along(&head.record, &self.ctx.me) {
+            if !mutated!(Mutation::LoseForksRegister) {
+                self.own_votes.take_along(head.record.lineage, head.digest, &self.ctx, &mut self.out);
             }
-        } else if !planted!(Plant::ResumeAnyLineage) {
+        } else if !mutated!(Mutation::ResumeAnyLineage) {
             self.speak_in(&head.record.lineage);
         }
     }
@@ -74,8 +74,8 @@ impl Engine {
         // A validated run always has room for one lease.
         let Some(record) = genesis else { return };
         self.ctx.identity.begin_lineage();
-        // First the register: who finds a head on its disk without one has lost its voice.
-        self.voice.write_empty(&self.ctx, &mut self.out);
+        // First the vote state: who finds a head on its disk without one has lost its own votes.
+        self.own_votes.write_empty(&self.ctx, &mut self.out);
         let token = self.out.next_token();
         self.life = Life::Founding(token, Box::new(record.clone()));
         self.out.push(Output::Found { token, record });
@@ -83,34 +83,34 @@ impl Engine {
 
     /// Writes that were asked for are on disk.
     pub(super) fn durable(&mut self, token: PersistToken) {
-        self.voice.written(token);
+        self.own_votes.written(token);
         if let Some(record) = self.life.founded(token) {
             self.out.notice(Notice::Founded { lineage: record.lineage });
-            self.stand_on(Standing::new(record, None));
+            self.stand_on(ChainHead::new(record, None));
             return self.go_on();
         }
         let written = self.life.round_mut().and_then(|round| round.written(token));
         if let Some(Committing { record, certificate, since, .. }) = written {
             self.ctx.commit_took = self.ctx.now.since(since);
-            self.committed(Standing::new(record, Some(certificate)));
+            self.committed(ChainHead::new(record, Some(certificate)));
         }
     }
 
     /// The decided record is on disk: it is the head now.
-    fn committed(&mut self, standing: Standing) {
-        let (lineage, digest) = (standing.record.lineage, standing.digest);
+    fn committed(&mut self, chain_head: ChainHead) {
+        let (lineage, digest) = (chain_head.record.lineage, chain_head.digest);
         let fork = self.ctx.head.as_ref().is_some_and(|head| head.record.lineage != lineage);
-        self.tell_committed(&standing, fork);
-        self.stand_on(standing);
+        self.tell_committed(&chain_head, fork);
+        self.stand_on(chain_head);
         if fork {
-            self.voice.take_along(lineage, digest, &self.ctx, &mut self.out);
+            self.own_votes.take_along(lineage, digest, &self.ctx, &mut self.out);
         }
         self.ctx.hand_to_learners(&mut self.out);
         self.go_on();
     }
 
-    fn tell_committed(&mut self, standing: &Standing, fork: bool) {
-        let record = &standing.record;
+    fn tell_committed(&mut self, chain_head: &ChainHead, fork: bool) {
+        let record = &chain_head.record;
         let Record { round, seq, lineage, tokens, .. } = *record;
         let parent = self.ctx.head.as_ref().map(|head| &head.record);
         let before: BTreeSet<NodeId> = parent.iter().flat_map(|record| record.members()).collect();
@@ -118,10 +118,10 @@ impl Engine {
         if fork && record.contributors.is_empty() {
             self.out.notice(Notice::Forked { lineage, members: after.iter().copied().collect() });
         } else if record.contributors.is_empty() {
-            self.out.notice(Notice::Skipped { record: standing.digest, lineage, seq });
+            self.out.notice(Notice::Skipped { record: chain_head.digest, lineage, seq });
         } else {
             let members = record.contributors.iter().map(|c| c.member).collect();
-            self.out.notice(Notice::Committed { record: standing.digest, round, members, tokens });
+            self.out.notice(Notice::Committed { record: chain_head.digest, round, members, tokens });
             let known = |lineage: &Digest| parent.is_some_and(|parent| parent.merged.binary_search(lineage).is_ok());
             for lineage in record.merged.iter().copied().filter(|lineage| !known(lineage)) {
                 self.out.notice(Notice::Merged { lineage, round });
@@ -137,10 +137,10 @@ impl Engine {
         }
     }
 
-    fn stand_on(&mut self, standing: Standing) {
+    fn stand_on(&mut self, chain_head: ChainHead) {
         let before = self.ctx.head.take();
-        self.sync.ancestry.follow(before.as_ref().map(|head| &head.record), &standing.record);
-        self.ctx.stand_on(standing);
+        self.sync.ancestry.follow(before.as_ref().map(|head| &head.record), &chain_head.record);
+        self.ctx.stand_on(chain_head);
         self.life = Life::Outside;
         self.sync.catch_up.follow();
         self.heed_witnesses();
@@ -149,7 +149,7 @@ impl Engine {
     }
 
     fn end_if_spent(&mut self) -> bool {
-        let spent = |head: &Arc<Standing>| self.ctx.is_spent(head.record.round, head.record.tokens);
+        let spent = |head: &Arc<ChainHead>| self.ctx.is_spent(head.record.round, head.record.tokens);
         let done = self.ctx.head.as_ref().is_some_and(spent);
         if done {
             self.finish(Finish::BudgetSpent);
@@ -226,28 +226,28 @@ impl Engine {
         self.ctx.send_hello(&self.ctx.reachable(), &mut self.out);
     }
 
-    /// From now on this identity speaks from a new register, as a learner until a record has made it a voter.
+    /// From now on this identity speaks from a new vote state, as a learner until a record has made it a voter.
     fn new_incarnation(&mut self, why: &'static str) {
         self.ctx.identity.begin_incarnation();
         self.offer.forget_places();
         self.beat.forget_join();
         self.out.notice(Notice::NewIncarnation { incarnation: self.ctx.identity.incarnation, why });
-        self.voice.write_empty(&self.ctx, &mut self.out);
+        self.own_votes.write_empty(&self.ctx, &mut self.out);
         self.ctx.send_hello(&self.ctx.reachable(), &mut self.out);
         self.say_ready_anew();
     }
 
     pub(super) fn heed_witnesses(&mut self) {
-        if self.voice.is_outdated(&self.ctx) {
+        if self.own_votes.is_outdated(&self.ctx) {
             self.new_incarnation("others have seen newer votes of this identity than its disk holds");
         }
     }
 
     /// Takes a lineage that is new to this node: votes of its incarnation in another lineage stay where they are.
     fn speak_in(&mut self, lineage: &Digest) {
-        if self.voice.register.is_none() {
-            self.voice.write_empty(&self.ctx, &mut self.out);
-        } else if self.voice.is_elsewhere(lineage) {
+        if self.own_votes.vote_state.is_none() {
+            self.own_votes.write_empty(&self.ctx, &mut self.out);
+        } else if self.own_votes.is_elsewhere(lineage) {
             self.new_incarnation("this node has come from another lineage");
         }
     }
@@ -290,9 +290,9 @@ impl Engine {
             self.ctx.learn_signed(proof);
         }
         self.sync.ancestry = ancestry;
-        let standing = Standing::new(record, certificate);
-        let (lineage, base) = (standing.record.lineage, standing.base);
-        self.stand_on(standing);
+        let chain_head = ChainHead::new(record, certificate);
+        let (lineage, base) = (chain_head.record.lineage, chain_head.base);
+        self.stand_on(chain_head);
         self.speak_in(&lineage);
         self.beat.forget_join();
         if self.end_if_spent() {
@@ -305,7 +305,7 @@ impl Engine {
         self.enter_round(true);
         // What this identity has signed about the next record stands, also when the head is the same as before.
         if let Some(round) = self.life.round_mut() {
-            round.resume_votes(Vec::new(), self.voice.register.as_ref(), &self.ctx);
+            round.resume_votes(Vec::new(), self.own_votes.vote_state.as_ref(), &self.ctx);
         }
     }
 
@@ -374,7 +374,7 @@ impl Engine {
                 round.tell_set(ctx, out);
             }
             round.repeat_late_ready(ctx, out);
-            round.repeat_late_votes(ctx, out, &self.voice);
+            round.repeat_late_votes(ctx, out, &self.own_votes);
         }
         self.beat.ask_to_join(&scene!(self), &mut self.out);
     }

@@ -1,7 +1,7 @@
 //! What a part of the engine may look at and none of them changes: who this node is, what it runs, the time, the record
 //! that it stands on, and what is known of the others.
 
-use super::chain::{Place, Standing};
+use super::chain::{Place, ChainHead};
 use super::clock::Moment;
 use super::config::Timing;
 use super::identity::Identity;
@@ -11,7 +11,7 @@ use super::watch::Watch;
 use crate::evidence;
 use crate::identity::{NodeId, Signer, Verifier};
 use crate::message::{Evidence, Head, Phase};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::run::RunSpec;
 use crate::{Digest, wire};
@@ -37,9 +37,9 @@ pub(super) struct Ctx {
     /// The first input.
     pub began: Option<Moment>,
     pub identity: Identity,
-    pub head: Option<Arc<Standing>>,
+    pub head: Option<Arc<ChainHead>>,
     /// The head and records before it, newest last.
-    pub history: VecDeque<Standing>,
+    pub history: VecDeque<ChainHead>,
     pub peers: Peers,
     /// How often somebody has shown a ticket that admits it.
     pub invitations: u64,
@@ -87,12 +87,12 @@ impl Ctx {
     }
 
     /// This record is the head now.
-    pub fn stand_on(&mut self, standing: Standing) {
-        let follows = self.history.back().is_none_or(|past| past.digest == standing.record.parent);
+    pub fn stand_on(&mut self, chain_head: ChainHead) {
+        let follows = self.history.back().is_none_or(|past| past.digest == chain_head.record.parent);
         if !follows {
             self.history.clear();
         }
-        if self.history.len() >= HISTORY_MAX && !planted!(Plant::HoardHistory) {
+        if self.history.len() >= HISTORY_MAX && !mutated!(Mutation::HoardHistory) {
             self.history.pop_front();
         }
         // Of the older ones only what tells them apart, and who decided, is needed.
@@ -100,8 +100,8 @@ impl Ctx {
             past.record.contributors = Vec::new();
             past.record.next.members = Vec::new();
         }
-        self.history.push_back(standing.clone());
-        self.head = Some(Arc::new(standing));
+        self.history.push_back(chain_head.clone());
+        self.head = Some(Arc::new(chain_head));
     }
 
     pub fn place(&self) -> Option<Place> {
@@ -150,7 +150,7 @@ impl Ctx {
         record.next.members = vec![member(16, 0), member(32, 240), Member { id: ctx.me, ..member(0, 480) }];
         record.next.members.sort_by_key(|member| member.id);
         ctx.now = Moment::default().plus(60_000_000);
-        ctx.stand_on(Standing::new(record, None));
+        ctx.stand_on(ChainHead::new(record, None));
         let now = ctx.now;
         ctx.peers.extend([16, 32].map(|fill| (node(fill), Peer::here(now))));
         ctx

@@ -6,7 +6,7 @@ use crate::run::Minority;
 
 /// Whether a quorum is in reach, and since when not.
 #[derive(Debug, Default)]
-pub(super) struct Cut {
+pub(super) struct QuorumLoss {
     /// No quorum is in reach since then.
     since: Option<Moment>,
     /// One is in reach again since then.
@@ -22,7 +22,7 @@ pub(super) struct Cut {
     pub fork: Option<Fork>,
 }
 
-impl Cut {
+impl QuorumLoss {
     /// Whether the policy forbids to train.
     pub fn holds_training(&self) -> bool {
         self.since.is_some() && self.policy == Some(Minority::Halt)
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn what_was_lost_of_a_quorum_is_forgotten_no_faster_than_it_was_lost() {
         let at = |seconds: u64| Moment::default().plus(seconds * 1_000_000);
-        let mut cut = Cut::default();
+        let mut cut = QuorumLoss::default();
         assert_eq!((cut.lose(at(10)), cut.lose(at(14))), (at(10), at(10)));
         cut.restore(at(15));
         assert_eq!((cut.since(), cut.lose(at(17))), (None, at(17)), "five seconds less two");

@@ -6,7 +6,7 @@ use super::ctx::Ctx;
 use super::peer::Peer;
 use super::round::Round;
 use crate::message::Phase;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 
 /// Without progress for so many median intervals a peer is stuck.
 const STALL_FACTOR: u64 = 8;
@@ -148,7 +148,7 @@ impl Ctx {
     /// How long to wait for more than a quorum in a ballot on the record.
     pub fn record_patience(&self, ballot: u32) -> u64 {
         let once = VOTE_PATIENCE.0.max(4 * self.slowest_rtt());
-        let disturbed = if planted!(Plant::Disturbed) { crate::plant::disturbance() } else { 0 };
+        let disturbed = if mutated!(Mutation::Disturbed) { crate::mutation::disturbance() } else { 0 };
         (once << ballot.min(VOTE_PATIENCE.1)).min(self.timing.patience_max) + disturbed
     }
 

@@ -2,12 +2,12 @@
 //! (`docs/protocol/4-agreement.md` §4.5).
 
 use super::conduct::Conduct;
-use super::config::Register;
+use super::config::VoteState;
 use super::ctx::Ctx;
 use super::io::{AttemptKey, Output, Refusal};
 use super::offer::Offer;
 use super::outbox::Out;
-use super::register::Voice;
+use super::vote_state::OwnVotes;
 use super::results::{Holding, Made, RESULTS_MAX};
 use super::round::{Attempt, Committing, Round, Training};
 use super::vote::{Instance, Objection};
@@ -15,7 +15,7 @@ use crate::ballot::{Choice, Said};
 use crate::candidate::Candidate;
 use crate::certificate;
 use crate::message::{Certificate, Phase, Question, Value, ValueKind};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
@@ -45,14 +45,14 @@ pub(super) fn take_steps(mut step: impl FnMut() -> bool) {
 
 impl Round {
     /// Takes up the votes and results that the disk holds.
-    pub fn resume_votes(&mut self, candidates: Vec<Candidate>, register: Option<&Register>, ctx: &Ctx) {
+    pub fn resume_votes(&mut self, candidates: Vec<Candidate>, vote_state: Option<&VoteState>, ctx: &Ctx) {
         let fits = |c: &Candidate| c.record.parent == self.head.digest && c.record.kind == RecordKind::Commit;
         for candidate in candidates.into_iter().filter(fits).take(RESULTS_MAX) {
             let holding = Holding { written: true, made: Made::Before, ..Holding::new(candidate) };
             self.results.holding.insert(holding.digest, holding);
         }
-        let register = register.filter(|r| r.parent == self.head.digest && !planted!(Plant::ForgetVotes));
-        let Some(resumed) = register.and_then(|register| Instance::resume(register, self.task.seq, ctx)) else {
+        let vote_state = vote_state.filter(|r| r.parent == self.head.digest && !mutated!(Mutation::ForgetVotes));
+        let Some(resumed) = vote_state.and_then(|vote_state| Instance::resume(vote_state, self.task.seq, ctx)) else {
             return;
         };
         let instance = resumed.question.instance;
@@ -88,7 +88,7 @@ impl Round {
         bytes: &[u8],
         (ctx, out): (&Ctx, &mut Out),
     ) -> Result<(), Objection> {
-        let answers = self.question(question.instance) == *question || planted!(Plant::AcceptStale);
+        let answers = self.question(question.instance) == *question || mutated!(Mutation::AcceptStale);
         if !answers || !self.head.quorum.has(&from, incarnation) {
             return Err(Refusal::Stale.into());
         }
@@ -132,48 +132,48 @@ impl Round {
     }
 
     /// Writes and says what is pending in a vote; whether it did.
-    pub fn say(&mut self, instance: u32, ctx: &Ctx, out: &mut Out, voice: &mut Voice) -> bool {
-        let Some((value, register)) = self.vote(instance).next(&self.head, ctx) else { return false };
-        if !voice.may_sign(&register.stamp) {
+    pub fn say(&mut self, instance: u32, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) -> bool {
+        let Some((value, vote_state)) = self.vote(instance).next(&self.head, ctx) else { return false };
+        if !own_votes.may_sign(&vote_state.stamp) {
             return false;
         }
         let candidate = self.results.unwritten(&value);
-        let token = voice.persist(register, candidate, out);
+        let token = own_votes.persist(vote_state, candidate, out);
         let Some(bytes) = self.vote_mut(instance).say(ctx) else { return false };
         out.send_bytes(&ctx.reachable_voters(), &bytes, Some(token));
         true
     }
 
     /// Says to a peer what it may have missed.
-    pub fn repeat_votes(&self, peer: NodeId, ctx: &Ctx, out: &mut Out, voice: &Voice) {
+    pub fn repeat_votes(&self, peer: NodeId, ctx: &Ctx, out: &mut Out, own_votes: &OwnVotes) {
         for vote in [&self.set_vote, &self.record_vote] {
-            vote.repeat(&[peer], |_, _| true, voice, (ctx, out));
+            vote.repeat(&[peer], |_, _| true, own_votes, (ctx, out));
         }
     }
 
     /// Says again to voters who may need it what was said a while ago: not to one that trains, nor in an attempt that the
     /// vote on its set has led to, or whose result it would vote on.
-    pub fn repeat_late_votes(&mut self, ctx: &Ctx, out: &mut Out, voice: &Voice) {
+    pub fn repeat_late_votes(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &OwnVotes) {
         let (parent, over) = (self.head.digest, self.attempts.running.is_none());
         for (vote, over) in [(&mut self.set_vote, over), (&mut self.record_vote, false)] {
             let waits = |id: &NodeId| {
                 let Some(head) = ctx.peers.get(id).and_then(|peer| peer.said.head.as_ref()) else { return true };
                 head.record == parent && head.phase != Phase::Training && (head.phase != Phase::Reducing || over)
             };
-            vote.repeat_late(waits, voice, (ctx, out));
+            vote.repeat_late(waits, own_votes, (ctx, out));
         }
     }
 
     /// Enters the vote on the record when there is something to enter with, and goes on with it: what it has decided, if
     /// that can be committed now.
-    pub fn step_decision(&mut self, ctx: &Ctx, out: &mut Out, voice: &mut Voice) -> Option<Decided> {
+    pub fn step_decision(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) -> Option<Decided> {
         if let Some(proof) = self.results.proof.clone() {
             return self.conclude(proof.record, proof, ctx, out);
         }
         self.check_dispute(out);
         if ctx.may_speak() {
             self.enter_vote(ctx);
-            take_steps(|| self.step_record_vote(ctx, out, voice));
+            take_steps(|| self.step_record_vote(ctx, out, own_votes));
         }
         self.conclude_vote(ctx, out)
     }
@@ -185,7 +185,7 @@ impl Round {
         }
         let quorum = &self.head.quorum;
         let met = |record: &Record| {
-            planted!(Plant::ThinContributors)
+            mutated!(Mutation::ThinContributors)
                 || quorum.met_by(|id| record.contributors.binary_search_by(|c| c.member.cmp(id)).is_ok())
         };
         let held = self.results.holding.values().filter(|held| met(&held.candidate.record)).map(Holding::value);
@@ -200,7 +200,7 @@ impl Round {
         let behind = self.attempts.number > 0 || self.names_are_lost(ctx);
         let left_behind = others && behind && ctx.is_left_behind(last);
         let exhausted =
-            idle && !planted!(Plant::NeverSkip) && (self.attempts.number > ATTEMPTS_MAX || others_skip || left_behind);
+            idle && !mutated!(Mutation::NeverSkip) && (self.attempts.number > ATTEMPTS_MAX || others_skip || left_behind);
         let skip = self.task.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
         // Somebody's result may be on its way here: better than none.
         let coming = self.results.fetching.values().any(|fetching| fetching.active);
@@ -230,7 +230,7 @@ impl Round {
     }
 
     /// One step of the ballot; whether there may be another.
-    fn step_record_vote(&mut self, ctx: &Ctx, out: &mut Out, voice: &mut Voice) -> bool {
+    fn step_record_vote(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) -> bool {
         // Results that somebody here names, beside this node itself: after a repair it may have named one that it lost.
         let named = self.named_by_others(ctx);
         let awaited = self.awaits_votes(ctx);
@@ -257,12 +257,12 @@ impl Round {
         let Some((said, forced)) = ballot.pending().map(|(said, forced)| (said.clone(), forced)) else { return false };
         // A vote for nothing names what may be chosen next: a value that only this node names, and cannot give, would keep
         // the others from ever following it.
-        let lacking = !planted!(Plant::EstimateUnheld)
+        let lacking = !mutated!(Mutation::EstimateUnheld)
             && said.voted != Some(true)
             && said.value.kind == ValueKind::Commit
             && !results.holding.contains_key(&said.value.digest);
         if !lacking {
-            return self.say(Question::RECORD, ctx, out, voice);
+            return self.say(Question::RECORD, ctx, out, own_votes);
         }
         let other = results.contradict(&said.value);
         let failed = other || failed(&said.value.digest);
@@ -289,7 +289,7 @@ impl Round {
     fn awaits_votes(&self, ctx: &Ctx) -> bool {
         let Some(ballot) = &self.record_vote.ballot else { return true };
         let own = ballot.said().map(Said::place);
-        let counts = |id: &&NodeId| planted!(Plant::AwaitTheGone) || ctx.fault(id, self).is_none();
+        let counts = |id: &&NodeId| mutated!(Mutation::AwaitTheGone) || ctx.fault(id, self).is_none();
         self.other_voters(ctx).filter(counts).any(|id| ballot.place_of(id) < own)
     }
 
@@ -299,7 +299,7 @@ impl Round {
         ballot.observe(&self.head.quorum);
         let (ballot, value) = ballot.decided()?;
         let decides = |vote: &crate::message::Vote| {
-            (vote.ballot == ballot || planted!(Plant::MixedProof)) && vote.voted && vote.value == *value
+            (vote.ballot == ballot || mutated!(Mutation::MixedProof)) && vote.voted && vote.value == *value
         };
         let signed = || self.record_vote.votes.iter().filter(|(_, (vote, _))| decides(vote));
         let (_, (vote, _)) = signed().next()?;
@@ -349,8 +349,8 @@ impl Round {
         }
         let at = record.contributors.binary_search_by(|c| c.member.cmp(&ctx.me)).ok();
         let taken = at.and_then(|at| record.contributors.get(at)).map(|own| own.ready);
-        let mine = (taken.is_some() || planted!(Plant::ForgetLeftOut)) && !planted!(Plant::KeepTakenIn);
-        assert!(key.is_some() || !planted!(Plant::PanicAtSkip), "planted");
+        let mine = (taken.is_some() || mutated!(Mutation::ForgetLeftOut)) && !mutated!(Mutation::KeepTakenIn);
+        assert!(key.is_some() || !mutated!(Mutation::PanicAtSkip), "injected");
         if mine {
             offer.taken_in(taken, ctx, out);
         }

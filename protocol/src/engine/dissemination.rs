@@ -6,13 +6,13 @@ use super::outbox::Out;
 use super::peer::Peer;
 use crate::NodeId;
 use crate::message::{Head, Message, Phase};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 
 /// Who hands a certificate to the learner at this place among them, both by ascending id. Voters and then learners
 /// stand in a row, and the one at place p hands it to learners 2 p - 2 to 2 p + 1: as many for everybody, however large
 /// the flock is.
 fn handed_by(learner: usize) -> [usize; 2] {
-    [learner / 2, if planted!(Plant::OneHand) { learner / 2 } else { learner / 2 + 1 }]
+    [learner / 2, if mutated!(Mutation::OneHand) { learner / 2 } else { learner / 2 + 1 }]
 }
 
 /// From how many hands the last of so many learners hears of a decision, one after another.
@@ -41,7 +41,7 @@ impl Ctx {
         };
         let Some(place) = place else { return };
         let mine = learners.iter().enumerate().filter(|(at, _)| handed_by(*at).contains(&place)).map(|(_, id)| id);
-        let told = |id: &&NodeId| self.is_present(id) && **id != self.me && !planted!(Plant::LearnersUntold);
+        let told = |id: &&NodeId| self.is_present(id) && **id != self.me && !mutated!(Mutation::LearnersUntold);
         let targets: Vec<NodeId> = mine.filter(told).copied().collect();
         out.send_to(self, &targets, &Message::Certificate(certificate));
     }
@@ -54,7 +54,7 @@ impl Ctx {
         let at = self.history.iter().find(|past| past.record.seq == heard.seq);
         let contradicts = at.filter(|past| past.digest != heard.record);
         let given = contradicts.or(Some(mine).filter(|_| behind && self.should_know(&from, heard.phase, began)));
-        let Some(certificate) = given.and_then(|standing| standing.certificate.clone()) else { return };
+        let Some(certificate) = given.and_then(|chain_head| chain_head.certificate.clone()) else { return };
         let again = |peer: &Peer| peer.said.handed_at.is_none_or(|at| self.may_help_again(at));
         if !self.peers.get(&from).is_some_and(again) {
             return;

@@ -125,18 +125,18 @@ impl Ctx {
     }
 
     /// Whether there has been no quorum for longer than connections take that come back at once.
-    pub fn is_cut_off(&self, since: Moment) -> bool {
-        self.reached(Deadline::Cut, since.plus(self.timing.down_grace))
+    pub fn is_quorum_lost(&self, since: Moment) -> bool {
+        self.reached(Deadline::QuorumLoss, since.plus(self.timing.down_grace))
     }
 
     /// Whether there has been none for so long that a fork of the head is followed.
-    pub fn is_long_cut_off(&self, since: Moment) -> bool {
-        self.reached(Deadline::Cut, since.plus(self.timing.patience_min))
+    pub fn is_long_quorum_lost(&self, since: Moment) -> bool {
+        self.reached(Deadline::QuorumLoss, since.plus(self.timing.patience_min))
     }
 
     /// Whether the grace is over, which ends then.
     pub fn is_grace_over(&self, ends: Moment) -> bool {
-        self.reached(Deadline::Cut, ends)
+        self.reached(Deadline::QuorumLoss, ends)
     }
 
     /// Whether the voters that have not answered are still waited for, though a quorum has since then.

@@ -10,7 +10,7 @@ use super::round::{Round, Stage};
 use super::succession::{self, SignedReady};
 use crate::candidate::Candidate;
 use crate::message::{Message, Value};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::{Digest, NodeId, wire};
 
@@ -75,7 +75,7 @@ impl Round {
             return false;
         };
         let rebuilt = self.record_of(&candidate, state_root, ctx);
-        if rebuilt.as_ref().map(Record::digest) == Some(digest) || planted!(Plant::SkipRootCheck) {
+        if rebuilt.as_ref().map(Record::digest) == Some(digest) || mutated!(Mutation::SkipRootCheck) {
             self.results.fetching.remove(&digest);
             self.results.holding.insert(digest, Holding::new(candidate));
             // Leaving the attempt would drop the update of the result, which goes by the same name.
@@ -119,7 +119,7 @@ impl Round {
         } else if self.results.verifying && self.committing.is_none() {
             if self.head.record.state_root != state_root {
                 out.own_fault("its state is not that of its head record", ctx);
-            } else if !planted!(Plant::TrustFormer) {
+            } else if !mutated!(Mutation::TrustFormer) {
                 self.make_anew(ctx, out);
             }
         }
@@ -176,7 +176,7 @@ impl Ctx {
             (same && here && self.fits_round(&signed).is_ok()).then_some(signed)
         };
         let readys: Option<Vec<SignedReady>> = listed.iter().zip(&candidate.readys).map(open).collect();
-        readys.filter(|readys| set_digest(readys) == candidate.key.set || planted!(Plant::AnyReadys))
+        readys.filter(|readys| set_digest(readys) == candidate.key.set || mutated!(Mutation::AnyReadys))
     }
 }
 

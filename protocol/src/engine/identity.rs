@@ -3,7 +3,7 @@
 use super::clock::Moment;
 use crate::NodeId;
 use crate::message::Stamp;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Names that are drawn above the seat's differ by what the boots give below this: about a second of a wall clock.
@@ -19,10 +19,10 @@ pub(super) struct Identity {
     /// Boots that it has said in Hellos, newest last.
     pub boots: VecDeque<u64>,
     /// The newest later start of this key that this process has been shown.
-    pub namesake: u64,
-    /// Names the register; raised when the register is lost, old, or left behind in another lineage.
+    pub duplicate: u64,
+    /// Names the vote state; raised when the vote state is lost, old, or left behind in another lineage.
     pub incarnation: u64,
-    /// Goes on from a register of a former process: listens first whether it is the newest.
+    /// Goes on from a vote state of a former process: listens first whether it is the newest.
     pub resumed: bool,
     /// This process has stood on no record yet, nor made one.
     landless: bool,
@@ -40,7 +40,7 @@ impl Identity {
             boot,
             first_boot: boot,
             boots: VecDeque::new(),
-            namesake: 0,
+            duplicate: 0,
             incarnation: boot,
             resumed: false,
             landless: true,
@@ -55,7 +55,7 @@ impl Identity {
         self.boot = self.boot.saturating_add(1);
     }
 
-    /// Speaks from a new register from now on.
+    /// Speaks from a new vote state from now on.
     pub fn begin_incarnation(&mut self) {
         self.renew();
         self.incarnation = self.boot;
@@ -73,9 +73,9 @@ impl Identity {
     pub fn heed_seat(&mut self, seat: Option<u64>) -> bool {
         let drawn = std::mem::replace(&mut self.landless, false) && !self.resumed;
         let above = |known: &u64| *known > self.incarnation || drawn && *known == self.incarnation;
-        let Some(known) = seat.filter(above).filter(|_| !planted!(Plant::LowIncarnation)) else { return false };
+        let Some(known) = seat.filter(above).filter(|_| !mutated!(Mutation::LowIncarnation)) else { return false };
         // Of two such processes that stood on one record neither may speak under the other's name.
-        let apart = if planted!(Plant::DrawAlike) { 0 } else { self.boot % DRAWN_APART };
+        let apart = if mutated!(Mutation::DrawAlike) { 0 } else { self.boot % DRAWN_APART };
         self.boot = self.boot.max(known.saturating_add(apart));
         true
     }

@@ -1,6 +1,6 @@
 //! What others say: connections, greetings, and the checks that every message passes before it counts.
 
-use super::chain::Standing;
+use super::chain::ChainHead;
 use super::claims::Verdict;
 use super::ctx::Ctx;
 use super::io::{Claim, Finish, Notice, Output, Refusal};
@@ -16,7 +16,7 @@ use crate::limits::READY_BYTES_MAX;
 use crate::message::{
     Certificate, Estimate, Fork, Head, Hello, Join, Message, Phase, Question, Ready, Stamp, Value, Vote,
 };
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::wire::{self, Opened, WireError};
 use crate::{Digest, NodeId};
 
@@ -48,7 +48,7 @@ impl Engine {
         }
         if let Some(round) = self.life.round().filter(|_| self.ctx.is_member(&peer)) {
             round.repeat_ready(&[peer], &mut self.out);
-            round.repeat_votes(peer, &self.ctx, &mut self.out, &self.voice);
+            round.repeat_votes(peer, &self.ctx, &mut self.out, &self.own_votes);
             round.repeat_fork(&[peer], &self.ctx, &mut self.out);
         }
         // Voters let in; a ticket is nobody else's business.
@@ -65,7 +65,7 @@ impl Engine {
         (peer.link.connected, peer.link.refused) = (false, false);
         peer.link.switched_at = self.ctx.now;
         (peer.said.fork, peer.said.join) = (None, None);
-        peer.register.witness.take_if(|_| !member);
+        peer.vote_state.witness.take_if(|_| !member);
         peer.end_of_channel();
     }
 
@@ -96,7 +96,7 @@ impl Engine {
             return self.greet(from, &hello);
         }
         let (now, heeded) = (self.ctx.now, self.ctx.heeds(&from, &opened.message));
-        let greeted = |peer: &&mut Peer| peer.link.greeted || planted!(Plant::BeforeHello);
+        let greeted = |peer: &&mut Peer| peer.link.greeted || mutated!(Mutation::BeforeHello);
         let peer = self.ctx.peers.get_mut(&from).filter(greeted).ok_or(Refusal::Stale)?;
         peer.link.heard_at = now;
         // Who has left is silent: whoever speaks is here, and its leave was an old one.
@@ -153,7 +153,7 @@ impl Engine {
         if peer.meet(hello.boot, now) == Incarnation::Former {
             return Err(Refusal::Stale.into());
         }
-        (peer.link.greeted, peer.link.heard_at, peer.register.incarnation) = (true, now, hello.incarnation);
+        (peer.link.greeted, peer.link.heard_at, peer.vote_state.incarnation) = (true, now, hello.incarnation);
         self.ctx.bear_witness(from, &mut self.out);
         if first && self.life.end().is_none() && !self.ctx.frozen {
             self.conduct.pass_on(from, &self.ctx, &mut self.out);
@@ -181,9 +181,9 @@ impl Engine {
             }
             if arrives && ctx.is_voter(&from) {
                 // What was said before meant nothing to it.
-                round.repeat_votes(from, ctx, out, &self.voice);
+                round.repeat_votes(from, ctx, out, &self.own_votes);
             }
-            round.hear_accusation(from, &heard, &mut self.conduct, ctx);
+            round.hear_report(from, &heard, &mut self.conduct, ctx);
         }
         ctx.help_along(from, &heard, self.life.round().map(|round| round.began), out);
         // Who stands here or behind calls nobody away.
@@ -198,7 +198,7 @@ impl Engine {
         if join.state_root == Digest::default() {
             // A newcomer without a state shows its ticket. One that admits nobody costs nothing but the look at it: its
             // holder learns why when it asks for a seat.
-            if self.ctx.admits(head, &from, &join.ticket).is_err() || self.conduct.is_convicted(&from) {
+            if self.ctx.admits(head, &from, &join.ticket).is_err() || self.conduct.is_equivocator(&from) {
                 return Err(Refusal::Stale.into());
             }
             self.ctx.invite(&from);
@@ -213,7 +213,7 @@ impl Engine {
         if !known {
             return Err(Refusal::Stale.into());
         }
-        if self.conduct.is_convicted(&from) && !planted!(Plant::WelcomeConvicted) {
+        if self.conduct.is_equivocator(&from) && !mutated!(Mutation::WelcomeConvicted) {
             return Err(Refusal::NotAdmitted { why: CONTRADICTED }.into());
         }
         // Who is a member has been admitted before.
@@ -235,9 +235,9 @@ impl Engine {
 
     fn hear_ready(&mut self, from: NodeId, ready: Ready, digest: Digest, bytes: &[u8]) -> Result<(), Objection> {
         // Of another lineage it is said again to whoever comes there.
-        let past = |head: &Standing| head.record.lineage != ready.lineage || ready.round <= head.record.round;
+        let past = |head: &ChainHead| head.record.lineage != ready.lineage || ready.round <= head.record.round;
         // What a former process of this peer said does not hold any more, and comes up again on a new connection.
-        let former = |peer: &Peer| peer.process.boot != Some(ready.boot) && !planted!(Plant::ReadyOfFormer);
+        let former = |peer: &Peer| peer.process.boot != Some(ready.boot) && !mutated!(Mutation::ReadyOfFormer);
         if self.ctx.head.as_deref().is_some_and(past) || self.ctx.peers.get(&from).is_some_and(former) {
             return Err(Refusal::Stale.into());
         }
@@ -343,7 +343,7 @@ impl Engine {
             refusal => self.refuse(id, refusal),
         }
         if let Some(first) = objection.first {
-            self.conduct.convict(first, bytes, &self.ctx, &mut self.out);
+            self.conduct.expose(first, bytes, &self.ctx, &mut self.out);
         }
     }
 
@@ -371,7 +371,7 @@ impl Engine {
             && !self.ctx.peers.values().any(|peer| peer.process.boot.is_some());
         let others = self.ctx.peers.values().any(|peer| peer.link.connected && !peer.link.refused);
         let told = self.sync.guides.contains(&from) || self.sync.guides.is_empty() && !others;
-        if alone && (told || planted!(Plant::AnyMismatch)) {
+        if alone && (told || mutated!(Mutation::AnyMismatch)) {
             self.finish(Finish::RunMismatch { peer: from, keys });
         }
     }
@@ -437,7 +437,7 @@ impl Ctx {
             | Message::Leave(_)
             | Message::Witness(_)
             | Message::Alive(_) => true,
-            _ if planted!(Plant::HeedAnybody) => true,
+            _ if mutated!(Mutation::HeedAnybody) => true,
             Message::Estimate(_) | Message::Vote(_) | Message::Certificate(_) => self.is_member(from) || voted(),
             Message::Ready(_) | Message::Fork(_) | Message::Start(_) | Message::Evidence(_) => self.is_member(from),
         }
@@ -463,7 +463,7 @@ impl Ctx {
         let used = (ready.start, ready.samples, ready.steps);
         let fits = Some(ready.round) == record.round.checked_add(1)
             && ready.state_root == record.state_root
-            && (succession::fits_lease(record, &signed.member, used) || planted!(Plant::AnyLease))
+            && (succession::fits_lease(record, &signed.member, used) || mutated!(Mutation::AnyLease))
             && ready.tokens <= tokens_max;
         if !fits {
             return Err(LEASE);

@@ -5,7 +5,7 @@
 //! is made out to nobody can use it.
 
 use super::beat::Beat;
-use super::chain::Standing;
+use super::chain::ChainHead;
 use super::ctx::Ctx;
 use super::outbox::Out;
 use super::peer::Peer;
@@ -38,7 +38,7 @@ impl Ctx {
     ///
     /// # Errors
     /// Why not.
-    pub fn admits(&self, head: &Standing, id: &NodeId, ticket: &[u8]) -> Result<Digest, NotAdmitted> {
+    pub fn admits(&self, head: &ChainHead, id: &NodeId, ticket: &[u8]) -> Result<Digest, NotAdmitted> {
         admission::admit(&self.spec, self.verifier.as_ref(), &self.run, &head.record, id, ticket)
     }
 

@@ -1,6 +1,6 @@
 //! What goes into the engine and what comes out of it.
 
-use super::config::Register;
+use super::config::VoteState;
 use crate::admission::Revocation;
 use crate::ancestry::Ancestry;
 pub use crate::candidate::AttemptKey;
@@ -100,7 +100,7 @@ pub enum Input {
     Opened { from: NodeId, opened: crate::wire::Opened, bytes: Vec<u8> },
     /// On another connection than that of the control channel, a process with the key of `peer` says this Hello. It is
     /// told about once a second, until one of the two is gone, or `Admit` or `Deny` follows.
-    Namesake { peer: NodeId, hello: Vec<u8> },
+    Duplicate { peer: NodeId, hello: Vec<u8> },
     /// Time passed. The driver sends one when [`super::Engine::wake_at`] says so.
     Tick,
     /// An inner step of the current round is done.
@@ -217,7 +217,7 @@ pub enum Output {
     Speculate { key: AttemptKey, update: Digest, rule: Rule },
     /// Write, synced, in one batch: what this node is about to sign, and the candidate that it speaks of (with the
     /// attempt's update). Answer with `Durable`.
-    Persist { token: PersistToken, register: Register, candidate: Option<Candidate> },
+    Persist { token: PersistToken, vote_state: VoteState, candidate: Option<Candidate> },
     /// The record is decided. With a key: apply the attempt's update (`Speculate` has been answered) and keep the
     /// contribution only if `mine` is false. Without one the state stays. Write record and certificate as head and
     /// drop all candidates, synced; answer with `Durable`.
@@ -343,7 +343,7 @@ pub enum Notice {
         seq: u64,
     },
     /// No quorum is in reach: what the run's policy makes of it after the grace, in microseconds.
-    CutOff {
+    QuorumLost {
         policy: Minority,
         missing: Vec<NodeId>,
         grace: u64,

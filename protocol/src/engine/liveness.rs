@@ -93,7 +93,7 @@ impl Ctx {
         self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some())
     }
 
-    /// Whether this voter can be heard, speaks from the register under which it was admitted, and does not say that it is
+    /// Whether this voter can be heard, speaks from the vote state under which it was admitted, and does not say that it is
     /// cut off itself. In another lineage it decides nothing in this one.
     pub fn voter_in_reach(&self, id: &NodeId) -> bool {
         let Some(head) = &self.head else { return false };
@@ -103,11 +103,11 @@ impl Ctx {
         self.peers.get(id).is_some_and(|peer| {
             let theirs = peer.said.head.as_ref().filter(|theirs| theirs.lineage != Digest::default());
             let here = theirs.is_none_or(|theirs| theirs.lineage == head.record.lineage);
-            let cut_off = theirs.is_some_and(|theirs| theirs.record == head.digest && theirs.phase == Phase::CutOff);
+            let quorum_lost = theirs.is_some_and(|theirs| theirs.record == head.digest && theirs.phase == Phase::QuorumLost);
             peer.present()
                 && here
-                && !cut_off
-                && head.quorum.has(id, peer.register.incarnation)
+                && !quorum_lost
+                && head.quorum.has(id, peer.vote_state.incarnation)
                 && !self.is_silent(peer)
         })
     }

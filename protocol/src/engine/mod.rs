@@ -16,7 +16,7 @@
 //! lacks it fetches it first. When attempts are exhausted voters enter with SKIP. The vote itself is
 //! [`crate::ballot`]; its proof is a [`crate::message::Certificate`].
 //!
-//! *Register* ([`register`]). What this identity signs in a vote is written before it is sent. A node whose register
+//! *VoteState* ([`vote_state`]). What this identity signs in a vote is written before it is sent. A node whose vote state
 //! is lost or old speaks under a new incarnation, as a learner.
 //!
 //! *Evidence* ([`conduct`]). Two statements of one node that contradict each other are kept, shown and passed on, and
@@ -26,7 +26,7 @@
 //!
 //! *Merging* ([`offer`]). What a lineage that gave way has learned goes into one contribution to the winner.
 //!
-//! *Namesakes* ([`namesake`]). Of two processes with one key the older goes on, and proves to the newer that it does.
+//! *Duplicates* ([`duplicate`]). Of two processes with one key the older goes on, and proves to the newer that it does.
 //!
 //! *Liveness* ([`liveness`]). Silence, lost connections and missing progress count against a member; slow but moving
 //! does not. Deadlines are measured, and count only time in which this node itself was awake.
@@ -58,7 +58,7 @@ mod invitation;
 pub mod io;
 mod life;
 mod liveness;
-mod namesake;
+mod duplicate;
 mod offer;
 mod outbox;
 mod pace;
@@ -67,7 +67,7 @@ mod peer;
 mod proven;
 mod reach;
 mod refusal;
-mod register;
+mod vote_state;
 mod results;
 mod round;
 mod split;
@@ -82,7 +82,7 @@ mod watch;
 
 pub use crate::candidate::Candidate;
 pub use claims::CLAIMS_MAX;
-pub use config::{EngineConfig, Founding, PAST_MAX, Register, Stored, Timing};
+pub use config::{EngineConfig, Founding, PAST_MAX, VoteState, Stored, Timing};
 pub use peer::PEERS_MAX;
 pub use view::{EvidenceView, Held, MemberState, MemberView, QuorumView, View, Waiting};
 
@@ -96,7 +96,7 @@ use io::{Finish, Input, Output, Time};
 use life::{Life, Start};
 use offer::{Offer, Work};
 use outbox::Out;
-use register::Voice;
+use vote_state::OwnVotes;
 use round::Round;
 use sync::Sync;
 use view::Spoken;
@@ -109,7 +109,7 @@ pub struct Engine {
     clock: Clock,
     ctx: Ctx,
     life: Life,
-    voice: Voice,
+    own_votes: OwnVotes,
     conduct: Conduct,
     offer: Offer,
     sync: Sync,
@@ -145,7 +145,7 @@ impl Engine {
             clock: Clock::default(),
             ctx: Ctx::new((signer, verifier), (run, spec), boot, ticket, timing),
             life: Life::New(Box::new(Start { found, stored, copied, force_fork })),
-            voice: Voice::default(),
+            own_votes: OwnVotes::default(),
             conduct: Conduct::default(),
             offer: Offer::default(),
             sync: Sync::new(guides, adopt),
@@ -189,7 +189,7 @@ impl Engine {
                         | Input::PeerDown { .. }
                         | Input::Message { .. }
                         | Input::Opened { .. }
-                        | Input::Namesake { .. }
+                        | Input::Duplicate { .. }
                         | Input::Leave
                 ) {
                     self.take(input);
@@ -209,7 +209,7 @@ impl Engine {
             Input::PeerDown { peer } => self.peer_down(peer),
             Input::Message { from, bytes } => self.receive(from, None, &bytes),
             Input::Opened { from, opened, bytes } => self.receive(from, Some(opened), &bytes),
-            Input::Namesake { peer, hello } => ctx.meet_namesake(peer, &hello, out),
+            Input::Duplicate { peer, hello } => ctx.meet_duplicate(peer, &hello, out),
             Input::Tick => {}
             Input::Trained { round, base, samples, tokens, steps, loss_q16, payload, measured } => {
                 self.trained(round, base, Work { samples, tokens, steps, loss_q16, payload, measured });
@@ -321,7 +321,7 @@ impl Engine {
     fn watch_quorum(&mut self) {
         let Some(round) = self.life.round_mut() else { return };
         if !self.sync.catch_up.is_idle() {
-            round.cut.reset();
+            round.quorum_loss.reset();
         } else if let Some(fork) = round.watch_quorum(&self.ctx, &mut self.out) {
             round.fork(fork, &mut self.offer, &self.ctx, &mut self.out);
         }
@@ -355,7 +355,7 @@ impl Engine {
 
     fn decide(&mut self) {
         let Some(round) = self.life.round_mut() else { return };
-        if let Some(decided) = round.step_decision(&self.ctx, &mut self.out, &mut self.voice) {
+        if let Some(decided) = round.step_decision(&self.ctx, &mut self.out, &mut self.own_votes) {
             round.commit(decided, &mut self.offer, &self.ctx, &mut self.out);
         }
     }
@@ -371,7 +371,7 @@ impl Engine {
             self.say_ready_anew();
         }
         if let Some(round) = self.life.round_mut() {
-            round.gather(&self.ctx, &mut self.out, &mut self.voice);
+            round.gather(&self.ctx, &mut self.out, &mut self.own_votes);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Cut off from the quorum: what the run's policy makes of it (`docs/protocol/7-merging.md` §7.1, §7.2).
+//! QuorumLoss off from the quorum: what the run's policy makes of it (`docs/protocol/7-merging.md` §7.1, §7.2).
 
 use super::ctx::Ctx;
 use super::io::Notice;
@@ -8,7 +8,7 @@ use super::round::{Round, Training};
 use super::succession;
 use crate::limits::VOTERS_MAX;
 use crate::message::{Certificate, Fork, Message, member_bits, member_indices};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::run::Minority;
 use crate::{NodeId, ring};
@@ -24,7 +24,7 @@ impl Round {
             return None;
         }
         if ctx.quorum_in_reach() {
-            if self.cut.restore(ctx.now) {
+            if self.quorum_loss.restore(ctx.now) {
                 out.notice(Notice::Rejoined);
             }
             return None;
@@ -33,26 +33,26 @@ impl Round {
             return None;
         }
         let (policy, grace) = (ctx.spec.partition.minority, ctx.fork_grace());
-        if self.cut.since().is_none() {
+        if self.quorum_loss.since().is_none() {
             ctx.mark();
         }
-        let since = self.cut.lose(ctx.now);
-        self.cut.policy = Some(policy);
+        let since = self.quorum_loss.lose(ctx.now);
+        self.quorum_loss.policy = Some(policy);
         // Connections that come back at once are not worth a word.
-        let gone = ctx.is_cut_off(since);
-        if gone && !std::mem::replace(&mut self.cut.told, true) {
-            out.notice(Notice::CutOff { policy, missing: ctx.missing_voters(), grace });
+        let gone = ctx.is_quorum_lost(since);
+        if gone && !std::mem::replace(&mut self.quorum_loss.told, true) {
+            out.notice(Notice::QuorumLost { policy, missing: ctx.missing_voters(), grace });
             if policy == Minority::Halt {
                 self.stop_training(out);
             }
         }
-        let forks = policy == Minority::Fork || planted!(Plant::ForkAnyway);
-        let over = || self.cut.due_at(grace).is_some_and(|ends| ctx.is_grace_over(ends));
-        let due = || over() || gone && planted!(Plant::ForkEarly) || gone && self.others_fork(ctx);
+        let forks = policy == Minority::Fork || mutated!(Mutation::ForkAnyway);
+        let over = || self.quorum_loss.due_at(grace).is_some_and(|ends| ctx.is_grace_over(ends));
+        let due = || over() || gone && mutated!(Mutation::ForkEarly) || gone && self.others_fork(ctx);
         if !(forks && due()) {
             return None;
         }
-        self.cut.due = true;
+        self.quorum_loss.due = true;
         self.propose_fork(ctx, out)
     }
 
@@ -66,7 +66,7 @@ impl Round {
         };
         let others = members.iter().filter(|id| **id != ctx.me);
         let said = others.clone().filter(said).count();
-        said > 1 && 2 * said > others.count() || said > 0 && planted!(Plant::ForkOnAWord)
+        said > 1 && 2 * said > others.count() || said > 0 && mutated!(Mutation::ForkOnAWord)
     }
 
     /// Says with whom this node would go on; what it goes on with when all of them say the same.
@@ -75,10 +75,10 @@ impl Round {
         let record = ctx.fork_record(&members).filter(|_| members.contains(&ctx.me))?;
         let fork = ctx.fork_statement(&members, &record)?;
         let bytes = ctx.seal(&Message::Fork(fork.clone()))?;
-        if self.cut.fork.as_ref() != Some(&fork) {
+        if self.quorum_loss.fork.as_ref() != Some(&fork) {
             let targets: Vec<NodeId> = members.iter().filter(|id| **id != ctx.me).copied().collect();
             out.send_bytes(&targets, &bytes, None);
-            self.cut.fork = Some(fork.clone());
+            self.quorum_loss.fork = Some(fork.clone());
         }
         let said = |id: &NodeId| {
             if *id == ctx.me {
@@ -87,7 +87,7 @@ impl Round {
             let peer = ctx.peers.get(id)?;
             let (theirs, signed) = peer.said.fork.as_ref()?;
             // Of another record it is kept: whoever said it may know more, or will say this one, too.
-            let same = *theirs == Fork { incarnation: peer.register.incarnation, ..fork.clone() };
+            let same = *theirs == Fork { incarnation: peer.vote_state.incarnation, ..fork.clone() };
             same.then(|| signed.clone())
         };
         Some((record, members.iter().map(said).collect::<Option<_>>()?))
@@ -109,9 +109,9 @@ impl Round {
         fork.parent == self.head.digest && fork.seq == self.task.seq && known
     }
 
-    /// Says the standing proposal again.
+    /// Says the head proposal again.
     pub fn repeat_fork(&self, targets: &[NodeId], ctx: &Ctx, out: &mut Out) {
-        if let Some(fork) = self.cut.fork.as_ref().filter(|_| self.cut.due) {
+        if let Some(fork) = self.quorum_loss.fork.as_ref().filter(|_| self.quorum_loss.due) {
             out.send_to(ctx, targets, &Message::Fork(fork.clone()));
         }
     }
@@ -161,7 +161,7 @@ impl Ctx {
     fn fork_record(&self, members: &[NodeId]) -> Option<Record> {
         let head = self.head.as_ref()?;
         let speaks = |id: &NodeId| {
-            let heard = || self.peers.get(id).map(|peer| peer.register.incarnation);
+            let heard = || self.peers.get(id).map(|peer| peer.vote_state.incarnation);
             Some((*id, if *id == self.me { self.identity.incarnation } else { heard()? }))
         };
         let going = members.iter().map(speaks).collect::<Option<Vec<(NodeId, u64)>>>()?;

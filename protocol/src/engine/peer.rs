@@ -5,7 +5,7 @@ use super::pace::Pace;
 use super::succession::SignedReady;
 use crate::limits::MEMBERS_MAX;
 use crate::message::{Fork, Head, Join, Phase, Ready, Stamp};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ const READYS_MAX: usize = 2;
 pub(super) struct Peer {
     pub link: Link,
     pub process: Process,
-    pub register: PeerRegister,
+    pub vote_state: PeerRegister,
     pub said: Words,
     pub chain: Chain,
 }
@@ -47,7 +47,7 @@ pub(super) struct Process {
     /// Its start.
     pub boot: Option<u64>,
     /// A later start of its key whose Hello was passed on to it.
-    pub namesake: Option<u64>,
+    pub duplicate: Option<u64>,
     /// When it was first seen to have started anew.
     pub restarted_at: Option<Moment>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Process {
 /// What the peer has signed, and what it and this node know of each other's signatures.
 #[derive(Debug, Default)]
 pub(super) struct PeerRegister {
-    /// The register that it speaks from, and the newest place that it has signed under one.
+    /// The vote state that it speaks from, and the newest place that it has signed under one.
     pub incarnation: u64,
     pub signed: Option<(u64, Stamp)>,
     /// When it was last told what this node has seen it sign, and what that was.
@@ -118,7 +118,7 @@ impl Peer {
     pub fn here(now: Moment) -> Self {
         let link = Link { connected: true, greeted: true, heard_at: now, ..Link::default() };
         let process = Process { boot: Some(1), ..Process::default() };
-        Self { link, process, register: PeerRegister { incarnation: 7, ..PeerRegister::default() }, ..Self::default() }
+        Self { link, process, vote_state: PeerRegister { incarnation: 7, ..PeerRegister::default() }, ..Self::default() }
     }
 
     /// Takes note of the start of the peer's process. What a former process said of the round does not bind the new
@@ -134,7 +134,7 @@ impl Peer {
             Some(_) => {
                 self.process.restarted_at = Some(now);
                 let Words { moved_at, reached, mut readys, .. } = std::mem::take(&mut self.said);
-                readys.retain(|_| planted!(Plant::KeepFormerReady));
+                readys.retain(|_| mutated!(Mutation::KeepFormerReady));
                 self.said = Words { moved_at, reached, readys, ..Words::default() };
                 Incarnation::Restarted
             }
@@ -149,7 +149,7 @@ impl Peer {
     /// On the next connection another process may speak, also one that was started before.
     pub fn end_of_channel(&mut self) {
         self.link.introduced = false;
-        self.process.namesake = None;
+        self.process.duplicate = None;
     }
 
     /// Whether its process has said before that it stands beyond this place: within a lineage nobody goes back.
@@ -192,8 +192,8 @@ impl Peer {
     pub fn take_ready(&mut self, signed: SignedReady) -> Result<(), Vec<u8>> {
         let key = |s: &SignedReady| (s.ready.round, s.ready.base, s.ready.lineage);
         if let Some(kept) = self.said.readys.iter().find(|kept| key(kept) == key(&signed)) {
-            let same = kept.ready == signed.ready && !planted!(Plant::BlameRepeats);
-            return if same || planted!(Plant::AcceptSecondReady) { Ok(()) } else { Err(kept.bytes.clone()) };
+            let same = kept.ready == signed.ready && !mutated!(Mutation::BlameRepeats);
+            return if same || mutated!(Mutation::AcceptSecondReady) { Ok(()) } else { Err(kept.bytes.clone()) };
         }
         // Those said last are kept: a peer that comes from another lineage has said others before.
         self.said.readys.push(signed);
@@ -244,7 +244,7 @@ pub(super) fn make_room(
         peers.remove(&id);
         return Some(None);
     }
-    if !member || planted!(Plant::MembersWait) {
+    if !member || mutated!(Mutation::MembersWait) {
         return None;
     }
     // Rather one that has asked for nothing, and came last.

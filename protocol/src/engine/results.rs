@@ -7,7 +7,7 @@ use super::outbox::Out;
 use crate::Digest;
 use crate::candidate::Candidate;
 use crate::message::{Certificate, Value, ValueKind};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use std::collections::BTreeMap;
 
 /// Results of one round that are held or fetched at a time.
@@ -106,10 +106,10 @@ impl Results {
         self.holding.insert(holding.digest, holding);
     }
 
-    /// The candidate behind a value that is said for the first time: it goes to the disk together with the register.
+    /// The candidate behind a value that is said for the first time: it goes to the disk together with the vote state.
     pub fn unwritten(&mut self, value: &Value) -> Option<Candidate> {
         let holding = self.holding.get_mut(&value.digest);
-        let holding = holding.filter(|held| !held.written && !planted!(Plant::ForgetCandidate))?;
+        let holding = holding.filter(|held| !held.written && !mutated!(Mutation::ForgetCandidate))?;
         holding.written = true;
         Some(holding.candidate.clone())
     }

@@ -1,9 +1,9 @@
 //! One round as a member lives it: training, the own READY, and what the attempts have led to so far.
 
-use super::chain::Standing;
+use super::chain::ChainHead;
 use super::clock::Moment;
 use super::ctx::Ctx;
-use super::cut::Cut;
+use super::cut::QuorumLoss;
 use super::io::{AttemptKey, Output, PersistToken};
 use super::outbox::Out;
 use super::results::Results;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Round {
     /// The record that it follows.
-    pub head: Arc<Standing>,
+    pub head: Arc<ChainHead>,
     pub task: Task,
     pub began: Moment,
     /// Taken up by a process that did not begin it: listens a while before it trains.
@@ -33,7 +33,7 @@ pub(super) struct Round {
     pub results: Results,
     pub committing: Option<Committing>,
     pub distrust: Distrust,
-    pub cut: Cut,
+    pub quorum_loss: QuorumLoss,
 }
 
 /// What the record is to be.
@@ -123,7 +123,7 @@ pub(super) struct Distrust {
     pub ruled_out: BTreeSet<NodeId>,
     /// Of whom this node has refused something in a reduction, and who says so of somebody.
     pub refused: Option<NodeId>,
-    pub accusers: BTreeSet<NodeId>,
+    pub reporters: BTreeSet<NodeId>,
     /// Whom this node suspected of a failed attempt, and how often.
     pub suspected: BTreeMap<NodeId, u32>,
     /// Members that voters left out of the sets that they entered votes with.
@@ -148,7 +148,7 @@ pub(super) enum Training {
 }
 
 impl Task {
-    fn after(head: &Standing) -> Self {
+    fn after(head: &ChainHead) -> Self {
         Self {
             seq: head.record.seq.saturating_add(1),
             number: head.record.round.saturating_add(1),
@@ -171,7 +171,7 @@ impl Attempt {
 }
 
 impl Round {
-    pub fn new(head: Arc<Standing>, began: Moment, resumed: bool) -> Self {
+    pub fn new(head: Arc<ChainHead>, began: Moment, resumed: bool) -> Self {
         let task = Task::after(&head);
         let question = |instance| Question { seq: task.seq, parent: head.digest, instance };
         let attempts = Attempts {
@@ -196,7 +196,7 @@ impl Round {
             results: Results::default(),
             committing: None,
             distrust: Distrust::default(),
-            cut: Cut::default(),
+            quorum_loss: QuorumLoss::default(),
         }
     }
 
@@ -215,14 +215,14 @@ impl Round {
         if self.committing.is_some() || self.record_vote.entered() {
             return Phase::Settling;
         }
-        let cut_off = self.cut.since().is_some();
+        let quorum_lost = self.quorum_loss.since().is_some();
         match (&self.attempts.running, self.part.training) {
             (Some(attempt), _) if attempt.is_reducing() => Phase::Reducing,
             (Some(_), _) => Phase::Settling,
             // The others would count on it, where it was a quorum by itself before.
-            (None, Training::Done) if cut_off && ctx.lacks_word() => Phase::CutOff,
+            (None, Training::Done) if quorum_lost && ctx.lacks_word() => Phase::QuorumLost,
             (None, Training::Running) => Phase::Training,
-            (None, Training::Due) if cut_off => Phase::CutOff,
+            (None, Training::Due) if quorum_lost => Phase::QuorumLost,
             (None, Training::Due) => Phase::Joining,
             (None, Training::Done) => Phase::Ready,
         }
@@ -231,14 +231,14 @@ impl Round {
     /// Lets the trainer begin if it is time.
     pub fn begin_training(&mut self, ctx: &Ctx, out: &mut Out) {
         let decided = self.committing.is_some() || self.part.decided_at.is_some();
-        if self.part.training != Training::Due || decided || self.cut.holds_training() || ctx.leaving.is_some() {
+        if self.part.training != Training::Due || decided || self.quorum_loss.holds_training() || ctx.leaving.is_some() {
             return;
         }
         let alone = self.task.members.len() == 1;
         if !alone && ctx.is_settling(self) && !self.all_met(ctx) {
             return;
         }
-        let Standing { record, base, .. } = &*self.head;
+        let ChainHead { record, base, .. } = &*self.head;
         let Some(member) = record.member(&ctx.me) else { return };
         let inner_steps = ctx.steps_of(&member.lease, record.next.inner_steps);
         let (round, lease, tokens) = (self.task.number, member.lease, record.tokens);

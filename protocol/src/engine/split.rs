@@ -10,7 +10,7 @@ use super::io::Refusal;
 use crate::NodeId;
 use crate::certificate;
 use crate::message::Certificate;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::RecordKind;
 
 impl Ctx {
@@ -23,7 +23,7 @@ impl Ctx {
         let at = self.history.iter().position(|past| {
             (past.record.lineage, past.record.seq) == (theirs.lineage, theirs.seq) && past.digest != theirs.record
         });
-        let Some(at) = at.filter(|at| *at > 0 && !planted!(Plant::UnseenSplit)) else { return Ok(None) };
+        let Some(at) = at.filter(|at| *at > 0 && !mutated!(Mutation::UnseenSplit)) else { return Ok(None) };
         let (Some(parent), Some(past)) = (self.history.get(at - 1), self.history.get(at)) else { return Ok(None) };
         if past.record.kind == RecordKind::Fork {
             // The name of its lineage follows from the record: there is no other one of that name.
@@ -40,7 +40,7 @@ impl Ctx {
 
     /// Whether somebody has signed both who votes at the head.
     pub fn a_voter_signed(&self, ours: &Certificate, theirs: &Certificate) -> bool {
-        who_signed(ours, theirs).any(|id| self.is_voter(&id)) || planted!(Plant::HeedFormerVoters)
+        who_signed(ours, theirs).any(|id| self.is_voter(&id)) || mutated!(Mutation::HeedFormerVoters)
     }
 }
 

@@ -7,7 +7,7 @@ use super::round::Round;
 use crate::admission::{Revocation, SubjectKind};
 use crate::limits::{GRANTS_MAX, RTTS_MAX, STATEMENTS_MAX};
 use crate::message::{PeerRtt, Statement, StatementKind};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::{Digest, NodeId, admission};
 
@@ -27,9 +27,9 @@ pub(super) fn statements(ctx: &Ctx, conduct: &Conduct, round: &Round) -> Vec<Sta
     }));
     // Turns with the round, so that what only one member knows is said in the end.
     let place = head.record.member_index(&ctx.me).unwrap_or(0) as u64;
-    let place = if planted!(Plant::SayTheSame) { round.task.number.wrapping_neg() } else { place };
+    let place = if mutated!(Mutation::SayTheSame) { round.task.number.wrapping_neg() } else { place };
     let turn = (place.wrapping_add(round.task.number) % (1 << 16)) as usize;
-    if planted!(Plant::JoinsFirst) {
+    if mutated!(Mutation::JoinsFirst) {
         urgent = [urgent, std::mem::take(&mut strangers), std::mem::take(&mut known)].concat();
     }
     let mut said: Vec<Statement> = own_renewal(ctx, &head.record).into_iter().collect();
@@ -49,7 +49,7 @@ fn own_renewal(ctx: &Ctx, record: &Record) -> Option<Statement> {
     let incarnation = ctx.identity.incarnation;
     let renewed = record.member(&ctx.me).is_some_and(|seat| seat.incarnation < incarnation);
     let (kind, grant) = (StatementKind::Joins, Digest::default());
-    (renewed && !planted!(Plant::MuteContributor)).then_some(Statement { kind, id: ctx.me, incarnation, grant })
+    (renewed && !mutated!(Mutation::MuteContributor)).then_some(Statement { kind, id: ctx.me, incarnation, grant })
 }
 
 /// What the run's creator has revoked, as far as this node was told, and members that have contradicted themselves,
@@ -62,7 +62,7 @@ fn revoked(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
         };
         Statement { kind: StatementKind::Revoked, id, incarnation: 0, grant }
     };
-    let by_evidence = conduct.convicted_members(ctx.me, record).map(|id| {
+    let by_evidence = conduct.equivocating_members(ctx.me, record).map(|id| {
         let (kind, grant) = (StatementKind::Revoked, Digest::default());
         Statement { kind, id, incarnation: 0, grant }
     });
@@ -77,7 +77,7 @@ fn revoked(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
 fn joins(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
     let asks = ctx.peers.iter().filter_map(|(id, peer)| {
         let (join, at) =
-            peer.said.join.as_ref().filter(|_| peer.present() && !conduct.is_convicted(id) && !conduct.shuns(id))?;
+            peer.said.join.as_ref().filter(|_| peer.present() && !conduct.is_equivocator(id) && !conduct.excludes(id))?;
         (ctx.is_join_valid(*at) && join.lineage == record.lineage).then_some((id, join))
     });
     let statement = |(id, join): (&NodeId, &crate::message::Join)| {

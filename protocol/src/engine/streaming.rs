@@ -16,7 +16,7 @@ impl Round {
     /// An attempt with these contributions runs: lets the trainer begin what follows if it is committed.
     pub fn go_ahead(&self, contributions: &[SignedReady], ctx: &Ctx, out: &mut Out) {
         let steps = ctx.terms.ahead;
-        if steps == 0 || ctx.leaving.is_some() || self.cut.holds_training() {
+        if steps == 0 || ctx.leaving.is_some() || self.quorum_loss.holds_training() {
             return;
         }
         let head = &self.head;

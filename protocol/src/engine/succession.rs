@@ -3,7 +3,7 @@
 
 use crate::difference::Limits;
 use crate::lease::{self, Pool};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::{Contributor, GrantUse, Member, NextRound, Record, RecordKind, Role, Span, lineage, merged_with};
 use crate::run::{RunSpec, SyncSpec};
 use crate::{Digest, NodeId};
@@ -174,11 +174,11 @@ pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
 pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(NodeId, u64)]) -> Option<Record> {
     let unit = unit(spec);
     let probation = Probation::of_fork(spec, parent.round);
-    // Who speaks from another register by now does not vote as who it was: it may as who it is.
+    // Who speaks from another vote state by now does not vote as who it was: it may as who it is.
     let goes = |member: &Member| {
         let (_, incarnation) = members.iter().find(|(id, _)| *id == member.id)?;
         let same = member.incarnation == *incarnation;
-        let role = if same || planted!(Plant::ForkKeepsRole) { member.role } else { Role::Learner };
+        let role = if same || mutated!(Mutation::ForkKeepsRole) { member.role } else { Role::Learner };
         let upload_kbps = if same { member.upload_kbps } else { 0 };
         Some(Member { incarnation: *incarnation, role, upload_kbps, ..member.clone() })
     };
@@ -187,7 +187,7 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
         return None;
     }
     let lineage = fork_lineage(&parent.lineage, &parent_digest, &gone);
-    probation.cut_off(&parent_digest, &mut gone);
+    probation.quorum_lost(&parent_digest, &mut gone);
     let mut pool = Pool::new(fork_cursor(parent.cursor, &lineage), &[]);
     let mut seats = Vec::with_capacity(gone.len());
     for member in gone {
@@ -215,7 +215,7 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
 }
 
 /// The name of the lineage in which these members, by ascending id, go on after the record `parent` of the lineage `left`:
-/// by who they are and by the registers that they speak from.
+/// by who they are and by the vote states that they speak from.
 pub fn fork_lineage(left: &Digest, parent: &Digest, members: &[Member]) -> Digest {
     let bytes = |member: &Member| [&member.id.0[..], &member.incarnation.to_le_bytes()].concat();
     let going: Vec<u8> = members.iter().flat_map(bytes).collect();
@@ -225,7 +225,7 @@ pub fn fork_lineage(left: &Digest, parent: &Digest, members: &[Member]) -> Diges
 /// The start of the area of positions that a fork draws its samples from. When all areas are used up, where the
 /// parent stopped: better the same samples as the other side than none.
 fn fork_cursor(parent: u64, lineage: &Digest) -> u64 {
-    if planted!(Plant::ForkInPlace) {
+    if mutated!(Mutation::ForkInPlace) {
         return parent;
     }
     let choice = u64::from(u16::from_le_bytes([lineage.0[0], lineage.0[1]])) % FORK_AREAS;
@@ -264,7 +264,7 @@ pub fn fits_lease(parent: &Record, member: &NodeId, (start, samples, steps): (u6
 fn fits(sync: &SyncSpec, parent: &Record, contribution: &SignedReady) -> bool {
     let ready = &contribution.ready;
     let lease = parent.lease_of(&contribution.member);
-    let start = lease.filter(|_| planted!(Plant::OverLease)).map_or(ready.start, |lease| lease.start);
+    let start = lease.filter(|_| mutated!(Mutation::OverLease)).map_or(ready.start, |lease| lease.start);
     let fits = fits_lease(parent, &contribution.member, (start, ready.samples, ready.steps));
     let merges = merging::allowed(sync, parent, &contribution.member, ready);
     fits && merges && ready.steps > 0 && ready.samples > 0 && ready.tokens > 0
@@ -301,7 +301,7 @@ fn leases(
         let used = ready(&member.id).map_or(0, |ready| ready.samples);
         let seat = seats.binary_search_by(|seat| seat.member.id.cmp(&member.id)).ok().and_then(|at| seats.get(at));
         let kept = seat.is_some_and(|seat| !seat.fresh);
-        if !kept && !planted!(Plant::KeepDeadLease) {
+        if !kept && !mutated!(Mutation::KeepDeadLease) {
             let Span { start, count } = member.lease;
             pool.give_back(Span { start: start.checked_add(used)?, count: count.checked_sub(used)? });
         }
@@ -312,7 +312,7 @@ fn leases(
         if fresh {
             let same = parent.member(&member.id).is_some_and(|before| before.incarnation == member.incarnation);
             let step_us = ready(&member.id)
-                .filter(|_| same || planted!(Plant::PaceOfAnother))
+                .filter(|_| same || mutated!(Mutation::PaceOfAnother))
                 .map_or(0, |ready| ready.measured.step_us);
             member.lease = pool.take(lease::steps_for(spec.inner.steps, median, step_us), unit(spec))?;
         }

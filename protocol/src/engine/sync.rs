@@ -10,7 +10,7 @@ use super::outbox::Out;
 use super::proven::Claims;
 use super::round::Round;
 use crate::ancestry::Ancestry;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 
 /// Records that a node may lack and ask to be let in all the same; others know a Join by the last 8 of theirs.
@@ -102,7 +102,7 @@ impl CatchUp {
     pub fn fail(&mut self, ctx: &Ctx) {
         self.not_before = ctx.mark().plus(ctx.retry_pause(self.failures));
         self.failures += 1;
-        if planted!(Plant::NoRetry) {
+        if mutated!(Mutation::NoRetry) {
             self.not_before = ctx.now.plus(u64::MAX >> 1);
         }
     }

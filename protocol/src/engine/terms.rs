@@ -1,6 +1,6 @@
 //! What the variants of local training ask of a contribution: the engine's parts look at these terms, and at no variant.
 
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::run::{SyncMode, SyncSpec};
 
 /// Chosen where the run is set up.
@@ -38,9 +38,9 @@ impl Terms {
 
     pub fn moved(&self) -> Moved {
         match self.moved {
-            Moved::Dropped if planted!(Plant::StaleGradient) => Moved::Stands,
-            Moved::Retaken if planted!(Plant::StaleFragment) => Moved::Stands,
-            _ if planted!(Plant::DropLeftOut) => Moved::Dropped,
+            Moved::Dropped if mutated!(Mutation::StaleGradient) => Moved::Stands,
+            Moved::Retaken if mutated!(Mutation::StaleFragment) => Moved::Stands,
+            _ if mutated!(Mutation::DropLeftOut) => Moved::Dropped,
             moved => moved,
         }
     }

@@ -9,7 +9,7 @@ use super::round::{Round, Training};
 use super::sync::CatchUp;
 use crate::evidence::Contradiction;
 use crate::message::{Head, Phase, ValueKind};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::{Member, Role};
 use crate::{Digest, NodeId};
 
@@ -58,7 +58,7 @@ pub struct QuorumView {
     /// Whose presence makes a half a quorum; zero bytes while the node stands nowhere.
     pub distinguished: Option<NodeId>,
     /// Microseconds since a quorum was last in reach, while none is.
-    pub cut_off: Option<u64>,
+    pub quorum_lost: Option<u64>,
     /// Two certified records contradict each other.
     pub frozen: bool,
 }
@@ -151,8 +151,8 @@ impl Scene<'_> {
         }
     }
 
-    fn cut_off(&self) -> Option<Moment> {
-        self.round.and_then(|round| round.cut.since())
+    fn quorum_lost(&self) -> Option<Moment> {
+        self.round.and_then(|round| round.quorum_loss.since())
     }
 
     /// What this node is doing, as others hear it: who says that it is cut off is no voter to them. If all who halt for want
@@ -160,10 +160,10 @@ impl Scene<'_> {
     /// none.
     fn told_phase(&self) -> Phase {
         let lacks = self.ctx.lacks_word();
-        let mute = lacks && self.cut_off().is_some() && !planted!(Plant::MuteSettles);
+        let mute = lacks && self.quorum_lost().is_some() && !mutated!(Mutation::MuteSettles);
         match self.phase() {
-            Phase::Settling if mute => Phase::CutOff,
-            Phase::CutOff if !lacks && !planted!(Plant::HaltApart) => Phase::Joining,
+            Phase::Settling if mute => Phase::QuorumLost,
+            Phase::QuorumLost if !lacks && !mutated!(Mutation::HaltApart) => Phase::Joining,
             phase => phase,
         }
     }
@@ -187,7 +187,7 @@ impl Scene<'_> {
         let phase = self.told_phase();
         let awaits = match phase {
             Phase::Reducing => self.round.and_then(|round| round.attempts.running.as_ref()?.awaits),
-            _ => self.round.and_then(Round::accusation),
+            _ => self.round.and_then(Round::refusal_report),
         };
         Head { lineage, seq, record, tokens, phase, progress: self.progress(), awaits }
     }
@@ -222,7 +222,7 @@ impl Scene<'_> {
             here: voters.iter().filter(|(id, _)| self.ctx.voter_in_reach(id)).count(),
             in_reach: self.ctx.quorum_in_reach(),
             distinguished: Some(head.quorum.distinguished()),
-            cut_off: self.cut_off().map(|since| self.ctx.now.since(since)),
+            quorum_lost: self.quorum_lost().map(|since| self.ctx.now.since(since)),
             frozen: self.ctx.frozen,
         }
     }
@@ -320,7 +320,7 @@ impl Scene<'_> {
         if self.ctx.frozen {
             return waiting("a person: two certified records contradict each other", Vec::new());
         }
-        if round.cut.since().is_some() {
+        if round.quorum_loss.since().is_some() {
             return waiting("a quorum of voters, from which this node is cut off", self.ctx.missing_voters());
         }
         match round.part.training {

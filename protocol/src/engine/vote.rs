@@ -1,17 +1,17 @@
 //! One vote, on a set or on the record: what was said in it, as signed. What a voter says is on the disk before it is
 //! sent, is sent once to every voter, and again only to whom it may have been lost.
 
-use super::chain::Standing;
+use super::chain::ChainHead;
 use super::clock::Moment;
-use super::config::Register;
+use super::config::VoteState;
 use super::ctx::Ctx;
 use super::io::Refusal;
 use super::outbox::Out;
-use super::register::Voice;
+use super::vote_state::OwnVotes;
 use crate::NodeId;
 use crate::ballot::{Ballot, Choice, Said};
 use crate::message::{Estimate, Message, Question, Stamp, Value, ValueKind, Vote};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use std::collections::BTreeMap;
 
 impl Choice for Value {
@@ -72,14 +72,14 @@ impl Instance {
         Self { question, ballot: None, votes, estimates, said_at: never, repeated_at: never }
     }
 
-    /// Goes on from what the register holds; None if it holds nothing about this question's record.
-    pub fn resume(register: &Register, seq: u64, ctx: &Ctx) -> Option<Self> {
-        let (ballot, value) = register.estimate.clone().filter(|_| register.stamp.seq == seq)?;
+    /// Goes on from what the vote state holds; None if it holds nothing about this question's record.
+    pub fn resume(vote_state: &VoteState, seq: u64, ctx: &Ctx) -> Option<Self> {
+        let (ballot, value) = vote_state.estimate.clone().filter(|_| vote_state.stamp.seq == seq)?;
         let estimate = Said { ballot, value, voted: None };
-        let vote = register.vote.clone().map(|(ballot, value, voted)| Said { ballot, value, voted: Some(voted) });
-        let mut resumed = Self::new(Question { seq, parent: register.parent, instance: register.stamp.instance });
+        let vote = vote_state.vote.clone().map(|(ballot, value, voted)| Said { ballot, value, voted: Some(voted) });
+        let mut resumed = Self::new(Question { seq, parent: vote_state.parent, instance: vote_state.stamp.instance });
         if let Some(said) = &vote {
-            let message = message(&resumed.question, register.incarnation, said);
+            let message = message(&resumed.question, vote_state.incarnation, said);
             if let Some(bytes) = ctx.seal(&message) {
                 resumed.keep(ctx.me, message, bytes);
             }
@@ -132,7 +132,7 @@ impl Instance {
         ctx: &Ctx,
     ) -> Result<(), Objection> {
         let first = self.envelope(&from, said.voted.is_some()).cloned();
-        let resigned = planted!(Plant::BlameSignatures) && first.as_ref().is_some_and(|f| ctx.contradict(f, bytes));
+        let resigned = mutated!(Mutation::BlameSignatures) && first.as_ref().is_some_and(|f| ctx.contradict(f, bytes));
         if self.ballot(ctx.me).contradicts(&from, &said) || resigned {
             return Err(Objection {
                 refusal: Refusal::Equivocation { what: "two different votes in one ballot" },
@@ -147,8 +147,8 @@ impl Instance {
         Ok(())
     }
 
-    /// What is to be said next, and the register as it is then.
-    pub fn next(&self, head: &Standing, ctx: &Ctx) -> Option<(Value, Register)> {
+    /// What is to be said next, and the vote state as it is then.
+    pub fn next(&self, head: &ChainHead, ctx: &Ctx) -> Option<(Value, VoteState)> {
         let ballot = self.ballot.as_ref()?;
         let (said, _) = ballot.pending()?;
         let (mut estimate, mut vote) = (None, None);
@@ -161,7 +161,7 @@ impl Instance {
         let (seq, instance, (ballot, phase)) = (self.question.seq, self.question.instance, said.place());
         let stamp = Stamp { seq, instance, ballot, phase };
         let (incarnation, lineage, parent) = (ctx.identity.incarnation, head.record.lineage, self.question.parent);
-        Some((said.value.clone(), Register { incarnation, lineage, parent, stamp, estimate, vote }))
+        Some((said.value.clone(), VoteState { incarnation, lineage, parent, stamp, estimate, vote }))
     }
 
     /// Says what is to be said next: as signed.
@@ -181,10 +181,10 @@ impl Instance {
         &self,
         targets: &[NodeId],
         needs: impl Fn(&NodeId, &Said<Value>) -> bool,
-        voice: &Voice,
+        own_votes: &OwnVotes,
         (ctx, out): (&Ctx, &mut Out),
     ) {
-        if !ctx.may_speak() || !voice.is_written() {
+        if !ctx.may_speak() || !own_votes.is_written() {
             return;
         }
         for said in self.ballot.iter().flat_map(Ballot::own) {
@@ -195,7 +195,7 @@ impl Instance {
 
     /// The same to those who wait for it and have not shown that they need it no more, if it was said a while ago. What
     /// goes over a connection arrives as long as it holds, so that nobody is told twice when all is well.
-    pub fn repeat_late(&mut self, waits: impl Fn(&NodeId) -> bool, voice: &Voice, (ctx, out): (&Ctx, &mut Out)) {
+    pub fn repeat_late(&mut self, waits: impl Fn(&NodeId) -> bool, own_votes: &OwnVotes, (ctx, out): (&Ctx, &mut Out)) {
         if self.ballot.is_none() || !ctx.may_repeat(self.said_at.max(self.repeated_at)) {
             return;
         }
@@ -204,7 +204,7 @@ impl Instance {
         waiting.retain(waits);
         let place = |id: &NodeId| self.ballot.as_ref().and_then(|ballot| ballot.place_of(id));
         let later = |id: &NodeId, said: &Said<Value>| place(id).is_some_and(|place| place > said.place());
-        self.repeat(&waiting, |id, said| !later(id, said), voice, (ctx, out));
+        self.repeat(&waiting, |id, said| !later(id, said), own_votes, (ctx, out));
     }
 }
 
@@ -227,15 +227,15 @@ mod tests {
 
     #[test]
     fn what_was_said_is_said_again_to_whom_it_may_be_lost() {
-        let (ctx, mut out, voice) = (Ctx::sample(), Out::default(), Voice::default());
+        let (ctx, mut out, own_votes) = (Ctx::sample(), Out::default(), OwnVotes::default());
         let mut vote = ctx.sample_round().record_vote;
         assert!(vote.next(ctx.head.as_ref().unwrap(), &ctx).is_none(), "nothing to say");
         vote.ballot(ctx.me).propose(estimate(1).value);
-        let (value, register) = vote.next(ctx.head.as_ref().unwrap(), &ctx).unwrap();
-        assert_eq!((value, register.stamp.ballot, register.stamp.phase), (estimate(1).value, 0, 1));
+        let (value, vote_state) = vote.next(ctx.head.as_ref().unwrap(), &ctx).unwrap();
+        assert_eq!((value, vote_state.stamp.ballot, vote_state.stamp.phase), (estimate(1).value, 0, 1));
         let said = vote.say(&ctx).unwrap();
         assert!(vote.entered() && vote.next(ctx.head.as_ref().unwrap(), &ctx).is_none());
-        vote.repeat(&[node(16), node(32)], |id, _| *id == node(32), &voice, (&ctx, &mut out));
+        vote.repeat(&[node(16), node(32)], |id, _| *id == node(32), &own_votes, (&ctx, &mut out));
         assert_eq!(sends(&out), [said], "to the one that needs it");
     }
 

@@ -6,7 +6,7 @@
 //! has to be listed a second time, and none is forgotten.
 
 use super::clock::Moment;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use std::cell::Cell;
 
 /// What time alone brings about.
@@ -39,7 +39,7 @@ pub(super) enum Deadline {
     /// A peer has made no progress for too long.
     Progress,
     /// There has been no quorum for so long that it matters, or for the whole grace.
-    Cut,
+    QuorumLoss,
     /// A restarted node has listened for long enough.
     Settle,
     /// The last voters have had their time to bear witness.
@@ -81,8 +81,8 @@ pub(super) struct Watch {
 impl Watch {
     /// Somebody has looked at a deadline that has not come yet.
     pub fn note(&self, what: Deadline, at: Moment) {
-        let asleep = what == Deadline::Claims && planted!(Plant::SleepOn)
-            || what == Deadline::Down && planted!(Plant::Oversleep);
+        let asleep = what == Deadline::Claims && mutated!(Mutation::SleepOn)
+            || what == Deadline::Down && mutated!(Mutation::Oversleep);
         if !asleep && self.next.get().is_none_or(|(first, _)| at < first) {
             self.next.set(Some((at, what)));
         }

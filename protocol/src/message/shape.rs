@@ -8,7 +8,7 @@ use super::{
 use crate::difference::MERGED_TOKENS_MAX;
 use crate::limits::{INNER_STEPS_MAX, MEMBERS_MAX, PROTOCOL_VERSION, RUN_SPEC_BYTES_MAX, SAMPLES_MAX, STATEMENTS_MAX};
 use crate::limits::{RTTS_MAX, SET_BYTES_MAX, STATEMENT_BYTES_MAX};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::wire::ShapeError;
 use crate::{Digest, NodeId};
 
@@ -89,7 +89,7 @@ fn ready(ready: &Ready) -> Result<(), ShapeError> {
     rule(ready.start.checked_add(ready.samples).is_some(), "start", "leave room for the samples below 2^64")?;
     let norm = f32::from_bits(ready.measured.norm_bits);
     let good = norm.is_finite() && !norm.is_sign_negative();
-    rule(good || planted!(Plant::AcceptAnyNorm), "norm", "be finite and not negative")?;
+    rule(good || mutated!(Mutation::AcceptAnyNorm), "norm", "be finite and not negative")?;
     if ready.statements.len() > STATEMENTS_MAX {
         let count = ready.statements.len();
         return Err(ShapeError::TooMany { what: "statements", count, limit: STATEMENTS_MAX });

@@ -2,12 +2,12 @@
 
 use super::schedule;
 use crate::limits::CHUNK_ELEMENTS;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::run::{Gains, InnerSpec, ModelSpec, RunSpec};
 use std::ops::Range;
 
-/// Sums of squares that go side by side, so that they fit vector registers.
+/// Sums of squares that go side by side, so that they fit vector vote states.
 const LANES: usize = 8;
 
 /// One step's constants, each computed in f64 and rounded to f32 once.
@@ -89,7 +89,7 @@ impl AdamW {
         let first = first as u64;
         for (range, gain) in self.gains.cut(first..first.saturating_add(update.len() as u64)) {
             let range = (range.start - first) as usize..(range.end - first) as usize;
-            let keep = if gain && !planted!(Plant::DecayOfGains) { 1.0 } else { self.keep };
+            let keep = if gain && !mutated!(Mutation::DecayOfGains) { 1.0 } else { self.keep };
             finite &= self.piece((scale, keep), range, theta, [m, v], update);
         }
         finite

@@ -5,7 +5,7 @@ use super::{Member, NextRound, Record, RecordKind, Role, Span};
 use crate::Digest;
 use crate::difference::Limits;
 use crate::limits::{TOUR_MAX, VOTERS_MAX};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::wire::{ShapeError, check_ascending};
 
 fn rule(holds: bool, what: &'static str, must: &'static str) -> Result<(), ShapeError> {
@@ -71,7 +71,7 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
         rule(record.tokens == parent.tokens, "tokens", "be those of the record before")?;
         rule(record.state_root == parent.state_root, "state_root", "be that of the record before")?;
         rule(record.base == parent.base_or(digest), "base", "name the record that made the state")?;
-        let same = forks || planted!(Plant::AnySkip) || (record.next == parent.next && record.free == parent.free);
+        let same = forks || mutated!(Mutation::AnySkip) || (record.next == parent.next && record.free == parent.free);
         rule(same, "next", "be that of the record before in a skip")?;
         rule(!forks || record.merge_limits() == Limits::default(), "next", "allow no merge after a fork")?;
         tenures(record, parent)?;
@@ -93,7 +93,7 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     rule(kept, "merged", "hold what the record before holds")?;
     tenures(record, parent)?;
     let sum = record.contributors.iter().try_fold(parent.tokens, |sum, c| sum.checked_add(c.tokens));
-    rule(sum == Some(record.tokens) || planted!(Plant::AnyTokens), "tokens", "grow by the contributors' tokens")
+    rule(sum == Some(record.tokens) || mutated!(Mutation::AnyTokens), "tokens", "grow by the contributors' tokens")
 }
 
 /// Since when its members are there, and how often they have contributed, goes on from the parent.

@@ -7,7 +7,7 @@
 //! that all come to the same ring.
 
 use crate::Digest;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 
 /// Positions of a ring that is solved exactly: 2^10 sets of 11 positions each.
 const EXACT_MAX: usize = 11;
@@ -50,7 +50,7 @@ pub fn best(costs: &Costs, seed: &Digest) -> Vec<usize> {
         return given;
     }
     let found = if given.len() <= EXACT_MAX { exact(costs) } else { improved(costs, seed) };
-    if costs.of(&found) < costs.of(&given) && !planted!(Plant::AnyRing) { found } else { given }
+    if costs.of(&found) < costs.of(&given) && !mutated!(Mutation::AnyRing) { found } else { given }
 }
 
 /// The best ring there is; of equal ones the first, compared position by position.

@@ -6,7 +6,7 @@ use crate::limits::{
     ALLOWED_MAX, CHUNK_ELEMENTS, FRAGMENTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, OVERLAP_MAX,
     PARAMETERS_MAX, PROBATION_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX, TOPK_K_MAX, TOPK_TURNS_MIN,
 };
-use crate::pairs::{ALPHA_MAX, GAMMA_MAX, PairsSpec};
+use crate::gossip::{ALPHA_MAX, GAMMA_MAX, GossipSpec};
 use std::fmt;
 
 /// One value that a run may not have.
@@ -132,7 +132,7 @@ impl RunSpec {
     fn check_sync(&self, check: &mut Check) {
         let SyncSpec { mode, codec, engine, .. } = self.sync.clone();
         self.check_streaming(check);
-        if let Some(pairs) = &self.sync.pairs {
+        if let Some(pairs) = &self.sync.gossip {
             self.check_pairs(pairs, check);
         }
         if mode == SyncMode::EveryStep {
@@ -194,22 +194,22 @@ impl RunSpec {
         check.holds(!lost, "sync.mixing", mixing, must.to_owned());
     }
 
-    fn check_pairs(&self, pairs: &PairsSpec, check: &mut Check) {
+    fn check_pairs(&self, pairs: &GossipSpec, check: &mut Check) {
         let steps = self.inner.steps;
         let must = format!("at least 1 and below inner.steps ({steps}): exchanges fall between the steps of a round");
-        check.holds(pairs.steps >= 1 && pairs.steps < steps, "sync.pairs.steps", pairs.steps, must);
-        check.float("sync.pairs.alpha", pairs.alpha, Least::From(0.0), Most::To(ALPHA_MAX));
-        check.float("sync.pairs.beta", pairs.beta, Least::Above(0.0), Most::To(2.0));
-        check.float("sync.pairs.gamma", pairs.gamma, Least::Above(pairs.alpha), Most::To(GAMMA_MAX));
+        check.holds(pairs.steps >= 1 && pairs.steps < steps, "sync.gossip.steps", pairs.steps, must);
+        check.float("sync.gossip.alpha", pairs.alpha, Least::From(0.0), Most::To(ALPHA_MAX));
+        check.float("sync.gossip.beta", pairs.beta, Least::Above(0.0), Most::To(2.0));
+        check.float("sync.gossip.gamma", pairs.gamma, Least::Above(pairs.alpha), Most::To(GAMMA_MAX));
         let must = "left out with sync.mode = \"every-step\": nobody has parameters of its own to mix there".to_owned();
-        check.holds(self.sync.mode == SyncMode::Rounds, "sync.pairs", "set", must);
-        let must = "\"owners\" with sync.pairs: owners add up what pairs have mixed".to_owned();
+        check.holds(self.sync.mode == SyncMode::Rounds, "sync.gossip", "set", must);
+        let must = "\"owners\" with sync.gossip: owners add up what pairs have mixed".to_owned();
         check.holds(self.sync.engine == EngineKind::Owners, "sync.engine", self.sync.engine, must);
         let must =
             "left out with sync.fragments, sync.overlap and sync.mixing: members that stream have parameters of their \
                     own from one round to the next, and pairs begin each round from everybody's"
                 .to_owned();
-        check.holds(!self.sync.streams(), "sync.pairs", "set", must);
+        check.holds(!self.sync.streams(), "sync.gossip", "set", must);
     }
 
     /// The most rounds that the budget allows; `None` if it sets no bound. That a bound on tokens is reached by one member

@@ -127,35 +127,35 @@ fn every_step_has_one_step_and_no_outer_optimizer() {
 
 #[test]
 fn pairs_meet_within_rounds_and_stay_together() {
-    let with = |change: fn(&mut PairsSpec)| {
+    let with = |change: fn(&mut GossipSpec)| {
         keys(|s| {
-            let mut pairs = PairsSpec::every(8);
+            let mut pairs = GossipSpec::every(8);
             change(&mut pairs);
-            (s.sync.engine, s.sync.pairs) = (EngineKind::Owners, Some(pairs));
+            (s.sync.engine, s.sync.gossip) = (EngineKind::Owners, Some(pairs));
         })
     };
     assert_eq!(with(|_| {}), [""; 0]);
-    assert_eq!((with(|p| p.steps = 29), with(|p| p.steps = 30)), (vec![], vec!["sync.pairs.steps"]));
-    assert_eq!(with(|p| p.steps = 0), ["sync.pairs.steps"]);
-    assert_eq!((with(|p| p.alpha = 0.6), with(|p| p.alpha = 0.61)), (vec![], vec!["sync.pairs.alpha"]));
-    assert_eq!(with(|p| p.alpha = f64::NAN), ["sync.pairs.alpha", "sync.pairs.gamma"]);
-    assert_eq!((with(|p| p.beta = 0.0), with(|p| p.beta = 2.1)), (vec!["sync.pairs.beta"], vec!["sync.pairs.beta"]));
+    assert_eq!((with(|p| p.steps = 29), with(|p| p.steps = 30)), (vec![], vec!["sync.gossip.steps"]));
+    assert_eq!(with(|p| p.steps = 0), ["sync.gossip.steps"]);
+    assert_eq!((with(|p| p.alpha = 0.6), with(|p| p.alpha = 0.61)), (vec![], vec!["sync.gossip.alpha"]));
+    assert_eq!(with(|p| p.alpha = f64::NAN), ["sync.gossip.alpha", "sync.gossip.gamma"]);
+    assert_eq!((with(|p| p.beta = 0.0), with(|p| p.beta = 2.1)), (vec!["sync.gossip.beta"], vec!["sync.gossip.beta"]));
     assert_eq!(
         (with(|p| p.gamma = 0.5), with(|p| p.gamma = 1.26)),
-        (vec!["sync.pairs.gamma"], vec!["sync.pairs.gamma"])
+        (vec!["sync.gossip.gamma"], vec!["sync.gossip.gamma"])
     );
-    assert_eq!(keys(|s| s.sync.pairs = Some(PairsSpec::every(8))), ["sync.engine"], "of a ring");
+    assert_eq!(keys(|s| s.sync.gossip = Some(GossipSpec::every(8))), ["sync.engine"], "of a ring");
     let every_step = keys(|s| {
-        s.sync.pairs = Some(PairsSpec::every(8));
+        s.sync.gossip = Some(GossipSpec::every(8));
         (s.sync.mode, s.sync.engine, s.inner.steps, s.outer) =
             (SyncMode::EveryStep, EngineKind::Owners, 1, OuterSpec::unused());
     });
-    assert_eq!(every_step, ["sync.pairs.steps", "sync.pairs"]);
+    assert_eq!(every_step, ["sync.gossip.steps", "sync.gossip"]);
     // On the wire: a presence byte, then a u32 and three f64.
     let mut spec = spec();
     spec.sync.engine = EngineKind::Owners;
     let plain = crate::wire::encode_spec(&spec);
-    spec.sync.pairs = Some(PairsSpec::every(5));
+    spec.sync.gossip = Some(GossipSpec::every(5));
     let paired = crate::wire::encode_spec(&spec);
     assert_eq!(paired.len(), plain.len() + 28);
     assert_eq!(crate::wire::decode_spec(&paired), Ok(spec));
@@ -228,7 +228,7 @@ fn differences_name_keys_and_match_the_digest() {
     there.creator = None;
     there.inner.lr = 2e-3;
     there.sync = SyncSpec::whole(SyncMode::EveryStep, Codec::Bf16, EngineKind::Owners);
-    there.sync.pairs = Some(PairsSpec::every(2));
+    there.sync.gossip = Some(GossipSpec::every(2));
     there.outer.lr.pop();
     there.partition = PartitionSpec { minority: Minority::Wait, grace_ms: 5_000 };
     there.admission = AdmissionSpec { mode: AdmissionMode::List, allow: vec![NodeId([1; 32])], probation: 1 };
@@ -239,7 +239,7 @@ fn differences_name_keys_and_match_the_digest() {
     assert_eq!(
         keys,
         [
-            &["creator", "inner.lr", "outer.lr", "sync.mode", "sync.codec", "sync.engine", "sync.pairs"][..],
+            &["creator", "inner.lr", "outer.lr", "sync.mode", "sync.codec", "sync.engine", "sync.gossip"][..],
             &partition,
             &admission
         ]

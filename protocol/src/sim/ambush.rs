@@ -33,12 +33,12 @@ impl World {
         let Some(ambush) = self.nodes[node].ambush.filter(|_| !self.calm && self.now >= self.quiet_until) else {
             return;
         };
-        let said = |register: &crate::engine::Register, phase: u8| {
-            register.stamp.instance == Question::RECORD && register.stamp.phase == phase
+        let said = |vote_state: &crate::engine::VoteState, phase: u8| {
+            vote_state.stamp.instance == Question::RECORD && vote_state.stamp.phase == phase
         };
         let due = match (ambush.moment, write) {
-            (Moment::Estimate, Write::Vote { register, .. }) => said(register, 1),
-            (Moment::Vote | Moment::HeldUp, Write::Vote { register, .. }) => said(register, 2),
+            (Moment::Estimate, Write::Vote { vote_state, .. }) => said(vote_state, 1),
+            (Moment::Vote | Moment::HeldUp, Write::Vote { vote_state, .. }) => said(vote_state, 2),
             (Moment::Decision, Write::Commit { link, .. }) => {
                 link.record.kind != RecordKind::Fork && !self.decided.contains_key(&link.digest)
             }

@@ -1,5 +1,5 @@
 //! Clocks that are behind when a process starts: the boot that it names is below that of the start before. A node takes
-//! care that its boot is above its register's incarnation, and knows nothing of its other starts.
+//! care that its boot is above its vote state's incarnation, and knows nothing of its other starts.
 
 use super::process::Node;
 use super::world::{Event, World};
@@ -16,10 +16,10 @@ impl Node {
     pub(super) fn boot(&self) -> u64 {
         // The clock is behind by some starts; it never shows the same twice.
         let clock = self.starts.saturating_sub(self.behind) * BETWEEN_STARTS + self.starts * RENEWALS;
-        match &self.disk.register {
-            Some(register) if clock <= register.incarnation => {
+        match &self.disk.vote_state {
+            Some(vote_state) if clock <= vote_state.incarnation => {
                 let apart = self.starts.wrapping_mul(0x9e37_79b9_7f4a_7c15) % APART;
-                register.incarnation + 1 + apart
+                vote_state.incarnation + 1 + apart
             }
             _ => clock,
         }

@@ -5,7 +5,7 @@ use crate::Digest;
 use crate::NodeId;
 use crate::ancestry::Ancestry;
 use crate::difference::Difference;
-use crate::engine::{Candidate, Register};
+use crate::engine::{Candidate, VoteState};
 use crate::message::{Certificate, Evidence};
 use crate::record::{Record, RecordKind};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub struct Disk {
     pub chain: Vec<Link>,
     /// The canonical state of the head.
     pub state: Option<Rc<State>>,
-    pub register: Option<Register>,
+    pub vote_state: Option<VoteState>,
     pub candidates: Vec<Held>,
     /// Against whom, and the proof.
     pub evidence: BTreeMap<NodeId, Evidence>,
@@ -59,7 +59,7 @@ pub enum Write {
         state: Rc<State>,
     },
     Vote {
-        register: Box<Register>,
+        vote_state: Box<VoteState>,
         candidate: Option<Held>,
     },
     /// Without a state the one on the disk stays.
@@ -79,8 +79,8 @@ impl Disk {
     pub fn apply(&mut self, write: Write) {
         match write {
             Write::Found { link, state } => (self.chain, self.state) = (vec![link], Some(state)),
-            Write::Vote { register, candidate } => {
-                self.register = Some(*register);
+            Write::Vote { vote_state, candidate } => {
+                self.vote_state = Some(*vote_state);
                 self.candidates.extend(candidate);
             }
             Write::Commit { link, state } => {

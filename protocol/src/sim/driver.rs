@@ -7,10 +7,10 @@ use super::trainer::{self, State};
 use super::world::{Event, World};
 use super::{MS, SECOND};
 use crate::engine::io::{AttemptKey, Contribution, Finish, Input, Notice, Output, PersistToken, Refusal};
-use crate::engine::{Candidate, Register};
+use crate::engine::{Candidate, VoteState};
 use crate::message::Certificate;
 use crate::outer::Rule;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::{Measured, Record, Span};
 use crate::{Digest, NodeId, update};
 use std::rc::Rc;
@@ -38,7 +38,7 @@ impl World {
             Output::DropDifference { lineage } => self.drop_difference(node, &lineage),
             Output::Abandon { key } => self.abandon(node, key),
             Output::Speculate { key, update, rule } => self.speculate(node, (key, update), &rule),
-            Output::Persist { token, register, candidate } => self.persist(node, token, register, candidate),
+            Output::Persist { token, vote_state, candidate } => self.persist(node, token, vote_state, candidate),
             Output::Commit { token, key, record, certificate, mine } => {
                 self.commit(node, token, key, (record, certificate), mine);
             }
@@ -84,7 +84,7 @@ impl World {
             let writes = self.nodes[node].process.as_ref().map(|process| &process.writes);
             writes.is_some_and(|writes| writes.iter().any(|(waiting, _)| waiting == token))
         };
-        match after.filter(pending).filter(|_| !planted!(Plant::SendBeforeDurable)) {
+        match after.filter(pending).filter(|_| !mutated!(Mutation::SendBeforeDurable)) {
             Some(token) => self.process(node, |process| process.waiting.push((token, to, bytes))),
             None => self.post(node, to, bytes),
         }
@@ -289,7 +289,7 @@ impl World {
         let bytes = process.update(&self.nodes[node].disk, key, update)?;
         let round = process.head.as_ref().map_or(0, |head| head.record.round).saturating_add(1);
         let group = self.reductions.0.get(key).filter(|group| group.contributions.len() > 1);
-        if let Some(group) = group.filter(|_| planted!(Plant::ApplyUnencoded)) {
+        if let Some(group) = group.filter(|_| mutated!(Mutation::ApplyUnencoded)) {
             return process.state.step_by(&self.spec.sync, round, &group.unencoded, rule);
         }
         process.state.step(&self.spec.sync, round, &bytes, rule)
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    fn persist(&mut self, node: usize, token: PersistToken, register: Register, candidate: Option<Candidate>) {
+    fn persist(&mut self, node: usize, token: PersistToken, vote_state: VoteState, candidate: Option<Candidate>) {
         let process = self.nodes[node].process.as_ref();
         let held = candidate.map(|candidate| {
             let update = process
@@ -333,7 +333,7 @@ impl World {
             }
             None => None,
         };
-        self.write(node, token, Write::Vote { register: Box::new(register), candidate });
+        self.write(node, token, Write::Vote { vote_state: Box::new(vote_state), candidate });
     }
 
     fn commit(
@@ -370,7 +370,7 @@ impl World {
             return self
                 .violate("S8 exact result", format!("node {node} commits {:?} without its update", link.digest));
         };
-        if let Some((twice, rule)) = key.filter(|_| planted!(Plant::ApplyTwice)).zip(rule) {
+        if let Some((twice, rule)) = key.filter(|_| mutated!(Mutation::ApplyTwice)).zip(rule) {
             let process = self.nodes[node].process.as_ref();
             let bytes = process.and_then(|process| process.update(&self.nodes[node].disk, &twice, &update));
             let round = link.record.round;

@@ -5,14 +5,14 @@ use super::disk::{Disk, Link, Write};
 use super::invariant::Observed;
 use super::trainer::State;
 use super::world::World;
-use crate::engine::{Register, succession};
+use crate::engine::{VoteState, succession};
 use crate::limits::VOTERS_MAX;
 use crate::message::Stamp;
 use crate::record::{Record, Role};
 use crate::{NodeId, sample};
 use std::rc::Rc;
 
-/// Of all registers in such a flock.
+/// Of all vote states in such a flock.
 const INCARNATION: u64 = 1;
 
 impl World {
@@ -27,9 +27,9 @@ impl World {
         self.observe(&Observed::Stored { node: 0, write: &write });
         for node in &mut self.nodes {
             let (lineage, parent, stamp) = (link.record.lineage, link.digest, Stamp::default());
-            let register = Register { incarnation: INCARNATION, lineage, parent, stamp, estimate: None, vote: None };
+            let vote_state = VoteState { incarnation: INCARNATION, lineage, parent, stamp, estimate: None, vote: None };
             let (chain, state) = (vec![link.clone()], Some(Rc::clone(&state)));
-            node.disk = Disk { chain, state, register: Some(register), ..Disk::default() };
+            node.disk = Disk { chain, state, vote_state: Some(vote_state), ..Disk::default() };
         }
         true
     }

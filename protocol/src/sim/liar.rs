@@ -26,7 +26,7 @@ impl World {
         match kind(&bytes) {
             "ready" => self.twist_ready(from, to, bytes),
             "head" if self.random.chance(5) => self.false_head(from).map_or(vec![bytes], |lie| vec![lie]),
-            "head" if self.random.chance(5) => self.accusation(from, to, &bytes).map_or(vec![bytes], |lie| vec![lie]),
+            "head" if self.random.chance(5) => self.refusal_report(from, to, &bytes).map_or(vec![bytes], |lie| vec![lie]),
             "leave" | "join" if self.random.chance(20) => Vec::new(),
             _ => {
                 if let Some(liar) = &mut self.nodes[from].liar {
@@ -71,13 +71,13 @@ impl World {
     }
 
     /// Where it really stands, and that it has refused what somebody else sent.
-    fn accusation(&mut self, from: usize, to: usize, bytes: &[u8]) -> Option<Rc<Vec<u8>>> {
+    fn refusal_report(&mut self, from: usize, to: usize, bytes: &[u8]) -> Option<Rc<Vec<u8>>> {
         let Message::Head(head) = self.open(bytes)?.message else { return None };
         let members = self.nodes[to].disk.head()?.record.members().collect::<Vec<_>>();
-        let accused = self.random.pick(&members)?;
+        let reported = self.random.pick(&members)?;
         self.sealed(
             from,
-            &Message::Head(Head { awaits: Some(Awaits { what: Awaited::Refused, from: accused }), ..head }),
+            &Message::Head(Head { awaits: Some(Awaits { what: Awaited::Refused, from: reported }), ..head }),
         )
     }
 

@@ -28,7 +28,7 @@ impl World {
         // The first node founds, as long as there is nothing to join; further founders do not look.
         let nothing = node > 0 || self.nodes.iter().all(|n| n.disk.chain.is_empty());
         let found = node < self.options.founders && nothing && self.nodes[node].disk.chain.is_empty();
-        if self.nodes[node].disk.register.is_some() {
+        if self.nodes[node].disk.vote_state.is_some() {
             self.marks.hit("restart with a register");
         }
         if !self.nodes[node].disk.evidence.is_empty() {
@@ -291,7 +291,7 @@ impl World {
     fn restore_copy(&mut self, node: usize, age: u64, back: u64) {
         let then = self.now.saturating_sub(age);
         let old = self.nodes[node].snapshots.iter().rev().find(|(at, _)| *at <= then).map(|(_, disk)| disk.clone());
-        let Some(disk) = old.filter(|disk| disk.head().is_some() && disk.register.is_some()) else { return };
+        let Some(disk) = old.filter(|disk| disk.head().is_some() && disk.vote_state.is_some()) else { return };
         self.marks.hit("copied disk");
         self.crash(node, false);
         self.nodes[node].disk = disk;
@@ -330,14 +330,14 @@ impl World {
     /// Whether every other disk, though its process may have started after that, has among its newest certificates a
     /// vote of this node that the old disk does not know of.
     fn certified(&self, node: usize, old: &Disk) -> bool {
-        let Some(register) = &old.register else { return false };
+        let Some(vote_state) = &old.vote_state else { return false };
         let newer = |bytes: &Vec<u8>| {
             let Some(opened) = self.open(bytes).filter(|opened| opened.sender == self.nodes[node].id) else {
                 return false;
             };
             let Message::Vote(Vote { question, incarnation, ballot, .. }) = opened.message else { return false };
             let stamp = Stamp { seq: question.seq, instance: question.instance, ballot, phase: 2 };
-            incarnation == register.incarnation && stamp > register.stamp
+            incarnation == vote_state.incarnation && stamp > vote_state.stamp
         };
         let shows = |disk: &Disk| {
             let head = disk.head().and_then(|head| head.certificate.as_deref());
@@ -400,7 +400,7 @@ impl World {
             Notice::Forked { .. } => "fork",
             Notice::MemberJoined { .. } => "member joined",
             Notice::MemberLeft { .. } => "member left",
-            Notice::CutOff { .. } => "partition without a quorum",
+            Notice::QuorumLost { .. } => "partition without a quorum",
             Notice::Rejoined => "quorum back in reach",
             Notice::NewIncarnation { .. } => "new incarnation",
             Notice::OwnFault { .. } => "damaged state found",

@@ -39,7 +39,7 @@ pub struct Node {
     pub liar: Option<Liar>,
     /// Its disk lost something that was on it.
     pub amnesic: bool,
-    /// Its disk is not the one that its register was made on, and it can tell.
+    /// Its disk is not the one that its vote state was made on, and it can tell.
     pub copied: bool,
     pub ambush: Option<Ambush>,
     pub contest: Option<Contest>,
@@ -182,7 +182,7 @@ impl Node {
             certificate: head.certificate.as_deref().cloned(),
             past: self.disk.past_certificates().take(PAST_MAX).cloned().collect(),
             ancestry: self.disk.ancestry(),
-            register: self.disk.register.clone(),
+            vote_state: self.disk.vote_state.clone(),
             candidates: self.disk.candidates.iter().map(|held| (*held.candidate).clone()).collect(),
             evidence: self.disk.evidence.values().cloned().collect(),
         });

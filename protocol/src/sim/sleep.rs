@@ -79,7 +79,7 @@ fn difference(before: Option<&View>, after: Option<&View>) -> Option<String> {
 
 /// A view without what grows with time.
 fn timeless(mut view: View) -> View {
-    view.quorum.cut_off = view.quorum.cut_off.map(|_| 0);
+    view.quorum.quorum_lost = view.quorum.quorum_lost.map(|_| 0);
     for member in view.members.iter_mut().chain(&mut view.others) {
         member.heard = member.heard.map(|_| 0);
     }

@@ -117,16 +117,16 @@ impl World {
         let (lineage, seq) = (record.lineage, record.seq + 1);
         let question = |instance| Question { seq, parent: digest, instance };
         let incarnation = record.next.members.first().map_or(1, |member| member.incarnation);
-        let standing = Head { lineage, seq, record: digest, tokens: 0, phase: Phase::Ready, progress: 9, awaits: None };
+        let chain_head = Head { lineage, seq, record: digest, tokens: 0, phase: Phase::Ready, progress: 9, awaits: None };
         let next = succession::skip(record, digest)?.digest();
         Some(match choice {
             1 => return self.invented(which),
-            2 => Message::Head(Head { seq: seq + self.random.between(0, 1 << 30), tokens: u64::MAX, ..standing }),
-            3 => Message::Head(Head { record: Digest([3; 32]), seq: seq.saturating_sub(1), ..standing }),
+            2 => Message::Head(Head { seq: seq + self.random.between(0, 1 << 30), tokens: u64::MAX, ..chain_head }),
+            3 => Message::Head(Head { record: Digest([3; 32]), seq: seq.saturating_sub(1), ..chain_head }),
             4 => {
                 let from = self.random.pick(&record.members().collect::<Vec<_>>())?;
                 let awaits = Some(Awaits { what: Awaited::Refused, from });
-                Message::Head(Head { seq: seq - 1, awaits, ..standing })
+                Message::Head(Head { seq: seq - 1, awaits, ..chain_head })
             }
             5 => {
                 let stamp = Stamp { seq: seq + 5, instance: Question::RECORD, ballot: 3, phase: 2 };

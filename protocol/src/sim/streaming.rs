@@ -6,7 +6,7 @@ use super::process::{Ahead, Own, Process, Training};
 use super::trainer::{self, State};
 use super::world::{Event, World};
 use crate::engine::io::Input;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::Span;
 use crate::{Digest, update};
 use std::rc::Rc;
@@ -37,7 +37,7 @@ impl World {
     }
 
     pub(super) fn start_over(&mut self, node: usize) {
-        if !planted!(Plant::KeepOwn) {
+        if !mutated!(Mutation::KeepOwn) {
             self.process(node, |process| (process.own, process.ahead) = (None, None));
         }
     }
@@ -85,7 +85,7 @@ impl World {
         let before = process.before;
         let kept = process.ahead.take().filter(|ahead| {
             let same = wanted == Some((ahead.round, ahead.lease)) && before == Some(ahead.base);
-            same || (planted!(Plant::KeepAhead) && wanted.is_some())
+            same || (mutated!(Mutation::KeepAhead) && wanted.is_some())
         });
         match &kept {
             Some(ahead) if ahead.done > 0 => self.marks.hit("steps ahead kept"),

@@ -6,7 +6,7 @@ use super::invariant::Observed;
 use super::world::{Event, World};
 use crate::certificate::Split;
 use crate::engine::io::{AttemptKey, Input};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId, certificate};
 use std::rc::Rc;
 
@@ -97,7 +97,7 @@ impl World {
 
     fn take_over(&mut self, node: usize, source: usize, chain: Vec<Link>) {
         let (Some(head), Some(state)) = (chain.last().cloned(), self.nodes[source].disk.state.clone()) else { return };
-        let state = if planted!(Plant::FlipCaughtUp) && self.random.chance(30) { state.damaged() } else { state };
+        let state = if mutated!(Mutation::FlipCaughtUp) && self.random.chance(30) { state.damaged() } else { state };
         let lineage = self.nodes[node].disk.head().map(|mine| mine.record.lineage);
         if lineage.is_some_and(|lineage| lineage != head.record.lineage) {
             self.marks.hit("other lineage taken");
@@ -161,7 +161,7 @@ impl World {
             return self.feed(node, Input::FetchFailed { key, record });
         };
         let forced = |n: &super::process::Node| {
-            let vote = n.disk.register.as_ref().and_then(|register| register.vote.as_ref());
+            let vote = n.disk.vote_state.as_ref().and_then(|vote_state| vote_state.vote.as_ref());
             vote.is_some_and(|(_, value, voted)| *voted && value.digest == record)
         };
         if self.nodes.iter().any(forced) {

@@ -5,7 +5,7 @@ use super::disk::Write;
 use super::invariant::Observed;
 use super::world::{Event, World};
 use crate::engine::io::{Input, PersistToken};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 
 impl World {
     pub(super) fn write(&mut self, node: usize, token: PersistToken, write: Write) {
@@ -13,7 +13,7 @@ impl World {
         let slow = self.nodes[node].slow_disk_until > self.now && self.random.chance(50);
         let after = if slow { self.random.between(200, 4_000) * MS } else { self.random.between(1, 20) * MS };
         let after = if self.options.steady { 1 } else { after };
-        if planted!(Plant::SyncLies) && self.random.chance(50) {
+        if mutated!(Mutation::SyncLies) && self.random.chance(50) {
             self.release(node, token);
             return self.schedule_own(after * 20, node, Event::Written { token });
         }
@@ -39,13 +39,13 @@ impl World {
                 self.decided.insert(link.digest, (link.record.kind, self.now));
                 self.mark_decision(node, link);
             }
-            Write::Vote { register, .. } => {
-                // From now on the register is of this disk.
+            Write::Vote { vote_state, .. } => {
+                // From now on the vote state is of this disk.
                 self.nodes[node].copied = false;
-                if register.stamp.ballot > 0 {
+                if vote_state.stamp.ballot > 0 {
                     self.marks.hit("two ballots");
                 }
-                if register.vote.as_ref().is_some_and(|(.., voted)| !voted) {
+                if vote_state.vote.as_ref().is_some_and(|(.., voted)| !voted) {
                     self.marks.hit("vote against");
                 }
             }

@@ -4,7 +4,7 @@
 //! follows from the COMMIT's round alone: nobody decides it, and a replay needs nothing but the chain.
 
 use crate::limits::CHUNK_ELEMENTS;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::run::SyncSpec;
 use std::ops::Range;
 
@@ -40,7 +40,7 @@ impl Fragments {
 
     /// Which fragment the COMMIT of a round steps, from 0.
     pub fn turn(&self, round: u64) -> usize {
-        if planted!(Plant::FragmentsStill) { 0 } else { (round.saturating_sub(1) % self.count as u64) as usize }
+        if mutated!(Mutation::FragmentsStill) { 0 } else { (round.saturating_sub(1) % self.count as u64) as usize }
     }
 
     /// The elements of fragment `index`: of c chunks and P fragments, chunks `floor(f c / P) .. floor((f + 1) c / P)`.

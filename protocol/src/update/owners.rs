@@ -8,7 +8,7 @@
 
 use super::{assemble, chunk_elements, chunks};
 use crate::codec::{self, CodecError};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::run::Codec;
 use crate::{Digest, NodeId};
 
@@ -49,7 +49,7 @@ impl Owners {
             weights
                 .enumerate()
                 .max_by_key(|(place, weight)| {
-                    (if planted!(Plant::HeirOfAll) { 0 } else { *weight }, std::cmp::Reverse(*place))
+                    (if mutated!(Mutation::HeirOfAll) { 0 } else { *weight }, std::cmp::Reverse(*place))
                 })
                 .map(|(place, _)| place)
         };

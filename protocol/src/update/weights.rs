@@ -1,7 +1,7 @@
 //! What each contribution of an attempt weighs: its share of the tokens, cut down if it is far longer than the others'.
 
 use crate::message::Ready;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::run::Codec;
 
 /// A contribution counts for no more than so many times the length that the others' have.
@@ -42,7 +42,7 @@ pub fn weights(stated: &[Stated]) -> Vec<f32> {
     let least = upper_median(norms);
     let scale = |own: &Stated| {
         let norm = f64::from(own.norm);
-        if norm <= CLIP * least || planted!(Plant::NoNormClip) {
+        if norm <= CLIP * least || mutated!(Mutation::NoNormClip) {
             return 1.0;
         }
         (CLIP * reference(own, stated) / norm).min(1.0)
@@ -57,14 +57,14 @@ fn share(tokens: u64, total: u64) -> f64 {
 fn reference(own: &Stated, all: &[Stated]) -> f64 {
     let brought_up = |other: &Stated| {
         let factor = f64::from(own.steps) / f64::from(other.steps.max(1));
-        f64::from(other.norm) * if planted!(Plant::ClipTheEarly) { 1.0 } else { factor.max(1.0) }
+        f64::from(other.norm) * if mutated!(Mutation::ClipTheEarly) { 1.0 } else { factor.max(1.0) }
     };
     upper_median(all.iter().filter(|other| other.norm > 0.0).map(brought_up).collect())
 }
 
 /// The value at index `n / 2` of the sorted ones; 0 of none.
 fn upper_median(mut values: Vec<f64>) -> f64 {
-    let middle = if planted!(Plant::LowerReference) { values.len().saturating_sub(1) / 2 } else { values.len() / 2 };
+    let middle = if mutated!(Mutation::LowerReference) { values.len().saturating_sub(1) / 2 } else { values.len() / 2 };
     if values.is_empty() { 0.0 } else { *values.select_nth_unstable_by(middle, f64::total_cmp).1 }
 }
 

@@ -15,7 +15,7 @@ use crate::limits::{CONTROL_BYTES_MAX, PROTOCOL_VERSION};
 use crate::message::{
     Alive, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, Ready, Start, Vote, Witness,
 };
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::run::bytes::{decode_spec, spec_digest};
 
 const SIGNATURE_DOMAIN: &[u8] = b"starling control v1";
@@ -100,8 +100,8 @@ pub fn check(
     let parts = Parts::split(bytes)?;
     let kind = parts.body.first_chunk::<TAG>().map(|tag| u16::from_le_bytes(*tag));
     let returned = parts.sender == *me && matches!(kind, Some(tag::HELLO | tag::ALIVE));
-    let strange = parts.sender != *from && !returned && !planted!(Plant::AnySender);
-    if strange && !planted!(Plant::SignatureFirst) {
+    let strange = parts.sender != *from && !returned && !mutated!(Mutation::AnySender);
+    if strange && !mutated!(Mutation::SignatureFirst) {
         return Err(WireError::Sender { claimed: parts.sender });
     }
     let opened = open_parts(verifier, run, &parts, bytes)?;
@@ -110,7 +110,7 @@ pub fn check(
 
 fn open_parts(verifier: &dyn Verifier, run: &Digest, parts: &Parts<'_>, bytes: &[u8]) -> Result<Opened, WireError> {
     let signed = verifier.verify(&parts.sender, &signed_bytes(run, &parts.sender, parts.body), &parts.signature);
-    if !signed && !planted!(Plant::AcceptUnsigned) {
+    if !signed && !mutated!(Mutation::AcceptUnsigned) {
         return Err(foreign(verifier, parts));
     }
     let message = decode_body(parts.body)?;
@@ -151,7 +151,7 @@ impl<'a> Parts<'a> {
         let (body, rest) = rest.split_at_checked(length).ok_or_else(|| truncated(HEADER + length + SIGNATURE))?;
         let (signature, rest) =
             rest.split_first_chunk::<SIGNATURE>().ok_or_else(|| truncated(HEADER + length + SIGNATURE))?;
-        if !rest.is_empty() && !planted!(Plant::BytesAfterTheEnd) {
+        if !rest.is_empty() && !mutated!(Mutation::BytesAfterTheEnd) {
             return Err(WireError::Trailing { what: WHAT, bytes: rest.len() });
         }
         Ok(Self { sender: NodeId(*sender), body, signature: Signature(*signature) })

@@ -167,13 +167,13 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     let (candidate, key) = (encode_candidate(&sample::candidate()), 32 + 8 + 4 + 32);
     let in_candidate = lists.iter().map(|at| key + at).chain([key + record.len(), key + record.len() + 8]);
     let in_candidate = in_candidate.collect();
-    let (register, estimate) = (encode_register(&sample::register()), 8 + 32 + 32 + 17 + 1 + 4);
+    let (vote_state, estimate) = (encode_vote_state(&sample::vote_state()), 8 + 32 + 32 + 17 + 1 + 4);
     let value = VALUE_MEMBERS + 8;
     vec![
         ("record", record, lists),
         ("spec", spec, vec![0, table, allow]),
         ("candidate", candidate, in_candidate),
-        ("register", register, vec![estimate + VALUE_MEMBERS, estimate + value + 1 + 4 + VALUE_MEMBERS]),
+        ("register", vote_state, vec![estimate + VALUE_MEMBERS, estimate + value + 1 + 4 + VALUE_MEMBERS]),
         ("certificate", encode_certificate(&sample::certificate()), vec![72, 80]),
     ]
 }
@@ -183,7 +183,7 @@ fn decode_document(kind: &str, bytes: &[u8]) -> Result<(), WireError> {
         "record" => decode_record(bytes).map(drop),
         "spec" => decode_spec(bytes).map(drop),
         "candidate" => decode_candidate(bytes).map(drop),
-        "register" => decode_register(bytes).map(drop),
+        "register" => decode_vote_state(bytes).map(drop),
         "certificate" => decode_certificate(bytes).map(drop),
         "ticket" => decode_ticket(bytes).map(drop),
         _ => decode_revocation(bytes).map(drop),

@@ -21,7 +21,7 @@ pub(crate) mod sample;
 pub use crate::admission::{decode_revocation, decode_ticket, encode_revocation, encode_ticket};
 pub use crate::candidate::{decode_candidate, encode_candidate};
 pub use crate::certificate::{decode_certificate, encode_certificate};
-pub use crate::engine::config::{decode_register, encode_register};
+pub use crate::engine::config::{decode_vote_state, encode_vote_state};
 pub use crate::record::bytes::{decode_record, encode_record, record_digest};
 pub use crate::run::bytes::{decode_spec, encode_spec, spec_digest};
 pub use envelope::{Opened, check, claimed_sender, open, seal};

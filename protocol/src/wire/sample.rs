@@ -2,14 +2,14 @@
 
 use crate::admission::{Revocation, SubjectKind, Ticket};
 use crate::engine::io::AttemptKey;
-use crate::engine::{Candidate, Register};
+use crate::engine::{Candidate, VoteState};
 use crate::identity::{Ed25519Signer, Signer};
 use crate::limits::PROTOCOL_VERSION;
 use crate::message::{
     Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase,
     Question, Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
-use crate::pairs::PairsSpec;
+use crate::gossip::GossipSpec;
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{Codec, EngineKind, RunSpec};
 use crate::{Digest, NodeId};
@@ -29,7 +29,7 @@ pub fn signer() -> Ed25519Signer {
 /// The same run with pairs, which go with owners, and with probation.
 pub fn spec_with_pairs() -> RunSpec {
     let mut spec = spec();
-    (spec.sync.engine, spec.sync.pairs) = (EngineKind::Owners, Some(PairsSpec::every(10)));
+    (spec.sync.engine, spec.sync.gossip) = (EngineKind::Owners, Some(GossipSpec::every(10)));
     spec.admission.probation = 8;
     spec
 }
@@ -156,7 +156,7 @@ pub fn certificate() -> Certificate {
     Certificate { lineage: digest(2), seq: 4, record: digest(9), votes: vec![vote] }
 }
 
-/// The fork of both members of the record, one of which speaks from another register by now.
+/// The fork of both members of the record, one of which speaks from another vote state by now.
 pub fn fork() -> Record {
     let parent = record();
     let going = [(node(0x10), 7), (node(0x20), 9)];
@@ -165,10 +165,10 @@ pub fn fork() -> Record {
 }
 
 /// In phase 2: it has named a value and voted for it.
-pub fn register() -> Register {
+pub fn vote_state() -> VoteState {
     let stamp = Stamp { seq: 4, instance: Question::RECORD, ballot: 1, phase: 2 };
     let (estimate, vote) = (Some((1, value())), Some((1, value(), true)));
-    Register { incarnation: 7, lineage: digest(2), parent: digest(4), stamp, estimate, vote }
+    VoteState { incarnation: 7, lineage: digest(2), parent: digest(4), stamp, estimate, vote }
 }
 
 pub fn candidate() -> Candidate {

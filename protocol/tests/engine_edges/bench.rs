@@ -1,17 +1,17 @@
-//! One engine on a bench: a clock, a disk that writes at once, the voices of its peers, and a watch over what it says.
+//! One engine on a bench: a clock, a disk that writes at once, the own votes of its peers, and a watch over what it says.
 
-pub use crate::fixture::{BOOT, INCARNATION, Key, Keys, ME, digest, genesis, id, register, spec, voters};
+pub use crate::fixture::{BOOT, INCARNATION, Key, Keys, ME, digest, genesis, id, vote_state, spec, voters};
 
 use crate::fixture::mac;
 use crate::watch::Watch;
 use starling_protocol::ancestry::{Ancestry, Reach};
 use starling_protocol::engine::io::{AttemptKey, Claim, Input, Notice, Output, Proven, Refusal, Time};
-use starling_protocol::engine::{Candidate, Engine, EngineConfig, Founding, Register, Stored, Timing, View};
+use starling_protocol::engine::{Candidate, Engine, EngineConfig, Founding, VoteState, Stored, Timing, View};
 use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{
     Certificate, Estimate, Evidence, Head, Hello, Message, Phase, Question, Ready, Stamp, Value, Vote, Witness,
 };
-use starling_protocol::plant::{self, Plant};
+use starling_protocol::mutation::{self, Mutation};
 use starling_protocol::record::{Measured, Record, Role, Span};
 use starling_protocol::run::RunSpec;
 use starling_protocol::{NodeId, certificate, wire};
@@ -23,7 +23,7 @@ pub struct Bench {
     pub spec: RunSpec,
     /// The head as the disk holds it, with its proof, and what this identity has signed last.
     pub head: Option<(Record, Option<Certificate>)>,
-    pub register: Option<Register>,
+    pub vote_state: Option<VoteState>,
     pub candidates: Vec<Candidate>,
     /// Proofs of the records before the head.
     pub past: Vec<Certificate>,
@@ -50,11 +50,11 @@ impl Bench {
 
     fn start_on(spec: RunSpec, found: bool, (stored, copied): (Option<Stored>, bool), boot: u64) -> Self {
         // Any test can be run with a bug (`tests/scripts/rules.sh`).
-        if let Some(plant) = std::env::var("STARLING_PLANT").ok().and_then(|name| Plant::of_name(&name)) {
-            plant::everywhere(plant);
+        if let Some(mutation) = std::env::var("STARLING_MUTATION").ok().and_then(|name| Mutation::of_name(&name)) {
+            mutation::everywhere(mutation);
         }
-        let (head, register, candidates) = match &stored {
-            Some(s) => (Some((s.head.clone(), s.certificate.clone())), s.register.clone(), s.candidates.clone()),
+        let (head, vote_state, candidates) = match &stored {
+            Some(s) => (Some((s.head.clone(), s.certificate.clone())), s.vote_state.clone(), s.candidates.clone()),
             None => (None, None, Vec::new()),
         };
         let config = EngineConfig {
@@ -79,7 +79,7 @@ impl Bench {
             now: 77,
             spec,
             head,
-            register,
+            vote_state,
             candidates,
             past: Vec::new(),
             evidence: BTreeMap::new(),
@@ -117,7 +117,7 @@ impl Bench {
     pub fn recorded(spec: RunSpec, members: &[(u8, Role)]) -> Self {
         let head = genesis(&spec, members);
         let stored = Stored {
-            register: Some(register(&head)),
+            vote_state: Some(vote_state(&head)),
             ancestry: Ancestry::of([&head]),
             head,
             certificate: None,
@@ -149,13 +149,13 @@ impl Bench {
     /// The same, on a disk that is a copy of that, or is not.
     pub fn restart_on(&mut self, boot: u64, copied: bool) {
         let (head, certificate) = self.head.clone().expect("a head is on the disk");
-        let (register, candidates) = (self.register.clone(), self.candidates.clone());
+        let (vote_state, candidates) = (self.vote_state.clone(), self.candidates.clone());
         let (now, heard, kept) = (self.now, std::mem::take(&mut self.heard), self.evidence.clone());
         let watch = std::mem::replace(&mut self.watch, Watch::new(self.spec.digest())).restarted();
         let evidence = self.evidence.values().cloned().collect();
         let past = std::mem::take(&mut self.past);
         let ancestry = Ancestry::of([&head]);
-        let stored = Stored { head, certificate, past: past.clone(), ancestry, register, candidates, evidence };
+        let stored = Stored { head, certificate, past: past.clone(), ancestry, vote_state, candidates, evidence };
         *self = Self {
             now,
             heard,
@@ -179,8 +179,8 @@ impl Bench {
         while let Some(output) = all.get(at).filter(|_| self.writes) {
             self.note(output);
             let token = match output {
-                Output::Persist { token, register, candidate } => {
-                    self.register = Some(register.clone());
+                Output::Persist { token, vote_state, candidate } => {
+                    self.vote_state = Some(vote_state.clone());
                     self.candidates.extend(candidate.clone());
                     Some(*token)
                 }
@@ -276,7 +276,7 @@ impl Bench {
         let mut outputs = self.greet(peer, BOOT);
         outputs
             .extend(self.say(peer, &Message::Witness(Witness { incarnation: INCARNATION, stamp: Stamp::default() })));
-        let head = self.standing(Phase::Training, 0);
+        let head = self.chain_head(Phase::Training, 0);
         outputs.extend(self.say(peer, &Message::Head(head)));
         outputs
     }
@@ -297,7 +297,7 @@ impl Bench {
     /// The same, and it tells again where it stands.
     pub fn meet_again(&mut self, peer: u8) {
         self.reconnect(peer);
-        let head = self.standing(Phase::Training, 0);
+        let head = self.chain_head(Phase::Training, 0);
         self.say(peer, &Message::Head(head));
     }
 
@@ -319,7 +319,7 @@ impl Bench {
     }
 
     /// The heartbeat of whoever stands where the engine stands.
-    pub fn standing(&self, phase: Phase, progress: u64) -> Head {
+    pub fn chain_head(&self, phase: Phase, progress: u64) -> Head {
         let view = self.engine.view();
         let (lineage, seq, record, tokens) = (view.lineage, view.seq, view.head, view.tokens);
         Head { lineage, seq, record, tokens, phase, progress, awaits: None }
@@ -424,7 +424,7 @@ impl Bench {
         }
         assert_eq!(self.record().seq, before.seq + 1, "{outputs:?}");
         for peer in peers {
-            let head = self.standing(Phase::Training, 0);
+            let head = self.chain_head(Phase::Training, 0);
             self.say(peer, &Message::Head(head));
         }
         outputs

@@ -234,7 +234,7 @@ fn a_head_that_contradicts_is_answered_with_the_proof() {
     let mut bench = Bench::flock(3);
     bench.commit();
     let ours = bench.head.clone().and_then(|(_, certificate)| certificate).unwrap();
-    let mut head = bench.standing(Phase::Training, 3);
+    let mut head = bench.chain_head(Phase::Training, 3);
     head.record = digest(0x77);
     bench.wait(2_000_000);
     let outputs = bench.say(2, &Message::Head(head));
@@ -333,14 +333,14 @@ fn a_fork_needs_the_word_of_everybody_in_it() {
     let beat = |bench: &mut Bench, seconds: u64| {
         let mut outputs = Vec::new();
         for progress in 0..seconds {
-            let head = bench.standing(Phase::Training, progress);
+            let head = bench.chain_head(Phase::Training, progress);
             outputs.extend(bench.say(2, &Message::Head(head)));
             outputs.extend(bench.wait(1_000_000));
         }
         outputs
     };
     outputs.extend(beat(&mut bench, 50));
-    assert!(outputs.iter().any(|o| matches!(o, Output::Notice(Notice::CutOff { grace: 60_000_000, .. }))));
+    assert!(outputs.iter().any(|o| matches!(o, Output::Notice(Notice::QuorumLost { grace: 60_000_000, .. }))));
     // Said too early, by one: nobody goes before its own grace is over.
     outputs.extend(bench.say(2, &Message::Fork(theirs)));
     assert!(commits(&outputs).is_empty());

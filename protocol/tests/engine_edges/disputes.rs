@@ -34,8 +34,8 @@ fn a_member_looks_at_its_own_state_first() {
 #[test]
 fn a_state_that_is_being_caught_up_is_no_fault() {
     let mut bench = disputed();
-    let standing = bench.standing(Phase::Training, 0);
-    let ahead = Head { seq: standing.seq + 2, record: digest(88), tokens: standing.tokens + 1_000, ..standing };
+    let chain_head = bench.chain_head(Phase::Training, 0);
+    let ahead = Head { seq: chain_head.seq + 2, record: digest(88), tokens: chain_head.tokens + 1_000, ..chain_head };
     let way = bench.way(&ahead);
     let mut outputs = bench.say(3, &Message::Head(ahead.clone()));
     outputs.extend(bench.wait(5_000_000));
@@ -116,7 +116,7 @@ fn a_result_of_a_former_process_is_computed_anew_when_others_name_another() {
     for peer in [2, 3] {
         bench.greet(peer, BOOT);
         bench.say(peer, &Message::Witness(Witness { incarnation: INCARNATION, stamp }));
-        let head = bench.standing(Phase::Settling, 0);
+        let head = bench.chain_head(Phase::Settling, 0);
         bench.say(peer, &Message::Head(head));
     }
     let outputs = bench.say(2, &said);
@@ -139,7 +139,7 @@ fn a_result_of_a_former_process_is_computed_anew_when_others_name_another() {
 fn whose_result_is_not_the_decided_one_asks_for_the_state_at_once() {
     let mut bench = Bench::flock(4);
     for peer in [2, 3, 4] {
-        let head = bench.standing(Phase::Ready, 0);
+        let head = bench.chain_head(Phase::Ready, 0);
         bench.say(peer, &Message::Head(head));
     }
     let key = bench.all_ready();

@@ -82,7 +82,7 @@ fn two_words_in_one_ballot_are_kept_shown_passed_on_and_lead_to_removal() {
     }
     assert_eq!(bench.record().seq, 1);
     for peer in [3, 4] {
-        let head = bench.standing(Phase::Training, 0);
+        let head = bench.chain_head(Phase::Training, 0);
         bench.say(peer, &Message::Head(head));
     }
     bench.meet_again(2);

@@ -1,6 +1,6 @@
 //! Keys, a run and records for the bench.
 
-use starling_protocol::engine::Register;
+use starling_protocol::engine::VoteState;
 use starling_protocol::message::Stamp;
 use starling_protocol::record::{Member, Record, Role};
 use starling_protocol::run::{Codec, EngineKind, Minority, ModelSpec, PartitionSpec, RunSpec, SyncMode, SyncSpec};
@@ -83,7 +83,7 @@ pub fn voters(count: u8) -> Vec<(u8, Role)> {
     (1..=count).map(|n| (n, Role::Voter)).collect()
 }
 
-pub fn register(head: &Record) -> Register {
+pub fn vote_state(head: &Record) -> VoteState {
     let (lineage, parent, stamp) = (head.lineage, head.digest(), Stamp::default());
-    Register { incarnation: INCARNATION, lineage, parent, stamp, estimate: None, vote: None }
+    VoteState { incarnation: INCARNATION, lineage, parent, stamp, estimate: None, vote: None }
 }

@@ -13,7 +13,7 @@ use starling_protocol::{Digest, wire};
 
 /// The incarnation under which the engine speaks.
 fn incarnation(bench: &Bench) -> u64 {
-    bench.register.as_ref().expect("a register is on the disk").incarnation
+    bench.vote_state.as_ref().expect("a vote_state is on the disk").incarnation
 }
 
 /// The others, who hold it to be a learner at most, decide on a record with everybody's contribution.
@@ -48,7 +48,7 @@ fn decided_by_others(bench: &mut Bench, statements: &[Statement]) {
     bench.say(2, &Message::Certificate(certificate));
     assert_eq!(bench.record(), record);
     for peer in [2, 3] {
-        let head = bench.standing(Phase::Training, 0);
+        let head = bench.chain_head(Phase::Training, 0);
         bench.say(peer, &Message::Head(head));
     }
 }
@@ -58,7 +58,7 @@ fn decided_by_others(bench: &mut Bench, statements: &[Statement]) {
 pub fn a_late_clock_gives_no_name_below_that_of_the_seat() {
     for boot in [3, INCARNATION] {
         let mut bench = Bench::flock(3);
-        bench.register = None;
+        bench.vote_state = None;
         bench.restart(boot);
         assert!(incarnation(&bench) > INCARNATION, "boot {boot}: its Join is not heard");
         let anew = incarnation(&bench);
@@ -84,7 +84,7 @@ pub fn a_late_clock_gives_no_name_below_that_of_the_seat() {
 #[test]
 fn a_learner_with_a_new_name_says_so_itself() {
     let mut bench = Bench::flock(3);
-    bench.register = None;
+    bench.vote_state = None;
     bench.restart(3);
     let anew = incarnation(&bench);
     for peer in [2, 3] {
@@ -102,7 +102,7 @@ fn a_learner_with_a_new_name_says_so_itself() {
 fn two_late_clocks_give_two_names() {
     let mut names = [2, 3].map(|boot| {
         let mut bench = Bench::flock(3);
-        bench.register = None;
+        bench.vote_state = None;
         bench.restart(boot);
         incarnation(&bench)
     });
@@ -111,35 +111,35 @@ fn two_late_clocks_give_two_names() {
     assert!(names[0] < names[1], "{names:?}");
 }
 
-/// Killed between taking another lineage's head and writing the register.
+/// Killed between taking another lineage's head and writing the vote state.
 #[test]
-pub fn a_register_of_another_lineage_is_not_taken_up() {
+pub fn a_vote_state_of_another_lineage_is_not_taken_up() {
     let mut bench = Bench::flock(3);
     let mut other = bench.record();
     other.lineage = digest(0x66);
     bench.head = Some((other, None));
     bench.restart(2_000);
     assert!(incarnation(&bench) >= 2_000, "it stays mute under its old name");
-    assert_eq!(bench.register.as_ref().map(|register| register.lineage), Some(digest(0x66)));
+    assert_eq!(bench.vote_state.as_ref().map(|vote_state| vote_state.lineage), Some(digest(0x66)));
 }
 
-/// Killed between standing on a FORK record and taking the register along.
+/// Killed between head on a FORK record and taking the vote state along.
 #[test]
-pub fn a_forks_member_takes_its_register_along_also_when_it_was_killed() {
+pub fn a_forks_member_takes_its_vote_state_along_also_when_it_was_killed() {
     let mut bench = Bench::flock(3);
     let (record, proof) = fork_of(&bench, &[ME, 2], INCARNATION);
     bench.head = Some((record.clone(), Some(proof)));
     bench.restart(2_000);
-    let register = bench.register.clone().expect("a register is on the disk");
-    assert_eq!((register.incarnation, register.lineage), (INCARNATION, record.lineage));
+    let vote_state = bench.vote_state.clone().expect("a vote_state is on the disk");
+    assert_eq!((vote_state.incarnation, vote_state.lineage), (INCARNATION, record.lineage));
     // A fork of another lineage, and one that knows it under another name, is another lineage.
     for (left, incarnation) in [(digest(0x77), INCARNATION), (bench.record().lineage, INCARNATION + 1)] {
         let mut bench = Bench::flock(3);
         let (record, proof) = fork_of(&bench, &[ME, 2], incarnation);
-        bench.register.as_mut().expect("a register").lineage = left;
+        bench.vote_state.as_mut().expect("a register").lineage = left;
         bench.head = Some((record, Some(proof)));
         bench.restart(2_000);
-        assert!(bench.register.as_ref().is_some_and(|register| register.incarnation >= 2_000));
+        assert!(bench.vote_state.as_ref().is_some_and(|vote_state| vote_state.incarnation >= 2_000));
     }
 }
 
@@ -164,7 +164,7 @@ pub fn a_restarted_voter_of_two_needs_the_word_of_the_other() {
     bench.trained();
     bench.wait(60_000_000);
     assert!(bench.attempt().is_none(), "it votes alone");
-    assert!(bench.engine.view().quorum.cut_off.is_some(), "and does not say what it waits for");
+    assert!(bench.engine.view().quorum.quorum_lost.is_some(), "and does not say what it waits for");
     bench.meet(2);
     bench.wait(3_000_000);
     bench.trained();
@@ -190,7 +190,7 @@ fn a_restarted_voter_of_two_that_hears_nobody_forks_after_the_grace() {
 /// A learner of two voters of which one is gone, and the other waits for its word, does not count on that one: it goes
 /// along into its fork.
 #[test]
-fn who_says_that_it_is_cut_off_is_no_quorum() {
+fn who_says_that_it_is_quorum_lost_is_no_quorum() {
     let mut spec = spec();
     spec.partition.minority = starling_protocol::run::Minority::Fork;
     let members = [(ME, Role::Learner), (2, Role::Voter), (3, Role::Voter)];
@@ -205,16 +205,16 @@ fn who_says_that_it_is_cut_off_is_no_quorum() {
     bench.feed(Input::PeerDown { peer: id(3) });
     let says = |bench: &mut Bench, phase| {
         for progress in 0..10 {
-            let head = bench.standing(phase, progress);
+            let head = bench.chain_head(phase, progress);
             bench.say(2, &Message::Head(head));
             bench.wait(500_000);
         }
         bench.engine.view().quorum
     };
     let quorum = says(&mut bench, Phase::Ready);
-    assert!(quorum.in_reach && quorum.cut_off.is_none());
-    let quorum = says(&mut bench, Phase::CutOff);
-    assert!(!quorum.in_reach && quorum.cut_off.is_some());
+    assert!(quorum.in_reach && quorum.quorum_lost.is_none());
+    let quorum = says(&mut bench, Phase::QuorumLost);
+    assert!(!quorum.in_reach && quorum.quorum_lost.is_some());
     assert!(says(&mut bench, Phase::Ready).in_reach);
 }
 
@@ -228,7 +228,7 @@ fn told(bench: &mut Bench, peer: u8) -> Head {
     said.expect("where it stands is said to whoever comes")
 }
 
-/// A voter that was killed in the middle of a vote, and has not heard another voter's word since, has a voice for nobody:
+/// A voter that was killed in the middle of a vote, and has not heard another voter's word since, has a own votes for nobody:
 /// who counted on it would wait for a quorum that is none. Found by the simulator (seed 1209).
 #[test]
 fn who_lacks_the_word_of_another_says_so_in_the_middle_of_a_vote() {
@@ -239,7 +239,7 @@ fn who_lacks_the_word_of_another_says_so_in_the_middle_of_a_vote() {
     bench.restart(2_000);
     bench.wait(60_000_000);
     assert_eq!(bench.engine.view().phase, Phase::Settling);
-    assert_eq!(told(&mut bench, 2).phase, Phase::CutOff);
+    assert_eq!(told(&mut bench, 2).phase, Phase::QuorumLost);
 }
 
 /// Voters that stand still for want of a quorum, as the run says, are one again when they hear each other. Found by the
@@ -254,7 +254,7 @@ fn voters_that_halted_go_on_when_they_hear_each_other() {
     }
     let outputs = bench.wait(10_000_000);
     assert!(outputs.iter().any(|output| matches!(output, Output::StopTraining { .. })), "{outputs:?}");
-    assert_eq!(bench.engine.view().phase, Phase::CutOff);
+    assert_eq!(bench.engine.view().phase, Phase::QuorumLost);
     // The other has stood still for as long, and says what this one says.
     let said = told(&mut bench, 2);
     for _ in 0..5 {

@@ -1,7 +1,7 @@
 //! Members without a vote: what they are told, and what their word is worth.
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, digest, id, refusals, sent, spec};
-use crate::refusing::accuse;
+use crate::refusing::report_refusal;
 use crate::stalling::{agree, blamed, stand_still};
 use starling_protocol::NodeId;
 use starling_protocol::engine::io::{Input, Output, Refusal};
@@ -130,10 +130,10 @@ fn a_learner_ends_its_steps_in_the_time_that_any_voter_gives_it() {
 /// A learner says that it has refused what a voter sent. A member that is left out of one round is not expected in the next, and
 /// removed by its record.
 #[test]
-pub fn a_learners_accusation_takes_no_voter_out() {
+pub fn a_learners_report_takes_no_voter_out() {
     let mut bench = flock_with(4, EngineKind::Ring);
     bench.all_ready();
-    let outputs = accuse(&mut bench, 4, 3);
+    let outputs = report_refusal(&mut bench, 4, 3);
     assert_eq!(agree(&mut bench, outputs), [1, 2, 3].map(id));
     let key = bench.running();
     bench.decide(key);
@@ -157,7 +157,7 @@ fn where_nothing_moves_a_learners_word_takes_no_voter_out() {
         let mut outputs: Vec<Output> = Vec::new();
         while blamed(&outputs).is_empty() {
             for peer in 2..=4 {
-                let head = bench.standing(Phase::Reducing, if peer == learner { 1 } else { 3 });
+                let head = bench.chain_head(Phase::Reducing, if peer == learner { 1 } else { 3 });
                 outputs.extend(bench.say(peer, &Message::Head(head)));
             }
             outputs.extend(bench.wait(1_000_000));
@@ -182,7 +182,7 @@ pub fn how_long_reductions_take_is_for_voters_to_say() {
     for bytes in 1..200 {
         bench.feed(Input::ReduceProgress { key, bytes, awaits: None });
         for peer in 2..=5 {
-            let head = bench.standing(Phase::Reducing, bytes);
+            let head = bench.chain_head(Phase::Reducing, bytes);
             outputs.extend(bench.say(peer, &Message::Head(head)));
         }
         outputs.extend(bench.wait(1_000_000));

@@ -13,8 +13,8 @@ mod lineages;
 mod merging;
 mod nonsense;
 mod outsiders;
-#[cfg(feature = "plants")]
-mod planted;
+#[cfg(feature = "mutations")]
+mod injected;
 mod refusing;
 mod restart;
 mod stalling;

@@ -195,7 +195,7 @@ pub fn upheaval(bench: &mut Bench, words: &mut Words<'_>) -> Vec<Output> {
         6 => {
             let hello = bench.hello(words.near(BOOT + 1).max(INCARNATION));
             let hello = bench.seal(if words.below(8) == 0 { 1 } else { peer.0[0] }, &hello);
-            bench.feed(Input::Namesake { peer, hello })
+            bench.feed(Input::Duplicate { peer, hello })
         }
         _ => {
             bench.now += words.below(2_000_000);

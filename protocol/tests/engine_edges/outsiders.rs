@@ -134,7 +134,7 @@ fn one_of_each(bench: &Bench) -> Vec<(Message, bool)> {
     let fork = Fork { lineage, seq, parent, incarnation, record: digest(4), members: vec![0b11] };
     let vote = Vote { question: question.clone(), incarnation, ballot, value: value.clone(), voted: true };
     vec![
-        (Message::Head(bench.standing(Phase::Training, 0)), true),
+        (Message::Head(bench.chain_head(Phase::Training, 0)), true),
         (Message::Join(join), true),
         (Message::Witness(Witness { incarnation, stamp }), true),
         (Message::Leave(Leave { lineage, seq: record.seq }), true),
@@ -174,7 +174,7 @@ pub fn of_a_stranger_only_what_leads_to_a_seat_is_looked_at() {
 #[test]
 pub fn who_it_is_from_is_looked_at_before_its_signature() {
     let mut bench = Bench::flock(4);
-    let head: Head = bench.standing(Phase::Training, 0);
+    let head: Head = bench.chain_head(Phase::Training, 0);
     let own = bench.seal(ME, &Message::Head(head.clone()));
     for bytes in [bench.seal(3, &Message::Head(head)), own] {
         bench.reconnect(2);
@@ -189,7 +189,7 @@ pub fn who_it_is_from_is_looked_at_before_its_signature() {
     let hello = bench.hello(2_000);
     let hello = bench.seal(3, &hello);
     let signatures = verified();
-    bench.feed(Input::Namesake { peer: id(2), hello });
+    bench.feed(Input::Duplicate { peer: id(2), hello });
     assert_eq!(verified(), signatures);
 }
 
@@ -215,10 +215,10 @@ fn a_newcomers_ready_is_said_again_to_who_comes_to_its_record() {
     let mut bench = Bench::flock(3);
     bench.feed(Input::PeerDown { peer: id(2) });
     bench.greet(2, BOOT);
-    let elsewhere = Head { record: Digest([0x70; 32]), ..bench.standing(Phase::Training, 0) };
+    let elsewhere = Head { record: Digest([0x70; 32]), ..bench.chain_head(Phase::Training, 0) };
     bench.say(2, &Message::Head(elsewhere));
     bench.trained();
-    let head = bench.standing(Phase::Training, 0);
+    let head = bench.chain_head(Phase::Training, 0);
     let outputs = bench.say(2, &Message::Head(head));
     let again = sent(&bench.spec, &outputs).into_iter().filter(|(_, message)| matches!(message, Message::Ready(_)));
     assert_eq!(again.map(|(to, _)| to).collect::<Vec<_>>(), [id(2)]);

@@ -12,9 +12,9 @@ fn refuse(bench: &mut Bench, key: AttemptKey, suspect: u8, refused: bool) -> Vec
 }
 
 /// `from` says that it has refused what `of` sent.
-pub fn accuse(bench: &mut Bench, from: u8, of: u8) -> Vec<Output> {
+pub fn report_refusal(bench: &mut Bench, from: u8, of: u8) -> Vec<Output> {
     let awaits = Some(Awaits { what: Awaited::Refused, from: id(of) });
-    let head = Head { awaits, ..bench.standing(Phase::Ready, 0) };
+    let head = Head { awaits, ..bench.chain_head(Phase::Ready, 0) };
     bench.say(from, &Message::Head(head))
 }
 
@@ -28,9 +28,9 @@ fn who_sent_what_was_refused_is_out_at_once_and_the_others_are_told() {
     let key = bench.all_ready();
     let outputs = refuse(&mut bench, key, 3, true);
     assert_eq!(blamed(&outputs), [Some(id(3))]);
-    let accusation = Some(Awaits { what: Awaited::Refused, from: id(3) });
+    let report = Some(Awaits { what: Awaited::Refused, from: id(3) });
     let told = sent(&bench.spec, &outputs).into_iter().filter_map(|(to, message)| match message {
-        Message::Head(head) if head.awaits == accusation => Some(to),
+        Message::Head(head) if head.awaits == report => Some(to),
         _ => None,
     });
     assert_eq!(told.collect::<Vec<_>>(), members([2, 3, 4]));
@@ -43,19 +43,19 @@ fn who_sent_what_was_refused_is_out_at_once_and_the_others_are_told() {
 }
 
 #[test]
-fn who_is_accused_is_left_out_and_who_accuses_another_next_time_is_left_out_itself() {
+fn who_is_reported_is_left_out_and_who_reports_another_next_time_is_left_out_itself() {
     let mut bench = Bench::flock(4);
     bench.all_ready();
-    let mut outputs = accuse(&mut bench, 2, 3);
+    let mut outputs = report_refusal(&mut bench, 2, 3);
     assert_eq!(blamed(&outputs), [Some(id(3))]);
     // Once in a round, whatever it says.
-    outputs.extend(accuse(&mut bench, 2, 4));
+    outputs.extend(report_refusal(&mut bench, 2, 4));
     assert_eq!(agree(&mut bench, outputs), members([1, 2, 4]));
-    // That is decided. In the next round it accuses somebody else.
+    // That is decided. In the next round it reports somebody else.
     let key = bench.running();
     bench.decide(key);
     bench.all_ready();
-    let outputs = accuse(&mut bench, 2, 4);
+    let outputs = report_refusal(&mut bench, 2, 4);
     assert_eq!(agree(&mut bench, outputs), members([1, 3, 4]));
 }
 
@@ -63,13 +63,13 @@ fn who_is_accused_is_left_out_and_who_accuses_another_next_time_is_left_out_itse
 fn nobody_believes_it_of_itself_or_of_strangers() {
     let mut bench = Bench::flock(4);
     bench.all_ready();
-    let outputs = accuse(&mut bench, 2, 1);
-    assert_eq!(agree(&mut bench, outputs), members([1, 3, 4]), "the accuser is the liar");
+    let outputs = report_refusal(&mut bench, 2, 1);
+    assert_eq!(agree(&mut bench, outputs), members([1, 3, 4]), "the reporter is the liar");
     let mut bench = Bench::flock(4);
     bench.all_ready();
     for (from, of) in [(2, 2), (2, 77)] {
-        assert_eq!(blamed(&accuse(&mut bench, from, of)), []);
+        assert_eq!(blamed(&report_refusal(&mut bench, from, of)), []);
     }
     bench.meet(9);
-    assert_eq!(blamed(&accuse(&mut bench, 9, 2)), []);
+    assert_eq!(blamed(&report_refusal(&mut bench, 9, 2)), []);
 }

@@ -39,7 +39,7 @@ fn nothing_is_said_before_it_is_on_the_disk() {
         Output::Persist { token, candidate: Some(_), .. } => Some(*token),
         _ => None,
     }) else {
-        panic!("the result is written with the register: {outputs:?}")
+        panic!("the result is written with the vote_state: {outputs:?}")
     };
     let waits =
         |o: &Output| !matches!(o, Output::Send { bytes, after, .. } if is_vote(&bench, bytes) && *after != Some(token));
@@ -59,7 +59,7 @@ fn is_vote(bench: &Bench, bytes: &[u8]) -> bool {
 
 fn bench_wait(bench: &mut Bench) -> Vec<Output> {
     for peer in [2, 3] {
-        let head = bench.standing(Phase::Settling, 0);
+        let head = bench.chain_head(Phase::Settling, 0);
         bench.say(peer, &Message::Head(head));
     }
     bench.wait(3_000_000)
@@ -109,17 +109,17 @@ fn a_witness_is_about_one_incarnation() {
 #[test]
 fn an_old_disk_is_noticed_and_never_votes_under_its_old_name() {
     let (mut bench, _) = named();
-    let (head, register) = (bench.head.clone(), bench.register.clone());
-    for (old_head, old_register) in [(head.clone(), None), (head, register)] {
+    let (head, vote_state) = (bench.head.clone(), bench.vote_state.clone());
+    for (old_head, old_vote_state) in [(head.clone(), None), (head, vote_state)] {
         bench.head = old_head;
-        // A disk from before the estimate, or one whose register is gone.
-        bench.register = old_register.map(|register| starling_protocol::engine::Register {
+        // A disk from before the estimate, or one whose vote state is gone.
+        bench.vote_state = old_vote_state.map(|vote_state| starling_protocol::engine::VoteState {
             stamp: Stamp { ballot: 0, ..at(1, 2) },
             estimate: None,
             vote: None,
-            ..register
+            ..vote_state
         });
-        let gone = bench.register.is_none();
+        let gone = bench.vote_state.is_none();
         bench.candidates.clear();
         bench.restart(3_000);
         let mut outputs = bench.greet(2, BOOT);
@@ -143,20 +143,20 @@ fn an_old_disk_is_noticed_and_never_votes_under_its_old_name() {
         outputs.extend(bench.trained());
         outputs.extend(bench.wait(3_000_000));
         assert!(votes(&bench, &outputs).is_empty(), "{outputs:?}");
-        assert_eq!(bench.register.as_ref().map(|r| r.stamp), Some(Stamp::default()));
+        assert_eq!(bench.vote_state.as_ref().map(|r| r.stamp), Some(Stamp::default()));
     }
 }
 
-/// A disk that lost its newest records, but kept the register: at or below what was signed nothing is signed again, though
+/// A disk that lost its newest records, but kept the vote state: at or below what was signed nothing is signed again, though
 /// the flock seems to be where the head is.
 #[test]
-fn a_register_ahead_of_its_head_signs_nothing_below_it() {
+fn a_vote_state_ahead_of_its_head_signs_nothing_below_it() {
     let mut bench = Bench::flock(3);
     let first = bench.head.clone();
     bench.commit();
     let key = bench.all_ready();
     bench.rebuild(key);
-    let stamp = bench.register.as_ref().map(|register| register.stamp);
+    let stamp = bench.vote_state.as_ref().map(|vote_state| vote_state.stamp);
     assert_eq!(stamp, Some(at(2, 1)));
     bench.head = first;
     bench.candidates.clear();
@@ -172,7 +172,7 @@ fn a_register_ahead_of_its_head_signs_nothing_below_it() {
     outputs.extend(bench.feed(applied));
     outputs.extend(bench.wait(5_000_000));
     assert!(votes(&bench, &outputs).is_empty(), "{outputs:?}");
-    assert_eq!(bench.register.as_ref().map(|register| register.stamp), stamp);
+    assert_eq!(bench.vote_state.as_ref().map(|vote_state| vote_state.stamp), stamp);
 }
 
 /// When all restart at once, nobody remembers what was heard: what the certificates on their disks show is what is left.
@@ -200,19 +200,19 @@ fn what_certificates_show_is_known_after_a_restart_of_all() {
     assert_eq!(told(&bench, &outputs), (id(2), at(1, 2)));
 }
 
-/// Who reads a vote of its own, in the certificate of a record that it catches up with, which its register does not know
+/// Who reads a vote of its own, in the certificate of a record that it catches up with, which its vote state does not know
 /// of, needs nobody to tell it that its disk is old.
 #[test]
 fn an_old_disk_is_noticed_by_the_own_vote_in_a_certificate() {
     let mut bench = Bench::flock(3);
     bench.commit();
-    let (head, register) = (bench.head.clone(), bench.register.clone());
+    let (head, vote_state) = (bench.head.clone(), bench.vote_state.clone());
     bench.commit();
     let newest = std::mem::replace(&mut bench.head, head).expect("a head");
-    bench.register = register;
+    bench.vote_state = vote_state;
     bench.restart(3_000);
     bench.greet(2, BOOT);
-    let mut head = bench.standing(Phase::Training, 0);
+    let mut head = bench.chain_head(Phase::Training, 0);
     (head.seq, head.record, head.tokens) = (2, newest.0.digest(), newest.0.tokens);
     let ancestry = bench.way(&head);
     let mut outputs = bench.say(2, &Message::Head(head.clone()));
@@ -251,7 +251,7 @@ fn t7_on_one_connection_no_start_comes_back() {
 /// A process of `peer` says Hello on a connection beside the channel's.
 fn beside(bench: &mut Bench, peer: u8, boot: u64) -> Vec<Output> {
     let hello = bench.seal(peer, &bench_hello(boot));
-    bench.feed(Input::Namesake { peer: id(peer), hello })
+    bench.feed(Input::Duplicate { peer: id(peer), hello })
 }
 
 fn alive(boot: u64, newer: u64) -> Message {
@@ -259,7 +259,7 @@ fn alive(boot: u64, newer: u64) -> Message {
 }
 
 /// Without what time alone brings about.
-fn about_namesakes(outputs: &[Output]) -> Vec<&Output> {
+fn about_duplicates(outputs: &[Output]) -> Vec<&Output> {
     let about = |o: &&Output| matches!(o, Output::Admit { .. } | Output::Deny { .. } | Output::Refuse { .. });
     outputs.iter().filter(about).collect()
 }
@@ -271,7 +271,7 @@ fn t7_of_two_processes_with_one_key_the_newer_learns_that_the_older_lives() {
     let outputs = beside(&mut between, 2, 2_000);
     let shown = between.seal(2, &bench_hello(2_000));
     let passed_on = |o: &Output| matches!(o, Output::Send { to, bytes, .. } if (*to, bytes) == (id(2), &shown));
-    assert!(outputs.iter().any(passed_on) && about_namesakes(&outputs).is_empty(), "{outputs:?}");
+    assert!(outputs.iter().any(passed_on) && about_duplicates(&outputs).is_empty(), "{outputs:?}");
 
     // The older process of node 1 is shown the Hello of a later start.
     let mut older = Bench::flock(3);
@@ -285,7 +285,7 @@ fn t7_of_two_processes_with_one_key_the_newer_learns_that_the_older_lives() {
 
     let proof = between.seal(2, &alive(BOOT, 2_000));
     let outputs = between.say(2, &alive(BOOT, 2_000));
-    assert_eq!(about_namesakes(&outputs), [&Output::Deny { peer: id(2), proof: Some(proof) }]);
+    assert_eq!(about_duplicates(&outputs), [&Output::Deny { peer: id(2), proof: Some(proof) }]);
     assert_eq!(refusals(&outputs), [&Refusal::IdentityInUse], "counted; the older one stays");
     let ready = between.ready(2);
     assert!(refusals(&between.say(2, &Message::Ready(ready))).is_empty(), "and contributes");
@@ -328,9 +328,9 @@ fn t7_what_is_not_about_this_very_start_fences_nobody() {
 #[test]
 fn t7_an_old_sign_of_life_ends_no_process_with_a_late_clock() {
     let mut bench = Bench::flock(3);
-    bench.register = None;
+    bench.vote_state = None;
     bench.restart(3);
-    let taken = bench.register.as_ref().map(|register| register.incarnation).expect("a register is on the disk");
+    let taken = bench.vote_state.as_ref().map(|vote_state| vote_state.incarnation).expect("a vote_state is on the disk");
     assert!(taken > 7, "above that of the seat");
     bench.greet(2, BOOT);
     for newer in [4, 7, taken - 1] {
@@ -348,7 +348,7 @@ fn t7_an_unasked_sign_of_life_is_stale() {
     assert_eq!(refusals(&bench.say(2, &alive(BOOT, 2_000))), [&Refusal::Stale]);
     beside(&mut bench, 2, 2_000);
     assert_eq!(refusals(&bench.say(2, &alive(BOOT, 2_001))), [&Refusal::Stale]);
-    assert_eq!(about_namesakes(&bench.say(2, &alive(BOOT, 2_000))).len(), 1);
+    assert_eq!(about_duplicates(&bench.say(2, &alive(BOOT, 2_000))).len(), 1);
     assert_eq!(refusals(&bench.say(2, &alive(BOOT, 2_000))), [&Refusal::Stale], "once for each challenge");
 }
 
@@ -357,21 +357,21 @@ fn t7_an_unasked_sign_of_life_is_stale() {
 fn t7_a_process_that_is_silent_is_replaced() {
     let mut bench = Bench::flock(3);
     let mut waited = 0;
-    while about_namesakes(&beside(&mut bench, 2, 2_000)).is_empty() {
+    while about_duplicates(&beside(&mut bench, 2, 2_000)).is_empty() {
         bench.wait(500_000);
         waited += 1;
         assert!(waited < 60, "it has to wait for ever");
     }
     assert!(waited > 2, "not at once");
-    assert_eq!(about_namesakes(&beside(&mut bench, 2, 2_000)), [&Output::Admit { peer: id(2) }]);
+    assert_eq!(about_duplicates(&beside(&mut bench, 2, 2_000)), [&Output::Admit { peer: id(2) }]);
     // The driver does so.
     bench.feed(Input::PeerDown { peer: id(2) });
-    assert!(about_namesakes(&beside(&mut bench, 2, 3_000)).is_empty(), "there is no channel to be had");
+    assert!(about_duplicates(&beside(&mut bench, 2, 3_000)).is_empty(), "there is no channel to be had");
     assert!(refusals(&bench.greet(2, 2_000)).is_empty());
     // Its life is its own: who comes next is not admitted for the silence of the former.
-    assert!(about_namesakes(&beside(&mut bench, 2, 3_000)).is_empty());
+    assert!(about_duplicates(&beside(&mut bench, 2, 3_000)).is_empty());
     // The process that was silent is back: it was there first.
-    assert_eq!(about_namesakes(&beside(&mut bench, 2, BOOT)), [&Output::Admit { peer: id(2) }]);
+    assert_eq!(about_duplicates(&beside(&mut bench, 2, BOOT)), [&Output::Admit { peer: id(2) }]);
     bench.feed(Input::PeerDown { peer: id(2) });
     assert!(refusals(&bench.greet(2, BOOT)).is_empty());
 }
@@ -381,16 +381,16 @@ fn t7_a_process_that_is_silent_is_replaced() {
 fn t7_nonsense_beside_the_channel_is_turned_away() {
     let mut bench = Bench::flock(3);
     let other_run = starling_protocol::wire::seal(&crate::bench::Key(id(2)), &crate::bench::digest(7), &bench_hello(9));
-    let (head, hello) = (bench.standing(Phase::Training, 0), bench.seal(3, &bench_hello(2_000)));
+    let (head, hello) = (bench.chain_head(Phase::Training, 0), bench.seal(3, &bench_hello(2_000)));
     let not_a_hello = bench.seal(2, &Message::Head(head));
     for bytes in [vec![1, 2, 3], other_run.unwrap(), hello, not_a_hello] {
-        let outputs = bench.feed(Input::Namesake { peer: id(2), hello: bytes });
-        assert_eq!(about_namesakes(&outputs), [&Output::Deny { peer: id(2), proof: None }]);
+        let outputs = bench.feed(Input::Duplicate { peer: id(2), hello: bytes });
+        assert_eq!(about_duplicates(&outputs), [&Output::Deny { peer: id(2), proof: None }]);
     }
     let ready = bench.ready(2);
     assert!(refusals(&bench.say(2, &Message::Ready(ready))).is_empty(), "the channel stays");
     // Of somebody who is not connected nobody can wait beside the channel.
-    assert!(about_namesakes(&beside(&mut bench, 9, 2_000)).is_empty());
+    assert!(about_duplicates(&beside(&mut bench, 9, 2_000)).is_empty());
 }
 
 fn bench_hello(boot: u64) -> Message {
@@ -404,7 +404,7 @@ fn t7_a_member_contributes_once_to_a_round() {
     let ready = bench.ready(2);
     bench.say(2, &Message::Ready(ready.clone()));
     bench.say(2, &bench_hello(2_000));
-    let head = bench.standing(Phase::Ready, 0);
+    let head = bench.chain_head(Phase::Ready, 0);
     bench.say(2, &Message::Head(head));
     let again = starling_protocol::message::Ready { boot: 2_000, payload: crate::bench::digest(0x55), ..ready };
     assert!(refusals(&bench.say(2, &Message::Ready(again.clone()))).is_empty());

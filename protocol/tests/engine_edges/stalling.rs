@@ -15,7 +15,7 @@ const SECOND: u64 = 1_000_000;
 fn beat(bench: &mut Bench, progress: [u64; 3]) -> Vec<Output> {
     let mut outputs = Vec::new();
     for (peer, progress) in (2..).zip(progress) {
-        let head = bench.standing(Phase::Reducing, progress);
+        let head = bench.chain_head(Phase::Reducing, progress);
         outputs.extend(bench.say(peer, &Message::Head(head)));
     }
     outputs.extend(bench.wait(SECOND));
@@ -108,7 +108,7 @@ fn t20_who_stops_at_any_hop_is_left_out() {
                 for peer in [2, 3, 4] {
                     let arrived = arrived[place(peer)];
                     let phase = if arrived == 6 { Phase::Settling } else { Phase::Reducing };
-                    let head = bench.standing(phase, arrived);
+                    let head = bench.chain_head(phase, arrived);
                     outputs.extend(bench.say(peer, &Message::Head(head)));
                 }
                 outputs.extend(bench.wait(SECOND));
@@ -136,7 +136,7 @@ fn t20_both_ends_of_a_bad_link_are_suspected() {
         let mut outputs = Vec::new();
         for _ in 0..120 {
             for peer in peers {
-                let head = bench.standing(Phase::Reducing, if id(*peer) == liar { 1 } else { 3 });
+                let head = bench.chain_head(Phase::Reducing, if id(*peer) == liar { 1 } else { 3 });
                 outputs.extend(bench.say(*peer, &Message::Head(head)));
             }
             outputs.extend(bench.wait(SECOND));
@@ -170,7 +170,7 @@ pub fn stand_still(bench: &mut Bench, key: AttemptKey, waiting: &[(u8, Awaited, 
     let mut outputs = Vec::new();
     for _ in 0..120 {
         for peer in [2, 3, 4] {
-            let head = Head { awaits: awaits(peer), ..bench.standing(Phase::Reducing, 3) };
+            let head = Head { awaits: awaits(peer), ..bench.chain_head(Phase::Reducing, 3) };
             outputs.extend(bench.say(peer, &Message::Head(head)));
         }
         outputs.extend(bench.wait(SECOND));
@@ -208,7 +208,7 @@ fn t20_who_withholds_from_owners_or_as_one_is_left_out() {
 
 /// Who says that it waits for what it was sent gets one of them blamed, and not another.
 #[test]
-fn t20_who_accuses_one_owner_after_the_other_is_left_out() {
+fn t20_who_reports_one_owner_after_the_other_is_left_out() {
     let mut bench = owners();
     let key = bench.all_ready();
     let lie = |victim: u8| [(4, Awaited::Part, id(victim)), (1, Awaited::Sum, id(4)), (2, Awaited::Sum, id(4))];
@@ -284,7 +284,7 @@ fn t21_one_that_gives_up_is_gone_on_without() {
         }
         assert_eq!((bench.record().round, bench.engine.view().round), (round, round), "every round commits");
         for peer in [2, 3, 4] {
-            let head = bench.standing(Phase::Training, 0);
+            let head = bench.chain_head(Phase::Training, 0);
             bench.say(peer, &Message::Head(head));
         }
         if bench.record().member(&id(4)).is_none() {
@@ -322,7 +322,7 @@ fn who_spoiled_an_attempt_is_better_than_nobody() {
     let estimate = Estimate { question, incarnation: INCARNATION, ballot, value: other };
     let mut outputs = Vec::new();
     for _ in 0..5 {
-        let head = bench.standing(Phase::Ready, 0);
+        let head = bench.chain_head(Phase::Ready, 0);
         bench.say(2, &Message::Head(head));
         outputs.extend(bench.wait(SECOND));
     }
@@ -358,7 +358,7 @@ fn nobody_waits_for_the_votes_of_those_that_are_gone() {
             };
             outputs.extend(bench.say(2, &answer));
         }
-        let head = bench.standing(Phase::Settling, 0);
+        let head = bench.chain_head(Phase::Settling, 0);
         outputs.extend(bench.say(2, &Message::Head(head)));
         outputs.extend(bench.wait(100_000));
         if bench.record().seq > 0 {
@@ -390,7 +390,7 @@ fn t21_one_that_always_suspects_changes_nothing() {
         bench.hear(peer, vote);
     }
     assert_eq!((bench.record().seq, bench.record().members().len()), (1, 4));
-    // Votes of those who do not vote, and of former registers, are stale.
+    // Votes of those who do not vote, and of former vote states, are stale.
     bench.greet(9, BOOT);
     for (from, incarnation) in [(9, INCARNATION), (3, INCARNATION + 1)] {
         let value = Value::skip(digest(1));

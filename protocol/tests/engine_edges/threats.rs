@@ -90,7 +90,7 @@ fn t4_frames_of_another_run_are_worth_nothing() {
         assert_eq!(refusals(&outputs), [&expected]);
         assert!(!outputs.iter().any(|o| matches!(o, Output::Finished { .. })));
         second.reconnect(from);
-        let head = second.standing(Phase::Training, 0);
+        let head = second.chain_head(Phase::Training, 0);
         second.say(from, &Message::Head(head));
     }
     assert_eq!(second.still(), before);
@@ -256,7 +256,7 @@ fn t19_equivocation_is_refused_and_the_first_word_stays() {
 #[test]
 fn t23_nobody_is_drawn_back_to_an_old_head() {
     let mut bench = Bench::flock(4);
-    let old = bench.standing(Phase::Training, 0);
+    let old = bench.chain_head(Phase::Training, 0);
     for _ in 0..3 {
         bench.commit();
     }

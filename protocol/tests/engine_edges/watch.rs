@@ -51,11 +51,11 @@ impl Watch {
         assert!(few && held.peers <= PEERS_MAX && held.votes <= 2 * VOTERS_MAX, "{held:?}");
         for output in outputs {
             match output {
-                Output::Persist { token, register, .. } => {
-                    let (incarnation, stamp) = (register.incarnation, register.stamp);
+                Output::Persist { token, vote_state, .. } => {
+                    let (incarnation, stamp) = (vote_state.incarnation, vote_state.stamp);
                     let before = self.newest.insert(incarnation, stamp);
-                    // A register that goes along into another lineage says nothing new.
-                    let silent = register.estimate.is_none() && register.vote.is_none();
+                    // A vote state that goes along into another lineage says nothing new.
+                    let silent = vote_state.estimate.is_none() && vote_state.vote.is_none();
                     let rises = |before: Stamp| before < stamp || (before == stamp && silent);
                     assert!(before.is_none_or(rises), "{before:?} is followed by {stamp:?}");
                     self.allowed.insert((incarnation, stamp), *token);

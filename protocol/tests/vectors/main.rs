@@ -11,8 +11,8 @@ mod made;
 mod membership;
 mod outer;
 mod owners;
-#[cfg(feature = "plants")]
-mod planted;
+#[cfg(feature = "mutations")]
+mod injected;
 mod quorum;
 mod records;
 mod reduction;

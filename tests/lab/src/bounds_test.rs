@@ -4,7 +4,7 @@ use crate::stage::Entry;
 fn scenario() -> Scenario {
     let text =
         "end_s = 1\n[[nodes]]\nname = \"a\"\n[[nodes]]\nname = \"s\"\nprogram = \"starling-stranger\"\nlater = true\n";
-    Scenario::parse(text, Path::new("planted.toml")).expect("a scenario")
+    Scenario::parse(text, Path::new("injected.toml")).expect("a scenario")
 }
 
 #[test]

@@ -8,7 +8,7 @@ const SCENARIO: &str =
     "end_s = 10\n[[nodes]]\nname = \"a\"\n[[nodes]]\nname = \"b\"\n[expect]\nmax_gap_s = 5\nrounds = 3\n";
 
 fn scenario(more: &str) -> Scenario {
-    Scenario::parse(&format!("{SCENARIO}{more}"), &PathBuf::from("planted.toml")).expect("a scenario")
+    Scenario::parse(&format!("{SCENARIO}{more}"), &PathBuf::from("injected.toml")).expect("a scenario")
 }
 
 fn entry(seen: f64, what: What, node: Option<&str>, text: &str, code: Option<i32>) -> Entry {
@@ -57,11 +57,11 @@ fn what_is_fine_is_green() {
     assert_eq!(broken(&scenario(""), &history()), Vec::<String>::new());
 }
 
-/// Each planted wrong is found by the rule that is there for it, and by no other.
+/// Each injected wrong is found by the rule that is there for it, and by no other.
 #[test]
 fn each_rule_finds_its_own() {
-    type Plant = fn(&mut History);
-    let plants: [(&str, Plant); 14] = [
+    type Mutation = fn(&mut History);
+    let mutations: [(&str, Mutation); 14] = [
         ("parity", |h| h.nodes[1].events[4]["state_root"] = "other".into()),
         ("parity", |h| {
             h.nodes[1].events[4]["record"] = "other".into();
@@ -87,9 +87,9 @@ fn each_rule_finds_its_own() {
         ("absent", |h| h.nodes[0].events.push(json!({"event": "split_brain", "seen": 3.0}))),
         ("together", |h| h.diary.push(entry(9.4, What::Trouble, None, "not together", None))),
     ];
-    for (rule, plant) in plants {
+    for (rule, mutation) in mutations {
         let mut history = history();
-        plant(&mut history);
+        mutation(&mut history);
         assert_eq!(broken(&scenario(""), &history), [rule]);
     }
 }
@@ -146,8 +146,8 @@ fn what_a_scenario_asks_for_is_looked_at() {
     fine.nodes[0].events.push(json!({"event": "validated", "seen": 2.0, "nats_per_byte": 1.5}));
     fine.nodes[0].events.push(json!({"event": "attempt_started", "seen": 2.0, "round": 1, "attempt": 1}));
     assert_eq!(broken(&asked, &fine), Vec::<String>::new());
-    type Plant = fn(&mut History);
-    let plants: [(&str, Plant); 5] = [
+    type Mutation = fn(&mut History);
+    let mutations: [(&str, Mutation); 5] = [
         ("b says caught_up", |h| h.nodes[1].events.retain(|e| e["event"] != "caught_up")),
         ("departures", |h| {
             h.nodes[0].events.push(json!({"event": "member_left", "seen": 1.0, "member": "x", "round": 1}))
@@ -158,13 +158,13 @@ fn what_a_scenario_asks_for_is_looked_at() {
         ("validation", |h| h.nodes[0].events.push(json!({"event": "validated", "seen": 3.0, "nats_per_byte": 2.5}))),
         ("absent", |h| h.nodes[0].events.push(json!({"event": "skipped", "seen": 3.0}))),
     ];
-    for (rule, plant) in plants {
+    for (rule, mutation) in mutations {
         let mut history = History { nodes: Vec::new(), aside: Vec::new(), diary: fine.diary.clone() };
         for node in &fine.nodes {
             let (name, ids, events) = (node.name.clone(), node.ids.clone(), node.events.clone());
             history.nodes.push(NodeHistory { name, ids, events });
         }
-        plant(&mut history);
+        mutation(&mut history);
         assert_eq!(broken(&asked, &history), [rule]);
     }
 }
@@ -197,10 +197,10 @@ fn an_end_that_must_come_is_looked_for() {
 /// Without an emulated network some faults cannot be had: what was to follow them is not asked for, and says so.
 #[test]
 fn what_follows_a_fault_that_is_left_out_is_left_out() {
-    let more = "[[expect.events]]\nevent = \"cut_off\"\nafter_fault = 1\n\
+    let more = "[[expect.events]]\nevent = \"quorum_lost\"\nafter_fault = 1\n\
                 [[faults]]\nkind = \"cut\"\nbetween = [\"a\", \"b\"]\nat_s = 1\n";
     let asked = scenario(more);
-    assert_eq!(broken(&asked, &history()), ["faults", "somebody says cut_off"]);
+    assert_eq!(broken(&asked, &history()), ["faults", "somebody says quorum_lost"]);
     let mut without = history();
     without.diary.push(Entry { fault: Some(1), ..entry(1.0, What::LeftOut, None, "cut", None) });
     assert_eq!(broken(&asked, &without), Vec::<String>::new());

@@ -25,7 +25,7 @@ fn history(beside_ms: u64, mib: u64) -> History {
 #[test]
 fn what_a_fault_costs_is_told_from_what_rounds_take() {
     let scenario =
-        Scenario::parse("end_s = 1\n[[nodes]]\nname = \"a\"\n", Path::new("planted.toml")).expect("a scenario");
+        Scenario::parse("end_s = 1\n[[nodes]]\nname = \"a\"\n", Path::new("injected.toml")).expect("a scenario");
     let most = Cost { of_fault: 1, cpu_percent: 2.0, mib: 8.0 };
     let check = |ms, mib| cost(&scenario, &history(ms, mib), &most);
     assert!(check(15, 7).ok, "{}", check(15, 7).detail);

@@ -86,7 +86,7 @@ pub fn programs_there(bin_dir: &Path, scenarios: &[Scenario]) -> anyhow::Result<
     let all = scenarios.iter().flat_map(|s| s.topology.seats.iter().map(Seat::program));
     for program in ["starling", "starling-bootstrap"].into_iter().chain(all) {
         let path = bin_dir.join(program);
-        let how = if program == "starling-evil" { "make evil" } else { "make build" };
+        let how = if program == "starling-byzantine" { "make byzantine" } else { "make build" };
         anyhow::ensure!(path.is_file(), "{} is not there: build it (`{how}`), or say --bin-dir", path.display());
     }
     Ok(())

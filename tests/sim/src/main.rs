@@ -29,9 +29,9 @@ struct Arguments {
     /// With --seed: only these faults of its schedule, as `3,7`, or `none`.
     #[arg(long)]
     faults: Option<String>,
-    /// With --seed: with this bug. With --plants: only this one, or these, as `half-quorum,count-twice`.
+    /// With --seed: with this bug. With --mutations: only this one, or these, as `half-quorum,count-twice`.
     #[arg(long)]
-    plant: Option<String>,
+    mutation: Option<String>,
     #[arg(long)]
     verbose: bool,
     /// Threads; 0: one for each core.
@@ -40,9 +40,9 @@ struct Arguments {
     /// Each so many-th seed runs twice, and must run the same.
     #[arg(long, default_value_t = 50)]
     twice_every: u64,
-    /// Runs every planted bug until it is caught, for at most so many seeds each.
+    /// Runs every injected bug until it is caught, for at most so many seeds each.
     #[arg(long, value_name = "SEEDS")]
-    plants: Option<u64>,
+    mutations: Option<u64>,
     /// Only tells whether a history with a bug is reported as one.
     #[arg(long)]
     canary: bool,
@@ -73,7 +73,7 @@ struct Arguments {
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
     simulation::hush();
-    let only = arguments.plant.as_deref().map_or_else(|| Ok(Vec::new()), simulation::parse_plants)?;
+    let only = arguments.mutation.as_deref().map_or_else(|| Ok(Vec::new()), simulation::parse_mutations)?;
     let good = if let Some(seed) = arguments.seed {
         let faults = arguments.faults.as_deref().map(simulation::parse_faults).transpose()?;
         let class = arguments.class.as_deref().map(figures::parse_class).transpose()?;
@@ -90,8 +90,8 @@ fn main() -> anyhow::Result<ExitCode> {
     } else if arguments.measure {
         figures::measure(arguments.nodes)
     } else {
-        let Arguments { seeds, from, jobs, twice_every, plants, json, .. } = arguments;
-        Batch { seeds, from, jobs, twice_every, plants, only }.run(json.as_deref())?
+        let Arguments { seeds, from, jobs, twice_every, mutations, json, .. } = arguments;
+        Batch { seeds, from, jobs, twice_every, mutations, only }.run(json.as_deref())?
     };
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use starling_protocol::Digest;
-use starling_protocol::plant::{self, Plant};
+use starling_protocol::mutation::{self, Mutation};
 use starling_protocol::sim::history::{self, Outcome, Settings, Violation};
 use starling_protocol::sim::mark::Marks;
 use starling_protocol::sim::minimise::minimise;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 /// A seed whose history breaks with the canary's bug.
-const CANARY: (u64, Plant) = (5, Plant::ApplyTwice);
+const CANARY: (u64, Mutation) = (5, Mutation::ApplyTwice);
 /// Failures that are told in full.
 const TOLD: usize = 5;
 /// Seeds that are listed for each invariant that is broken.
@@ -34,10 +34,10 @@ pub struct Batch {
     /// 0: one for each core.
     pub jobs: usize,
     pub twice_every: u64,
-    /// Seeds for each planted bug at most.
-    pub plants: Option<u64>,
-    /// Of the planted bugs only these, unless there are none.
-    pub only: Vec<Plant>,
+    /// Seeds for each injected bug at most.
+    pub mutations: Option<u64>,
+    /// Of the injected bugs only these, unless there are none.
+    pub only: Vec<Mutation>,
 }
 
 /// What came of a batch. The keys are what `--json` writes.
@@ -51,7 +51,7 @@ pub struct Table {
     pub forks: u64,
     pub merges: u64,
     pub marks: BTreeMap<&'static str, u64>,
-    pub planted: Vec<Planted>,
+    pub injected: Vec<Injected>,
     #[serde(skip)]
     stuck: u64,
     #[serde(skip)]
@@ -65,9 +65,9 @@ pub struct Table {
     broken: BTreeMap<&'static str, Vec<u64>>,
 }
 
-/// A planted bug, and the first how many seeds it took to catch it; none if it was not.
+/// A injected bug, and the first how many seeds it took to catch it; none if it was not.
 #[derive(Debug, Serialize)]
-pub struct Planted {
+pub struct Injected {
     pub name: String,
     pub caught_in_seeds: Option<u64>,
     #[serde(skip)]
@@ -140,8 +140,8 @@ impl Batch {
     /// When the file cannot be written.
     pub fn run(&self, json: Option<&Path>) -> anyhow::Result<bool> {
         let mut table = self.histories();
-        if let Some(most) = self.plants.filter(|most| *most > 0) {
-            table.planted = self.planted(most);
+        if let Some(most) = self.mutations.filter(|most| *most > 0) {
+            table.injected = self.injected(most);
         }
         table.marks = table.hits.all().collect();
         table.print();
@@ -175,16 +175,16 @@ impl Batch {
     }
 
     /// Every bug, until a seed catches it.
-    fn planted(&self, most: u64) -> Vec<Planted> {
+    fn injected(&self, most: u64) -> Vec<Injected> {
         // What a test notices is not looked for in histories, but where it is asked for by name.
-        let ordinary = || Plant::ALL.iter().copied().filter(|plant| plant.by_test().is_none()).collect();
-        let all: Vec<Plant> = if self.only.is_empty() { ordinary() } else { self.only.clone() };
+        let ordinary = || Mutation::ALL.iter().copied().filter(|mutation| mutation.by_test().is_none()).collect();
+        let all: Vec<Mutation> = if self.only.is_empty() { ordinary() } else { self.only.clone() };
         let bar = ProgressBar::new(all.len() as u64);
         let found = Mutex::new(BTreeMap::new());
         on_all_cores(self.jobs, all.len() as u64, |place| {
-            let Some(plant) = all.get(place as usize).copied() else { return };
-            let caught = (0..most).find_map(|index| Some((index + 1, catches(self.from + index, plant)?)));
-            let line = format!("{:24} {caught:?}", plant.name());
+            let Some(mutation) = all.get(place as usize).copied() else { return };
+            let caught = (0..most).find_map(|index| Some((index + 1, catches(self.from + index, mutation)?)));
+            let line = format!("{:24} {caught:?}", mutation.name());
             // Nothing is drawn where nobody looks on.
             if bar.is_hidden() {
                 eprintln!("{line}")
@@ -192,14 +192,14 @@ impl Batch {
                 bar.println(line)
             }
             if let Ok(mut found) = found.lock() {
-                found.insert(plant, caught);
+                found.insert(mutation, caught);
             }
             bar.inc(1);
         });
         bar.finish_and_clear();
         let found = found.into_inner().unwrap_or_default();
-        let row = |(plant, caught): (Plant, Option<(u64, &'static str)>)| Planted {
-            name: plant.name(),
+        let row = |(mutation, caught): (Mutation, Option<(u64, &'static str)>)| Injected {
+            name: mutation.name(),
             caught_in_seeds: caught.map(|(seeds, _)| seeds),
             by: caught.map_or("nothing", |(_, by)| by).to_owned(),
         };
@@ -228,10 +228,10 @@ pub fn on_all_cores(jobs: usize, count: u64, each: impl Fn(u64) + Sync) {
 }
 
 /// What catches a bug in a seed, if anything does. A bug that shows in repetition only is looked for in double runs.
-fn catches(seed: u64, plant: Plant) -> Option<&'static str> {
-    let twice = plant == Plant::Disturbed;
+fn catches(seed: u64, mutation: Mutation) -> Option<&'static str> {
+    let twice = mutation == Mutation::Disturbed;
     let run = || if twice { live_twice(seed, &Settings::default()) } else { live(seed, &Settings::default()) };
-    plant::with(Some(plant), run).violation.map(|violation| violation.invariant)
+    mutation::with(Some(mutation), run).violation.map(|violation| violation.invariant)
 }
 
 impl Table {
@@ -261,8 +261,8 @@ impl Table {
     }
 
     fn good(&self) -> bool {
-        let caught = self.planted.iter().filter(|planted| planted.caught_in_seeds.is_some()).count();
-        self.violations == 0 && self.missing().is_empty() && 20 * caught >= 19 * self.planted.len()
+        let caught = self.injected.iter().filter(|injected| injected.caught_in_seeds.is_some()).count();
+        self.violations == 0 && self.missing().is_empty() && 20 * caught >= 19 * self.injected.len()
     }
 
     fn print(&self) {
@@ -278,9 +278,9 @@ impl Table {
         for (mark, hits) in &self.marks {
             println!("  {mark:<44} {hits:>10}");
         }
-        for planted in &self.planted {
-            let caught = planted.caught_in_seeds.map_or("NOT CAUGHT".to_owned(), |seeds| format!("{seeds} seeds"));
-            println!("  bug {:<28} {caught:>12} {}", planted.name, planted.by);
+        for injected in &self.injected {
+            let caught = injected.caught_in_seeds.map_or("NOT CAUGHT".to_owned(), |seeds| format!("{seeds} seeds"));
+            println!("  bug {:<28} {caught:>12} {}", injected.name, injected.by);
         }
         for (invariant, seeds) in &self.broken {
             println!("VIOLATED {invariant}: {} seeds, {:?}", seeds.len(), &seeds[..seeds.len().min(SHOWN)]);
@@ -327,20 +327,20 @@ fn tell(seed: u64, outcome: &Outcome) {
 }
 
 /// One seed, told.
-pub fn one(seed: u64, settings: Settings, plant: Option<Plant>, verbose: bool) -> bool {
+pub fn one(seed: u64, settings: Settings, mutation: Option<Mutation>, verbose: bool) -> bool {
     let story: Option<fn(&str)> = verbose.then_some(|line: &str| println!("{line}"));
-    let outcome = plant::with(plant, || live(seed, &Settings { story, ..settings }));
+    let outcome = mutation::with(mutation, || live(seed, &Settings { story, ..settings }));
     tell(seed, &outcome);
     outcome.violation.is_none()
 }
 
 /// Whether a history that is broken on purpose is reported so.
 pub fn canary() -> bool {
-    let (seed, plant) = CANARY;
-    let caught = catches(seed, plant);
+    let (seed, mutation) = CANARY;
+    let caught = catches(seed, mutation);
     match caught {
-        Some(by) => println!("the canary (seed {seed}, bug {}) is red, by {by}", plant.name()),
-        None => println!("the canary (seed {seed}, bug {}) is GREEN: nothing would be noticed", plant.name()),
+        Some(by) => println!("the canary (seed {seed}, bug {}) is red, by {by}", mutation.name()),
+        None => println!("the canary (seed {seed}, bug {}) is GREEN: nothing would be noticed", mutation.name()),
     }
     caught.is_some()
 }
@@ -356,19 +356,19 @@ pub fn parse_faults(text: &str) -> anyhow::Result<BTreeSet<usize>> {
     text.split(',').map(|part| part.parse().with_context(|| format!("{part:?} is no place in a schedule"))).collect()
 }
 
-/// Reads names of planted bugs, as `half-quorum,count-twice`.
+/// Reads names of injected bugs, as `half-quorum,count-twice`.
 ///
 /// # Errors
 /// When there is none of one of these names.
-pub fn parse_plants(text: &str) -> anyhow::Result<Vec<Plant>> {
-    text.split(',').map(parse_plant).collect()
+pub fn parse_mutations(text: &str) -> anyhow::Result<Vec<Mutation>> {
+    text.split(',').map(parse_mutation).collect()
 }
 
-fn parse_plant(text: &str) -> anyhow::Result<Plant> {
-    let found = Plant::ALL.iter().find(|plant| plant.name() == text).copied();
-    let Some(plant) = found else {
-        let names: Vec<String> = Plant::ALL.iter().map(|plant| plant.name()).collect();
+fn parse_mutation(text: &str) -> anyhow::Result<Mutation> {
+    let found = Mutation::ALL.iter().find(|mutation| mutation.name() == text).copied();
+    let Some(mutation) = found else {
+        let names: Vec<String> = Mutation::ALL.iter().map(|mutation| mutation.name()).collect();
         bail!("no bug is called {text:?}; there are {}", names.join(", "));
     };
-    Ok(plant)
+    Ok(mutation)
 }

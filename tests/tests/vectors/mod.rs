@@ -25,7 +25,7 @@ pub fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| v.to_bits()).collect()
 }
 
-/// Lengths around the edges of blocks and of vector registers.
+/// Lengths around the edges of blocks and of vector vote states.
 pub fn lengths() -> impl Strategy<Value = usize> {
     prop_oneof![
         Just(0usize),

@@ -205,10 +205,10 @@ fn the_larger_id_yields_to_the_smaller() {
 }
 
 #[test]
-fn the_shunned_are_left_alone_until_pardoned() {
+fn the_excluded_are_left_alone_until_pardoned() {
     let (mut dialer, peer, anchor) = (dialer(), someone(), someone());
     dialer.learn(anchor, &[address(2)], Origin::Configured, None, Time(0));
-    assert_eq!((dialer.shun(peer, Time(10 * SECOND)), dialer.shun(anchor, Time(10 * SECOND))), (None, None));
+    assert_eq!((dialer.exclude(peer, Time(10 * SECOND)), dialer.exclude(anchor, Time(10 * SECOND))), (None, None));
     dialer.learn(peer, &[address(1)], Origin::Dht, None, Time(0));
     assert!(dialer.poll(Time(9 * SECOND)).is_empty());
     assert_eq!(dialer.wake_at(), Some(Time(10 * SECOND)));
@@ -219,14 +219,14 @@ fn the_shunned_are_left_alone_until_pardoned() {
 
 /// The gate refused a peer for ever that the dialer had forgotten.
 #[test]
-fn who_makes_way_among_the_shunned_is_told() {
+fn who_makes_way_among_the_excluded_is_told() {
     let mut dialer = dialer();
     let all: Vec<PeerId> = (0..2 * SHUNNED_MAX).map(|_| someone()).collect();
     let until = |n: usize| Time((20 + n as u64) * SECOND);
-    let pardoned: Vec<PeerId> = all.iter().enumerate().filter_map(|(n, peer)| dialer.shun(*peer, until(n))).collect();
+    let pardoned: Vec<PeerId> = all.iter().enumerate().filter_map(|(n, peer)| dialer.exclude(*peer, until(n))).collect();
     assert_eq!(pardoned, all[..SHUNNED_MAX], "those whose time would be over first");
-    assert_eq!(dialer.shun(all[SHUNNED_MAX], until(0)), None, "it is shunned already");
-    assert_eq!(dialer.shunned.len(), SHUNNED_MAX);
+    assert_eq!(dialer.exclude(all[SHUNNED_MAX], until(0)), None, "it is excluded already");
+    assert_eq!(dialer.excluded.len(), SHUNNED_MAX);
 }
 
 #[test]
@@ -340,7 +340,7 @@ proptest! {
                     2 => d.connected(peer, Some(&address(who as u16 + 1)), now),
                     3 => d.disconnected(&peer, who % 2 == 0, now),
                     4 => d.failed(&peer, &refused(&[address(who as u16 + 1)]), now),
-                    5 => drop(d.shun(peer, after(now, Duration::from_secs(5)))),
+                    5 => drop(d.exclude(peer, after(now, Duration::from_secs(5)))),
                     6 => d.wish(peer, Wish::Wanted, now),
                     _ => drop(d.pardon(now)),
                 }

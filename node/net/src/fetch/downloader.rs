@@ -323,8 +323,8 @@ impl Worker {
             };
             match self.fetch(&mut stream, &item).await {
                 Ok(bytes) if (self.shared.check)(&item, &bytes) => self.deliver(at, &item, bytes).await,
-                Ok(_) => self.accuse(at, "fetch_hash", "it sent bytes that do not fit their hash".into()),
-                Err(error) if error.is_violation() => self.accuse(at, "fetch_violation", error.to_string()),
+                Ok(_) => self.report_refusal(at, "fetch_hash", "it sent bytes that do not fit their hash".into()),
+                Err(error) if error.is_violation() => self.report_refusal(at, "fetch_violation", error.to_string()),
                 Err(FetchError::Refused(FetchRefusal::Busy)) if busy < BUSY_MAX => {
                     busy += 1;
                     self.shared.desk().put_back(at, self.number, true);
@@ -374,7 +374,7 @@ impl Worker {
     }
 
     /// The source lied: nothing more is asked of it.
-    fn accuse(&self, at: usize, reason: &'static str, why: String) {
+    fn report_refusal(&self, at: usize, reason: &'static str, why: String) {
         tracing::warn!(peer = %self.source.short(), why, "a source of downloads is dropped");
         metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
         let mut desk = self.shared.desk();

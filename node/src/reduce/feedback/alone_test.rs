@@ -6,7 +6,7 @@ use super::super::passed::{Mark, Passed};
 use super::disk::Held;
 use super::{Feedback, Terms};
 use crate::coding::Coder;
-use crate::train::sample_test::{Link, commit, genesis, skip, spec};
+use crate::runtime::sample_test::{Link, commit, genesis, skip, spec};
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::limits::CHUNK_ELEMENTS;
 use starling_protocol::message::Certificate;

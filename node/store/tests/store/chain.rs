@@ -16,11 +16,11 @@ fn a_chain_survives_a_kill_after_each_step() {
     for round in 0..5 {
         let update = history.advance(round);
         let candidate = history.candidate(round);
-        store.put_candidate(&candidate, &update, &history.register(round)).unwrap();
+        store.put_candidate(&candidate, &update, &history.vote_state(round)).unwrap();
         let killed = image(dir.path());
         let revived = open(killed.path());
         assert_eq!(revived.candidates(), [candidate]);
-        assert_eq!(revived.register(), Some(history.register(round)));
+        assert_eq!(revived.vote_state(), Some(history.vote_state(round)));
         assert_eq!(revived.head().unwrap().digest(), history.record.parent);
         assert_eq!(revived.update_by_digest(&history.record.update).unwrap(), Some(update.clone()));
         // What was spoken of before the kill can be committed after it, with the update that is here.
@@ -31,7 +31,7 @@ fn a_chain_survives_a_kill_after_each_step() {
         let killed = image(dir.path());
         let revived = open(killed.path());
         assert!(revived.candidates().is_empty());
-        assert_eq!(revived.register(), Some(history.register(round)), "a commit does not unsign anything");
+        assert_eq!(revived.vote_state(), Some(history.vote_state(round)), "a commit does not unsign anything");
         assert_eq!(revived.certificate(history.record.seq).unwrap(), Some(history.certificate()));
         history.assert_loaded_from(&revived);
     }
@@ -62,9 +62,9 @@ fn a_commit_happens_once_and_only_on_its_parent() {
     assert!(matches!(commit(&other, &update), Err(StoreError::NotNext { seq: 1, .. })));
     let update = other.advance(2);
     assert!(matches!(commit(&other, &update), Err(StoreError::NotNext { seq: 2, .. })));
-    let spoken = store.put_candidate(&other.candidate(0), &update, &other.register(0));
+    let spoken = store.put_candidate(&other.candidate(0), &update, &other.vote_state(0));
     assert!(matches!(spoken, Err(StoreError::NotNext { seq: 2, .. })));
-    assert_eq!(store.register(), None, "a candidate that is refused leaves no trace");
+    assert_eq!(store.vote_state(), None, "a candidate that is refused leaves no trace");
     assert!(matches!(commit(&ahead, &first), Err(StoreError::UpdateMismatch { .. })));
     let mut alien = ahead.clone();
     alien.record.run = Digest([9; 32]);
@@ -129,9 +129,9 @@ fn the_newest_candidates_are_kept_and_a_commit_ends_them_all() {
     for attempt in 0..6 {
         let mut branch = history.clone();
         let update = branch.advance(10 + attempt);
-        store.put_candidate(&branch.candidate(attempt), &update, &branch.register(attempt)).unwrap();
+        store.put_candidate(&branch.candidate(attempt), &update, &branch.vote_state(attempt)).unwrap();
         // Saying it again changes nothing.
-        store.put_candidate(&branch.candidate(attempt), &update, &branch.register(attempt)).unwrap();
+        store.put_candidate(&branch.candidate(attempt), &update, &branch.vote_state(attempt)).unwrap();
         branches.push((branch, update));
     }
     let kept = |store: &Store| store.candidates().iter().map(|c| c.key.attempt).collect::<Vec<_>>();
@@ -152,23 +152,23 @@ fn the_newest_candidates_are_kept_and_a_commit_ends_them_all() {
 }
 
 #[test]
-fn the_candidate_that_the_register_speaks_of_is_never_dropped() {
+fn the_candidate_that_the_vote_state_speaks_of_is_never_dropped() {
     let dir = scratch();
     let (history, store) = History::founded(dir.path(), SMALL);
     let mut spoken = history.clone();
     let update = spoken.advance(1);
-    store.put_candidate(&spoken.candidate(0), &update, &spoken.register(0)).unwrap();
+    store.put_candidate(&spoken.candidate(0), &update, &spoken.vote_state(0)).unwrap();
     for attempt in 1..7 {
         let mut branch = history.clone();
         let update = branch.advance(10 + attempt);
-        store.put_candidate(&branch.candidate(attempt), &update, &spoken.register(attempt)).unwrap();
+        store.put_candidate(&branch.candidate(attempt), &update, &spoken.vote_state(attempt)).unwrap();
     }
     let kept: Vec<_> = store.candidates().iter().map(|c| c.key.attempt).collect();
     assert_eq!(kept, [0, 4, 5, 6]);
     // Nor is one that has just been written, however old its attempt is.
     let mut late = history.clone();
     let late_update = late.advance(50);
-    store.put_candidate(&late.candidate(1), &late_update, &spoken.register(9)).unwrap();
+    store.put_candidate(&late.candidate(1), &late_update, &spoken.vote_state(9)).unwrap();
     let kept: Vec<_> = store.candidates().iter().map(|c| c.key.attempt).collect();
     assert_eq!(kept, [0, 1, 5, 6]);
     assert_eq!(store.update_by_digest(&spoken.record.update).unwrap().as_ref(), Some(&update));
@@ -181,29 +181,29 @@ fn two_results_of_one_attempt_are_both_kept() {
     for salt in [1, 2] {
         let mut branch = history.clone();
         let update = branch.advance(salt);
-        store.put_candidate(&branch.candidate(0), &update, &branch.register(salt)).unwrap();
+        store.put_candidate(&branch.candidate(0), &update, &branch.vote_state(salt)).unwrap();
     }
     assert_eq!(store.candidates().len(), 2);
     assert_eq!(open(image(dir.path()).path()).candidates().len(), 2);
 }
 
 #[test]
-fn the_register_outlives_commits_resets_and_adoptions_but_not_the_disk() {
+fn the_vote_state_outlives_commits_resets_and_adoptions_but_not_the_disk() {
     let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), SMALL);
-    assert_eq!(store.register(), None);
+    assert_eq!(store.vote_state(), None);
     let mut next = history.clone();
     next.advance(0);
-    let register = next.register(3);
-    store.put_register(&register).unwrap();
-    assert_eq!(open(image(dir.path()).path()).register(), Some(register.clone()));
+    let vote_state = next.vote_state(3);
+    store.put_vote_state(&vote_state).unwrap();
+    assert_eq!(open(image(dir.path()).path()).vote_state(), Some(vote_state.clone()));
     history.commit(&store);
-    assert_eq!(store.register(), Some(register.clone()));
+    assert_eq!(store.vote_state(), Some(vote_state.clone()));
     history.adopt(&store, &[history.link()]);
-    assert_eq!(store.register(), Some(register.clone()));
+    assert_eq!(store.vote_state(), Some(vote_state.clone()));
     store.reset_chain().unwrap();
-    assert_eq!(store.register(), Some(register.clone()));
-    assert_eq!(open(image(dir.path()).path()).register(), Some(register));
+    assert_eq!(store.vote_state(), Some(vote_state.clone()));
+    assert_eq!(open(image(dir.path()).path()).vote_state(), Some(vote_state));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn records_without_an_update_move_the_head_and_not_the_state() {
         } else {
             let mut dropped = history.clone();
             let update = dropped.advance(77);
-            store.put_candidate(&dropped.candidate(0), &update, &dropped.register(0)).unwrap();
+            store.put_candidate(&dropped.candidate(0), &update, &dropped.vote_state(0)).unwrap();
             history.advance_unchanged(kind);
             store.commit(&history.record, None, &history.certificate()).unwrap();
             assert!(store.candidates().is_empty());
@@ -277,7 +277,7 @@ fn an_update_may_be_staged_and_what_nothing_names_goes_in_time() {
         let killed = image(dir.path());
         assert_eq!(open(killed.path()).head().unwrap().seq, 0, "staged is not committed");
     }
-    store.put_candidate(&history.candidate(0), &update, &history.register(0)).unwrap();
+    store.put_candidate(&history.candidate(0), &update, &history.vote_state(0)).unwrap();
     let killed = image(dir.path());
     let reopened = open(killed.path());
     assert_eq!(reopened.candidates(), [history.candidate(0)]);

@@ -184,8 +184,8 @@ fn a_file_list_cannot_reach_outside() {
     export(&dir, &history(1)).unwrap();
     let path = dir.join("manifest.json");
     let text = fs::read_to_string(&path).unwrap();
-    for evil in ["../../etc/passwd", "/etc/passwd", ".hidden", "a/b", ""] {
-        fs::write(&path, text.replace("tokenizer.json", evil)).unwrap();
-        assert!(matches!(open_checkpoint(&dir), Err(StoreError::Damaged(_))), "{evil}");
+    for byzantine in ["../../etc/passwd", "/etc/passwd", ".hidden", "a/b", ""] {
+        fs::write(&path, text.replace("tokenizer.json", byzantine)).unwrap();
+        assert!(matches!(open_checkpoint(&dir), Err(StoreError::Damaged(_))), "{byzantine}");
     }
 }

@@ -1,15 +1,15 @@
-//! A folder that was copied, or restored from a backup, is told from the one in which its register was made.
+//! A folder that was copied, or restored from a backup, is told from the one in which its vote state was made.
 
 use crate::support::{History, open, scratch};
 use starling_protocol::Digest;
-use starling_protocol::engine::Register;
+use starling_protocol::engine::VoteState;
 use starling_protocol::message::Stamp;
 use std::fs;
 use std::path::Path;
 
-fn register(incarnation: u64) -> Register {
+fn vote_state(incarnation: u64) -> VoteState {
     let (lineage, parent) = (Digest([2; 32]), Digest([4; 32]));
-    Register { incarnation, lineage, parent, stamp: Stamp::default(), estimate: None, vote: None }
+    VoteState { incarnation, lineage, parent, stamp: Stamp::default(), estimate: None, vote: None }
 }
 
 /// As `cp -a`, `tar` and `rsync` do: all but the time at which each file was born.
@@ -32,18 +32,18 @@ fn a_copied_folder_is_told_until_it_speaks_under_a_name_of_its_own() {
     let (original, other) = (dir.path().join("original"), dir.path().join("copy"));
     fs::create_dir(&original).unwrap();
     let (_, store) = History::founded(&original, 1000);
-    store.put_register(&register(7)).unwrap();
+    store.put_vote_state(&vote_state(7)).unwrap();
     drop(store);
     assert!(!open(&original).is_copied(), "a restart in place");
     copy(&original, &other);
     assert!(!open(&original).is_copied(), "the original is what it was");
     let store = open(&other);
     assert!(store.is_copied());
-    store.put_register(&register(7)).unwrap();
+    store.put_vote_state(&vote_state(7)).unwrap();
     drop(store);
     let store = open(&other);
     assert!(store.is_copied(), "under the original's name it stays a copy");
-    store.put_register(&register(8)).unwrap();
+    store.put_vote_state(&vote_state(8)).unwrap();
     drop(store);
     assert!(!open(&other).is_copied(), "under a name of its own it is an original");
 }
@@ -54,12 +54,12 @@ fn a_backup_that_is_put_back_is_told() {
     let (original, backup) = (dir.path().join("original"), dir.path().join("backup"));
     fs::create_dir(&original).unwrap();
     let (_, store) = History::founded(&original, 1000);
-    store.put_register(&register(7)).unwrap();
+    store.put_vote_state(&vote_state(7)).unwrap();
     drop(store);
     copy(&original, &backup);
     // The node goes on, in another process.
     let store = open(&original);
-    store.put_register(&register(7)).unwrap();
+    store.put_vote_state(&vote_state(7)).unwrap();
     drop(store);
     // Over the files that are there, which keep their times of birth.
     fs::remove_dir_all(original.join("db")).unwrap();
@@ -75,13 +75,13 @@ fn a_moved_folder_and_an_old_one_are_no_copies() {
     fs::create_dir(&before).unwrap();
     let (_, store) = History::founded(&before, 1000);
     assert!(!store.is_copied());
-    store.put_register(&register(7)).unwrap();
+    store.put_vote_state(&vote_state(7)).unwrap();
     drop(store);
     fs::rename(&before, &after).unwrap();
     assert!(!open(&after).is_copied());
     fs::remove_file(after.join("born")).unwrap();
     let store = open(&after);
     assert!(!store.is_copied(), "of an earlier version");
-    store.put_register(&register(7)).unwrap();
+    store.put_vote_state(&vote_state(7)).unwrap();
     assert!(after.join("born").exists());
 }

@@ -7,7 +7,7 @@ use starling_store::{Opened, Part, Store, StoreError};
 use std::fs;
 use std::path::Path;
 
-/// A store with commits in the log and in table files, a candidate, a register and two snapshots; closed.
+/// A store with commits in the log and in table files, a candidate, a vote state and two snapshots; closed.
 fn prepared() -> (tempfile::TempDir, History) {
     let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
@@ -19,8 +19,8 @@ fn prepared() -> (tempfile::TempDir, History) {
     (0..3).for_each(|_| history.commit(&store));
     let mut spoken = history.clone();
     let update = spoken.advance(0);
-    store.put_candidate(&spoken.candidate(0), &update, &spoken.register(0)).unwrap();
-    store.put_register(&spoken.register(1)).unwrap();
+    store.put_candidate(&spoken.candidate(0), &update, &spoken.vote_state(0)).unwrap();
+    store.put_vote_state(&spoken.vote_state(1)).unwrap();
     (dir, history)
 }
 
@@ -47,12 +47,12 @@ fn noticed_or_harmless(dir: &Path, history: &History, what: &str) -> bool {
         assert!(matches!(store.records_from(0, 10), Err(StoreError::Damaged(_))), "{what}");
         let commit = store.commit(&history.record, None, &history.certificate());
         assert!(matches!(commit, Err(StoreError::Damaged(_))), "{what}");
-        assert_eq!(store.register(), None, "{what}: what may be old is not shown");
+        assert_eq!(store.vote_state(), None, "{what}: what may be old is not shown");
         return true;
     }
     history.assert_loaded_from(&store);
     assert_eq!(store.candidates()[0].record.parent, history.record.digest(), "{what}");
-    assert_eq!(store.register().unwrap().stamp.ballot, 1, "{what}");
+    assert_eq!(store.vote_state().unwrap().stamp.ballot, 1, "{what}");
     assert_eq!(store.certificate(history.record.seq).unwrap(), Some(history.certificate()), "{what}");
     assert_eq!(store.records_from(0, 100).unwrap().len(), 9, "{what}");
     false
@@ -174,24 +174,24 @@ fn a_database_of_another_branch_under_the_same_version_is_noticed() {
 }
 
 #[test]
-fn an_old_register_is_noticed() {
+fn an_old_vote_state_is_noticed() {
     let dir = scratch();
     let (mut history, store) = History::founded(dir.path(), 1000);
     history.advance(0);
-    store.put_register(&history.register(1)).unwrap();
+    store.put_vote_state(&history.vote_state(1)).unwrap();
     let old = image(dir.path());
-    store.put_register(&history.register(2)).unwrap();
+    store.put_vote_state(&history.vote_state(2)).unwrap();
     // The database of before under the mirror of now: the node would vote a second time.
     let copy = image(dir.path());
     fs::remove_dir_all(copy.path().join("db")).unwrap();
     copy_dir(&old.path().join("db"), &copy.path().join("db"));
     assert!(Store::open(copy.path(), options()).unwrap().damage.unwrap().chain_lost());
-    // Two that differ in nothing but the register.
+    // Two that differ in nothing but the vote state.
     let other = scratch();
     let (mut history, there) = History::founded(other.path(), 1000);
     history.advance(0);
-    there.put_register(&history.register(1)).unwrap();
-    there.put_register(&history.register(3)).unwrap();
+    there.put_vote_state(&history.vote_state(1)).unwrap();
+    there.put_vote_state(&history.vote_state(3)).unwrap();
     let copy = image(dir.path());
     fs::remove_dir_all(copy.path().join("db")).unwrap();
     copy_dir(&other.path().join("db"), &copy.path().join("db"));
@@ -235,9 +235,9 @@ fn a_damaged_chain_is_set_aside_and_the_node_begins_anew() {
     fs::write(dir.path().join("head"), b"not a head").unwrap();
     let Opened { store, damage } = Store::open(dir.path(), options()).unwrap();
     assert!(damage.unwrap().chain_lost());
-    assert!(store.candidates().is_empty() && store.register().is_none());
+    assert!(store.candidates().is_empty() && store.vote_state().is_none());
     store.reset_chain().unwrap();
-    assert_eq!(store.register(), None, "a register of a damaged disk may be an old one");
+    assert_eq!(store.vote_state(), None, "a vote_state of a damaged disk may be an old one");
     assert!(dir.path().join("damaged/db/CURRENT").exists());
     assert_eq!(fs::read(dir.path().join("damaged/head")).unwrap(), b"not a head");
     history.adopt(&store, &way_from_genesis(&history));

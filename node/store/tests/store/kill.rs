@@ -37,7 +37,7 @@ fn commit_until_killed(dir: &std::path::Path) {
     let mut out = std::io::stdout();
     loop {
         let update = history.advance(0);
-        store.put_candidate(&history.candidate(0), &update, &history.register(0)).unwrap();
+        store.put_candidate(&history.candidate(0), &update, &history.vote_state(0)).unwrap();
         history.put(&store, &update);
         // The test harness may share the line.
         writeln!(out, "\ncommitted {}", history.record.seq).and_then(|()| out.flush()).unwrap();

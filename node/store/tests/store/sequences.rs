@@ -3,7 +3,7 @@
 use crate::support::{History, SCHEMA, image, open, options, scratch};
 use proptest::prelude::*;
 use starling_protocol::ancestry::Ancestry;
-use starling_protocol::engine::Register;
+use starling_protocol::engine::VoteState;
 use starling_protocol::path::Link;
 use starling_protocol::record::RecordKind;
 use starling_store::{Opened, Store, StoreError};
@@ -17,7 +17,7 @@ enum Step {
         attempt: u32,
         salt: u32,
     },
-    /// The register alone.
+    /// The vote state alone.
     Sign {
         ballot: u32,
     },
@@ -73,14 +73,14 @@ struct Model {
     /// The last result spoken of in each attempt, and its update.
     pending: Vec<(u32, History, Vec<u8>)>,
     snapshots: Vec<u64>,
-    register: Option<Register>,
+    vote_state: Option<VoteState>,
 }
 
 impl Model {
     fn founded() -> Self {
         let head = History::genesis(ELEMENTS);
         let (records, pending, snapshots) = (vec![head.link()], Vec::new(), vec![0]);
-        Self { records, head: Some(head), pending, snapshots, register: None }
+        Self { records, head: Some(head), pending, snapshots, vote_state: None }
     }
 
     fn committed(&mut self, history: History) {
@@ -99,7 +99,7 @@ impl Model {
         assert_eq!(store.ancestry(), Ancestry::of(self.records.iter().map(|link| &link.record)));
         let whole = store.whole_from().map_or(0, |from| store.records_from(from, 1000).unwrap().len() as u64 + from);
         assert_eq!(whole, self.head.as_ref().map_or(0, |_| last + 1), "up to the head none is missing");
-        assert_eq!(store.register(), self.register);
+        assert_eq!(store.vote_state(), self.vote_state);
         assert_eq!(store.snapshots().iter().map(|(seq, _)| *seq).collect::<Vec<_>>(), self.snapshots);
         let mut pending: Vec<_> = self.pending.iter().map(|(attempt, h, _)| h.candidate(*attempt)).collect();
         pending.sort_by_key(|candidate| (candidate.key.attempt, candidate.record.digest()));
@@ -145,17 +145,17 @@ impl Run {
                 if self.model.pending.iter().any(|(other, held, _)| other == attempt && held.record != history.record) {
                     return;
                 }
-                let register = history.register(*salt);
-                self.store().put_candidate(&history.candidate(*attempt), &update, &register).unwrap();
+                let vote_state = history.vote_state(*salt);
+                self.store().put_candidate(&history.candidate(*attempt), &update, &vote_state).unwrap();
                 self.model.pending.retain(|(other, ..)| other != attempt);
                 self.model.pending.push((*attempt, history, update));
-                self.model.register = Some(register);
+                self.model.vote_state = Some(vote_state);
             }
             Step::Sign { ballot } => {
                 let Some((history, _)) = self.next(0) else { return };
-                let register = history.register(*ballot);
-                self.store().put_register(&register).unwrap();
-                self.model.register = Some(register);
+                let vote_state = history.vote_state(*ballot);
+                self.store().put_vote_state(&vote_state).unwrap();
+                self.model.vote_state = Some(vote_state);
             }
             Step::CommitNext { salt } => {
                 let Some((history, update)) = self.next(*salt) else { return };
@@ -196,9 +196,9 @@ impl Run {
             Step::Adopt { rounds, salt } => self.adopt(*rounds, *salt),
             Step::Reset => {
                 self.store().reset_chain().unwrap();
-                let register = self.model.register.take();
+                let vote_state = self.model.vote_state.take();
                 let (records, pending, snapshots) = (Vec::new(), Vec::new(), Vec::new());
-                self.model = Model { head: None, records, pending, snapshots, register };
+                self.model = Model { head: None, records, pending, snapshots, vote_state };
             }
             Step::Restart => self.store = None,
             Step::Kill => self.kill(),
@@ -241,8 +241,8 @@ impl Run {
         history.adopt(self.store(), &way);
         let seq = history.record.seq;
         records.extend(way.drain(1..));
-        let register = self.model.register.take();
-        self.model = Model { head: Some(history), records, pending: Vec::new(), snapshots: vec![seq], register };
+        let vote_state = self.model.vote_state.take();
+        self.model = Model { head: Some(history), records, pending: Vec::new(), snapshots: vec![seq], vote_state };
     }
 }
 

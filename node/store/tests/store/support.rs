@@ -1,7 +1,7 @@
 //! A small run that really happens: records that follow one another, updates that decode, states that add up.
 
 use starling_protocol::engine::io::AttemptKey;
-use starling_protocol::engine::{Candidate, Register};
+use starling_protocol::engine::{Candidate, VoteState};
 use starling_protocol::message::{Certificate, Stamp, Value, ValueKind};
 use starling_protocol::outer::Rule;
 use starling_protocol::path::Link;
@@ -156,7 +156,7 @@ impl History {
     }
 
     /// What a node signs that speaks of the record in a ballot.
-    pub fn register(&self, ballot: u32) -> Register {
+    pub fn vote_state(&self, ballot: u32) -> VoteState {
         let record = &self.record;
         let value = Value {
             kind: ValueKind::Commit,
@@ -167,7 +167,7 @@ impl History {
             set: Digest([1; 32]),
             members: Vec::new(),
         };
-        Register {
+        VoteState {
             incarnation: 9,
             lineage: record.lineage,
             parent: record.parent,

@@ -3,7 +3,7 @@
 
 use super::contribution::SignedReady;
 use crate::message::Ready;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::{Record, Role, merged_with};
 use crate::run::SyncSpec;
 use crate::{Digest, NodeId, ring};
@@ -18,8 +18,8 @@ pub fn allowed(sync: &SyncSpec, parent: &Record, member: &NodeId, ready: &Ready)
         return false;
     }
     let votes =
-        planted!(Plant::LearnersMerge) || parent.member(member).is_some_and(|member| member.role == Role::Voter);
-    let within = (1..=parent.next.merge_tokens).contains(&ready.merged_tokens) || planted!(Plant::WeighDifference);
+        mutated!(Mutation::LearnersMerge) || parent.member(member).is_some_and(|member| member.role == Role::Voter);
+    let within = (1..=parent.next.merge_tokens).contains(&ready.merged_tokens) || mutated!(Mutation::WeighDifference);
     votes && within && !parent.has_merged(&lineage)
 }
 
@@ -33,7 +33,7 @@ pub fn merged(parent: &Record, contributions: &[SignedReady]) -> Vec<Digest> {
 /// another of them merges, too, and which comes before them in ring order: they must not be averaged together.
 pub fn rivals(parent: &Digest, merging: impl Iterator<Item = (NodeId, Digest)>) -> Vec<NodeId> {
     let of: BTreeMap<NodeId, Digest> = merging.collect();
-    if of.len() < 2 || planted!(Plant::RivalsTogether) {
+    if of.len() < 2 || mutated!(Mutation::RivalsTogether) {
         return Vec::new();
     }
     let mut taken = BTreeSet::new();

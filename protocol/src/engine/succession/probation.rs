@@ -2,7 +2,7 @@
 //! (`docs/protocol/5-membership.md` §5.5).
 
 use crate::limits::VOTERS_MAX;
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::{Member, Role};
 use crate::run::RunSpec;
 use crate::{Digest, NodeId, ring};
@@ -23,13 +23,13 @@ pub struct Probation {
 impl Probation {
     /// That of a record whose round is `now`.
     pub fn of(spec: &RunSpec, now: u64) -> Self {
-        let rounds = if planted!(Plant::NoProbation) { 0 } else { spec.admission.probation_rounds() };
+        let rounds = if mutated!(Mutation::NoProbation) { 0 } else { spec.admission.probation_rounds() };
         Self { rounds, now }
     }
 
     /// That of a fork after a record of this round.
     pub(super) fn of_fork(spec: &RunSpec, round: u64) -> Self {
-        if planted!(Plant::ForkOfNewcomers) { Self::default() } else { Self::of(spec, round) }
+        if mutated!(Mutation::ForkOfNewcomers) { Self::default() } else { Self::of(spec, round) }
     }
 
     pub fn now(&self) -> u64 {
@@ -47,14 +47,14 @@ impl Probation {
 
     /// COMMITs until the flock has known a seat for long; 0 if it has.
     pub fn new_for(&self, seat: &Member) -> u64 {
-        let span = if planted!(Plant::ForgetNewcomers) { 1 } else { NEW };
+        let span = if mutated!(Mutation::ForgetNewcomers) { 1 } else { NEW };
         let age = self.now.saturating_sub(seat.since);
         if seat.is_founder() { 0 } else { (span * self.rounds).saturating_sub(age) }
     }
 
     fn is_over(&self, seat: &Member) -> bool {
         let (rounds, contributions) = self.left(seat);
-        rounds == 0 && (contributions == 0 || planted!(Plant::IdleProbation))
+        rounds == 0 && (contributions == 0 || mutated!(Mutation::IdleProbation))
     }
 
     fn is_new(&self, seat: &Member) -> bool {
@@ -85,7 +85,7 @@ impl Probation {
     /// all voters are newcomers: somebody has to decide, and there is nobody whom the flock has known for longer.
     fn limit(&self, digest: &Digest, seats: &mut [&mut Member]) {
         let (mut new, mut all) = self.votes(seats);
-        let fits = |new: usize, all: usize| 3 * new < all || planted!(Plant::KeepNewcomers);
+        let fits = |new: usize, all: usize| 3 * new < all || mutated!(Mutation::KeepNewcomers);
         if new == 0 || new == all || fits(new, all) {
             return;
         }
@@ -109,7 +109,7 @@ impl Probation {
 
     /// Who decides in a fork of these: who did, newcomers as long as they are fewer than a third of them; if nobody did,
     /// the elders.
-    pub(super) fn cut_off(&self, digest: &Digest, members: &mut [Member]) {
+    pub(super) fn quorum_lost(&self, digest: &Digest, members: &mut [Member]) {
         if members.iter().any(|member| member.role == Role::Voter) {
             return self.limit(digest, &mut members.iter_mut().collect::<Vec<_>>());
         }
@@ -141,7 +141,7 @@ impl Probation {
 /// Makes a learner a voter, if there is a place.
 fn raise(seats: &mut [&mut Member], at: usize) {
     let voters = seats.iter().filter(|seat| seat.role == Role::Voter).count();
-    if let Some(seat) = seats.get_mut(at).filter(|_| voters < VOTERS_MAX || planted!(Plant::TooManyVoters)) {
+    if let Some(seat) = seats.get_mut(at).filter(|_| voters < VOTERS_MAX || mutated!(Mutation::TooManyVoters)) {
         seat.role = Role::Voter;
     }
 }

@@ -2,7 +2,7 @@
 //! (`docs/protocol/5-membership.md` §5.5).
 
 use super::*;
-use crate::plant::{self, Plant};
+use crate::mutation::{self, Mutation};
 use crate::run::{AdmissionMode, AdmissionSpec};
 use std::collections::BTreeMap;
 
@@ -78,7 +78,7 @@ fn voting(record: &Record) -> Vec<u16> {
 /// Whether sybils ever held a third of the votes of a flock of four others that lets in all that it can, or voted too
 /// early, in their first rounds; and how many vote in the end.
 fn besieged(spec: &RunSpec, rounds: u64) -> Result<usize, String> {
-    let mut record = plant::with(None, || elders(4));
+    let mut record = mutation::with(None, || elders(4));
     let began = record.round;
     // By its own count, whatever records say.
     let mut let_in: BTreeMap<u16, u64> = BTreeMap::new();
@@ -116,8 +116,8 @@ fn besieged(spec: &RunSpec, rounds: u64) -> Result<usize, String> {
 fn sybils_against_four_honest_voters_never_hold_a_third_and_none_votes_before_its_probation_is_over() {
     assert_eq!(besieged(&spec(), NEW), Ok(1), "four and one: a second one would have a third");
     assert_eq!(besieged(&spec(), 3 * NEW), Ok(VOTERS_MAX - 4), "who stays for longer is no newcomer: see docs");
-    for bug in [Plant::NoProbation, Plant::ForgetNewcomers] {
-        let found = plant::with(Some(bug), || besieged(&spec(), NEW));
+    for bug in [Mutation::NoProbation, Mutation::ForgetNewcomers] {
+        let found = mutation::with(Some(bug), || besieged(&spec(), NEW));
         assert!(found.is_err(), "{bug:?}");
     }
 }
@@ -151,7 +151,7 @@ fn a_learner_votes_when_it_has_contributed_often_enough_for_long_enough() {
     let once = round(&record, &[]);
     assert_eq!(seat(&once), Some((Role::Learner, since, 1)));
     assert_eq!(seat(&round(&once, &[])), Some((Role::Voter, since, 2)));
-    let early = plant::with(Some(Plant::IdleProbation), || round(&record, &[]));
+    let early = mutation::with(Some(Mutation::IdleProbation), || round(&record, &[]));
     assert_eq!(seat(&early).map(|seat| seat.0), Some(Role::Voter), "the bug that this test is for");
 }
 
@@ -192,7 +192,7 @@ fn newcomers_lose_their_votes_when_others_leave_and_get_them_back() {
         later = round(&later, &[]);
     }
     assert_eq!(voting(&later), [1, 31, 32], "they are no newcomers any more");
-    let kept = plant::with(Some(Plant::KeepNewcomers), || leaving(&leaving(&record, &[6]), &[5]));
+    let kept = mutation::with(Some(Mutation::KeepNewcomers), || leaving(&leaving(&record, &[6]), &[5]));
     assert_eq!(voting(&kept), [1, 2, 3, 4, 31, 32], "the bug that this test is for");
 }
 
@@ -270,6 +270,6 @@ fn in_a_fork_newcomers_hold_no_third_and_no_crowd_votes() {
     }
     let learners: Vec<u16> = [33].into_iter().chain(SYBILS..SYBILS + 4).collect();
     assert_eq!(voting(&forked(&crowd, &learners)), [33], "those that came first");
-    let all = plant::with(Some(Plant::ForkOfNewcomers), || forked(&crowd, &learners));
+    let all = mutation::with(Some(Mutation::ForkOfNewcomers), || forked(&crowd, &learners));
     assert_eq!(voting(&all), learners, "the bug that this test is for");
 }

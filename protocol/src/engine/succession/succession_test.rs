@@ -434,7 +434,7 @@ fn a_fork_reads_elsewhere_and_keeps_its_voters() {
     assert_eq!(expected(&record), [id(3), id(4)]);
     let anew =
         fork(&parent, parent.digest(), &sample::spec(), &[(id(2), 99), as_admitted(&parent, &[id(3)])[0]]).unwrap();
-    assert_eq!(flock(&anew), [(2, false), (3, true)], "who speaks from a new register does not vote");
+    assert_eq!(flock(&anew), [(2, false), (3, true)], "who speaks from a new vote_state does not vote");
     assert_eq!(anew.next.members[0].incarnation, 99);
 }
 

@@ -5,7 +5,7 @@ use super::contribution::SignedReady;
 use super::probation::Probation;
 use crate::limits::{GRANTS_MAX, MEMBERS_MAX};
 use crate::message::{Ready, Statement, StatementKind};
-use crate::plant::{Plant, planted};
+use crate::mutation::{Mutation, mutated};
 use crate::record::{GrantUse, Member, Record, Role, Span};
 use crate::{Digest, NodeId, ring};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,7 +55,7 @@ pub(super) struct Turnover<'a> {
 impl<'a> Turnover<'a> {
     pub fn new(parent: &'a Record, digest: Digest, contributions: &'a [SignedReady], probation: Probation) -> Self {
         let mut joiners: BTreeMap<NodeId, Joiner> = BTreeMap::new();
-        let mut accusers: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
+        let mut reporters: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
         let mut revoked = parent.revoked.clone();
         // Voters do not lie, learners may (`docs/protocol/README.md`, *Fault model*): theirs are contributions only. A
         // record has a quorum of voters among its contributors, so that somebody speaks in each.
@@ -63,7 +63,7 @@ impl<'a> Turnover<'a> {
         let all = contributions.iter().flat_map(|c| c.ready.statements.iter().map(|s| (c.member, s)));
         // Under which name it speaks each says itself.
         let own = |by: &NodeId, s: &Statement| s.kind == StatementKind::Joins && s.id == *by;
-        let heard = |by: &NodeId, s: &Statement| voters.contains(by) || own(by, s) || planted!(Plant::LearnersSpeak);
+        let heard = |by: &NodeId, s: &Statement| voters.contains(by) || own(by, s) || mutated!(Mutation::LearnersSpeak);
         for (by, statement) in all.filter(|(by, statement)| heard(by, statement)) {
             match statement.kind {
                 StatementKind::Joins => {
@@ -72,7 +72,7 @@ impl<'a> Turnover<'a> {
                     *newest = said.max(*newest);
                 }
                 StatementKind::Suspect => {
-                    accusers.entry(statement.id).or_default().insert(by);
+                    reporters.entry(statement.id).or_default().insert(by);
                 }
                 StatementKind::Revoked => {
                     let none = statement.grant == Digest::default();
@@ -87,8 +87,8 @@ impl<'a> Turnover<'a> {
         }
         let is_revoked = |digest: &Digest| revoked.binary_search(digest).is_ok();
         joiners.retain(|id, joiner| !is_revoked(&Digest(id.0)) && !is_revoked(&joiner.grant));
-        let most = |by: &BTreeSet<NodeId>| 2 * by.len() + usize::from(planted!(Plant::SuspectByHalf)) > voters.len();
-        let suspects = accusers.into_iter().filter(|(_, by)| most(by)).map(|(id, _)| id).collect();
+        let most = |by: &BTreeSet<NodeId>| 2 * by.len() + usize::from(mutated!(Mutation::SuspectByHalf)) > voters.len();
+        let suspects = reporters.into_iter().filter(|(_, by)| most(by)).map(|(id, _)| id).collect();
         let contributions = contributions.iter().map(|c| (c.member, &c.ready)).collect();
         Self { parent, digest, contributions, joiners, suspects, revoked, probation }
     }
@@ -118,7 +118,7 @@ impl<'a> Turnover<'a> {
         let Some(ready) = self.contributions.get(&member.id).filter(|_| same) else { return };
         let (known, said) = (member.upload_kbps, ready.measured.upload_kbps);
         if said != 0
-            && (u64::from(known.abs_diff(said)) * UPLINK_STEPS > u64::from(known) || planted!(Plant::EveryUplink))
+            && (u64::from(known.abs_diff(said)) * UPLINK_STEPS > u64::from(known) || mutated!(Mutation::EveryUplink))
         {
             member.upload_kbps = said;
         }
@@ -127,13 +127,13 @@ impl<'a> Turnover<'a> {
     /// What becomes of a member; None if it is removed.
     fn stays(&self, member: &Member) -> Option<Seat> {
         let contribution = self.contributions.get(&member.id);
-        if contribution.is_some_and(|ready| ready.leave && !planted!(Plant::KeepLeaver)) || self.is_revoked(&member.id)
+        if contribution.is_some_and(|ready| ready.leave && !mutated!(Mutation::KeepLeaver)) || self.is_revoked(&member.id)
         {
             return None;
         }
         let joiner = self.joiners.get(&member.id);
         // Incarnations rise: a lower one is an echo from before the member's last restart.
-        let newer = |joiner: &&Joiner| joiner.incarnation > member.incarnation || planted!(Plant::OldIncarnationJoins);
+        let newer = |joiner: &&Joiner| joiner.incarnation > member.incarnation || mutated!(Mutation::OldIncarnationJoins);
         if let Some(joiner) = joiner.filter(newer) {
             return Some(self.learner(member.id, joiner.incarnation));
         }
@@ -142,12 +142,12 @@ impl<'a> Turnover<'a> {
             let member = Member { absent: 0, expected: true, since, served, ..member.clone() };
             return Some(Seat { member, fresh: true });
         }
-        let absent = if planted!(Plant::NeverRemoved) { 1 } else { member.absent.saturating_add(1) };
-        if absent >= ABSENT_MAX - u8::from(planted!(Plant::AbsentOnce)) || self.suspects.contains(&member.id) {
+        let absent = if mutated!(Mutation::NeverRemoved) { 1 } else { member.absent.saturating_add(1) };
+        if absent >= ABSENT_MAX - u8::from(mutated!(Mutation::AbsentOnce)) || self.suspects.contains(&member.id) {
             return None;
         }
         let here = joiner.is_some_and(|joiner| joiner.incarnation == member.incarnation);
-        let member = Member { absent, expected: here || planted!(Plant::ExpectTheAbsent), ..member.clone() };
+        let member = Member { absent, expected: here || mutated!(Mutation::ExpectTheAbsent), ..member.clone() };
         Some(Seat { member, fresh: false })
     }
 
@@ -156,7 +156,7 @@ impl<'a> Turnover<'a> {
         let contributed = |seat: &Member| {
             let before = self.parent.member(&seat.id);
             let same = before.is_some_and(|before| before.incarnation == seat.incarnation);
-            same && (self.contributions.contains_key(&seat.id) || planted!(Plant::PromoteUntried))
+            same && (self.contributions.contains_key(&seat.id) || mutated!(Mutation::PromoteUntried))
         };
         let mut seats: Vec<&mut Member> = seats.values_mut().map(|seat| &mut seat.member).collect();
         self.probation.promote(&self.digest, &mut seats, contributed);
@@ -172,7 +172,7 @@ impl<'a> Turnover<'a> {
 
     fn learner(&self, id: NodeId, incarnation: u64) -> Seat {
         let lease = Span::default();
-        let role = if planted!(Plant::JoinAsVoter) { Role::Voter } else { Role::Learner };
+        let role = if mutated!(Mutation::JoinAsVoter) { Role::Voter } else { Role::Learner };
         let (since, served) = self.tenure(&id);
         let member = Member { id, incarnation, role, absent: 0, expected: true, lease, upload_kbps: 0, since, served };
         Seat { member, fresh: true }
@@ -187,14 +187,14 @@ impl<'a> Turnover<'a> {
         let mut grants = self.parent.grants.clone();
         let mut shown: BTreeSet<Digest> = BTreeSet::new();
         let most = admitted_max(self.parent.voters().count());
-        let mut room = (if planted!(Plant::ManyNewcomers) { MEMBERS_MAX } else { most })
+        let mut room = (if mutated!(Mutation::ManyNewcomers) { MEMBERS_MAX } else { most })
             .min(MEMBERS_MAX.saturating_sub(seats.len()));
         for id in ring::order(&self.digest, new) {
             let Some(joiner) = self.joiners.get(&id).filter(|_| room > 0) else { break };
             // Uses are limited, and the limit was checked against the parent's count: one use a record.
             let counted = joiner.grant == Digest::default()
-                || planted!(Plant::UncountedTicket)
-                || ((!shown.contains(&joiner.grant) || planted!(Plant::TicketTwiceARecord))
+                || mutated!(Mutation::UncountedTicket)
+                || ((!shown.contains(&joiner.grant) || mutated!(Mutation::TicketTwiceARecord))
                     && count_use(&mut grants, joiner.grant));
             if counted {
                 shown.insert(joiner.grant);

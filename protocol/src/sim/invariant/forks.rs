@@ -37,7 +37,7 @@ struct Reach {
     clock: Option<u64>,
     /// Peers: since when each is connected, its incarnation, and when it was heard.
     peers: BTreeMap<NodeId, Peer>,
-    /// The register that it speaks from, as its newest Hello says.
+    /// The vote state that it speaks from, as its newest Hello says.
     own: Option<u64>,
     /// The record that it stands on, whether a quorum is in reach of it, and for how long none has been.
     head: Digest,
@@ -45,7 +45,7 @@ struct Reach {
     lost: u64,
     /// Since when there is none now.
     since: u64,
-    /// It goes on from a register, and has the word of these about it.
+    /// It goes on from a vote state, and has the word of these about it.
     resumed: bool,
     witnesses: BTreeSet<NodeId>,
     /// Who has said that it forks from a record.
@@ -64,7 +64,7 @@ struct Peer {
     /// Of its newest Head; zero before it stands anywhere.
     lineage: Digest,
     /// The record on which it says that it is cut off itself.
-    cut_off: Option<Digest>,
+    quorum_lost: Option<Digest>,
 }
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ impl Invariant for Forks {
         }
         match event {
             Observed::Started { node } => {
-                let resumed = world.nodes[*node].disk.register.is_some();
+                let resumed = world.nodes[*node].disk.vote_state.is_some();
                 self.0.insert(*node, Reach { resumed, ..Reach::default() });
             }
             Observed::Input { node, input } => self.0.entry(*node).or_default().take(*node, input, world),
@@ -143,8 +143,8 @@ impl Reach {
                 let lineage = bytes.get(LINEAGE..LINEAGE + 32).and_then(|bytes| bytes.try_into().ok());
                 peer.lineage = lineage.map_or(peer.lineage, Digest);
                 let record = bytes.get(RECORD..RECORD + 32).and_then(|bytes| bytes.try_into().ok()).map(Digest);
-                let cut_off = bytes.get(PHASE) == Some(&Phase::CutOff.number());
-                peer.cut_off = record.filter(|_| cut_off);
+                let quorum_lost = bytes.get(PHASE) == Some(&Phase::QuorumLost.number());
+                peer.quorum_lost = record.filter(|_| quorum_lost);
             }
             "witness" => {
                 peer.heard = now;
@@ -178,7 +178,7 @@ impl Reach {
             }
             let peer = self.peers.get(&voter.id);
             let here = |peer: &Peer| peer.lineage == Digest::default() || peer.lineage == record.lineage;
-            let stands = |peer: &Peer| here(peer) && peer.cut_off != Some(*digest);
+            let stands = |peer: &Peer| here(peer) && peer.quorum_lost != Some(*digest);
             let heard = |peer: &&Peer| peer.connected && stands(peer) && self.now - peer.heard < HEARD;
             peer.filter(heard).is_some_and(|peer| peer.incarnation == Some(voter.incarnation))
         });

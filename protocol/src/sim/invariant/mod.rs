@@ -6,7 +6,7 @@
 //! | S2 | no fork: every certificate on any disk is a quorum's, and for one record | `certificates` |
 //! | S3 | parity: one state for one record | `parity` |
 //! | S4 | lineage: every chain is linked, from its genesis on | `lineage` |
-//! | S5 | registers rise, and are on the disk before they are heard | `registers` |
+//! | S5 | vote states rise, and are on the disk before they are heard | `vote_states` |
 //! | S6 | every sample is counted once, and none is lost | `samples` |
 //! | S7 | mass conservation: each contribution is taken in once, or still held; each lineage merged once | `mass`, `merged` |
 //! | S8 | exact result: the reference reduction of what was contributed | `result` |
@@ -47,7 +47,7 @@ mod parity;
 mod probation;
 mod recovery;
 mod refusals;
-mod registers;
+mod vote_states;
 mod resources;
 mod result;
 mod samples;
@@ -101,7 +101,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(certificates::Certificates::default()),
         Box::new(parity::Parity::default()),
         Box::new(lineage::Lineage),
-        Box::new(registers::Registers::default()),
+        Box::new(vote_states::VoteStates::default()),
         Box::new(samples::Samples::default()),
         Box::new(mass::Mass::default()),
         Box::new(merged::Merged::default()),

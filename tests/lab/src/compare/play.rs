@@ -167,7 +167,7 @@ impl Game<'_> {
             command.arg("--run").arg(folder.join("run.toml")).arg("--config").arg(folder.join("node.toml"));
             command.arg("--home").arg(folder.join("nodes").join(&name)).arg("--cache").arg(folder.join("cache"));
             if index == 0 {
-                command.arg("--found");
+                command.arg("--init");
             }
             let mut process = self.start(&name, index, command)?;
             if index == 0 {

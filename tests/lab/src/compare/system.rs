@@ -159,7 +159,7 @@ impl System {
             (Self::Starling, "trained") => {
                 Some(Said::Trained { tokens: event["tokens"].as_u64()?, seconds: event["seconds"].as_f64()? })
             }
-            (Self::Starling, "attempt_failed" | "cut_off" | "skipped" | "catch_up_failed") => {
+            (Self::Starling, "attempt_failed" | "quorum_lost" | "skipped" | "catch_up_failed") => {
                 Some(Said::Trouble(format!("{}: {}", text("event")?, text("reason").unwrap_or_default())))
             }
             (_, "validated") => Some(Said::Validated(event["nats_per_byte"].as_f64()?)),

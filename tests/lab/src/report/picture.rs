@@ -36,7 +36,7 @@ pub struct Picture {
 /// # Errors
 /// It cannot be drawn.
 pub fn picture(name: &'static str, title: &str, drawing: &impl Drawing) -> anyhow::Result<Picture> {
-    letters::register();
+    letters::vote_state();
     let size = drawing.size();
     let mut svg = String::new();
     on(SVGBackend::with_string(&mut svg, size), drawing).with_context(|| format!("cannot draw {title:?}"))?;

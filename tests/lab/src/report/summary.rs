@@ -17,7 +17,7 @@ pub struct Report {
     pub covers: Vec<String>,
     /// Every check holds; of a canary: at least one does not.
     pub ok: bool,
-    /// Checks of which one had to find what was planted.
+    /// Checks of which one had to find what was injected.
     pub must_fail: Vec<String>,
     pub checks: Vec<Check>,
     pub nodes: Vec<NodeRow>,
@@ -138,7 +138,7 @@ impl Report {
             let (mark, how) = match (check.ok, self.must_fail.contains(&check.name)) {
                 (true, _) => ("ok  ", ""),
                 (false, true) => ("ok  ", "fails, as it must: "),
-                // What was planted was found, and does this as well.
+                // What was injected was found, and does this as well.
                 (false, false) if self.ok => ("    ", "fails, too: "),
                 (false, false) => ("FAIL", ""),
             };
@@ -247,7 +247,7 @@ mod tests {
 
     /// A check named in `must_fail` fails in each; what was to show it came about in the first only.
     #[test]
-    fn a_planted_bug_is_found_only_where_something_ran() {
+    fn a_injected_bug_is_found_only_where_something_ran() {
         let check = |name: &str, ok| Check { name: name.into(), ok, detail: String::new() };
         let must = ["rounds".to_owned()];
         let played = |running: Option<f64>, all_in: bool, panicked: bool| {

@@ -24,7 +24,7 @@ impl Doing {
         match phase {
             "training" => Self::Training,
             "reducing" => Self::Sending,
-            "ready" | "settling" | "frozen" | "cutoff" | "finished" => Self::Waiting,
+            "ready" | "settling" | "frozen" | "quorumlost" | "finished" => Self::Waiting,
             _ => Self::Joining,
         }
     }

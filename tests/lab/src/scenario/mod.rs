@@ -83,7 +83,7 @@ pub struct Scenario {
     pub end: End,
     /// It is red if it takes longer than this in all.
     pub limit: Duration,
-    /// Something is planted, and one of these checks must find it.
+    /// Something is injected, and one of these checks must find it.
     pub must_fail: Vec<String>,
     pub null_trainer_ms: Option<u64>,
     /// Flags that every node is started with.

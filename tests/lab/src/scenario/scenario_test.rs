@@ -131,8 +131,8 @@ fn wrong_scenarios_are_refused() {
         ("[network]\npreset = \"homs\"\n", "did you mean \"homes\"?"),
         ("[bootstrap]\nsite = \"mars\"\n", "where no node is"),
         ("[[links]]\nbetween = [\"eu\", \"mars\"]\n", "line 7: there is no node, group or site called \"mars\""),
-        ("[[nodes]]\nname = \"x\"\nplant = \"half-quorums\"\n", "did you mean \"half-quorum\"?"),
-        ("[[nodes]]\nname = \"x\"\nplant = \"half-quorum\"\nprogram = \"p\"\n", "leave `program` out"),
+        ("[[nodes]]\nname = \"x\"\nmutation = \"half-quorums\"\n", "did you mean \"half-quorum\"?"),
+        ("[[nodes]]\nname = \"x\"\nmutation = \"half-quorum\"\nprogram = \"p\"\n", "leave `program` out"),
         ("[[nodes]]\nname = \"bootstrap-eu\"\n", "is no name for nodes"),
         ("[[nodes]]\nname = \"x\"\ndisk_mib = 0\n", "line 7: disk_mib is in memory: 1 to 4096"),
         ("[[nodes]]\nname = \"x\"\nprogram = \"starling-stranger\"\n", "say later = true"),
@@ -197,12 +197,12 @@ fn shipped_scenarios_are_fine() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/lab");
     let mut names = std::collections::BTreeSet::new();
     for folder in
-        [folder.clone(), folder.join("quick"), folder.join("full"), folder.join("soak"), folder.join("planted")]
+        [folder.clone(), folder.join("quick"), folder.join("full"), folder.join("soak"), folder.join("injected")]
     {
         for file in files(&folder).unwrap() {
             let scenario = Scenario::load(&file).unwrap();
-            for bug in scenario.topology.seats.iter().filter_map(|s| s.plant.as_deref()) {
-                assert_eq!(bug, scenario.name, "a planted bug's scenario has its name");
+            for bug in scenario.topology.seats.iter().filter_map(|s| s.mutation.as_deref()) {
+                assert_eq!(bug, scenario.name, "a injected bug's scenario has its name");
                 assert!(!scenario.must_fail.is_empty(), "{bug} must be found");
             }
             assert!(!scenario.about.is_empty(), "{} says what it is about", file.display());

@@ -7,7 +7,7 @@ use crate::network::nat::NatKind;
 use crate::network::{Link, LinkChange, Port};
 use serde::Deserialize;
 use starling_bootstrap::config_file::nearest;
-use starling_protocol::plant::Plant;
+use starling_protocol::mutation::Mutation;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -62,8 +62,8 @@ pub struct Group {
     pub later: bool,
     /// Program to run instead of `starling`.
     pub program: Option<String>,
-    /// A planted bug that they run with; they mean well otherwise.
-    pub plant: Option<String>,
+    /// A injected bug that they run with; they mean well otherwise.
+    pub mutation: Option<String>,
     /// Flags of these nodes alone.
     #[serde(default)]
     pub arguments: Vec<String>,
@@ -126,7 +126,7 @@ pub struct Seat {
     pub later: bool,
     pub bootstrap: bool,
     pub program: Option<String>,
-    pub plant: Option<String>,
+    pub mutation: Option<String>,
     pub arguments: Vec<String>,
     pub disk_mib: Option<u64>,
     pub limits: Limits,
@@ -144,7 +144,7 @@ impl Seat {
 
     /// The program that it runs.
     pub fn program(&self) -> &str {
-        self.program.as_deref().unwrap_or(if self.plant.is_some() { "starling-evil" } else { "starling" })
+        self.program.as_deref().unwrap_or(if self.mutation.is_some() { "starling-byzantine" } else { "starling" })
     }
 }
 
@@ -212,7 +212,7 @@ impl Topology {
             return place
                 .refuse(&format!("count is {}; at least one, and at most {NODES_MAX} nodes in all", group.count));
         }
-        planted(place, group)?;
+        injected(place, group)?;
         group.limits.check(place)?;
         if group.disk_mib.is_some_and(|mib| !(1..=DISK_MIB_MAX).contains(&mib)) {
             return place.refuse(&format!("disk_mib is in memory: 1 to {DISK_MIB_MAX}"));
@@ -232,7 +232,7 @@ impl Topology {
                 later: group.later,
                 bootstrap: false,
                 program: group.program.clone().filter(|program| program != "starling"),
-                plant: group.plant.clone(),
+                mutation: group.mutation.clone(),
                 arguments: group.arguments.clone(),
                 disk_mib: group.disk_mib,
                 limits: group.limits,
@@ -265,7 +265,7 @@ impl Topology {
                 later: false,
                 bootstrap: true,
                 program: None,
-                plant: None,
+                mutation: None,
                 arguments: Vec::new(),
                 disk_mib: None,
                 limits: Limits::default(),
@@ -359,16 +359,16 @@ impl Topology {
 }
 
 /// Whether there is such a bug, in our own program.
-fn planted(place: Place<'_>, group: &Group) -> anyhow::Result<()> {
-    let Some(bug) = &group.plant else { return Ok(()) };
+fn injected(place: Place<'_>, group: &Group) -> anyhow::Result<()> {
+    let Some(bug) = &group.mutation else { return Ok(()) };
     if group.program.is_some() {
-        return place.refuse("`plant` is a bug in our own program: leave `program` out");
+        return place.refuse("`mutation` is a bug in our own program: leave `program` out");
     }
-    let names: Vec<String> = Plant::ALL.iter().map(|known| known.name()).collect();
+    let names: Vec<String> = Mutation::ALL.iter().map(|known| known.name()).collect();
     if !names.contains(bug) {
         let hint =
             nearest(bug, names.iter().map(String::as_str)).map_or(String::new(), |n| format!("; did you mean {n:?}?"));
-        return place.refuse(&format!("there is no planted bug called {bug:?}{hint} (known: {})", names.join(", ")));
+        return place.refuse(&format!("there is no injected bug called {bug:?}{hint} (known: {})", names.join(", ")));
     }
     Ok(())
 }

@@ -145,7 +145,7 @@ impl Cast {
         }
         let mut command = self.node_command(machine, &self.home(machine), PORT);
         if found {
-            command.arg("--found");
+            command.arg("--init");
         }
         let disk = self.disk(&seat.name);
         if let Some(shim) = &mut self.shim {
@@ -183,8 +183,8 @@ impl Cast {
     fn node_command(&self, machine: usize, home: &Path, port: u16) -> Command {
         let seat = &self.topology.seats[machine];
         let mut command = Command::new(self.bin_dir.join(seat.program()));
-        if let Some(bug) = &seat.plant {
-            command.args(["--plant", bug]);
+        if let Some(bug) = &seat.mutation {
+            command.args(["--mutation", bug]);
         }
         if seat.program.as_deref() == Some(STRANGER) {
             command.args(&seat.arguments).env(PEERS, self.others());

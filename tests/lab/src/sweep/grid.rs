@@ -64,7 +64,7 @@ impl Axis {
             Self::DelayMs => within(0.0, 10_000.0),
             Self::Steps => whole(1, 1_000_000),
             Self::Codec => word(&["bf16", "int8", "int4", "top-k"]),
-            Self::Engine => word(&["ring", "owners", "pairs"]),
+            Self::Engine => word(&["ring", "owners", "gossip"]),
         }
     }
 
@@ -275,7 +275,7 @@ fn impossible(scenario: &Table) -> Option<String> {
         (Some(codec @ ("int4" | "top-k")), Some("ring")) => {
             Some(format!("{codec} needs owners: a ring would round sums"))
         }
-        (_, Some("pairs")) if every_step => Some("pairs meet between the steps of a round: not with every-step".into()),
+        (_, Some("gossip")) if every_step => Some("pairs meet between the steps of a round: not with every-step".into()),
         _ => None,
     }
 }

@@ -1,0 +1,232 @@
+//! A member that lies, for tests on real processes: `starling-byzantine` is the program with a few hooks, each where what the
+//! node says is about to leave it. It can also run with one of the protocol's injected bugs, to show that the lab notices
+//! them, or never join, and attack as somebody who is no member ([`stranger`]). Nothing of this is in the shipped program,
+//! which a test looks for by [`MARK`].
+
+mod link;
+mod plot;
+mod stranger;
+
+pub use link::link;
+pub use stranger::attack;
+
+use crate::net::fetch::{Answer, FetchRefusal, FetchRequest};
+use plot::{ATTACKS, Plot};
+use starling_protocol::identity::{Ed25519Signer, Ed25519Verifier};
+use starling_protocol::message::{Message, Ready};
+use starling_protocol::mutation::{self, Mutation};
+use starling_protocol::{Digest, update, wire};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::Read;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// Is in every program that has these hooks, and is printed when it starts.
+pub const MARK: &str = "starling byzantine build: do not trust this node";
+/// How much longer than it is a contribution is made.
+const FACTOR: f32 = 1e6;
+
+/// One way to lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Mode {
+    /// What it sends as its contribution decodes to something that is no number.
+    Nan,
+    /// A million times as long, and says so.
+    Huge,
+    /// A million times as long, and states the norm that it had.
+    HugeHidden,
+    /// The other way.
+    SignFlip,
+    /// Bulk streams are opened for another record.
+    WrongRound,
+    /// Random bytes where a frame is due.
+    Garbage,
+    /// A frame that says to be longer than any may be.
+    Oversize,
+    /// A byte a second.
+    Stall,
+    /// Streams end in the middle of a frame.
+    Close,
+    /// Two READYs for one round.
+    EquivocateReady,
+    /// As an owner, or in a ring, sums are a million times what they are.
+    WrongSum,
+    /// Whoever fetches state or updates gets a flipped bit.
+    BadChunk,
+}
+
+const MODES: &[(&str, Mode)] = &[
+    ("nan", Mode::Nan),
+    ("huge", Mode::Huge),
+    ("huge-hidden", Mode::HugeHidden),
+    ("sign-flip", Mode::SignFlip),
+    ("wrong-round", Mode::WrongRound),
+    ("garbage", Mode::Garbage),
+    ("oversize", Mode::Oversize),
+    ("stall", Mode::Stall),
+    ("close", Mode::Close),
+    ("equivocate-ready", Mode::EquivocateReady),
+    ("wrong-sum", Mode::WrongSum),
+    ("bad-chunk", Mode::BadChunk),
+];
+
+#[derive(Default)]
+struct Byzantine {
+    modes: BTreeSet<Mode>,
+    /// What it does as somebody who never joins; without an attack it is a member.
+    plot: Plot,
+    from_round: u64,
+    /// The round that is trained.
+    round: AtomicU64,
+    speaker: OnceLock<(Ed25519Signer, Digest)>,
+}
+
+static BYZANTINE: OnceLock<Byzantine> = OnceLock::new();
+
+/// Takes `--byzantine MODE[,MODE]`, `--byzantine-from-round N` and `--mutation BUG` out of a command line, and what [`Plot`] has, and
+/// arms the hooks; the other arguments.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
+    let (mut others, mut byzantine, mut injected) = (Vec::new(), Byzantine::default(), None);
+    let mut arguments = arguments;
+    while let Some(argument) = arguments.next() {
+        let mut value = || {
+            let value = arguments.next().and_then(|value| value.into_string().ok());
+            value.ok_or_else(|| format!("{} wants a value", argument.display()))
+        };
+        match argument.to_str() {
+            Some("--byzantine") => {
+                for name in value()?.split(',') {
+                    byzantine.add(name)?;
+                }
+            }
+            Some(flag @ "--byzantine-from-round") => byzantine.from_round = number(flag, &value()?)?,
+            Some(flag @ "--byzantine-identities") => byzantine.plot.identities = number(flag, &value()?)?,
+            Some(flag @ "--byzantine-life-ms") => byzantine.plot.life_ms = number(flag, &value()?)?,
+            Some(flag @ "--byzantine-at") => {
+                let places: Result<_, _> = value()?.split(',').map(|place| number(flag, place)).collect();
+                byzantine.plot.at = places?;
+            }
+            Some("--mutation") => injected = Some(mutation_named(&value()?)?),
+            _ => others.push(argument),
+        }
+    }
+    if injected.is_some_and(|bug| !mutation::everywhere(bug)) {
+        return Err("armed twice".to_owned());
+    }
+    eprintln!("{MARK} ({:?}, {:?}, {mutated:?})", byzantine.modes, byzantine.plot);
+    BYZANTINE.set(byzantine).map_err(|_| "armed twice".to_owned())?;
+    Ok(others)
+}
+
+fn number<T: FromStr<Err: std::fmt::Display>>(flag: &str, text: &str) -> Result<T, String> {
+    text.parse().map_err(|why| format!("{flag} {text}: {why}"))
+}
+
+impl Byzantine {
+    /// One more way to lie, or to attack.
+    fn add(&mut self, name: &str) -> Result<(), String> {
+        let mode = MODES.iter().find(|(known, _)| *known == name);
+        let strange = ATTACKS.iter().find(|(known, _)| *known == name);
+        self.modes.extend(mode.map(|(_, mode)| *mode));
+        self.plot.attacks.extend(strange.map(|(_, strange)| *strange));
+        if mode.is_some() || strange.is_some() {
+            return Ok(());
+        }
+        let names = MODES.iter().map(|(name, _)| *name).chain(ATTACKS.iter().map(|(name, _)| *name));
+        Err(format!("--byzantine {name}: there are {}", names.collect::<Vec<_>>().join(", ")))
+    }
+}
+
+/// The bug of that name.
+fn mutation_named(name: &str) -> Result<Mutation, String> {
+    let names = || Mutation::ALL.iter().map(|mutation| mutation.name()).collect::<Vec<_>>().join(", ");
+    let known = Mutation::ALL.iter().find(|mutation| mutation.name() == name);
+    known.copied().ok_or_else(|| format!("--mutation {name}: there are {}", names()))
+}
+
+/// The lies to tell now.
+fn armed(mode: Mode) -> bool {
+    let armed = |byzantine: &Byzantine| byzantine.modes.contains(&mode) && byzantine.round.load(Ordering::Relaxed) >= byzantine.from_round;
+    BYZANTINE.get().is_some_and(armed)
+}
+
+/// The node speaks with this key, in this run.
+pub fn speak(signer: Ed25519Signer, run: Digest) {
+    if let Some(byzantine) = BYZANTINE.get() {
+        drop(byzantine.speaker.set((signer, run)));
+    }
+}
+
+/// A round is to be trained.
+pub fn at_round(round: u64) {
+    if let Some(byzantine) = BYZANTINE.get() {
+        byzantine.round.store(round, Ordering::Relaxed);
+    }
+}
+
+/// What is offered in place of what was trained: the pseudo-gradient, its norm, and its digest.
+pub fn contribution(delta: &mut Arc<Vec<f32>>, norm: &mut f32, payload: &mut Digest) {
+    let factor = match () {
+        () if armed(Mode::Huge) || armed(Mode::HugeHidden) => FACTOR,
+        () if armed(Mode::SignFlip) => -1.0,
+        () => return,
+    };
+    let mut other = delta.to_vec();
+    update::apply_weight(factor, &mut other);
+    *payload = update::contribution_digest(&other);
+    *delta = Arc::new(other);
+    if armed(Mode::Huge) {
+        *norm *= factor;
+    }
+}
+
+/// Whether outer steps are applied twice: what the simulator's driver mutations, injected in the node's.
+pub fn applies_twice() -> bool {
+    mutation::chosen() == Some(Mutation::ApplyTwice)
+}
+
+/// Parameters that have just been loaded: one bit off, if that is the bug.
+pub fn caught_up(theta: &mut [f32]) {
+    if let Some(first) = theta.first_mut().filter(|_| mutation::chosen() == Some(Mutation::FlipCaughtUp)) {
+        *first = f32::from_bits(first.to_bits() ^ 1);
+    }
+}
+
+/// A message to a peer, and what is said besides.
+pub fn control(bytes: Vec<u8>) -> Vec<Vec<u8>> {
+    let second = second_ready(&bytes).filter(|_| armed(Mode::EquivocateReady));
+    [Some(bytes), second].into_iter().flatten().collect()
+}
+
+fn second_ready(bytes: &[u8]) -> Option<Vec<u8>> {
+    let (signer, run) = BYZANTINE.get()?.speaker.get()?;
+    let Message::Ready(ready) = wire::open(&Ed25519Verifier, run, bytes).ok()?.message else { return None };
+    let other = Message::Ready(Ready { loss_q16: ready.loss_q16 ^ 1, ..ready });
+    wire::seal(signer, run, &other).ok()
+}
+
+/// What somebody gets who asks for something.
+pub fn served(request: &FetchRequest, answer: Result<Answer, FetchRefusal>) -> Result<Answer, FetchRefusal> {
+    let by_name =
+        matches!(request, FetchRequest::StateChunk(_) | FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_));
+    let answer = answer?;
+    if !by_name || !armed(Mode::BadChunk) {
+        return Ok(answer);
+    }
+    let mut bytes = Vec::new();
+    match answer {
+        Answer::Bytes(held) => bytes.extend_from_slice(&held),
+        Answer::File { file, len } => {
+            file.take(len).read_to_end(&mut bytes).map_err(|_| FetchRefusal::Internal)?;
+        }
+    }
+    if let Some(byte) = bytes.last_mut() {
+        *byte ^= 1;
+    }
+    Ok(bytes.into())
+}

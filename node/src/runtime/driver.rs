@@ -1,0 +1,375 @@
+//! The one task that owns the protocol engine: everything that happens becomes an input, and every output is
+//! carried out here or handed to whoever can.
+
+use super::alarm::Alarm;
+use super::contributions::Contributions;
+use super::device::Device;
+use super::fetches::Fetches;
+use super::gauges::Gauges;
+use super::head::SharedState;
+use super::ledger::{LedgerReply, Job, Ledger};
+use super::matter::{Matter, Outcome};
+use super::reduction::Reductions;
+use super::residuals::Residuals;
+use super::trainer::{self, TrainerEvent, TrainerHandle};
+use super::undurable::Undurable;
+use super::variant::{Desk, Variants};
+use crate::exit::{Code, Failure};
+use crate::net::{NetEvent, NetEvents, NetHandle};
+use crate::watch::event::Event;
+use crate::watch::screen::Screen;
+use crate::watch::status::Asked;
+use starling_data::Dataset;
+use starling_protocol::engine::Engine;
+use starling_protocol::engine::io::{Finish, Input, Time};
+use starling_protocol::run::RunSpec;
+use starling_protocol::{Digest, NodeId};
+use starling_store::Store;
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Results of background work that may wait.
+const RESULTS_MAX: usize = 256;
+/// How long the trainer may take to notice the end and to save its moments: the whole end stays within 10 seconds.
+const CLOSING: Duration = Duration::from_secs(7);
+/// A wait is shown when it has lasted so long.
+const WAIT_SHOWN: Duration = Duration::from_secs(3);
+
+/// Everything the driver is made of.
+pub struct Parts {
+    pub spec: RunSpec,
+    pub run: Digest,
+    pub me: NodeId,
+    pub engine: Engine,
+    pub net: NetHandle,
+    pub net_events: NetEvents,
+    /// Network events from before the driver started.
+    pub early: Vec<NetEvent>,
+    pub ledger: Ledger,
+    pub trainer: TrainerHandle,
+    pub store: Arc<Store>,
+    pub data: Arc<Dataset>,
+    pub residuals: Residuals,
+    pub variants: Variants,
+    pub questions: mpsc::Receiver<Asked>,
+    pub screen: Screen,
+    pub settings: Settings,
+}
+
+/// What the driver needs from the node file.
+pub struct Settings {
+    pub home: PathBuf,
+    pub device: String,
+    pub elements: usize,
+    pub validate_every: u64,
+    pub validate_sequences: usize,
+    pub ticket: super::ticket::TicketMaker,
+    /// The encoded admission ticket that this node shows; empty without one.
+    pub admission: Vec<u8>,
+}
+
+/// Where the driver hears of what has happened.
+pub(super) struct Queues {
+    /// Network events from before the driver started.
+    early: Vec<NetEvent>,
+    pub net_events: NetEvents,
+    pub ledger_done: mpsc::Receiver<LedgerReply>,
+    pub trainer_events: mpsc::Receiver<TrainerEvent>,
+    results: mpsc::Receiver<Outcome>,
+    questions: mpsc::Receiver<Asked>,
+}
+
+/// The running node.
+pub struct Driver {
+    pub(super) spec: RunSpec,
+    pub(super) run: Digest,
+    pub(super) me: NodeId,
+    pub(super) engine: Engine,
+    pub(super) net: NetHandle,
+    pub(super) ledger_jobs: mpsc::Sender<Job>,
+    pub(super) state: Arc<SharedState>,
+    pub(super) store: Arc<Store>,
+    pub(super) data: Arc<Dataset>,
+    pub(super) screen: Screen,
+    pub(super) settings: Settings,
+    pub(super) results: mpsc::Sender<Outcome>,
+    pub(super) started: Instant,
+    pub(super) device: Device,
+    pub(super) variants: Variants,
+    pub(super) contributions: Contributions,
+    pub(super) residuals: Residuals,
+    pub(super) reductions: Reductions,
+    pub(super) fetches: Fetches,
+    pub(super) undurable: Undurable,
+    pub(super) finish: Option<Finish>,
+    pub(super) gauges: Gauges,
+    /// The record whose members the network was told of: lineage and place in it.
+    pub(super) standing_told: Option<(Digest, u64, u64)>,
+    pub(super) inputs: VecDeque<Input>,
+}
+
+impl Driver {
+    /// Runs the node to its end. Returns the path of the final checkpoint if one was written.
+    pub async fn run(parts: Parts) -> Result<Finish, Failure> {
+        let (results, result_queue) = mpsc::channel(RESULTS_MAX);
+        let Parts { net_events, questions, ledger, mut trainer, .. } = parts;
+        let Ledger { jobs: ledger_jobs, done: ledger_done, state, thread: ledger_thread } = ledger;
+        let threads = trainer.thread.take().into_iter().chain([ledger_thread]).collect();
+        let trainer_events = std::mem::replace(&mut trainer.events, mpsc::channel(1).1);
+        let mut driver = Driver {
+            reductions: Reductions::new(parts.run, parts.spec.sync.engine),
+            spec: parts.spec,
+            run: parts.run,
+            me: parts.me,
+            engine: parts.engine,
+            net: parts.net,
+            ledger_jobs,
+            state,
+            store: parts.store,
+            data: parts.data,
+            screen: parts.screen,
+            settings: parts.settings,
+            results,
+            started: Instant::now(),
+            device: Device::new(trainer),
+            variants: parts.variants,
+            contributions: Contributions::default(),
+            residuals: parts.residuals,
+            fetches: Fetches::default(),
+            undurable: Undurable::default(),
+            finish: None,
+            gauges: Gauges::new(),
+            standing_told: None,
+            inputs: VecDeque::new(),
+        };
+        let mut queues =
+            Queues { net_events, questions, ledger_done, trainer_events, results: result_queue, early: parts.early };
+        let finish = match driver.fly(&mut queues).await {
+            Ok(()) => driver.close(&mut queues).await,
+            Err(failure) => {
+                driver.device.halt();
+                driver.screen.close();
+                driver.net.shutdown().await;
+                drop(driver);
+                Err(failure)
+            }
+        };
+        drop(queues);
+        end_of(threads).await;
+        finish
+    }
+
+    /// Until it is to end.
+    async fn fly(&mut self, queues: &mut Queues) -> Result<(), Failure> {
+        let mut alarm = Alarm::default();
+        let mut signals = Signals::new()?;
+        self.feed(Input::Tick).await?;
+        self.hand_over(Matter::Start).await?;
+        for event in std::mem::take(&mut queues.early) {
+            self.net_event(event).await?;
+        }
+        while self.finish.is_none() {
+            tokio::select! {
+                biased;
+                _ = signals.recv() => self.feed(Input::Leave).await?,
+                Some(done) = queues.ledger_done.recv() => self.ledger_done(done).await?,
+                Some(event) = queues.net_events.recv() => self.net_event(event).await?,
+                Some(result) = queues.results.recv() => self.result(result).await?,
+                Some(happened) = queues.trainer_events.recv() => self.trainer_event(happened).await?,
+                Some((question, reply)) = queues.questions.recv() => {
+                    // The engine's picture of itself is as old as its last input.
+                    self.feed(Input::Tick).await?;
+                    let _ = reply.send(self.answer(question));
+                }
+                () = alarm.rings(self.wake_at()) => {
+                    self.show_lasting_wait();
+                    self.feed(Input::Tick).await?;
+                }
+                else => return Err(Failure::message(Code::Refused, "an inner part of the node stopped; see the log")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands inputs to the engine until nothing follows from them.
+    pub(super) async fn feed(&mut self, input: Input) -> Result<(), Failure> {
+        self.inputs.push_back(input);
+        while let Some(input) = self.inputs.pop_front() {
+            let now = Time(self.started.elapsed().as_micros() as u64);
+            for output in self.engine.handle(input, now) {
+                self.carry_out(output).await?;
+            }
+        }
+        self.tell_standing();
+        Ok(())
+    }
+
+    fn desk(&mut self) -> (&mut Variants, Desk<'_>) {
+        let Self { variants, state, contributions, device, screen, gauges, results, inputs, .. } = self;
+        (variants, Desk { state, contributions, device, screen, gauges, results, inputs })
+    }
+
+    /// Shows or hands it to the parts of this run. What follows from it is handled after the outputs at hand.
+    pub(super) fn hand(&mut self, matter: Matter<'_>) {
+        let (variants, mut desk) = self.desk();
+        variants.take(matter, &mut desk);
+    }
+
+    /// The same from outside of the engine's outputs: what follows is handled at once.
+    pub(super) async fn hand_over(&mut self, matter: Matter<'_>) -> Result<(), Failure> {
+        self.hand(matter);
+        self.use_device().await?;
+        // With the last input all are handled.
+        match self.inputs.pop_back() {
+            Some(last) => self.feed(last).await,
+            None => Ok(()),
+        }
+    }
+
+    /// A job for the device beside rounds.
+    pub(super) fn beside(&mut self) -> Option<trainer::Job> {
+        let (variants, mut desk) = self.desk();
+        variants.beside(&mut desk)
+    }
+
+    /// An input that follows from carrying out an output; handled after the outputs at hand.
+    pub(super) fn later(&mut self, input: Input) {
+        self.inputs.push_back(input);
+    }
+
+    pub(super) async fn ledger_done(&mut self, done: LedgerReply) -> Result<(), Failure> {
+        match done {
+            LedgerReply::Applied { key, update, state_root } => self.feed(Input::Applied { key, update, state_root }).await,
+            LedgerReply::NotApplied { key, update, reason } => self.feed(Input::NotApplied { key, update, reason }).await,
+            LedgerReply::Verified { state_root } => self.feed(Input::StateVerified { state_root }).await,
+            LedgerReply::Durable { token } => {
+                let (sends, committed) = self.undurable.release(token);
+                sends.into_iter().for_each(|(to, bytes)| self.say(to, bytes));
+                committed.into_iter().for_each(|committed| self.show_committed(committed));
+                self.feed(Input::Durable { token }).await?;
+                self.start_wanted_round().await
+            }
+            LedgerReply::Mended { why } => {
+                metrics::counter!("starling_own_faults_total").increment(1);
+                self.show(Event::OwnFault { detail: format!("{why}; it was read from disk again") });
+                Ok(())
+            }
+            LedgerReply::Fatal(failure) => Err(failure),
+        }
+    }
+
+    pub(super) async fn net_event(&mut self, event: NetEvent) -> Result<(), Failure> {
+        match event {
+            NetEvent::PeerUp { peer } => {
+                self.show(Event::PeerUp { peer: peer.to_string() });
+                self.feed(Input::PeerUp { peer }).await
+            }
+            NetEvent::PeerDown { peer, reason } => {
+                self.show(Event::PeerDown { peer: peer.to_string(), reason: reason.to_string() });
+                self.feed(Input::PeerDown { peer }).await
+            }
+            NetEvent::Control { from, bytes, opened } => self.hear(from, bytes, opened).await,
+            NetEvent::Refused { peer, reason } => {
+                self.show(Event::Refused { peer: peer.to_string(), reason });
+                Ok(())
+            }
+            NetEvent::Duplicate { peer, hello } => self.feed(Input::Duplicate { peer, hello }).await,
+            NetEvent::Bulk { from, stream } => {
+                self.reductions.route(from, stream);
+                Ok(())
+            }
+            NetEvent::Pair { from, stream } => {
+                self.hand(Matter::Stream(from, stream));
+                Ok(())
+            }
+            NetEvent::Listening { address } => {
+                self.show(Event::Listening { address: address.to_string() });
+                Ok(())
+            }
+            NetEvent::DialFailed { address, why } => {
+                let address = address.map_or_else(|| "a peer".into(), |a| a.to_string());
+                self.show(Event::DialFailed { address, reason: why });
+                Ok(())
+            }
+            NetEvent::ListenFailed { why } => Err(Failure::message(Code::Refused, why)),
+            NetEvent::OtherVersion { peer, theirs } => {
+                metrics::counter!("starling_refused_total", "reason" => "version").increment(1);
+                let reason =
+                    format!("it runs {theirs}, which this release does not understand: run the same release on both");
+                self.show(Event::Refused { peer: peer.to_string(), reason });
+                Ok(())
+            }
+            NetEvent::Bystander { peer } => self.feed(Input::Bystander { peer }).await,
+            NetEvent::RoundTrip { peer, time } => {
+                let micros = u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+                self.feed(Input::Rtt { peer, micros }).await
+            }
+            NetEvent::HolePunched { peer } => {
+                self.show(Event::HolePunched { peer: peer.to_string() });
+                Ok(())
+            }
+            NetEvent::NoDirectWay { peer } => {
+                self.show(Event::NoDirectWay { peer: peer.to_string() });
+                Ok(())
+            }
+            NetEvent::ExternalAddress { .. } => Ok(()),
+        }
+    }
+
+    /// When time alone makes something happen: the engine has asked to be woken, or a wait has lasted.
+    pub(super) fn wake_at(&self) -> Option<Instant> {
+        let engine = self.engine.wake_at().map(|at| self.started + Duration::from_micros(at.0));
+        let shown = self.gauges.waiting.as_ref().map(|(_, since)| *since + WAIT_SHOWN);
+        engine.into_iter().chain(shown).min()
+    }
+
+    /// Every round waits a moment for somebody; a person wants to know of waits that last.
+    fn show_lasting_wait(&mut self) {
+        if let Some((event, _)) = self.gauges.waiting.take_if(|(_, since)| since.elapsed() >= WAIT_SHOWN) {
+            self.show(event);
+        }
+    }
+
+    pub(super) fn show(&mut self, event: Event) {
+        self.screen.show(&event);
+    }
+}
+
+/// Waits for threads whose queues are dropped: the trainer saves its moments, the ledger its last write. The store
+/// must be closed before the process ends, or RocksDB's own threads outlive what they use.
+async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
+    let deadline = Instant::now() + CLOSING;
+    for thread in threads {
+        while !thread.is_finished() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if !thread.is_finished() {
+            tracing::warn!("the {} thread is busy: not waiting for it", thread.thread().name().unwrap_or("worker"));
+        } else if thread.join().is_err() {
+            tracing::error!("a thread of the node panicked; see the message before");
+        }
+    }
+}
+
+/// SIGTERM and Ctrl-C.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The canonical state as the node's threads share it, and where it stands as anybody may ask.
+//!
+//! Two locks: the tensors are held for as long as the arithmetic on them takes, the head only to be swapped. Who asks
+//! where the node stands never waits for a large model's outer step, nor for a disk.
+
+use super::canonical::Canonical;
+use starling_protocol::Digest;
+use starling_protocol::record::Record;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+/// Where the state stands.
+pub struct Head {
+    pub record: Record,
+    /// [`Canonical::base`]: zero while the state is on its way from one record to the next.
+    pub base: Digest,
+    /// Digest of the parameters' names and shapes.
+    pub schema: Digest,
+}
+
+impl Head {
+    fn of(state: &Canonical) -> Arc<Self> {
+        Arc::new(Self { record: state.record.clone(), base: state.base, schema: state.schema })
+    }
+}
+
+/// Written by the ledger; read by the trainer, the driver and watchers.
+pub struct SharedState {
+    canonical: RwLock<Canonical>,
+    head: RwLock<Arc<Head>>,
+}
+
+impl SharedState {
+    pub fn new(state: Canonical) -> Self {
+        let head = RwLock::new(Head::of(&state));
+        Self { canonical: RwLock::new(state), head }
+    }
+
+    /// The tensors; waits while they change. For threads that may wait.
+    pub fn read(&self) -> RwLockReadGuard<'_, Canonical> {
+        self.canonical.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the state stands; waits for nothing.
+    pub fn head(&self) -> Arc<Head> {
+        self.head.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes the state, and shows where it stands then. The closure must not wait for a disk.
+    pub fn change<T>(&self, change: impl FnOnce(&mut Canonical) -> T) -> T {
+        let mut state = self.canonical.write().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(&mut state);
+        let head = Head::of(&state);
+        // Swapped while the tensors are locked: nobody reads new tensors and an old head after one another.
+        *self.head.write().unwrap_or_else(PoisonError::into_inner) = head;
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::sample_test::genesis;
+    use starling_protocol::run::SyncMode;
+    use starling_protocol::state::State;
+
+    #[test]
+    fn who_asks_for_the_head_does_not_wait_for_a_change_of_the_tensors() {
+        let record = genesis().record;
+        let digest = record.digest();
+        let vectors = State::initial(vec![1.0; 8], SyncMode::Rounds);
+        let schema = Digest([3; 32]);
+        let state = SharedState::new(Canonical { record, digest, base: digest, schema, state: vectors });
+        state.change(|tensors| {
+            tensors.base = Digest::default();
+            assert_eq!(state.head().base, digest, "the head before, and at once");
+        });
+        assert_eq!(state.head().base, Digest::default());
+    }
+}

@@ -1,0 +1,431 @@
+//! The thread that owns the canonical state and the store, so that what is in memory and what is on disk
+//! change in one order.
+
+mod job;
+mod updates;
+
+pub use job::{LedgerReply, Job, Update};
+
+use super::canonical::{Canonical, OuterStep, StepError};
+use super::difference;
+use super::evidence;
+use super::head::SharedState;
+use crate::exit::{Code, Failure};
+use starling_protocol::engine::io::AttemptKey;
+use starling_protocol::engine::{Candidate, VoteState};
+use starling_protocol::message::Certificate;
+use starling_protocol::outer::Rule;
+use starling_protocol::record::{Record, RecordKind};
+use starling_protocol::run::RunSpec;
+use starling_protocol::state::Manifest;
+use starling_protocol::update::Fragments;
+use starling_protocol::{Digest, NodeId, state};
+use starling_store::{CheckpointSource, LoadedState, Store, StoreError, TensorShape};
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::sync::mpsc;
+use updates::Updates;
+
+/// Jobs that may wait; the engine never has more than a few under way.
+const JOBS_MAX: usize = 64;
+
+/// The driver's end.
+pub struct Ledger {
+    pub jobs: mpsc::Sender<Job>,
+    pub done: mpsc::Receiver<LedgerReply>,
+    pub state: Arc<SharedState>,
+    /// Ends when `jobs` is dropped, after those at hand are done.
+    pub thread: JoinHandle<()>,
+}
+
+/// Whose state it is, and what a checkpoint says besides the tensors.
+pub struct Naming {
+    pub node: NodeId,
+    /// The encoded specification of the run.
+    pub spec: Vec<u8>,
+    /// Hugging Face name and shape of each tensor, in the order of the flat vector.
+    pub tensors: Vec<TensorShape>,
+    /// Files that go with it, such as the tokenizer.
+    pub extras: Vec<(String, Vec<u8>)>,
+}
+
+/// Why a record that others have committed was not replayed.
+#[derive(Debug, thiserror::Error)]
+enum NotReplayed {
+    #[error("record {0} does not follow the state that this node holds")]
+    NoSuccessor(u64),
+    #[error("record {0} came with an update that it does not have, or without its own")]
+    OtherUpdate(u64),
+    #[error("replaying record {0} gave another state root")]
+    OtherRoot(u64),
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+impl Ledger {
+    /// Starts the thread. `state` may be ahead of nothing: the genesis state before it is founded.
+    pub fn start(
+        store: Arc<Store>,
+        spec: RunSpec,
+        naming: Naming,
+        state: Canonical,
+        snapshot_every: u64,
+    ) -> std::io::Result<Self> {
+        let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
+        let (done_queue, done) = mpsc::channel(JOBS_MAX);
+        let state = Arc::new(SharedState::new(state));
+        let worker = Worker {
+            store,
+            spec,
+            naming,
+            state: state.clone(),
+            done: done_queue,
+            updates: Updates::default(),
+            manifest: None,
+            snapshot_every,
+            snapshot_wanted: false,
+        };
+        let thread = std::thread::Builder::new().name("ledger".into()).spawn(move || worker.run(job_queue))?;
+        Ok(Self { jobs, done, state, thread })
+    }
+}
+
+struct Worker {
+    store: Arc<Store>,
+    spec: RunSpec,
+    naming: Naming,
+    state: Arc<SharedState>,
+    done: mpsc::Sender<LedgerReply>,
+    updates: Updates,
+    /// Of the state at hand, as its votes have named it; known when the step to it was speculated on.
+    manifest: Option<Manifest>,
+    snapshot_every: u64,
+    /// A commit was made after which a snapshot may be due.
+    snapshot_wanted: bool,
+}
+
+impl Worker {
+    fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        while let Some(job) = jobs.blocking_recv() {
+            let Some(answer) = self.handle(job).unwrap_or_else(|failure| Some(LedgerReply::Fatal(failure))) else { continue };
+            let fatal = matches!(answer, LedgerReply::Fatal(_));
+            if self.done.blocking_send(answer).is_err() || fatal {
+                return;
+            }
+            // A commit is told first: a snapshot takes as long as the disk takes for all vectors.
+            if std::mem::take(&mut self.snapshot_wanted)
+                && let Err(failure) = self.snapshot_if_due()
+            {
+                drop(self.done.blocking_send(LedgerReply::Fatal(failure)));
+                return;
+            }
+        }
+    }
+
+    fn handle(&mut self, job: Job) -> Result<Option<LedgerReply>, Failure> {
+        Ok(match job {
+            Job::Bring { key, update } => {
+                self.updates.bring(key, update);
+                None
+            }
+            Job::Abandon { key } => {
+                self.updates.abandon(key);
+                None
+            }
+            Job::Speculate { key, update, rule } => match self.at_hand(&update)? {
+                Some(at_hand) => Some(self.speculate(key, at_hand, rule)),
+                None => {
+                    let reason = "its update is not at hand any more".into();
+                    Some(LedgerReply::NotApplied { key, update, reason })
+                }
+            },
+            Job::Persist { token, vote_state, candidate } => {
+                self.persist(&vote_state, candidate.as_deref())?;
+                Some(LedgerReply::Durable { token })
+            }
+            Job::Commit { token, record, certificate } => {
+                self.commit(*record, &certificate)?;
+                self.snapshot_wanted = true;
+                Some(LedgerReply::Durable { token })
+            }
+            Job::Verify => {
+                let manifest = self.state.read().manifest().map_err(|e| Failure::new(Code::Refused, e))?;
+                Some(LedgerReply::Verified { state_root: state::root(&manifest) })
+            }
+            Job::Found { token, record } => {
+                let state = self.state.read();
+                self.store.found(&record, &state.schema, &state.state).map_err(store_failure)?;
+                drop(state);
+                self.state.change(|state| state.stand_on(record));
+                Some(LedgerReply::Durable { token })
+            }
+            Job::Replay { record, certificate, update, reply } => {
+                let _ = reply.send(self.replay(record, &certificate, update.as_deref())?);
+                None
+            }
+            Job::Leave { reply } => {
+                let _ = reply.send(difference::keep(&self.store, &self.spec, &self.naming.node, &self.state.read()));
+                None
+            }
+            Job::Reload { reply } => {
+                let _ = reply.send(self.reload());
+                None
+            }
+            Job::Evidence { against, evidence } => {
+                // It is shown and passed on whether the disk holds it or not.
+                if let Err(e) = evidence::keep(&self.store, against, evidence.map(|evidence| *evidence)) {
+                    tracing::warn!("the evidence against {} is not kept on disk: {e:#}", against.short());
+                }
+                None
+            }
+            Job::Checkpoint { folder, reply } => {
+                let _ = reply.send(self.checkpoint(&folder).map_err(|e| e.to_string()));
+                None
+            }
+        })
+    }
+
+    /// The update of this digest: one that is held, or one on disk.
+    fn at_hand(&self, digest: &Digest) -> Result<Option<Update>, Failure> {
+        if let Some(held) = self.updates.of(digest) {
+            return Ok(Some(held));
+        }
+        let bytes = self.store.update_by_digest(digest).map_err(store_failure)?;
+        Ok(bytes.map(|bytes| Update { digest: *digest, bytes: Arc::new(bytes) }))
+    }
+
+    fn update_of(&self, record: &Record) -> Result<Update, Failure> {
+        self.at_hand(&record.update)?.ok_or_else(|| {
+            let seq = record.seq;
+            Failure::message(Code::StoreDamaged, format!("the update of record {seq} is gone from memory and disk"))
+        })
+    }
+
+    fn speculate(&mut self, key: AttemptKey, update: Update, rule: Rule) -> LedgerReply {
+        let state = self.state.read();
+        let codec = state.record.next.codec;
+        let range = stepped(&self.spec, state.elements(), state.record.round.saturating_add(1));
+        let step = OuterStep { update: &update.bytes, codec, rule, range };
+        // The candidate must find the update on disk: that is written while the state root is computed.
+        let result = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                if let Err(e) = self.store.stage_update(&update.bytes) {
+                    tracing::debug!("the update is written with its candidate: {e}");
+                }
+            });
+            state.speculate(&step, self.manifest.as_ref())
+        });
+        drop(state);
+        let digest = update.digest;
+        match result {
+            Ok(manifest) => {
+                let state_root = state::root(&manifest);
+                self.updates.speculated(key, update, manifest);
+                LedgerReply::Applied { key, update: digest, state_root }
+            }
+            Err(e) => LedgerReply::NotApplied { key, update: digest, reason: e.to_string() },
+        }
+    }
+
+    fn persist(&self, vote_state: &VoteState, candidate: Option<&Candidate>) -> Result<(), Failure> {
+        let Some(candidate) = candidate else { return self.store.put_vote_state(vote_state).map_err(store_failure) };
+        let update = self.update_of(&candidate.record)?;
+        self.store.put_candidate(candidate, &update.bytes, vote_state).map_err(store_failure)
+    }
+
+    fn commit(&mut self, record: Record, certificate: &Certificate) -> Result<(), Failure> {
+        let update = if record.changes_state() { Some(self.update_of(&record)?.bytes) } else { None };
+        self.advance(record, certificate, update.as_ref().map(|bytes| bytes.as_slice()))
+    }
+
+    fn replay(
+        &mut self,
+        record: Record,
+        certificate: &Certificate,
+        update: Option<&[u8]>,
+    ) -> Result<Result<(), String>, Failure> {
+        let mut checked = self.check_replay(&record, update);
+        // A quorum has signed the record, and the update is the one that it names: another root comes of another state.
+        if matches!(checked, Err(NotReplayed::OtherRoot(_))) && self.mend_if_damaged()? {
+            checked = self.check_replay(&record, update);
+        }
+        if let Err(why) = checked {
+            return Ok(Err(why.to_string()));
+        }
+        self.advance(record, certificate, update)?;
+        self.snapshot_if_due()?;
+        Ok(Ok(()))
+    }
+
+    /// Whether the record stands on what is held, and its update leads to its state root.
+    fn check_replay(&self, record: &Record, update: Option<&[u8]>) -> Result<(), NotReplayed> {
+        let state = self.state.read();
+        if record.parent != state.digest {
+            return Err(NotReplayed::NoSuccessor(record.seq));
+        }
+        let root = match update {
+            Some(update) if record.changes_state() => {
+                let step = step_to(&self.spec, &state.record, record, (update, state.elements()));
+                state::root(&state.speculate(&step, None)?)
+            }
+            None if !record.changes_state() => state.record.state_root,
+            _ => return Err(NotReplayed::OtherUpdate(record.seq)),
+        };
+        if root == record.state_root { Ok(()) } else { Err(NotReplayed::OtherRoot(record.seq)) }
+    }
+
+    /// Reads the state from disk again if memory does not hold that of its record any more; whether it did.
+    fn mend_if_damaged(&mut self) -> Result<bool, Failure> {
+        let (root, record) = {
+            let state = self.state.read();
+            let manifest = state.manifest().map_err(|e| Failure::new(Code::Refused, e))?;
+            (state::root(&manifest), state.record.clone())
+        };
+        if root == record.state_root {
+            return Ok(false);
+        }
+        self.mend(&format!("the state in memory is not the one that record {} names", record.seq))?;
+        self.manifest = None;
+        Ok(true)
+    }
+
+    /// Makes `record` the head on disk and in memory, side by side; its update, if it has one, was speculated on.
+    /// Whatever fails, the two may differ then, and the process must end.
+    fn advance(&mut self, record: Record, certificate: &Certificate, update: Option<&[u8]>) -> Result<(), Failure> {
+        let known = self.updates.settle(&record);
+        if record.changes_state() {
+            self.manifest = known.filter(|known| state::root(known) == record.state_root);
+        }
+        if record.kind == RecordKind::Fork
+            && let Err(e) = difference::keep_base(&self.store, &record, &self.state.read().state.theta)
+        {
+            tracing::warn!("what this lineage learns will not be merged if it gives way: {e}");
+        }
+        let Some(update) = update else {
+            self.store.commit(&record, None, certificate).map_err(store_failure)?;
+            self.state.change(|state| state.stand_on(record));
+            return Ok(());
+        };
+        let (applied, committed) = std::thread::scope(|scope| {
+            let committing = scope.spawn(|| self.store.commit(&record, Some(update), certificate));
+            let applied = self.state.change(|state| {
+                // No head until both are done: nobody may train from what is neither the one nor the other.
+                (state.digest, state.base) = (Digest::default(), Digest::default());
+                let step = step_to(&self.spec, &state.record, &record, (update, state.elements()));
+                state.apply(&step)
+            });
+            (applied, committing.join())
+        });
+        let panicked =
+            |_| Failure::message(Code::StoreDamaged, "a write of the store panicked; see the message before");
+        committed.map_err(panicked)?.map_err(store_failure)?;
+        applied.map_err(|e| Failure::message(Code::StoreDamaged, e))?;
+        self.state.change(|state| state.stand_on(record));
+        Ok(())
+    }
+
+    fn reload(&mut self) -> Result<Record, String> {
+        self.manifest = None;
+        let loaded = stored(&self.store, &self.spec).map_err(|e| e.to_string())?;
+        let record = loaded.record.clone();
+        self.updates.settle(&record);
+        self.state.change(|state| state.take(loaded));
+        difference::forget_base(&self.store, &record.lineage);
+        Ok(record)
+    }
+
+    fn snapshot_if_due(&self) -> Result<(), Failure> {
+        let seq = self.state.read().record.seq;
+        if !seq.is_multiple_of(self.snapshot_every.max(1)) {
+            return Ok(());
+        }
+        let written = match self.snapshot() {
+            Err(wrong @ StoreError::StateMismatch { .. }) => {
+                self.mend(&wrong)?;
+                self.snapshot()
+            }
+            other => other,
+        };
+        match written {
+            // The records and updates are safe, and the snapshots before are kept: the next one may find room.
+            Err(e @ StoreError::Full { .. }) => {
+                tracing::warn!("no snapshot was written: {e}");
+                Ok(())
+            }
+            other => other.map_err(store_failure),
+        }
+    }
+
+    fn snapshot(&self) -> Result<(), StoreError> {
+        let state = self.state.read();
+        self.store.write_snapshot(&state.record, &state.schema, &state.state)
+    }
+
+    /// The state was right when the votes named its root, and is not any more: memory lies. The disk has it.
+    fn mend(&self, wrong: &impl std::fmt::Display) -> Result<(), Failure> {
+        let loaded = stored(&self.store, &self.spec).map_err(|e| {
+            let text = format!("{wrong}; and it cannot be read from disk again: {e}");
+            Failure::message(Code::StoreDamaged, text)
+        })?;
+        self.state.change(|state| state.take(loaded));
+        // Nobody to tell: the node is ending.
+        drop(self.done.blocking_send(LedgerReply::Mended { why: wrong.to_string() }));
+        Ok(())
+    }
+
+    fn checkpoint(&self, folder: &std::path::Path) -> Result<(), StoreError> {
+        let state = self.state.read();
+        let extras: Vec<_> = self.naming.extras.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+        let source = CheckpointSource {
+            record: &state.record,
+            spec: &self.naming.spec,
+            schema: state.schema,
+            tensors: &self.naming.tensors,
+            state: &state.state,
+            extras: &extras,
+        };
+        starling_store::export_checkpoint(folder, &source)
+    }
+}
+
+/// The outer step with which `record` came of `parent`, which fixed its codec, in a model of so many elements.
+fn step_to<'a>(
+    spec: &RunSpec,
+    parent: &Record,
+    record: &Record,
+    (update, elements): (&'a [u8], usize),
+) -> OuterStep<'a> {
+    let rule = Rule::of(spec, parent, record.contributors.len());
+    OuterStep { update, codec: parent.next.codec, rule, range: stepped(spec, elements, record.round) }
+}
+
+/// The elements that the COMMIT of a round steps.
+fn stepped(spec: &RunSpec, elements: usize, round: u64) -> Range<usize> {
+    Fragments::of(&spec.sync, elements).of_round(round)
+}
+
+/// The state at the head of the store: the newest snapshot that checks, and the updates after it.
+pub fn stored(store: &Store, spec: &RunSpec) -> Result<LoadedState, StoreError> {
+    store.load_state(|record, update, state| {
+        let parent = store.record(record.seq.saturating_sub(1)).map_err(|e| e.to_string())?;
+        let parent = parent.ok_or("the record before it is gone")?;
+        step_to(spec, &parent, record, (update, state.elements())).apply(state).map_err(|e| e.to_string())
+    })
+}
+
+/// The exit code that a store's error leads to.
+pub fn store_failure(error: StoreError) -> Failure {
+    let code = match error.exit_code() {
+        3 => Code::ConfigMismatch,
+        4 => Code::StoreDamaged,
+        5 => Code::DiskFull,
+        6 => Code::IdentityInUse,
+        _ => Code::Refused,
+    };
+    Failure::new(code, error)
+}
+
+#[cfg(test)]
+#[path = "ledger_test.rs"]
+mod tests;

@@ -1,0 +1,420 @@
+//! From the command line to a running driver.
+
+use super::beginning::{Beginning, engine, variants};
+use super::canonical::Canonical;
+use super::driver::{Driver, Parts, Settings};
+use super::hearing;
+use super::ledger::{self, Ledger, Naming, store_failure};
+use super::memory;
+use super::mixing::pair_setting;
+use super::null::NullTrainer;
+use super::origin::Origin;
+use super::residuals::Residuals;
+use super::source::Source;
+use super::text;
+use super::ticket::TicketMaker;
+use super::trainer::{Setting, TrainerHandle, course};
+use crate::cli::TrainArgs;
+use crate::config::node_file::NodeFile;
+use crate::config::run_file::{RunFile, model_config, trainer_options};
+use crate::exit::{Code, Failure};
+use crate::net::{NetOptions, Network};
+use crate::watch::event::Event;
+use crate::watch::screen::Screen;
+use crate::watch::status::StatusServer;
+use anyhow::Context;
+use libp2p::Multiaddr;
+use starling_bootstrap::addresses::BootstrapList;
+use starling_bootstrap::identity;
+use starling_bootstrap::telemetry::{self, TelemetryError};
+use starling_kernels::{DeviceChoice, ModelConfig, Trainer, TrainerOptions};
+use starling_protocol::engine::io::Finish;
+use starling_protocol::record::{NextRound, Record, RecordKind};
+use starling_protocol::run::RunSpec;
+use starling_protocol::state::State;
+use starling_protocol::update::Fragments;
+use starling_protocol::{Digest, wire};
+use starling_store::{Opened, Store, StoreError, StoreOptions, TensorShape};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Vulkan drivers' complaints, which concern nobody who has a device.
+const QUIET_LOGS: &str = "wgpu_hal=off";
+
+/// Runs `starling train`.
+pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
+    let node = node_file(args)?;
+    let origin = Origin::from_args(args)?;
+    if args.print_config {
+        print!("{}", effective_config(&node, &origin)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    telemetry::init_logs(&node.log, QUIET_LOGS).map_err(telemetry_failure)?;
+    let threads = node.network_threads();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let finish = runtime.block_on(run(args, node, origin))?;
+    // Blocking threads that still read a file must not hold the exit.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    match finish {
+        Finish::BudgetSpent | Finish::Left => Ok(ExitCode::SUCCESS),
+        // Of two processes under one identity the later one gives way (`docs/protocol/5-membership.md` §5.6).
+        Finish::Fenced => Err(Failure::message(
+            Code::IdentityInUse,
+            "identity in use: another process with this key was started before this one and is alive; stop one of \
+             the two, or give this node a --home of its own, in which it makes a new key",
+        )),
+        Finish::RunMismatch { keys, .. } => Err(Failure::message(
+            Code::ConfigMismatch,
+            format!(
+                "the flock runs something else; these keys differ: {}. Use the flock's run file, or a ticket",
+                keys.join("; ")
+            ),
+        )),
+    }
+}
+
+fn telemetry_failure(error: TelemetryError) -> Failure {
+    let code = if error.is_usage() { Code::Usage } else { Code::Refused };
+    Failure::new(code, error)
+}
+
+/// The node file, with the flags on top of it.
+fn node_file(args: &TrainArgs) -> Result<NodeFile, Failure> {
+    let mut node = args.config.as_deref().map(NodeFile::load).transpose()?.unwrap_or_default();
+    let replace = |target: &mut Vec<String>, flags: &[String]| {
+        if !flags.is_empty() {
+            *target = flags.to_vec();
+        }
+    };
+    replace(&mut node.listen, &args.listen);
+    replace(&mut node.advertise, &args.advertise);
+    replace(&mut node.bootstrap, &args.bootstrap);
+    if let Some(home) = &args.home {
+        node.home = Some(home.clone());
+    }
+    if let Some(cache) = &args.cache {
+        node.cache = Some(cache.clone());
+    }
+    if let Some(device) = &args.device {
+        node.device = device.clone();
+    }
+    if let Some(threads) = args.threads {
+        node.threads = threads;
+    }
+    if let Some(metrics) = &args.metrics {
+        node.metrics = metrics.clone();
+    }
+    if let Some(log) = &args.log {
+        node.log = log.clone();
+    }
+    node.mdns &= !args.no_mdns;
+    Ok(node)
+}
+
+fn effective_config(node: &NodeFile, origin: &Origin) -> Result<String, Failure> {
+    let node_text = toml::to_string(node).context("cannot print the node file")?;
+    let run_text = match origin {
+        Origin::File(file) => {
+            let mut file = RunFile::clone(file);
+            // It follows from the mode, and is worth knowing.
+            file.admission.probation = Some(file.admission.probation());
+            toml::to_string(&file).context("cannot print the run file")?
+        }
+        Origin::Ticket(_, spec) => format!("# from the ticket\n# {spec:?}\n"),
+    };
+    Ok(format!("# node file\n{node_text}\n# run file\n{run_text}"))
+}
+
+fn addresses(texts: &[String], flag: &str) -> Result<Vec<Multiaddr>, Failure> {
+    let parse = |text: &String| {
+        text.parse().map_err(|e| {
+            Failure::message(Code::Usage, format!("{flag} {text}: not a multiaddr ({e}); try /ip4/0.0.0.0/tcp/7401"))
+        })
+    };
+    texts.iter().map(parse).collect()
+}
+
+fn lineage(text: &str) -> Result<Digest, Failure> {
+    let why = || {
+        format!(
+            "--adopt-lineage {text}: not the name of a lineage, which has 64 hex digits (`starling status` shows them)"
+        )
+    };
+    Digest::from_hex(text).ok_or_else(|| Failure::message(Code::Usage, why()))
+}
+
+async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish, Failure> {
+    // What a person can have got wrong is checked first, before anything is tokenized.
+    let listen = addresses(&node.listen, "--listen")?;
+    let advertise = addresses(&node.advertise, "--advertise")?;
+    let mut bootstrap =
+        BootstrapList::load_all(&node.bootstrap).map_err(|e| Failure::new(Code::Usage, e))?.into_peers();
+    let adopt = args.adopt_lineage.as_deref().map(lineage).transpose()?;
+    let device: DeviceChoice =
+        node.device.parse().map_err(|e| Failure::message(Code::Usage, format!("--device: {e}")))?;
+    let home = node.home_for(origin.name());
+    let store = Arc::new(open_store(&home, bootstrap.is_empty() && args.join.is_none())?);
+    let identity = identity::load_or_create(&home.join("key")).map_err(|e| Failure::new(Code::Refused, e))?;
+    let metrics = telemetry::serve_metrics(&node.metrics).map_err(telemetry_failure)?;
+    let mut screen = Screen::new(identity.node_id().to_string(), args.json, 0, 0);
+
+    let (spec, text) = match &origin {
+        Origin::File(file) => text::prepare(file, &args.data, &node.cache_folder(), &screen).await?,
+        Origin::Ticket(ticket, spec) => {
+            bootstrap.extend(ticket.addresses.iter().cloned());
+            (RunSpec::clone(spec), text::find(spec, &args.data, &node.cache_folder()).await?)
+        }
+    };
+    let spec_bytes = wire::encode_spec(&spec);
+    bind_run(&store, &spec, &spec_bytes)?;
+    screen = Screen::new(identity.node_id().to_string(), args.json, spec.budget.rounds, spec.budget.tokens);
+
+    let model = model_config(&spec.model);
+    let options = trainer_options(&spec.inner, node.threads);
+    let memory = memory::check(&model, &options, &spec.sync)?;
+    let trainer = open_trainer(args, &device, &model, &options)?;
+    let canonical = first_state(&model, &spec, &store, !bootstrap.is_empty()).await?;
+    screen.show(&Event::Started {
+        version: env!("CARGO_PKG_VERSION"),
+        run: spec.name.clone(),
+        run_digest: spec.digest().to_string(),
+        home: home.display().to_string(),
+        device: trainer.device().to_string(),
+        parameters: model.parameters(),
+        memory_bytes: memory,
+        metrics: metrics.map(|address| format!("http://{address}/metrics")),
+    });
+
+    let serving = Arc::new(Source::new(store.clone(), spec_bytes.clone()));
+    let found = args.found || (bootstrap.is_empty() && args.join.is_none());
+    let guides = bootstrap.iter().filter_map(|named| identity::node_id(&named.peer)).collect();
+    let net_options = NetOptions {
+        run: spec.digest(),
+        listen,
+        advertise,
+        bootstrap,
+        mdns: node.mdns,
+        relay: node.relay,
+        source: serving.clone(),
+        verify: Some(hearing::verify(spec.digest(), identity.node_id())),
+    };
+    #[cfg(feature = "byzantine")]
+    crate::byzantine::attack(&spec, &net_options).await;
+    let (net, mut net_events) = Network::start(&identity, net_options).map_err(|e| Failure::new(Code::Refused, e))?;
+    let (data, early) = text::complete(text, &node.cache_folder(), &net, &mut net_events, &mut screen).await?;
+    show_data(&data, &spec, &mut screen);
+    data.require_sequences(model.seq_len)?;
+    let data = Arc::new(data);
+    serving.set_data(data.clone());
+
+    let tensors = model.schema().tensors;
+    let ticket = origin.admission();
+    let beginning = Beginning { found, force_fork: args.force_lineage, ticket, guides, adopt };
+    #[cfg(feature = "byzantine")]
+    crate::byzantine::speak(identity.signer(), spec.digest());
+    let engine = engine(&identity, &spec, &store, &canonical, beginning)?;
+    let naming = Naming {
+        node: identity.node_id(),
+        spec: spec_bytes.clone(),
+        tensors: tensors.iter().map(|t| TensorShape { name: t.name.clone(), shape: t.shape.clone() }).collect(),
+        extras: tokenizer_file(&origin)?,
+    };
+    let device_name = trainer.device().to_string();
+    let fragments = Fragments::of(&spec.sync, canonical.elements());
+    let ways = (fragments, spec.sync.mode);
+    let residuals = Residuals::restore(&store, identity.node_id(), canonical.record.seq, ways, &mut screen).await?;
+    let ledger = Ledger::start(store.clone(), spec.clone(), naming, canonical, node.snapshot_every)?;
+    let validate_every = node.validate_every(spec.sync.mode);
+    let gossip = pair_setting(&spec, &net);
+    let pair_router = gossip.as_ref().map(|gossip| gossip.exchanger.router.clone());
+    let setting = Setting {
+        seed: spec.seed,
+        seq_len: model.seq_len,
+        inner: spec.inner.clone(),
+        sync: spec.sync.clone(),
+        budget: spec.budget.clone(),
+        feedback: residuals.shared(),
+    };
+    let trainer = TrainerHandle::start(
+        trainer,
+        course(&spec.sync, gossip),
+        setting,
+        ledger.state.clone(),
+        data.clone(),
+        store.clone(),
+    )?;
+    let elements = model.parameters() as usize;
+    let variants = variants(&spec, store.clone(), data.clone(), (elements, &residuals), pair_router);
+    let (_status, questions) = StatusServer::start(&home)?;
+    let ticket = TicketMaker::new(&identity, spec_bytes);
+    Driver::run(Parts {
+        run: spec.digest(),
+        me: identity.node_id(),
+        spec,
+        engine,
+        net,
+        net_events,
+        early,
+        ledger,
+        trainer,
+        store,
+        data,
+        residuals,
+        variants,
+        questions,
+        screen,
+        settings: Settings {
+            home,
+            device: device_name,
+            elements,
+            validate_every,
+            validate_sequences: node.validate_sequences,
+            ticket,
+            admission: origin.admission(),
+        },
+    })
+    .await
+}
+
+/// A damaged chain is set aside and fetched anew, if there is anybody to fetch it from.
+fn open_store(home: &Path, alone: bool) -> Result<Store, Failure> {
+    let Opened { store, damage } = Store::open(home, StoreOptions::default()).map_err(store_failure)?;
+    if let Some(damage) = damage.filter(|damage| damage.chain_lost()) {
+        if alone {
+            let advice = "start this node with --bootstrap or --join, so that it can fetch the state from its peers";
+            return Err(Failure::message(Code::StoreDamaged, format!("{damage}; {advice}")));
+        }
+        tracing::warn!("{damage}; the chain is set aside and fetched anew");
+        store.reset_chain().map_err(store_failure)?;
+    }
+    Ok(store)
+}
+
+/// The folder belongs to one run for good.
+fn bind_run(store: &Store, spec: &RunSpec, spec_bytes: &[u8]) -> Result<(), Failure> {
+    let bound = match store.run() {
+        Some(bound) if bound.spec != spec_bytes => bound,
+        _ => return store.bind_run(spec_bytes).map_err(store_failure),
+    };
+    let differences =
+        wire::decode_spec(&bound.spec).map(|theirs| spec.differences(&theirs).join("; ")).unwrap_or_default();
+    Err(Failure::message(
+        Code::ConfigMismatch,
+        format!(
+            "this node's folder belongs to another run ({differences}): use the same run file as before, or another --home"
+        ),
+    ))
+}
+
+/// The tokenizer goes into checkpoints, where there is one at hand.
+fn tokenizer_file(origin: &Origin) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+    match origin {
+        Origin::File(file) if file.data.tokenizer != "bytes" => {
+            let bytes = std::fs::read(&file.data.tokenizer).context("cannot read the tokenizer again")?;
+            Ok(vec![("tokenizer.json".into(), bytes)])
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn open_trainer(
+    args: &TrainArgs,
+    device: &DeviceChoice,
+    model: &ModelConfig,
+    options: &TrainerOptions,
+) -> Result<Box<dyn Trainer>, Failure> {
+    let trainer = starling_kernels::open_trainer(device, model, options).map_err(|e| Failure::new(Code::Refused, e))?;
+    Ok(match args.null_trainer {
+        Some(ms) => Box::new(NullTrainer::new(
+            trainer.device().clone(),
+            model.parameters() as usize,
+            model.seq_len,
+            Duration::from_millis(ms),
+        )),
+        None => trainer,
+    })
+}
+
+/// The state on disk; or the run's initial parameters, which only a founder will keep.
+async fn first_state(
+    model: &ModelConfig,
+    spec: &RunSpec,
+    store: &Arc<Store>,
+    peers: bool,
+) -> Result<Canonical, Failure> {
+    let (model, spec, store) = (model.clone(), spec.clone(), store.clone());
+    let loading = move || -> Result<Canonical, Failure> {
+        let theta = starling_kernels::initial_parameters(&model, spec.seed);
+        let mut state = Canonical {
+            record: no_record(&spec),
+            digest: Digest::default(),
+            base: Digest::default(),
+            schema: Digest(model.schema().digest()),
+            state: State::initial(theta, spec.sync.mode),
+        };
+        if store.head().is_some() {
+            match ledger::stored(&store, &spec) {
+                Err(StoreError::Damaged(damage)) if peers => {
+                    tracing::warn!("{damage}; the chain is dropped and fetched anew");
+                    store.reset_chain().map_err(store_failure)?;
+                }
+                loaded => state.take(loaded.map_err(store_failure)?),
+            }
+        }
+        Ok(state)
+    };
+    tokio::task::spawn_blocking(loading).await.context("loading the state stopped")?
+}
+
+/// Stands for "nothing committed yet"; its digest is zero, which no record has.
+fn no_record(spec: &RunSpec) -> Record {
+    Record {
+        run: spec.digest(),
+        lineage: Digest::default(),
+        seq: 0,
+        parent: Digest::default(),
+        kind: RecordKind::Genesis,
+        base: Digest::default(),
+        round: 0,
+        contributors: Vec::new(),
+        update: Digest::default(),
+        state_root: Digest::default(),
+        tokens: 0,
+        cursor: 0,
+        free: Vec::new(),
+        merged: Vec::new(),
+        grants: Vec::new(),
+        revoked: Vec::new(),
+        next: NextRound {
+            inner_steps: spec.inner.steps,
+            codec: spec.sync.codec,
+            rung: 0,
+            dwell: 0,
+            verdicts: 0,
+            merge_tokens: 0,
+            merge_norm_bits: 0,
+            members: Vec::new(),
+            ring: Vec::new(),
+        },
+    }
+}
+
+fn show_data(data: &starling_data::Dataset, spec: &RunSpec, screen: &mut Screen) {
+    screen.show(&Event::Data {
+        manifest: spec.data.manifest.to_string(),
+        train_sequences: data.train_sequences(spec.model.seq_len as usize),
+        validation_bytes: data.manifest().validation_bytes,
+        order1_entropy: data.order1_entropy(),
+    });
+}
+
+/// The folder of the node that a command means: `--home`, or the default one of the run file's name.
+pub fn home_of(run: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, Failure> {
+    match (home, run) {
+        (Some(home), _) => Ok(home.to_path_buf()),
+        (None, Some(run)) => Ok(NodeFile::default().home_for(&RunFile::load(run)?.name)),
+        (None, None) => Err(Failure::message(Code::Usage, "say which node: give --run RUN.toml or --home DIR")),
+    }
+}

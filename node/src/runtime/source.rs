@@ -1,0 +1,124 @@
+//! What this node hands to peers that fetch: records with their certificates, candidates, updates, state and text,
+//! from disk.
+
+use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
+use starling_data::Dataset;
+use starling_protocol::Digest;
+use starling_protocol::limits::{
+    CONTROL_BYTES_MAX, PATH_BYTES_MAX, PATH_LINKS_MAX, RECORD_BYTES_MAX, STATE_CHUNK_BYTES,
+};
+use starling_protocol::path::Link;
+use starling_protocol::wire;
+use starling_store::{EncodedLink, Store};
+use std::fs::File;
+use std::sync::{Arc, OnceLock};
+
+/// Bytes of an answer with records, which is in memory until it is taken: less than askers admit. It holds the largest record.
+const RECORDS_BYTES: usize = 1 << 20;
+const _: () = assert!(2 + 8 + RECORD_BYTES_MAX + CONTROL_BYTES_MAX <= RECORDS_BYTES);
+
+/// Serves from the store and, once it is open, from the dataset.
+pub struct Source {
+    store: Arc<Store>,
+    spec: Vec<u8>,
+    data: OnceLock<Arc<Dataset>>,
+    /// The data's manifest and its digest: encoding it for each that asks costs milliseconds, and memory for each that does not read it.
+    manifest: OnceLock<(Digest, Arc<Vec<u8>>)>,
+}
+
+impl Source {
+    pub fn new(store: Arc<Store>, spec: Vec<u8>) -> Self {
+        Self { store, spec, data: OnceLock::new(), manifest: OnceLock::new() }
+    }
+
+    /// The text is here (or on its way): serve what there is of it.
+    pub fn set_data(&self, data: Arc<Dataset>) {
+        // A second call would mean a second dataset; the first stays.
+        let _ = self.data.set(data);
+    }
+
+    fn data(&self) -> Result<&Dataset, FetchRefusal> {
+        self.data.get().map(Arc::as_ref).ok_or(FetchRefusal::NotFound)
+    }
+
+    fn data_manifest(&self, asked: &Digest) -> Result<Arc<Vec<u8>>, FetchRefusal> {
+        let data = self.data()?;
+        let (digest, bytes) =
+            self.manifest.get_or_init(|| (data.manifest().digest(), Arc::new(data.manifest().encode())));
+        (digest == asked).then(|| Arc::clone(bytes)).ok_or(FetchRefusal::NotFound)
+    }
+
+    /// What is held here.
+    fn held(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
+        let internal = |error: starling_store::StoreError| {
+            tracing::warn!("a peer's request was not served: {error}");
+            FetchRefusal::Internal
+        };
+        let file = |found: Result<Option<(File, u64)>, _>| {
+            let (file, len) = found.map_err(internal)?.ok_or(FetchRefusal::NotFound)?;
+            Ok(Answer::File { file, len })
+        };
+        let bytes = match request {
+            FetchRequest::StateChunk(digest) => return file(self.store.open_state_chunk(digest)),
+            FetchRequest::UpdateByDigest(digest) => return file(self.store.open_update_by_digest(digest)),
+            FetchRequest::Update { seq } => return file(self.store.open_update(*seq)),
+            FetchRequest::DataManifest(digest) => return self.data_manifest(digest).map(Answer::Bytes),
+            FetchRequest::Spec => self.spec.clone(),
+            FetchRequest::SnapshotManifests => {
+                let snapshots: Vec<_> =
+                    self.store.snapshots().into_iter().map(|(seq, manifest)| (seq, manifest.encode())).collect();
+                encode_snapshots(&snapshots).map_err(|_| FetchRefusal::Internal)?
+            }
+            FetchRequest::Records { from_seq, max } => {
+                // The two bytes are the number of records.
+                let records = self.store.records_within(*from_seq, usize::from(*max), RECORDS_BYTES - 2);
+                encode_records(&records.map_err(internal)?).map_err(|_| FetchRefusal::Internal)?
+            }
+            FetchRequest::Candidate(record) => {
+                self.store.candidate(record).map_err(internal)?.ok_or(FetchRefusal::NotFound)?
+            }
+            FetchRequest::Path { to, known } => {
+                let path = self.store.way(known, *to).map_err(internal)?.ok_or(FetchRefusal::NotFound)?;
+                encode_records(&cut(path)).map_err(|_| FetchRefusal::Internal)?
+            }
+            FetchRequest::ShardPiece { shard, piece } => {
+                self.data()?.shard_piece(shard, *piece).map_err(|_| FetchRefusal::NotFound)?
+            }
+        };
+        Ok(bytes.into())
+    }
+}
+
+impl FetchSource for Source {
+    fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
+        let answer = self.held(request);
+        #[cfg(feature = "byzantine")]
+        let answer = crate::byzantine::served(request, answer);
+        answer
+    }
+
+    fn newcomer_bytes(&self) -> u64 {
+        let newest = self.store.snapshots().pop();
+        newest.map_or(0, |(_, manifest)| (manifest.chunks.len() * STATE_CHUNK_BYTES) as u64)
+    }
+}
+
+/// As much of a path as an answer may hold, up to a record with its votes: from there the asker goes on.
+fn cut(path: Vec<Link>) -> Vec<EncodedLink> {
+    let mut links = Vec::new();
+    let (mut bytes, mut whole) = (2, 0);
+    for Link { record, certificate, .. } in path.into_iter().take(PATH_LINKS_MAX) {
+        let votes = certificate.as_ref().map(wire::encode_certificate).unwrap_or_default();
+        let link = (wire::encode_record(&record), votes);
+        bytes += 8 + link.0.len() + link.1.len();
+        if bytes > PATH_BYTES_MAX {
+            break;
+        }
+        links.push(link);
+        if certificate.is_some() || links.len() == 1 {
+            whole = links.len();
+        }
+    }
+    links.truncate(whole);
+    links
+}

@@ -1,0 +1,133 @@
+//! The thread that owns the device. It takes jobs, one at a time, and never waits for a disk or for the network.
+
+use super::head::SharedState;
+use gradient::Gradients;
+use gossip::Gossip;
+use rounds::{Course, Rounds};
+use starling_data::Dataset;
+use starling_kernels::Trainer;
+use starling_protocol::run::{SyncMode, SyncSpec};
+use starling_store::Store;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use streaming::Own;
+use tokio::sync::mpsc;
+use worker::Worker;
+
+mod gradient;
+mod job;
+mod gossip;
+mod rounds;
+mod streaming;
+mod worker;
+
+pub use job::{Ahead, TrainerEvent, Job, Made, FragmentEvent, Round, Trained};
+pub use gossip::PairSetting;
+pub use worker::Setting;
+
+/// Jobs that may wait: a stop, a round and a validation.
+const JOBS_MAX: usize = 8;
+/// Progress that may wait; a slow driver slows the trainer only after this many steps.
+const EVENTS_MAX: usize = 256;
+
+/// How this run trains.
+pub fn course(sync: &SyncSpec, gossip: Option<PairSetting>) -> Box<dyn Course> {
+    match (sync.mode, gossip) {
+        (SyncMode::EveryStep, _) => Box::new(Gradients::default()),
+        (SyncMode::Rounds, Some(setting)) => Box::new(Gossip::new(setting)),
+        (SyncMode::Rounds, None) if sync.streams() => Box::new(Own::default()),
+        (SyncMode::Rounds, None) => Box::new(Rounds),
+    }
+}
+
+/// The driver's end.
+pub struct TrainerHandle {
+    pub jobs: mpsc::Sender<Job>,
+    pub events: mpsc::Receiver<TrainerEvent>,
+    generation: Arc<AtomicU64>,
+    cut: Arc<AtomicU64>,
+    /// Ends when `jobs` is dropped, after the state at hand is saved.
+    pub thread: Option<JoinHandle<()>>,
+}
+
+impl TrainerHandle {
+    /// Starts the thread, which owns `trainer` from now on.
+    pub fn start(
+        trainer: Box<dyn Trainer>,
+        mut course: Box<dyn Course>,
+        setting: Setting,
+        state: Arc<SharedState>,
+        data: Arc<Dataset>,
+        store: Arc<Store>,
+    ) -> std::io::Result<Self> {
+        let (jobs, job_queue) = mpsc::channel(JOBS_MAX);
+        let (event_queue, events) = mpsc::channel(EVENTS_MAX);
+        let generation = Arc::new(AtomicU64::new(0));
+        let cut = Arc::new(AtomicU64::new(0));
+        let mut worker = Worker {
+            trainer,
+            reached: 0,
+            signs: 0,
+            waited: Duration::ZERO,
+            setting,
+            state,
+            data,
+            store,
+            events: event_queue,
+            generation: generation.clone(),
+            cut: cut.clone(),
+            spare: None,
+            validation: Vec::new(),
+        };
+        let thread = std::thread::Builder::new().name("trainer".into()).spawn(move || {
+            if course.has_moments() {
+                worker.restore();
+            }
+            if run(&mut *course, &mut worker, job_queue) && course.has_moments() {
+                worker.save();
+            }
+        })?;
+        Ok(Self { jobs, events, generation, cut, thread: Some(thread) })
+    }
+
+    /// Stops whatever round runs, and names the next one.
+    pub fn next_generation(&self) -> u64 {
+        self.generation.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Ends the newest round after the step under way; without one done, after its first.
+    pub fn cut_short(&self) {
+        self.cut.store(self.generation.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
+/// Until there are no more jobs; false if the driver is gone before that.
+fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Job>) -> bool {
+    while let Some(job) = jobs.blocking_recv() {
+        let said = match job {
+            Job::Round(mut round) => {
+                course.hear(std::mem::take(&mut round.news));
+                worker.round(course, &round)
+            }
+            Job::Ahead(mut ahead) => {
+                course.hear(std::mem::take(&mut ahead.news));
+                course.go_ahead(worker, &ahead)
+            }
+            Job::Retake { round, base, news } => {
+                course.hear(news);
+                course.retake(worker, round, base).map(|made| TrainerEvent::Retaken { round, base, made })
+            }
+            Job::Validate { sequences } => match worker.validate_head(sequences) {
+                Ok(()) => continue,
+                Err(message) => Err(message),
+            },
+        };
+        let said = said.unwrap_or_else(|message| TrainerEvent::Failed { message });
+        if worker.events.blocking_send(said).is_err() {
+            return false;
+        }
+    }
+    true
+}

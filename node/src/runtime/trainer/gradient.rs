@@ -1,0 +1,95 @@
+//! The one step of a round in runs that average each step: a gradient at the head's parameters.
+
+use super::job::{TrainerEvent, Made, Round};
+use super::rounds::Course;
+use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
+use starling_kernels::{StepReport, TrainError};
+use starling_protocol::limits::CHUNK_ELEMENTS;
+use starling_protocol::permutation::SampleOrder;
+use starling_protocol::{Digest, update};
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// Rounds of one step.
+#[derive(Default)]
+pub struct Gradients {
+    made: Option<Made>,
+    /// Gradients in a row that were not finite.
+    spoilt: u32,
+}
+
+impl Course for Gradients {
+    /// The moments are everybody's, and part of the state.
+    fn has_moments(&self) -> bool {
+        false
+    }
+
+    /// The mean gradient of the lease's sequences, which is what this node contributes.
+    fn work(&mut self, worker: &mut Worker, job: &Round, (started, _): (Instant, Steps)) -> Worked {
+        let sequences = worker.setting.inner.samples(1);
+        let mut order = SampleOrder::new(worker.setting.seed, worker.data.train_sequences(worker.setting.seq_len));
+        let mut batch = Vec::new();
+        if worker.generation.load(Ordering::Acquire) != job.generation {
+            return Ok(Err(TrainerEvent::Stopped));
+        }
+        if job.lease.count < sequences {
+            return Err(format!("step {} has {} of {sequences} sequences", job.round, job.lease.count));
+        }
+        if let Err(shard) = worker.read_step(&mut order, job.lease.start, &mut batch)? {
+            return Ok(Err(TrainerEvent::MissingShard { round: job.round, shard }));
+        }
+        let mut gradient = worker.spare();
+        let elements = worker.state.read().elements();
+        gradient.resize(elements, 0.0);
+        let report = worker.trainer.gradient(&batch, &mut gradient);
+        let report = self.accept(job.round, report, &mut gradient)?;
+        let (payload, norm) = measure(&gradient);
+        let tokens_per_second = report.tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
+        let said =
+            TrainerEvent::Step { round: job.round, step: 1, steps: 1, reached: 1, loss: report.loss, tokens_per_second };
+        let _ = worker.events.try_send(said);
+        let done = Steps { steps: 1, samples: sequences, tokens: report.tokens, loss_sum: report.loss, seconds: 0.0 };
+        self.made = Some(worker.made(job.round, gradient, payload, norm));
+        Ok(Ok(done))
+    }
+
+    fn take(&mut self, _worker: &mut Worker, _job: &Round) -> Result<Option<Made>, String> {
+        Ok(self.made.take())
+    }
+}
+
+impl Gradients {
+    /// One bad batch must not end a run: it counts for nothing, zeros with the weight of one token. Many are a diverged run.
+    fn accept(
+        &mut self,
+        round: u64,
+        report: Result<StepReport, TrainError>,
+        gradient: &mut [f32],
+    ) -> Result<StepReport, String> {
+        match report {
+            Ok(report) => {
+                self.spoilt = 0;
+                Ok(report)
+            }
+            Err(e @ TrainError::NotFinite { loss, .. }) if self.spoilt < STEPS_LEFT_OUT_MAX => {
+                tracing::warn!("step {round}: {e}");
+                self.spoilt += 1;
+                gradient.fill(0.0);
+                Ok(StepReport { loss: if loss.is_finite() { loss } else { 0.0 }, grad_norm: 0.0, tokens: 1 })
+            }
+            Err(e) => Err(e.to_string()),
+        }
+    }
+}
+
+/// Digest and L2 norm.
+fn measure(gradient: &[f32]) -> (Digest, f64) {
+    let mut hasher = update::contribution_hasher(gradient.len());
+    let mut squares = 0f64;
+    // Measured and hashed while it is in the cache.
+    for values in gradient.chunks(CHUNK_ELEMENTS) {
+        squares += values.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
+        hasher.put(values);
+    }
+    (hasher.finish(), squares.sqrt())
+}

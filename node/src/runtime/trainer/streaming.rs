@@ -1,0 +1,202 @@
+//! The trainer's own parameters, in runs that keep them from round to round (Streaming DiLoCo, arXiv 2501.18512,
+//! algorithm 2): what a COMMIT mixes in, what is done ahead of a record, and what is dropped again.
+//!
+//! `theta` is the host's copy from when the last contribution was made: whatever is done on the device beyond it may still
+//! be dropped, by loading that copy again.
+
+use super::job::{Ahead, TrainerEvent, Made, FragmentEvent, Round};
+use super::rounds::{Course, diverged, subtract_from};
+use super::worker::{Steps, Worker};
+use starling_kernels::Trainer;
+use starling_protocol::Digest;
+use starling_protocol::permutation::SampleOrder;
+use starling_protocol::record::Span;
+use starling_protocol::update::{Fragments, mix};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// What is kept between jobs.
+#[derive(Default)]
+pub struct Own {
+    /// Its parameters when its last contribution was made, what was committed since mixed in; none before the first.
+    theta: Option<Vec<f32>>,
+    /// Fragments that were stepped and are not mixed in yet.
+    stepped: BTreeSet<usize>,
+    before: Option<Digest>,
+    /// What is on the device beyond `theta`.
+    ahead: Option<Done>,
+    /// Room for what is on the device.
+    scratch: Vec<f32>,
+}
+
+/// Steps of a round that is not there yet.
+struct Done {
+    round: u64,
+    base: Digest,
+    lease: Span,
+    steps: Steps,
+}
+
+impl Own {
+    /// What is on the device and may still count, before something else is loaded.
+    fn set_aside(&mut self, trainer: &mut dyn Trainer) -> Result<Option<Vec<f32>>, String> {
+        if self.ahead.is_none() {
+            return Ok(None);
+        }
+        let mut kept = vec![0.0; self.theta.as_ref().map_or(0, Vec::len)];
+        trainer.read(&mut kept).map_err(|e| e.to_string())?;
+        Ok(Some(kept))
+    }
+
+    /// Puts the trainer's own parameters on the device, with what was committed since; with them what was done ahead, if
+    /// `wanted` is what it was done for. How much of the round that is; none if the head is another one by now.
+    fn load_own(
+        &mut self,
+        worker: &mut Worker,
+        base: Digest,
+        wanted: Option<(u64, Span)>,
+    ) -> Result<Option<Steps>, String> {
+        let (fragments, mixing) = (fragments(worker), worker.setting.sync.mixing as f32);
+        let state = worker.state.read();
+        if state.base != base {
+            return Ok(None);
+        }
+        let canonical = &state.state.theta;
+        let ahead = self.ahead.take();
+        let counts = |done: &Done| wanted == Some((done.round, done.lease)) && self.before == Some(done.base);
+        let steps = ahead.as_ref().map_or(0, |done| done.steps.steps);
+        let ahead = ahead.filter(counts);
+        let outcome = if ahead.is_some() { "kept" } else { "dropped" };
+        metrics::counter!("starling_steps_ahead_total", "outcome" => outcome).increment(u64::from(steps));
+        let mut stepped = std::mem::take(&mut self.stepped);
+        let theta = self.theta.get_or_insert_with(|| {
+            stepped.clear();
+            canonical.clone()
+        });
+        let take_in = |values: &mut [f32]| {
+            for range in stepped.iter().map(|fragment| fragments.range(*fragment)) {
+                mix(mixing, &mut values[range.clone()], &canonical[range]);
+            }
+        };
+        let steps = match ahead {
+            None => {
+                take_in(theta);
+                worker.trainer.load(theta).map_err(|e| e.to_string())?;
+                Steps::default()
+            }
+            Some(done) => {
+                // Without its mixture the copy of before would be of another state.
+                take_in(theta);
+                self.scratch.resize(canonical.len(), 0.0);
+                worker.trainer.read(&mut self.scratch).map_err(|e| e.to_string())?;
+                take_in(&mut self.scratch);
+                worker.trainer.load(&self.scratch).map_err(|e| e.to_string())?;
+                done.steps
+            }
+        };
+        Ok(Some(steps))
+    }
+}
+
+impl Course for Own {
+    fn hear(&mut self, news: FragmentEvent) {
+        if news.start_over {
+            *self = Self { scratch: std::mem::take(&mut self.scratch), ..Self::default() };
+        }
+        self.stepped.extend(news.stepped);
+        self.before = news.before;
+    }
+
+    fn load(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Steps>, String> {
+        if job.validate.is_some() {
+            let kept = self.set_aside(&mut *worker.trainer)?;
+            if !worker.load_head(job)? {
+                return Ok(None);
+            }
+            if let Some(kept) = kept {
+                worker.trainer.load(&kept).map_err(|e| e.to_string())?;
+            }
+        }
+        self.load_own(worker, job.base, Some((job.round, job.lease)))
+    }
+
+    /// The fragment of a round: the head's parameters minus the trained ones, which are the own ones from now on. None if
+    /// the head is another one by now.
+    fn take(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Made>, String> {
+        let mut theta = self.theta.take().unwrap_or_default();
+        let shared = worker.state.clone();
+        let state = shared.read();
+        if state.base != job.base {
+            self.theta = Some(theta);
+            return Ok(None);
+        }
+        theta.resize(state.elements(), 0.0);
+        worker.trainer.read(&mut theta).map_err(|e| e.to_string())?;
+        let made = fragment_of(worker, job.round, &state.state.theta, &theta);
+        self.theta = Some(theta);
+        made.map(Some)
+    }
+
+    /// The fragment of a round, from the own parameters as they are, without any step; none without own ones.
+    fn retake(&mut self, worker: &mut Worker, round: u64, base: Digest) -> Result<Option<Made>, String> {
+        if self.theta.is_none() || self.load_own(worker, base, None)?.is_none() {
+            return Ok(None);
+        }
+        let Some(theta) = self.theta.take() else { return Ok(None) };
+        let shared = worker.state.clone();
+        let state = shared.read();
+        let made = if state.base == base { Some(fragment_of(worker, round, &state.state.theta, &theta)) } else { None };
+        self.theta = Some(theta);
+        made.transpose()
+    }
+
+    /// Inner steps of a round whose record is being made. Whatever ends them, what is done is kept until the next job
+    /// tells whether it counts.
+    fn go_ahead(&mut self, worker: &mut Worker, job: &Ahead) -> Result<TrainerEvent, String> {
+        let same = |done: &Done| (done.round, done.base, done.lease) == (job.round, job.base, job.lease);
+        if self.ahead.as_ref().is_some_and(same) || self.load_own(worker, job.base, None)?.is_none() {
+            return Ok(TrainerEvent::WentAhead { ended: Instant::now() });
+        }
+        let (inner, sequences) = (worker.setting.inner.clone(), worker.setting.inner.samples(1));
+        let mut order = SampleOrder::new(worker.setting.seed, worker.data.train_sequences(worker.setting.seq_len));
+        let (mut steps, mut batch, began) = (Steps::default(), Vec::new(), Instant::now());
+        let most = u64::from(job.steps.min(job.inner_steps)).min(job.lease.count / sequences.max(1)) as u32;
+        while steps.steps < most && worker.generation.load(Ordering::Acquire) == job.generation {
+            // A shard that is not here, or a loss that is not finite: the round sees to it when it is there.
+            let start = job.lease.start + steps.samples;
+            if worker.read_step(&mut order, start, &mut batch)?.is_err() {
+                break;
+            }
+            let lr = worker.rate(&inner, job.round, steps.steps, job.tokens);
+            let Ok(report) = worker.trainer.step(&batch, lr) else { break };
+            steps.take(&report, sequences);
+        }
+        steps.seconds = began.elapsed().as_secs_f64();
+        if steps.steps > 0 {
+            self.ahead = Some(Done { round: job.round, base: job.base, lease: job.lease, steps });
+        }
+        Ok(TrainerEvent::WentAhead { ended: Instant::now() })
+    }
+}
+
+fn fragments(worker: &Worker) -> Fragments {
+    Fragments::of(&worker.setting.sync, worker.state.read().elements())
+}
+
+fn fragment_of(worker: &mut Worker, round: u64, canonical: &[f32], own: &[f32]) -> Result<Made, String> {
+    if !own.iter().all(|x| x.is_finite()) {
+        return Err(diverged(round));
+    }
+    let range = Fragments::of(&worker.setting.sync, canonical.len()).of_round(round);
+    let mut delta = worker.spare();
+    delta.clear();
+    delta.extend_from_slice(&own[range.clone()]);
+    let made = subtract_from(&canonical[range], &mut delta);
+    let (payload, norm) = made.ok_or_else(|| diverged(round))?;
+    Ok(worker.made(round, delta, payload, norm))
+}
+
+#[cfg(test)]
+#[path = "streaming_test.rs"]
+mod tests;

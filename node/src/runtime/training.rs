@@ -1,0 +1,145 @@
+//! Rounds as the driver has them trained: when one can begin, and what the trainer says of it.
+
+use super::device::{WantedRound, Work};
+use super::driver::Driver;
+use super::matter::Matter;
+use super::shards;
+use super::trainer::{TrainerEvent, Job, Round, Trained};
+use crate::exit::{Code, Failure};
+use crate::watch::event::Event;
+use starling_protocol::engine::io::Input;
+use starling_protocol::record::Measured;
+
+impl Driver {
+    /// Starts the wanted round if its base is the state at hand and its shards are here.
+    pub(super) async fn start_wanted_round(&mut self) -> Result<(), Failure> {
+        let Some(wanted) = self.device.wanted.clone() else { return Ok(()) };
+        // The ledger may be changing the state: when it is done it says so, and this is tried again.
+        let head = self.state.head();
+        let at_base = head.base == wanted.base;
+        if !at_base || self.device.work.is_some() || self.fetches.bring_text_or_state() {
+            return Ok(());
+        }
+        let sequences = self.settings.validate_sequences;
+        let missing = shards::missing_for(&self.data, &self.spec, &wanted.lease, sequences as u64);
+        if !missing.is_empty() {
+            self.fetch_shards(missing);
+            return Ok(());
+        }
+        let generation = self.device.halt();
+        let due = wanted.round == 1 || (wanted.round - 1) % self.settings.validate_every.max(1) == 0;
+        self.gauges.training_started();
+        let job = Job::Round(Round {
+            round: wanted.round,
+            base: wanted.base,
+            lineage: head.record.lineage,
+            expected: head.record.next.members.iter().filter(|m| m.expected).map(|m| m.id).collect(),
+            lease: wanted.lease,
+            inner_steps: wanted.inner_steps,
+            tokens: wanted.tokens,
+            validate: due.then_some(sequences).filter(|n| *n > 0),
+            generation,
+            news: self.variants.news(),
+        });
+        if wanted.cut {
+            self.device.trainer.cut_short();
+        }
+        self.device.start(Work::Round, job).await
+    }
+
+    /// Starts what is wanted beside rounds if the device has nothing to do.
+    pub(super) async fn start_beside(&mut self) -> Result<(), Failure> {
+        if self.device.work.is_some() || self.device.wanted.is_some() {
+            return Ok(());
+        }
+        match self.beside() {
+            Some(job) => self.device.start(Work::Beside, job).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn use_device(&mut self) -> Result<(), Failure> {
+        self.start_wanted_round().await?;
+        self.start_beside().await
+    }
+
+    pub(super) async fn trainer_event(&mut self, happened: TrainerEvent) -> Result<(), Failure> {
+        match happened {
+            TrainerEvent::Step { round, step, steps, reached, loss, tokens_per_second } => {
+                if self.gauges.step(step, steps, loss, tokens_per_second) {
+                    self.show(Event::Step { round, step, steps, loss, tokens_per_second });
+                }
+                self.feed(Input::TrainProgress { round, step: reached }).await
+            }
+            TrainerEvent::Exchanging { round, reached } => self.feed(Input::TrainProgress { round, step: reached }).await,
+            TrainerEvent::Validated { round, loss } => {
+                let nats_per_byte = loss / self.bytes_per_token();
+                self.gauges.validated(nats_per_byte);
+                self.show(Event::Validated { round, loss, nats_per_byte });
+                Ok(())
+            }
+            TrainerEvent::Trained(trained) => {
+                self.device.rest();
+                self.trained(trained).await
+            }
+            TrainerEvent::Stopped => {
+                self.device.rest();
+                self.use_device().await
+            }
+            TrainerEvent::MissingShard { round, shard } => {
+                self.device.rest();
+                tracing::debug!("round {round} waits for shard {shard}");
+                self.fetch_shards(vec![shard]);
+                Ok(())
+            }
+            TrainerEvent::Failed { message } => Err(Failure::message(Code::Refused, format!("training failed: {message}"))),
+            other => self.hand_over(Matter::TrainerEvent(other)).await,
+        }
+    }
+
+    async fn trained(&mut self, trained: Trained) -> Result<(), Failure> {
+        let is_it = |wanted: &mut WantedRound| (wanted.base, wanted.round) == (trained.base, trained.round);
+        if self.device.wanted.take_if(is_it).is_none() {
+            return self.start_wanted_round().await;
+        }
+        #[cfg(feature = "byzantine")]
+        let trained = {
+            let mut trained = trained;
+            crate::byzantine::contribution(&mut trained.delta, &mut trained.norm, &mut trained.payload);
+            trained
+        };
+        self.gauges.trained(&trained);
+        self.show(Event::Trained {
+            round: trained.round,
+            loss: trained.loss,
+            tokens: trained.tokens,
+            seconds: trained.seconds,
+        });
+        self.contributions.make(trained.payload, trained.delta);
+        let (upload_kbps, reduce_us) = (self.net.end_uplink_round(), self.gauges.last_reduction_us());
+        let norm_bits = trained.norm.to_bits();
+        let measured = Measured { step_us: trained.step_us, upload_kbps, reduce_us, norm_bits };
+        let gathering = self.gauges.gathering();
+        self.feed(Input::Trained {
+            round: trained.round,
+            base: trained.base,
+            samples: trained.samples,
+            tokens: trained.tokens,
+            steps: trained.steps,
+            loss_q16: (trained.loss.max(0.0) * 65536.0).min(f64::from(u32::MAX)) as u32,
+            payload: trained.payload,
+            measured,
+        })
+        .await?;
+        // The attempt that this READY began waited for nobody after it.
+        if gathering {
+            self.gauges.was_last();
+        }
+        Ok(())
+    }
+
+    /// Bytes of text that a token stands for, on average over the held-out text.
+    fn bytes_per_token(&self) -> f64 {
+        self.data.manifest().bytes_per_token().max(f64::MIN_POSITIVE)
+    }
+}

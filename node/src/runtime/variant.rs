@@ -1,0 +1,72 @@
+//! What a run may add to rounds of local training: parts with a name, chosen where the run is set up. The driver hands
+//! them what it has no part in itself, and shows them what they may want to know.
+
+use super::contributions::Contributions;
+use super::device::Device;
+use super::gauges::Gauges;
+use super::head::SharedState;
+use super::matter::{Matter, Outcome};
+use super::trainer::{Job, FragmentEvent};
+use crate::watch::screen::Screen;
+use crate::watch::status::Status;
+use starling_protocol::engine::io::Input;
+use starling_protocol::record::Record;
+use std::collections::VecDeque;
+use tokio::sync::mpsc;
+
+/// One part. A run without it has nothing of it.
+pub trait Variant: Send {
+    /// Something that may concern it; given back unless it was for this part alone.
+    fn take<'a>(&mut self, matter: Matter<'a>, desk: &mut Desk<'_>) -> Option<Matter<'a>>;
+
+    /// What the trainer is to hear with its next job.
+    fn news(&mut self) -> Option<FragmentEvent> {
+        None
+    }
+
+    /// A job for a device that has nothing to do, which any round interrupts.
+    fn beside(&mut self, _desk: &mut Desk<'_>) -> Option<Job> {
+        None
+    }
+
+    /// Its rows in the status of a node that stands on this record.
+    fn show(&self, _head: &Record, _status: &mut Status) {}
+}
+
+/// What of the driver a part may use.
+pub struct Desk<'a> {
+    pub state: &'a SharedState,
+    pub contributions: &'a mut Contributions,
+    pub device: &'a mut Device,
+    pub screen: &'a mut Screen,
+    pub gauges: &'a mut Gauges,
+    pub results: &'a mpsc::Sender<Outcome>,
+    /// Handled by the engine after the outputs at hand.
+    pub inputs: &'a mut VecDeque<Input>,
+}
+
+/// The parts of this run.
+pub struct Variants(pub Vec<Box<dyn Variant>>);
+
+impl Variants {
+    pub fn take(&mut self, matter: Matter<'_>, desk: &mut Desk<'_>) {
+        let left = self.0.iter_mut().try_fold(matter, |matter, part| part.take(matter, desk));
+        if let Some(Matter::Stream(..)) = left {
+            metrics::counter!("starling_refused_total", "reason" => "pair_not_in_run").increment(1);
+        }
+    }
+
+    /// At most one part has any.
+    pub fn news(&mut self) -> FragmentEvent {
+        self.0.iter_mut().find_map(|part| part.news()).unwrap_or_default()
+    }
+
+    /// A job for the device beside rounds.
+    pub fn beside(&mut self, desk: &mut Desk<'_>) -> Option<Job> {
+        self.0.iter_mut().find_map(|part| part.beside(desk))
+    }
+
+    pub fn show(&self, head: &Record, status: &mut Status) {
+        self.0.iter().for_each(|part| part.show(head, status));
+    }
+}

@@ -1,0 +1,200 @@
+//! What watchers see of the driver: the answers of the status socket, commits, and the final checkpoint.
+
+use super::driver::Driver;
+use super::ledger::Job;
+use super::notice::seeking_text;
+use crate::exit::{Code, Failure};
+use crate::watch::event::{Committed, Event, RoundTiming};
+use crate::watch::status::{Answer, EvidenceStatus, Member, ProbationStatus, Question, QuorumStatus, Status};
+use starling_protocol::NodeId;
+use starling_protocol::codec::encoded_max;
+use starling_protocol::engine::io::Input;
+use starling_protocol::engine::succession::probation::Probation;
+use starling_protocol::engine::{EvidenceView, MemberState, MemberView, QuorumView};
+use starling_protocol::message::Phase;
+use starling_protocol::record::{Record, Role};
+use starling_protocol::run::Codec;
+use std::time::Instant;
+
+impl Driver {
+    /// Answers a question of the status socket.
+    pub(super) fn answer(&mut self, question: Question) -> Answer {
+        match question {
+            Question::Status => Answer::Status(Box::new(self.status())),
+            Question::Invite(terms) => match self.settings.ticket.make(&self.spec, self.net.addresses(), &terms) {
+                Ok(ticket) => Answer::Invite { ticket },
+                Err(message) => Answer::Error { message },
+            },
+            Question::Revoke(subject) => match self.settings.ticket.revoke(&self.spec, &subject) {
+                Ok(revocation) => {
+                    let subject = revocation.subject.to_string();
+                    self.later(Input::Revoke { revocation });
+                    Answer::Revoked { subject }
+                }
+                Err(message) => Answer::Error { message },
+            },
+        }
+    }
+
+    fn status(&self) -> Status {
+        let view = self.engine.view();
+        let head = self.state.head();
+        let counters = self.net.counters();
+        let known = view.lineage != starling_protocol::Digest::default();
+        let row = |peer: &MemberView| Member {
+            node: peer.id.to_string(),
+            me: peer.id == self.me,
+            member: peer.state != MemberState::Outside,
+            role: peer.role.map(|role| role.to_string()),
+            connected: peer.connected || peer.id == self.me,
+            phase: peer.phase.map(|p| p.to_string()),
+            seq: peer.heard.map(|_| peer.seq),
+            heard_s: peer.heard.map(|us| us as f64 / 1e6),
+            out: match peer.state {
+                MemberState::Out(why) => Some(why.to_string()),
+                _ => None,
+            },
+        };
+        let waiting = view.waiting.as_ref().map(|waiting| {
+            let on: Vec<_> = waiting.on.iter().map(NodeId::short).collect();
+            if on.is_empty() { waiting.why.to_string() } else { format!("{}: {}", on.join(", "), waiting.why) }
+        });
+        // It follows the flock record by record, so it is either.
+        let outside = matches!(view.phase, Phase::Joining | Phase::CatchingUp);
+        let barred = || self.gauges.barred.clone().filter(|_| outside);
+        let waiting = barred().or(waiting);
+        let seeking = || (view.phase == Phase::Seeking).then(|| seeking_text(view.others.len()));
+        let waiting = waiting.or_else(seeking);
+        let members = view.members.iter().chain(&view.others).map(row).collect();
+        let mut status = Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            node: self.me.to_string(),
+            run: self.spec.name.clone(),
+            lineage: known.then(|| view.lineage.to_string()),
+            device: self.settings.device.clone(),
+            phase: view.phase.to_string(),
+            quorum: known.then(|| self.quorum_status(&view.quorum)),
+            waiting,
+            round: head.record.round,
+            seq: head.record.seq,
+            tokens: head.record.tokens,
+            state_root: known.then(|| head.record.state_root.to_string()),
+            uptime_s: self.started.elapsed().as_secs(),
+            bytes_sent: counters.bytes_sent,
+            bytes_received: counters.bytes_received,
+            loss: self.gauges.loss,
+            validation_nats_per_byte: self.gauges.validation,
+            addresses: self.net.addresses().iter().map(ToString::to_string).collect(),
+            members,
+            evidence: view.evidence.iter().map(evidence_row).collect(),
+            merged: Vec::new(),
+            offers: None,
+            gossip: None,
+            probation: self.probation_status(&head.record),
+        };
+        self.variants.show(&head.record, &mut status);
+        status
+    }
+
+    /// What is left of this node's probation, while it learns and there is one.
+    fn probation_status(&self, record: &Record) -> Option<ProbationStatus> {
+        let seat = record.member(&self.me).filter(|seat| seat.role == Role::Learner)?;
+        let probation = Probation::of(&self.spec, record.round);
+        let ((rounds, contributions), newcomer) = (probation.left(seat), probation.new_for(seat));
+        (rounds.max(contributions).max(newcomer) > 0).then(|| ProbationStatus {
+            from_round: record.round + rounds.max(contributions).max(1),
+            contributions,
+            newcomer_until: record.round + newcomer,
+        })
+    }
+
+    fn quorum_status(&self, quorum: &QuorumView) -> QuorumStatus {
+        let partition = &self.spec.partition;
+        QuorumStatus {
+            voters: quorum.voters,
+            here: quorum.here,
+            in_reach: quorum.in_reach,
+            distinguished: quorum.distinguished.map(|id| id.to_string()),
+            quorum_lost_s: quorum.quorum_lost.map(|us| us as f64 / 1e6),
+            policy: partition.minority.to_string(),
+            grace_s: f64::from(partition.grace_ms) / 1e3,
+            frozen: quorum.frozen,
+        }
+    }
+
+    /// What a commit will be shown as once it is on disk.
+    pub(super) fn committed(&self, record: &Record) -> Committed {
+        let tokens: u64 = record.contributors.iter().map(|c| c.tokens).sum();
+        let loss_sum: f64 = record.contributors.iter().map(|c| f64::from(c.loss_q16) / 65536.0 * c.tokens as f64).sum();
+        Committed {
+            seq: record.seq,
+            round: record.round,
+            record: record.digest().to_string(),
+            lineage: record.lineage.to_string(),
+            state_root: record.state_root.to_string(),
+            contributors: record.contributors.iter().map(|c| c.member.to_string()).collect(),
+            members: record.next.members.len(),
+            voters: record.voters().count(),
+            inner_steps: record.next.inner_steps,
+            codec: record.next.codec.to_string(),
+            bits_per_value: bits_per_value(record.next.codec),
+            tokens: record.tokens,
+            loss: loss_sum / tokens.max(1) as f64,
+            bytes_sent: self.net.counters().bytes_sent,
+            timing: RoundTiming::default(),
+        }
+    }
+
+    /// The commit is on disk: this is what its times are taken to.
+    pub(super) fn show_committed(&mut self, mut committed: Committed) {
+        let timing = self.gauges.committed(Instant::now());
+        self.gauges.loss = Some(committed.loss);
+        metrics::gauge!("starling_round").set(committed.round as f64);
+        metrics::gauge!("starling_tokens").set(committed.tokens as f64);
+        metrics::gauge!("starling_members").set(committed.members as f64);
+        metrics::gauge!("starling_voters").set(committed.voters as f64);
+        metrics::gauge!("starling_quorum").set(1.0);
+        metrics::gauge!("starling_loss_nats_per_token").set(committed.loss);
+        metrics::histogram!("starling_round_seconds").record(timing.seconds);
+        metrics::histogram!("starling_reduce_seconds").record(timing.reduce_seconds);
+        metrics::histogram!("starling_settle_seconds").record(timing.settle_seconds);
+        metrics::histogram!("starling_overhead_seconds").record(timing.overhead_seconds);
+        metrics::histogram!("starling_idle_seconds").record(timing.idle_seconds);
+        committed.timing = timing;
+        self.show(Event::Committed(committed));
+    }
+
+    /// Whether every connected peer has the record that this node ended with.
+    pub(super) fn everybody_finished(&self) -> bool {
+        let view = self.engine.view();
+        view.members.iter().chain(&view.others).filter(|p| p.connected && p.id != self.me).all(|p| p.seq >= view.seq)
+    }
+
+    /// Writes the final checkpoint and says where; returns its round.
+    pub(super) async fn final_checkpoint(&mut self) -> Result<u64, Failure> {
+        let round = self.state.head().record.round;
+        let folder = self.settings.home.join("checkpoints").join(format!("round-{round:06}"));
+        let (reply, written) = tokio::sync::oneshot::channel();
+        self.ledger(Job::Checkpoint { folder: folder.clone(), reply }).await?;
+        match written.await {
+            Ok(Ok(())) => {
+                let path = folder.display().to_string();
+                self.show(Event::Checkpoint { path, round });
+                Ok(round)
+            }
+            Ok(Err(e)) => Err(Failure::message(Code::Refused, format!("the final checkpoint was not written: {e}"))),
+            Err(_) => Err(Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before")),
+        }
+    }
+}
+
+/// The most that a codec takes for a value, headers of blocks included: over so many values that all codecs fill blocks.
+fn bits_per_value(codec: Codec) -> f64 {
+    const VALUES: usize = 4096;
+    encoded_max(codec, VALUES) as f64 * 8.0 / VALUES as f64
+}
+
+fn evidence_row(evidence: &EvidenceView) -> EvidenceStatus {
+    let EvidenceView { against, what, revoked } = *evidence;
+    EvidenceStatus { against: against.to_string(), what: what.into(), revoked }
+}

@@ -1,0 +1,468 @@
+//! Injected bugs: each breaks one rule of the protocol at one place, to show that the simulator notices.
+//!
+//! `mutated!(Mutation::X)` stands in the condition that the bug weakens. In a build without the feature `mutations` it is the
+//! constant `false`, and nothing of it is left. With it, a thread of the simulator chooses the one bug that it runs, and a
+//! program of the lab that all its threads run.
+
+/// The enum, and the list of all of it.
+macro_rules! mutations {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// A bug, the place where it is injected, and the invariant that has to catch it, if one does: `docs/rules.md`
+        /// says of each which rule it breaks, and what notices.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Mutation {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Mutation {
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+        }
+    };
+}
+
+mutations! {
+    /// Ballot: a vote that was seen does not force its value. S1.
+    IgnoreSeenVote,
+    /// Quorum: half of the voters is enough, whoever they are. S1, S2.
+    HalfQuorum,
+    /// Quorum: one voter more is counted than was heard. S1, S2.
+    CountTwice,
+    /// Ballot: the votes of two ballots are added up. S1, S2.
+    MixBallots,
+    /// Certificate: any number of signatures is a quorum. S2.
+    AcceptThinCertificate,
+    /// Simulated disk: a write is acknowledged before it is on the disk. S5.
+    SyncLies,
+    /// Simulated driver: what waits for a write is sent at once. S5.
+    SendBeforeDurable,
+    /// Engine: a vote is sent without writing it (`after: None`, no `Persist`). S5.
+    SkipPersist,
+    /// Engine: after a restart it votes as if its vote state were empty. S5.
+    ForgetRegister,
+    /// Engine: a node whose disk is known to be old keeps its incarnation. S5.
+    KeepOldIncarnation,
+    /// Quorum: who votes may do so under any incarnation. S2.
+    AnyIncarnation,
+    /// Simulated driver: the outer step of a commit is applied twice. S15.
+    ApplyTwice,
+    /// Simulated driver: adds up what it sent before it was encoded, and applies that. S8.
+    ApplyUnencoded,
+    /// Simulated driver: parameters that come with a catch-up are one bit off. S3.
+    FlipCaughtUp,
+    /// Engine: a rebuilt record's `state_root` is not compared with the decided one. S3.
+    SkipRootCheck,
+    /// Engine: all contributions weigh the same, whatever they were trained on. S8.
+    EqualWeights,
+    /// Engine: `Commit` says `mine: true` although the record leaves the own contribution out. S7.
+    ForgetLeftOut,
+    /// Engine: `Commit` says `mine: false` although the record takes it in. S7.
+    KeepTakenIn,
+    /// Engine: a gradient that a commit left out is offered again for another state. S8.
+    StaleGradient,
+    /// Engine: with fragments, a contribution that a commit left out is offered again for another fragment. S8.
+    StaleFragment,
+    /// Simulated driver: inner steps that were done ahead are kept although the record gives another lease. S6.
+    KeepAhead,
+    /// Simulated driver: a trainer's own parameters are kept although a contribution that is in them was dropped. S6.
+    KeepOwn,
+    /// Succession: a lease is not returned when its holder is removed. S6.
+    KeepDeadLease,
+    /// Succession: the cursor does not move past what was leased. S6.
+    LeaseTwice,
+    /// Engine: who halts for want of a quorum says that it is no voter. L1.
+    HaltApart,
+    /// Engine: a voter that waits for the word of another says in the middle of a vote that it votes. L1.
+    MuteSettles,
+    /// Engine: two processes on wiped disks, where the clock is behind, draw one name. S16.
+    DrawAlike,
+    /// Engine: of two lineages the one with more tokens wins, however they parted. S2.
+    FollowTokens,
+    /// Engine: for the bare word of somebody who has shown nothing a node goes where others have shown to be. S26.
+    AnySource,
+    /// Path: a jump needs no votes of voters known so far. S2.
+    JumpAnywhere,
+    /// Path: it may lead over other records than the reader's.
+    OffTheChain,
+    /// Path: it may go past the reader's head without a word of that one's voters.
+    LeapTheHead,
+    /// Engine: two records at one place freeze, whoever has signed both. `an_old_key_freezes_nobody`.
+    HeedFormerVoters,
+    /// Engine: between two forks of one record tokens count first. `between_forks_of_one_record_the_voters_decide`.
+    TokensBeforeVoters,
+    /// Engine: results of an attempt are taken for whatever attempt runs. S10.
+    AnyAttempt,
+    /// Engine: a message of another round or parent is believed. S16.
+    AcceptStale,
+    /// Engine: a message is believed without its signature. S18.
+    AcceptUnsigned,
+    /// Engine: a second READY of a member and round replaces the first. S18.
+    AcceptSecondReady,
+    /// Engine: a READY with a norm that is not finite is believed. S11.
+    AcceptAnyNorm,
+    /// Succession: whoever is named joins within the round, as a voter. S9.
+    JoinAsVoter,
+    /// Admission: whoever asks is admitted. S9.
+    AdmitAnybody,
+    /// Succession: the uses of a ticket are not counted. S9.
+    UncountedTicket,
+    /// Succession: there is no probation in an open run. S23.
+    NoProbation,
+    /// Succession: a member that has its probation behind it is no newcomer any more. S23.
+    ForgetNewcomers,
+    /// Succession: newcomers keep their votes when others leave. S23.
+    KeepNewcomers,
+    /// Succession: probation is over after its rounds, whether it has contributed or not. S23.
+    IdleProbation,
+    /// Succession: who votes in a fork is not asked how long it has been there. S23.
+    ForkOfNewcomers,
+    /// Succession: the settings of the next round depend on the node that builds the record. S17.
+    OwnKnobs,
+    /// Engine: records behind the head are never dropped. S19.
+    HoardHistory,
+    /// Engine: an honest peer is refused as an equivocator when it repeats itself. S18.
+    BlameRepeats,
+    /// Evidence: two signatures of one statement are held to contradict each other. S22.
+    BlameSignatures,
+    /// Engine: deadlines never come. L1.
+    NoDeadline,
+    /// Engine: a catch-up that failed is not tried again. L4.
+    NoRetry,
+    /// Engine: panics at the first SKIP. S20.
+    PanicAtSkip,
+    /// Engine: something that differs between two runs enters a deadline. S21.
+    Disturbed,
+    /// Engine: who comes back from a fork keeps the vote state that speaks in it. What it signed there is further than the
+    /// lineage that it returns to, so that it contradicts nothing, and says nothing for as long: L1.
+    ForkAndVote,
+    /// Engine and succession: a lineage that is listed as merged is merged again. S7.
+    MergeAgain,
+    /// Update: a contribution weighs its tokens, however long it is. S11.
+    NoNormClip,
+    /// Difference: what is merged is not cut to the limit of its length. S11.
+    NoClip,
+    /// Difference and succession: what is merged weighs far more than it may. S11.
+    WeighDifference,
+    /// Quorum: the distinguished voter is one of all, also of those who were absent.
+    DistinguishedOfAll,
+    /// Quorum: the distinguished voter is the one with the largest hash.
+    DistinguishedLast,
+    /// Lease: the first span that fits is cut, not the smallest.
+    FirstFit,
+    /// Lease: any whole step of a span will do for a lease.
+    SliverOfALease,
+    /// Lease: what comes back is not joined with its neighbours.
+    NeverJoin,
+    /// Lease: a pool with too many spans gives up the longest.
+    DropLongest,
+    /// Lease: the steps of a slow member are rounded down.
+    RoundStepsDown,
+    /// Lease: of an even number of step times the median is the larger.
+    SlowerMedian,
+    /// Admission: an identity that is revoked is let in.
+    RevokedStays,
+    /// Admission: a ticket counts whoever signed it.
+    ForgedTicket,
+    /// Admission: a ticket that is revoked admits.
+    RevokedTicketAdmits,
+    /// Admission: a ticket that is made out to one admits another.
+    AnyHolder,
+    /// Admission: a ticket admits after its last round.
+    ExpiredTicketAdmits,
+    /// Admission: a ticket admits more than it may.
+    UsedTicketAdmits,
+    /// Succession: statements of learners count.
+    LearnersSpeak,
+    /// Succession: half of the voters remove whom they suspect.
+    SuspectByHalf,
+    /// Succession: who is left out of one COMMIT is removed.
+    AbsentOnce,
+    /// Succession: who is left out of COMMITs stays.
+    NeverRemoved,
+    /// Succession: a Join under a lower incarnation makes a member a learner.
+    OldIncarnationJoins,
+    /// Succession: who says that it leaves stays.
+    KeepLeaver,
+    /// Succession: who was left out and does not ask is expected all the same.
+    ExpectTheAbsent,
+    /// Succession: learners vote that have not contributed.
+    PromoteUntried,
+    /// Succession: the 31 voters are not the most.
+    TooManyVoters,
+    /// Succession: a record lets in as many as ask.
+    ManyNewcomers,
+    /// Succession: a ticket lets in two by one record.
+    TicketTwiceARecord,
+    /// Succession: a seat takes over every uplink that is said.
+    EveryUplink,
+    /// Succession: a new incarnation is leased what the one before was fast enough for.
+    PaceOfAnother,
+    /// Succession: who comes into a fork under another incarnation keeps its vote.
+    ForkKeepsRole,
+    /// Succession: a fork goes on where the lineage that it leaves has stopped.
+    ForkInPlace,
+    /// Succession: contributions of more than a lease are averaged.
+    OverLease,
+    /// Succession: learners merge lineages.
+    LearnersMerge,
+    /// Succession: two that merge one lineage are averaged together.
+    RivalsTogether,
+    /// Difference: of an even number the median norm is the larger.
+    HigherMergeNorm,
+    /// Record: tokens need not be what the contributors add.
+    AnyTokens,
+    /// Record: a SKIP may change members and leases.
+    AnySkip,
+    /// Ballot: estimates that differ are voted for.
+    VoteUnequal,
+    /// Ballot: a value that was voted for in a later ballot is copied like any other.
+    CopyUnforced,
+    /// Ballot: who has seen a vote does not wait for the others.
+    Impatient,
+    /// Ballot: of the values that can be used the worst is chosen.
+    WorstFirst,
+    /// Ballot: one vote decides.
+    DecideByOne,
+    /// Engine: a result is named that is not held. S25.
+    EstimateUnheld,
+    /// Engine: what is named in a vote is not written. S25.
+    ForgetCandidate,
+    /// Engine: a set of contributions need not hold a quorum. S24.
+    ThinContributors,
+    /// Engine: what was signed once is signed again, otherwise.
+    SignAgain,
+    /// Engine: after a restart the vote under way is begun anew.
+    ForgetVotes,
+    /// Engine: a certificate is made of the votes of several ballots.
+    MixedProof,
+    /// Engine: attempts without an end are followed by others.
+    NeverSkip,
+    /// Engine: whoever says that an attempt begins is believed.
+    AnyStarter,
+    /// Engine: who hears of a later attempt stays in its own.
+    StayBehind,
+    /// Engine: who holds a result that it may not name does not turn to a later attempt either.
+    /// `a_learner_that_has_a_result_goes_along_with_a_later_attempt`.
+    MutesStay,
+    /// Engine: who has spoiled an attempt is kept out although nobody else is left to make a quorum with. L1.
+    KeepGrudge,
+    /// Engine: a fetched result may be of other READYs than its set names.
+    AnyReadys,
+    /// Engine: in a vote the patience for voters that are gone is that for others. L1.
+    AwaitTheGone,
+    /// Engine: who does not speak under its seat's name contributes as if it did. L3.
+    MuteContributor,
+    /// Engine: a result of a former process is never computed anew. L1.
+    TrustFormer,
+    /// Engine: a contribution that a commit left out is dropped. S7.
+    DropLeftOut,
+    /// Certificate: votes of several ballots prove a record.
+    ProofOfBallots,
+    /// Certificate: votes for another record prove this one.
+    ProofOfAnother,
+    /// Certificate: a fork needs the words of some of its members only.
+    ForkOfSome,
+    /// Evidence: READYs of two starts of a process contradict each other. S22.
+    ConvictRestarts,
+    /// Engine: evidence is told to nobody.
+    KeepEvidence,
+    /// Engine: a restarted voter believes the first answer.
+    OneWitness,
+    /// Engine: what certificates show to have been signed is forgotten.
+    ForgetCertified,
+    /// Engine: a word about another incarnation is heeded.
+    WitnessOfAnother,
+    /// Engine: the READY of a former process stays. S18.
+    KeepFormerReady,
+    /// Engine: a READY of a former process is heard.
+    ReadyOfFormer,
+    /// Engine: words of one are believed from another.
+    AnySender,
+    /// Engine: who has not greeted is heard.
+    BeforeHello,
+    /// Engine: a READY for any positions is heard.
+    AnyLease,
+    /// Engine: who has contradicted itself is let in again.
+    WelcomeConvicted,
+    /// Engine: who is cut off forks at once. S23.
+    ForkEarly,
+    /// Engine: a flock that is to wait forks. S23.
+    ForkAnyway,
+    /// Engine: a single word makes others fork. S23.
+    ForkOnAWord,
+    /// Engine: two certified records at one place are not noticed.
+    UnseenSplit,
+    /// Update: of an even number of norms the smaller middle one is the reference.
+    LowerReference,
+    /// Update: norms are compared without the steps behind them.
+    ClipTheEarly,
+    /// Update: chunks of who is gone go to the first that is left.
+    HeirOfAll,
+    /// Ring: the order goes the other way round.
+    RingBackwards,
+    /// Ring: hops are not compared.
+    AnyRing,
+    /// Outer step: the momentum is not applied ahead.
+    PlainMomentum,
+    /// Outer step: AdamW decays what has one dimension, too.
+    DecayOfGains,
+    /// State: the number of vectors is not in the root.
+    RootWithoutKinds,
+    /// Codec: the lowest integer is read.
+    LowestInteger,
+    /// Codec: any scale is read.
+    AnyScale,
+    /// Wire: bytes after the end are passed over.
+    BytesAfterTheEnd,
+    /// Permutation: every epoch has the same order.
+    OneKey,
+    /// Update: it is always the first fragment's turn.
+    FragmentsStill,
+    /// Gossip: two meet that have just met.
+    MeetAgain,
+    /// Engine: each learner hears of a decision from one other only.
+    OneHand,
+    /// Engine: nobody tells those who do not vote.
+    LearnersUntold,
+    /// Engine: all say the same two things of what they have to say.
+    SayTheSame,
+    /// Engine: an old sign of life ends a process.
+    EchoEndsMe,
+    /// Certificate: the FORK record that its members have signed is not compared with the one that is shown.
+    /// `a_fork_with_another_lease_is_no_split_and_freezes_nobody`.
+    ForkUnsignedRecord,
+    /// Engine: a member finds no place where strangers have taken all.
+    /// `a_member_finds_a_place_among_strangers`.
+    MembersWait,
+    /// Engine: what a stranger says is looked at as if it were a member.
+    /// `of_a_stranger_only_what_leads_to_a_seat_is_looked_at`.
+    HeedAnybody,
+    /// Engine: evidence against anybody is kept and passed on.
+    /// `evidence_is_held_against_members_only_and_heard_from_members_only`.
+    HoardEvidence,
+    /// Wire: a signature is verified before it is looked at whether the sender is the peer.
+    /// `who_it_is_from_is_looked_at_before_its_signature`.
+    SignatureFirst,
+    /// Engine: whoever bears witness is believed, whether it votes or not.
+    /// `t21_strangers_bear_no_witness`.
+    HeedStrangers,
+    /// Engine: a vote state of another lineage is taken up after a start.
+    /// `a_vote_state_of_another_lineage_is_not_taken_up`.
+    ResumeAnyLineage,
+    /// Engine: a member of a fork that was killed before it took its vote state along does not do it later.
+    /// `a_forks_member_takes_its_vote_state_along_also_when_it_was_killed`.
+    LoseForksRegister,
+    /// Engine: an incarnation below that of the seat is kept.
+    /// `a_late_clock_gives_no_name_below_that_of_the_seat`.
+    LowIncarnation,
+    /// Engine: a restarted voter that is a quorum by itself votes before any other has told it what it knows.
+    /// `a_restarted_voter_of_two_needs_the_word_of_the_other`.
+    VoteUnheard,
+    /// Engine: the vote state of a copied folder is taken up. S5.
+    TakeCopied,
+    /// Engine: of a voter and a learner that reports it the voter is left out.
+    /// `a_learners_report_takes_no_voter_out`.
+    LearnersAccuse,
+    /// Engine: a voter without a quorum follows a fork of its head that learners have made.
+    /// `a_fork_without_a_voter_carries_no_voter_away`.
+    FollowLearners,
+    /// Engine: learners say, too, how long a reduction may take.
+    /// `how_long_reductions_take_is_for_voters_to_say`.
+    LearnersTime,
+    /// Engine: who has a lower head counts where there is room for so many claims about a lineage or a record.
+    /// `slow_strangers_keep_no_claim_of_others_from_being_looked_at`.
+    StrangersFirst,
+    /// Engine: any peer of another run ends a node that has met nobody of its own.
+    /// `a_stranger_of_another_run_ends_nobody_who_has_others_to_ask`.
+    AnyMismatch,
+    /// Engine: revocations and members' matters take turns with the Joins of strangers.
+    /// `strangers_that_ask_to_be_let_in_hold_up_nothing_else`.
+    JoinsFirst,
+    /// Engine: it sleeps past the end of the pause after a claim that was not shown.
+    /// `a_claim_is_looked_at_again_when_its_pause_is_over`.
+    SleepOn,
+    /// Engine: it sleeps past the moment from which a connection has been down for too long. S28.
+    Oversleep,
+}
+
+impl Mutation {
+    /// The test of `tests/engine_edges` that notices it, where no history of the simulator is asked to.
+    /// `tests/engine_edges/injected.rs` shows that each does.
+    pub const fn by_test(self) -> Option<&'static str> {
+        match self {
+            Self::MutesStay => Some("a_learner_that_has_a_result_goes_along_with_a_later_attempt"),
+            Self::ForkUnsignedRecord => Some("a_fork_with_another_lease_is_no_split_and_freezes_nobody"),
+            Self::MembersWait => Some("a_member_finds_a_place_among_strangers"),
+            Self::HeedAnybody => Some("of_a_stranger_only_what_leads_to_a_seat_is_looked_at"),
+            Self::HoardEvidence => Some("evidence_is_held_against_members_only_and_heard_from_members_only"),
+            Self::SignatureFirst => Some("who_it_is_from_is_looked_at_before_its_signature"),
+            Self::HeedStrangers => Some("t21_strangers_bear_no_witness"),
+            Self::ResumeAnyLineage => Some("a_vote_state_of_another_lineage_is_not_taken_up"),
+            Self::LoseForksRegister => Some("a_forks_member_takes_its_vote_state_along_also_when_it_was_killed"),
+            Self::LowIncarnation => Some("a_late_clock_gives_no_name_below_that_of_the_seat"),
+            Self::VoteUnheard => Some("a_restarted_voter_of_two_needs_the_word_of_the_other"),
+            Self::LearnersAccuse => Some("a_learners_report_takes_no_voter_out"),
+            Self::FollowLearners => Some("a_fork_without_a_voter_carries_no_voter_away"),
+            Self::LearnersTime => Some("how_long_reductions_take_is_for_voters_to_say"),
+            Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
+            Self::AnyMismatch => Some("a_stranger_of_another_run_ends_nobody_who_has_others_to_ask"),
+            Self::JoinsFirst => Some("strangers_that_ask_to_be_let_in_hold_up_nothing_else"),
+            Self::SleepOn => Some("a_claim_is_looked_at_again_when_its_pause_is_over"),
+            _ => None,
+        }
+    }
+
+    /// The one of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|mutation| mutation.name() == name)
+    }
+
+    /// Its name in tables: `ignore-seen-vote`.
+    pub fn name(self) -> String {
+        let mut name = String::new();
+        for c in format!("{self:?}").chars() {
+            if c.is_ascii_uppercase() && !name.is_empty() {
+                name.push('-');
+            }
+            name.push(c.to_ascii_lowercase());
+        }
+        name
+    }
+}
+
+/// Whether the bug is injected: never, in this build.
+#[cfg(not(any(test, feature = "mutations")))]
+macro_rules! mutated {
+    ($mutation:expr) => {{
+        let _: $crate::mutation::Mutation = $mutation;
+        false
+    }};
+}
+
+#[cfg(not(any(test, feature = "mutations")))]
+pub(crate) use mutated;
+
+/// Nothing, in this build.
+#[cfg(not(any(test, feature = "mutations")))]
+pub fn disturbance() -> u64 {
+    0
+}
+
+/// None, in this build.
+#[cfg(not(any(test, feature = "mutations")))]
+pub fn everywhere(_: Mutation) -> bool {
+    false
+}
+
+#[cfg(any(test, feature = "mutations"))]
+mod choice;
+
+#[cfg(any(test, feature = "mutations"))]
+pub use choice::{chosen, disturbance, everywhere, with};
+
+#[cfg(any(test, feature = "mutations"))]
+pub(crate) use choice::mutated;
+
+#[cfg(test)]
+#[path = "mutation_test.rs"]
+mod tests;

@@ -1,0 +1,45 @@
+//! Injected bugs that no history of the simulator is asked to find: the test that is named for each fails with it.
+
+use crate::{admission, certificates, identity, learners, lineages, outsiders, restart, strangers};
+use starling_protocol::mutation::{self, Mutation};
+use std::panic;
+
+/// Each bug, and the test that notices it: its name in [`Mutation::by_test`] is the function's.
+macro_rules! noticed {
+    ($($mutation:ident: $module:ident::$test:ident),* $(,)?) => {
+        &[$((Mutation::$mutation, stringify!($test), $module::$test as fn())),*]
+    };
+}
+
+const NOTICED: &[(Mutation, &str, fn())] = noticed![
+    MutesStay: learners::a_learner_that_has_a_result_goes_along_with_a_later_attempt,
+    ForkUnsignedRecord: certificates::a_fork_with_another_lease_is_no_split_and_freezes_nobody,
+    MembersWait: outsiders::a_member_finds_a_place_among_strangers,
+    HeedAnybody: outsiders::of_a_stranger_only_what_leads_to_a_seat_is_looked_at,
+    HoardEvidence: outsiders::evidence_is_held_against_members_only_and_heard_from_members_only,
+    SignatureFirst: outsiders::who_it_is_from_is_looked_at_before_its_signature,
+    HeedStrangers: restart::t21_strangers_bear_no_witness,
+    ResumeAnyLineage: identity::a_vote_state_of_another_lineage_is_not_taken_up,
+    LoseForksRegister: identity::a_forks_member_takes_its_vote_state_along_also_when_it_was_killed,
+    LowIncarnation: identity::a_late_clock_gives_no_name_below_that_of_the_seat,
+    VoteUnheard: identity::a_restarted_voter_of_two_needs_the_word_of_the_other,
+    LearnersAccuse: learners::a_learners_report_takes_no_voter_out,
+    FollowLearners: lineages::a_fork_without_a_voter_carries_no_voter_away,
+    LearnersTime: learners::how_long_reductions_take_is_for_voters_to_say,
+    StrangersFirst: lineages::slow_strangers_keep_no_claim_of_others_from_being_looked_at,
+    AnyMismatch: strangers::a_stranger_of_another_run_ends_nobody_who_has_others_to_ask,
+    JoinsFirst: admission::strangers_that_ask_to_be_let_in_hold_up_nothing_else,
+    SleepOn: lineages::a_claim_is_looked_at_again_when_its_pause_is_over,
+];
+
+#[test]
+fn each_injected_bug_is_noticed_by_its_test() {
+    let by_test = Mutation::ALL.iter().filter_map(|mutation| Some((*mutation, mutation.by_test()?)));
+    let rows: Vec<(Mutation, &str)> = NOTICED.iter().map(|(mutation, name, _)| (*mutation, *name)).collect();
+    assert_eq!(rows, by_test.collect::<Vec<_>>(), "the rows are those of the protocol");
+    for (mutation, name, test) in NOTICED {
+        test();
+        let failed = panic::catch_unwind(|| mutation::with(Some(*mutation), test)).is_err();
+        assert!(failed, "{name} passes with {}", mutation.name());
+    }
+}
