@@ -66,13 +66,23 @@ impl UnknownKey {
         let rest = message.strip_prefix("unknown field `")?;
         let (key, rest) = rest.split_once('`')?;
         let known: Vec<&str> = rest.split('`').skip(1).step_by(2).collect();
-        let hint = match nearest(key, known.iter().copied()) {
+        let hint = match former(key, &known).or_else(|| nearest(key, known.iter().copied())) {
+            Some(new) if former(key, &known).is_some() => format!("it is called `{new}` now"),
             Some(near) => format!("did you mean `{near}`?"),
             None if known.is_empty() => "no keys are allowed there".to_owned(),
             None => format!("known here: {}", known.join(", ")),
         };
         Some(Self { key: key.to_owned(), hint })
     }
+}
+
+/// Keys and values that had another name before 1.0, and the name that each has now.
+const FORMER: &[(&str, &str)] = &[("pairs", "gossip"), ("plant", "mutation")];
+
+/// The name among `known` that a key or a value has now, if `name` is its former one.
+pub fn former<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let (_, now) = FORMER.iter().find(|(before, _)| *before == name)?;
+    known.iter().copied().find(|known| known == now)
 }
 
 /// The candidate that `wrong` is most likely a misspelling of, if any is near enough.
@@ -119,6 +129,18 @@ mod tests {
             "b.toml: unknown key `conections` at line 3; did you mean `connections`?"
         );
         assert!(message("zzz = 1").ends_with("known here: listen, relay, limits"), "{}", message("zzz = 1"));
+    }
+
+    #[test]
+    fn former_names_lead_to_those_of_today() {
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields, default)]
+        struct Sync {
+            gossip: u32,
+        }
+        let said = parse::<Sync>("pairs = 1", Path::new("r.toml")).unwrap_err().to_string();
+        assert_eq!(said, "r.toml: unknown key `pairs` at line 1; it is called `gossip` now");
+        assert!(message("pairs = 1").contains("known here"), "where there is no such key it is unknown");
     }
 
     #[test]

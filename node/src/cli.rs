@@ -51,12 +51,14 @@ pub struct TrainArgs {
     pub join: Option<String>,
     /// Found a new flock even though bootstrap peers are given
     #[arg(long, conflicts_with = "join")]
+    pub init: bool,
+    #[arg(long, hide = true)]
     pub found: bool,
     /// Go on alone, as a new lineage, from the state on this disk, whoever else is there: when the quorum is lost for good
-    #[arg(long, conflicts_with_all = ["join", "found"])]
+    #[arg(long, conflicts_with_all = ["join", "init"])]
     pub force_lineage: bool,
     /// Follow this lineage, and no other, whatever is on this disk: joins what has no record in common with it (64 hex digits)
-    #[arg(long, value_name = "ID", conflicts_with_all = ["found", "force_lineage"])]
+    #[arg(long, value_name = "ID", conflicts_with_all = ["init", "force_lineage"])]
     pub adopt_lineage: Option<String>,
     /// Folder for this node's identity and state
     #[arg(long, value_name = "DIR")]

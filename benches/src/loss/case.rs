@@ -34,7 +34,7 @@ impl Case {
             }
             Some(("steps", count)) => self.steps = Some(count.parse::<usize>().map_err(no_number)?.max(1)),
             Some(("gossip", steps)) => self.gossip = Some(GossipSpec::every(steps.parse().map_err(no_number)?)),
-            Some((key, _)) => return Err(format!("{key:?} is none of fragments, overlap, mixing, steps, pairs")),
+            Some((key, _)) => return Err(format!("{key:?} is none of fragments, overlap, mixing, steps, gossip")),
         }
         Ok(())
     }
@@ -52,8 +52,8 @@ impl std::fmt::Display for Case {
         if let Some(steps) = self.steps {
             write!(f, " steps {steps}")?;
         }
-        if let Some(pairs) = self.gossip {
-            write!(f, " pairs every {}", pairs.steps)?;
+        if let Some(gossip) = self.gossip {
+            write!(f, " gossip every {}", gossip.steps)?;
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ impl std::str::FromStr for Case {
             return Err("fragments, overlap and mixing do not go with every-step".to_owned());
         }
         if case.gossip.is_some() && (case.streams() || case.mode != SyncMode::Rounds) {
-            return Err("pairs go with whole rounds: without fragments, overlap, mixing and every-step".to_owned());
+            return Err("gossip goes with whole rounds: without fragments, overlap, mixing and every-step".to_owned());
         }
         Ok(case)
     }

@@ -118,7 +118,7 @@ pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, S
     if injected.is_some_and(|bug| !mutation::everywhere(bug)) {
         return Err("armed twice".to_owned());
     }
-    eprintln!("{MARK} ({:?}, {:?}, {mutated:?})", byzantine.modes, byzantine.plot);
+    eprintln!("{MARK} ({:?}, {:?}, {injected:?})", byzantine.modes, byzantine.plot);
     BYZANTINE.set(byzantine).map_err(|_| "armed twice".to_owned())?;
     Ok(others)
 }

@@ -10,6 +10,7 @@ pub mod revoke;
 pub mod status;
 
 use crate::cli::{Cli, Command};
+use crate::exit::{Code, Failure};
 use crate::runtime;
 use std::process::ExitCode;
 
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 pub fn run(cli: Cli) -> ExitCode {
     small_pages();
     let outcome = match cli.command {
+        Command::Train(args) if args.found => Err(Failure::message(Code::Usage, "--found is called --init now")),
         Command::Train(args) => runtime::train(&args),
         Command::Invite(args) => invite::run(&args),
         Command::Revoke(args) => revoke::run(&args),

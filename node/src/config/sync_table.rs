@@ -4,7 +4,7 @@ use crate::exit::{Code, Failure};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-use starling_bootstrap::config_file::nearest;
+use starling_bootstrap::config_file::{former, nearest};
 use starling_protocol::gossip::GossipSpec;
 use starling_protocol::run::{Codec, EngineKind, SyncMode, SyncSpec};
 use std::fmt;
@@ -162,6 +162,7 @@ pub fn table_or_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyncT
 /// A value that is none of `known`, with the one that was probably meant.
 fn unknown(key: &str, value: &str, known: &[&str]) -> Failure {
     let hint = match nearest(value, known.iter().copied()) {
+        _ if former(value, known).is_some() => format!("it is called \"{}\" now", former(value, known).unwrap_or_default()),
         Some(near) => format!("did you mean \"{near}\"?"),
         None => format!("there are {}", known.join(", ")),
     };
@@ -200,8 +201,8 @@ mod tests {
         assert_eq!(spec(text), named(Codec::Int8, own));
         let refused = spec("engine = \"ring\"\n[gossip]\nsteps = 5").expect_err("two engines");
         assert!(refused.contains("sync.gossip") && refused.contains("engine = \"gossip\""), "{refused}");
-        let near = spec("engine = \"pair\"").expect_err("no such engine");
-        assert!(near.contains("did you mean \"gossip\"?"), "{near}");
+        let former = spec("engine = \"pairs\"").expect_err("its name before");
+        assert!(former.contains("it is called \"gossip\" now"), "{former}");
     }
 
     #[test]

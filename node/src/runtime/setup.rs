@@ -188,7 +188,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     });
 
     let serving = Arc::new(Source::new(store.clone(), spec_bytes.clone()));
-    let found = args.found || (bootstrap.is_empty() && args.join.is_none());
+    let found = args.init || (bootstrap.is_empty() && args.join.is_none());
     let guides = bootstrap.iter().filter_map(|named| identity::node_id(&named.peer)).collect();
     let net_options = NetOptions {
         run: spec.digest(),
