@@ -15,7 +15,7 @@ mod watch;
 
 use bench::{Bench, ME, id};
 use criterion::{Criterion, Throughput};
-use fixture::{BOOT, Key, genesis, vote_state, spec};
+use fixture::{BOOT, Key, genesis, spec, vote_state};
 use starling_protocol::ancestry::Ancestry;
 use starling_protocol::engine::io::{Input, Time};
 use starling_protocol::engine::{Engine, EngineConfig, Stored, Timing};

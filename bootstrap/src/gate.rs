@@ -265,7 +265,9 @@ mod tests {
     fn a_learned_name_leads_to_no_port_of_this_machine() {
         let gate = Gate::default();
         let relayed = format!("/dns4/byzantine.example/tcp/22/p2p/{}/p2p-circuit", PeerId::random());
-        for name in ["/dns4/byzantine.example/tcp/22", "/dns/byzantine.example/tcp/22", "/dnsaddr/byzantine.example", &relayed] {
+        for name in
+            ["/dns4/byzantine.example/tcp/22", "/dns/byzantine.example/tcp/22", "/dnsaddr/byzantine.example", &relayed]
+        {
             gate.permit_learned(&address(name));
         }
         assert!(!gate.allows(&address("/ip4/127.0.0.1/tcp/22")));

@@ -4,12 +4,12 @@
 //! one driver task, which owns the protocol engine. `net` is the swarm (`starling-net`), `reduce` the engines that average, `pairs` what two exchange between records, `watch` what people and
 //! programs see, `command` the small commands.
 
+#[cfg(feature = "byzantine")]
+pub mod byzantine;
 pub mod cli;
 pub mod coding;
 pub mod command;
 pub mod config;
-#[cfg(feature = "byzantine")]
-pub mod byzantine;
 pub mod exit;
 pub mod gossip;
 pub mod reduce;

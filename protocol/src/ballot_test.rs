@@ -281,7 +281,9 @@ fn any_schedule_decides_one_value_that_a_quorum_holds() {
 
 #[test]
 fn broken_rules_are_caught_at_once() {
-    for (mutation, within) in [(Mutation::IgnoreSeenVote, 200), (Mutation::HalfQuorum, 200), (Mutation::CountTwice, 200)] {
+    for (mutation, within) in
+        [(Mutation::IgnoreSeenVote, 200), (Mutation::HalfQuorum, 200), (Mutation::CountTwice, 200)]
+    {
         let caught = mutation::with(Some(mutation), || (0..within).position(|seed| live(seed).is_err()));
         println!("{}: caught by schedule {caught:?}", mutation.name());
         assert!(caught.is_some(), "{mutation:?} is not caught in {within} schedules");

@@ -66,11 +66,10 @@ impl Pool {
             return self.cut(at, wish);
         }
         let part = |free: &Span| free.count / unit * unit;
-        let half = self
-            .free
-            .iter()
-            .enumerate()
-            .filter(|(_, free)| part(free) >= if mutated!(Mutation::SliverOfALease) { 1 } else { wish.div_ceil(2) });
+        let half =
+            self.free.iter().enumerate().filter(|(_, free)| {
+                part(free) >= if mutated!(Mutation::SliverOfALease) { 1 } else { wish.div_ceil(2) }
+            });
         if let Some((at, free)) = half.min_by_key(|(_, free)| (std::cmp::Reverse(free.count), free.start)) {
             let count = part(free);
             return self.cut(at, count);

@@ -1,7 +1,7 @@
 //! What all nodes of a run share. Its digest is bound into every signature.
 
-use crate::limits::{ALLOWED_MAX, OUTER_LR_ENTRIES_MAX, RUN_NAME_CHARS_MAX};
 use crate::gossip::GossipSpec;
+use crate::limits::{ALLOWED_MAX, OUTER_LR_ENTRIES_MAX, RUN_NAME_CHARS_MAX};
 use crate::wire::bounded;
 use crate::wire::number::numbered;
 use crate::{Digest, NodeId};

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use starling_kernels::Trainer;
-use starling_protocol::gossip::{Meetings, GossipSpec, Rule, Said};
+use starling_protocol::gossip::{GossipSpec, Meetings, Rule, Said};
 use starling_protocol::run::Codec;
 use starling_protocol::{Digest, NodeId, update};
 

@@ -3,7 +3,7 @@
 
 use clap::Parser;
 use starling_node::cli::Cli;
-use starling_node::{command, byzantine};
+use starling_node::{byzantine, command};
 use std::process::ExitCode;
 
 /// As in `starling`.

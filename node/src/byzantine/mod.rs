@@ -151,7 +151,9 @@ fn mutation_named(name: &str) -> Result<Mutation, String> {
 
 /// The lies to tell now.
 fn armed(mode: Mode) -> bool {
-    let armed = |byzantine: &Byzantine| byzantine.modes.contains(&mode) && byzantine.round.load(Ordering::Relaxed) >= byzantine.from_round;
+    let armed = |byzantine: &Byzantine| {
+        byzantine.modes.contains(&mode) && byzantine.round.load(Ordering::Relaxed) >= byzantine.from_round
+    };
     BYZANTINE.get().is_some_and(armed)
 }
 

@@ -6,7 +6,7 @@ use crate::exit::{Code, Failure};
 use crate::runtime::home_of;
 use crate::watch::screen::bytes;
 use crate::watch::status::{
-    Answer, Member, MergedStatus, OfferStatus, GossipStatus, ProbationStatus, Question, QuorumStatus, Status, ask,
+    Answer, GossipStatus, Member, MergedStatus, OfferStatus, ProbationStatus, Question, QuorumStatus, Status, ask,
     running_homes,
 };
 use anyhow::Context;

@@ -162,7 +162,9 @@ pub fn table_or_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyncT
 /// A value that is none of `known`, with the one that was probably meant.
 fn unknown(key: &str, value: &str, known: &[&str]) -> Failure {
     let hint = match nearest(value, known.iter().copied()) {
-        _ if former(value, known).is_some() => format!("it is called \"{}\" now", former(value, known).unwrap_or_default()),
+        _ if former(value, known).is_some() => {
+            format!("it is called \"{}\" now", former(value, known).unwrap_or_default())
+        }
         Some(near) => format!("did you mean \"{near}\"?"),
         None => format!("there are {}", known.join(", ")),
     };

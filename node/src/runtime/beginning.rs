@@ -63,8 +63,7 @@ pub fn engine(
         (false, _) => None,
     };
     if force_fork && stored.is_none() {
-        let why =
-            "--force-lineage goes on from the state on this disk, and there is none: leave it out, or use --init";
+        let why = "--force-lineage goes on from the state on this disk, and there is none: leave it out, or use --init";
         return Err(Failure::message(Code::Usage, why));
     }
     Ok(Engine::new(EngineConfig {

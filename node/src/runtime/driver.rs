@@ -7,7 +7,7 @@ use super::device::Device;
 use super::fetches::Fetches;
 use super::gauges::Gauges;
 use super::head::SharedState;
-use super::ledger::{LedgerReply, Job, Ledger};
+use super::ledger::{Job, Ledger, LedgerReply};
 use super::matter::{Matter, Outcome};
 use super::reduction::Reductions;
 use super::residuals::Residuals;
@@ -242,8 +242,12 @@ impl Driver {
 
     pub(super) async fn ledger_done(&mut self, done: LedgerReply) -> Result<(), Failure> {
         match done {
-            LedgerReply::Applied { key, update, state_root } => self.feed(Input::Applied { key, update, state_root }).await,
-            LedgerReply::NotApplied { key, update, reason } => self.feed(Input::NotApplied { key, update, reason }).await,
+            LedgerReply::Applied { key, update, state_root } => {
+                self.feed(Input::Applied { key, update, state_root }).await
+            }
+            LedgerReply::NotApplied { key, update, reason } => {
+                self.feed(Input::NotApplied { key, update, reason }).await
+            }
             LedgerReply::Verified { state_root } => self.feed(Input::StateVerified { state_root }).await,
             LedgerReply::Durable { token } => {
                 let (sends, committed) = self.undurable.release(token);

@@ -3,7 +3,7 @@
 use super::difference::{Left, Lost};
 use super::ledger::Update;
 use super::proof::{Proof, Unproven};
-use super::trainer::{TrainerEvent, Made};
+use super::trainer::{Made, TrainerEvent};
 use super::{candidate, catch_up};
 use crate::net::BulkStream;
 use crate::reduce::{ReduceError, Report};

@@ -1,10 +1,10 @@
 //! Gossip as the driver sees them: streams to the router, and what the trainer tells of its exchanges.
 
 use super::matter::Matter;
-use super::trainer::{TrainerEvent, PairSetting};
+use super::trainer::{PairSetting, TrainerEvent};
 use super::variant::{Desk, Variant};
-use crate::net::NetHandle;
 use crate::gossip::{Exchanger, PairError, PairRouter};
+use crate::net::NetHandle;
 use crate::watch::event::Event;
 use crate::watch::status::{GossipStatus, Status};
 use starling_protocol::record::Record;

@@ -3,7 +3,7 @@
 
 use super::matter::Matter;
 use super::shards;
-use super::trainer::{Ahead, TrainerEvent, Job, FragmentEvent};
+use super::trainer::{Ahead, FragmentEvent, Job, TrainerEvent};
 use super::variant::{Desk, Variant};
 use starling_data::Dataset;
 use starling_protocol::Digest;

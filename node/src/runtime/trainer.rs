@@ -1,8 +1,8 @@
 //! The thread that owns the device. It takes jobs, one at a time, and never waits for a disk or for the network.
 
 use super::head::SharedState;
-use gradient::Gradients;
 use gossip::Gossip;
+use gradient::Gradients;
 use rounds::{Course, Rounds};
 use starling_data::Dataset;
 use starling_kernels::Trainer;
@@ -16,15 +16,15 @@ use streaming::Own;
 use tokio::sync::mpsc;
 use worker::Worker;
 
+mod gossip;
 mod gradient;
 mod job;
-mod gossip;
 mod rounds;
 mod streaming;
 mod worker;
 
-pub use job::{Ahead, TrainerEvent, Job, Made, FragmentEvent, Round, Trained};
 pub use gossip::PairSetting;
+pub use job::{Ahead, FragmentEvent, Job, Made, Round, Trained, TrainerEvent};
 pub use worker::Setting;
 
 /// Jobs that may wait: a stop, a round and a validation.

@@ -4,7 +4,7 @@ use super::device::{WantedRound, Work};
 use super::driver::Driver;
 use super::matter::Matter;
 use super::shards;
-use super::trainer::{TrainerEvent, Job, Round, Trained};
+use super::trainer::{Job, Round, Trained, TrainerEvent};
 use crate::exit::{Code, Failure};
 use crate::watch::event::Event;
 use starling_protocol::engine::io::Input;
@@ -71,7 +71,9 @@ impl Driver {
                 }
                 self.feed(Input::TrainProgress { round, step: reached }).await
             }
-            TrainerEvent::Exchanging { round, reached } => self.feed(Input::TrainProgress { round, step: reached }).await,
+            TrainerEvent::Exchanging { round, reached } => {
+                self.feed(Input::TrainProgress { round, step: reached }).await
+            }
             TrainerEvent::Validated { round, loss } => {
                 let nats_per_byte = loss / self.bytes_per_token();
                 self.gauges.validated(nats_per_byte);
@@ -92,7 +94,9 @@ impl Driver {
                 self.fetch_shards(vec![shard]);
                 Ok(())
             }
-            TrainerEvent::Failed { message } => Err(Failure::message(Code::Refused, format!("training failed: {message}"))),
+            TrainerEvent::Failed { message } => {
+                Err(Failure::message(Code::Refused, format!("training failed: {message}")))
+            }
             other => self.hand_over(Matter::TrainerEvent(other)).await,
         }
     }

@@ -6,7 +6,7 @@ use super::device::Device;
 use super::gauges::Gauges;
 use super::head::SharedState;
 use super::matter::{Matter, Outcome};
-use super::trainer::{Job, FragmentEvent};
+use super::trainer::{FragmentEvent, Job};
 use crate::watch::screen::Screen;
 use crate::watch::status::Status;
 use starling_protocol::engine::io::Input;

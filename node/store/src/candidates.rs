@@ -44,7 +44,12 @@ impl Store {
     /// # Errors
     /// [`StoreError::NotNext`] when the candidate's record does not stand on the head, [`StoreError::UpdateMismatch`]
     /// when `update` is not the one that the record names.
-    pub fn put_candidate(&self, candidate: &Candidate, update: &[u8], vote_state: &VoteState) -> Result<(), StoreError> {
+    pub fn put_candidate(
+        &self,
+        candidate: &Candidate,
+        update: &[u8],
+        vote_state: &VoteState,
+    ) -> Result<(), StoreError> {
         let (key, record) = (&candidate.key, &candidate.record);
         self.check_run(record.run)?;
         let mut change = self.begin()?;

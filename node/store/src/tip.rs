@@ -156,7 +156,8 @@ impl Tip {
             bytes.extend_from_slice(&held.id());
             bytes.extend_from_slice(&held.sum.0);
         }
-        let vote_state = self.vote_state.as_ref().map(|vote_state| wire::encode_vote_state(vote_state)).unwrap_or_default();
+        let vote_state =
+            self.vote_state.as_ref().map(|vote_state| wire::encode_vote_state(vote_state)).unwrap_or_default();
         let mut snapshots = Vec::new();
         for (seq, manifest) in &self.snapshots {
             snapshots.extend_from_slice(&seq.to_le_bytes());

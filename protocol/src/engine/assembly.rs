@@ -6,10 +6,10 @@ use super::ctx::Ctx;
 use super::decision::{ATTEMPTS_MAX, take_steps};
 use super::io::Refusal;
 use super::outbox::Out;
-use super::vote_state::OwnVotes;
 use super::round::{Round, Stage, Training};
 use super::succession::{SignedReady, merging};
 use super::vote::Instance;
+use super::vote_state::OwnVotes;
 use crate::message::{Message, Question, Start, Value, ValueKind, member_bits, member_indices};
 use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
@@ -203,7 +203,8 @@ impl Round {
         let me = ctx.me;
         let head = self.head.clone();
         let ready = self.live_ready(ctx);
-        let met = mutated!(Mutation::ThinContributors) || head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id));
+        let met =
+            mutated!(Mutation::ThinContributors) || head.quorum.met_by(|id| ready.iter().any(|c| c.member == *id));
         let Some(own) = ctx.set_value(self.attempts.number, &ready).filter(|own| own.contributors > 0) else {
             return false;
         };

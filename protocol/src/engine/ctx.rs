@@ -1,7 +1,7 @@
 //! What a part of the engine may look at and none of them changes: who this node is, what it runs, the time, the record
 //! that it stands on, and what is known of the others.
 
-use super::chain::{Place, ChainHead};
+use super::chain::{ChainHead, Place};
 use super::clock::Moment;
 use super::config::Timing;
 use super::identity::Identity;

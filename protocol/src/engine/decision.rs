@@ -7,10 +7,10 @@ use super::ctx::Ctx;
 use super::io::{AttemptKey, Output, Refusal};
 use super::offer::Offer;
 use super::outbox::Out;
-use super::vote_state::OwnVotes;
 use super::results::{Holding, Made, RESULTS_MAX};
 use super::round::{Attempt, Committing, Round, Training};
 use super::vote::{Instance, Objection};
+use super::vote_state::OwnVotes;
 use crate::ballot::{Choice, Said};
 use crate::candidate::Candidate;
 use crate::certificate;
@@ -199,8 +199,9 @@ impl Round {
         let last = self.set_vote.said_at.max(self.attempts.told_at).max(self.began);
         let behind = self.attempts.number > 0 || self.names_are_lost(ctx);
         let left_behind = others && behind && ctx.is_left_behind(last);
-        let exhausted =
-            idle && !mutated!(Mutation::NeverSkip) && (self.attempts.number > ATTEMPTS_MAX || others_skip || left_behind);
+        let exhausted = idle
+            && !mutated!(Mutation::NeverSkip)
+            && (self.attempts.number > ATTEMPTS_MAX || others_skip || left_behind);
         let skip = self.task.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
         // Somebody's result may be on its way here: better than none.
         let coming = self.results.fetching.values().any(|fetching| fetching.active);

@@ -103,7 +103,8 @@ impl Ctx {
         self.peers.get(id).is_some_and(|peer| {
             let theirs = peer.said.head.as_ref().filter(|theirs| theirs.lineage != Digest::default());
             let here = theirs.is_none_or(|theirs| theirs.lineage == head.record.lineage);
-            let quorum_lost = theirs.is_some_and(|theirs| theirs.record == head.digest && theirs.phase == Phase::QuorumLost);
+            let quorum_lost =
+                theirs.is_some_and(|theirs| theirs.record == head.digest && theirs.phase == Phase::QuorumLost);
             peer.present()
                 && here
                 && !quorum_lost

@@ -118,7 +118,12 @@ impl Peer {
     pub fn here(now: Moment) -> Self {
         let link = Link { connected: true, greeted: true, heard_at: now, ..Link::default() };
         let process = Process { boot: Some(1), ..Process::default() };
-        Self { link, process, vote_state: PeerRegister { incarnation: 7, ..PeerRegister::default() }, ..Self::default() }
+        Self {
+            link,
+            process,
+            vote_state: PeerRegister { incarnation: 7, ..PeerRegister::default() },
+            ..Self::default()
+        }
     }
 
     /// Takes note of the start of the peer's process. What a former process said of the round does not bind the new

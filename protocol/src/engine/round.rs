@@ -231,7 +231,8 @@ impl Round {
     /// Lets the trainer begin if it is time.
     pub fn begin_training(&mut self, ctx: &Ctx, out: &mut Out) {
         let decided = self.committing.is_some() || self.part.decided_at.is_some();
-        if self.part.training != Training::Due || decided || self.quorum_loss.holds_training() || ctx.leaving.is_some() {
+        if self.part.training != Training::Due || decided || self.quorum_loss.holds_training() || ctx.leaving.is_some()
+        {
             return;
         }
         let alone = self.task.members.len() == 1;

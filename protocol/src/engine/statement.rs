@@ -76,8 +76,11 @@ fn revoked(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
 /// Nodes that ask to be let in, stand on a recent record of this chain and are admitted, by ascending id.
 fn joins(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
     let asks = ctx.peers.iter().filter_map(|(id, peer)| {
-        let (join, at) =
-            peer.said.join.as_ref().filter(|_| peer.present() && !conduct.is_equivocator(id) && !conduct.excludes(id))?;
+        let (join, at) = peer
+            .said
+            .join
+            .as_ref()
+            .filter(|_| peer.present() && !conduct.is_equivocator(id) && !conduct.excludes(id))?;
         (ctx.is_join_valid(*at) && join.lineage == record.lineage).then_some((id, join))
     });
     let statement = |(id, join): (&NodeId, &crate::message::Join)| {

@@ -41,7 +41,12 @@ impl OwnVotes {
     }
 
     /// Writes what is about to be signed.
-    pub fn persist(&mut self, vote_state: VoteState, candidate: Option<super::Candidate>, out: &mut Out) -> PersistToken {
+    pub fn persist(
+        &mut self,
+        vote_state: VoteState,
+        candidate: Option<super::Candidate>,
+        out: &mut Out,
+    ) -> PersistToken {
         let token = out.next_token();
         self.vote_state = Some(vote_state.clone());
         if !mutated!(Mutation::SkipPersist) {
@@ -66,7 +71,8 @@ impl OwnVotes {
         identity: &mut Identity,
     ) -> Option<&'static str> {
         let copied = copied && !mutated!(Mutation::TakeCopied);
-        let Some(vote_state) = vote_state.filter(|vote_state| vote_state.incarnation <= identity.boot && !copied) else {
+        let Some(vote_state) = vote_state.filter(|vote_state| vote_state.incarnation <= identity.boot && !copied)
+        else {
             return Some(if copied {
                 "its folder is a copy or a backup, and what it was made from may have voted since (if no voter is left, \
                  start it once with --force-lineage)"
@@ -109,7 +115,8 @@ impl OwnVotes {
 
     /// Whether votes of this incarnation are in another lineage: there they stay.
     pub fn is_elsewhere(&self, lineage: &Digest) -> bool {
-        let elsewhere = |vote_state: &VoteState| vote_state.lineage != *lineage && vote_state.lineage != Digest::default();
+        let elsewhere =
+            |vote_state: &VoteState| vote_state.lineage != *lineage && vote_state.lineage != Digest::default();
         self.vote_state.as_ref().is_some_and(elsewhere) && !mutated!(Mutation::ForkAndVote)
     }
 
@@ -158,7 +165,8 @@ impl Ctx {
 
     /// Whether this process goes on from a vote state, and no other voter has said yet what it has seen of it.
     pub fn lacks_word(&self) -> bool {
-        let Some(head) = self.head.as_ref().filter(|_| self.identity.resumed && !mutated!(Mutation::VoteUnheard)) else {
+        let Some(head) = self.head.as_ref().filter(|_| self.identity.resumed && !mutated!(Mutation::VoteUnheard))
+        else {
             return false;
         };
         let voters = head.quorum.voters();

@@ -2,11 +2,11 @@
 
 use super::{AdmissionMode, Codec, EngineKind, OuterSpec, RunSpec, SyncMode, SyncSpec};
 use crate::codec::topk::TOPK_BLOCK;
+use crate::gossip::{ALPHA_MAX, GAMMA_MAX, GossipSpec};
 use crate::limits::{
     ALLOWED_MAX, CHUNK_ELEMENTS, FRAGMENTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, OVERLAP_MAX,
     PARAMETERS_MAX, PROBATION_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX, TOPK_K_MAX, TOPK_TURNS_MIN,
 };
-use crate::gossip::{ALPHA_MAX, GAMMA_MAX, GossipSpec};
 use std::fmt;
 
 /// One value that a run may not have.

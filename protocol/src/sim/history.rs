@@ -172,9 +172,9 @@ impl World {
         let quorum = Quorum::after(&head.record, &head.digest);
         let speaks = |id: &NodeId| {
             let node = self.keys.index(id).filter(|node| core.contains(node)).map(|node| &self.nodes[node]);
-            node.filter(|node| !node.amnesic)
-                .and_then(|node| node.disk.vote_state.as_ref())
-                .is_some_and(|vote_state| vote_state.lineage == head.record.lineage && quorum.has(id, vote_state.incarnation))
+            node.filter(|node| !node.amnesic).and_then(|node| node.disk.vote_state.as_ref()).is_some_and(|vote_state| {
+                vote_state.lineage == head.record.lineage && quorum.has(id, vote_state.incarnation)
+            })
         };
         quorum.met_by(|id| speaks(id) && self.may_speak(id, &quorum, speaks))
     }

@@ -26,7 +26,9 @@ impl World {
         match kind(&bytes) {
             "ready" => self.twist_ready(from, to, bytes),
             "head" if self.random.chance(5) => self.false_head(from).map_or(vec![bytes], |lie| vec![lie]),
-            "head" if self.random.chance(5) => self.refusal_report(from, to, &bytes).map_or(vec![bytes], |lie| vec![lie]),
+            "head" if self.random.chance(5) => {
+                self.refusal_report(from, to, &bytes).map_or(vec![bytes], |lie| vec![lie])
+            }
             "leave" | "join" if self.random.chance(20) => Vec::new(),
             _ => {
                 if let Some(liar) = &mut self.nodes[from].liar {

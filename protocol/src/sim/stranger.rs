@@ -117,7 +117,8 @@ impl World {
         let (lineage, seq) = (record.lineage, record.seq + 1);
         let question = |instance| Question { seq, parent: digest, instance };
         let incarnation = record.next.members.first().map_or(1, |member| member.incarnation);
-        let chain_head = Head { lineage, seq, record: digest, tokens: 0, phase: Phase::Ready, progress: 9, awaits: None };
+        let chain_head =
+            Head { lineage, seq, record: digest, tokens: 0, phase: Phase::Ready, progress: 9, awaits: None };
         let next = succession::skip(record, digest)?.digest();
         Some(match choice {
             1 => return self.invented(which),

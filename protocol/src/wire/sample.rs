@@ -3,13 +3,13 @@
 use crate::admission::{Revocation, SubjectKind, Ticket};
 use crate::engine::io::AttemptKey;
 use crate::engine::{Candidate, VoteState};
+use crate::gossip::GossipSpec;
 use crate::identity::{Ed25519Signer, Signer};
 use crate::limits::PROTOCOL_VERSION;
 use crate::message::{
     Alive, Awaited, Awaits, Certificate, Estimate, Evidence, Fork, Head, Hello, Join, Leave, Message, PeerRtt, Phase,
     Question, Ready, Stamp, Start, Statement, StatementKind, Value, ValueKind, Vote, Witness,
 };
-use crate::gossip::GossipSpec;
 use crate::record::{Contributor, GrantUse, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{Codec, EngineKind, RunSpec};
 use crate::{Digest, NodeId};

@@ -1,12 +1,12 @@
 //! One engine on a bench: a clock, a disk that writes at once, the own votes of its peers, and a watch over what it says.
 
-pub use crate::fixture::{BOOT, INCARNATION, Key, Keys, ME, digest, genesis, id, vote_state, spec, voters};
+pub use crate::fixture::{BOOT, INCARNATION, Key, Keys, ME, digest, genesis, id, spec, vote_state, voters};
 
 use crate::fixture::mac;
 use crate::watch::Watch;
 use starling_protocol::ancestry::{Ancestry, Reach};
 use starling_protocol::engine::io::{AttemptKey, Claim, Input, Notice, Output, Proven, Refusal, Time};
-use starling_protocol::engine::{Candidate, Engine, EngineConfig, Founding, VoteState, Stored, Timing, View};
+use starling_protocol::engine::{Candidate, Engine, EngineConfig, Founding, Stored, Timing, View, VoteState};
 use starling_protocol::limits::PROTOCOL_VERSION;
 use starling_protocol::message::{
     Certificate, Estimate, Evidence, Head, Hello, Message, Phase, Question, Ready, Stamp, Value, Vote, Witness,

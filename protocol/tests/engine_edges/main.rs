@@ -8,13 +8,13 @@ mod evidence;
 mod fixture;
 mod garbage;
 mod identity;
+#[cfg(feature = "mutations")]
+mod injected;
 mod learners;
 mod lineages;
 mod merging;
 mod nonsense;
 mod outsiders;
-#[cfg(feature = "mutations")]
-mod injected;
 mod refusing;
 mod restart;
 mod stalling;

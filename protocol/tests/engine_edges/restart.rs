@@ -330,7 +330,8 @@ fn t7_an_old_sign_of_life_ends_no_process_with_a_late_clock() {
     let mut bench = Bench::flock(3);
     bench.vote_state = None;
     bench.restart(3);
-    let taken = bench.vote_state.as_ref().map(|vote_state| vote_state.incarnation).expect("a vote_state is on the disk");
+    let taken =
+        bench.vote_state.as_ref().map(|vote_state| vote_state.incarnation).expect("a vote_state is on the disk");
     assert!(taken > 7, "above that of the seat");
     bench.greet(2, BOOT);
     for newer in [4, 7, taken - 1] {

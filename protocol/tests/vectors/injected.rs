@@ -51,11 +51,17 @@ const SHOWN: &[(Subject, &[Mutation])] = &[
             Mutation::SlowerMedian,
         ],
     ),
-    (quorum::subject, &[Mutation::CountTwice, Mutation::DistinguishedLast, Mutation::DistinguishedOfAll, Mutation::HalfQuorum]),
+    (
+        quorum::subject,
+        &[Mutation::CountTwice, Mutation::DistinguishedLast, Mutation::DistinguishedOfAll, Mutation::HalfQuorum],
+    ),
     (ring::subject, &[Mutation::AnyRing, Mutation::RingBackwards]),
     (owners::subject, &[Mutation::HeirOfAll]),
     (reduction::subject, &[Mutation::ClipTheEarly, Mutation::LowerReference, Mutation::NoNormClip]),
-    (outer::subject, &[Mutation::DecayOfGains, Mutation::FragmentsStill, Mutation::PlainMomentum, Mutation::RootWithoutKinds]),
+    (
+        outer::subject,
+        &[Mutation::DecayOfGains, Mutation::FragmentsStill, Mutation::PlainMomentum, Mutation::RootWithoutKinds],
+    ),
     (ballot::subject, &[Mutation::DecideByOne, Mutation::IgnoreSeenVote, Mutation::VoteUnequal, Mutation::WorstFirst]),
     (session::subject, &[Mutation::JoinAsVoter, Mutation::LeaseTwice, Mutation::PlainMomentum]),
 ];

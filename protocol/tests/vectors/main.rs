@@ -5,14 +5,14 @@
 
 mod ballot;
 mod fields;
+#[cfg(feature = "mutations")]
+mod injected;
 mod json;
 mod leases;
 mod made;
 mod membership;
 mod outer;
 mod owners;
-#[cfg(feature = "mutations")]
-mod injected;
 mod quorum;
 mod records;
 mod reduction;

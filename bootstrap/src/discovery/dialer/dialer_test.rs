@@ -223,7 +223,8 @@ fn who_makes_way_among_the_excluded_is_told() {
     let mut dialer = dialer();
     let all: Vec<PeerId> = (0..2 * SHUNNED_MAX).map(|_| someone()).collect();
     let until = |n: usize| Time((20 + n as u64) * SECOND);
-    let pardoned: Vec<PeerId> = all.iter().enumerate().filter_map(|(n, peer)| dialer.exclude(*peer, until(n))).collect();
+    let pardoned: Vec<PeerId> =
+        all.iter().enumerate().filter_map(|(n, peer)| dialer.exclude(*peer, until(n))).collect();
     assert_eq!(pardoned, all[..SHUNNED_MAX], "those whose time would be over first");
     assert_eq!(dialer.exclude(all[SHUNNED_MAX], until(0)), None, "it is excluded already");
     assert_eq!(dialer.excluded.len(), SHUNNED_MAX);

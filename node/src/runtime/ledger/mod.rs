@@ -4,7 +4,7 @@
 mod job;
 mod updates;
 
-pub use job::{LedgerReply, Job, Update};
+pub use job::{Job, LedgerReply, Update};
 
 use super::canonical::{Canonical, OuterStep, StepError};
 use super::difference;
@@ -108,7 +108,9 @@ struct Worker {
 impl Worker {
     fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         while let Some(job) = jobs.blocking_recv() {
-            let Some(answer) = self.handle(job).unwrap_or_else(|failure| Some(LedgerReply::Fatal(failure))) else { continue };
+            let Some(answer) = self.handle(job).unwrap_or_else(|failure| Some(LedgerReply::Fatal(failure))) else {
+                continue;
+            };
             let fatal = matches!(answer, LedgerReply::Fatal(_));
             if self.done.blocking_send(answer).is_err() || fatal {
                 return;

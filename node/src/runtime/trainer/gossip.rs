@@ -3,14 +3,14 @@
 //! Drift and momentum are this member's own, begin with zeros in each round, and are never written to disk: after a commit
 //! everybody stands on the canonical state again.
 
-use super::job::{TrainerEvent, Round};
+use super::job::{Round, TrainerEvent};
 use super::rounds::Course;
 use super::worker::{Steps, Worked, Worker};
 use crate::coding::Coder;
 use crate::gossip::{Exchanger, Offer, PairError, PairKey, Place, Theirs};
 use starling_protocol::NodeId;
+use starling_protocol::gossip::{GossipSpec, Meetings, Rule, Said};
 use starling_protocol::limits::CHUNK_ELEMENTS;
-use starling_protocol::gossip::{Meetings, GossipSpec, Rule, Said};
 use starling_protocol::run::Codec;
 use starling_protocol::update;
 use std::collections::BTreeSet;

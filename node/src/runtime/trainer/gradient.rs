@@ -1,6 +1,6 @@
 //! The one step of a round in runs that average each step: a gradient at the head's parameters.
 
-use super::job::{TrainerEvent, Made, Round};
+use super::job::{Made, Round, TrainerEvent};
 use super::rounds::Course;
 use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
 use starling_kernels::{StepReport, TrainError};
@@ -45,8 +45,14 @@ impl Course for Gradients {
         let report = self.accept(job.round, report, &mut gradient)?;
         let (payload, norm) = measure(&gradient);
         let tokens_per_second = report.tokens as f64 / started.elapsed().as_secs_f64().max(1e-9);
-        let said =
-            TrainerEvent::Step { round: job.round, step: 1, steps: 1, reached: 1, loss: report.loss, tokens_per_second };
+        let said = TrainerEvent::Step {
+            round: job.round,
+            step: 1,
+            steps: 1,
+            reached: 1,
+            loss: report.loss,
+            tokens_per_second,
+        };
         let _ = worker.events.try_send(said);
         let done = Steps { steps: 1, samples: sequences, tokens: report.tokens, loss_sum: report.loss, seconds: 0.0 };
         self.made = Some(worker.made(job.round, gradient, payload, norm));

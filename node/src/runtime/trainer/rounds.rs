@@ -1,6 +1,6 @@
 //! Rounds of inner steps and what they come to: the course that every other one departs from.
 
-use super::job::{Ahead, TrainerEvent, Made, FragmentEvent, Round, Trained};
+use super::job::{Ahead, FragmentEvent, Made, Round, Trained, TrainerEvent};
 use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
 use starling_kernels::TrainError;
 use starling_protocol::limits::CHUNK_ELEMENTS;

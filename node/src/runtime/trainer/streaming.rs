@@ -4,7 +4,7 @@
 //! `theta` is the host's copy from when the last contribution was made: whatever is done on the device beyond it may still
 //! be dropped, by loading that copy again.
 
-use super::job::{Ahead, TrainerEvent, Made, FragmentEvent, Round};
+use super::job::{Ahead, FragmentEvent, Made, Round, TrainerEvent};
 use super::rounds::{Course, diverged, subtract_from};
 use super::worker::{Steps, Worker};
 use starling_kernels::Trainer;

@@ -158,7 +158,9 @@ impl Bench {
             lineage: Digest::default(),
             expected: Vec::new(),
         };
-        let Ok(TrainerEvent::Trained(trained)) = self.worker.round(&mut self.own, &job) else { panic!("it is trained") };
+        let Ok(TrainerEvent::Trained(trained)) = self.worker.round(&mut self.own, &job) else {
+            panic!("it is trained")
+        };
         assert_eq!(trained.delta.len(), CHUNK_ELEMENTS, "one fragment");
         assert!(trained.delta.iter().all(|x| *x == trained.delta[0]));
         assert_eq!(trained.samples, 4 * BATCH);

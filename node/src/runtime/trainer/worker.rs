@@ -1,6 +1,6 @@
 //! What all courses of training have in common: the device, the text, the head's state, and the driver's wishes.
 
-use super::job::{TrainerEvent, Made, Round};
+use super::job::{Made, Round, TrainerEvent};
 use crate::reduce::FragmentFeedback;
 use crate::runtime::head::SharedState;
 use crate::runtime::moments;

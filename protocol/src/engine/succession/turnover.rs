@@ -127,13 +127,15 @@ impl<'a> Turnover<'a> {
     /// What becomes of a member; None if it is removed.
     fn stays(&self, member: &Member) -> Option<Seat> {
         let contribution = self.contributions.get(&member.id);
-        if contribution.is_some_and(|ready| ready.leave && !mutated!(Mutation::KeepLeaver)) || self.is_revoked(&member.id)
+        if contribution.is_some_and(|ready| ready.leave && !mutated!(Mutation::KeepLeaver))
+            || self.is_revoked(&member.id)
         {
             return None;
         }
         let joiner = self.joiners.get(&member.id);
         // Incarnations rise: a lower one is an echo from before the member's last restart.
-        let newer = |joiner: &&Joiner| joiner.incarnation > member.incarnation || mutated!(Mutation::OldIncarnationJoins);
+        let newer =
+            |joiner: &&Joiner| joiner.incarnation > member.incarnation || mutated!(Mutation::OldIncarnationJoins);
         if let Some(joiner) = joiner.filter(newer) {
             return Some(self.learner(member.id, joiner.incarnation));
         }

@@ -47,7 +47,6 @@ mod parity;
 mod probation;
 mod recovery;
 mod refusals;
-mod vote_states;
 mod resources;
 mod result;
 mod samples;
@@ -55,6 +54,7 @@ mod settings;
 mod sleep;
 mod steps;
 mod strangers;
+mod vote_states;
 
 pub use super::world::{Invariant, Observed};
 

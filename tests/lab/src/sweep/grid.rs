@@ -275,7 +275,9 @@ fn impossible(scenario: &Table) -> Option<String> {
         (Some(codec @ ("int4" | "top-k")), Some("ring")) => {
             Some(format!("{codec} needs owners: a ring would round sums"))
         }
-        (_, Some("gossip")) if every_step => Some("pairs meet between the steps of a round: not with every-step".into()),
+        (_, Some("gossip")) if every_step => {
+            Some("pairs meet between the steps of a round: not with every-step".into())
+        }
         _ => None,
     }
 }
