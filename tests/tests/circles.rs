@@ -10,10 +10,6 @@ use repository::Source;
 use repository::code::{code_of, without_tests};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Circles that stand: the folder that holds all of the circle's files, how many these are, and why. The list can only
-/// shrink: a circle that is gone, or has become smaller, fails the test until the list says so.
-const STANDING: &[(&str, usize, &str)] = &[];
-
 /// Imports of imports are followed so far; the compiler has excluded circles of them.
 const STEPS_MAX: usize = 16;
 
@@ -324,19 +320,14 @@ fn folder(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// The circles that do not stand, each with what ties it, and entries of `standing` that have no circle.
-fn complaints(sources: &[Source], standing: &[(&str, usize, &str)]) -> Result<Vec<String>, String> {
+/// The circles, each with what ties it.
+fn complaints(sources: &[Source]) -> Result<Vec<String>, String> {
     let tree = Tree::of(sources)?;
     let arrows = tree.arrows();
     let mut found = Vec::new();
-    let mut standing = standing.to_vec();
     for circle in circles(&arrows) {
-        let here = (common_folder(&circle), circle.len());
-        if let Some(place) = standing.iter().position(|(folder, files, _)| (*folder, *files) == here) {
-            standing.remove(place);
-            continue;
-        }
-        found.push(format!("circle of {} files in {}: move what ties it to where it belongs", here.1, here.0));
+        let (folder, files) = (common_folder(&circle), circle.len());
+        found.push(format!("circle of {files} files in {folder}: move what ties it to where it belongs"));
         for from in &circle {
             for (to, names) in arrows[from].iter().filter(|(to, _)| circle.contains(*to)) {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -344,12 +335,6 @@ fn complaints(sources: &[Source], standing: &[(&str, usize, &str)]) -> Result<Ve
             }
         }
     }
-    let gone = |(folder, files, _): (&str, usize, &str)| {
-        format!(
-            "{folder} has no circle of {files} files any more: take it out of STANDING, or write down how many it has"
-        )
-    };
-    found.extend(standing.into_iter().map(gone));
     Ok(found)
 }
 
@@ -363,7 +348,7 @@ fn no_file_uses_what_uses_it() {
         "the sources are read: {} files, {arrows} arrows",
         tree.files.len()
     );
-    let found = complaints(&sources, STANDING).unwrap();
+    let found = complaints(&sources).unwrap();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
@@ -378,7 +363,7 @@ mod injected {
 
     /// What is wrong with a crate of these files, without `.rs`.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
-        let found = complaints(&sources(files), &[]).unwrap();
+        let found = complaints(&sources(files)).unwrap();
         found.into_iter().filter(|line| line.starts_with("  ")).map(|line| line.replace("c/src/", "")).collect()
     }
 
@@ -466,26 +451,19 @@ mod injected {
     }
 
     #[test]
-    fn what_stands_is_let_through_and_only_that() {
+    fn a_circle_is_told_with_its_folder() {
         let files = [
             ("lib", "mod a;\nmod b;\n"),
             ("a", "use crate::b::B;\npub struct A;\n"),
             ("b", "use crate::a::A;\npub struct B;\n"),
         ];
-        let sources = sources(&files);
-        assert!(complaints(&sources, &[("c/src", 2, "why")]).unwrap().is_empty());
-        for (folder, files) in [("c/src", 3), ("c", 2)] {
-            let found = complaints(&sources, &[(folder, files, "why")]).unwrap();
-            assert_eq!(found[0], "circle of 2 files in c/src: move what ties it to where it belongs");
-            assert!(found[3].starts_with(&format!("{folder} has no circle of {files} files any more")), "{found:?}");
-        }
-        let twice = complaints(&sources, &[("c/src", 2, "why"), ("c/src", 2, "why")]).unwrap();
-        assert_eq!(twice.len(), 1, "one entry for each circle: {twice:?}");
+        let found = complaints(&sources(&files)).unwrap();
+        assert_eq!(found[0], "circle of 2 files in c/src: move what ties it to where it belongs");
     }
 
     #[test]
     fn a_module_without_a_file() {
-        let error = complaints(&sources(&[("lib", "mod a;\n")]), &[]).unwrap_err();
+        let error = complaints(&sources(&[("lib", "mod a;\n")])).unwrap_err();
         assert_eq!(error, "no file c/src/a/mod.rs for a module that is declared");
     }
 }
