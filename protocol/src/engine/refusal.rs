@@ -1,6 +1,6 @@
 //! Members that sent in a reduction what no program sends. Whoever has seen it knows for sure, since the connection is
 //! authenticated, and goes on without them; the others are told in its Heads, or they would offer the same set again and
-//! again. They cannot know which of the two lies, so that an report counts once.
+//! again. They cannot know which of the two lies, so that a report counts once.
 
 use super::conduct::Conduct;
 use super::ctx::Ctx;

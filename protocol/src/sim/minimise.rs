@@ -15,7 +15,7 @@ pub struct Minimal {
 }
 
 /// Shrinks the failure of a seed. `run` lives through it under some settings, and so brings along whatever else the
-/// failure needs, such as a injected bug.
+/// failure needs, such as a mutation.
 pub fn minimise(seed: u64, failed: &Outcome, settings: &Settings, run: &dyn Fn(&Settings) -> Outcome) -> Minimal {
     let invariant = failed.violation.as_ref().map(|violation| violation.invariant);
     let (options, schedule) = plan(seed, settings);

@@ -197,12 +197,12 @@ fn shipped_scenarios_are_fine() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/lab");
     let mut names = std::collections::BTreeSet::new();
     for folder in
-        [folder.clone(), folder.join("quick"), folder.join("full"), folder.join("soak"), folder.join("injected")]
+        [folder.clone(), folder.join("quick"), folder.join("full"), folder.join("soak"), folder.join("mutated")]
     {
         for file in files(&folder).unwrap() {
             let scenario = Scenario::load(&file).unwrap();
             for bug in scenario.topology.seats.iter().filter_map(|s| s.mutation.as_deref()) {
-                assert_eq!(bug, scenario.name, "a injected bug's scenario has its name");
+                assert_eq!(bug, scenario.name, "a mutation's scenario has its name");
                 assert!(!scenario.must_fail.is_empty(), "{bug} must be found");
             }
             assert!(!scenario.about.is_empty(), "{} says what it is about", file.display());
