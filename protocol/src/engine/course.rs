@@ -56,15 +56,10 @@ impl Engine {
     }
 
     /// A process that was killed between taking the head of another lineage and writing its vote state finds one that speaks
-    /// in the lineage before. Into a fork that it is itself in it takes the vote state along, as if it had not been killed.
+    /// in the lineage before.
     fn resume_lineage(&mut self) {
-        let Some(head) = self.ctx.head.clone().filter(|_| self.own_votes.vote_state.is_some()) else { return };
-        if self.own_votes.went_along(&head.record, &self.ctx.me) {
-            if !mutated!(Mutation::LoseForksRegister) {
-                self.own_votes.take_along(head.record.lineage, head.digest, &self.ctx, &mut self.out);
-            }
-        } else if !mutated!(Mutation::ResumeAnyLineage) {
-            self.speak_in(&head.record.lineage);
+        if self.own_votes.vote_state.is_some() && !mutated!(Mutation::ResumeAnyLineage) {
+            self.speak_in();
         }
     }
 
@@ -243,11 +238,19 @@ impl Engine {
         }
     }
 
-    /// Takes a lineage that is new to this node: votes of its incarnation in another lineage stay where they are.
-    fn speak_in(&mut self, lineage: &Digest) {
+    /// Speaks in the lineage of the head. Votes of an incarnation in another lineage stay where they are, but for a fork that
+    /// this node is itself in: it has signed that, and takes its vote state along, whether it made the record, was given it,
+    /// or was killed in between.
+    fn speak_in(&mut self) {
+        let Some(head) = &self.ctx.head else { return };
+        let (lineage, digest) = (head.record.lineage, head.digest);
         if self.own_votes.vote_state.is_none() {
             self.own_votes.write_empty(&self.ctx, &mut self.out);
-        } else if self.own_votes.is_elsewhere(lineage) {
+        } else if self.own_votes.went_along(&head.record, &self.ctx.me) {
+            if !mutated!(Mutation::LoseForksRegister) {
+                self.own_votes.take_along(lineage, digest, &self.ctx, &mut self.out);
+            }
+        } else if self.own_votes.is_elsewhere(&lineage) {
             self.new_incarnation("this node has come from another lineage");
         }
     }
@@ -291,9 +294,9 @@ impl Engine {
         }
         self.sync.ancestry = ancestry;
         let chain_head = ChainHead::new(record, certificate);
-        let (lineage, base) = (chain_head.record.lineage, chain_head.base);
+        let base = chain_head.base;
         self.stand_on(chain_head);
-        self.speak_in(&lineage);
+        self.speak_in();
         self.beat.forget_join();
         if self.end_if_spent() {
             return;

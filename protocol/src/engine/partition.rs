@@ -11,7 +11,7 @@ use crate::message::{Certificate, Fork, Message, member_bits, member_indices};
 use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::run::Minority;
-use crate::{NodeId, ring};
+use crate::{Digest, NodeId, ring};
 
 /// A fork's first record, and the statements of its members.
 type Certified = (Record, Vec<Vec<u8>>);
@@ -59,7 +59,7 @@ impl Round {
     /// Whether most of those with whom this node would fork, and more than one, have waited for the whole grace: who has
     /// just started, and is cut off as they are, does not make them wait for another one. A single word is no reason to go.
     fn others_fork(&self, ctx: &Ctx) -> bool {
-        let members = ctx.fork_members();
+        let members = ctx.fork_members(self.fork_signed());
         let said = |id: &&NodeId| {
             let fork = ctx.peers.get(id).and_then(|peer| peer.said.fork.as_ref());
             fork.is_some_and(|(fork, _)| fork.parent == self.head.digest)
@@ -71,7 +71,7 @@ impl Round {
 
     /// Says with whom this node would go on; what it goes on with when all of them say the same.
     fn propose_fork(&mut self, ctx: &Ctx, out: &mut Out) -> Option<Certified> {
-        let members = ctx.fork_members();
+        let members = ctx.fork_members(self.fork_signed());
         let record = ctx.fork_record(&members).filter(|_| members.contains(&ctx.me))?;
         let fork = ctx.fork_statement(&members, &record)?;
         let bytes = ctx.seal(&Message::Fork(fork.clone()))?;
@@ -101,6 +101,16 @@ impl Round {
         offer.discard(ctx, out);
         self.part.training = Training::Done;
         self.write(None, record, certificate, true, ctx, out);
+    }
+
+    /// The record of the fork that this node has signed last.
+    fn fork_signed(&self) -> Option<Digest> {
+        self.quorum_loss.fork.as_ref().map(|fork| fork.record)
+    }
+
+    /// Whether this record is that of the fork that this node has signed last.
+    pub fn forks_to(&self, record: &Digest) -> bool {
+        self.fork_signed().as_ref() == Some(record)
     }
 
     /// Whether a proposal to fork is about this round.
@@ -136,13 +146,18 @@ impl Ctx {
         voters.filter(|id| !self.voter_in_reach(id)).collect()
     }
 
-    /// The members that this node would fork with: all that it can hear and that stand on the same record.
-    fn fork_members(&self) -> Vec<NodeId> {
+    /// The members that this node would fork with: all that it can hear and that stand on the same record, or already on
+    /// that of the fork which this node has signed. Those have all statements, and this node lacks one for a moment.
+    fn fork_members(&self, signed: Option<Digest>) -> Vec<NodeId> {
         let Some(head) = &self.head else { return Vec::new() };
         let here = |id: &NodeId| {
             *id == self.me
                 || self.peers.get(id).is_some_and(|peer| {
-                    let stands = peer.said.head.as_ref().is_some_and(|theirs| theirs.record == head.digest);
+                    let stands = peer
+                        .said
+                        .head
+                        .as_ref()
+                        .is_some_and(|theirs| theirs.record == head.digest || signed == Some(theirs.record));
                     peer.present() && stands && self.spoke_lately(peer)
                 })
         };

@@ -163,8 +163,10 @@ impl Sync {
 }
 
 /// Whether the others are just one record ahead, whose bytes this node holds or is about to: its votes are on their way.
+/// Or they stand on the fork that this node has signed: the last of its statements are on their way.
 fn votes_on(round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> bool {
     let holds = round.is_some_and(|round| round.holds(&best.record) || round.attempts.running.is_some());
     let next = mine.lineage == best.lineage && mine.seq.checked_add(1) == Some(best.seq);
-    holds && next && !ctx.distrusted
+    let forks = round.is_some_and(|round| round.forks_to(&best.record));
+    (holds && next || forks) && !ctx.distrusted
 }

@@ -33,7 +33,7 @@ impl Traffic {
         let bytes = message.len() as u64;
         *self.kinds.entry(kind).or_default().entry(from).or_default() += bytes;
         if VOTING.contains(&kind) {
-            *self.gossip.entry((from.min(to), from.max(to))).or_default() += bytes;
+            *self.pairs.entry((from.min(to), from.max(to))).or_default() += bytes;
         }
         let seq = message.get(SEQ..SEQ + 8).and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
         match (kind, seq) {
