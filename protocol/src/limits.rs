@@ -3,7 +3,7 @@
 //! A decoder checks a length, count or index against one of these before it allocates anything.
 
 /// Version of the wire protocol. Part of every stream protocol's name, of every envelope and of `Hello`.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// Members of one flock, voters and learners.
 pub const MEMBERS_MAX: usize = 1024;
@@ -39,6 +39,10 @@ pub const TICKET_BYTES_MAX: usize = 256;
 pub const ALLOWED_MAX: usize = 64;
 /// Rounds of probation in an open run.
 pub const PROBATION_MAX: u32 = 4096;
+/// Milliseconds that rounds may wait for newcomers at once.
+pub const JOIN_PATIENCE_MAX: u32 = 3_600_000;
+/// Per cent of a run's time that rounds may wait for newcomers in the long run.
+pub const JOIN_SHARE_MAX: u32 = 50;
 /// Bytes of one control message, envelope included.
 pub const CONTROL_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of an encoded `RunSpec`.

@@ -381,6 +381,11 @@ mutations! {
     /// Engine: it sleeps past the end of the pause after a claim that was not shown.
     /// `a_claim_is_looked_at_again_when_its_pause_is_over`.
     SleepOn,
+    /// Engine: the rounds of a run with tickets wait for anybody that says that it fetches the state.
+    /// `rounds_wait_for_newcomers_that_the_run_may_let_in`.
+    WaitForStrangers,
+    /// Engine: rounds wait for newcomers as long as these move. `patience_with_newcomers_ends`.
+    EndlessPatience,
     /// Engine: it sleeps past the moment from which a connection has been down for too long. S28.
     Oversleep,
 }
@@ -407,6 +412,8 @@ impl Mutation {
             Self::StrangersFirst => Some("slow_strangers_keep_no_claim_of_others_from_being_looked_at"),
             Self::AnyMismatch => Some("a_stranger_of_another_run_ends_nobody_who_has_others_to_ask"),
             Self::JoinsFirst => Some("strangers_that_ask_to_be_let_in_hold_up_nothing_else"),
+            Self::WaitForStrangers => Some("rounds_wait_for_newcomers_that_the_run_may_let_in"),
+            Self::EndlessPatience => Some("patience_with_newcomers_ends"),
             Self::SleepOn => Some("a_claim_is_looked_at_again_when_its_pause_is_over"),
             _ => None,
         }

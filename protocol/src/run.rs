@@ -33,6 +33,7 @@ pub struct RunSpec {
     pub sync: SyncSpec,
     pub partition: PartitionSpec,
     pub admission: AdmissionSpec,
+    pub join: JoinSpec,
     pub budget: Budget,
 }
 
@@ -165,6 +166,15 @@ pub enum AdmissionMode {
 
 numbered!(AdmissionMode, "admission mode", { Open = "open", List = "list", Ticket = "ticket" });
 
+/// How long rounds wait for newcomers that fetch the state (`docs/protocol/5-membership.md` §5.7).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JoinSpec {
+    /// Milliseconds that rounds wait at once; 0 = they never wait.
+    pub patience_ms: u32,
+    /// Per cent of a run's time that rounds wait in the long run.
+    pub share: u32,
+}
+
 /// When the run ends: at whichever bound is reached first; 0 = unbounded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
@@ -186,7 +196,7 @@ impl RunSpec {
 
     /// Every key in dotted form with its value as text; distinct values have distinct texts.
     fn entries(&self) -> Vec<(&'static str, String)> {
-        let Self { name, seed, creator, model, data, inner, outer, sync, partition, admission, budget } = self;
+        let Self { name, seed, creator, model, data, inner, outer, sync, partition, admission, join, budget } = self;
         let creator = creator.map_or_else(|| "none".to_owned(), |id| id.to_string());
         // Debug prints the shortest text that reads back as the same float.
         let float = |value: f64| format!("{value:?}");
@@ -231,6 +241,8 @@ impl RunSpec {
             ("admission.mode", admission.mode.to_string()),
             ("admission.allow", format!("{:?}", admission.allow.iter().map(NodeId::to_string).collect::<Vec<_>>())),
             ("admission.probation", admission.probation.to_string()),
+            ("join.patience_ms", join.patience_ms.to_string()),
+            ("join.share", join.share.to_string()),
             ("budget.rounds", budget.rounds.to_string()),
             ("budget.tokens", budget.tokens.to_string()),
         ]

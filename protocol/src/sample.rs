@@ -7,7 +7,7 @@ use crate::message::{Certificate, Message, Question, Value, ValueKind, Vote};
 use crate::path::Link;
 use crate::record::{Contributor, Measured, Member, NextRound, Record, RecordKind, Role, Span};
 use crate::run::{
-    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, Minority, ModelSpec, OuterSpec,
+    AdmissionMode, AdmissionSpec, Budget, Codec, DataSpec, EngineKind, InnerSpec, JoinSpec, Minority, ModelSpec, OuterSpec,
     PartitionSpec, RunSpec, SyncMode, SyncSpec,
 };
 use crate::{Digest, NodeId, Signer, certificate, wire};
@@ -51,6 +51,7 @@ pub fn spec() -> RunSpec {
         sync: SyncSpec::whole(SyncMode::Rounds, Codec::Int8, EngineKind::Ring),
         partition: PartitionSpec { minority: Minority::Fork, grace_ms: 60_000 },
         admission: AdmissionSpec { mode: AdmissionMode::Open, allow: Vec::new(), probation: 0 },
+        join: JoinSpec { patience_ms: 60_000, share: 25 },
         budget: Budget { rounds: 100, tokens: 0 },
     }
 }

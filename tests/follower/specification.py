@@ -108,6 +108,12 @@ class Admission:
 
 
 @dataclass(frozen=True)
+class Join:
+    patience_ms: U32
+    share: U32
+
+
+@dataclass(frozen=True)
 class Budget:
     rounds: U64
     tokens: U64
@@ -127,6 +133,7 @@ class RunSpec:
     sync: Sync
     partition: Partition
     admission: Admission
+    join: Join
     budget: Budget
 
     @property
@@ -188,6 +195,7 @@ def ranges(spec: RunSpec) -> list[tuple[str, bool]]:
         ("a rate of outer.lr or the momentum", all(0 < r.rate <= 10 for r in outer.lr) and 0 <= outer.momentum < 1),
         ("grace_ms", 1000 <= spec.partition.grace_ms <= 86_400_000),
         ("allow", a.allow == tuple(sorted(set(a.allow))) and (len(a.allow) > 0) == (a.mode == LIST)),
+        ("patience_ms or share", spec.join.patience_ms <= 3_600_000 and spec.join.share <= 50),
         ("probation", a.probation <= (4096 if a.mode == 1 else 0)),
         ("creator", a.mode != TICKET or spec.creator is not None),
     ]

@@ -199,7 +199,7 @@ class Envelope:
 def open_envelope(data: bytes, run: bytes, tag: int, message: type[T] | tuple[Any, ...], limit: int) -> tuple[bytes, T]:
     """The sender and the message of an envelope that is well signed in this run (§1.5.1)."""
     envelope = decode(Envelope, data, limit)
-    demand(envelope.version == 3, "§1.5.1", f"version {envelope.version}")
+    demand(envelope.version == 4, "§1.5.1", f"version {envelope.version}")
     check_signature(envelope.sender, envelope.signature, b"starling control v1" + run + envelope.sender + envelope.body)
     demand(envelope.body[:2] == struct.pack("<H", tag), "§1.5.2", f"the message's tag is not {tag}")
     return envelope.sender, decode(message, envelope.body[2:], limit)

@@ -50,13 +50,13 @@ use libp2p::StreamProtocol;
 
 // The names end in `limits::PROTOCOL_VERSION`: nodes of different versions have no stream in common.
 /// Control messages.
-pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/3");
+pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/4");
 /// Frames of one attempt's reduction.
-pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/3");
+pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/4");
 /// What two members exchange between two records.
-pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/3");
+pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/4");
 /// Requests by hash or number.
-pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/3");
+pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/4");
 
 #[cfg(test)]
 mod tests {

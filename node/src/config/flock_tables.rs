@@ -1,9 +1,9 @@
-//! The run file's tables about who decides and who is let in.
+//! The run file's tables about who decides, who is let in, and how long the flock waits for newcomers.
 
 use crate::exit::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use starling_protocol::NodeId;
-use starling_protocol::run::{AdmissionMode, AdmissionSpec, Minority, PartitionSpec};
+use starling_protocol::run::{AdmissionMode, AdmissionSpec, JoinSpec, Minority, PartitionSpec};
 
 /// Rounds of probation in an open run whose file does not say.
 const PROBATION_DEFAULT: u32 = 8;
@@ -57,6 +57,32 @@ pub enum AdmissionName {
     Open,
     List,
     Ticket,
+}
+
+/// `[join]`: how long rounds wait for newcomers that fetch the state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JoinTable {
+    /// Seconds at once; 0 = never.
+    pub patience_s: u32,
+    /// Per cent of the time in the long run.
+    pub share: u32,
+}
+
+impl Default for JoinTable {
+    fn default() -> Self {
+        Self { patience_s: 120, share: 25 }
+    }
+}
+
+impl JoinTable {
+    /// As the protocol takes it.
+    pub fn spec(&self) -> Result<JoinSpec, Failure> {
+        let patience_ms = self.patience_s.checked_mul(1000).ok_or_else(|| {
+            Failure::message(Code::Usage, format!("join.patience_s = {}: give at most an hour, 3600", self.patience_s))
+        })?;
+        Ok(JoinSpec { patience_ms, share: self.share })
+    }
 }
 
 impl PartitionTable {

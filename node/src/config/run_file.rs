@@ -3,7 +3,7 @@
 //! A run file becomes a [`RunSpec`] once the data it names has been tokenized: the spec holds digests,
 //! never paths.
 
-use super::flock_tables::{AdmissionTable, PartitionTable, node_id};
+use super::flock_tables::{AdmissionTable, JoinTable, PartitionTable, node_id};
 use super::sync_table::{SyncTable, table_or_mode};
 use crate::exit::{Code, Failure};
 use anyhow::Context;
@@ -41,6 +41,7 @@ pub struct RunFile {
     pub partition: PartitionTable,
     #[serde(default)]
     pub admission: AdmissionTable,
+    pub join: JoinTable,
     #[serde(default)]
     pub budget: BudgetTable,
 }
@@ -265,6 +266,7 @@ impl RunFile {
             sync,
             partition: self.partition.spec()?,
             admission: self.admission.spec()?,
+            join: self.join.spec()?,
             budget: Budget { rounds: self.budget.rounds, tokens: self.budget.tokens },
         };
         spec.validate().map_err(|e| usage(format!("the run file is not valid: {e}")))?;

@@ -29,6 +29,9 @@ fn count(notice: &Notice) {
             metrics::counter!("starling_forks_total").increment(1);
             metrics::gauge!("starling_quorum").set(1.0);
         }
+        Notice::Waited { micros, .. } => {
+            metrics::counter!("starling_waited_for_newcomers_ms_total").increment(micros / 1000);
+        }
         Notice::Merged { .. } => metrics::counter!("starling_merged_total").increment(1),
         Notice::SplitBrain { .. } => metrics::counter!("starling_split_brain_total").increment(1),
         Notice::NewIncarnation { .. } => metrics::counter!("starling_incarnations_total").increment(1),
@@ -49,6 +52,9 @@ fn event(notice: Notice) -> Option<Event> {
         }
         Notice::AttemptFailed { round, attempt, suspect, reason } => {
             Event::AttemptFailed { round, attempt, suspect: suspect.map(|s| s.to_string()), reason }
+        }
+        Notice::Waited { newcomers, micros } => {
+            Event::WaitedForNewcomers { newcomers: ids(newcomers), seconds: micros as f64 / 1e6 }
         }
         Notice::Merged { lineage, round } => Event::Merged { lineage: lineage.to_string(), round },
         Notice::MemberJoined { member, round } => Event::MemberJoined { member: member.to_string(), round },

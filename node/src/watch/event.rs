@@ -86,6 +86,11 @@ pub enum Event {
         on: Vec<String>,
         why: String,
     },
+    /// The round waited for these newcomers before this node said READY.
+    WaitedForNewcomers {
+        newcomers: Vec<String>,
+        seconds: f64,
+    },
     Phase {
         phase: String,
         round: u64,

@@ -133,6 +133,8 @@ impl Engine {
     }
 
     fn stand_on(&mut self, chain_head: ChainHead) {
+        let began = self.life.round().map(|round| round.began);
+        self.offer.newcomers.follow(began, self.ctx.now);
         let before = self.ctx.head.take();
         self.sync.ancestry.follow(before.as_ref().map(|head| &head.record), &chain_head.record);
         self.ctx.stand_on(chain_head);

@@ -170,6 +170,11 @@ impl Ctx {
         if calm { (4 * repeat) << repeats.min(READY_DOUBLINGS) } else { repeat }
     }
 
+    /// A newcomer whose transfer moves nothing for so long is not waited for.
+    pub fn newcomer_stall(&self) -> u64 {
+        2 * self.timing.patience_min
+    }
+
     /// Between two certificates that are given to one peer.
     pub fn help_pause(&self) -> u64 {
         self.timing.repeat / 4

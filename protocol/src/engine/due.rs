@@ -232,6 +232,21 @@ impl Ctx {
         !self.reached(Deadline::Join, asked_at.plus(self.timing.join_valid.saturating_add(1)))
     }
 
+    /// Whether a newcomer that fetches the state, and moved then, stands still.
+    pub fn newcomer_stands_still(&self, moved: Moment) -> bool {
+        self.reached(Deadline::Newcomer, moved.plus(self.newcomer_stall()))
+    }
+
+    /// Whether a newcomer that has the state since then has had the time to ask to be let in.
+    pub fn should_have_asked(&self, arrived: Moment) -> bool {
+        self.reached(Deadline::Newcomer, arrived.plus(self.answer_patience()))
+    }
+
+    /// Whether the patience with newcomers is used up, which ends then.
+    pub fn is_patience_over(&self, ends: Moment) -> bool {
+        self.reached(Deadline::Newcomer, ends)
+    }
+
     /// Whether a certificate may be given to a peer to which one was given then.
     pub fn may_help_again(&self, handed_at: Moment) -> bool {
         self.reached(Deadline::Help, handed_at.plus(self.help_pause()))

@@ -305,6 +305,11 @@ pub enum Notice {
         on: Vec<NodeId>,
         why: &'static str,
     },
+    /// The round has waited for these newcomers, for so many microseconds, before this node said READY.
+    Waited {
+        newcomers: Vec<NodeId>,
+        micros: u64,
+    },
     AttemptStarted {
         round: u64,
         attempt: u32,

@@ -59,6 +59,7 @@ mod invitation;
 pub mod io;
 mod life;
 mod liveness;
+mod newcomers;
 mod offer;
 mod outbox;
 mod pace;
@@ -83,6 +84,7 @@ mod watch;
 pub use crate::candidate::Candidate;
 pub use claims::CLAIMS_MAX;
 pub use config::{EngineConfig, Founding, PAST_MAX, Stored, Timing, VoteState};
+pub use newcomers::Hold;
 pub use peer::PEERS_MAX;
 pub use view::{EvidenceView, Held, MemberState, MemberView, QuorumView, View, Waiting};
 
@@ -129,6 +131,7 @@ macro_rules! scene {
             round: $engine.life.round(),
             catch_up: &$engine.sync.catch_up,
             conduct: &$engine.conduct,
+            newcomers: &$engine.offer.newcomers,
             end: $engine.life.end(),
             founds: $engine.life.founds(),
         }
@@ -141,13 +144,14 @@ impl Engine {
     pub fn new(config: EngineConfig) -> Self {
         let EngineConfig { signer, verifier, spec, run, boot, found, stored, copied, .. } = config;
         let EngineConfig { ticket, guides, adopt, force_fork, timing, .. } = config;
+        let offer = Offer::new(&spec);
         Self {
             clock: Clock::default(),
             ctx: Ctx::new((signer, verifier), (run, spec), boot, ticket, timing),
             life: Life::New(Box::new(Start { found, stored, copied, force_fork })),
             own_votes: OwnVotes::default(),
             conduct: Conduct::default(),
-            offer: Offer::default(),
+            offer,
             sync: Sync::new(guides, adopt),
             beat: Beat::default(),
             spoken: Spoken::default(),
@@ -331,6 +335,10 @@ impl Engine {
     fn advance_round(&mut self) {
         let Some(round) = self.life.round_mut().filter(|_| self.sync.catch_up.is_idle()) else { return };
         round.begin_training(&self.ctx, &mut self.out);
+        if self.offer.newcomers.holds() {
+            // It is said once nobody has to be waited for any more.
+            self.say_ready();
+        }
         loop {
             let before = attempt_of(self.life.round());
             for step in [Self::check_attempt, Self::decide, Self::gather] {

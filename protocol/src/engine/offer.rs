@@ -6,7 +6,8 @@
 
 use super::conduct::Conduct;
 use super::ctx::Ctx;
-use super::io::{Merge, Output};
+use super::io::{Merge, Notice, Output};
+use super::newcomers::Newcomers;
 use super::outbox::Out;
 use super::round::{Own, Round, Training};
 use super::statement;
@@ -16,6 +17,7 @@ use crate::Digest;
 use crate::difference::Difference;
 use crate::message::{Message, Ready};
 use crate::record::Measured;
+use crate::run::RunSpec;
 use crate::wire;
 use std::collections::VecDeque;
 
@@ -23,8 +25,10 @@ use std::collections::VecDeque;
 /// lineages without a COMMIT of their own, between which a node comes and goes.
 const OFFERED_MAX: usize = 64;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Offer {
+    /// READY may wait for newcomers.
+    pub newcomers: Newcomers,
     contribution: Option<Contribution>,
     /// Where this start of the process has said READY, newest last.
     offered: VecDeque<Place>,
@@ -73,6 +77,11 @@ fn place(round: &Round) -> Place {
 }
 
 impl Offer {
+    pub fn new(spec: &RunSpec) -> Self {
+        let newcomers = Newcomers::new(spec);
+        Self { newcomers, contribution: None, offered: VecDeque::new(), difference: None }
+    }
+
     /// The inner steps of a round are done; false if they are not those that this node awaits.
     pub fn take(&mut self, round: &Round, (number, base): (u64, Digest), work: Work, ctx: &Ctx) -> bool {
         let awaited =
@@ -120,6 +129,12 @@ impl Offer {
         round.part.training = Training::Done;
         if mixed.as_ref().is_some_and(|mixed| mixed.made.is_none()) {
             return;
+        }
+        if self.newcomers.keep_back(round, ctx) {
+            return;
+        }
+        if let Some((newcomers, micros)) = self.newcomers.end() {
+            out.notice(Notice::Waited { newcomers, micros });
         }
         let signed = sign(ready(start, &work, mixed.as_ref(), round, conduct, ctx), ctx);
         // Only a driver that reports impossible work fails here: it sits the round out rather than say nonsense.
@@ -295,7 +310,8 @@ mod tests {
 
     #[test]
     fn one_ready_is_said_in_a_round_and_again_when_it_is_entered_anew() {
-        let (ctx, mut out, conduct, mut offer) = (Ctx::sample(), Out::default(), Conduct::default(), Offer::default());
+        let (ctx, mut out, conduct) = (Ctx::sample(), Out::default(), Conduct::default());
+        let mut offer = Offer::new(&ctx.spec);
         let mut round = ctx.sample_round();
         let here = (round.task.number, round.head.base);
         assert!(!offer.take(&round, here, work(240), &ctx), "nobody trains");
@@ -313,7 +329,8 @@ mod tests {
 
     #[test]
     fn work_beyond_the_lease_is_dropped() {
-        let (ctx, mut out, mut offer) = (Ctx::sample(), Out::default(), Offer::default());
+        let (ctx, mut out) = (Ctx::sample(), Out::default());
+        let mut offer = Offer::new(&ctx.spec);
         let mut round = ctx.sample_round();
         round.part.training = Training::Running;
         assert!(offer.take(&round, (round.task.number, round.head.base), work(241), &ctx));

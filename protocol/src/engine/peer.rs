@@ -75,6 +75,8 @@ pub(super) struct Words {
     pub pace: Pace,
     /// The most progress seen while it was behind, on the record that it stands on.
     reached: u64,
+    /// Since when it catches up, and its progress at that time.
+    pub fetches_since: Option<(Moment, u64)>,
     readys: Vec<SignedReady>,
     /// Its newest statement that it goes on in a fork, as signed.
     pub fork: Option<(Fork, Vec<u8>)>,
@@ -170,6 +172,11 @@ impl Peer {
                 self.said.pace.note(before.phase, now.since(self.said.moved_at));
             }
             self.said.moved_at = now;
+        }
+        if head.phase == Phase::CatchingUp {
+            self.said.fetches_since.get_or_insert((now, head.progress));
+        } else {
+            self.said.fetches_since = None;
         }
         self.said.head = Some(head);
     }

@@ -4,6 +4,7 @@ use super::clock::Moment;
 use super::conduct::{self, Conduct};
 use super::ctx::Ctx;
 use super::io::{Finish, Notice};
+use super::newcomers::{Hold, Newcomers};
 use super::outbox::Out;
 use super::round::{Round, Training};
 use super::sync::CatchUp;
@@ -35,6 +36,8 @@ pub struct View {
     /// Everybody else who is connected, by ascending id.
     pub others: Vec<MemberView>,
     pub waiting: Option<Waiting>,
+    /// The round waits for newcomers.
+    pub hold: Option<Hold>,
     /// Who is held to have contradicted itself, by ascending id.
     pub evidence: Vec<EvidenceView>,
 }
@@ -127,6 +130,7 @@ pub(super) struct Scene<'a> {
     pub round: Option<&'a Round>,
     pub catch_up: &'a CatchUp,
     pub conduct: &'a Conduct,
+    pub newcomers: &'a Newcomers,
     pub end: Option<&'a Finish>,
     /// This node founds a lineage, whose first record is not on the disk yet.
     pub founds: bool,
@@ -175,6 +179,7 @@ impl Scene<'_> {
             Phase::CatchingUp => self.catch_up.bytes(),
             Phase::Training => self.round.map_or(0, |round| round.part.steps),
             Phase::Reducing => running.map_or(0, |attempt| attempt.progress),
+            Phase::Ready => self.newcomers.moves(),
             _ => 0,
         }
     }
@@ -245,6 +250,7 @@ impl Scene<'_> {
             members: head.iter().flat_map(|head| head.record.members()).map(|id| self.member(id)).collect(),
             others: others.map(|id| self.member(id)).collect(),
             waiting: self.waiting(),
+            hold: self.newcomers.view(ctx),
             evidence: self.evidence(),
         }
     }
@@ -328,6 +334,10 @@ impl Scene<'_> {
             Training::Due => {
                 let unmet = self.others(round).filter(|id| !self.ctx.is_present(id)).collect();
                 return waiting("after a restart: listening whether the flock has gone on", unmet);
+            }
+            Training::Done if self.newcomers.holds() => {
+                let on = self.newcomers.view(self.ctx).map(|hold| hold.on);
+                return waiting("newcomers that fetch the state", on.unwrap_or_default());
             }
             Training::Done => {}
         }

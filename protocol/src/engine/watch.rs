@@ -64,6 +64,8 @@ pub(super) enum Deadline {
     Help,
     /// A node that leaves stays no longer.
     Leave,
+    /// A newcomer has made no progress for too long, or the patience with newcomers is used up.
+    Newcomer,
     /// The user is told again what this node waits for.
     Told,
 }

@@ -4,7 +4,8 @@ use super::{AdmissionMode, Codec, EngineKind, OuterSpec, RunSpec, SyncMode, Sync
 use crate::codec::topk::TOPK_BLOCK;
 use crate::gossip::{ALPHA_MAX, GAMMA_MAX, GossipSpec};
 use crate::limits::{
-    ALLOWED_MAX, CHUNK_ELEMENTS, FRAGMENTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, OVERLAP_MAX,
+    ALLOWED_MAX, CHUNK_ELEMENTS, FRAGMENTS_MAX, INNER_STEPS_MAX, JOIN_PATIENCE_MAX,
+    JOIN_SHARE_MAX, MEMBERS_MAX, OUTER_LR_ENTRIES_MAX, OVERLAP_MAX,
     PARAMETERS_MAX, PROBATION_MAX, RUN_NAME_CHARS_MAX, SAMPLES_MAX, TOPK_K_MAX, TOPK_TURNS_MIN,
 };
 use std::fmt;
@@ -232,6 +233,8 @@ impl RunSpec {
         check.holds(count, "admission.allow", shown(), must);
         let ascend = allow.windows(2).all(|pair| pair[0] < pair[1]);
         check.holds(ascend, "admission.allow", shown(), "in ascending order without repeats".to_owned());
+        check.range("join.patience_ms", self.join.patience_ms, 0, JOIN_PATIENCE_MAX);
+        check.range("join.share", self.join.share, 0, JOIN_SHARE_MAX);
         check.range("admission.probation", self.admission.probation, 0, PROBATION_MAX);
         let chosen = mode == AdmissionMode::Open || self.admission.probation == 0;
         let must = format!("0 with admission.mode = \"{mode}\": its members are chosen, and vote at once");

@@ -374,6 +374,11 @@ impl Bench {
         self.reducing
     }
 
+    /// Whatever the engine is told to make next is another attempt.
+    pub fn forget_attempt(&mut self) {
+        self.reducing = None;
+    }
+
     /// A voter says what the engine itself has said last, if it has said anything.
     #[allow(dead_code)]
     pub fn echo(&mut self, from: u8) -> Vec<Output> {

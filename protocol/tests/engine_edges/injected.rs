@@ -1,6 +1,6 @@
 //! Injected bugs that no history of the simulator is asked to find: the test that is named for each fails with it.
 
-use crate::{admission, certificates, identity, learners, lineages, outsiders, restart, strangers};
+use crate::{admission, certificates, identity, learners, lineages, newcomers, outsiders, restart, strangers};
 use starling_protocol::mutation::{self, Mutation};
 use std::panic;
 
@@ -30,6 +30,8 @@ const NOTICED: &[(Mutation, &str, fn())] = noticed![
     AnyMismatch: strangers::a_stranger_of_another_run_ends_nobody_who_has_others_to_ask,
     JoinsFirst: admission::strangers_that_ask_to_be_let_in_hold_up_nothing_else,
     SleepOn: lineages::a_claim_is_looked_at_again_when_its_pause_is_over,
+    WaitForStrangers: newcomers::rounds_wait_for_newcomers_that_the_run_may_let_in,
+    EndlessPatience: newcomers::patience_with_newcomers_ends,
 ];
 
 #[test]

@@ -13,6 +13,7 @@ mod injected;
 mod learners;
 mod lineages;
 mod merging;
+mod newcomers;
 mod nonsense;
 mod outsiders;
 mod refusing;

@@ -1,4 +1,4 @@
-//! Asks one peer for something over `/starling/fetch/3`, believing nothing about the answer but its hash.
+//! Asks one peer for something over `/starling/fetch/4`, believing nothing about the answer but its hash.
 
 use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, RECORDS_BYTES_MAX,

@@ -1,4 +1,4 @@
-//! Serves `/starling/fetch/3`: state chunks, records, updates and data by hash or number.
+//! Serves `/starling/fetch/4`: state chunks, records, updates and data by hash or number.
 //!
 //! What is served is decided by a [`FetchSource`]; here is what keeps a greedy or slow peer from hurting:
 //! so many streams a peer and in all ([`Books`]), so many requests looked up at once ([`Turns`]), and a deadline for each piece
