@@ -149,10 +149,10 @@ impl NetHandle {
     /// # Errors
     /// [`FetchError`]; what the bytes say is for the caller to check.
     pub async fn fetch(&self, peer: NodeId, request: FetchRequest, expected: Expect) -> Result<Vec<u8>, FetchError> {
-        self.fetch_telling(peer, request, expected, || ()).await
+        self.fetch_telling(peer, request, expected, || (), |_| ()).await
     }
 
-    /// The same; `begun` is called when the answer begins.
+    /// The same; `begun` is called when the answer begins, and `came` with the bytes of each piece of it.
     ///
     /// # Errors
     /// As [`NetHandle::fetch`].
@@ -162,12 +162,13 @@ impl NetHandle {
         request: FetchRequest,
         expected: Expect,
         begun: impl FnOnce(),
+        came: impl Fn(usize),
     ) -> Result<Vec<u8>, FetchError> {
         let mut stream = self.open_fetch(peer).await?;
         let patience = Patience::with(self.standing.rank(&peer));
         let len = fetch::begin(&mut stream, &request, expected, patience).await?;
         begun();
-        fetch::payload(&mut stream, len, patience).await
+        fetch::payload(&mut stream, len, patience, came).await
     }
 
     /// Downloads from many peers at once, believing what `check` says.

@@ -83,7 +83,7 @@ impl Task {
     async fn offer_of(&self, source: NodeId, proof: &Arc<Proof>, begun: Begun) -> Result<Offer, String> {
         let request = FetchRequest::SnapshotManifests;
         let expected = Expect::of(&request);
-        let answer = self.net.fetch_telling(source, request, expected, || begun.tell()).await;
+        let answer = self.net.fetch_telling(source, request, expected, || begun.tell(), |_| ()).await;
         let answer = answer.map_err(|e| e.to_string())?;
         let mut snapshots = decode_snapshots(&answer).map_err(|e| e.to_string())?;
         snapshots.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq));

@@ -34,6 +34,9 @@ use tokio::sync::{mpsc, oneshot};
 const AHEAD_MAX: usize = STREAMS_PER_SOURCE;
 const AHEAD_BYTES: usize = 128 << 20;
 
+/// Bytes after which others are told again that this node makes progress.
+const TOLD_EACH: u64 = 256 << 10;
+
 /// Sources of another chain within this node's lineage that are searched for the place where it begins.
 const SEARCHED_MAX: usize = 3;
 
@@ -225,7 +228,7 @@ impl Task {
         let largest = update::encoded_max(Codec::Bf16, self.elements).max(1);
         let ahead = (AHEAD_BYTES / largest).clamp(1, AHEAD_MAX);
         let fetched = |link: Link| async {
-            let update = if link.record.changes_state() { Some(self.update_of(&link.record).await?) } else { None };
+            let update = if link.record.changes_state() { Some(self.update_of(&link.record, progress).await?) } else { None };
             Ok::<_, Failed>((link, update))
         };
         let mut updates = stream::iter(chain).map(fetched).buffered(ahead);
@@ -234,7 +237,7 @@ impl Task {
             let Some(certificate) = link.certificate.clone() else {
                 return Err(Failed::because(format!("record {} came without its votes", link.record.seq)));
             };
-            self.count(update.as_ref().map_or(0, Vec::len), progress);
+            progress(self.bytes.load(Ordering::Relaxed));
             let (reply, replayed) = oneshot::channel();
             let record = link.record.clone();
             self.ledger(Job::Replay { record, certificate, update, reply }).await?;
@@ -246,12 +249,14 @@ impl Task {
         last.ok_or_else(|| Failed::because("there is nothing to fetch"))
     }
 
-    async fn update_of(&self, record: &Record) -> Result<Vec<u8>, Failed> {
+    async fn update_of(&self, record: &Record, progress: Progress<'_>) -> Result<Vec<u8>, Failed> {
         // The codec was fixed by the record before; what is longer than the longest codec's is no update.
         let bytes_max = update::encoded_max(Codec::Bf16, self.elements) as u64;
         let ask = async |source: NodeId, begun: Begun| {
             let request = FetchRequest::Update { seq: record.seq };
-            let answer = self.net.fetch_telling(source, request, Expect::AtMost(bytes_max), || begun.tell()).await;
+            let came = |bytes| self.count(bytes, progress);
+            let expected = Expect::AtMost(bytes_max);
+            let answer = self.net.fetch_telling(source, request, expected, || begun.tell(), came).await;
             let bytes = answer.map_err(|e| e.to_string())?;
             let fits = update::digest(&bytes) == record.update;
             if fits { Ok(bytes) } else { Err("it sent another update than the record names".to_owned()) }
@@ -272,7 +277,11 @@ impl Task {
     }
 
     pub(super) fn count(&self, bytes: usize, progress: Progress<'_>) {
-        progress(self.bytes.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64);
+        let before = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let after = before + bytes as u64;
+        if before / TOLD_EACH != after / TOLD_EACH {
+            progress(after);
+        }
     }
 
     pub(super) async fn ledger(&self, job: Job) -> Result<(), Failed> {

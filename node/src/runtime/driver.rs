@@ -9,6 +9,7 @@ use super::gauges::Gauges;
 use super::head::SharedState;
 use super::ledger::{Job, Ledger, LedgerReply};
 use super::matter::{Matter, Outcome};
+use super::notice::{hold_text, ids};
 use super::reduction::Reductions;
 use super::residuals::Residuals;
 use super::trainer::{self, TrainerEvent, TrainerHandle};
@@ -37,6 +38,8 @@ const RESULTS_MAX: usize = 256;
 const CLOSING: Duration = Duration::from_secs(7);
 /// A wait is shown when it has lasted so long.
 const WAIT_SHOWN: Duration = Duration::from_secs(3);
+/// A round that waits for newcomers is shown again after this time.
+const HOLD_SHOWN: Duration = Duration::from_secs(10);
 
 /// Everything the driver is made of.
 pub struct Parts {
@@ -332,9 +335,11 @@ impl Driver {
 
     /// Every round waits a moment for somebody; a person wants to know of waits that last.
     fn show_lasting_wait(&mut self) {
-        if let Some((event, _)) = self.gauges.waiting.take_if(|(_, since)| since.elapsed() >= WAIT_SHOWN) {
-            self.show(event);
-        }
+        let Some((event, _)) = self.gauges.waiting.take_if(|(_, since)| since.elapsed() >= WAIT_SHOWN) else { return };
+        let Some(hold) = self.engine.view().hold else { return self.show(event) };
+        self.gauges.waiting = Some((event, Instant::now() + (HOLD_SHOWN - WAIT_SHOWN)));
+        let why = hold_text(&hold);
+        self.show(Event::Waiting { on: ids(hold.on), why });
     }
 
     pub(super) fn show(&mut self, event: Event) {

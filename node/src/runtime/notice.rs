@@ -1,7 +1,8 @@
 //! What the engine tells a user, as events and counters.
 
 use crate::watch::event::Event;
-use crate::watch::screen::Screen;
+use crate::watch::screen::{Screen, bytes};
+use starling_protocol::engine::Hold;
 use starling_protocol::engine::io::{Notice, Refusal};
 use starling_protocol::message::Certificate;
 use starling_protocol::{NodeId, wire};
@@ -147,6 +148,20 @@ fn not_admitted_text(why: &str) -> &str {
         "contradicted_itself" => "it has signed two statements that contradict each other, so that it needs a new key",
         other => other,
     }
+}
+
+/// A round that waits for newcomers, for a person to read.
+pub fn hold_text(hold: &Hold) -> String {
+    let nodes = match hold.on.len() {
+        1 => "a node that fetches".to_owned(),
+        count => format!("{count} nodes that fetch"),
+    };
+    let left = match hold.left {
+        Some(micros) => format!(", about {} s left", micros.div_ceil(1_000_000)),
+        None => String::new(),
+    };
+    let patience = hold.patience.div_ceil(1_000_000);
+    format!("the round waits for {nodes} the state: {} to go{left}; it waits {patience} s more at most", bytes(hold.bytes))
 }
 
 /// What a node waits for that has met no flock.

@@ -2,7 +2,7 @@
 
 use super::driver::Driver;
 use super::ledger::Job;
-use super::notice::seeking_text;
+use super::notice::{hold_text, seeking_text};
 use crate::exit::{Code, Failure};
 use crate::watch::event::{Committed, Event, RoundTiming};
 use crate::watch::status::{Answer, EvidenceStatus, Member, ProbationStatus, Question, QuorumStatus, Status};
@@ -55,6 +55,7 @@ impl Driver {
                 _ => None,
             },
         };
+        let hold = view.hold.as_ref().map(hold_text);
         let waiting = view.waiting.as_ref().map(|waiting| {
             let on: Vec<_> = waiting.on.iter().map(NodeId::short).collect();
             if on.is_empty() { waiting.why.to_string() } else { format!("{}: {}", on.join(", "), waiting.why) }
@@ -62,7 +63,7 @@ impl Driver {
         // It follows the flock record by record, so it is either.
         let outside = matches!(view.phase, Phase::Joining | Phase::CatchingUp);
         let barred = || self.gauges.barred.clone().filter(|_| outside);
-        let waiting = barred().or(waiting);
+        let waiting = barred().or(hold).or(waiting);
         let seeking = || (view.phase == Phase::Seeking).then(|| seeking_text(view.others.len()));
         let waiting = waiting.or_else(seeking);
         let members = view.members.iter().chain(&view.others).map(row).collect();

@@ -164,6 +164,9 @@ fn plain_line(event: &Event) -> Option<String> {
         ),
         Event::DialFailed { address, reason } => format!("cannot reach {address}: {reason}"),
         Event::Founded { lineage } => format!("founded a flock, lineage {}", short(lineage)),
+        Event::WaitedForNewcomers { newcomers, seconds: s } => {
+            format!("the round waited {} for {}", seconds(*s), list(newcomers))
+        }
         Event::Waiting { on, why } if on.is_empty() => format!("waiting: {why}"),
         Event::Waiting { on, why } => format!("waiting for {}: {why}", list(on)),
         // Who is not there is told by other events; what a partner did wrong by none.

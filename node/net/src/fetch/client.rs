@@ -149,7 +149,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin,
 {
     let len = begin(io, request, expected, patience).await?;
-    payload(io, len, patience).await
+    payload(io, len, patience, |_| ()).await
 }
 
 /// Asks for one thing, and reads how long the answer is, in bytes. [`payload`] is to follow.
@@ -179,11 +179,16 @@ where
     usize::try_from(len).map_err(|_| FetchError::Length { got: len, expected })
 }
 
-/// Reads an answer of this length.
+/// Reads an answer of this length. `came` is told the bytes of each piece as it comes.
 ///
 /// # Errors
 /// As [`request`].
-pub async fn payload<S: AsyncRead + Unpin>(io: &mut S, len: usize, patience: Patience) -> Result<Vec<u8>, FetchError> {
+pub async fn payload<S: AsyncRead + Unpin>(
+    io: &mut S,
+    len: usize,
+    patience: Patience,
+    came: impl Fn(usize),
+) -> Result<Vec<u8>, FetchError> {
     // Grows with what really comes, so that an announcement alone costs nothing.
     let mut payload = Vec::with_capacity(len.min(PROGRESS_BYTES));
     let began = Instant::now();
@@ -198,6 +203,7 @@ pub async fn payload<S: AsyncRead + Unpin>(io: &mut S, len: usize, patience: Pat
             true => FetchError::Slow { got: from as u64, after: began.elapsed() },
             false => FetchError::Stalled(patience.progress),
         })??;
+        came(target - from);
     }
     Ok(payload)
 }
