@@ -56,6 +56,9 @@ pub fn all(scenario: &Scenario, history: &History, audits: &[(String, bool, Stri
     if let Some(most) = expect.nats_per_byte {
         checks.push(validation(history, most));
     }
+    if let Some(most) = expect.formed_s {
+        checks.push(formed(history, most));
+    }
     checks
 }
 
@@ -398,6 +401,16 @@ fn attempts(history: &History, most: f64) -> Check {
     let wrong =
         (share > most).then(|| format!("{failed} of {started} attempts failed, at most {:.0} % may", most * 100.0));
     verdict("attempts", wrong, format!("{failed} of {started} attempts failed"))
+}
+
+/// The flock came together in time.
+fn formed(history: &History, most: f64) -> Check {
+    let (started, all_in) = (history.when(What::Started), history.when(What::AllIn));
+    let Some(took) = started.zip(all_in).map(|(started, all_in)| all_in - started) else {
+        return verdict("formed", Some("the nodes never were all in one round".into()), String::new());
+    };
+    let wrong = (took > most).then(|| format!("all nodes were in one commit after {took:.1} s, at most {most} may pass"));
+    verdict("formed", wrong, format!("all nodes were in one commit after {took:.1} s"))
 }
 
 fn validation(history: &History, most: f64) -> Check {

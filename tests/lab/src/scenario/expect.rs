@@ -5,7 +5,7 @@ use super::place::Place;
 use serde::Deserialize;
 
 /// All checks' names, but for events that must come: `WHO says EVENT`.
-pub(super) const NAMES: [&str; 14] = [
+pub(super) const NAMES: [&str; 15] = [
     "together",
     "faults",
     "parity",
@@ -20,6 +20,7 @@ pub(super) const NAMES: [&str; 14] = [
     "departures",
     "attempts",
     "validation",
+    "formed",
 ];
 
 /// `[expect]`; what is left out is not asked for, but for what no scenario may break.
@@ -64,6 +65,8 @@ pub struct Expect {
     pub may: Vec<String>,
     /// The last validation is below this, in nats a byte.
     pub nats_per_byte: Option<f64>,
+    /// All nodes of the beginning contribute to one commit within so many seconds after the first of them starts.
+    pub formed_s: Option<f64>,
 }
 
 impl Default for Expect {
@@ -89,6 +92,7 @@ impl Default for Expect {
             counted: Vec::new(),
             may: Vec::new(),
             nats_per_byte: None,
+            formed_s: None,
         }
     }
 }
