@@ -138,7 +138,7 @@ fn who_ended_is_shown_with_its_last_words() {
 #[test]
 fn what_a_scenario_asks_for_is_looked_at() {
     let asked = scenario(
-        "departures_max = 0\nfailed_attempts = 0.1\nnats_per_byte = 2.0\nabsent = [\"skipped\"]\n\
+        "departures_max = 0\nfailed_attempts = 0.1\nnats_per_byte = 2.0\nformed_s = 1.0\nabsent = [\"skipped\"]\n\
          [[expect.events]]\nevent = \"caught_up\"\nnode = \"b\"\n",
     );
     let mut fine = history();
@@ -147,13 +147,17 @@ fn what_a_scenario_asks_for_is_looked_at() {
     fine.nodes[0].events.push(json!({"event": "attempt_started", "seen": 2.0, "round": 1, "attempt": 1}));
     assert_eq!(broken(&asked, &fine), Vec::<String>::new());
     type Mutation = fn(&mut History);
-    let mutations: [(&str, Mutation); 5] = [
+    let mutations: [(&str, Mutation); 6] = [
         ("b says caught_up", |h| h.nodes[1].events.retain(|e| e["event"] != "caught_up")),
         ("departures", |h| {
             h.nodes[0].events.push(json!({"event": "member_left", "seen": 1.0, "member": "x", "round": 1}))
         }),
         ("attempts", |h| {
             h.nodes[0].events.push(json!({"event": "attempt_failed", "seen": 1.0, "round": 1, "attempt": 1}))
+        }),
+        ("formed", |h| {
+            let all_in = h.diary.iter_mut().find(|e| e.what == What::AllIn);
+            all_in.expect("they were").seen += 1.0;
         }),
         ("validation", |h| h.nodes[0].events.push(json!({"event": "validated", "seen": 3.0, "nats_per_byte": 2.5}))),
         ("absent", |h| h.nodes[0].events.push(json!({"event": "skipped", "seen": 3.0}))),
