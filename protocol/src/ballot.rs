@@ -15,10 +15,10 @@
 //! properly. A voter may also copy a vote of its own ballot, because the vote stands on a quorum of estimates no matter
 //! which voter repeats it. A voter may always abstain.
 //!
-//! *Liveness.* A voter repeats only its newest statement, and its earlier ones may be lost. So a vote also shows that
-//! its sender was in phase A. A voter that cannot get the bytes of a value to copy (their holders are gone) goes on in
-//! its own ballot with the voters that are there. Any quorum of voters that can talk to each other decides, even if all
-//! others are gone for good.
+//! *Liveness.* A voter repeats only its newest estimate and its newest vote, and its earlier statements may be lost. So
+//! a vote also shows that its sender was in phase A. A voter that cannot get the bytes of a value to copy (their
+//! holders are gone) goes on in its own ballot with the voters that are there. Any quorum of voters that can talk to
+//! each other decides, even if all others are gone for good.
 //!
 //! This module knows nothing of records, signatures or time: it is told the statements and returns the next one. Its
 //! owner holds the bytes before it lets an estimate out, and writes before it sends.

@@ -66,7 +66,7 @@ struct Schedule {
     ballots: u32,
 }
 
-/// Writes a statement to the disk before it is sent.
+/// The statements that go to the disk before any of them is sent.
 pub(super) fn vote_state(ballot: &Ballot<Value>) -> Option<(Said<Value>, Option<Said<Value>>)> {
     let mut own = ballot.own().cloned();
     own.next().map(|estimate| (estimate, own.next()))
@@ -331,7 +331,7 @@ fn a_vote_stands_for_the_estimate_before_it() {
     assert!(one.decided().is_some());
 }
 
-/// Three voters, of whom the first proposes a value and has heard the second.
+/// Three voters. The first one proposes a value and has heard the second.
 fn after(own: Value, other: Said<Value>, patient: bool) -> (Ballot<Value>, Quorum) {
     let quorum = Quorum::new(&Digest([3; 32]), (0..3).map(|i| (id(i), 0)).collect());
     let mut one = Ballot::new(id(0));
@@ -366,7 +366,7 @@ fn who_has_seen_a_vote_waits_for_the_last_voter() {
     assert_eq!(one.decided().map(|(_, value)| *value), Some(Value::Commit(1)));
 }
 
-/// A quorum held its bytes, so that somebody has them.
+/// A quorum held its bytes, so at least one voter has them.
 #[test]
 fn a_value_that_was_voted_for_in_a_later_ballot_is_forced() {
     let quorum = Quorum::new(&Digest([3; 32]), (0..3).map(|i| (id(i), 0)).collect());

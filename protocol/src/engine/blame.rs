@@ -62,8 +62,8 @@ impl Round {
     }
 
     /// With owners, blames an end of a link on which something is due that depends on nothing else. These are the links
-    /// on which members wait for parts; if there are none, for sums; if there are none of these, the links on which
-    /// nobody reads. The member at most of these links is to blame. A link with a learner does not count against a
+    /// on which members wait for parts; if there are none, for sums; if there are none of these, the links on which no
+    /// member reads. The member at most of these links is to blame. A link with a learner does not count against a
     /// voter. Between two ends, the one that was suspected before is to blame, and otherwise the one that is waited
     /// for.
     fn bad_link(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {

@@ -5,9 +5,10 @@
 //!     -> Founding -----------------^
 //! ```
 //!
-//! A catch-up may be under way in any of them ([`super::sync`]), and a node that has met a broken promise is frozen
-//! where it is. Neither is a stage of its own. A node that catches up still hears the votes of its round, and goes on
-//! in that round when the catch-up fails. A write that was under way when a node froze still ends, and moves its head.
+//! Beside these stages, a catch-up may be under way ([`super::sync`]), and a node that has met a broken promise is
+//! frozen where it is. Neither is a stage of its own. A node that catches up still hears the votes of its round, and
+//! goes on in that round when the catch-up fails. A write that was under way when a node froze still ends, and moves
+//! its head.
 
 use super::config::{Founding, Stored};
 use super::io::{Finish, PersistToken};

@@ -329,7 +329,7 @@ impl Engine {
         }
     }
 
-    /// Moves the round on; nothing else moves it without an input.
+    /// Moves the round on. The round moves on by itself nowhere else.
     fn advance_round(&mut self) {
         let Some(round) = self.life.round_mut().filter(|_| self.sync.catch_up.is_idle()) else { return };
         round.begin_training(&self.ctx, &mut self.out);
@@ -402,7 +402,7 @@ impl Engine {
         scene!(self).view()
     }
 
-    /// The amount of what this engine holds because others make it hold it.
+    /// How much this engine holds of what others make it hold.
     pub fn held(&self) -> Held {
         scene!(self).held()
     }

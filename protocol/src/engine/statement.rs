@@ -73,7 +73,7 @@ fn revoked(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
     all
 }
 
-/// Nodes that ask to be let in, stand on a recent record of this chain and are admitted, by ascending id.
+/// Nodes that ask to be let in, have a recent record of this chain as head and are admitted, by ascending id.
 fn joins(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
     let asks = ctx.peers.iter().filter_map(|(id, peer)| {
         let (join, at) = peer

@@ -174,8 +174,8 @@ pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
 pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(NodeId, u64)]) -> Option<Record> {
     let unit = unit(spec);
     let probation = Probation::of_fork(spec, parent.round);
-    // A member under another incarnation by now does not keep its former vote: it goes as a learner, and may earn a
-    // vote.
+    // A member under another incarnation by now does not keep its former vote: it goes as a learner, and may come to
+    // vote under the new one.
     let goes = |member: &Member| {
         let (_, incarnation) = members.iter().find(|(id, _)| *id == member.id)?;
         let same = member.incarnation == *incarnation;

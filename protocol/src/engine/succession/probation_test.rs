@@ -47,7 +47,7 @@ fn leaving(parent: &Record, leavers: &[u16]) -> Record {
     then(parent, &contributions)
 }
 
-/// Members 1 .. n, who have all been there for long, and vote.
+/// Members 1 .. n, which have all been there for long, and vote.
 fn elders(n: u16) -> Record {
     let mut record = genesis_of(1);
     for member in 2..=n {
@@ -75,8 +75,8 @@ fn voting(record: &Record) -> Vec<u16> {
     record.voters().map(|voter| number(&voter.id)).collect()
 }
 
-/// Whether sybils ever held a third of the votes of a flock of four others that lets in all that it can, or voted too
-/// early, in their first rounds; and how many vote in the end.
+/// Fails if sybils ever held a third of the votes of a flock of four others that lets in all that it can, or voted too
+/// early, in their first rounds. Returns how many vote in the end.
 fn besieged(spec: &RunSpec, rounds: u64) -> Result<usize, String> {
     let mut record = mutation::with(None, || elders(4));
     let began = record.round;
