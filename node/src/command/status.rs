@@ -1,4 +1,4 @@
-//! `starling status`: who is there, what this node does, and why it waits.
+//! `starling status`: the members of the flock, this node's work, and what it waits for.
 
 use crate::cli::StatusArgs;
 use crate::config::node_file;
@@ -119,7 +119,7 @@ fn text(status: &Status) -> String {
     out
 }
 
-/// Which lineages' work is in the state, and what of another one waits to be.
+/// The lineages whose work is in the state, and the difference that waits to be merged.
 fn merging_text(merged: &[MergedStatus], offers: Option<&OfferStatus>) -> String {
     let mut out = String::new();
     for MergedStatus { lineage, round, tokens } in merged {
@@ -159,7 +159,7 @@ fn probation_text(probation: &ProbationStatus) -> String {
     )
 }
 
-/// Whether anything can be decided, and if not what happens next.
+/// Whether anything can be decided, and what happens next if not.
 fn quorum_text(quorum: &QuorumStatus) -> String {
     let verdict = if quorum.in_reach { "quorum" } else { "no quorum" };
     let mut out = format!("{} of {} voters here, {verdict}", quorum.here, quorum.voters);

@@ -1,9 +1,9 @@
-//! Why two did not meet.
+//! Why an exchange failed.
 
 use crate::reduce::PeerFault;
 use starling_protocol::codec::CodecError;
 
-/// Why an exchange came to nothing, and this member goes on alone.
+/// Why an exchange came to nothing, so that this member goes on alone.
 #[derive(Debug, thiserror::Error)]
 pub enum PairError {
     #[error("it cannot be reached: {0}")]
@@ -25,7 +25,7 @@ pub enum PairError {
 }
 
 impl PairError {
-    /// The label of `starling_gossip_total`, and of what events say.
+    /// The label of `starling_gossip_total`, also used in events.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unreachable(_) => "unreachable",
