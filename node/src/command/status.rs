@@ -130,7 +130,7 @@ fn merging_text(merged: &[MergedStatus], offers: Option<&OfferStatus>) -> String
     }
     if let Some(OfferStatus { lineage, tokens, counts_for }) = offers {
         out += &format!(
-            "on offer: what lineage {} has learned in {tokens} tokens; it would count for {counts_for}\n",
+            "on offer: the difference of lineage {} over {tokens} tokens; it would count for {counts_for}\n",
             short(lineage)
         );
     }
@@ -169,7 +169,7 @@ fn quorum_text(quorum: &QuorumStatus) -> String {
             "wait" => "waits for the others".to_string(),
             _ => "has stopped until the others are back".to_string(),
         };
-        out += &format!("; cut off for {seconds:.0} s, {next} (partition.minority = \"{}\")", quorum.policy);
+        out += &format!("; lost for {seconds:.0} s, {next} (partition.minority = \"{}\")", quorum.policy);
     }
     if quorum.frozen {
         out += "; STOPPED: two certified records contradict each other, see the log";
@@ -215,7 +215,7 @@ mod tests {
             "merged lineage 01234567: in round 12, where it counted for 640 tokens\n\
              merged lineage 01234567: in round 13\n\
              merged lineage 01234567: before this node was started, or by a fork\n\
-             on offer: what lineage fedcba98 has learned in 4096 tokens; it would count for 2048\n"
+             on offer: the difference of lineage fedcba98 over 4096 tokens; it would count for 2048\n"
         );
     }
 }

@@ -18,7 +18,7 @@ pub enum PairError {
     Late { seconds: f64 },
     #[error(transparent)]
     Peer(#[from] PeerFault),
-    #[error("what it has learned is {times:.0} times as much as here: it cannot have trained like this")]
+    #[error("its vectors are {times:.0} times as long as this node's: it cannot have trained like this")]
     Norm { times: f64 },
     #[error("this node's own parameters cannot be sent: {0}")]
     Own(CodecError),

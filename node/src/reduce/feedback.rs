@@ -105,7 +105,7 @@ impl Feedback {
             }
             // The file on the disk already has everything settled that was due before.
             None if mine && on_disk => (residuals.due, residuals.recalled) = (None, Some(mark)),
-            _ if mine || missed => self.forget_in(&mut residuals, "unknown", "a record took in what it did not keep"),
+            _ if mine || missed => self.forget_in(&mut residuals, "unknown", "a record took in an unknown attempt"),
             _ => {}
         }
     }
@@ -117,7 +117,7 @@ impl Feedback {
     pub fn forget(&self) -> Result<(), StoreError> {
         let mut residuals = self.residuals();
         residuals.staged.clear();
-        self.forget_in(&mut residuals, "jump", "it does not know the records that led to the flock's state");
+        self.forget_in(&mut residuals, "jump", "this node does not know the records that led to the flock's state");
         drop(residuals);
         self.disk.as_ref().map_or(Ok(()), Disk::clear)
     }
@@ -192,7 +192,7 @@ impl Feedback {
 
 fn unsaved(result: Result<(), StoreError>) {
     if let Err(error) = result {
-        tracing::warn!("what updates left out is not on the disk, and lost if this node is killed: {error}");
+        tracing::warn!("the residuals of updates are not on the disk, and lost if this node is killed: {error}");
         metrics::counter!("starling_residuals_unsaved_total").increment(1);
     }
 }

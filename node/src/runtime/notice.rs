@@ -118,7 +118,7 @@ pub fn refusal_text(refusal: &Refusal) -> String {
         Refusal::IdentityInUse => "its identity is in use by another process".into(),
         Refusal::Equivocation { what } => format!("it signed two contradicting statements ({what})"),
         Refusal::FalseEvidence { why } => format!("it passed on evidence that proves nothing ({why})"),
-        Refusal::FalseClaim { why } => format!("what it showed of the head that it claims proves nothing ({why})"),
+        Refusal::FalseClaim { why } => format!("the path that it showed to its head proves nothing ({why})"),
         Refusal::NotAdmitted { why } => format!("it is not admitted: {}", not_admitted_text(why)),
         Refusal::Stale => "it sent something of another round".into(),
         Refusal::Full => "the flock is full".into(),

@@ -67,7 +67,7 @@ impl Residuals {
     pub async fn save(&self) {
         let feedback = self.shared();
         if let Err(e) = tokio::task::spawn_blocking(move || feedback.keep()).await {
-            tracing::warn!("what earlier updates left out was not saved: {e}");
+            tracing::warn!("the residuals of earlier updates were not saved: {e}");
         }
     }
 }

@@ -148,7 +148,7 @@ fn plain_line(event: &Event) -> Option<String> {
             format!("run {run}: {parameters} parameters on {device}; memory budget {budget}; state in {home}{metrics}")
         }
         Event::Residuals { kept, lost, norm } => {
-            format!("what earlier updates left out goes on in {kept} of {} fragments (norm {norm:.3e})", kept + lost)
+            format!("the residuals of {kept} of {} fragments are kept (norm {norm:.3e})", kept + lost)
         }
         Event::Data { train_sequences, validation_bytes, order1_entropy, .. } => format!(
             "data: {train_sequences} training sequences, {} held out (order-1 entropy {order1_entropy:.3} nats/byte)",
@@ -208,7 +208,7 @@ fn plain_line(event: &Event) -> Option<String> {
              whether it lies or its key is in use twice",
             short(against)
         ),
-        Event::NewIncarnation { why, .. } => format!("speaks anew, as a learner at first: {why}"),
+        Event::NewIncarnation { why, .. } => format!("signs under a new vote state, as a learner at first: {why}"),
         Event::OwnFault { detail } => {
             format!("this node is at fault: {detail}; check its memory and disk")
         }
@@ -216,13 +216,13 @@ fn plain_line(event: &Event) -> Option<String> {
             "this node was off the flock's head: dropped record {from_seq} and fetches the flock's state at {to_seq}"
         ),
         Event::DifferenceKept { lineage, tokens } => {
-            format!("left lineage {}; what it learned from {tokens} tokens is kept, to be merged", short(lineage))
+            format!("left lineage {}; its difference over {tokens} tokens is kept, to be merged", short(lineage))
         }
         Event::DifferenceLost { lineage, reason } => {
-            format!("what lineage {} learned is not merged from here: {reason}", short(lineage))
+            format!("the difference of lineage {} is not merged from here: {reason}", short(lineage))
         }
         Event::Merged { lineage, round } => {
-            format!("round {round}: what lineage {} learned is merged", short(lineage))
+            format!("round {round}: the difference of lineage {} is merged", short(lineage))
         }
         Event::CatchingUp { seq, sources, afresh } => {
             let what = if *afresh { "state" } else { "updates" };
@@ -250,7 +250,7 @@ fn quorum_lost_text(policy: &str, missing: &str, grace_s: f64) -> String {
         "wait" => "ends its inner steps and waits for them".to_string(),
         _ => "has stopped training until they are back".to_string(),
     };
-    format!("cut off from the quorum ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
+    format!("the quorum is lost ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
 }
 
 /// Bytes as a person reads them.

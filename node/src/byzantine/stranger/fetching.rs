@@ -20,7 +20,7 @@ const STREAMS: usize = 8;
 const EVERY: Duration = Duration::from_secs(5);
 /// Pause after a refused stream.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long an answer stays unread; the server gives it up before.
+/// Time for which an answer stays unread: until the server gives it up.
 const UNREAD: Duration = Duration::from_secs(25);
 /// The most records that are read of the flock.
 const TRUTH_MAX: usize = 4096;

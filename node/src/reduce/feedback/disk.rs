@@ -170,7 +170,7 @@ impl Disk {
 
 /// Warns that residuals are lost, and counts it.
 pub(in crate::reduce) fn lost(reason: &'static str, why: &str) {
-    tracing::warn!("what earlier updates of this node left out is lost, and not said again: {why}");
+    tracing::warn!("the residuals of this node's earlier updates are lost, and not offered again: {why}");
     metrics::counter!("starling_residuals_lost_total", "reason" => reason).increment(1);
 }
 

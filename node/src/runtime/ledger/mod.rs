@@ -302,7 +302,7 @@ impl Worker {
         if record.kind == RecordKind::Fork
             && let Err(e) = difference::keep_base(&self.store, &record, &self.state.read().state.theta)
         {
-            tracing::warn!("what this lineage learns will not be merged if it gives way: {e}");
+            tracing::warn!("the difference of this lineage will not be merged if it gives way: {e}");
         }
         let Some(update) = update else {
             self.store.commit(&record, None, certificate).map_err(store_failure)?;
