@@ -1,5 +1,5 @@
-//! The protocol's codecs by the fast functions of `kernels`; `tests/` proves that both write the same bytes and accept the
-//! same ones.
+//! The protocol's codecs by the fast functions of `kernels`; `tests/` proves that both write the same bytes and accept
+//! the same ones.
 
 use starling_kernels::codec as fast;
 use starling_protocol::codec::CodecError;

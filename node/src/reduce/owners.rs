@@ -1,11 +1,12 @@
 //! Owners: one member adds up each chunk, and then sends the encoded sum to all. That takes two hops for any number of
 //! members, and each contribution is encoded once.
 //!
-//! A reduction has a *writer* and a *reader* for each other member, and an *adder*. A writer sends this node's parts of the
-//! chunks that the member owns, then the sums that this node has finished. A reader takes the member's parts of this node's
-//! chunks, then the sums that the member owns. The adder adds parts in the order of members, however they arrive. Writers
-//! take turns by short slices, beginning with the one to the member after this node, so that no owner gets everybody's
-//! parts at once; a member that takes its time does not hold up the others ([`Turns`](super::turns::Turns)).
+//! A reduction has a *writer* and a *reader* for each other member, and an *adder*. A writer sends this node's parts of
+//! the chunks that the member owns, then the sums that this node has finished. A reader takes the member's parts of
+//! this node's chunks, then the sums that the member owns. The adder adds parts in the order of members, however they
+//! arrive. Writers take turns by short slices, beginning with the one to the member after this node, so that no owner
+//! gets everybody's parts at once; a member that takes its time does not hold up the others
+//! ([`Turns`](super::turns::Turns)).
 //!
 //! Readers wait for nothing but their stream, and parts depend on nothing from others, so no members wait for each
 //! other in a circle. An attempt that makes no progress is ended from outside by dropping it.

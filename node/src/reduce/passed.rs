@@ -41,7 +41,8 @@ impl Passed {
     }
 }
 
-/// For each fragment the last COMMIT of the store's chain, up to its record `head`, that stepped it with something of `me`.
+/// For each fragment the last COMMIT of the store's chain, up to its record `head`, that stepped it with something of
+/// `me`.
 ///
 /// # Errors
 /// The store cannot be read.

@@ -33,8 +33,8 @@ pub enum Lost {
     #[error(transparent)]
     Nothing(#[from] Nothing),
     #[error(
-        "the run averages gradients at every step, or fragments of the model: what another lineage has learned cannot be \
-         merged"
+        "the run averages gradients at every step, or fragments of the model: the difference of another lineage cannot \
+         be merged"
     )]
     Parts,
     #[error("its difference is not on this disk any more")]

@@ -184,7 +184,8 @@ async fn a_stranger_proves_nothing() {
     let stone = Link { certificate: None, ..graft.clone() };
     is_false(member.shown(&child, false, vec![flock[33].clone(), stone.clone(), child.clone()]).await, "path_broken");
     is_false(newcomer.shown(&child, true, vec![flock[0].clone(), stone, child.clone()]).await, "path_broken");
-    // The founder was the only voter once: its key can sign another child of a record of that time, and children of that.
+    // The founder was the only voter once: its key can sign another child of a record of that time, and children of
+    // that.
     let mut forged = flock[..=1].to_vec();
     while forged.len() < 44 {
         forged.push(link_after(&forged[forged.len() - 1], &keys(0, 1), &keys(0, 1)));

@@ -106,7 +106,8 @@ fn nothing_behind(newest: &Head) -> Story {
     Story::of(head(newest.lineage, newest.seq + AHEAD, random(), newest.tokens))
 }
 
-/// The flock's own chain up to the FORK that its lineage begins with, that FORK with a longer lease, and nonsense after it.
+/// The flock's own chain up to the FORK that its lineage begins with, that FORK with a longer lease, and nonsense after
+/// it.
 fn split(truth: &Story, newest: &Head) -> Option<Story> {
     let read =
         |(record, votes): &Link| Some((wire::decode_record(record).ok()?, wire::decode_certificate(votes).ok()?));
