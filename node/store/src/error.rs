@@ -1,28 +1,28 @@
-//! What can go wrong with a store, said so that a person knows what to do next.
+//! The errors of a store, in words from which a person knows what to do next.
 
 use starling_protocol::Digest;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Something on disk is not what was written there. Never repaired by guessing and never served to others.
+/// A part on disk differs from what was written there. It is never repaired by guessing and never served to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The part that is damaged.
     pub part: Part,
-    /// The file or folder concerned.
+    /// The damaged file or folder.
     pub path: PathBuf,
-    /// What was found there, as a clause: "its checksum does not hold".
+    /// The finding there, as a clause: "its checksum does not hold".
     pub detail: String,
 }
 
-/// Which part of a store or of a checkpoint is damaged; decides what helps.
+/// The part of a store or of a checkpoint that is damaged; it decides on the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The copy of the run's specification. Binding the run again writes it anew.
     RunSpec,
     /// Head, vote state, records or candidates. Nothing of the chain can be trusted; peers have it.
     Chain,
-    /// Chunks of a snapshot, or an update that leads on from one.
+    /// Chunks of a snapshot, or an update after one.
     State,
     /// The node's own optimizer state. Losing it costs some training quality, not agreement.
     Private,
@@ -59,7 +59,7 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// Why the store did not do what it was asked.
+/// The reason why the store did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
