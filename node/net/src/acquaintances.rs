@@ -46,8 +46,8 @@ impl Acquaintances {
         (true, forgotten)
     }
 
-    /// Forgets the nodes that are strangers and never were anything else. A member lost with a quorum loss is still
-    /// looked for.
+    /// Forgets the nodes that are strangers and never were anything else. A member behind a network partition is
+    /// still looked for.
     pub fn part(&mut self, is_known: impl Fn(&NodeId) -> bool) -> Vec<NodeId> {
         for (node, met) in &mut self.met {
             met.is_known |= is_known(node);
