@@ -17,7 +17,7 @@ use libp2p::{Multiaddr, PeerId, identify};
 use std::collections::BTreeSet;
 use std::task::{Context, Poll};
 
-/// What `identify` announces; its number is the network version, and peers with another one are left alone.
+/// The protocol that `identify` announces; its number is the network version. Peers with another one are left alone.
 pub const IDENTIFY_PROTOCOL: &str = "starling/3";
 
 /// `identify`, with candidates for this node's address as peers saw them.

@@ -4,8 +4,7 @@
 //! well-known peer. It knows nothing of training.
 //!
 //! - [`identity`]: key files; [`addresses`]: multiaddrs and bootstrap lists; [`ticket`]: one line to join a run.
-//! - [`transport`], [`mux`], [`gate`], [`doors`], [`crowd`], [`source`]: how connections are made, and which are
-//! refused.
+//! - [`transport`], [`mux`], [`gate`], [`doors`], [`crowd`], [`source`]: how connections are made or refused.
 //! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`pace`], [`streams`], [`reach`] are parts of it.
 //! - [`process`]: tells processes that share a key apart.
 //! - [`discovery`]: which peers to dial and when, and the events for the owner of a swarm.

@@ -103,7 +103,7 @@ where
 fn limit_unsent(stream: &tokio::net::TcpStream) {
     if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES) {
         // The connection works without the limit, only slower.
-        tracing::debug!(%error, "the system does not limit what is unsent");
+        tracing::debug!(%error, "the system does not limit unsent bytes");
     }
 }
 

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A relay that has taken our place away, or gave none, is not asked again for so long.
 const REST: Duration = Duration::from_secs(30);
 
-/// What is known of relays.
+/// The relays that this node has met.
 #[derive(Debug, Default)]
 pub struct Relays {
     known: BTreeMap<PeerId, Relay>,

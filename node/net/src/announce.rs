@@ -30,7 +30,7 @@ const AUTHOR_PAUSE: Duration = Duration::from_secs(1);
 const MAGIC: u16 = 0x4153;
 const VERSION: u8 = 1;
 
-/// Why an announcement is not passed on.
+/// The reason why an announcement is not passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum AnnouncementError {
     #[error("{0} bytes; the limit is {ANNOUNCEMENT_BYTES_MAX}")]

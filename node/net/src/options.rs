@@ -67,7 +67,7 @@ impl NetOptions {
     }
 }
 
-/// Why the network did not start.
+/// The reason why the network did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     #[error(transparent)]

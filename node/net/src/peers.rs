@@ -72,7 +72,7 @@ struct Peer<S> {
     /// A newer stream of the same process that waits for the session's end.
     waiting: Option<(S, Process)>,
     guest: Option<Task>,
-    /// When a guest is heard again.
+    /// The time at which a guest is heard again.
     guest_at: Option<Instant>,
     retry_at: Option<Instant>,
     failures: u32,
@@ -173,7 +173,7 @@ impl<S> PeerTable<S> {
     /// The peer opened a control stream.
     ///
     /// # Errors
-    /// Why it is dropped: the label of `starling_refused_total`.
+    /// The reason why it is dropped: the label of `starling_refused_total`.
     pub fn incoming(&mut self, node: &NodeId, process: Process, stream: S) -> Result<Option<Step<S>>, &'static str> {
         if self.me < *node {
             return Err("control_not_its_turn");
@@ -246,7 +246,7 @@ impl<S> PeerTable<S> {
         steps
     }
 
-    /// When to call [`PeerTable::due`] next.
+    /// The time to call [`PeerTable::due`] next.
     pub fn wake_at(&self) -> Option<Instant> {
         self.peers.values().flat_map(|peer| [peer.retry_at, peer.guest_at]).flatten().min()
     }

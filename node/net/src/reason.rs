@@ -8,7 +8,7 @@ pub(super) const QUEUE_CAP: usize = 512;
 /// If the peer's transport does not take a message in this time, the link is dead.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DownReason {
     #[error("the connection was lost: {0}")]

@@ -41,7 +41,7 @@ pub(super) const DEADLINES: Deadlines = Deadlines {
     idle: Some(Duration::from_secs(60)),
 };
 
-/// Why an opening failed.
+/// The reason why an opening failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpeningError {
     #[error("no answer in {} s", OPENING_TIMEOUT.as_secs())]

@@ -4,7 +4,7 @@
 //! manifest.json       for people and scripts: run, round, tokens, state root, model, tensors, files with digests
 //! model.safetensors   the parameters (theta), f32, under their usual names
 //! state.starling      what training needs to go on: record, specification, moments; sealed
-//! ...                 whatever else belongs to it (a tokenizer, a config.json), listed with its digest
+//! ...                 further files that belong to it (a tokenizer, a config.json), listed with its digest
 //! ```
 //!
 //! Opening a checkpoint recomputes the state root over everything that is used, so a checkpoint that opens has the

@@ -39,7 +39,7 @@ impl Damage {
     pub fn advice(&self) -> &'static str {
         match self.part {
             Part::RunSpec => "start the node with its run file or ticket again: the copy is then written anew",
-            Part::Chain => "let the node fetch the chain from its peers; what is damaged is set aside, not deleted",
+            Part::Chain => "let the node fetch the chain from its peers; damaged parts are set aside, not deleted",
             Part::State => "let the node fetch the state from its peers",
             Part::Private => "nothing: the node goes on with fresh optimizer moments",
             Part::Checkpoint => "export the checkpoint again, or copy it from another node",
@@ -101,7 +101,7 @@ pub enum StoreError {
     NotOnChain { seq: u64 },
     #[error("{count} chunks of the state to adopt are missing, the first is {first}; fetch them, then finish again")]
     MissingChunks { count: usize, first: Digest },
-    #[error("a chunk that was to be {expected} has digest {got}; whoever sent it is wrong or lies")]
+    #[error("a chunk that was to be {expected} has digest {got}; its sender is wrong or lies")]
     BadChunk { expected: Digest, got: Digest },
     #[error("chunk {chunk} is not part of the state being adopted")]
     UnwantedChunk { chunk: Digest },

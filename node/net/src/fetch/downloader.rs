@@ -58,7 +58,7 @@ pub enum DownloadError {
     Missing { index: usize, sources: usize },
     #[error("all {sources} sources failed with {left} items left; last: {last}")]
     NoSources { sources: usize, left: usize, last: String },
-    #[error("whoever asked for the download is gone")]
+    #[error("the download was given up: its asker is gone")]
     Abandoned,
 }
 

@@ -99,7 +99,7 @@ pub enum ServeEnd {
     Stalled,
     #[error("too many fetch streams are open")]
     TooManyStreams,
-    #[error("it made way for a stream of somebody else")]
+    #[error("it made way for another peer's stream")]
     GaveWay,
     #[error(transparent)]
     Malformed(#[from] FetchWireError),
