@@ -1,4 +1,4 @@
-//! Addresses of nodes: multiaddrs, what they lead to, and help for those that were typed wrongly.
+//! Addresses of nodes: multiaddrs, the hosts that they lead to, and help for mistyped ones.
 //!
 //! Starling speaks TCP and QUIC, directly or through a relay, so these forms and no others are accepted:
 //! `/ip4|ip6|dns|dns4|dns6/HOST/tcp/PORT`, `/.../udp/PORT/quic-v1`, `/dnsaddr/HOST`, each optionally followed by
@@ -13,16 +13,16 @@ mod list;
 
 pub use list::{BOOTSTRAP_MAX, BootstrapList, ListError};
 
-/// Bytes of one encoded address; longer ones are refused wherever they come from.
+/// Bytes of one encoded address; longer ones are refused from every source.
 pub const ADDRESS_BYTES_MAX: usize = 256;
 /// Characters of one address in text.
 pub const ADDRESS_CHARS_MAX: usize = 512;
 
-/// An address that says which node it leads to.
+/// An address with the id of the node that it leads to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PeerAddress {
     pub peer: PeerId,
-    /// Without the trailing `/p2p/PEER`.
+    /// The address without the trailing `/p2p/PEER`.
     pub address: Multiaddr,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Display for PeerAddress {
     }
 }
 
-/// Why a text or an encoded address is refused.
+/// The reason why a text or an encoded address is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     #[error("`{text}` is not an address: {help}")]
@@ -52,24 +52,24 @@ pub enum AddressError {
     TooLong { bytes: usize },
 }
 
-/// What an address leads to, as far as it can be told without asking a name server.
+/// The kind of host that an address leads to, as far as it can be told without asking a name server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     Public,
     /// A private network: RFC 1918, RFC 4193 and shared carrier space.
     Private,
-    /// A name; what it resolves to is judged when it is dialed.
+    /// A name; its addresses are judged when it is dialed.
     Name,
     /// This machine.
     Loopback,
-    /// This cable, and the clouds' metadata services that live there.
+    /// The local link, and the clouds' metadata services, which have link-local addresses.
     LinkLocal,
-    /// Nothing that can be dialed: unspecified, multicast, broadcast, reserved.
+    /// No host that can be dialed: unspecified, multicast, broadcast, reserved.
     Unusable,
 }
 
 impl Scope {
-    /// For logs and metric labels.
+    /// The name for logs and metric labels.
     pub fn name(self) -> &'static str {
         match self {
             Scope::Public => "public",
@@ -82,8 +82,8 @@ impl Scope {
     }
 }
 
-/// How an address is reached: what to try first. TCP + TLS + yamux moves bulk data faster than QUIC,
-/// and a relay is for those who cannot be reached otherwise.
+/// The route of an address, the preferred one first. TCP + TLS + yamux moves bulk data faster than QUIC, and a relay is
+/// for peers that cannot be reached otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Route {
     Tcp,
@@ -146,7 +146,7 @@ fn check_length(address: &Multiaddr) -> Result<(), AddressError> {
     }
 }
 
-/// `address` ending in `/p2p/PEER`, whatever it ended in before.
+/// `address` with `/p2p/PEER` at its end, in place of any former ending.
 pub fn with_peer(address: &Multiaddr, peer: &PeerId) -> Multiaddr {
     without_peer(address).with(Protocol::P2p(*peer))
 }
@@ -160,7 +160,7 @@ pub fn without_peer(address: &Multiaddr) -> Multiaddr {
     bare
 }
 
-/// How to reach the address; `None` when it has none of the forms that Starling speaks.
+/// The route of the address; `None` when it has none of the forms that Starling speaks.
 pub fn route(address: &Multiaddr) -> Option<Route> {
     use Protocol::{Dns, Dns4, Dns6, Dnsaddr, Ip4, Ip6, P2p, P2pCircuit, QuicV1, Tcp, Udp};
     let parts: Vec<Protocol<'_>> = address.iter().collect();
@@ -182,7 +182,7 @@ pub fn route(address: &Multiaddr) -> Option<Route> {
     }
 }
 
-/// What the first host of the address is. A relayed address has the relay's scope: that is what gets dialed.
+/// The scope of the address's first host. A relayed address has the relay's scope, since the relay gets dialed.
 pub fn scope(address: &Multiaddr) -> Scope {
     match address.iter().next() {
         Some(Protocol::Ip4(ip)) => scope_of_ip4(ip),
@@ -226,7 +226,7 @@ fn scope_of_ip6(ip: Ipv6Addr) -> Scope {
             let [[a, b], [c, d]] = [high.to_be_bytes(), low.to_be_bytes()];
             scope_of_ip4(Ipv4Addr::new(a, b, c, d))
         }
-        // The metadata service of one cloud sits in its private space.
+        // The metadata service of one cloud has an address in the cloud's private space.
         [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254] => Scope::LinkLocal,
         [0xfe80..=0xfebf, ..] => Scope::LinkLocal,
         [0xfc00..=0xfdff, ..] => Scope::Private,
@@ -234,8 +234,8 @@ fn scope_of_ip6(ip: Ipv6Addr) -> Scope {
     }
 }
 
-/// Whether an address that a peer told us may be dialed: `teller_is_local` when that peer is itself on this
-/// machine's loopback. A public peer has no business sending us to our own services (`docs/reliability.md`, T10).
+/// Whether an address that a peer told us may be dialed: `teller_is_local` when that peer is itself on this machine's
+/// loopback. A public peer must not send us to our own services (`docs/reliability.md`, T10).
 pub fn may_be_learned(address: &Multiaddr, teller_is_local: bool) -> bool {
     let port_is_set = !address.iter().any(|p| matches!(p, Protocol::Tcp(0) | Protocol::Udp(0)));
     let scope_is_fit = match scope(address) {
@@ -246,7 +246,7 @@ pub fn may_be_learned(address: &Multiaddr, teller_is_local: bool) -> bool {
     port_is_set && scope_is_fit && route(address).is_some() && address.len() <= ADDRESS_BYTES_MAX
 }
 
-/// Sorts addresses so that those of most use to others come first: wide scopes, then TCP before QUIC before relays.
+/// Sorts addresses by their use to other peers: wide scopes first, then TCP before QUIC before relays.
 pub fn sort_for_sharing(addresses: &mut [Multiaddr]) {
     addresses.sort_by_cached_key(|a| (route(a) == Some(Route::Relayed), scope(a), route(a), a.to_vec()));
 }

@@ -1,6 +1,6 @@
 //! TOML files with helpful errors: unknown keys are refused, with the line and the nearest right key.
 //!
-//! A silently ignored key is a setting that its writer believes in, so every structure that is parsed here carries
+//! A silently ignored key is a setting that its writer believes in. So every structure that is parsed here carries
 //! `#[serde(deny_unknown_fields)]`.
 
 use serde::de::DeserializeOwned;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Bytes of a configuration file.
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 
-/// Why a configuration file cannot be used.
+/// The reason why a configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read {}: {source}", path.display())]
@@ -61,7 +61,7 @@ struct UnknownKey {
 }
 
 impl UnknownKey {
-    /// From serde's "unknown field `x`, expected one of `a`, `b`".
+    /// Parses serde's "unknown field `x`, expected one of `a`, `b`".
     fn of(message: &str) -> Option<Self> {
         let rest = message.strip_prefix("unknown field `")?;
         let (key, rest) = rest.split_once('`')?;
@@ -76,18 +76,18 @@ impl UnknownKey {
     }
 }
 
-/// Keys and values that had another name before 1.0, and the name that each has now.
+/// Keys and values that had another name before 1.0, with their present names.
 const FORMER: &[(&str, &str)] = &[("pairs", "gossip"), ("plant", "mutation")];
 
-/// The name among `known` that a key or a value has now, if `name` is its former one.
+/// The present name of a key or a value, if `name` is its former one and the present one is among `known`.
 pub fn former<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let (_, now) = FORMER.iter().find(|(before, _)| *before == name)?;
     known.iter().copied().find(|known| known == now)
 }
 
-/// The candidate that `wrong` is most likely a misspelling of, if any is near enough.
+/// The candidate that is nearest to the misspelled `wrong`, if any is near enough.
 pub fn nearest<'a>(wrong: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Distances of hostile lengths are not worth computing.
+    // The distance of a very long text is not worth computing.
     let wrong: String = wrong.chars().take(64).flat_map(char::to_lowercase).collect();
     let scored = candidates.into_iter().map(|c| (strsim::damerau_levenshtein(&wrong, c), c));
     let (distance, best) = scored.min_by_key(|(distance, _)| *distance)?;

@@ -1,17 +1,17 @@
-//! The places for connections, and the peers that have them. A part of them is for *known* peers: those whom the user named, and
-//! those whom the swarm's owner says to know. Strangers share the rest by where they come from.
+//! The places for connections, and the peers that have them. A part of the places is for *known* peers: those that the
+//! user named, and those that the swarm's owner knows. Strangers share the rest by the address that they come from.
 //!
-//! A connection that this node has dialed counts as well: where a stranger is found is a stranger's word, and one address has a
-//! port for each of as many keys as somebody likes. These have places of their own, so that whoever fills the inbound ones
-//! does not keep the node from dialing.
+//! A connection that this node has dialed counts as well: a stranger's address is the word of a stranger, and one
+//! address can offer a port for each of any number of keys. Dialed connections have places of their own, so that a peer
+//! that fills the inbound places does not keep the node from dialing.
 //!
-//! An address has a bounded share of the strangers' places. When these are all taken, a newcomer from an address with few
-//! connections takes the place of the oldest one of the address with most, as long as that address keeps as many as the
-//! newcomer's gets. So one who floods from a handful of addresses ends with a handful of shares, and whoever comes from
-//! elsewhere gets in; between connections of equally crowded addresses the newcomer is refused. Sending away the oldest in every
-//! case would serve who floods: he brings new keys faster than an honest newcomer is admitted, and would turn everybody out. Refusing in every
-//! case would let whoever came first keep all places. Of one address the oldest goes, since a
-//! stranger who is of use is soon a known peer.
+//! An address has a bounded share of the strangers' places. When all of them are taken, a newcomer from an address with
+//! few connections takes the place of the oldest connection of the address with most, as long as that address keeps as
+//! many as the newcomer's gets. So a peer that floods from a handful of addresses ends with a handful of shares, and a
+//! newcomer from elsewhere gets in. Between equally crowded addresses the newcomer is refused. If the oldest were sent
+//! away in every case, a peer that floods would gain: it brings new keys faster than an honest newcomer is admitted,
+//! and would turn all others out. If the newcomer were refused in every case, the first comers would keep all places.
+//! The oldest connection of an address goes, since a stranger that is of use is soon a known peer.
 
 use crate::addresses::{self, Route};
 use crate::doors::Doors;
@@ -32,31 +32,32 @@ use tokio::time::Instant;
 
 /// Inbound connections.
 pub const PLACES_MAX: usize = 256;
-/// Of them, those of strangers; the rest is for known peers, who may have all.
+/// Inbound connections of strangers; the rest is for known peers, which may have all.
 pub const STRANGERS_MAX: usize = 128;
-/// Strangers from one address: behind a router there may be a lab full of nodes.
+/// Strangers from one address: there may be many nodes behind one router.
 pub const STRANGERS_PER_ADDRESS: usize = 32;
-/// Strangers whom this node has dialed.
+/// Strangers that this node has dialed.
 pub const DIALED_STRANGERS_MAX: usize = 64;
-/// The share of one address. The node needs only a few to find its flock, whose members are strangers to it no more then.
+/// The share of one address in them. The node needs only a few to find its flock, whose members are strangers no more
+/// then.
 pub const DIALED_STRANGERS_PER_ADDRESS: usize = 16;
-/// Strangers by QUIC at one address, in each direction: what nobody reads of theirs fills a window of 2 MiB, which libp2p does not let
-/// a node make smaller for some than for others.
+/// Strangers by QUIC at one address, in each direction. Unread data fills a window of 2 MiB, and libp2p has no smaller
+/// window for some connections only.
 pub const QUIC_STRANGERS_PER_ADDRESS: usize = 1;
-/// Connections in both directions. Beyond them a known peer takes a stranger's place.
+/// Connections in both directions. If all are taken, a known peer takes a stranger's place.
 pub const CONNECTIONS_MAX: usize = 384;
-/// Connections in their handshakes; who they are is not known yet.
+/// Connections in their handshakes; their peers are not known yet.
 pub const ARRIVING_MAX: usize = 32;
-/// Of them, those from addresses where no known peer has been.
+/// Handshakes from addresses where no known peer has been.
 const ARRIVING_FROM_UNKNOWN_MAX: usize = 24;
-/// Of them, those from one address.
+/// Handshakes from one address.
 const ARRIVING_PER_ADDRESS: usize = 8;
-/// A handshake in which nothing has happened for so long is silent: more than a round trip, of which each of its steps takes one.
+/// A handshake without any event for so long is silent. Each of its steps takes one round trip, which is shorter.
 const SILENT: Duration = Duration::from_secs(1);
-/// One that has gone on for so long may have been fed byte by byte.
+/// A handshake that has gone on for so long may have been fed byte by byte.
 const SLOW: Duration = Duration::from_secs(3);
 
-/// What a connection too many is denied with.
+/// The error of a connection that is one too many.
 #[derive(Debug, thiserror::Error)]
 pub enum Crowded {
     #[error("too many connections from one address")]
@@ -82,7 +83,7 @@ enum Way {
 }
 
 impl Way {
-    /// Strangers' connections: all, and those of one address.
+    /// The shares of strangers' connections: of all, and of one address.
     fn shares(self) -> (usize, usize) {
         match self {
             Self::In => (STRANGERS_MAX, STRANGERS_PER_ADDRESS),
@@ -91,14 +92,14 @@ impl Way {
     }
 }
 
-/// A connection that is here.
+/// An open connection.
 #[derive(Clone, Copy)]
 struct Place {
     peer: PeerId,
     source: Source,
     way: Way,
     is_quic: bool,
-    /// Counts connections: its age.
+    /// The number of the connection, for its age.
     serial: u64,
 }
 
@@ -110,14 +111,14 @@ struct Arriving {
     since: Instant,
 }
 
-/// Gives the places. Emits no events. What it remembers is bounded by the limits.
+/// Gives the places. Emits no events. Its memory is bounded by the limits.
 #[derive(Default)]
 pub struct Behaviour {
     doors: Doors,
     arriving: BTreeMap<ConnectionId, Arriving>,
     present: BTreeMap<ConnectionId, Place>,
     serial: u64,
-    /// Sent away; at most one for each newcomer that the swarm has let in.
+    /// Connections to be closed; at most one for each newcomer that the swarm has let in.
     leaving: VecDeque<(PeerId, ConnectionId)>,
     waker: Option<Waker>,
 }
@@ -127,12 +128,12 @@ impl Behaviour {
         Self { doors, ..Self::default() }
     }
 
-    /// A peer whom the user named.
+    /// Adds a peer that the user named.
     pub fn name(&mut self, peer: PeerId) {
         self.doors.name(peer);
     }
 
-    /// The peers that are known from now on, beside those whom the user named.
+    /// Sets the peers that are known from now on, beside those that the user named.
     pub fn set_known(&mut self, peers: BTreeSet<PeerId>) {
         self.doors.set_known(peers);
         let now = Instant::now();
@@ -145,9 +146,9 @@ impl Behaviour {
         self.doors.is_known(peer)
     }
 
-    /// A silent peer has a place for seconds, and one that shakes hands for a fraction of one. So when all are taken, the oldest handshake
-    /// of the most crowded address makes way, as long as that address has more than the newcomer's; and between equally crowded ones
-    /// the oldest that is silent or slow.
+    /// Gives a handshake a place. A silent peer holds one for seconds, and an honest one for a fraction of a second. So
+    /// when all are taken, the oldest handshake of the most crowded address makes way, as long as that address has more
+    /// than the newcomer's. Between equally crowded addresses the oldest silent or slow handshake makes way.
     fn arrive(&mut self, id: ConnectionId, from: &Multiaddr, source: Source, now: Instant) -> Result<(), Crowded> {
         if source != Source::Here {
             let mut crowds: BTreeMap<Source, usize> = BTreeMap::new();
@@ -162,7 +163,7 @@ impl Behaviour {
             crowds.retain(|other, _| !self.doors.knows(other, now));
             let is_known = self.doors.knows(&source, now);
             if all >= ARRIVING_MAX || (!is_known && crowds.values().sum::<usize>() >= ARRIVING_FROM_UNKNOWN_MAX) {
-                // A connection through a relay has no handshake that could be given up.
+                // A connection through a relay has no handshake that could be ended.
                 crowds.remove(&Source::Relay);
                 let most = crowds.iter().max_by_key(|(_, count)| **count).map(|(most, count)| (*most, *count));
                 let oldest = match most.filter(|(_, count)| is_known || *count > ours + 1) {
@@ -196,7 +197,7 @@ impl Behaviour {
         }
     }
 
-    /// A handshake is done, and shows who it is.
+    /// A handshake is done, and shows the peer's id.
     fn enter(
         &mut self,
         id: ConnectionId,
@@ -207,7 +208,7 @@ impl Behaviour {
         self.arriving.remove(&id);
         if self.is_known(&peer) {
             self.doors.know(source, now);
-            // Strangers have their places on loan.
+            // Strangers give up their places for known peers.
             if way == Way::In && self.inbound() >= PLACES_MAX {
                 let stranger = self.oldest_of(|place| place.way == Way::In).ok_or(Crowded::Full)?;
                 self.send_away(stranger);
@@ -239,7 +240,7 @@ impl Behaviour {
         if is_room && strangers.values().sum::<usize>() < all {
             return Ok(());
         }
-        // Processes of this machine are many keys at one place, and no crowd.
+        // The processes of this machine have many keys at one place, and are no crowd.
         strangers.remove(&Source::Here);
         let most = strangers.iter().max_by_key(|(_, count)| **count).map(|(source, count)| (*source, *count));
         let (most, _) = most.filter(|(_, count)| *count > ours + 1).ok_or(Crowded::Full)?;
@@ -252,7 +253,7 @@ impl Behaviour {
         self.present.values().filter(|place| place.way == Way::In).count()
     }
 
-    /// The oldest stranger's connection that fits.
+    /// The oldest stranger's connection that `fits` accepts.
     fn oldest_of(&self, fits: impl Fn(&Place) -> bool) -> Option<ConnectionId> {
         let strangers = self.present.iter().filter(|(_, place)| !self.is_known(&place.peer) && fits(place));
         strangers.min_by_key(|(_, place)| place.serial).map(|(id, _)| *id)
@@ -317,7 +318,7 @@ impl NetworkBehaviour for Behaviour {
 
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
-            // Also of those that another part of the node has denied.
+            // Covers connections that another part of the node has denied.
             FromSwarm::ListenFailure(failed) => self.is_gone(failed.connection_id),
             FromSwarm::DialFailure(failed) => self.is_gone(failed.connection_id),
             FromSwarm::ConnectionClosed(closed) => self.is_gone(closed.connection_id),
@@ -342,7 +343,8 @@ impl NetworkBehaviour for Behaviour {
     }
 }
 
-/// Whether it is a direct connection by QUIC, or may be: a name of the kind that stands for whole addresses says nothing.
+/// Whether the connection is or may be a direct one by QUIC: a `/dnsaddr` name, which stands for whole addresses, does
+/// not say.
 fn is_quic(address: &Multiaddr) -> bool {
     addresses::route(address) == Some(Route::Quic) || matches!(address.iter().next(), Some(Protocol::Dnsaddr(_)))
 }

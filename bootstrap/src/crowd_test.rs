@@ -1,4 +1,4 @@
-//! Who gets a place, and who goes for whom.
+//! The peers that get a place, and those that make way for them.
 
 use super::*;
 use std::net::IpAddr;
@@ -23,12 +23,12 @@ impl Crowd {
         ConnectionId::new_unchecked(self.next)
     }
 
-    /// A whole connection of somebody.
+    /// A connection of a peer, from its arrival to its place.
     fn comes(&mut self, peer: PeerId, source: Source) -> Result<ConnectionId, Crowded> {
         let id = self.id();
         self.behaviour.arrive(id, &Multiaddr::empty(), source, self.now)?;
         self.behaviour.enter(id, peer, (source, Way::In, false), self.now).inspect_err(|_| {
-            // As the swarm tells it.
+            // The same events as the swarm's.
         })?;
         Ok(id)
     }
@@ -69,7 +69,7 @@ fn handshakes_of_one_address_are_few_and_some_are_kept_for_known_addresses() {
     assert!(crowd.behaviour.arriving.is_empty(), "places are given back");
 }
 
-/// Three addresses with eight silent connections each kept every newcomer out.
+/// Before, three addresses with eight silent connections each kept every newcomer out.
 #[test]
 fn the_oldest_handshake_of_a_crowd_makes_way() {
     use futures::FutureExt;
@@ -94,7 +94,8 @@ fn the_oldest_handshake_of_a_crowd_makes_way() {
     assert_eq!(crowd.behaviour.arriving.len(), ARRIVING_FROM_UNKNOWN_MAX);
 }
 
-/// 24 addresses with a silent connection each kept every newcomer out until libp2p ended them, eight seconds later.
+/// Before, 24 addresses with a silent connection each kept every newcomer out until libp2p ended them, eight seconds
+/// later.
 #[test]
 fn a_silent_handshake_makes_way_though_no_address_has_more_than_one() {
     use futures::FutureExt;
@@ -112,7 +113,7 @@ fn a_silent_handshake_makes_way_though_no_address_has_more_than_one() {
         crowd.behaviour.arrive(id, &from, Source::of(&from), crowd.now)
     };
     assert!(arrives(&mut crowd, 1).is_err(), "an honest one takes a fraction of a second");
-    // All of these had their first look at the clock a moment after the crowd's.
+    // All of these looked at the clock for the first time a moment after the crowd's.
     crowd.now = Instant::now() + SILENT;
     let newcomers = (1..100).filter(|n| arrives(&mut crowd, *n).is_ok()).count();
     assert_eq!(newcomers, ARRIVING_FROM_UNKNOWN_MAX, "each silent one, and none of those that have just come");
@@ -120,7 +121,7 @@ fn a_silent_handshake_makes_way_though_no_address_has_more_than_one() {
     assert_eq!(ended, newcomers);
 }
 
-/// One in which bytes keep coming has longer, but not for ever.
+/// A handshake in which bytes keep coming has longer, but not for ever.
 #[test]
 fn a_handshake_that_is_fed_byte_by_byte_makes_way_later() {
     use futures::FutureExt;
@@ -137,7 +138,7 @@ fn a_handshake_that_is_fed_byte_by_byte_makes_way_later() {
     assert!(crowd.behaviour.is_overdue(&arriving, crowd.now), "without a word of its it counts from its beginning");
 }
 
-/// Two addresses filled all 128 places: 64 each.
+/// Before, two addresses filled all 128 places: 64 each.
 #[test]
 fn two_addresses_do_not_fill_the_places() {
     let mut crowd = Crowd::new();
@@ -160,14 +161,15 @@ fn many_addresses_leave_room_for_one_more_and_for_known_peers() {
     }
     let strangers: usize = (0..16).map(|n| crowd.of(at(n))).sum();
     assert_eq!(strangers, STRANGERS_MAX);
-    // Somebody from elsewhere takes the place of the oldest one of a crowd, and is not sent away for the crowd's next.
+    // A peer from elsewhere takes the place of the oldest connection of a crowd, and does not make way for the crowd's
+    // next one.
     let honest = crowd.stranger(at(99)).expect("a newcomer from elsewhere");
     assert_eq!(crowd.behaviour.leaving.len(), 1);
     for n in 0..16 {
         assert!(crowd.stranger(at(n)).is_err(), "a crowd does not grow");
     }
     assert!(crowd.behaviour.present.contains_key(&honest));
-    // Known peers have all the rest, and then the strangers' too.
+    // Known peers take all the rest, and then the strangers' places too.
     let members: Vec<PeerId> = (0..PLACES_MAX + 1).map(|_| PeerId::random()).collect();
     crowd.behaviour.set_known(members.iter().copied().collect());
     for (n, member) in members[..PLACES_MAX].iter().enumerate() {
@@ -209,7 +211,8 @@ fn this_machine_is_no_crowd_and_relays_are_one() {
     assert_eq!(named, DIALED_STRANGERS_PER_ADDRESS, "names are one crowd, too");
 }
 
-/// One address with a port for each key filled all connections, so that members were refused in both directions.
+/// Before, one address with a port for each key filled all connections, so that members were refused in both
+/// directions.
 #[test]
 fn dialed_strangers_have_a_share_and_members_always_get_in() {
     let mut crowd = Crowd::new();
@@ -237,7 +240,7 @@ fn dialed_strangers_have_a_share_and_members_always_get_in() {
     assert!(crowd.behaviour.present.is_empty(), "places are given back");
 }
 
-/// 32 connections by QUIC had a window each, which their peers could fill.
+/// Before, 32 connections by QUIC had a window each, which their peers could fill.
 #[test]
 fn strangers_by_quic_are_one_of_an_address_in_each_direction() {
     let mut crowd = Crowd::new();

@@ -1,9 +1,9 @@
 //! Rendezvous over Kademlia: the nodes of a run find each other behind any peer that they share.
 //!
-//! Each node announces itself as a provider of the run's key and asks who else does. This wrapper around
-//! libp2p's behaviour does four things that it leaves open: it says *where* a provider is, not only who; it lets a
-//! rendezvous peer hand out the addresses that a provider listens on (libp2p sends only confirmed external ones); it
-//! keeps the store bounded per peer and per address; and it dials TCP addresses before QUIC ones. Values are not stored at all.
+//! Each node announces itself as a provider of the run's key and asks for the others. This wrapper around libp2p's
+//! behaviour adds four things. It tells *where* a provider is, not only its id. It lets a rendezvous peer hand out the
+//! addresses that a provider listens on (libp2p sends only confirmed external ones). It bounds the store for each peer
+//! and address. It dials TCP addresses before QUIC ones. Values are not stored at all.
 
 use crate::addresses::{self, Route};
 use crate::gate::Gate;
@@ -26,25 +26,25 @@ mod store;
 pub use store::Rendezvous;
 use store::SHARED_ADDRESSES_MAX;
 
-/// Carries the version: peers of another one never share a table.
+/// The name carries the version: peers of different versions never share a table.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/kad/1");
 
-/// How long a rendezvous peer believes an announcement.
+/// The time for which a rendezvous peer believes an announcement.
 pub const PROVIDER_TTL: Duration = Duration::from_secs(5 * 60);
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAM_TIMEOUT: Duration = Duration::from_secs(5);
 /// 40 peers (20 providers, 20 that are closer) with [`SHARED_ADDRESSES_MAX`] addresses each fit.
 const PACKET_BYTES_MAX: usize = 48 * 1024;
 
-/// The key under which nodes of a run announce themselves. Knowing it does not tell the run.
+/// The key under which nodes of a run announce themselves. It does not reveal the run.
 pub fn run_key(run: &Digest) -> RecordKey {
     RecordKey::new(&Digest::of("starling rendezvous v1", &[&run.0]).0)
 }
 
-/// What the DHT tells.
+/// An event of the DHT.
 #[derive(Debug)]
 pub enum Event {
-    /// These peers announced themselves under `key`; addresses as known, perhaps none.
+    /// These peers announced themselves under `key`; with their known addresses, perhaps none.
     Providers { key: RecordKey, peers: Vec<(PeerId, Vec<Multiaddr>)> },
     /// Our announcement under `key` has been sent to the peers closest to it.
     Announced { key: RecordKey },
@@ -57,7 +57,7 @@ pub struct Behaviour {
 }
 
 impl Behaviour {
-    /// `server`: whether others may ask us and send others to us.
+    /// `server`: whether other peers may ask this node and refer others to it.
     pub fn new(local: PeerId, server: bool, gate: Gate) -> Self {
         let mut config = kad::Config::new(PROTOCOL);
         config
@@ -71,7 +71,7 @@ impl Behaviour {
             .set_replication_interval(None)
             .set_publication_interval(None)
             .set_caching(kad::Caching::Disabled)
-            // A lookup goes as far as it must; refreshing the table for its own sake would only make noise.
+            // A lookup goes as far as it must; a refresh of the table would only add traffic.
             .set_periodic_bootstrap_interval(None);
         let mut inner = kad::Behaviour::with_config(local, Rendezvous::new(local, gate.doors().clone()), config);
         inner.set_mode(Some(if server { Mode::Server } else { Mode::Client }));
@@ -90,7 +90,7 @@ impl Behaviour {
         self.inner.remove_peer(peer);
     }
 
-    /// Remembers where a connected peer listens, to tell those who look for providers.
+    /// Remembers where a connected peer listens, for peers that look for providers.
     pub fn note_addresses(&mut self, peer: PeerId, addresses: &[Multiaddr]) {
         self.inner.store_mut().note(peer, addresses);
     }
@@ -103,7 +103,7 @@ impl Behaviour {
         }
     }
 
-    /// Asks who is announced under `key`; answers come as [`Event::Providers`].
+    /// Asks for the peers announced under `key`; answers come as [`Event::Providers`].
     pub fn look_up(&mut self, key: RecordKey) {
         self.inner.get_providers(key);
     }
@@ -113,7 +113,7 @@ impl Behaviour {
         self.inner.kbuckets().map(|bucket| bucket.num_entries()).sum()
     }
 
-    /// Where a peer is, from the answers of running queries, the table and the store.
+    /// The addresses of a peer, from the answers of running queries, the table and the store.
     fn addresses_of(&mut self, key: &RecordKey, peer: PeerId) -> Vec<Multiaddr> {
         let asked = self.inner.handle_pending_outbound_connection(
             ConnectionId::new_unchecked(0),
@@ -128,8 +128,8 @@ impl Behaviour {
         found
     }
 
-    /// The dial as the DHT asks for it, with addresses of its own: other behaviours would add theirs, QUIC's among them, all
-    /// would be dialed at once, and QUIC, whose handshake is shorter, would win.
+    /// The dial that the DHT asks for, with explicit addresses. Without them other behaviours would add theirs, QUIC's
+    /// among them. All would be dialed at once, and QUIC, whose handshake is shorter, would win.
     fn by_tcp(&mut self, opts: DialOpts) -> DialOpts {
         let Some(peer) = opts.get_peer_id() else { return opts };
         let id = ConnectionId::new_unchecked(0);
@@ -140,7 +140,7 @@ impl Behaviour {
         }
     }
 
-    /// The part of a DHT event that discovery wants.
+    /// The part of a DHT event that discovery needs.
     fn translate(&mut self, event: kad::Event) -> Option<Event> {
         let kad::Event::OutboundQueryProgressed { result, .. } = event else { return None };
         match result {
@@ -160,7 +160,7 @@ impl Behaviour {
     }
 }
 
-/// Keeps what the gate allows, and of those only TCP ones when there are any: parallel dials race, and bulk data is
+/// Keeps the addresses that the gate allows, and only TCP ones if there are any: parallel dials race, and bulk data is
 /// faster over TCP.
 fn preferred(mut known: Vec<Multiaddr>, gate: &Gate) -> Vec<Multiaddr> {
     known.retain(|address| gate.allows(address));
@@ -242,7 +242,7 @@ impl NetworkBehaviour for Behaviour {
                     }
                 }
                 other => {
-                    // Events are handled above, so this conversion meets none.
+                    // Events are handled above, so this conversion never sees one.
                     return Poll::Ready(other.map_out(|_| Event::Announced { key: RecordKey::new(&[]) }));
                 }
             }

@@ -1,9 +1,9 @@
-//! Finding the flock, and keeping in touch with it.
+//! Finds the flock, and keeps in touch with it.
 //!
-//! [`Discovery`] sits between the swarm and its owner: the owner hands it every swarm event, calls it again when
-//! [`Discovery::wake_at`] says so, and gets a few plain [`NetEvent`]s back. It feeds identified peers to the DHT,
-//! announces the node under its run's key and looks who else is there, judges every learned address, and has the
-//! [`dialer::Dialer`] decide whom to dial.
+//! [`Discovery`] sits between the swarm and its owner. The owner hands it every swarm event, calls it again at
+//! [`Discovery::wake_at`], and gets a few plain [`NetEvent`]s back. Discovery feeds identified peers to the DHT,
+//! announces the node under its run's key, looks for the run's other nodes, and judges every learned address. Its
+//! [`dialer::Dialer`] decides which peers to dial.
 
 use crate::addresses::{self, PeerAddress, Route, Scope};
 use crate::dht;
@@ -43,23 +43,23 @@ pub use event::NetEvent;
 
 /// Pings that time out in a row before the connection is given up.
 const LOST_PINGS_MAX: u32 = 2;
-/// How long a peer that speaks another protocol or version is left alone.
+/// The time for which a peer that speaks another protocol or version is left alone.
 const STRANGER_REST: Duration = Duration::from_secs(60);
 
-/// What discovery is told at start.
+/// The options of discovery.
 #[derive(Clone, Debug, Default)]
 pub struct DiscoveryOptions {
     /// The run whose nodes are looked for; `None` for a peer that belongs to none.
     pub run: Option<Digest>,
-    /// Where to begin.
+    /// The first peers to dial.
     pub bootstrap: Vec<PeerAddress>,
     /// Name of the gossip topic that the swarm was built with.
     pub gossip: Option<String>,
-    /// Moves the jitter of retries.
+    /// Varies the jitter of retries.
     pub seed: u64,
 }
 
-/// See the module.
+/// See the module's documentation.
 pub struct Discovery {
     me: PeerId,
     gate: Gate,
@@ -73,12 +73,12 @@ pub struct Discovery {
     topic: Option<IdentTopic>,
     /// Pings in a row that each connection did not answer.
     lost_pings: BTreeMap<ConnectionId, u32>,
-    /// Connected peers found under the run's key.
+    /// Connected peers that were found under the run's key.
     companions: BTreeSet<PeerId>,
 }
 
 impl Discovery {
-    /// For a swarm that was built by [`crate::swarm::build`]. Dials nothing yet: call [`Discovery::tick`].
+    /// Creates it for a swarm that was built by [`crate::swarm::build`]. Dials nothing yet: call [`Discovery::tick`].
     pub fn new(swarm: &mut Swarm<Behaviour>, options: DiscoveryOptions) -> Self {
         let me = *swarm.local_peer_id();
         let mut discovery = Self {
@@ -96,7 +96,7 @@ impl Discovery {
             companions: BTreeSet::new(),
         };
         if swarm.external_addresses().next().is_some() {
-            // The user says where this node is reached.
+            // The user says that this node is reachable there.
             discovery.relays.reached();
         }
         for peer in options.bootstrap {
@@ -116,8 +116,8 @@ impl Discovery {
         }
     }
 
-    /// Keeps the peer connected from now on; `list` may be empty when it is known already. The addresses are judged as
-    /// those that a peer elsewhere told, unless `origin` is the user's.
+    /// Keeps the peer connected from now on; `list` may be empty when it is known already. The addresses are judged
+    /// like those told by a peer elsewhere, unless `origin` is the user's.
     pub fn want(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId, list: &[Multiaddr], origin: Origin) {
         let now = self.now();
         let local = matches!(origin, Origin::Configured | Origin::Ticket) || self.gate.all_local();
@@ -139,16 +139,17 @@ impl Discovery {
         }
     }
 
-    /// Addresses of `peer` that `via` told, for example by gossip. Returns how many were taken.
+    /// Learns addresses of `peer` that `via` told, for example by gossip. Returns how many were taken.
     pub fn learn(&mut self, via: PeerId, peer: PeerId, list: &[Multiaddr], origin: Origin) -> usize {
         let via_is_local = self.gate.is_local_peer(&via);
         self.accept(peer, list, origin, Some(via), via_is_local)
     }
 
-    /// No dial to the peer and no new connection from it for so long; open ones stay, until [`Discovery::disconnect`].
+    /// Stops dials to the peer and new connections from it for `time`. Open ones stay until [`Discovery::disconnect`].
     pub fn exclude(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId, time: Duration) {
         let until = dialer::after(self.now(), time);
-        // Whom the dialer forgets no clock pardons any more, and the gate would refuse it until the node ends.
+        // The dialer has forgotten the pardoned peer, so its time would never end, and the gate would refuse it until
+        // the node ends.
         if let Some(pardoned) = self.dialer.exclude(peer, until) {
             swarm.behaviour_mut().gate.exclude(pardoned, false);
         }
@@ -163,19 +164,19 @@ impl Discovery {
     /// Closes all connections with the peer.
     pub fn disconnect(&mut self, swarm: &mut Swarm<Behaviour>, peer: PeerId) {
         if swarm.is_connected(&peer) {
-            // It may have gone in between, which is as good.
+            // The peer may have gone in between, which is fine.
             let _ = swarm.disconnect_peer_id(peer);
         }
     }
 
-    /// These peers always find a place from now on, and are dialed first, like those whom the user named; the others are
-    /// strangers, who share theirs.
+    /// From now on these peers always get a place and are dialed first, like those that the user named. Other peers are
+    /// strangers, which share their places.
     pub fn set_known(&mut self, swarm: &mut Swarm<Behaviour>, peers: BTreeSet<PeerId>) {
         self.dialer.set_known(peers.clone());
         swarm.behaviour_mut().crowd.set_known(peers);
     }
 
-    /// What is held against addresses that connections come from.
+    /// The records of addresses that connections come from.
     pub fn doors(&self) -> &Doors {
         self.gate.doors()
     }
@@ -188,15 +189,16 @@ impl Discovery {
         gossip.inner_mut().publish(topic.hash(), data).map(drop)
     }
 
-    /// Lets a gossip message pass on, drops it, or drops it and holds it against `from`.
+    /// Lets a gossip message pass on, drops it, or drops it and counts it against `from`.
     pub fn judge(&mut self, swarm: &mut Swarm<Behaviour>, id: &MessageId, from: &PeerId, verdict: MessageAcceptance) {
         if let Some(gossip) = swarm.behaviour_mut().gossip.as_mut() {
             gossip.inner_mut().report_message_validation_result(id, from, verdict);
         }
     }
 
-    /// Where others may reach this node, best first, each ending in `/p2p/PEER`: where it listens, what was given
-    /// with `--advertise`, and where others saw it or, while that is of no use to anybody, a relay.
+    /// The addresses at which peers may reach this node, best first, each ending in `/p2p/PEER`: those that it listens
+    /// on, those given with `--advertise`, and those at which others saw it. If a place on a relay is held, that
+    /// replaces the last.
     pub fn addresses(&self, swarm: &Swarm<Behaviour>) -> Vec<Multiaddr> {
         let listened = swarm.listeners().cloned();
         let seen = self.observed.trusted().filter(|_| !self.relays.has_place());
@@ -207,7 +209,7 @@ impl Discovery {
         list.iter().map(|a| addresses::with_peer(a, &self.me)).collect()
     }
 
-    /// Who should be connected and is not, and why: for status and logs.
+    /// Peers that should be connected and are not, with the reasons: for status and logs.
     pub fn troubles(&self) -> Vec<Trouble> {
         self.dialer.troubles(self.now())
     }
@@ -217,14 +219,14 @@ impl Discovery {
         self.dialer.book().len()
     }
 
-    /// When to call [`Discovery::tick`], if no event comes before.
+    /// The time to call [`Discovery::tick`], if no event comes before.
     pub fn wake_at(&self) -> Option<Instant> {
         let sources = [self.dialer.wake_at(), self.rendezvous.wake_at(), self.relays.wake_at(), self.ways.wake_at()];
         let next = sources.into_iter().flatten().min()?;
         Some(self.started + Duration::from_micros(next.0))
     }
 
-    /// Does what is due: dials, announcements, lookups, places on relays.
+    /// Does all that is due: dials, announcements, lookups, places on relays.
     pub fn tick(&mut self, swarm: &mut Swarm<Behaviour>) {
         let now = self.now();
         for peer in self.dialer.pardon(now) {
@@ -242,7 +244,7 @@ impl Discovery {
             swarm.close_connection(connection);
         }
         for dial in self.dialer.poll(now) {
-            // The DHT dials too, as often as it asks somebody, and knows of no relays.
+            // The DHT also dials, as often as it asks a peer, and knows no relays.
             let condition = match dial.addresses.iter().any(|a| addresses::route(a) == Some(Route::Relayed)) {
                 true => PeerCondition::Disconnected,
                 false => PeerCondition::DisconnectedAndNotDialing,
@@ -256,7 +258,7 @@ impl Discovery {
         }
     }
 
-    /// Asks for places on relays while nobody can reach this node, and gives them back when somebody can.
+    /// Asks for places on relays while no peer can reach this node, and gives them back when one can.
     fn seek_places(&mut self, swarm: &mut Swarm<Behaviour>, now: Time) {
         for (relay, address) in self.relays.wanted(now) {
             tracing::info!(%address, "this node cannot be reached directly: it asks for a place on a relay");
@@ -265,21 +267,21 @@ impl Discovery {
             self.relays.asked(&relay, place.ok(), now);
         }
         for relay in self.relays.needless() {
-            // The place goes with the connection. A listener must not be removed by itself: libp2p-relay 0.22 panics when the
-            // relay's answer to a first or a repeated request comes after that (`priv_client.rs`, "Relay connection exist"), and a
-            // relay chooses when it answers.
+            // The place goes with the connection. A listener must not be removed by itself: libp2p-relay 0.22 panics
+            // when the relay's answer to a first or a repeated request comes after that (`priv_client.rs`, "Relay
+            // connection exist"), and the relay chooses when it answers.
             let _ = swarm.disconnect_peer_id(relay);
         }
     }
 
-    /// Takes in one swarm event; every one must pass here.
+    /// Takes in one swarm event. The owner must pass every event here.
     pub fn on_event(&mut self, swarm: &mut Swarm<Behaviour>, event: SwarmEvent<BehaviourEvent>) -> Option<NetEvent> {
         let told = self.take_in(swarm, event);
         self.tick(swarm);
         told
     }
 
-    /// Judges addresses, lets the gate know, and hands them to the dialer.
+    /// Judges addresses, informs the gate, and hands them to the dialer.
     fn accept(
         &mut self,
         peer: PeerId,

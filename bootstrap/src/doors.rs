@@ -1,9 +1,9 @@
-//! How often somebody may knock: new connections from one address have a pace, and an address from which harm came rests. And who
-//! is known: everybody else is a stranger, whatever part of the node asks.
+//! Limits on new connections: each address has a rate, and an address from which harm came is blocked for a while. Also
+//! the list of known peers; to all parts of the node every other peer is a stranger.
 //!
-//! Judged where connections arrive, below the swarm: before a handshake, which costs a signature and a key exchange. Of TCP
-//! nothing but the connection itself has been spent then. (QUIC's first flight is answered by its library before anybody is
-//! asked; what comes after it is not.)
+//! Connections are judged where they arrive, below the swarm and before a handshake, which costs a signature and a key
+//! exchange. With TCP only the connection itself has been spent by then. (QUIC's library answers the first flight
+//! before it asks; the rest comes after the judgement.)
 
 use crate::gate::Handshakes;
 use crate::source::{Remembered, Source};
@@ -15,21 +15,22 @@ use tokio::time::Instant;
 
 /// Connections that may come from one address at once: a flock of thirty behind one router that all start again.
 const KNOCKS_BURST: f64 = 64.0;
-/// Connections a second from one address in the long run. A handshake and what follows it cost about a millisecond.
+/// Connections a second from one address in the long run. A handshake and its consequences cost about a millisecond.
 const KNOCKS_PER_SECOND: f64 = 2.0;
-/// The same where members or other known peers have been: they may share their address with somebody who knocks.
+/// The same for addresses where members or other known peers have been, since these may share their address with a peer
+/// that floods.
 const KNOCKS_PER_SECOND_KNOWN: f64 = 8.0;
-/// An address is that of a known peer for so long after it was last seen there.
+/// An address counts as a known peer's for so long after the peer was last seen there.
 const KNOWN_FOR: Duration = Duration::from_secs(60 * 60);
-/// The first rest of an address; each further one is twice as long, up to the longest.
+/// The first block of an address; each further one is twice as long, up to the longest.
 const REST_MIN: Duration = Duration::from_secs(10);
 const REST_MAX: Duration = Duration::from_secs(640);
-/// After so long without harm an address begins with the shortest rest again.
+/// After so long without harm an address starts with the shortest block again.
 const REST_FORGOTTEN: Duration = Duration::from_secs(60 * 60);
-/// Peers whom the user may name; further ones are strangers.
+/// Peers that the user may name; further ones are strangers.
 const NAMED_MAX: usize = 1024;
 
-/// What is known of one address.
+/// The record of one address.
 #[derive(Debug)]
 struct Address {
     knocks: f64,
@@ -65,7 +66,7 @@ impl Address {
     }
 }
 
-/// Shared between the transport and the behaviours; cheap to clone.
+/// The shared limits and lists; used by the transport and the behaviours, cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Doors {
     addresses: Arc<Mutex<Remembered<Address>>>,
@@ -73,7 +74,7 @@ pub struct Doors {
     handshakes: Handshakes,
 }
 
-/// Who is no stranger.
+/// The peers that are no strangers.
 #[derive(Debug, Default)]
 struct Known {
     named: BTreeSet<PeerId>,
@@ -81,7 +82,7 @@ struct Known {
 }
 
 impl Doors {
-    /// No statement leaves the addresses half-changed, so a poisoned lock is still good.
+    /// No statement leaves the addresses half-changed, so the content of a poisoned lock is still good.
     fn addresses(&self) -> MutexGuard<'_, Remembered<Address>> {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,7 +91,7 @@ impl Doors {
         self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A peer whom the user named.
+    /// Adds a peer that the user named.
     pub fn name(&self, peer: PeerId) {
         let mut peers = self.peers();
         if peers.named.len() < NAMED_MAX {
@@ -98,7 +99,7 @@ impl Doors {
         }
     }
 
-    /// The peers that are known from now on, beside those whom the user named.
+    /// Sets the peers that are known from now on, beside those that the user named.
     pub fn set_known(&self, peers: BTreeSet<PeerId>) {
         self.peers().told = peers;
     }
@@ -109,7 +110,7 @@ impl Doors {
         peers.told.contains(peer) || peers.named.contains(peer)
     }
 
-    /// The handshakes of those that were let in.
+    /// The handshakes of admitted connections.
     pub fn handshakes(&self) -> &Handshakes {
         &self.handshakes
     }
@@ -127,20 +128,20 @@ impl Doors {
         admitted.is_ok()
     }
 
-    /// A known peer is there. Behind a name it is anywhere.
+    /// Notes that a known peer is at an address. A peer behind a name may be anywhere, so no address is noted for it.
     pub fn know(&self, source: Source, now: Instant) {
         if !matches!(source, Source::Here | Source::Named) {
             self.addresses().of(source, || Address::new(now)).known_until = Some(now + KNOWN_FOR);
         }
     }
 
-    /// Whether a known peer was there not long ago.
+    /// Whether a known peer was at the address not long ago.
     pub fn knows(&self, source: &Source, now: Instant) -> bool {
         *source == Source::Here || self.addresses().get(source).is_some_and(|address| address.is_known(now))
     }
 
-    /// Harm came from there: nobody comes in from there for a while, unless known peers have been there, who could not be told
-    /// from the others before a handshake.
+    /// Notes that harm came from an address: it is blocked for a while, unless known peers have been there, which
+    /// cannot be told from others before a handshake.
     pub fn rest(&self, source: Source, now: Instant) {
         if source == Source::Here {
             return;

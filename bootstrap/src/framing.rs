@@ -1,7 +1,7 @@
-//! Length-prefixed frames over a byte stream: `u32` little-endian length, then that many bytes.
+//! Length-prefixed frames over a byte stream: a `u32` little-endian length, then that many bytes.
 //!
-//! The length is checked against the caller's cap before anything is allocated, and memory grows with the bytes that
-//! really arrive, so a lying prefix costs its sender more than us. Deadlines keep a peer that sends nothing, or one
+//! The length is checked against the caller's limit before anything is allocated, and memory grows with the bytes that
+//! arrive, so a lying prefix costs its sender more than this node. Deadlines keep a peer that sends nothing, or one
 //! byte a second, from holding a stream open (`docs/reliability.md`, T11, T12).
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -14,7 +14,7 @@ pub const HEADER_BYTES: usize = 4;
 /// A frame's buffer grows by at most this much ahead of the bytes that have arrived.
 const GROWTH_BYTES: usize = 64 * 1024;
 
-/// How long a reader waits. A stream that breaks a deadline is to be closed.
+/// The longest waits of a reader. A stream that breaks a deadline is to be closed.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
     /// From the start of the reader to the first byte of the first frame.
@@ -31,7 +31,7 @@ impl Default for Deadlines {
     }
 }
 
-/// Why a frame was not read or written.
+/// The reason why a frame was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("the peer announced a frame of {announced} bytes and {max} are allowed")]
@@ -71,7 +71,7 @@ pub struct FrameReader<R> {
     header_got: usize,
     /// `Some` once the header is complete: the frame's length, and its bytes so far.
     body: Option<(usize, Vec<u8>)>,
-    /// When what is being waited for is overdue.
+    /// The deadline of the present wait.
     due: Option<Instant>,
     frames: u64,
 }
@@ -166,7 +166,7 @@ pub async fn write_frame<W: AsyncWrite + Unpin>(stream: &mut W, frame: &[u8], ma
     let too_long = || FrameError::TooLong { announced: frame.len() as u64, max };
     let length = u32::try_from(frame.len()).ok().filter(|_| frame.len() <= max).ok_or_else(too_long)?;
     if frame.len() <= GROWTH_BYTES {
-        // One write: header and body of a short frame leave in one packet.
+        // One write, so that header and body of a short frame leave in one packet.
         let mut bytes = Vec::with_capacity(HEADER_BYTES + frame.len());
         bytes.extend_from_slice(&length.to_le_bytes());
         bytes.extend_from_slice(frame);

@@ -1,10 +1,10 @@
-//! The gate: which addresses may be dialed, whoever asks for it, and which connections are kept.
+//! The gate: which addresses the node may dial, for whatever part of it, and which connections are kept.
 //!
-//! Addresses come from strangers: by DHT answers, identify, hole punching, requests to test reachability. libp2p
-//! dials them from many places, so the rule sits at the one place that all dials pass, a [`GuardedTransport`] below
-//! name resolution: private and public hosts may be dialed; this machine, this cable and the clouds' metadata services
-//! only when the user named the address, when a peer on this machine told it, or, for loopback, while everybody we
-//! are connected to is on this machine (`docs/reliability.md`, T10).
+//! Addresses come from strangers: by DHT answers, identify, hole punching, requests to test reachability. libp2p dials
+//! them from many places, so the rule is in the one place that all dials pass, a [`GuardedTransport`] below name
+//! resolution. Private and public hosts may be dialed. This machine, the local link and the clouds' metadata services
+//! may be dialed only when the user named the address or a peer on this machine told it. Loopback may also be dialed
+//! while all connected peers are on this machine (`docs/reliability.md`, T10).
 
 use crate::addresses::{self, Scope};
 use crate::doors::Doors;
@@ -28,10 +28,10 @@ pub use keeping::{Behaviour, Handler};
 
 /// Addresses outside the public and private scopes that may be dialed; the oldest learned one makes room.
 const PERMITS_MAX: usize = 1024;
-/// Connections that are refused one after the other.
+/// Connections that are refused in one poll.
 const REFUSED_AT_ONCE: usize = 32;
 
-/// Shared between the transport, the behaviours and discovery; cheap to clone.
+/// The rules, shared between the transport, the behaviours and discovery; cheap to clone.
 #[derive(Clone, Default)]
 pub struct Gate {
     rules: Arc<Mutex<Rules>>,
@@ -40,37 +40,37 @@ pub struct Gate {
 
 #[derive(Default)]
 struct Rules {
-    /// Without `/p2p`.
+    /// Addresses without `/p2p`.
     permits: BTreeSet<Multiaddr>,
     order: VecDeque<Multiaddr>,
-    /// What follows a host name that the user wrote: its addresses are known only when it is resolved.
+    /// The parts after a host name that the user wrote: its addresses are known only when it is resolved.
     named: BTreeSet<Multiaddr>,
-    /// For each connection, to whom it leads and whether that is on this machine.
+    /// The peer that each connection leads to, and whether it is on this machine.
     open: BTreeMap<ConnectionId, (PeerId, bool)>,
 }
 
 impl Gate {
     fn rules(&self) -> MutexGuard<'_, Rules> {
-        // No statement leaves the rules half-changed, so a poisoned lock is still good.
+        // No statement leaves the rules half-changed, so the content of a poisoned lock is still good.
         self.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is held against addresses that connections come from.
+    /// The records of addresses that connections come from.
     pub fn doors(&self) -> &Doors {
         &self.doors
     }
 
-    /// Lets an address be dialed that somebody told, and that passed [`addresses::may_be_learned`]. Not what a name leads to: its owner
-    /// could make it any port of this machine.
+    /// Permits an address that a peer told, and that passed [`addresses::may_be_learned`]. A name's addresses are not
+    /// permitted: its owner could make it any port of this machine.
     pub fn permit_learned(&self, address: &Multiaddr) {
         if addresses::scope(address) != Scope::Name {
             self.permit(address);
         }
     }
 
-    /// Lets an address be dialed that the user wrote, and what it leads to if it is a name.
+    /// Permits an address that the user wrote and, if it is a name, its addresses.
     pub fn permit(&self, address: &Multiaddr) {
-        // Of a relayed address it is the relay that gets dialed.
+        // The dial of a relayed address goes to the relay.
         let direct: Multiaddr = address.iter().take_while(|p| !matches!(p, Protocol::P2pCircuit)).collect();
         let bare = addresses::without_peer(&direct);
         let mut rules = self.rules();
@@ -108,8 +108,8 @@ impl Gate {
         }
     }
 
-    /// Whether every connection leads to this machine (and there is one): only then may strangers' loopback
-    /// addresses be ours too.
+    /// Whether there are connections and all of them lead to this machine. Only then may strangers' loopback addresses
+    /// be this machine's too.
     pub fn all_local(&self) -> bool {
         self.rules().all_local()
     }
@@ -119,7 +119,7 @@ impl Gate {
         self.rules().open.get(&connection).is_some_and(|(_, local)| *local)
     }
 
-    /// Whether the peer is connected, and only from this machine.
+    /// Whether the peer is connected, and all its connections are from this machine.
     pub fn is_local_peer(&self, peer: &PeerId) -> bool {
         let rules = self.rules();
         let mut of_peer = rules.open.values().filter(|(p, _)| p == peer).map(|(_, local)| *local).peekable();
@@ -128,7 +128,7 @@ impl Gate {
 
     pub(crate) fn opened(&self, connection: ConnectionId, peer: PeerId, endpoint: &ConnectedPoint) {
         if endpoint.is_relayed() {
-            // Its address is the relay's, which has a connection of its own; where the peer is nobody knows.
+            // The address is the relay's, which has a connection of its own. The peer's own place is not known.
             return;
         }
         let local = addresses::scope(endpoint.get_remote_address()) == Scope::Loopback;
@@ -151,7 +151,8 @@ fn tail(address: &Multiaddr) -> Multiaddr {
     address.iter().skip(1).filter(|p| !matches!(p, Protocol::P2p(_))).collect()
 }
 
-/// A transport that dials only what the gate allows, and hands on arriving connections only as fast as the doors let them in.
+/// A transport that dials only addresses that the gate allows, and passes on connections at the rate that the doors
+/// admit.
 pub struct GuardedTransport<O> {
     inner: Boxed<O>,
     gate: Gate,
@@ -190,7 +191,7 @@ impl<O> Transport for GuardedTransport<O> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<TransportEvent<Self::ListenerUpgrade, Self::Error>> {
-        // A flood must not keep the swarm from its other work: after so many it is asked again.
+        // A flood must not keep the swarm from its other work: after so many refusals this is polled again.
         for _ in 0..REFUSED_AT_ONCE {
             let event = std::task::ready!(Pin::new(&mut self.inner).poll(cx));
             let doors = &self.gate.doors;
@@ -199,7 +200,7 @@ impl<O> Transport for GuardedTransport<O> {
                     continue;
                 }
                 TransportEvent::Incoming { send_back_addr, .. } => send_back_addr.clone(),
-                // Nobody comes.
+                // No connection has arrived.
                 _ => Multiaddr::empty(),
             };
             return Poll::Ready(event.map_upgrade(|handshake| doors.handshakes().begin(&from, handshake)));
@@ -209,7 +210,7 @@ impl<O> Transport for GuardedTransport<O> {
     }
 }
 
-/// What a forbidden dial fails with.
+/// The error of a forbidden dial.
 #[derive(Debug, thiserror::Error)]
 #[error("not dialed: a stranger's address must not lead to this machine or its link")]
 pub struct Forbidden;
@@ -260,7 +261,7 @@ mod tests {
         assert!(!gate.allows(&address("/ip4/0.0.0.0/tcp/7400")));
     }
 
-    /// `/dns4/byzantine.example/tcp/22`, which its owner makes 127.0.0.1.
+    /// `/dns4/byzantine.example/tcp/22`, whose owner resolves it to 127.0.0.1.
     #[test]
     fn a_learned_name_leads_to_no_port_of_this_machine() {
         let gate = Gate::default();

@@ -1,10 +1,11 @@
-//! Gossip for small announcements of a run: strictly signed, looked at before it is passed on, bounded.
+//! Gossip for small announcements of a run: strictly signed, judged before it is passed on, bounded.
 //!
-//! gossipsub checks signatures where it decodes what a connection brings, before anybody is asked, also of what it has had before and of
-//! peers that it has ceased to listen to. So strangers are read at a pace ([`Paced`]), and what is read at once holds one message.
+//! gossipsub checks signatures while it decodes the bytes of a connection, before it asks its user. It does so also for
+//! repeated messages and for peers that it no longer listens to. So strangers are read at a limited rate ([`Paced`]),
+//! and one read holds one message.
 //!
-//! Tensor data never travels here. Every message is at most [`MESSAGE_BYTES_MAX`] long and named by its content and author, so a
-//! replay within the cache's time is dropped; the user keeps its own window for older ones.
+//! Tensor data never travels here. Every message is at most [`MESSAGE_BYTES_MAX`] long and named by its content and
+//! author, so a replay within the cache's time is dropped. The user of this module keeps its own window for older ones.
 
 use crate::doors::Doors;
 use crate::pace::Paced;
@@ -20,20 +21,20 @@ use std::time::Duration;
 
 /// Bytes of one message: a control message and gossipsub's own envelope.
 pub const MESSAGE_BYTES_MAX: usize = CONTROL_BYTES_MAX + 1024;
-/// Messages that travel together, each of which costs a check of its signature: gossipsub sends each by itself.
+/// Messages that travel together. Each costs a check of its signature; gossipsub sends each by itself.
 const TOGETHER_MAX: usize = 1;
-/// Messages that wait for one slow peer; more are dropped for it.
+/// Messages that wait for one slow peer; further ones are not sent to it.
 const QUEUE_MAX: usize = 256;
 const DUPLICATE_CACHE: Duration = Duration::from_secs(120);
-/// Penalty for a message that its receiver rejected, by the square of their number: three graylist a peer.
+/// Penalty for rejected messages, multiplied by the square of their number: three graylist a peer.
 const INVALID_WEIGHT: f64 = -20.0;
 
-/// gossipsub that knows only its own topics.
+/// gossipsub that accepts only its own topics.
 pub type Gossipsub = gossipsub::Behaviour<IdentityTransform, MaxCountSubscriptionFilter<WhitelistSubscriptionFilter>>;
 /// The behaviour.
 pub type Behaviour = Paced<Gossipsub>;
 
-/// gossipsub, subscribed to `topic`. The error is in gossipsub's words: its own check of its settings failed.
+/// gossipsub, subscribed to `topic`. An error is in gossipsub's words: its own check of its settings failed.
 pub fn build(keypair: &Keypair, topic: &IdentTopic, doors: Doors) -> Result<Behaviour, String> {
     let config = ConfigBuilder::default()
         .protocol_id_prefix("/starling/gossip/1")
@@ -61,17 +62,17 @@ pub fn build(keypair: &Keypair, topic: &IdentTopic, doors: Doors) -> Result<Beha
     Ok(Paced::new(gossip, doors))
 }
 
-/// By content and author: who repeats somebody's words under its own name keeps nobody from hearing them.
+/// Named by content and author: a peer that repeats another's words under its own name does not suppress them.
 fn message_id(message: &gossipsub::Message) -> MessageId {
     let mut hash = blake3::Hasher::new();
     let author = message.source.map(|author| author.to_bytes()).unwrap_or_default();
-    // Its length, so that no author and content are another's.
+    // The author's length is hashed too, so that no other author and content give the same bytes.
     hash.update(&(author.len() as u64).to_le_bytes()).update(&author).update(&message.data);
     MessageId::from(hash.finalize().as_bytes().to_vec())
 }
 
-/// Peers lose standing for what they do wrong. They lose none for silence (announcements are rare), nor for sharing
-/// an IP address with the rest of a flock behind one NAT or on one machine.
+/// Peers lose score for invalid messages. They lose none for silence (announcements are rare), nor for sharing an IP
+/// address with the rest of a flock behind one NAT or on one machine.
 fn score_of_peers(topic: &IdentTopic) -> PeerScoreParams {
     let of_topic = TopicScoreParams {
         time_in_mesh_quantum: Duration::from_secs(1),

@@ -1,9 +1,10 @@
-//! What peers say of themselves, and what their words about our address are worth.
+//! The peers' statements about themselves, and about the address at which they see this node.
 //!
-//! libp2p's identify takes an address at which a peer saw us for one of a passing port unless that is a port that we
-//! listen on, and puts our listening port in its place. Behind a router that is wrong: the port that it maps ours to is
-//! seldom the same, and the mapped one is what others have to send to (RFC 4787, section 4). Here an address counts as
-//! it was seen when the connection came in, or was dialed from the port that we listen on; others do not count.
+//! When a peer saw this node at an address whose port the node does not listen on, libp2p's identify takes that for a
+//! temporary port and puts the listening port in its place. Behind a router that is wrong: the router seldom maps the
+//! listening port to the same number, and other peers have to send to the mapped one (RFC 4787, section 4). Here an
+//! address counts as it was seen, if the connection came in or was dialed from the listening port. Other addresses do
+//! not count.
 
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
@@ -16,15 +17,15 @@ use libp2p::{Multiaddr, PeerId, identify};
 use std::collections::BTreeSet;
 use std::task::{Context, Poll};
 
-/// What `identify` announces; its number is the network version, and peers with another one are left alone.
+/// The protocol that `identify` announces; its number is the network version. Peers with another one are left alone.
 pub const IDENTIFY_PROTOCOL: &str = "starling/3";
 
-/// `identify`, with candidates for our own address as they were seen.
+/// `identify`, with candidates for this node's address as peers saw them.
 pub struct Behaviour {
     inner: identify::Behaviour,
-    /// Direct connections whose near end is a port that we listen on.
+    /// Direct connections whose near end is a port that this node listens on.
     telling: BTreeSet<ConnectionId>,
-    /// What the last peer saw; the swarm is told right after that peer's word.
+    /// The address that the last peer saw; the swarm is told right after that peer's identify event.
     seen: Option<Multiaddr>,
 }
 

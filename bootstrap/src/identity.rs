@@ -1,7 +1,7 @@
 //! A node's key: one file of 32 secret bytes, and the two names that follow from it.
 //!
-//! [`NodeId`] is what the protocol signs with; libp2p's [`PeerId`] is the same ed25519 public key in
-//! another coat, so each is computed from the other and no table of names exists anywhere.
+//! [`NodeId`] is the name under which the protocol signs. libp2p's [`PeerId`] is the same ed25519 public key in another
+//! encoding, so each is computed from the other and there is no table of names.
 
 use libp2p::PeerId;
 use libp2p::identity::{Keypair, ed25519};
@@ -21,7 +21,7 @@ pub const SECRET_BYTES: usize = 32;
 const PEER_ID_PREFIX: [u8; 4] = [0x08, 0x01, 0x12, 0x20];
 const IDENTITY_MULTIHASH: u64 = 0;
 
-/// Why a key could not be loaded or made.
+/// The reason why a key could not be loaded or made.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     #[error("cannot {action} the key file {}: {source}", path.display())]
@@ -67,9 +67,9 @@ impl Identity {
         Self::from_secret(bytes)
     }
 
-    /// From the 32 bytes of an ed25519 seed.
+    /// An identity from the 32 bytes of an ed25519 seed.
     pub fn from_secret(secret: Zeroizing<[u8; SECRET_BYTES]>) -> Result<Self, IdentityError> {
-        // The library wipes the copy it is given.
+        // The library wipes its copy.
         let mut copy = *secret;
         let key = ed25519::SecretKey::try_from_bytes(&mut copy).map_err(|_| IdentityError::Unusable);
         copy.zeroize();
@@ -103,7 +103,7 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// The node whose key this peer id is; `None` for ids of other kinds of keys.
+/// The node with this peer id's key; `None` for ids of other kinds of keys.
 pub fn node_id(peer: &PeerId) -> Option<NodeId> {
     let multihash = peer.as_ref();
     if multihash.code() != IDENTITY_MULTIHASH {
@@ -113,7 +113,7 @@ pub fn node_id(peer: &PeerId) -> Option<NodeId> {
     Some(NodeId(key.try_into().ok()?))
 }
 
-/// The peer id of a node's key. The key is not checked to be a point of the curve: no handshake succeeds if it is not.
+/// The peer id of a node's key. The key is not checked to be a point of the curve: if it is not, no handshake succeeds.
 pub fn peer_id(node: &NodeId) -> PeerId {
     let mut bytes = [0u8; PEER_ID_PREFIX.len() + 32];
     bytes[..PEER_ID_PREFIX.len()].copy_from_slice(&PEER_ID_PREFIX);
@@ -122,7 +122,7 @@ pub fn peer_id(node: &NodeId) -> PeerId {
     PeerId::from_multihash(multihash).expect("an identity multihash of at most 42 bytes is a peer id")
 }
 
-/// Loads the key at `path`, or makes one there (and the folders above it, mode 0700) when there is none.
+/// Loads the key at `path`, or creates one there (and the folders above it, mode 0700) when there is none.
 pub fn load_or_create(path: &Path) -> Result<Identity, IdentityError> {
     match File::open(path) {
         Ok(file) => load_from(file, path),
@@ -150,15 +150,15 @@ fn load_from(mut file: File, path: &Path) -> Result<Identity, IdentityError> {
     }
     let mut secret = Zeroizing::new([0u8; SECRET_BYTES]);
     file.read_exact(secret.as_mut()).map_err(failed("read", path))?;
-    // A file system that lost the data of a synced file leaves zeros; a key of zeros would be everybody's.
+    // A file system that lost the data of a synced file leaves zeros; a key of zeros would be known to everybody.
     if secret.iter().all(|b| *b == 0) {
         return Err(IdentityError::Blank { path: path_owned() });
     }
     Identity::from_secret(secret)
 }
 
-/// Writes a new key beside `path`, syncs it, and links it into place: `path` never names half a key, and of two
-/// processes that create at once one wins and both load its key.
+/// Writes a new key beside `path`, syncs it, and links it into place. So `path` never names half a key. When two
+/// processes create one at once, one of them wins and both load its key.
 fn create(path: &Path) -> Result<Identity, IdentityError> {
     let folder = match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
@@ -174,7 +174,7 @@ fn create(path: &Path) -> Result<Identity, IdentityError> {
     let mut draft_name = name.to_os_string();
     draft_name.push(format!(".{}.new", std::process::id()));
     let draft = folder.join(draft_name);
-    // A draft of a process that died earlier under the same process id is of no use to anybody.
+    // A draft of a process that died earlier under the same process id is of no use.
     let _ = std::fs::remove_file(&draft);
     let placed = write_key(&draft, &identity).and_then(|()| place(&draft, path, &identity));
     let _ = std::fs::remove_file(&draft);

@@ -1,13 +1,13 @@
-//! Finding each other: who a node is, how nodes connect, and how those of one run meet.
+//! How nodes find each other: their identities, their connections, and the meeting of the nodes of one run.
 //!
 //! A library that the node composes into its network task, and a small program, `starling-bootstrap`, that runs a
-//! well-known peer. Knows nothing of training.
+//! well-known peer. It knows nothing of training.
 //!
 //! - [`identity`]: key files; [`addresses`]: multiaddrs and bootstrap lists; [`ticket`]: one line to join a run.
-//! - [`transport`], [`mux`], [`gate`], [`doors`], [`crowd`], [`source`]: how connections are made, and which are not.
+//! - [`transport`], [`mux`], [`gate`], [`doors`], [`crowd`], [`source`]: how connections are made or refused.
 //! - [`swarm`]: all behaviours with their limits; [`dht`], [`gossip`], [`pace`], [`streams`], [`reach`] are parts of it.
 //! - [`process`]: tells processes that share a key apart.
-//! - [`discovery`]: whom to dial and when, and what the owner of a swarm is told.
+//! - [`discovery`]: which peers to dial and when, and the events for the owner of a swarm.
 //! - [`framing`]: length-prefixed frames over a stream; [`config_file`]: TOML with helpful errors.
 //! - [`telemetry`]: logs and metrics of a process; [`service`]: the well-known peer.
 

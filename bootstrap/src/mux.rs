@@ -1,9 +1,9 @@
 //! yamux with limits of our own.
 //!
-//! libp2p's wrapper lets a connection's receive windows grow to 1 GiB and gives no way to say less; times 128
-//! inbound connections that is the whole machine. This wrapper is the same thin layer over the
-//! `yamux` crate, with the window and the number of streams bounded, the queue of streams that nobody has
-//! accepted yet as long as the number of streams, and what a stranger has unread bounded by [`hold`].
+//! libp2p's wrapper lets a connection's receive windows grow to 1 GiB and has no setting for less; times 128 inbound
+//! connections that is the whole machine. This wrapper is the same thin layer over the `yamux` crate, with bounds: on
+//! the window, on the number of streams, on the queue of streams that are not accepted yet (as long as the number of
+//! streams), and on a stranger's unread bytes ([`hold`]).
 
 use crate::doors::Doors;
 use crate::source::Source;
@@ -24,10 +24,10 @@ pub mod hold;
 
 pub use hold::STREAMS_MAX;
 
-/// Bytes that a peer may have in flight to us on one connection, all streams together.
+/// Bytes that a peer may have in flight to this node on one connection, all streams together.
 pub const RECEIVE_WINDOW_BYTES: usize = 64 << 20;
-/// Bytes of a stream that travel as one piece: more than the largest bulk frame. yamux's own 16 KiB would cut each frame
-/// into several, every one encrypted and handed to the system by itself.
+/// Bytes of a stream that travel as one piece: more than the largest bulk frame. yamux's own 16 KiB would split each
+/// frame into several, each encrypted and passed to the system by itself.
 const SEND_BYTES: usize = 80 << 10;
 
 /// Makes the muxer of a connection.
@@ -38,7 +38,7 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// For a connection with this peer. Processes of this machine are no strangers.
+    /// The upgrade for a connection with this peer. Processes of this machine are no strangers.
     pub fn new(peer: PeerId, endpoint: &ConnectedPoint, doors: Doors) -> Self {
         let is_elsewhere = Source::of_connection(endpoint) != Source::Here;
         Self::with(is_elsewhere.then(|| Hold::new(peer, doors)))
@@ -46,7 +46,7 @@ impl Upgrade {
 
     fn with(hold: Option<Hold>) -> Self {
         let mut config = yamux::Config::default();
-        // In this order: the window has to hold yamux's 256 KiB for each stream at all times.
+        // The order matters: the window has to hold yamux's 256 KiB for each stream at all times.
         config.set_max_num_streams(STREAMS_MAX);
         config.set_max_connection_receive_window(Some(RECEIVE_WINDOW_BYTES));
         config.set_split_send_size(SEND_BYTES);
@@ -87,9 +87,9 @@ impl<C: AsyncRead + AsyncWrite + Send + Unpin + 'static> OutboundConnectionUpgra
 pub struct Muxer<C> {
     connection: yamux::Connection<Held<C>>,
     hold: Option<Hold>,
-    /// Streams that arrived while nobody asked; more than [`STREAMS_MAX`] cannot be open.
+    /// Streams that arrived and were not asked for yet; more than [`STREAMS_MAX`] cannot be open.
     arrived: VecDeque<Substream>,
-    /// Who asked for a stream last.
+    /// The waker of the last poll for a stream.
     waker: Option<Waker>,
 }
 
@@ -132,7 +132,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin + 'static> StreamMuxer for Muxer<C> {
         self.connection.poll_close(cx).map_err(to_io)
     }
 
-    /// yamux moves all its streams' data while it is asked for inbound streams, so it is asked here too.
+    /// yamux moves the data of all its streams while it is polled for inbound streams, so it is polled here too.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<StreamMuxerEvent, io::Error>> {
         let stream = ready!(self.poll_arrival(cx))?;
         if self.arrived.len() < STREAMS_MAX {
@@ -143,7 +143,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin + 'static> StreamMuxer for Muxer<C> {
         } else {
             metrics::counter!("starling_refused_total", "reason" => "streams_full").increment(1);
         }
-        // There may be more where this came from.
+        // There may be more arrivals.
         cx.waker().wake_by_ref();
         Poll::Pending
     }
@@ -246,7 +246,7 @@ mod tests {
                     stream.flush().await?;
                 }
                 stream.close().await?;
-                // Until the other side has read all of it.
+                // Waits until the other side has read all of it.
                 stream.read(&mut [0]).await
             });
         }
@@ -261,7 +261,7 @@ mod tests {
             arrived.push(more);
         }
         tokio::spawn(std::future::poll_fn(move |cx| {
-            // Further ones are dropped.
+            // Further streams are dropped.
             while let Poll::Ready(stream) = server.poll_inbound_unpin(cx) {
                 if stream.is_err() {
                     return Poll::Ready(());
@@ -281,7 +281,7 @@ mod tests {
         tokio::time::timeout(std::time::Duration::from_secs(20), holds).await.expect("it comes about in time");
     }
 
-    /// Streams that nobody reads held 256 KiB each: 16 MiB on one connection.
+    /// Before, streams that nobody reads held 256 KiB each: 16 MiB on one connection.
     #[tokio::test]
     async fn what_a_stranger_has_unread_is_bounded_and_comes_when_it_is_read() {
         for piece in [64 << 10, 20] {
@@ -292,7 +292,7 @@ mod tests {
             assert!(unread <= hold::UNREAD_MAX && unread > hold::UNREAD_MAX / 4, "{unread} bytes");
             assert!(!streams.is_empty());
             let mut stream = streams.remove(0);
-            // The others are nobody's any more, and make room.
+            // The other streams are dropped, and make room.
             drop(streams);
             let mut bytes = Vec::new();
             stream.read_to_end(&mut bytes).await.unwrap();

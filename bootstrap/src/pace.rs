@@ -1,6 +1,7 @@
-//! A pace for what strangers send to one of libp2p's protocols. Its own limits count messages after they have been read, decoded and,
-//! by gossipsub, checked for their signatures, also those that it has had before. Here a stranger's next message is not read before its
-//! address has earned it. What is above the pace waits with its sender; nothing is lost, and no honest peer is punished for a crowd.
+//! A rate limit on strangers' messages for one of libp2p's protocols. The protocol's own limits count messages after
+//! they have been read, decoded and, by gossipsub, checked for their signatures, repeated ones included. Here a
+//! stranger's next message is not read before its address has earned it. Messages above the rate wait at their sender;
+//! none is lost, and no honest peer is punished for a crowd.
 
 use crate::doors::Doors;
 use crate::source::{Remembered, Source};
@@ -18,11 +19,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Messages from strangers at one address at once, and a second in the long run: what a control session's address has.
+/// Messages from strangers at one address: a burst, and a second in the long run. The same as for control sessions.
 const BURST: f64 = 512.0;
 const PER_SECOND: f64 = 64.0;
 
-/// What addresses may still do of one kind, and until when that was counted; cheap to clone.
+/// The budgets of addresses for one kind of work, and the time up to which each was counted; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Accounts {
     burst: f64,
@@ -31,14 +32,14 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// So many at once, and so many a second in the long run, of strangers at one address.
+    /// Strangers at one address have `burst` at once, and `per_second` in the long run.
     pub fn new(burst: f64, per_second: f64) -> Self {
         Self { burst, per_second, left: Arc::default() }
     }
 
-    /// One more has come from there: how long the next one has to wait, if at all.
+    /// Charges one more to the address. Returns how long the next one has to wait, if at all.
     fn pay(&self, source: Source, now: Instant) -> Option<Duration> {
-        // No statement leaves the accounts half-changed, so a poisoned lock is still good.
+        // No statement leaves the accounts half-changed, so the content of a poisoned lock is still good.
         let mut accounts = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, at) = accounts.of(source, || (self.burst, now));
         let earned = now.saturating_duration_since(*at).as_secs_f64() * self.per_second;
@@ -58,14 +59,14 @@ pub(crate) struct Payer {
 }
 
 impl Payer {
-    /// One more has come: how long the next one has to wait, if at all.
+    /// Charges one more to the connection's address, if it pays. Returns how long the next one has to wait, if at all.
     pub fn pay(&self, now: Instant) -> Option<Duration> {
         let is_free = self.source == Source::Here || self.doors.is_known(&self.peer);
         if is_free { None } else { self.accounts.pay(self.source, now) }
     }
 }
 
-/// `B`, which hears strangers at a pace.
+/// `B`, which reads strangers' messages at a limited rate.
 pub struct Paced<B> {
     inner: B,
     doors: Doors,
@@ -110,7 +111,8 @@ impl<H: ConnectionHandler> ConnectionHandler for Handler<H> {
         self.inner.connection_keep_alive()
     }
 
-    /// What the inner handler has to tell is what has come; while its peer waits it is not asked, and so reads nothing.
+    /// Each event of the inner handler is a received message. While its peer waits the handler is not polled, and so
+    /// reads nothing.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -250,7 +252,7 @@ mod tests {
         (0..MANY).take_while(|_| handler.poll(&mut cx).is_ready()).count()
     }
 
-    /// gossipsub read, decoded and checked whatever came.
+    /// Before, gossipsub read, decoded and checked every message.
     #[tokio::test]
     async fn strangers_of_one_address_are_read_at_a_pace_and_known_peers_at_theirs() {
         let paced = Paced::new((), Doors::default());
@@ -262,7 +264,7 @@ mod tests {
         for _ in 0..8 {
             together += heard(&mut connect(PeerId::random(), source(1)));
         }
-        // The last message of each connection may make the debt, and a moment has passed.
+        // The last message of each connection may go into debt, and a moment has passed.
         assert!((BURST as usize..BURST as usize + 100).contains(&together), "{together}");
         assert!(heard(&mut connect(PeerId::random(), source(2))) >= BURST as usize, "others have their own");
         assert_eq!(heard(&mut connect(known, source(1))), MANY);

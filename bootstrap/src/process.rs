@@ -1,6 +1,6 @@
 //! Tells processes that share a key apart.
 //!
-//! libp2p knows a peer by its key, and takes two processes with one key for one peer with two connections. A node so
+//! libp2p knows a peer by its key, and takes two processes with one key for one peer with two connections. So a node
 //! names its process by a number of its own choice, among the protocols that `identify` lists on each connection:
 //!
 //! ```text
@@ -12,20 +12,20 @@ use libp2p::StreamProtocol;
 const PREFIX: &str = "/starling/process/1/";
 const DIGITS: usize = 16;
 
-/// One process among those of a key; drawn at its start.
+/// One of the processes with a key; the number is drawn at its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Process(pub u64);
 
 impl Process {
-    /// Of a peer that does not say.
+    /// The process of a peer that does not name one.
     pub const UNNAMED: Self = Self(0);
 
-    /// The name under which it is listed.
+    /// The protocol name under which it is listed.
     pub fn protocol(self) -> StreamProtocol {
         StreamProtocol::try_from_owned(format!("{PREFIX}{:0DIGITS$x}", self.0)).unwrap_or(StreamProtocol::new(PREFIX))
     }
 
-    /// The process that a peer which lists these protocols says it is; of several, the first.
+    /// The process of a peer that lists these protocols; the first if there are several.
     pub fn named<'a>(protocols: impl IntoIterator<Item = &'a StreamProtocol>) -> Self {
         let number = |name: &StreamProtocol| {
             let digits = name.as_ref().strip_prefix(PREFIX).filter(|digits| digits.len() == DIGITS)?;

@@ -1,7 +1,7 @@
-//! A cap on what strangers can make the reachability test remember.
+//! A limit on the addresses that strangers can make the reachability test remember.
 //!
-//! Each peer that identifies itself says from where it sees us, and libp2p's autonat client keeps every different
-//! answer for ever. This wrapper hands on the first [`CANDIDATES_MAX`] and drops the rest.
+//! Each peer that identifies itself says at which address it sees this node, and libp2p's autonat client keeps every
+//! different answer for ever. This wrapper passes on the first [`CANDIDATES_MAX`] and drops the rest.
 
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
@@ -13,7 +13,7 @@ use libp2p::{Multiaddr, PeerId};
 use std::collections::BTreeSet;
 use std::task::{Context, Poll};
 
-/// Addresses at which others may have seen us.
+/// Addresses at which peers may have seen this node.
 const CANDIDATES_MAX: usize = 64;
 
 /// `B`, told of at most [`CANDIDATES_MAX`] candidate addresses.

@@ -1,5 +1,5 @@
-//! The well-known peer: it listens, remembers who announced which run, relays for those who cannot be reached, and
-//! trains nothing.
+//! The well-known peer: it listens, remembers which peers announced which run, relays for peers that cannot be reached,
+//! and trains nothing.
 
 use crate::addresses::{self, AddressError, BootstrapList, ListError};
 use crate::discovery::{Discovery, DiscoveryOptions, NetEvent, Origin};
@@ -23,7 +23,7 @@ pub use options::{BootstrapConfig, Flags, OptionsError};
 /// Longer than a node's: nodes keep their bootstrap peers, and announce themselves once a minute.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(150);
 
-/// Why the well-known peer stopped or did not start.
+/// The reason why the well-known peer stopped or did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     #[error("{flag}: {source}")]
@@ -45,7 +45,7 @@ pub enum ServiceError {
 }
 
 impl ServiceError {
-    /// 2 for what is wrong with the command or its files, 1 for the rest.
+    /// 2 for faults of the command or its files, 1 for the rest.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Address { .. } | Self::NotOurId { .. } | Self::List(_) => 2,
@@ -132,7 +132,7 @@ fn parse_all(flag: &'static str, list: &[String]) -> Result<Vec<Multiaddr>, Serv
     list.iter().map(|text| addresses::parse(text).map_err(|source| ServiceError::Address { flag, source })).collect()
 }
 
-/// What has been seen so far, so that each thing is said once.
+/// The events so far, so that each is reported once.
 #[derive(Default)]
 struct Watch {
     listening: usize,
@@ -161,7 +161,7 @@ impl Watch {
                 self.failures.remove(&peer);
                 tracing::debug!(%peer, %address, "connected");
             }
-            // It identifies itself again from time to time.
+            // A peer identifies itself again from time to time.
             NetEvent::Identified { peer, agent } if !self.agents.contains_key(&peer) => {
                 report.peer("connected", &peer, &agent);
                 self.agents.insert(peer, agent);
@@ -179,7 +179,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Said once for each reason, not with every retry.
+    /// Reports each reason once, not with every retry.
     fn dial_failed(&mut self, peer: PeerId, failures: &[(Option<Multiaddr>, crate::discovery::reason::Reason)]) {
         let Some((address, reason)) = failures.last() else { return };
         let text = reason.to_string();

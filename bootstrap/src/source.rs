@@ -1,5 +1,4 @@
-//! Where somebody comes from, as far as it costs something to come from elsewhere; and a memory of many such places that
-//! does not grow without end.
+//! The source of a connection, by what it costs a peer to get another one; and a bounded memory of many sources.
 
 use libp2p::Multiaddr;
 use libp2p::core::ConnectedPoint;
@@ -7,22 +6,23 @@ use libp2p::multiaddr::Protocol;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Where a connection comes from.
+/// The source of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// This machine: not counted.
     Here,
-    /// An address; of IPv6 the first 64 bits, which one subscriber has.
+    /// An address; for IPv6 its first 64 bits, since one subscriber has all of them.
     Address(IpAddr),
-    /// Through a relay: all that come so count together, since anybody is at the other end.
+    /// Through a relay: all such connections count together, since any peer may be at the other end.
     Relay,
-    /// Behind a name that this node has dialed: all such count together. The name's owner says where it leads, and libp2p does
-    /// not tell what it was.
+    /// Behind a name that this node has dialed: all such connections count together. The name's owner decides where it
+    /// leads, and libp2p does not tell the address.
     Named,
 }
 
 impl Source {
-    /// The source of a connection with this remote address. This machine's are loopback, and libp2p's channels within a process.
+    /// The source of a connection with this remote address. This machine's are loopback, and libp2p's channels within a
+    /// process.
     pub fn of(address: &Multiaddr) -> Self {
         let mut source = Self::Named;
         for part in address.iter() {
@@ -43,8 +43,8 @@ impl Source {
         }
     }
 
-    /// The same of an inbound connection. A relayed one shows as such by its local address: the remote one may be no more than the
-    /// peer's name.
+    /// The same for an inbound connection. Its local address shows whether it is relayed: the remote one may be only
+    /// the peer's id.
     pub fn of_inbound(local: &Multiaddr, remote: &Multiaddr) -> Self {
         match Self::of(local) {
             Self::Relay => Self::Relay,
@@ -52,7 +52,7 @@ impl Source {
         }
     }
 
-    /// The same of a connection of either direction.
+    /// The same for a connection of either direction.
     pub fn of_connection(endpoint: &ConnectedPoint) -> Self {
         match endpoint {
             ConnectedPoint::Listener { local_addr, send_back_addr } => Self::of_inbound(local_addr, send_back_addr),
@@ -65,8 +65,8 @@ fn subscriber(ip: Ipv6Addr) -> Ipv6Addr {
     if ip.is_loopback() { ip } else { Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)) }
 }
 
-/// What is remembered of each source: of so many that were met last. Two generations make forgetting cheap, however fast new
-/// sources come.
+/// A record for each of the sources met last, in a bounded number. Two generations make forgetting cheap, however fast
+/// new sources come.
 #[derive(Debug)]
 pub struct Remembered<T> {
     young: BTreeMap<Source, T>,
@@ -83,7 +83,7 @@ impl<T> Default for Remembered<T> {
 }
 
 impl<T> Remembered<T> {
-    /// What is known of this source, made anew if it is nothing.
+    /// The record of this source, created if there is none.
     pub fn of(&mut self, source: Source, new: impl FnOnce() -> T) -> &mut T {
         if !self.young.contains_key(&source) && self.young.len() >= GENERATION {
             self.old = std::mem::take(&mut self.young);
@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(of(here), Source::Here, "{here}");
         }
         assert_eq!(of("/ip4/45.2.0.9/tcp/5/p2p-circuit"), Source::Relay);
-        // A peer reached by a name was this machine, and nothing that it did was charged to anybody.
+        // Before, a peer reached by a name counted as this machine, and its actions were charged to nobody.
         for named in ["/dns4/flock.example.org/tcp/5", "/dns/localhost/udp/5/quic-v1", "/dnsaddr/example.org"] {
             assert_eq!(of(named), Source::Named, "{named}");
         }

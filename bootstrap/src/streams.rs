@@ -1,14 +1,14 @@
 //! Raw substreams, opened to connected peers and accepted from them by protocol name.
 //!
-//! Does what `libp2p-stream` does, with four differences that a data plane needs: streams that arrive together
-//! wait in a queue of known length instead of being dropped after the first; a stream that cannot be queued is
-//! counted; when two connections join the same two peers, the caller says which one it wants ([`Lane`]), by an
-//! order that both ends agree on, so that bulk data and control messages need not share one; and two processes with
-//! one key are told apart ([`Process`]): a stream comes with the process that opened it, once that has said which one
-//! it is, and can be opened to one of them.
+//! Does what `libp2p-stream` does, with four differences that a data plane needs. Streams that arrive together wait in
+//! a queue of known length instead of being dropped after the first. A stream that cannot be queued is counted. When
+//! two connections join the same two peers, the caller says which one it wants ([`Lane`]), by an order that both ends
+//! agree on, so that bulk data and control messages need not share one. Two processes with one key are told apart
+//! ([`Process`]): a stream comes with the process that opened it, once that process has named itself, and can be opened
+//! to one of them.
 //!
-//! Opening never dials: a stream to a peer without a direct connection fails at once. Nothing here bounds what a
-//! stream carries; its user does.
+//! Opening never dials: a stream to a peer without a direct connection fails at once. The content of a stream is not
+//! bounded here, but by its user.
 
 use crate::process::Process;
 use libp2p::core::transport::PortUse;
@@ -33,10 +33,11 @@ use handler::Reply;
 pub use acceptors::Incoming;
 pub use handler::{Handler, Open, OpenError, Upgrade};
 
-/// Streams asked for that the swarm has not looked at yet; filled by all [`Control`]s, which wait when it is full.
+/// Requests for streams that the swarm has not looked at yet. All [`Control`]s fill the queue, and wait when it is
+/// full.
 const REQUESTS_CAP: usize = 256;
 
-/// Which connection a stream should use when there are several to the peer.
+/// The connection that a stream should use when there are several to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// The first in the order that both ends share: for short, urgent messages.
@@ -45,7 +46,7 @@ pub enum Lane {
     Last,
 }
 
-/// Somebody accepts this protocol already.
+/// The error when another part of this process accepts the protocol already.
 #[derive(Debug, thiserror::Error)]
 #[error("streams of {0} are accepted elsewhere in this process")]
 pub struct AlreadyAccepted(pub StreamProtocol);
@@ -68,11 +69,11 @@ pub struct Control {
 }
 
 impl Control {
-    /// Opens a stream of `protocol` to a connected peer; with a `process`, to this one of those that have its key.
+    /// Opens a stream of `protocol` to a connected peer; with a `process`, to that one of the processes with its key.
     ///
     /// # Errors
-    /// When there is no connection, when it breaks meanwhile, or when the peer does not speak the protocol. With
-    /// lazy negotiation the last shows on the stream's first read instead.
+    /// When there is no connection, when it breaks meanwhile, or when the peer does not speak the protocol. With lazy
+    /// negotiation the last one shows on the stream's first read instead.
     pub async fn open(
         &self,
         peer: PeerId,
@@ -105,29 +106,29 @@ impl Control {
 pub struct IncomingStreams(mpsc::Receiver<Incoming>);
 
 impl IncomingStreams {
-    /// The next stream and who opened it; `None` when the swarm is gone.
+    /// The next stream with its opener; `None` when the swarm is gone.
     pub async fn next(&mut self) -> Option<Incoming> {
         self.0.recv().await
     }
 }
 
-/// One live direct connection: first by who dialed it (the smaller id first), then by age. Of two that have dialed each
-/// other at once through their routers, the one that speaks first counts as the dialer.
+/// One live direct connection, ordered by its dialer (the smaller id first), then by age. When two peers have dialed
+/// each other at once through their routers, the one that speaks first counts as the dialer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Connection {
     dialed_by_larger: bool,
     serial: u64,
     id: ConnectionId,
-    /// Once it has said so.
+    /// Known once the process has named itself.
     process: Option<Process>,
 }
 
-/// What the behaviour tells.
+/// An event of the behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A process with the peer's key has its first connection.
     ProcessUp { peer: PeerId, process: Process },
-    /// It has none any more.
+    /// A process with the peer's key has lost its last connection.
     ProcessDown { peer: PeerId, process: Process },
 }
 
@@ -137,14 +138,14 @@ pub struct Behaviour {
     control: Control,
     requests: mpsc::Receiver<OpenRequest>,
     connections: BTreeMap<PeerId, Vec<Connection>>,
-    /// Counts connections: their age.
+    /// The number of connections so far, for their age.
     serial: u64,
-    /// What the swarm has not taken yet: at most one of each kind for each connection.
+    /// Events that the swarm has not taken yet: at most one of each kind for each connection.
     pending: VecDeque<ToSwarm<Event, Open>>,
 }
 
 impl Behaviour {
-    /// For the swarm of `local`, whose process tells others which one it is if it has a name.
+    /// The behaviour for the swarm of `local`, whose process names itself to other peers if it has a name.
     pub fn new(local: PeerId, process: Option<Process>) -> Self {
         let (sender, requests) = mpsc::channel(REQUESTS_CAP);
         let acceptors = Acceptors::of(process);
@@ -166,7 +167,7 @@ impl Behaviour {
         }
     }
 
-    /// Nothing is accepted on a relayed connection, which is only there to open a direct one.
+    /// Accepts nothing on a relayed connection, which is only there to open a direct one.
     fn handler(&self, peer: PeerId, address: &Multiaddr) -> Handler {
         let relayed = address.iter().any(|part| part == Protocol::P2pCircuit);
         let acceptors = if relayed { Acceptors::default() } else { self.control.acceptors.clone() };

@@ -26,11 +26,12 @@ use listen::listen;
 
 pub use listen::ListenFailed;
 
-/// Handshakes that gave way are in this until their tasks have ended, and those from this machine, which the crowd does not count.
+/// Handshakes that gave way count until their tasks have ended, and so do those from this machine, which the crowd does
+/// not count.
 const PENDING_IN_MAX: u32 = 2 * crowd::ARRIVING_MAX as u32;
 const PENDING_OUT_MAX: u32 = 64;
-/// Places are the crowd's to give, so that members have some in each direction. Connections that it has sent away, and that still
-/// close, are in this too.
+/// The crowd gives the places, so that members have some in each direction. Connections that it has closed count until
+/// they have ended.
 const ESTABLISHED_IN_MAX: u32 = (crowd::PLACES_MAX + crowd::ARRIVING_MAX) as u32;
 const ESTABLISHED_MAX: u32 = (crowd::CONNECTIONS_MAX + crowd::ARRIVING_MAX) as u32;
 /// Two nodes may dial each other at once, and bulk data may have a connection of its own.
@@ -40,33 +41,33 @@ const DIALS_AT_ONCE: NonZeroU8 = NonZeroU8::MIN.saturating_add(7);
 const IDENTIFY_INTERVAL: Duration = Duration::from_secs(60);
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Share of the machine's memory beyond which no more connections are taken, when no bound in bytes is given.
+/// The share of the machine's memory beyond which no more connections are accepted, if no limit in bytes is given.
 const MEMORY_SHARE_MAX: f64 = 0.9;
 const RELAY_RESERVATIONS_PER_PEER: usize = 2;
 const RELAY_CIRCUITS_PER_PEER: usize = 4;
-/// Pairs that are being brought together at once: a circuit carries what a hole punch needs, and ends.
+/// Pairs that are being connected at once. A circuit carries only what a hole punch needs, and ends.
 const RELAY_CIRCUITS_MAX: usize = 64;
 
-/// How a swarm is set up.
+/// The settings of a swarm.
 #[derive(Clone, Debug)]
 pub struct SwarmOptions {
     /// Addresses to listen on; port 0 takes a free one.
     pub listen: Vec<Multiaddr>,
-    /// Addresses at which others reach this node although it does not listen there itself: forwarded ports, names.
+    /// Addresses at which peers reach this node although it does not listen there itself: forwarded ports, names.
     pub advertise: Vec<Multiaddr>,
     /// Look for peers on the local network.
     pub mdns: bool,
-    /// Answer DHT questions of others. Off for nodes that nobody can reach.
+    /// Answer DHT questions of other peers. Off for nodes that no peer can reach.
     pub dht_server: bool,
     /// Relay for nodes that cannot be reached, and test the reachability of others.
     pub relay_server: bool,
     /// Name of the gossip topic; `None` switches gossip off.
     pub gossip: Option<String>,
-    /// What this program calls itself towards others.
+    /// The name that this program gives itself towards other peers.
     pub agent: String,
     /// Tells this process from others with its key.
     pub process: Option<Process>,
-    /// How long an idle connection that nobody keeps stays open.
+    /// The time for which an idle connection stays open if it is not kept.
     pub idle_timeout: Duration,
     /// Resident bytes of this process beyond which no new connection is taken.
     pub memory_max_bytes: Option<usize>,
@@ -89,7 +90,7 @@ impl Default for SwarmOptions {
     }
 }
 
-/// Why a swarm could not be started.
+/// The reason why a swarm could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error(transparent)]
@@ -106,7 +107,7 @@ impl From<tls::Failed> for StartError {
     }
 }
 
-/// Everything a node speaks. The first four deny connections, so they are asked first.
+/// All behaviours of a node. The first four deny connections, so they are asked first.
 #[derive(NetworkBehaviour)]
 pub struct Behaviour {
     pub crowd: crowd::Behaviour,
@@ -136,7 +137,7 @@ pub fn build(identity: &Identity, options: &SwarmOptions) -> Result<Swarm<Behavi
         .with_idle_connection_timeout(options.idle_timeout)
         .with_max_negotiating_inbound_streams(NEGOTIATING_STREAMS_MAX)
         .with_dial_concurrency_factor(DIALS_AT_ONCE)
-        // Whoever opens a stream speaks first, so the name and the first message travel together.
+        // The opener of a stream speaks first, so the name and the first message travel together.
         .with_substream_upgrade_protocol_override(Version::V1Lazy);
     let mut swarm = Swarm::new(transport, behaviour, identity.peer_id(), config);
     listen(&mut swarm, &gate, &options.listen)?;
@@ -190,7 +191,7 @@ fn connection_limits() -> ConnectionLimits {
         .with_max_established_per_peer(Some(PER_PEER_MAX))
 }
 
-/// The cache of peers' addresses is off: they are filtered and bounded by discovery, and dialed from there.
+/// The cache of peers' addresses is off: discovery filters and bounds them, and dials from its own book.
 fn identify_config(keypair: &Keypair, agent: &str) -> identify::Config {
     identify::Config::new(IDENTIFY_PROTOCOL.into(), keypair.public())
         .with_agent_version(crate::untrusted::printable(agent))
@@ -208,7 +209,7 @@ fn relay_config() -> relay::Config {
     }
 }
 
-/// Containers often have no multicast; a node without mDNS is still a node.
+/// Containers often have no multicast; a node works without mDNS.
 fn start_mdns(keypair: &Keypair) -> Option<mdns::tokio::Behaviour> {
     mdns::tokio::Behaviour::new(mdns::Config::default(), keypair.public().to_peer_id())
         .inspect_err(

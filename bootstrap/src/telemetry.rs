@@ -5,10 +5,10 @@ use std::io::IsTerminal;
 use std::net::{SocketAddr, TcpListener};
 use tracing_subscriber::EnvFilter;
 
-/// What libraries may say, as long as the user's filter does not ask for more of them.
+/// Log levels of libraries, as long as the user's filter does not ask for more.
 const QUIET: &str = "libp2p=warn,libp2p_kad=error,libp2p_mdns=error,libp2p_gossipsub=error,netlink_proto=error";
 
-/// Why logs or metrics cannot be had as asked.
+/// The reason why logs or metrics cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     #[error("--log {filter}: {source}; try `info` or `info,libp2p_kad=debug`")]
@@ -20,15 +20,15 @@ pub enum TelemetryError {
 }
 
 impl TelemetryError {
-    /// Whether what was asked for cannot be meant, as opposed to cannot be had.
+    /// Whether the request itself is wrong, as opposed to impossible here.
     pub fn is_usage(&self) -> bool {
         !matches!(self, Self::Serve { .. })
     }
 }
 
-/// The user's filter on top of what keeps libraries quiet; `quiet` adds to the latter.
+/// The user's filter on top of the one that keeps libraries quiet; `quiet` adds to the latter.
 fn log_filter(filter: &str, quiet: &str) -> Result<EnvFilter, TelemetryError> {
-    // Of two directives for one target the later one counts.
+    // The later one of two directives for one target counts.
     let all: Vec<&str> = [QUIET, quiet, filter].into_iter().filter(|part| !part.is_empty()).collect();
     EnvFilter::try_new(all.join(",")).map_err(|source| TelemetryError::Filter { filter: filter.to_owned(), source })
 }
@@ -59,7 +59,7 @@ pub fn serve_metrics(address: &str) -> Result<Option<SocketAddr>, TelemetryError
         return Ok(None);
     }
     let wanted: SocketAddr = address.parse().map_err(|_| TelemetryError::Address { address: address.to_owned() })?;
-    // The exporter cannot tell which port it got: pick one first.
+    // The exporter does not tell which port it got: pick one first.
     let bound = TcpListener::bind(wanted)
         .and_then(|listener| listener.local_addr())
         .map_err(|e| TelemetryError::Serve { address: wanted, reason: e.to_string() })?;

@@ -1,11 +1,11 @@
 //! Tickets: one line of text with which a second machine joins a run.
 //!
-//! A ticket holds the run's specification, its creator's key, where to knock, and the round after which it is void. In
-//! a run that admits by ticket it also carries the creator's *admission ticket* ([`starling_protocol::admission`]), which
-//! members check and count. All but the addresses is signed. Who holds a ticket may join, so it is to be handed on as a
-//! key is.
+//! A ticket holds the run's specification, its creator's key, addresses of nodes, and the round after which it is void.
+//! In a run that admits by ticket it also carries the creator's *admission ticket* ([`starling_protocol::admission`]),
+//! which members check and count. Everything but the addresses is signed. The holder of a ticket may join, so it must
+//! be handed on as carefully as a key.
 //!
-//! Layout, little-endian, before base32 (lower case, no padding, behind the word `starling1`):
+//! Layout, little-endian, before base32 (lower case, no padding, after the word `starling1`):
 //!
 //! ```text
 //! u8 version = 2 | u16 n | n bytes of encoded RunSpec | 32 creator | u64 expires (0 = never)
@@ -28,7 +28,7 @@ use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier};
 use std::fmt;
 use std::str::FromStr;
 
-/// What every ticket begins with.
+/// The beginning of every ticket.
 pub const PREFIX: &str = "starling1";
 /// Addresses in one ticket.
 pub const ADDRESSES_MAX: usize = 16;
@@ -57,7 +57,7 @@ const CHECKSUM_DOMAIN: &str = "starling ticket checksum v1";
 pub struct Ticket {
     /// The encoded `RunSpec`.
     pub spec: Vec<u8>,
-    /// Who signed the ticket; equals the run's creator where the run names one.
+    /// The signer of the ticket; equals the run's creator where the run names one.
     pub creator: NodeId,
     /// The round after which the ticket admits nobody; 0 = it never expires.
     pub expires: u64,
@@ -69,7 +69,7 @@ pub struct Ticket {
     pub addresses: Vec<PeerAddress>,
 }
 
-/// Why a ticket cannot be made or used.
+/// The reason why a ticket cannot be made or used.
 #[derive(Debug, thiserror::Error)]
 pub enum TicketError {
     #[error("this is no ticket: a ticket is one line that starts with `{PREFIX}` (get one with `starling invite`)")]
@@ -102,7 +102,7 @@ pub enum TicketError {
     Expired { expires: u64, round: u64 },
 }
 
-/// What the creator signs: this run, until this round, with this admission ticket.
+/// The digest that the creator signs: of the run, the last round, and the admission ticket.
 pub fn admission_digest(run: &Digest, expires: u64, admission: &[u8]) -> Digest {
     Digest::of(ADMISSION_DOMAIN, &[&run.0, &expires.to_le_bytes(), admission])
 }
@@ -158,7 +158,7 @@ impl Ticket {
         }
     }
 
-    /// The run decodes, the signature is the creator's, and the creator is the run's.
+    /// Checks that the run decodes, that the signature is the creator's, and that the creator is the run's.
     fn check(&self) -> Result<(), TicketError> {
         let spec = wire::decode_spec(&self.spec)?;
         if let Some(creator) = spec.creator.filter(|creator| *creator != self.creator) {
@@ -239,7 +239,7 @@ impl fmt::Display for Ticket {
 impl FromStr for Ticket {
     type Err = TicketError;
 
-    /// Line breaks and spaces inside are skipped: terminals and mail wrap long lines.
+    /// Line breaks and spaces inside are skipped, since terminals and mail wrap long lines.
     fn from_str(text: &str) -> Result<Self, TicketError> {
         let text = text.trim();
         if !text.is_ascii() || !text.get(..PREFIX.len()).is_some_and(|p| p.eq_ignore_ascii_case(PREFIX)) {
@@ -249,7 +249,7 @@ impl FromStr for Ticket {
             return Err(TicketError::TooLong);
         }
         let bytes = from_base32(&text.as_bytes()[PREFIX.len()..]).map_err(|error| match error.kind {
-            // The end is where a cut shows.
+            // A text that was cut off shows at its end.
             data_encoding::DecodeKind::Length | data_encoding::DecodeKind::Trailing => TicketError::Checksum,
             _ => TicketError::Character { position: PREFIX.len() + error.position + 1 },
         })?;
@@ -262,24 +262,24 @@ fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
     [digest[0], digest[1], digest[2], digest[3]]
 }
 
-/// Lengths here are at most [`RUN_SPEC_BYTES_MAX`]: `check` has seen the run, `split` the addresses.
+/// Lengths here are at most [`RUN_SPEC_BYTES_MAX`]: `check` has checked the run, `split` the addresses.
 fn put_sized(bytes: &mut Vec<u8>, part: &[u8]) {
     bytes.extend_from_slice(&(part.len() as u16).to_le_bytes());
     bytes.extend_from_slice(part);
 }
 
-/// Lower-case base32 without padding, as tickets are written.
+/// Encodes lower-case base32 without padding.
 fn to_base32(bytes: &[u8]) -> String {
     BASE32_NOPAD.encode(bytes).to_ascii_lowercase()
 }
 
-/// Reads either case, and across the line breaks and blanks that a paste brings along.
+/// Decodes base32 of either case, with the line breaks and blanks of a paste.
 fn from_base32(text: &[u8]) -> Result<Vec<u8>, DecodeError> {
     let letters: Vec<u8> = text.iter().filter(|b| !b.is_ascii_whitespace()).map(u8::to_ascii_uppercase).collect();
     BASE32_NOPAD.decode(&letters)
 }
 
-/// The bytes that are left.
+/// The remaining bytes.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {

@@ -1,8 +1,8 @@
 //! TLS 1.3 as libp2p specifies it (`/tls/1.0.0`): a self-signed certificate whose extension proves the node's key.
 //!
-//! libp2p's own upgrade is the same handshake, but it offers ChaCha20 before AES, which takes several times as long where
-//! the processor has instructions for AES, and reads from the system in pieces of 4 KiB. Peers that use libp2p's upgrade
-//! are understood, and understand this one.
+//! libp2p's own upgrade is the same handshake, but it offers ChaCha20 before AES, which takes several times as long
+//! where the processor has instructions for AES. It also reads from the system in pieces of 4 KiB. Peers with libp2p's
+//! upgrade and peers with this one understand each other.
 
 use futures::future::BoxFuture;
 use futures::io::{BufReader, BufWriter};
@@ -26,15 +26,16 @@ use rustls::{
 use std::io;
 use std::sync::Arc;
 
-/// Bytes taken from the system at once.
+/// Bytes that one read takes from the system.
 const READ_BYTES: usize = 128 << 10;
-/// Bytes that are collected before they are sealed, unless somebody flushes: a muxer writes its short headers by themselves,
-/// and each write becomes a record, and a call of the system, of its own. What waits here is in front of votes.
+/// Bytes that are collected before they are sealed, unless there is a flush. A muxer writes its short headers by
+/// themselves, and each write would become a record, and a call of the system, of its own. Votes wait behind the bytes
+/// collected here.
 const WRITE_BYTES: usize = 64 << 10;
 /// Bytes that may wait, sealed, for the system to take them.
 const SEALED_BYTES_MAX: usize = 64 << 10;
 
-/// Why connections could not be encrypted.
+/// The reason why connections could not be encrypted.
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
     #[error("no certificate could be made of the node's key: {0}")]
@@ -46,7 +47,7 @@ pub enum Failed {
 /// A connection after the handshake.
 pub type Output<C> = BufWriter<TlsStream<BufReader<C>>>;
 
-/// Upgrades connections, either way.
+/// Upgrades connections in either direction.
 #[derive(Clone)]
 pub struct Upgrade {
     server: Arc<ServerConfig>,
@@ -57,10 +58,10 @@ impl Upgrade {
     /// # Errors
     /// See [`Failed`].
     pub fn new(keypair: &Keypair) -> Result<Self, Failed> {
-        // The server takes what the client likes best, so that only the client needs settings of its own.
+        // The server takes the client's first choice, so that only the client needs settings of its own.
         let mut server = tls::make_server_config(keypair)?;
-        // Nobody writes keys to a file because of a variable that is set, and each connection proves its key anew: the
-        // sessions that a client remembers are filed under names, and here all peers have the same one.
+        // No environment variable makes this node write its keys to a file. Each connection proves its key anew: a
+        // client files the sessions that it remembers under names, and here all peers have the same name.
         server.key_log = Arc::new(NoKeyLog);
         server.send_tls13_tickets = 0;
         let theirs = tls::make_client_config(keypair, None)?;
@@ -77,7 +78,7 @@ impl Upgrade {
     }
 }
 
-/// The best first.
+/// The cipher suites, best first.
 fn suites(aes: bool) -> Vec<SupportedCipherSuite> {
     let mut suites = vec![TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256];
     if !aes {
@@ -86,7 +87,8 @@ fn suites(aes: bool) -> Vec<SupportedCipherSuite> {
     suites
 }
 
-/// Whether the processor has instructions for AES and for the products of its authentication. If not, ChaCha20 is faster.
+/// Whether the processor has instructions for AES and for the products of its authentication. Without them ChaCha20 is
+/// faster.
 pub fn has_aes() -> bool {
     #[cfg(target_arch = "x86_64")]
     return std::arch::is_x86_feature_detected!("aes") && std::arch::is_x86_feature_detected!("pclmulqdq");
@@ -129,7 +131,7 @@ impl<C: AsyncRead + AsyncWrite + Send + Unpin + 'static> OutboundConnectionUpgra
     fn upgrade_outbound(self, socket: C, _: Self::Info) -> Self::Future {
         let limited = |session: &mut rustls::ClientConnection| session.set_buffer_limit(Some(SEALED_BYTES_MAX));
         async move {
-            // libp2p sends no name, which is what an address asks for.
+            // libp2p sends no server name; the same happens for an address.
             let name = ServerName::IpAddress(IpAddr::V4(Ipv4Addr::from([0; 4])));
             let connector = TlsConnector::from(self.client);
             let stream = connector.connect_with(name, BufReader::with_capacity(READ_BYTES, socket), limited).await?;
@@ -139,7 +141,7 @@ impl<C: AsyncRead + AsyncWrite + Send + Unpin + 'static> OutboundConnectionUpgra
     }
 }
 
-/// Whom the handshake has proven the peer to be.
+/// The peer id that the handshake has proven.
 fn peer(session: &CommonState) -> io::Result<PeerId> {
     let [certificate] = session.peer_certificates().unwrap_or_default() else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a peer shows exactly one certificate"));
@@ -148,7 +150,7 @@ fn peer(session: &CommonState) -> io::Result<PeerId> {
     Ok(certificate.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?.peer_id())
 }
 
-/// Accepts any node that proves a key. Whose key was dialed is compared by the transport, which knows it.
+/// Accepts any node that proves a key. The transport, which knows the dialed key, compares the two.
 #[derive(Debug)]
 struct PeerCertificate;
 
@@ -164,7 +166,7 @@ impl ServerCertVerifier for PeerCertificate {
         if !more.is_empty() {
             return Err(Error::General("a peer shows exactly one certificate".into()));
         }
-        // Parsing checks the certificate's own signature and that of the node's key over it.
+        // Parsing checks the certificate's own signature and the signature of the node's key over it.
         tls::certificate::parse(certificate)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -189,7 +191,7 @@ impl ServerCertVerifier for PeerCertificate {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        // libp2p's certificates are of ECDSA; other programs may choose Ed25519.
+        // libp2p's certificates use ECDSA; other programs may choose Ed25519.
         vec![SignatureScheme::ECDSA_NISTP256_SHA256, SignatureScheme::ECDSA_NISTP384_SHA384, SignatureScheme::ED25519]
     }
 }

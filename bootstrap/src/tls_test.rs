@@ -13,7 +13,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().unwrap()
 }
 
-/// More than all buffers on the way hold, there and back.
+/// More bytes than all buffers on the way hold, there and back.
 async fn echo(
     mut here: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     mut there: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -95,7 +95,7 @@ fn a_certificate_that_was_touched_proves_nothing() {
     let (good, _) = tls::certificate::generate(&Keypair::generate_ed25519()).unwrap();
     verify(&good, &[]).unwrap();
     verify(&good, std::slice::from_ref(&good)).unwrap_err();
-    // A sequence of what is signed, the name of the algorithm and the signature; lengths have two bytes.
+    // A sequence of the signed part, the name of the algorithm and the signature; lengths have two bytes.
     assert_eq!((good[0], good[1], good[4], good[5]), (0x30, 0x82, 0x30, 0x82));
     let signed = 4..8 + usize::from(u16::from_be_bytes([good[6], good[7]]));
     for at in signed.chain([good.len() - 1]) {

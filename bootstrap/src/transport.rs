@@ -1,5 +1,5 @@
-//! How connections are made: TCP with TLS and yamux, QUIC, and relayed circuits; names resolved; all dials past the
-//! [`Gate`].
+//! The transports of a node: TCP with TLS and yamux, QUIC, and relayed circuits, with name resolution; all dials pass
+//! the [`Gate`].
 //!
 //! Every path is encrypted and authenticated by the node's key; there is no plain-text fallback.
 
@@ -17,26 +17,26 @@ use libp2p::{PeerId, dns, quic, relay, tcp};
 use std::io;
 use std::time::Duration;
 
-/// A machine that is there answers sooner, the first packet or one of the two that the system sends after 1 and 3 s.
+/// A machine that is up answers sooner, to the first packet or to one of the two that the system sends after 1 and 3 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// From the first byte of a connection to the end of its handshakes. Shorter than the ten seconds that libp2p's autonat
-/// takes for a test: the answer to a dial that nobody takes would come too late to be one.
+/// The time from the first byte of a connection to the end of its handshakes. It is shorter than the ten seconds that
+/// libp2p's autonat takes for a test; otherwise the answer for an address where nobody accepts would come too late.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(8);
-/// A connection on which something sent was not acknowledged for so long has ended.
+/// A connection has ended if sent data was not acknowledged for so long.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNHEARD: Duration = Duration::from_secs(8);
-/// Bytes of one connection that the system may hold unsent: more than what one write brings.
+/// Bytes of one connection that the system may hold unsent: more than one write has.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNSENT_BYTES: u32 = 128 << 10;
-/// QUIC's windows. libp2p sets them for all connections alike, so that they are what a stranger may fill, too: what nobody reads is this
-/// node's memory. A stream's is what a line of 84 Mbit/s holds in 100 ms; a connection has room for one that waits, beside what else
-/// there is to say.
+/// QUIC's windows. libp2p sets them for all connections alike, so a stranger may fill them too: unread data is in this
+/// node's memory. A stream's window is the content of a line of 84 Mbit/s over 100 ms. A connection's window has room
+/// for one stream that waits, beside the rest.
 const QUIC_STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const QUIC_CONNECTION_WINDOW_BYTES: u32 = 2 << 20;
 
 type Connections = Boxed<(PeerId, StreamMuxerBox)>;
 
-/// Why the transports could not be set up.
+/// The reason why the transports could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportFailed {
     #[error(transparent)]
@@ -45,7 +45,7 @@ pub enum TransportFailed {
     Names(#[from] io::Error),
 }
 
-/// The transport of a node, and the behaviour that its relayed part belongs to.
+/// The transport of a node, and the behaviour of its relayed part.
 pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::client::Behaviour), TransportFailed> {
     let security = tls::Upgrade::new(keypair)?;
     let (of_tcp, of_relays) = (gate.doors().clone(), gate.doors().clone());
@@ -83,7 +83,7 @@ pub fn build(keypair: &Keypair, gate: Gate) -> Result<(Connections, relay::clien
     Ok((all, behaviour))
 }
 
-/// Strangers' streams are taken at a pace ([`Arrivals`]), whatever carries them.
+/// Limits the rate of strangers' streams ([`Arrivals`]) on any transport.
 fn at_a_pace<M>(
     paced: (Doors, Pace),
 ) -> impl FnOnce((PeerId, M), ConnectedPoint) -> (PeerId, StreamMuxerBox) + Clone + Send + Unpin + 'static
@@ -95,20 +95,22 @@ where
     move |(peer, muxer), endpoint| (peer, StreamMuxerBox::new(Arrivals::new(muxer, peer, &endpoint, paced)))
 }
 
-/// What the system takes and has not sent yet delays everything that is written later, on any stream of the connection: with
-/// its buffers of megabytes a vote, or the window update that the peer's own bulk waits for, stands in line for a third of
-/// a second on a link of 100 Mbit/s. What is in flight is not limited by this, so long fat links stay full.
+/// Limits the bytes that the system holds unsent. They delay everything that is written later on any stream of the
+/// connection. With the system's buffers of megabytes a vote, or the window update that the peer's own bulk data waits
+/// for, is delayed by a third of a second on a link of 100 Mbit/s. Bytes in flight are not limited by this, so long fat
+/// links stay full.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn limit_unsent(stream: &tokio::net::TcpStream) {
     if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES) {
-        // It works without, only slower.
-        tracing::debug!(%error, "the system does not limit what is unsent");
+        // The connection works without the limit, only slower.
+        tracing::debug!(%error, "the system does not limit unsent bytes");
     }
 }
 
-/// The system sends again what was not acknowledged after twice the time each time, for a quarter of an hour: after a cut of
-/// 20 s a connection would be silent for up to 13 s more. One that has ended is dialed anew, every few seconds. There is
-/// always something to acknowledge, since both ends send pings (RFC 5482).
+/// Limits the time without an acknowledgement (RFC 5482). The system repeats unacknowledged data after intervals that
+/// double, for a quarter of an hour: after an outage of 20 s a connection would be silent for up to 13 s more. A
+/// connection that has ended is dialed anew, every few seconds. There is always data to acknowledge, since both ends
+/// send pings.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn limit_unheard(stream: &tokio::net::TcpStream) {
     if let Err(error) = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(UNHEARD)) {
@@ -116,16 +118,16 @@ fn limit_unheard(stream: &tokio::net::TcpStream) {
     }
 }
 
-/// Other systems have no such options, or none that are in reach.
+/// Other systems have no such options, or none that are accessible.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn limit_unsent(_: &tokio::net::TcpStream) {}
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn limit_unheard(_: &tokio::net::TcpStream) {}
 
-/// Name resolution as the system does it; a machine without a resolver configuration can still dial numbers.
+/// Name resolution by the system's settings; a machine without a resolver configuration can still dial numbers.
 fn with_names(inner: GuardedTransport<(PeerId, StreamMuxerBox)>) -> io::Result<Connections> {
-    // Tried on nothing first: what is handed in is lost with the error.
+    // Tested with an empty transport first: on an error the real one would be lost.
     match dns::tokio::Transport::system(()).map(drop) {
         Ok(()) => Ok(dns::tokio::Transport::system(inner)?.boxed()),
         Err(error) => {

@@ -1,4 +1,4 @@
-//! Text from peers, made fit to be shown.
+//! Text from peers, made safe to show.
 
 /// Characters of a peer's text that are ever shown or kept.
 pub const SHOWN_CHARS_MAX: usize = 64;

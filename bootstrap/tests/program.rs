@@ -1,4 +1,4 @@
-//! The `starling-bootstrap` program as a user meets it.
+//! The `starling-bootstrap` program as a user sees it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -33,13 +33,13 @@ impl Drop for Running {
     }
 }
 
-/// What follows `word` on the first line of standard output that begins with each of these words, in their order.
+/// For each of these words, in their order: the rest of the first line of standard output that begins with it.
 fn said<const N: usize>(running: &mut Running, words: [&str; N]) -> [String; N] {
     let mut lines = BufReader::new(running.0.stdout.as_mut().unwrap()).lines().map(Result::unwrap);
     words.map(|word| lines.find_map(|line| Some(line.strip_prefix(word)?.trim().to_owned())).unwrap())
 }
 
-/// One metric of a running program as its page shows it; `None` if it does not.
+/// One metric of a running program from its metrics page; `None` if it is not there.
 fn metric(url: &str, name: &str) -> Option<f64> {
     let host = url.strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -108,7 +108,7 @@ fn metrics_tell_of_peers_refusals_and_places() {
     wait_for_metric(&url, "starling_refused_total{reason=\"incoming_connection\"}", 1.0);
 }
 
-/// Logs are for files too.
+/// Logs may go to files.
 #[test]
 fn a_log_that_is_no_terminal_has_no_colours() {
     let home = tempfile::tempdir().unwrap();

@@ -54,10 +54,11 @@ pub struct TrainArgs {
     pub init: bool,
     #[arg(long, hide = true)]
     pub found: bool,
-    /// Go on alone, as a new lineage, from the state on this disk, whoever else is there: when the quorum is lost for good
+    /// Go on alone, as a new lineage, from the state on this disk, even if other nodes are there: when the quorum is
+    /// lost for good
     #[arg(long, conflicts_with_all = ["join", "init"])]
     pub force_lineage: bool,
-    /// Follow this lineage, and no other, whatever is on this disk: joins what has no record in common with it (64 hex digits)
+    /// Follow this lineage and no other, even if it has no record in common with this disk (64 hex digits)
     #[arg(long, value_name = "ID", conflicts_with_all = ["init", "force_lineage"])]
     pub adopt_lineage: Option<String>,
     /// Folder for this node's identity and state
@@ -101,7 +102,7 @@ pub struct TrainArgs {
     pub null_trainer: Option<u64>,
 }
 
-/// Which node of this machine.
+/// The flags that name a node of this machine.
 #[derive(Debug, Args)]
 pub struct HomeArgs {
     /// Run file of the node
@@ -135,7 +136,7 @@ pub struct RevokeArgs {
     /// The node that is to be shut out (64 hex digits)
     #[arg(long, value_name = "ID")]
     pub id: Option<String>,
-    /// The ticket that is to admit nobody any more, as `starling invite` printed it; whom it has admitted stays
+    /// The ticket that is to admit nobody any more, as `starling invite` printed it; nodes that it has admitted stay
     #[arg(long, value_name = "TICKET")]
     pub ticket: Option<String>,
 }
@@ -162,7 +163,7 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
-/// Which node of this machine; with neither flag, the only one that is running.
+/// The flags that name a node of this machine; with neither, the only one that is running.
 #[derive(Debug, Args)]
 pub struct OptionalHomeArgs {
     /// Run file of the node

@@ -1,11 +1,11 @@
-//! The protocol's codecs by the fast functions of `kernels`; `tests/` proves that both write the same bytes and accept the
-//! same ones.
+//! The protocol's codecs by the fast functions of `kernels`; `tests/` proves that both write the same bytes and accept
+//! the same ones.
 
 use starling_kernels::codec as fast;
 use starling_protocol::codec::CodecError;
 use starling_protocol::run::Codec;
 
-/// One codec, and the memory that its encoder uses again.
+/// One codec, and the buffers that its encoder reuses.
 pub struct Coder {
     kind: Kind,
 }
@@ -26,7 +26,7 @@ impl Coder {
         Self { kind }
     }
 
-    /// Writes the payload of `src` to `out`, in place of what was there.
+    /// Encodes `src` into `out`, whose earlier content goes.
     pub fn encode(&mut self, src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecError> {
         match &mut self.kind {
             Kind::Fixed(kind) => {
@@ -38,7 +38,7 @@ impl Coder {
         .map_err(as_specified)
     }
 
-    /// Reads a payload into `dst`, which is as it was after an error.
+    /// Decodes a payload into `dst`, which an error leaves unchanged.
     pub fn decode(&self, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
         match &self.kind {
             Kind::Fixed(kind) => fast::decode(*kind, bytes, dst),
@@ -47,7 +47,7 @@ impl Coder {
         .map_err(as_specified)
     }
 
-    /// Adds a payload's values to `dst`, which is as it was after an error.
+    /// Adds a payload's values to `dst`, which an error leaves unchanged.
     pub fn decode_add(&self, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
         match &self.kind {
             Kind::Fixed(kind) => fast::decode_add(*kind, bytes, dst),

@@ -38,7 +38,7 @@ impl Failure {
         ExitCode::from(self.code as u8)
     }
 
-    /// The error and its causes. Many say their cause themselves: what was said is not said again.
+    /// The error and its causes. A cause that the text before already states is left out.
     fn words(&self) -> String {
         let mut said = String::new();
         for link in self.error.chain().map(ToString::to_string) {
@@ -53,7 +53,7 @@ impl Failure {
 }
 
 impl<E: Into<anyhow::Error>> From<E> for Failure {
-    /// Anything without a code of its own is a plain refusal.
+    /// An error without a code of its own is a plain refusal.
     fn from(error: E) -> Self {
         Self { code: Code::Refused, error: error.into() }
     }

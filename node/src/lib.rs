@@ -1,8 +1,9 @@
 //! The node: everything between the pure protocol and the machine it runs on.
 //!
 //! `runtime` wires it together: [`runtime::train`] sets up identity, store, text, device and network and hands them to
-//! one driver task, which owns the protocol engine. `net` is the swarm (`starling-net`), `reduce` the engines that average, `pairs` what two exchange between records, `watch` what people and
-//! programs see, `command` the small commands.
+//! one driver task, which owns the protocol engine. `net` is the swarm (`starling-net`), `reduce` the engines that
+//! average, `gossip` the exchange of two members between records, `watch` the output for people and programs, `command`
+//! the small commands.
 
 #[cfg(feature = "byzantine")]
 pub mod byzantine;

@@ -5,7 +5,7 @@ use starling_node::cli::Cli;
 use starling_node::command;
 use std::process::ExitCode;
 
-/// Training allocates and frees the same large buffers every step: an allocator that keeps its pages.
+/// Training allocates and frees the same large buffers every step, so the allocator is one that keeps its pages.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -9,48 +9,50 @@
 //! ```
 //!
 //! *Safety.* Two votes of one ballot are equal: each stands on a quorum of estimates, two quorums share a voter, and
-//! it said one. If v is decided in ballot b, whoever ends b has heard a quorum, so a vote for v and for nothing else,
-//! and enters b + 1 with v. A voter that missed messages may enter a later ballot by copying the value of one that is
-//! there: its value is that of a voter that entered properly. It may also copy a vote of its own ballot, which stands
-//! on a quorum of estimates whoever repeats it, and it may always abstain.
+//! that voter gave one estimate. If v is decided in ballot b, every voter that ends b has heard a quorum. It has
+//! therefore heard a vote for v and for nothing else, and enters b + 1 with v. A voter that missed messages may enter a
+//! later ballot by copying the value of a voter that is in it: that value is the value of a voter that entered
+//! properly. A voter may also copy a vote of its own ballot, because the vote stands on a quorum of estimates no matter
+//! which voter repeats it. A voter may always abstain.
 //!
-//! *Liveness.* Only the newest that a voter said is repeated, and what it said before may be lost: so a vote shows that
-//! its sender was in phase A, too, and a voter whose copy cannot be had (its holders are gone) goes on in its own
-//! ballot with those that are there. Any quorum that can talk to each other decides, whoever else is gone for good.
+//! *Liveness.* A voter repeats only its newest estimate and its newest vote, and its earlier statements may be lost. So
+//! a vote also shows that its sender was in phase A. A voter that cannot get the bytes of a value to copy (their
+//! holders are gone) goes on in its own ballot with the voters that are there. Any quorum of voters that can talk to
+//! each other decides, even if all others are gone for good.
 //!
-//! This module knows nothing of records, signatures or time: it is told what was said and says what to say next. Its
-//! owner holds bytes before it lets an estimate out, and writes before it sends.
+//! This module knows nothing of records, signatures or time: it is told the statements and returns the next one. Its
+//! owner holds the bytes before it lets an estimate out, and writes before it sends.
 
 use crate::NodeId;
 use crate::mutation::{Mutation, mutated};
 use crate::quorum::Quorum;
 use std::collections::BTreeMap;
 
-/// Ballots beyond the own one of which anything is believed: far more than ever happens.
+/// The number of ballots after its own of which a voter believes anything: far more than ever happen.
 pub const BALLOTS_AHEAD_MAX: u32 = 1 << 16;
 
-/// From this ballot on voters that do not agree take turns.
+/// From this ballot on, voters that do not agree follow each other in turn.
 const LATE: u32 = 4;
 
-/// What a voter decides between. Compared by `rank` when nothing is forced: the greatest wins.
+/// A value that voters decide on. When no value is forced, the one with the greatest `rank` wins.
 pub trait Choice: Clone + Eq {
     type Rank: Ord;
     fn rank(&self) -> Self::Rank;
-    /// Whether a voter has to hold something before it may name this.
+    /// Whether a voter must hold bytes before it may name this value.
     fn needs_bytes(&self) -> bool;
 }
 
-/// Something said in a ballot.
+/// One statement of a voter in a ballot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Said<V> {
     pub ballot: u32,
     pub value: V,
-    /// None in phase A; in phase B whether the value is voted for.
+    /// None in phase A; in phase B, whether the voter votes for the value.
     pub voted: Option<bool>,
 }
 
 impl<V> Said<V> {
-    /// Ballot and phase: what one voter says rises in this order.
+    /// Ballot and phase. One voter's statements rise in this order.
     pub fn place(&self) -> (u32, u8) {
         (self.ballot, if self.voted.is_some() { 2 } else { 1 })
     }
@@ -60,11 +62,11 @@ impl<V> Said<V> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ballot<V> {
     me: NodeId,
-    /// What this voter said last; None before it has entered.
+    /// This voter's last statement; None before it has entered.
     said: Option<Said<V>>,
-    /// The value to enter with.
+    /// The value with which this voter enters.
     input: Option<V>,
-    /// What it would say next.
+    /// The statement that this voter would make next.
     next: Option<Next<V>>,
     /// Newest estimate and newest vote of each other voter.
     estimates: BTreeMap<NodeId, Said<V>>,
@@ -78,14 +80,14 @@ struct Next<V> {
     why: Why,
 }
 
-/// Where the value of what is to be said next comes from.
+/// The source of the value in the next statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Why {
-    /// The own input, or the best of what was heard.
+    /// The voter's own input, or the best value that it heard.
     Chosen,
-    /// Of a voter in a later ballot.
+    /// Copied from a voter in a later ballot.
     Copied,
-    /// A vote for it was seen: it may be decided.
+    /// The voter saw a vote for the value, so the value may be decided.
     Forced,
 }
 
@@ -95,7 +97,7 @@ impl<V: Choice> Ballot<V> {
         Self { me, said: None, input: None, next: None, estimates, votes, decided: None }
     }
 
-    /// Goes on from what was written before a restart: the newest estimate and the newest vote.
+    /// Resumes from the newest estimate and the newest vote that were written before a restart.
     pub fn resume(me: NodeId, estimate: Said<V>, vote: Option<Said<V>>) -> Self {
         let mut ballot = Self::new(me);
         for said in [Some(estimate), vote].into_iter().flatten() {
@@ -112,18 +114,19 @@ impl<V: Choice> Ballot<V> {
         self.estimates.values().chain(self.votes.values()).map(|said| &said.value)
     }
 
-    /// Values that one voter has named: in phase A those whose bytes it holds.
+    /// Values that one voter has named. In phase A the voter holds their bytes.
     pub fn names(&self, id: &NodeId) -> impl Iterator<Item = &V> + '_ {
         self.estimates.get(id).into_iter().chain(self.votes.get(id)).map(|said| &said.value)
     }
 
-    /// Ballot and phase of the newest that a voter has said.
+    /// Ballot and phase of a voter's newest statement.
     pub fn place_of(&self, id: &NodeId) -> Option<(u32, u8)> {
         self.estimates.get(id).map(Said::place).max(self.votes.get(id).map(Said::place))
     }
 
-    /// The newest estimate and the newest vote of this voter, in the order in which it said them: to be repeated to
-    /// whoever may have missed them. Who has not heard the vote that ended a ballot cannot leave that ballot.
+    /// The newest estimate and the newest vote of this voter, in the order in which it said them. The owner repeats
+    /// them to voters that may have missed them: a voter that has not heard the vote that ended a ballot cannot leave
+    /// that ballot.
     pub fn own(&self) -> impl Iterator<Item = &Said<V>> + '_ {
         let (estimate, vote) = (self.estimates.get(&self.me), self.votes.get(&self.me));
         let later = estimate.map(Said::place) > vote.map(Said::place);
@@ -131,18 +134,18 @@ impl<V: Choice> Ballot<V> {
         order.into_iter().flatten()
     }
 
-    /// What this voter said last.
+    /// This voter's last statement.
     pub fn said(&self) -> Option<&Said<V>> {
         self.said.as_ref()
     }
 
-    /// What is decided, and in which ballot.
+    /// The decided value, and the ballot that decided it.
     pub fn decided(&self) -> Option<(u32, &V)> {
         self.decided.as_ref().map(|(ballot, value)| (*ballot, value))
     }
 
-    /// What is to be said next: the owner obtains the bytes of the value if it is an estimate, writes, and calls
-    /// [`Ballot::say`]. The second part tells whether no other value may take its place.
+    /// The next statement. The owner obtains the bytes of the value if it is an estimate, writes, and calls
+    /// [`Ballot::say`]. The second part tells whether no other value may take the place of this one.
     pub fn pending(&self) -> Option<(&Said<V>, bool)> {
         self.next.as_ref().map(|next| (&next.said, next.why == Why::Forced))
     }
@@ -159,14 +162,14 @@ impl<V: Choice> Ballot<V> {
         self.input = Some(value);
     }
 
-    /// Takes back what was not said: its bytes cannot be had. Only what is not forced can be taken back.
+    /// Takes back the pending statement, because its bytes cannot be had. A forced statement stays.
     pub fn withdraw(&mut self) {
         if let Some(next) = self.next.take_if(|next| next.why != Why::Forced) {
             self.input.take_if(|input| *input == next.said.value);
         }
     }
 
-    /// What was pending is on disk and about to be sent.
+    /// Makes the pending statement this voter's last one. The statement is on disk and about to be sent.
     pub fn say(&mut self) -> Option<Said<V>> {
         let said = self.next.take()?.said;
         self.input = None;
@@ -175,7 +178,7 @@ impl<V: Choice> Ballot<V> {
         Some(said)
     }
 
-    /// Hears what another voter said; false if it is older than what it said before, or contradicts it.
+    /// Hears a statement of another voter. Returns false if it is older than that voter's last one or contradicts it.
     pub fn hear(&mut self, from: NodeId, said: Said<V>) -> bool {
         let own = self.said.as_ref().map_or(0, |said| said.ballot);
         if from == self.me || said.ballot > own.saturating_add(BALLOTS_AHEAD_MAX) {
@@ -202,7 +205,7 @@ impl<V: Choice> Ballot<V> {
         kept.get(from).is_some_and(|before| before.ballot == said.ballot && before != said)
     }
 
-    /// The votes that decided, as senders: those whose newest vote is for the decided value in the deciding ballot.
+    /// The senders of the votes that decided: their newest vote is for the decided value in the deciding ballot.
     pub fn deciders(&self) -> impl Iterator<Item = NodeId> + '_ {
         let for_it = |said: &Said<V>| {
             self.decided.as_ref().is_some_and(|(ballot, value)| {
@@ -212,9 +215,9 @@ impl<V: Choice> Ballot<V> {
         self.votes.iter().filter(move |(_, said)| for_it(said)).map(|(id, _)| *id)
     }
 
-    /// Moves on as far as what was heard allows. `usable`: whether this voter holds a value's bytes or may get them;
-    /// others are not chosen freely, and where none is left `fallback` is. `patient`: whether to wait for more than a
-    /// quorum where that could help.
+    /// Moves on as far as the heard statements allow. `usable` tells whether this voter holds a value's bytes or may
+    /// get them. A value that is not usable is not chosen freely; where none is left, `fallback` is chosen. `patient`
+    /// tells whether to wait for more than a quorum where that could help.
     pub fn advance(&mut self, quorum: &Quorum, usable: impl Fn(&V) -> bool, fallback: &V, patient: bool) {
         self.decide(quorum);
         if self.decided.is_some() {
@@ -225,7 +228,7 @@ impl<V: Choice> Ballot<V> {
         self.next.take_if(|next| next.why == Why::Copied && !copyable(&next.said.value));
         let copy = self.later(quorum, copyable);
         if self.next.as_ref().is_none_or(|next| next.why == Why::Copied) {
-            // Nobody is waited for in a ballot that others have left.
+            // A voter does not wait for others in a ballot that they have left.
             let patient = patient && copy.is_none();
             let own = match &self.said {
                 None => self.input.clone().map(|value| (Said { ballot: 0, value, voted: None }, Why::Chosen)),
@@ -242,12 +245,12 @@ impl<V: Choice> Ballot<V> {
         }
     }
 
-    /// Notes a decision without taking part: for whoever may not speak.
+    /// Notes a decision without taking part, for a node that may not speak.
     pub fn observe(&mut self, quorum: &Quorum) {
         self.decide(quorum);
     }
 
-    /// A quorum votes for one value in one ballot.
+    /// Notes a decision if a quorum votes for one value in one ballot.
     fn decide(&mut self, quorum: &Quorum) {
         if self.decided.is_some() {
             return;
@@ -256,7 +259,7 @@ impl<V: Choice> Ballot<V> {
         let mixes =
             |a: &Said<V>, b: &Said<V>| mutated!(Mutation::MixBallots) && (a.voted, &a.value) == (b.voted, &b.value);
         let agrees = |a: &Said<V>, id: &NodeId| self.votes.get(id).is_some_and(|b| b == a || mixes(a, b));
-        // Most vote for the same: each value is counted once.
+        // Most voters vote for the same value, so each value is counted once.
         let mut counted: Vec<&Said<V>> = Vec::new();
         let winner = votes.into_iter().find(|said| {
             if counted.contains(said) {
@@ -270,8 +273,8 @@ impl<V: Choice> Ballot<V> {
         }
     }
 
-    /// The entry into the latest ballot that another voter is in with a value that can be copied. One that was voted for
-    /// there has to be: a quorum held its bytes.
+    /// The entry into the latest ballot in which another voter has a value that can be copied. A value that was voted
+    /// for can always be copied, because a quorum held its bytes.
     fn later(&self, quorum: &Quorum, copyable: impl Fn(&V) -> bool) -> Option<(Said<V>, Why)> {
         let own = self.said.as_ref().map_or(0, |said| said.ballot);
         let heard = self.estimates.iter().chain(&self.votes);
@@ -307,7 +310,7 @@ impl<V: Choice> Ballot<V> {
             quorum.met_by(|id| here(id).is_some_and(|other| other.value == *value || mutated!(Mutation::VoteUnequal)))
         };
         let agreed = heard.iter().map(|(_, value)| value).find(|value| shared(value));
-        // Of unequal estimates one that a whole quorum shares may still be among those to come.
+        // The estimates are unequal, but a whole quorum may still share one once the missing ones come.
         if agreed.is_none() && patient && heard.len() < quorum.voters().len() {
             return None;
         }
@@ -335,7 +338,7 @@ impl<V: Choice> Ballot<V> {
             quorum.voters().iter().filter_map(|(id, _)| Some((*id, here(id)?))).collect();
         let seen = |(_, other): &&(NodeId, &Said<V>)| other.voted == Some(true) && !mutated!(Mutation::IgnoreSeenVote);
         let voted = heard.iter().find(seen).map(|(_, other)| other);
-        // With all that are here the value may be decided in this very ballot.
+        // When all voters are here, the value may be decided in this very ballot.
         if voted.is_some() && patient && !mutated!(Mutation::Impatient) && heard.len() < quorum.voters().len() {
             return None;
         }
@@ -350,8 +353,8 @@ impl<V: Choice> Ballot<V> {
     }
 }
 
-/// The best value that was heard, the own one among them, and can be used. Voters that can use different values would
-/// differ for ever: in late ballots they follow one after the other of them, or else the fallback.
+/// The best usable value among those that were heard, the voter's own included. Voters that can use different values
+/// would differ for ever. In late ballots they therefore follow one voter after the other, or the fallback.
 fn choose<V: Choice>(
     quorum: &Quorum,
     ballot: u32,

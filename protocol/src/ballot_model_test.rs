@@ -1,5 +1,5 @@
-//! The voting core under a model checker: every interleaving of three voters with crashes, restarts from the vote state,
-//! losses and reorderings, up to a stated depth.
+//! The voting core under a model checker: every interleaving of three voters with crashes, restarts from the vote
+//! state, losses and reorderings, up to a stated depth.
 
 use super::tests::{Value, vote_state};
 use super::{Ballot, Said};
@@ -20,7 +20,7 @@ type Written = (Said<Value>, Option<Said<Value>>);
 struct State {
     voters: Vec<Option<Ballot<Value>>>,
     vote_states: Vec<Option<Written>>,
-    /// Everything ever said: a message may arrive late, twice, in any order, or never.
+    /// All statements ever made: a message may arrive late, twice, in any order, or never.
     said: BTreeSet<(usize, Said<Value>)>,
     decided: BTreeSet<Value>,
     crashes: u8,

@@ -47,12 +47,12 @@ impl Random {
 struct Voter {
     alive: bool,
     ballot: Ballot<Value>,
-    /// What is on the disk.
+    /// The statements on this voter's disk.
     vote_state: Option<(Said<Value>, Option<Said<Value>>)>,
-    /// Commits whose bytes are on the disk, and those that nobody gave.
+    /// The commits whose bytes are on the disk, and the commits whose bytes no voter gave.
     holds: BTreeSet<Value>,
     out_of_reach: BTreeSet<Value>,
-    /// Commits that it cannot rebuild: it will not name them unless it must.
+    /// Commits that this voter cannot rebuild: it does not name them unless it must.
     cannot: BTreeSet<Value>,
     patient: bool,
 }
@@ -66,7 +66,7 @@ struct Schedule {
     ballots: u32,
 }
 
-/// What goes to the disk before anything is sent.
+/// The statements that go to the disk before any of them is sent.
 pub(super) fn vote_state(ballot: &Ballot<Value>) -> Option<(Said<Value>, Option<Said<Value>>)> {
     let mut own = ballot.own().cloned();
     own.next().map(|estimate| (estimate, own.next()))
@@ -170,7 +170,7 @@ impl Schedule {
         }
     }
 
-    /// Anything may happen.
+    /// Runs a schedule in which anything may happen.
     fn storm(&mut self, steps: usize) {
         for _ in 0..steps {
             let at = self.random.below(self.voters.len());
@@ -218,7 +218,7 @@ impl Schedule {
                 if round % 4 == 0 {
                     self.voters[*at].out_of_reach.clear();
                 }
-                // Who cannot rebuild what others can has a damaged state, and fetches it anew.
+                // A voter that cannot rebuild what others can has a damaged state, and fetches it anew.
                 if round == 60 {
                     self.voters[*at].cannot.clear();
                 }
@@ -331,7 +331,7 @@ fn a_vote_stands_for_the_estimate_before_it() {
     assert!(one.decided().is_some());
 }
 
-/// Three voters, of whom the first proposes a value and has heard the second.
+/// Three voters. The first one proposes a value and has heard the second.
 fn after(own: Value, other: Said<Value>, patient: bool) -> (Ballot<Value>, Quorum) {
     let quorum = Quorum::new(&Digest([3; 32]), (0..3).map(|i| (id(i), 0)).collect());
     let mut one = Ballot::new(id(0));
@@ -366,7 +366,7 @@ fn who_has_seen_a_vote_waits_for_the_last_voter() {
     assert_eq!(one.decided().map(|(_, value)| *value), Some(Value::Commit(1)));
 }
 
-/// A quorum held its bytes, so that somebody has them.
+/// A quorum held its bytes, so at least one voter has them.
 #[test]
 fn a_value_that_was_voted_for_in_a_later_ballot_is_forced() {
     let quorum = Quorum::new(&Digest([3; 32]), (0..3).map(|i| (id(i), 0)).collect());

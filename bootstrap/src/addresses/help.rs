@@ -1,4 +1,4 @@
-//! What to say about an address that does not parse: the nearest right form.
+//! Advice for an address that does not parse: the nearest right form.
 
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
@@ -23,7 +23,7 @@ pub fn for_text(text: &str) -> String {
     for_parts(text).unwrap_or_else(|| format!("an address looks like {EXAMPLE}"))
 }
 
-/// `host:port`, with or without a scheme, is what people know from elsewhere.
+/// Advice for `host:port`, with or without a scheme, which people know from other programs.
 fn for_host_and_port(text: &str) -> Option<String> {
     if text.starts_with('/') {
         return None;
@@ -48,7 +48,7 @@ fn of_socket(socket: SocketAddr) -> String {
     }
 }
 
-/// Walks the parts and names the first that is wrong.
+/// Walks through the parts and names the first wrong one.
 fn for_parts(text: &str) -> Option<String> {
     let mut parts = text.split('/').skip(1);
     while let Some(name) = parts.next() {

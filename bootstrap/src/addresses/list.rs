@@ -1,4 +1,4 @@
-//! Bootstrap lists: where a node begins to look for others.
+//! Bootstrap lists: the first peers of a node.
 //!
 //! `--bootstrap` may be repeated; each value is an address that ends in `/p2p/PEER`, or a file of such addresses, one
 //! a line, with `#` comments. Order does not matter and duplicates are dropped.
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Addresses of all lists together.
 pub const BOOTSTRAP_MAX: usize = 256;
 
-/// Why a bootstrap list cannot be used.
+/// The reason why a bootstrap list cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
     #[error("--bootstrap: {0}")]
@@ -25,12 +25,12 @@ pub enum ListError {
     TooMany,
 }
 
-/// The peers that a node is told of at start.
+/// The peers that a node gets at its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BootstrapList(Vec<PeerAddress>);
 
 impl BootstrapList {
-    /// From the values of `--bootstrap`, or of the configuration's `bootstrap`.
+    /// Loads the values of `--bootstrap`, or of the configuration's `bootstrap`.
     pub fn load_all<S: AsRef<str>>(values: &[S]) -> Result<Self, ListError> {
         let mut list = Self::default();
         for value in values {
@@ -72,7 +72,8 @@ impl BootstrapList {
         self.0
     }
 
-    /// A value that is no address is a file; when it is neither, the more helpful of the two errors is given.
+    /// A value that is no address is read as a file. When it is neither, the more helpful of the two errors is
+    /// returned.
     fn add_file_or(&mut self, value: &str, error: AddressError) -> Result<(), ListError> {
         let path = Path::new(value);
         if !path.exists() {
@@ -99,7 +100,7 @@ impl BootstrapList {
     }
 }
 
-/// Adds what fits; a list that is full already has more than enough.
+/// Adds peers while there is room; a full list has more than enough.
 impl Extend<PeerAddress> for BootstrapList {
     fn extend<I: IntoIterator<Item = PeerAddress>>(&mut self, peers: I) {
         for peer in peers {

@@ -29,7 +29,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(&format!("cannot start threads: {error}"), 1),
     };
     let result = runtime.block_on(async { service::run(&config, &mut std::io::stdout(), stopped()).await });
-    // Connections end with the process; nothing here is worth waiting for.
+    // Connections end with the process; nothing here needs to be waited for.
     runtime.shutdown_background();
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,9 +1,10 @@
-//! What a rendezvous peer remembers: who announced which key, and where they listen.
+//! The memory of a rendezvous peer: which peers announced which key, and where they listen.
 //!
 //! Bounded in every direction, so that no announcer can crowd out another: announcements, providers of a key, keys of a
-//! provider, addresses of a provider. Strangers share the places by where they come from, as with connections
-//! ([`crate::crowd`]): an announcement outlives its connection, so that one address could fill a key with keys of its own that come and
-//! go. Of an address the oldest announcement makes way, since whoever is there renews its own each minute. Nothing is written to disk.
+//! provider, addresses of a provider. Strangers share the places by their addresses, as with connections
+//! ([`crate::crowd`]): an announcement outlives its connection, so that one address could otherwise fill a key with
+//! node keys that come and go. The oldest announcement of an address makes way, since a present peer renews its own
+//! each minute. Nothing is written to disk.
 
 use crate::addresses;
 use crate::doors::Doors;
@@ -18,26 +19,26 @@ use std::time::{Duration, Instant};
 
 /// Announcements of all keys together.
 const RECORDS_MAX: usize = 16 * PROVIDERS_MAX;
-/// Of them, those of strangers at one address.
+/// Announcements of strangers at one address.
 const RECORDS_OF_ADDRESS_MAX: usize = 256;
-/// Providers remembered for one key; twice a flock's members, for those that come and go.
+/// Providers remembered for one key: twice a flock's members, for those that come and go.
 const PROVIDERS_MAX: usize = 2 * starling_protocol::limits::MEMBERS_MAX;
 /// Keys that one peer may announce.
 const KEYS_OF_PEER_MAX: usize = 16;
 /// Bytes of a key: digests have 32.
 const KEY_BYTES_MAX: usize = 64;
-/// Addresses of one peer that are handed on.
+/// Addresses of one peer that are passed on.
 pub const SHARED_ADDRESSES_MAX: usize = 8;
-/// Connected peers whose addresses are known; connection limits keep it below.
+/// Connected peers whose addresses are known; the limits on connections keep it below.
 const NOTED_MAX: usize = 1024;
 
-/// Everything is looked through for what has expired at most so often.
+/// The pause between two searches for expired announcements.
 const EXPIRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// An announcement.
 struct Announced {
     record: ProviderRecord,
-    /// The address that it counts for, and its age: a stranger's from elsewhere.
+    /// The address that it counts for, and its number, for its age; only for a stranger from elsewhere.
     counts: Option<(Source, u64)>,
 }
 
@@ -47,17 +48,17 @@ pub struct Rendezvous {
     doors: Doors,
     providers: BTreeMap<Vec<u8>, BTreeMap<PeerId, Announced>>,
     keys_of: BTreeMap<PeerId, Vec<Vec<u8>>>,
-    /// What counts for an address, by age.
+    /// The announcements that count for an address, by age.
     of_address: BTreeMap<Source, BTreeMap<u64, (Vec<u8>, PeerId)>>,
-    /// Announcements, and how many there have been.
+    /// The number of announcements, and how many there have been so far.
     len: usize,
     serial: u64,
     expired_at: Option<Instant>,
-    /// Where connected peers are.
+    /// The addresses of connected peers.
     sources: BTreeMap<PeerId, Source>,
-    /// Where connected peers listen.
+    /// The addresses on which connected peers listen.
     noted: BTreeMap<PeerId, Vec<Multiaddr>>,
-    /// Answers hold at most 20 providers; a different start each time lets large flocks meet whole.
+    /// An answer holds at most 20 providers. A different start each time lets all nodes of a large flock meet.
     turn: AtomicUsize,
 }
 
@@ -78,12 +79,12 @@ impl Rendezvous {
         }
     }
 
-    /// A peer has connected from there.
+    /// A peer has connected from this address.
     pub fn came(&mut self, peer: PeerId, source: Source) {
         self.sources.insert(peer, source);
     }
 
-    /// A connected peer listens there; its announcements, earlier and later ones, carry it.
+    /// Notes where a connected peer listens; its earlier and later announcements carry these addresses.
     pub fn note(&mut self, peer: PeerId, addresses: &[Multiaddr]) {
         if !self.noted.contains_key(&peer) && self.noted.len() >= NOTED_MAX {
             refused("addresses_full");
@@ -104,7 +105,7 @@ impl Rendezvous {
         self.sources.remove(peer);
     }
 
-    /// Where a provider said that it listens.
+    /// The addresses on which a provider listens, by its own word.
     pub fn addresses(&self, key: &RecordKey, peer: &PeerId) -> Vec<Multiaddr> {
         let announced = self.providers.get(key.as_ref()).and_then(|of_key| of_key.get(peer));
         announced.map(|announced| announced.record.addresses.clone()).unwrap_or_default()
@@ -144,13 +145,14 @@ impl Rendezvous {
         }
     }
 
-    /// The address that an announcement of the peer's counts for. Not ours, nor a known peer's, nor one of this machine's.
+    /// The address that an announcement of the peer's counts for; none for this node, a known peer, or a process of
+    /// this machine.
     fn payer(&self, peer: &PeerId) -> Option<Source> {
         let source = self.sources.get(peer).copied().unwrap_or(Source::Named);
         (*peer != self.local && source != Source::Here && !self.doors.is_known(peer)).then_some(source)
     }
 
-    /// Room for one more announcement that counts for `payer`, of a peer that has none under the key.
+    /// Makes room for one more announcement that counts for `payer`, of a peer that has none under the key.
     fn make_room(&mut self, key: &[u8], peer: &PeerId, payer: Option<Source>) -> Result<()> {
         if *peer != self.local && self.keys_of.get(peer).is_some_and(|keys| keys.len() >= KEYS_OF_PEER_MAX) {
             refused("dht_full");
@@ -189,7 +191,8 @@ impl Rendezvous {
     }
 }
 
-/// The address with most, as long as it has more than the newcomer's will have; whoever counts for none is let in before any stranger.
+/// The address with most, as long as it has more than the newcomer's will have. A newcomer that counts for no address
+/// is let in before any stranger.
 fn most_crowded(crowds: impl Iterator<Item = (Source, usize)> + Clone, payer: Option<Source>) -> Result<Source> {
     let ours = crowds.clone().find(|(source, _)| Some(*source) == payer).map_or(0, |(_, count)| count);
     let most = crowds.max_by_key(|(_, count)| *count);
@@ -200,7 +203,7 @@ fn most_crowded(crowds: impl Iterator<Item = (Source, usize)> + Clone, payer: Op
     })
 }
 
-/// The addresses worth handing on, best first.
+/// The addresses worth passing on, best first.
 fn shareable(list: &[Multiaddr]) -> Vec<Multiaddr> {
     let mut shared: Vec<Multiaddr> =
         list.iter().filter(|a| addresses::may_be_learned(a, true)).map(addresses::without_peer).collect();
@@ -222,7 +225,7 @@ impl RecordStore for Rendezvous {
         None
     }
 
-    /// Starling keeps no values for others.
+    /// Starling stores no values for other peers.
     fn put(&mut self, _: Record) -> Result<()> {
         refused("dht_value");
         Err(Error::MaxRecords)

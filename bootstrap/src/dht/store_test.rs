@@ -1,4 +1,4 @@
-//! What a rendezvous peer remembers, and who makes way.
+//! The memory of a rendezvous peer, and the announcements that make way.
 
 use super::*;
 use std::time::Duration;
@@ -19,7 +19,7 @@ fn at(n: u32) -> Source {
     Source::Address(std::net::IpAddr::V4((0x2d00_0000 + n).into()))
 }
 
-/// A peer that is connected from there.
+/// A connected peer from this address.
 fn peer_at(store: &mut Rendezvous, source: Source) -> PeerId {
     let peer = PeerId::random();
     store.came(peer, source);
@@ -99,7 +99,7 @@ fn values_and_long_keys_are_refused_and_own_keys_listed() {
     assert_eq!(store.provided().count(), 1);
 }
 
-/// Keys that came and went from four addresses filled the run's key, and nobody else could announce itself.
+/// Before, keys that came and went from four addresses filled the run's key, and no other node could announce itself.
 #[test]
 fn a_few_addresses_do_not_fill_a_key() {
     let mut store = store();
@@ -137,7 +137,7 @@ fn the_oldest_announcement_of_the_most_crowded_address_makes_way_and_known_peers
         }
     }
     assert_eq!(store.providers(&key(1)).len(), PROVIDERS_MAX);
-    // A renewed announcement is a young one.
+    // A renewed announcement counts as young.
     store.add_provider(record(1, first.unwrap())).unwrap();
     for n in 100..100 + PROVIDERS_MAX as u32 / 2 {
         let newcomer = peer_at(&mut store, at(n));

@@ -1,10 +1,10 @@
-//! How long to wait before the next attempt.
+//! The waits before the next attempt.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(200);
 const LEAST: Duration = Duration::from_secs(1);
-/// With its jitter of a quarter the longest wait is 30 s.
+/// The longest wait without jitter; with the jitter of a quarter it is 30 s.
 const MOST: Duration = Duration::from_secs(24);
 
 /// Waits of 0.2 s, 1 s, 2 s, 4 s and so on, with jitter from a seed: equal seeds give equal waits.

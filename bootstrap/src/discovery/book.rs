@@ -1,7 +1,7 @@
-//! The address book: where peers may be, told by whom, and how it went.
+//! The address book: addresses of peers, the tellers of them, and the results of dials.
 //!
-//! Bounded: [`PEERS_MAX`] peers, [`ADDRESSES_MAX`] addresses each, and no teller may introduce more than
-//! [`INTRODUCED_MAX`] of them, so that one liar cannot push everybody else out (`docs/reliability.md`, T8, T10).
+//! Bounded: [`PEERS_MAX`] peers, [`ADDRESSES_MAX`] addresses each, and at most [`INTRODUCED_MAX`] peers introduced by
+//! one teller, so that one liar cannot push all others out (`docs/reliability.md`, T8, T10).
 
 use super::reason::Reason;
 use crate::addresses::{self, Route};
@@ -21,7 +21,7 @@ const RELAYED_BESIDE: usize = 2;
 /// An address that once worked and has failed so often since may be dropped for a newer one.
 const STALE_FAILURES: u32 = 3;
 
-/// Where an address comes from. Earlier ones are trusted more.
+/// The origin of an address. Earlier variants are trusted more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// The user wrote it.
@@ -39,7 +39,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Such addresses are never dropped.
+    /// Whether addresses of this origin are never dropped.
     pub fn is_given(self) -> bool {
         matches!(self, Origin::Configured | Origin::Ticket)
     }
@@ -60,7 +60,7 @@ struct Entry {
     known: Vec<Known>,
     teller: Option<PeerId>,
     seen: Time,
-    /// Not to be evicted: connected, configured or wanted.
+    /// The peer must not be evicted: it is connected, configured or wanted.
     pinned: bool,
     rests_until: Time,
 }
@@ -73,7 +73,7 @@ pub struct Book {
 }
 
 impl Book {
-    /// Adds an address, already judged fit to be dialed. Whether it is in the book afterwards.
+    /// Adds an address that was judged fit to be dialed. Returns whether it is in the book afterwards.
     pub fn add(&mut self, peer: PeerId, address: Multiaddr, origin: Origin, teller: Option<PeerId>, now: Time) -> bool {
         if !self.entries.contains_key(&peer) && !self.admit(peer, origin, teller, now) {
             metrics::counter!("starling_refused_total", "reason" => "address_book_full").increment(1);
@@ -110,7 +110,7 @@ impl Book {
         true
     }
 
-    /// Makes room by forgetting the peer that was heard of longest ago.
+    /// Makes room by forgetting the peer whose last mention is the oldest.
     fn evict(&mut self) -> bool {
         let idle = self.entries.iter().filter(|(_, e)| !e.pinned);
         let Some(oldest) = idle.min_by_key(|(_, e)| e.seen).map(|(peer, _)| *peer) else { return false };
@@ -130,14 +130,14 @@ impl Book {
         }
     }
 
-    /// Whether the peer must stay.
+    /// Sets whether the peer must stay.
     pub fn pin(&mut self, peer: &PeerId, pinned: bool) {
         if let Some(entry) = self.entries.get_mut(peer) {
             entry.pinned = pinned || entry.known.iter().any(|k| k.origin.is_given());
         }
     }
 
-    /// The peer is not to be dialed as a candidate before then.
+    /// The peer must not be dialed as a candidate before `until`.
     pub fn rest(&mut self, peer: &PeerId, until: Time) {
         if let Some(entry) = self.entries.get_mut(peer) {
             entry.rests_until = until;
@@ -155,7 +155,7 @@ impl Book {
         }
     }
 
-    /// The address did not lead to the peer. One that leads to somebody else is dropped, unless the user gave it.
+    /// The address did not lead to the peer. If it leads to another one, it is dropped, unless the user gave it.
     pub fn failed(&mut self, peer: &PeerId, address: &Multiaddr, reason: &Reason) {
         let Some(known) = self.find(peer, address) else { return };
         known.failures = known.failures.saturating_add(1);
@@ -181,8 +181,9 @@ impl Book {
         self.entries.get(peer).map_or(&[], |e| e.known.as_slice())
     }
 
-    /// What to dial next of a peer: the best route that has addresses outside `tried`, those that worked last first, and
-    /// relays beside it: who has a place on one is seldom reached otherwise, and to wait for that would take long.
+    /// The addresses of a peer to dial next: those of the best route that has addresses outside `tried`, the last
+    /// successful ones first, with relayed ones beside. A peer with a place on a relay is seldom reached otherwise, and
+    /// to try the others first would take long.
     pub fn candidates(&self, peer: &PeerId, tried: &[Multiaddr], count: usize) -> Vec<Multiaddr> {
         let fresh: Vec<&Known> = self.known(peer).iter().filter(|k| !tried.contains(&k.address)).collect();
         let Some(best) = fresh.iter().filter_map(|k| addresses::route(&k.address)).min() else { return Vec::new() };
@@ -212,13 +213,13 @@ impl Book {
 }
 
 impl Entry {
-    /// Drops the address that is least worth keeping; `false` when all are worth it.
+    /// Drops the least valuable address; `false` when all are worth keeping.
     fn drop_worst(&mut self) -> bool {
         let worth = |k: &Known| (k.reached, std::cmp::Reverse(k.failures), std::cmp::Reverse(k.origin));
         let is_stale = |k: &Known| k.reached.is_none() || k.failures >= STALE_FAILURES;
         let droppable = self.known.iter().enumerate().filter(|(_, k)| !k.origin.is_given() && is_stale(k));
         let Some(worst) = droppable.min_by_key(|(_, k)| worth(k)).map(|(index, _)| index) else { return false };
-        // A newcomer does not push out an address of which nothing bad is known and that the peer itself gave.
+        // A newcomer does not push out an address that the peer itself gave and that has not failed.
         if self.known[worst].failures == 0 && self.known[worst].origin <= Origin::Itself {
             return false;
         }

@@ -1,11 +1,12 @@
-//! Whom to dial, and when: a state machine without sockets, clock or randomness of its own.
+//! Decides which peers to dial, and when: a state machine without sockets, clock or randomness of its own.
 //!
 //! *Anchors* (given by the user or a ticket) and *wanted* peers (members of the flock) are dialed for ever, with
-//! backoff from 0.2 s over 1 s to 30 s; *candidates* (found under the run's key, heard on the local network or by
-//! gossip) until they have failed [`CANDIDATE_ROUNDS_MAX`] rounds, and again when they are found anew. A *round* tries
-//! every known address once, TCP before QUIC (unless TCP is refused), and relays beside. Dials are limited in number at
-//! once and in rate. Half of both is kept for *preferred* peers: anchors, wanted peers, and whom the owner says to know. The
-//! others are strangers, and where a stranger is found is a stranger's word, which may be wrong a thousand times.
+//! backoff from 0.2 s over 1 s to 30 s. *Candidates* (found under the run's key, heard on the local network or by
+//! gossip) are dialed until they have failed [`CANDIDATE_ROUNDS_MAX`] rounds, and again when they are found anew. A
+//! *round* tries every known address once, TCP before QUIC (unless TCP is refused), and relays beside. The number of
+//! dials at once and their rate are limited. Half of both is kept for *preferred* peers: anchors, wanted peers, and
+//! those that the owner knows. All others are strangers. The address of a stranger is the word of a stranger, which may
+//! be wrong a thousand times.
 
 mod credit;
 mod share;
@@ -28,26 +29,26 @@ pub use self::target::{Trouble, Wish};
 
 /// Addresses of one peer tried at once.
 const ADDRESSES_AT_ONCE: usize = 8;
-/// How long a peer rests that was met through a relay, and to whom no direct way was found; doubled each time.
+/// The rest of a peer that was met through a relay and could not be connected directly; doubled each time.
 const UNPUNCHED_REST: Duration = Duration::from_secs(60);
 const CANDIDATE_ROUNDS_MAX: u32 = 8;
-/// Rounds, 15 s in all, in which QUIC is not tried at a machine that has just answered on TCP, if only to refuse.
+/// Rounds, 15 s in all, in which QUIC is not tried at a machine that has just answered on TCP, even by a refusal.
 const REFUSED_ROUNDS_MAX: u32 = 5;
 const CANDIDATE_REST: Duration = Duration::from_secs(60);
-/// Of a peer that is heard on the local network addresses come one by one, QUIC's before TCP's or after.
+/// A peer's addresses come one by one from the local network, QUIC's before TCP's or after.
 const GATHER: Duration = Duration::from_millis(100);
-/// Of two nodes that find each other at once, the one with the larger id waits so long for the other's dial.
+/// When two nodes find each other at once, the one with the larger id waits so long for the other's dial.
 const YIELD: Duration = Duration::from_millis(300);
-/// The same where both have a place on a relay: each of two attempts to open a way would be in the other's way.
+/// The same when both have a place on a relay: two attempts at a direct connection would disturb each other.
 const YIELD_RELAYED: Duration = Duration::from_secs(3);
-/// Peers that are refused for a while.
+/// Peers that may be excluded at a time.
 pub const SHUNNED_MAX: usize = 1024;
 
 /// One dial to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
     pub peer: PeerId,
-    /// Without `/p2p`; at most 8, all of one route but for relayed ones.
+    /// Addresses without `/p2p`; at most 8, all of one route except relayed ones.
     pub addresses: Vec<Multiaddr>,
 }
 
@@ -60,13 +61,14 @@ pub struct Dialer {
     excluded: BTreeMap<PeerId, Time>,
     backoff: Backoff,
     credit: Credit,
-    /// When something is due, as of the last poll, and whether anything has changed since: most events change nothing here.
+    /// The next time at which something is due, as of the last poll, and whether anything has changed since. Most
+    /// events change nothing here.
     next: Option<Time>,
     changed: bool,
 }
 
 impl Dialer {
-    /// `seed` moves the jitter; equal seeds give equal behaviour.
+    /// `seed` varies the jitter; equal seeds give equal behaviour.
     pub fn new(me: PeerId, seed: u64, now: Time) -> Self {
         Self {
             me,
@@ -81,19 +83,19 @@ impl Dialer {
         }
     }
 
-    /// The peers that are no strangers from now on: their dials go first, also where they are mere candidates.
+    /// Sets the peers that are no strangers from now on: their dials go first, even if they are mere candidates.
     pub fn set_known(&mut self, peers: BTreeSet<PeerId>) {
         self.known = peers;
         self.changed = true;
     }
 
-    /// Whether there is nothing to do. Every change of a target, of a excluded peer or of whom the owner knows ends that.
+    /// Whether there is nothing to do. Every change of a target, of an excluded peer or of the known peers ends that.
     fn is_quiet(&self, now: Time) -> bool {
         !self.changed && self.next.is_none_or(|next| now < next)
     }
 
-    /// Learns addresses that have been judged fit, and makes the peer a target if its origin is one that leads to
-    /// the flock. Returns how many of them are in the book.
+    /// Learns addresses that have been judged fit, and makes the peer a target if their origin leads to the flock.
+    /// Returns how many of them are in the book.
     pub fn learn(
         &mut self,
         peer: PeerId,
@@ -123,14 +125,15 @@ impl Dialer {
         known
     }
 
-    /// Whether one of the addresses leads through a relay and is news.
+    /// Whether one of the addresses is a new relayed one.
     fn brings_relay(&self, peer: &PeerId, list: &[Multiaddr]) -> bool {
         let is_known = |a: &Multiaddr| self.book.known(peer).iter().any(|known| known.address == *a);
         let relayed = list.iter().filter(|a| addresses::route(a) == Some(Route::Relayed));
         relayed.map(addresses::without_peer).any(|address| !is_known(&address))
     }
 
-    /// There is a new way to a peer that could not be reached: its next dial is soon, but for those that no relay helps.
+    /// There is a new address of a peer that could not be reached: its next dial is soon, except for a peer that no
+    /// relay has helped to reach.
     fn hurry(&mut self, peer: &PeerId, now: Time) {
         self.changed = true;
         let soon = if self.me > *peer { after(now, YIELD_RELAYED) } else { now };
@@ -152,7 +155,7 @@ impl Dialer {
             _ if self.me > peer => after(now, YIELD),
             _ => now,
         };
-        // A candidate that was given up rests for a while, however often others name it.
+        // A candidate that was given up rests for a while, however often it is named again.
         let start = match wish {
             Wish::Candidate => start.max(self.book.rests_until(&peer)),
             _ => start,
@@ -166,7 +169,7 @@ impl Dialer {
         self.changed = true;
         let target = self.targets.entry(peer).or_insert(fresh);
         target.wish = target.wish.max(wish);
-        // So no target outlives its addresses.
+        // The pin keeps the addresses as long as the target.
         self.book.pin(&peer, true);
     }
 
@@ -183,7 +186,7 @@ impl Dialer {
         }
     }
 
-    /// No dial to the peer until then. Whom that pardons, since so many are excluded.
+    /// Stops dials to the peer until `until`. Returns the peer that is pardoned for it when too many are excluded.
     #[must_use]
     pub fn exclude(&mut self, peer: PeerId, until: Time) -> Option<PeerId> {
         self.changed = true;
@@ -204,7 +207,7 @@ impl Dialer {
         pardoned
     }
 
-    /// Peers whose time of being excluded is over.
+    /// Ends the exclusion of peers whose time is over, and returns them.
     pub fn pardon(&mut self, now: Time) -> Vec<PeerId> {
         if self.is_quiet(now) {
             return Vec::new();
@@ -221,7 +224,7 @@ impl Dialer {
         self.excluded.get(peer).is_some_and(|until| *until > now)
     }
 
-    /// A direct connection to the peer exists; `address` when we dialed it.
+    /// A direct connection to the peer exists; with an `address` if this node dialed it.
     pub fn connected(&mut self, peer: PeerId, address: Option<&Multiaddr>, now: Time) {
         self.changed = true;
         if let Some(address) = address {
@@ -236,7 +239,8 @@ impl Dialer {
         self.book.pin(&peer, true);
     }
 
-    /// A relay has brought us together; `address` when we dialed it. While a direct connection is tried nothing is dialed.
+    /// A relay has connected this node with the peer; with an `address` if this node dialed it. Nothing is dialed
+    /// during the attempt at a direct connection.
     pub fn relayed(&mut self, peer: PeerId, address: Option<&Multiaddr>, now: Time) {
         self.changed = true;
         if let Some(address) = address {
@@ -248,7 +252,7 @@ impl Dialer {
         }
     }
 
-    /// No direct way was found to a peer that was met through a relay.
+    /// No direct connection came about with a peer that was met through a relay.
     pub fn unpunched(&mut self, peer: &PeerId, now: Time) {
         self.changed = true;
         let Some(times) = self.targets.get(peer).map(|t| t.unpunched.saturating_add(1)) else { return };
@@ -263,7 +267,7 @@ impl Dialer {
         }
     }
 
-    /// The last direct connection to the peer is gone. `idle`: because nobody used it.
+    /// The last direct connection to the peer is gone. `idle`: it was closed because it was not used.
     pub fn disconnected(&mut self, peer: &PeerId, idle: bool, now: Time) {
         self.changed = true;
         let wait = self.backoff.after(0);
@@ -272,7 +276,7 @@ impl Dialer {
             return;
         };
         let is_useless = wish == Wish::Candidate && idle;
-        // It waits for its turn from now on, like those that were found.
+        // The peer waits for its turn from now on, like newly found ones.
         if is_useless || (standing == Wish::Candidate && !self.make_room()) {
             self.give_up(peer);
             return;
@@ -304,7 +308,7 @@ impl Dialer {
         }
         let progress = !new.is_empty();
         target.tried.extend(new);
-        // Another route, or addresses that were not reached because a wrong peer answered first.
+        // Left are another route, or addresses that were not reached because a wrong peer answered first.
         if progress && !self.addresses_left(peer).is_empty() {
             self.wait(peer, now);
             return;
@@ -318,11 +322,11 @@ impl Dialer {
         }
     }
 
-    /// What to dial next in the round. A machine that refuses TCP is up, and the peer's process is not: a dial by QUIC would
-    /// wait there and be the connection to its next process, on which, unlike on TCP, nobody says that a process was
-    /// killed. Where a handshake on TCP broke, two dialed each other at the same moment, and TCP is the way, too. Where
-    /// QUIC is the way to a peer, by what the user says or as it was before, and after some rounds, it is tried all the
-    /// same.
+    /// The addresses to dial next in the round. A machine that refuses TCP is up, and the peer's process is not. A dial
+    /// by QUIC would wait there and become the connection to the next process; with QUIC, unlike TCP, nothing shows
+    /// that a process was killed. When a handshake on TCP broke, two nodes dialed each other at the same moment, and
+    /// TCP works, too. QUIC is tried all the same if the user gave that address, if QUIC led to the peer the last time,
+    /// and after some rounds.
     fn addresses_left(&self, peer: &PeerId) -> Vec<Multiaddr> {
         let Some(target) = self.targets.get(peer) else { return Vec::new() };
         let mut left = self.book.candidates(peer, &target.tried, ADDRESSES_AT_ONCE);
@@ -345,7 +349,7 @@ impl Dialer {
         left
     }
 
-    /// The peer was reached and is of no use; shown until it is connected again.
+    /// The peer was reached and is of no use. The reason is shown until it is connected again.
     pub fn blame(&mut self, peer: &PeerId, reason: Reason) {
         if let Some(target) = self.targets.get_mut(peer) {
             target.trouble = Some((None, reason));
@@ -356,14 +360,14 @@ impl Dialer {
         let Some(rounds) = self.targets.get(peer).map(|t| t.rounds.saturating_add(1)) else { return };
         let wait = self.backoff.after(rounds);
         let Some(target) = self.targets.get_mut(peer) else { return };
-        // Who dialed each other at the same moment are not to do so again.
+        // Two nodes that dialed each other at the same moment must not do so again.
         let met = matches!(target.trouble, Some((_, Reason::Broken)));
         let wait = if met && self.me > *peer { wait + YIELD } else { wait };
         target.rounds = rounds;
         target.tried.clear();
         target.state = State::Waiting(after(now, wait));
         if target.wish == Wish::Candidate && rounds >= CANDIDATE_ROUNDS_MAX {
-            // It stays in the book; finding it again makes it a target again.
+            // The peer stays in the book, and becomes a target again when it is found again.
             self.give_up(peer);
             self.book.rest(peer, after(now, CANDIDATE_REST));
         }
@@ -387,7 +391,7 @@ impl Dialer {
         let mut busy = self.dialing();
         let mut dials = Vec::new();
         for (std::cmp::Reverse(standing), _, peer) in due {
-            // Strangers come last, so that nobody is left out who may still be dialed.
+            // Strangers come last, so no other peer that may still be dialed is left out.
             if !self.has_slot(standing, busy) || !self.credit.has_one(self.left_by(standing)) {
                 break;
             }
@@ -413,7 +417,7 @@ impl Dialer {
         Some(Dial { peer, addresses })
     }
 
-    /// When to poll next, if nothing happens before.
+    /// The time of the next poll, if nothing happens before.
     pub fn wake_at(&self) -> Option<Time> {
         if self.changed { self.agenda() } else { self.next }
     }
@@ -430,14 +434,14 @@ impl Dialer {
         next_dial.into_iter().chain(self.excluded.values().copied()).min()
     }
 
-    /// Targets that are not connected, with what went wrong; those the user named first.
+    /// Targets that are not connected, with the reasons; those that the user named first.
     pub fn troubles(&self, now: Time) -> Vec<Trouble> {
         let mut list: Vec<Trouble> = self.targets.iter().filter_map(|(peer, t)| t.describe(peer, now)).collect();
         list.sort_by_key(|t| (std::cmp::Reverse(t.wish), t.peer));
         list
     }
 
-    /// Whether the peer is a target, and how much wanted.
+    /// The wish of a peer that is a target.
     pub fn wish_of(&self, peer: &PeerId) -> Option<Wish> {
         self.targets.get(peer).map(|t| t.wish)
     }

@@ -1,4 +1,4 @@
-//! What a node learns from its network, in few words.
+//! The events of a node's network, in few words.
 
 use super::reason::Reason;
 use libp2p::gossipsub::MessageId;
@@ -6,19 +6,19 @@ use libp2p::swarm::ConnectionId;
 use libp2p::{Multiaddr, PeerId};
 use std::time::Duration;
 
-/// Something that the owner of the swarm may want to know or show.
+/// An event that the owner of the swarm may want to know or show.
 #[derive(Debug)]
 pub enum NetEvent {
-    /// The node listens there; the address ends in `/p2p/PEER`.
+    /// The node listens at this address, which ends in `/p2p/PEER`.
     Listening { address: Multiaddr },
-    /// It does not any more.
+    /// The node does not listen there any more.
     NotListening { address: Multiaddr, reason: Option<String> },
-    /// Others can reach the node there: confirmed by a test, or given with `--advertise`.
+    /// Other peers can reach the node at this address: confirmed by a test, or given with `--advertise`.
     Reachable { address: Multiaddr },
     /// A direct connection was opened. `first`: there was none to this peer before; `punched`: it came about through a
     /// relay.
     Connected { peer: PeerId, connection: ConnectionId, address: Multiaddr, dialed: bool, first: bool, punched: bool },
-    /// A relay has brought us together with this peer, and no direct connection came about.
+    /// A relay has connected this node with the peer, and no direct connection came about.
     NoDirectWay { peer: PeerId },
     /// A direct connection was closed. `last`: there is none left to this peer.
     Disconnected { peer: PeerId, connection: ConnectionId, last: bool, why: String },
@@ -26,7 +26,7 @@ pub enum NetEvent {
     Identified { peer: PeerId, agent: String },
     /// The peer speaks another version of Starling's network protocols, or none; it is left alone for a while.
     OtherVersion { peer: PeerId, theirs: String },
-    /// These peers, new to us, belong to the run, says the DHT; they will be dialed.
+    /// The DHT says that these new peers belong to the run; they will be dialed.
     Found { peers: Vec<PeerId> },
     /// A peer was not reached.
     DialFailed { peer: Option<PeerId>, failures: Vec<(Option<Multiaddr>, Reason)> },

@@ -1,4 +1,4 @@
-//! Swarm events, one by one: what each means for discovery, and what its owner is told.
+//! Swarm events one by one: their effect on discovery, and the event for its owner.
 
 use super::reason::Reason;
 use super::ways::{Closed, Opened};
@@ -52,7 +52,7 @@ impl Discovery {
             SwarmEvent::ListenerClosed { listener_id, addresses: closed, reason } => {
                 let now = self.now();
                 if let Some(relay) = self.relays.closed(listener_id, now) {
-                    // Asked for again after a while.
+                    // The relay is asked again after a while.
                     let why = reason.err().map_or_else(|| "it has ended".into(), |e| e.to_string());
                     tracing::info!(%relay, why, "no place on this relay");
                     return None;
@@ -179,7 +179,7 @@ impl Discovery {
             }
             BehaviourEvent::ReachClient(event) => {
                 tracing::debug!(address = %event.tested_addr, reached = event.result.is_ok(), "reachability tested");
-                // What was reached is told as a confirmed address.
+                // Success is reported as a confirmed address.
                 None
             }
             BehaviourEvent::Dcutr(event) => {
@@ -237,7 +237,7 @@ impl Discovery {
         Some(NetEvent::Identified { peer, agent: untrusted::printable(&info.agent_version) })
     }
 
-    /// Providers of the run's key are companions; those that are news are told.
+    /// Providers of the run's key are companions. Returns the new ones.
     fn found(&mut self, key: &libp2p::kad::RecordKey, peers: Vec<(PeerId, Vec<Multiaddr>)>) -> Option<NetEvent> {
         if self.rendezvous.key() != Some(key) {
             return None;
@@ -285,7 +285,8 @@ impl Discovery {
     }
 }
 
-/// Where somebody has reached a relay is an address that it hands out with its places; without one it gives none away.
+/// The address at which a peer has reached this relay is one that the relay hands out with its places. Without an
+/// address it gives no places.
 fn stand_by(swarm: &mut Swarm<Behaviour>, local: &Multiaddr) {
     let is_relay = swarm.behaviour().relay_server.is_enabled() && swarm.external_addresses().next().is_none();
     if is_relay && matches!(addresses::scope(local), Scope::Public | Scope::Private) {

@@ -1,6 +1,7 @@
-//! Where others say that they see this node, before it has been tested.
+//! The addresses at which peers see this node, before they have been tested.
 //!
-//! A stranger may say anything, so an address counts when a peer that the user named says it, or two others do.
+//! A stranger may claim any address, so an address counts when a peer that the user named claims it, or two other peers
+//! do.
 
 use crate::addresses::{self, Scope};
 use libp2p::{Multiaddr, PeerId};
@@ -8,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Addresses that are remembered.
 const ADDRESSES_MAX: usize = 16;
-/// Peers that said it, remembered of each.
+/// Peers remembered for each address.
 const WITNESSES_MAX: usize = 4;
 
-/// What was seen, and by whom.
+/// The observed addresses and their observers.
 #[derive(Debug, Default)]
 pub struct Observed {
     seen: BTreeMap<Multiaddr, Witnesses>,
@@ -26,12 +27,12 @@ struct Witnesses {
 }
 
 impl Observed {
-    /// This peer identified itself; libp2p reports what it saw right after. `trusted`: the user named it.
+    /// This peer identified itself; libp2p reports the address that it saw right after. `trusted`: the user named it.
     pub fn observer(&mut self, peer: PeerId, trusted: bool) {
         self.observer = Some((peer, trusted));
     }
 
-    /// libp2p's translation of what the last observer saw.
+    /// libp2p's report of the address that the last observer saw.
     pub fn saw(&mut self, address: &Multiaddr) {
         let Some((peer, trusted)) = self.observer else { return };
         let address = addresses::without_peer(address);
@@ -49,7 +50,7 @@ impl Observed {
         }
     }
 
-    /// Addresses that may be told to others.
+    /// Addresses that may be told to other peers.
     pub fn trusted(&self) -> impl Iterator<Item = Multiaddr> + '_ {
         self.seen.iter().filter(|(_, w)| w.trusted || w.peers.len() >= 2).map(|(address, _)| address.clone())
     }

@@ -1,4 +1,4 @@
-//! Whom this peer relays for: counted for whoever watches it.
+//! The peers that this peer relays for, counted for its operator.
 
 use libp2p::{PeerId, relay};
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Something happened at the relay.
+    /// Notes an event of the relay.
     pub fn note(&mut self, event: &relay::Event) {
         match event {
             relay::Event::ReservationReqAccepted { src_peer_id, .. } => {
@@ -23,7 +23,7 @@ impl Places {
             relay::Event::CircuitReqDenied { .. } => refused("relay_circuit"),
             relay::Event::CircuitReqAccepted { .. } => metrics::gauge!("starling_relay_circuits").increment(1.0),
             relay::Event::CircuitClosed { .. } => metrics::gauge!("starling_relay_circuits").decrement(1.0),
-            // The end of a reservation is told of every connection that ends, whether it held one or not.
+            // The end of a reservation is reported for every connection that ends, whether it held one or not.
             _ => {}
         }
         self.show();

@@ -1,4 +1,4 @@
-//! Why a peer could not be reached, in plain words.
+//! The reasons why a peer could not be reached, in plain words.
 
 use crate::addresses::{self, Scope};
 use crate::gate::Forbidden;
@@ -9,7 +9,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// Why an address did not lead to the peer.
+/// The reason why an address did not lead to the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     Refused,
@@ -24,16 +24,16 @@ pub enum Reason {
     Unsupported,
     Denied(String),
     NoAddress,
-    /// A relay has brought both together, and no packets of theirs got through directly.
+    /// A relay has connected both peers, and no packets of theirs got through directly.
     NoDirectWay,
     Broken,
-    /// What it says that it speaks.
+    /// The version that the peer says it speaks.
     OtherVersion(String),
     Other(String),
 }
 
 impl Reason {
-    /// For metric labels.
+    /// The name for metric labels.
     pub fn name(&self) -> &'static str {
         match self {
             Reason::Refused => "refused",
@@ -129,7 +129,7 @@ fn of_transport(address: &Multiaddr, error: &TransportError<io::Error>) -> Reaso
     }
 }
 
-/// Some layers of libp2p hand on only what an error says.
+/// Some layers of libp2p pass on only the text of an error.
 fn of_text(address: &Multiaddr, error: &io::Error) -> Reason {
     let text = error.to_string();
     let lower = text.to_lowercase();
@@ -148,7 +148,7 @@ fn of_text(address: &Multiaddr, error: &io::Error) -> Reason {
     }
 }
 
-/// The kind of the innermost I/O error: libp2p wraps what the system said several times.
+/// The kind of the innermost I/O error: libp2p wraps the system's error several times.
 pub fn root_kind(error: &io::Error) -> Option<io::ErrorKind> {
     if error.raw_os_error().is_some() {
         return Some(error.kind());
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(of(io::ErrorKind::HostUnreachable), Reason::Unreachable);
         assert_eq!(of(io::ErrorKind::UnexpectedEof), Reason::Broken);
         assert_eq!(of(io::ErrorKind::InvalidData), Reason::Broken);
-        // Both of two that dial each other at one moment take themselves for the client.
+        // When two peers dial each other at one moment, both take themselves for the client.
         let both = TransportError::Other(io::Error::other("Multiple dial errors occurred:\n - Handshake failed"));
         assert_eq!(of_transport(&a, &both), Reason::Broken);
         let forbidden = io::Error::new(io::ErrorKind::PermissionDenied, Forbidden);

@@ -1,8 +1,9 @@
-//! A place on a relay for a node that nobody can reach.
+//! A place on a relay for a node that no peer can reach.
 //!
-//! A node whose addresses have all failed the test from outside, or got no answer, for [`PATIENCE`] after it met its
-//! first relay asks the peers that the user named, and that relay, to pass on connections. That somebody has dialed it
-//! proves nothing: a router lets in whom the node has written to. No sockets here: it says where to listen.
+//! A node waits for [`PATIENCE`] after it met its first relay. If all its addresses have failed the test from outside
+//! by then, or got no answer, it asks relays among the peers that the user named to pass on connections. An inbound
+//! connection proves nothing: a router lets in peers that the node has written to. There are no sockets here: this
+//! module says where to listen.
 
 use super::dialer::after;
 use crate::addresses;
@@ -13,7 +14,7 @@ use starling_protocol::engine::io::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Relays used at a time: a second for when the first goes away.
+/// Relays used at a time: a second one in case the first goes away.
 const RELAYS_MAX: usize = 2;
 /// Relays that are known.
 const KNOWN_MAX: usize = 64;
@@ -22,27 +23,27 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A relay that has taken our place away, or gave none, is not asked again for so long.
 const REST: Duration = Duration::from_secs(30);
 
-/// What is known of relays.
+/// The relays that this node has met.
 #[derive(Debug, Default)]
 pub struct Relays {
     known: BTreeMap<PeerId, Relay>,
-    /// When the first one was met.
+    /// The time at which the first one was met.
     since: Option<Time>,
-    /// An address of ours is known to be reached from outside.
+    /// An address of this node is known to be reached from outside.
     reached: bool,
 }
 
 /// A connected peer that relays.
 #[derive(Debug)]
 struct Relay {
-    /// At which we dialed it.
+    /// The address at which this node dialed it.
     address: Multiaddr,
     place: Option<ListenerId>,
     rests_until: Time,
 }
 
 impl Relays {
-    /// This peer relays, and we reached it there.
+    /// Notes that this peer relays, and was reached at this address.
     pub fn known(&mut self, peer: PeerId, address: &Multiaddr, now: Time) {
         let fits = addresses::route(address).is_some_and(|route| route != addresses::Route::Relayed);
         if self.known.len() < KNOWN_MAX && fits {
@@ -52,17 +53,18 @@ impl Relays {
         }
     }
 
-    /// The peer is gone, and with it our place.
+    /// The peer is gone, and with it this node's place.
     pub fn lost(&mut self, peer: &PeerId) {
         self.known.remove(peer);
     }
 
-    /// One of our addresses was reached from outside.
+    /// An address of this node was reached from outside.
     pub fn reached(&mut self) {
         self.reached = true;
     }
 
-    /// Where to listen now: relays, with addresses that end in `/p2p-circuit`. What came of each is to be told.
+    /// The relays to ask now, with addresses to listen on that end in `/p2p-circuit`. The caller reports the result of
+    /// each.
     pub fn wanted(&self, now: Time) -> Vec<(PeerId, Multiaddr)> {
         let patient = self.since.is_none_or(|since| after(since, PATIENCE) > now);
         if self.reached || patient {
@@ -83,14 +85,14 @@ impl Relays {
         }
     }
 
-    /// A listener has ended: the relay whose place it was, if it was one.
+    /// A listener has ended. Returns the relay whose place it was, if it was one.
     pub fn closed(&mut self, place: ListenerId, now: Time) -> Option<PeerId> {
         let (peer, relay) = self.known.iter_mut().find(|(_, relay)| relay.place == Some(place))?;
         (relay.place, relay.rests_until) = (None, after(now, REST));
         Some(*peer)
     }
 
-    /// Relays with places that are held, or asked for, and not needed any more: each is told once.
+    /// Relays with places that are held or asked for, and not needed any more; each is returned once.
     pub fn needless(&mut self) -> Vec<PeerId> {
         let held = self.known.iter_mut().filter(|_| self.reached);
         held.filter_map(|(peer, relay)| relay.place.take().map(|_| *peer)).collect()
@@ -101,7 +103,7 @@ impl Relays {
         self.known.values().any(|relay| relay.place.is_some())
     }
 
-    /// When to ask next.
+    /// The time to ask next.
     pub fn wake_at(&self) -> Option<Time> {
         let since = after(self.since?, PATIENCE);
         let held = self.known.values().filter(|relay| relay.place.is_some()).count();

@@ -1,7 +1,7 @@
-//! When to announce this node under its run's key, and when to look who else is there. No sockets, no clock.
+//! The times to announce this node under its run's key, and to look for the run's other nodes. No sockets, no clock.
 //!
-//! A lookup follows each announcement, so of any two nodes the later one finds the earlier at once; further lookups
-//! are for lost messages and for DHT servers that come later.
+//! A lookup follows each announcement, so the later one of two nodes finds the earlier one at once. Further lookups are
+//! for lost messages and for DHT servers that come later.
 
 use super::dialer::after;
 use libp2p::PeerId;
@@ -12,18 +12,18 @@ use std::time::Duration;
 
 /// DHT servers that are counted.
 const SERVERS_MAX: usize = 1024;
-/// Lets several servers that connect together be told by one announcement.
+/// A pause in which several servers can connect, so that one announcement reaches them all.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Well below the time for which an announcement is believed.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(60);
-/// While nobody of the run is connected: at first, and after [`EAGER_LOOKUPS`].
+/// Pauses between lookups while no peer of the run is connected: at first, and after [`EAGER_LOOKUPS`].
 const LOOK_EAGER: Duration = Duration::from_secs(1);
 const LOOK_LONELY: Duration = Duration::from_secs(5);
 const EAGER_LOOKUPS: u32 = 15;
-/// In company: for those that were missed.
+/// The pause while peers of the run are connected, for those that were missed.
 const LOOK_IN_COMPANY: Duration = Duration::from_secs(15);
 
-/// Something to do.
+/// A step to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     Announce(RecordKey),
@@ -50,7 +50,7 @@ impl Rendezvous {
         self.key.as_ref()
     }
 
-    /// A connected peer answers DHT questions. Tells the newcomer that we are here, soon.
+    /// A connected peer answers DHT questions. It is sent an announcement soon.
     pub fn server_up(&mut self, peer: PeerId, now: Time) {
         if self.servers.len() < SERVERS_MAX && self.servers.insert(peer) {
             let soon = after(now, SETTLE);
@@ -62,12 +62,12 @@ impl Rendezvous {
         self.servers.remove(peer);
     }
 
-    /// The announcement is out: time to look.
+    /// The announcement has been sent: it is time to look.
     pub fn announced(&mut self, now: Time) {
         self.look_at = Some(now);
     }
 
-    /// What is due; with nobody to ask, nothing.
+    /// The steps that are due; none without a server to ask.
     pub fn poll(&mut self, now: Time, lonely: bool) -> Vec<Step> {
         let mut steps = Vec::new();
         let Some(key) = self.key.clone().filter(|_| !self.servers.is_empty()) else { return steps };
@@ -88,7 +88,7 @@ impl Rendezvous {
         steps
     }
 
-    /// When to poll next.
+    /// The time of the next poll.
     pub fn wake_at(&self) -> Option<Time> {
         let waiting = self.key.is_some() && !self.servers.is_empty();
         waiting.then(|| self.announce_at.into_iter().chain(self.look_at).min()).flatten()

@@ -1,7 +1,7 @@
-//! The ways to each peer: direct connections, and relayed ones, which are only there to open a direct one.
+//! The connections to each peer: direct ones, and relayed ones, which are only there to open a direct one.
 //!
-//! A relay passes on what two peers need to agree on a moment at which both dial (dcutr), and no more: nothing else is
-//! said on a relayed connection. It is closed when there is a direct one, or when there is none after [`PUNCHING`].
+//! Over a relayed connection two peers agree on a moment at which both dial (dcutr), and exchange nothing else. It is
+//! closed when there is a direct one, or when there is none after [`PUNCHING`].
 
 use libp2p::PeerId;
 use libp2p::swarm::ConnectionId;
@@ -9,9 +9,9 @@ use starling_protocol::engine::io::Time;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Three attempts at a direct connection, with the time of a dial that nobody answers each.
+/// Three attempts at a direct connection, each with the time of an unanswered dial.
 const PUNCHING: Duration = Duration::from_secs(40);
-/// The other end of a direct connection may come to know of it a moment later.
+/// The other end of a direct connection may learn of it a moment later.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// All open connections.
@@ -23,9 +23,9 @@ pub struct Ways {
 #[derive(Debug)]
 struct Way {
     peer: PeerId,
-    /// Until when a relayed one stays open.
+    /// The time until which a relayed connection stays open.
     relayed: Option<Time>,
-    /// A direct one has come about since.
+    /// A direct connection has come about since.
     served: bool,
 }
 
@@ -34,7 +34,7 @@ struct Way {
 pub struct Opened {
     /// There was none to this peer before.
     pub first: bool,
-    /// A relay has brought the two together.
+    /// A relay has brought the two peers together.
     pub punched: bool,
 }
 
@@ -44,14 +44,14 @@ pub enum Closed {
     Direct {
         last: bool,
     },
-    /// `vain`: there was no direct one, nor is there another attempt at it.
+    /// `vain`: there was no direct connection, and no other attempt at one is under way.
     Relayed {
         vain: bool,
     },
 }
 
 impl Ways {
-    /// Relayed connections to the peer are not needed any more.
+    /// Notes a direct connection. Relayed connections to the peer are not needed any more.
     pub fn direct(&mut self, id: ConnectionId, peer: PeerId, now: Time) -> Opened {
         let first = !self.has_direct(&peer);
         let until = super::dialer::after(now, LINGER);
@@ -110,7 +110,7 @@ impl Ways {
         over
     }
 
-    /// When to ask for those that are overdue.
+    /// The time to ask for those that are overdue.
     pub fn wake_at(&self) -> Option<Time> {
         self.open.values().filter_map(|way| way.relayed).filter(|closes| closes.0 < u64::MAX).min()
     }

@@ -1,5 +1,5 @@
-//! Handshakes of those who have connected, which can be given up: libp2p ends one only when its time is over, and until then who
-//! says nothing has a place.
+//! Handshakes of arriving connections, which can be ended early. libp2p ends one only when its time is over, and until
+//! then a silent peer holds a place.
 
 use futures::future::{AbortHandle, AbortRegistration, Abortable};
 use libp2p::Multiaddr;
@@ -10,14 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::time::Instant;
 
-/// Those under way, by where they come from. Cheap to clone. It holds as many as there are futures, which the swarm bounds.
+/// Handshakes under way, by their address. Cheap to clone. There are as many as futures, which the swarm bounds.
 #[derive(Clone, Debug, Default)]
 pub struct Handshakes(Arc<Mutex<UnderWay>>);
 
 #[derive(Debug, Default)]
 struct UnderWay {
     serial: u64,
-    /// The newer one of two from the same port, to two addresses of this node.
+    /// When two come from the same port, to two addresses of this node, the newer one is here.
     all: BTreeMap<Multiaddr, Entry>,
 }
 
@@ -25,22 +25,22 @@ struct UnderWay {
 struct Entry {
     serial: u64,
     handle: AbortHandle,
-    /// When something happened in it last.
+    /// The time of the last event in it.
     moved_at: Instant,
 }
 
-/// The error with which a handshake ends that gave way.
+/// The error of a handshake that gave way.
 #[derive(Debug, thiserror::Error)]
 #[error("it took long, and others from elsewhere wait")]
 pub struct GaveWay;
 
 impl Handshakes {
-    /// No statement leaves the list half-changed, so a poisoned lock is still good.
+    /// No statement leaves the list half-changed, so the content of a poisoned lock is still good.
     fn list(&self) -> MutexGuard<'_, UnderWay> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The handshake of a connection that has just arrived.
+    /// Adds the handshake of a connection that has just arrived.
     pub fn begin<F>(&self, from: &Multiaddr, handshake: F) -> Handshake<F> {
         let (handle, registration): (AbortHandle, AbortRegistration) = AbortHandle::new_pair();
         let mut list = self.list();
@@ -51,7 +51,7 @@ impl Handshakes {
         Handshake { handshake: Abortable::new(handshake, registration), place }
     }
 
-    /// Ends the handshake from there, if it is under way.
+    /// Ends the handshake of this address, if it is under way.
     pub fn give_up(&self, from: &Multiaddr) {
         let entry = self.list().all.remove(from);
         if let Some(entry) = entry {
@@ -59,8 +59,8 @@ impl Handshakes {
         }
     }
 
-    /// When something happened last in the handshake from there: bytes came, or could be sent. (In one by QUIC nothing happens before
-    /// its end.)
+    /// The time of the last event in the handshake of this address: bytes came, or could be sent. (A handshake by QUIC
+    /// has no event before its end.)
     pub fn moved_at(&self, from: &Multiaddr) -> Option<Instant> {
         self.list().all.get(from).map(|entry| entry.moved_at)
     }
@@ -104,7 +104,7 @@ where
     type Output = io::Result<O>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // Nobody asks before something has happened.
+        // A poll means that something has happened.
         self.place.moves();
         let ended = std::task::ready!(Pin::new(&mut self.handshake).poll(cx));
         Poll::Ready(ended.unwrap_or_else(|_| Err(io::Error::other(GaveWay))))

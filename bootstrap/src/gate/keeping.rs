@@ -1,7 +1,7 @@
-//! Keeps connections to chosen peers open although nothing is being said, and refuses excluded peers.
+//! Keeps idle connections to chosen peers open, and refuses excluded peers.
 //!
-//! libp2p closes a connection on which no stream is open for a while. Bootstrap peers and members of the flock are to
-//! stay, so their connections are marked here; everybody else's go when idle.
+//! libp2p closes a connection that has no open stream for a while. Connections to bootstrap peers and members of the
+//! flock must stay, so they are marked here; those of other peers go when idle.
 
 use super::Gate;
 use libp2p::core::Endpoint;
@@ -31,7 +31,7 @@ pub struct Behaviour {
     waker: Option<Waker>,
 }
 
-/// What a connection of a excluded peer is denied with.
+/// The error of a denied connection of an excluded peer.
 #[derive(Debug, thiserror::Error)]
 #[error("this peer is not wanted here")]
 pub struct Shunned;
@@ -48,12 +48,12 @@ impl Behaviour {
         }
     }
 
-    /// What dials and addresses are judged by.
+    /// The rules for dials and addresses.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
 
-    /// Whether connections to `peer`, present and future, stay open when idle.
+    /// Sets whether connections to `peer`, present and future, stay open when idle.
     pub fn keep(&mut self, peer: PeerId, keep: bool) {
         let changed = match keep {
             true if self.kept.len() >= PEERS_MAX => false,
@@ -70,7 +70,7 @@ impl Behaviour {
         }
     }
 
-    /// Whether new connections of `peer` are refused.
+    /// Sets whether new connections of `peer` are refused.
     pub fn exclude(&mut self, peer: PeerId, exclude: bool) {
         match exclude {
             true if self.excluded.len() >= PEERS_MAX => {}
@@ -149,7 +149,7 @@ impl NetworkBehaviour for Behaviour {
     }
 }
 
-/// One connection's side: says whether it is kept, speaks no protocol.
+/// One connection's side: says whether it is kept, and speaks no protocol.
 pub struct Handler {
     keep: bool,
 }

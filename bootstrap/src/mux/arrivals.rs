@@ -1,6 +1,7 @@
-//! A pace for streams that strangers open. To take one in costs a node some tenths of a millisecond, whatever it is for: its name is
-//! negotiated, it is handed to a task of its own, and what is one too many is ended again. So the next one is not taken before its address
-//! has earned it. Until then it waits, unnamed, among those that its connection may have open, and costs nothing.
+//! A rate limit on streams that strangers open. Each stream costs a node some tenths of a millisecond, for whatever
+//! purpose: its name is negotiated, it is passed to a task of its own, and a surplus one is ended again. So the next
+//! stream is not taken before its address has earned it. Until then it waits, unnamed, among those that its connection
+//! may have open, and costs nothing.
 
 use crate::doors::Doors;
 use crate::pace::{Accounts, Payer};
@@ -12,12 +13,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Streams that strangers at one address open at once, and a second in the long run. Thirty newcomers behind one router that find the
-/// flock together open some eight each, and few after that: what they fetch much of comes on streams that stay.
+/// Streams that strangers at one address open: a burst, and a second in the long run. Thirty newcomers behind one
+/// router that find the flock together open some eight each, and few after that: large fetches use streams that stay
+/// open.
 const STREAMS_BURST: f64 = 256.0;
 const STREAMS_PER_SECOND: f64 = 12.0;
 
-/// The accounts of all connections, whatever carries them.
+/// The accounts of all connections, on any transport.
 #[derive(Clone, Debug)]
 pub struct Pace(Accounts);
 
@@ -27,7 +29,7 @@ impl Default for Pace {
     }
 }
 
-/// `M`, which takes streams of strangers at a pace.
+/// `M`, which takes streams of strangers at a limited rate.
 pub struct Arrivals<M> {
     inner: M,
     payer: Payer,
@@ -47,7 +49,7 @@ impl<M: StreamMuxer + Unpin> StreamMuxer for Arrivals<M> {
 
     fn poll_inbound(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Self::Substream, Self::Error>> {
         if let Some(wait) = &mut self.wait {
-            // Streams that are open go on meanwhile: `poll` moves their bytes.
+            // Open streams go on meanwhile: `poll` moves their bytes.
             ready!(wait.as_mut().poll(cx));
             self.wait = None;
         }
@@ -110,7 +112,7 @@ mod tests {
         (0..MANY).take_while(|_| Pin::new(&mut *arrivals).poll_inbound(&mut cx).is_ready()).count()
     }
 
-    /// A new stream cost its address nothing, and one address opened some ninety a second at each node.
+    /// Before, a new stream cost its address nothing, and one address opened some ninety a second at each node.
     #[tokio::test]
     async fn streams_of_strangers_at_one_address_are_taken_at_a_pace() {
         let (doors, pace) = (Doors::default(), Pace::default());
@@ -125,7 +127,7 @@ mod tests {
         let known = PeerId::random();
         doors.name(known);
         let together: usize = (0..8).map(|_| taken(&mut connect(PeerId::random(), "45.2.0.1"))).sum();
-        // The last stream of each connection may make the debt, and a moment has passed.
+        // The last stream of each connection may go into debt, and a moment has passed.
         assert!((STREAMS_BURST as usize..STREAMS_BURST as usize + 100).contains(&together), "{together}");
         assert!(taken(&mut connect(PeerId::random(), "45.2.0.2")) >= STREAMS_BURST as usize, "others have their own");
         assert_eq!(taken(&mut connect(known, "45.2.0.1")), MANY, "a known peer does not wait");

@@ -1,9 +1,10 @@
-//! What a stranger's connection holds of this node's memory: bytes that have come and that nobody has read.
+//! Bounds the memory of this node that a stranger's connection holds: received bytes that are not read yet.
 //!
-//! yamux promises every stream 256 KiB from its first moment, and a peer may open a stream whose name it never says, or send on one
-//! that nobody reads for a while: of 48 connections with 64 streams each that is the whole machine. Its window cannot be made smaller, so
-//! the frames of a connection are looked at as they come: while so much is unread, the next one waits in the system's buffer
-//! for the socket. A known peer is not held back; whoever becomes known meanwhile goes on as soon as something is read.
+//! yamux promises every stream 256 KiB from its first moment. A peer may open a stream whose name it never says, or
+//! send on one that is not read for a while: 48 connections with 64 streams each would fill the whole machine. yamux's
+//! window cannot be made smaller, so the frames of a connection are counted as they come. While too much is unread, the
+//! next frame waits in the system's buffer for the socket. A known peer is not held back. A peer that becomes known
+//! meanwhile goes on as soon as something is read.
 
 use crate::doors::Doors;
 use futures::{AsyncRead, AsyncWrite};
@@ -16,11 +17,11 @@ use std::task::{Context, Poll, Waker, ready};
 
 /// Bytes that a stranger may have unread on one connection: one of the longest frames that nodes send.
 pub const UNREAD_MAX: usize = 84 << 10;
-/// What the memory of a frame costs beside its bytes, so that short ones are not for free.
+/// The memory of a frame beside its bytes, so that short ones are not free.
 const FRAME_COST: usize = 128;
 /// Streams that may be open on one connection.
 pub const STREAMS_MAX: usize = 64;
-/// Streams that are remembered: those that are open, and as many that yamux has closed and this node has not let go.
+/// Streams that are remembered: the open ones, and as many that yamux has closed and this node has not dropped yet.
 const REMEMBERED_MAX: usize = 2 * STREAMS_MAX;
 const HEAD_BYTES: usize = 12;
 const DATA: u8 = 0;
@@ -38,11 +39,11 @@ pub struct Hold {
 
 #[derive(Debug, Default)]
 struct Unread {
-    /// With the costs of their frames.
+    /// Unread bytes, with the costs of their frames.
     bytes: usize,
-    /// The lengths of the frames of each open stream, less what has been read of the first.
+    /// The lengths of the frames of each open stream; the first one's is reduced by the bytes read of it.
     streams: BTreeMap<u32, VecDeque<usize>>,
-    /// The connection, when it waits for something to be read.
+    /// The waker of the connection, while it waits for something to be read.
     waits: Option<Waker>,
 }
 
@@ -60,7 +61,7 @@ impl Hold {
         Self { peer, doors, unread: Arc::default() }
     }
 
-    /// No statement leaves the counts half-changed, so a poisoned lock is still good.
+    /// No statement leaves the counts half-changed, so the content of a poisoned lock is still good.
     fn unread(&self) -> MutexGuard<'_, Unread> {
         self.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,14 +86,14 @@ impl Hold {
         unread.free(freed);
     }
 
-    /// Nobody will read what is left of a stream.
+    /// The stream is dropped here: the rest of it will not be read.
     pub fn closes(&self, stream: u32) {
         let mut unread = self.unread();
         let frames = unread.streams.remove(&stream).unwrap_or_default();
         unread.free(frames.iter().map(|bytes| bytes + FRAME_COST).sum());
     }
 
-    /// Takes in a frame, whose head has come, when there is room for it.
+    /// Takes in a frame whose head has come, when there is room for it.
     fn poll_take(&self, head: &[u8; HEAD_BYTES], cx: &mut Context<'_>) -> Poll<Result<usize, Unfit>> {
         let [_, kind, f0, f1, s0, s1, s2, s3, l0, l1, l2, l3] = *head;
         let (stream, flags) = (u32::from_be_bytes([s0, s1, s2, s3]), u16::from_be_bytes([f0, f1]));
@@ -116,7 +117,7 @@ impl Hold {
             unread.waits = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        // What comes for a stream that has been closed here is dropped by yamux.
+        // yamux drops data for a stream that has been closed here.
         if let Some(frames) = unread.streams.get_mut(&stream) {
             frames.push_back(bytes);
             unread.bytes += cost;
@@ -124,7 +125,7 @@ impl Hold {
         Poll::Ready(Ok(bytes))
     }
 
-    /// Bytes that are unread, and whether more of them wait.
+    /// Unread bytes, and whether more of them wait.
     #[cfg(test)]
     pub fn state(&self) -> (usize, bool) {
         let unread = self.unread();
@@ -144,15 +145,15 @@ impl Unread {
 /// The frame that is being read.
 #[derive(Debug)]
 enum Frame {
-    /// So many bytes of its head have come.
+    /// The number of bytes of its head that have come.
     Head(usize),
-    /// Its head, of which so many bytes have been passed on, and the bytes that follow it.
+    /// The head is complete: its bytes passed on so far, and the bytes that follow it.
     Passed(usize, usize),
-    /// What is left of the bytes that follow.
+    /// The rest of the bytes that follow.
     Body(usize),
 }
 
-/// A connection whose frames are looked at, if it has a hold.
+/// A connection whose frames are counted, if it has a hold.
 pub struct Held<C> {
     io: C,
     hold: Option<Hold>,

@@ -52,7 +52,7 @@ pub struct Flags {
     pub print_config: bool,
 }
 
-/// Everything that can be set.
+/// The settings of a well-known peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BootstrapConfig {
@@ -84,7 +84,7 @@ impl Default for BootstrapConfig {
     }
 }
 
-/// Why the settings cannot be used.
+/// The reason why the settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionsError {
     #[error(transparent)]
@@ -94,7 +94,7 @@ pub enum OptionsError {
 }
 
 impl BootstrapConfig {
-    /// The file that the flags name, if any, with the flags on top.
+    /// The settings of the file that the flags name, if any, with the flags on top.
     pub fn from_flags(flags: &Flags) -> Result<Self, OptionsError> {
         let mut config = match &flags.config {
             Some(path) => config_file::load(path)?,
@@ -121,7 +121,7 @@ impl BootstrapConfig {
         Ok(config)
     }
 
-    /// As a configuration file.
+    /// The settings as a configuration file.
     pub fn to_toml(&self) -> Result<String, OptionsError> {
         let mut shown = self.clone();
         shown.key = shown.key.or_else(default_key);

@@ -1,4 +1,4 @@
-//! What `starling-bootstrap` writes to standard output: one line an event, as text or as JSON.
+//! The standard output of `starling-bootstrap`: one line an event, as text or as JSON.
 
 use libp2p::{Multiaddr, PeerId};
 use serde::Serialize;
@@ -36,14 +36,14 @@ impl<'a> Report<'a> {
         self.write(&line, None);
     }
 
-    /// Where Prometheus finds the metrics.
+    /// Reports the address of the metrics.
     pub fn metrics(&mut self, address: SocketAddr) {
         let url = format!("http://{address}/metrics");
         let text = format!("metrics {url}");
         self.write(&Line::Metrics { url }, Some(text));
     }
 
-    /// `how`: listening, advertised or reachable.
+    /// Reports an address. `how`: listening, advertised or reachable.
     pub fn listening(&mut self, address: &Multiaddr, how: &str) {
         let address = address.to_string();
         let text = format!("{how} {address}");
@@ -55,7 +55,7 @@ impl<'a> Report<'a> {
         self.write(&line, Some(text));
     }
 
-    /// `what`: connected (`detail`: what it calls itself) or disconnected (`detail`: why).
+    /// Reports a peer. `what`: connected (`detail`: the name of its program) or disconnected (`detail`: the reason).
     pub fn peer(&mut self, what: &str, peer: &PeerId, detail: &str) {
         let line = match what {
             "connected" => Line::Connected { peer: peer.to_string(), agent: detail },
@@ -74,7 +74,7 @@ impl<'a> Report<'a> {
             false => text,
         };
         if let Some(shown) = shown {
-            // Whoever read this may have gone; the peer's work is the network.
+            // The reader may have gone; the peer's work is the network.
             let _ = writeln!(self.out, "{shown}").and_then(|()| self.out.flush());
         }
     }

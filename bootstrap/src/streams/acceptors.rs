@@ -9,16 +9,16 @@ use tokio::sync::mpsc;
 /// A stream that a peer opened.
 pub struct Incoming {
     pub peer: PeerId,
-    /// Which of the processes with its key.
+    /// The one of the processes with its key.
     pub process: Process,
     pub stream: Stream,
 }
 
-/// Who accepts what. Shared between the behaviour, its handlers and the controls.
+/// The accepted protocols. Shared between the behaviour, its handlers and the controls.
 #[derive(Clone, Default)]
 pub(super) struct Acceptors {
     accepted: Arc<Mutex<BTreeMap<String, Acceptor>>>,
-    /// Which process this is: listed among the protocols.
+    /// The name of this process, listed among the protocols.
     pub me: Option<Process>,
 }
 
@@ -28,12 +28,12 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptors {
-    /// The map is consistent between any two statements, so a poisoned lock is still good.
+    /// The map is consistent between any two statements, so the content of a poisoned lock is still good.
     pub fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Acceptor>> {
         self.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those of this process, which accepts nothing yet.
+    /// The acceptors of this process, which accepts nothing yet.
     pub fn of(process: Option<Process>) -> Self {
         Self { me: process, ..Self::default() }
     }

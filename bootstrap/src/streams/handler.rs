@@ -1,4 +1,4 @@
-//! One connection's side: opens streams, and hands on those that the other end opens.
+//! One connection's side: opens streams, and passes on those that the other end opens.
 
 use super::acceptors::{Acceptors, Incoming};
 use crate::process::Process;
@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 
 /// Streams being opened on one connection; more are refused as [`OpenError::Busy`].
 const OPENING_CAP: usize = 64;
-/// Streams of one connection that wait until its other end has said which process it is; more are dropped.
+/// Streams of one connection that wait until its other end has named its process; more are dropped.
 const EARLY_CAP: usize = 16;
 
-/// Why a stream was not opened.
+/// The reason why a stream was not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error("no connection to {0}")]
@@ -38,7 +38,7 @@ pub enum OpenError {
 
 pub(super) type Reply = oneshot::Sender<Result<Stream, OpenError>>;
 
-/// What a handler is told: open this.
+/// The order to a handler to open a stream.
 #[derive(Debug)]
 pub struct Open {
     pub(super) protocol: StreamProtocol,
@@ -50,12 +50,12 @@ pub struct Handler {
     peer: PeerId,
     acceptors: Acceptors,
     queued: VecDeque<Open>,
-    /// Handed to the connection, not yet negotiated.
+    /// Streams passed to the connection and not yet negotiated.
     opening: usize,
-    /// Which process the other end says it is, and whether the behaviour knows.
+    /// The process that the other end named, and whether the behaviour has been told.
     process: Option<Process>,
     told: bool,
-    /// Streams that came before it has said so.
+    /// Streams that came before the process was named.
     early: Vec<(Stream, StreamProtocol)>,
 }
 
@@ -117,7 +117,7 @@ impl ConnectionHandler for Handler {
 
     fn on_behaviour_event(&mut self, open: Open) {
         if self.queued.len() + self.opening >= OPENING_CAP {
-            // Whoever gave up needs no answer.
+            // An asker that gave up needs no answer.
             drop(open.reply.send(Err(OpenError::Busy(self.peer))));
             return;
         }
@@ -140,7 +140,7 @@ impl ConnectionHandler for Handler {
             ConnectionEvent::RemoteProtocolsChange(ProtocolsChange::Added(listed)) => self.on_protocols(listed),
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol: (stream, _), info }) => {
                 self.opening = self.opening.saturating_sub(1);
-                // A stream that nobody waits for any more is reset by being dropped.
+                // If nobody waits for the stream any more, it is dropped, which resets it.
                 drop(info.reply.send(Ok(stream)));
             }
             ConnectionEvent::DialUpgradeError(DialUpgradeError { info, error }) => {
@@ -158,7 +158,7 @@ impl ConnectionHandler for Handler {
     }
 }
 
-/// Negotiates names and hands the raw stream through.
+/// Negotiates names and passes the raw stream through.
 pub struct Upgrade(Vec<StreamProtocol>);
 
 impl UpgradeInfo for Upgrade {

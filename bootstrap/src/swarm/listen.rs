@@ -1,7 +1,8 @@
 //! Listening, with plain words when it fails.
 //!
-//! libp2p binds TCP listeners with `SO_REUSEPORT`, so that dials can leave from the listening port; a second process
-//! would then silently share the port and take half of the connections. Each port is therefore tried without it first.
+//! libp2p binds TCP listeners with `SO_REUSEPORT`, so that dials can leave from the listening port. A second process
+//! would then silently share the port and take half of the connections. So each port is tried without that option
+//! first.
 
 use crate::addresses;
 use crate::gate::Gate;
@@ -12,7 +13,7 @@ use libp2p::swarm::{NetworkBehaviour, Swarm};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 
-/// Why this node cannot listen where it should.
+/// The reason why this node cannot listen at an address.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenFailed {
     #[error("{address} is in use: another process listens there; stop it, or choose another port with --listen")]
@@ -38,7 +39,7 @@ pub(super) fn listen<B: NetworkBehaviour>(
     for address in list {
         match socket_of(address)? {
             Some(socket) => probe(socket).map_err(|error| explain(address, &error))?,
-            // The relay has to be dialed, wherever it is.
+            // The relay has to be dialed, at any address.
             None => gate.permit(address),
         }
     }
@@ -75,7 +76,7 @@ fn socket_of(address: &Multiaddr) -> Result<Option<Socket>, ListenFailed> {
     }
 }
 
-/// Binds and lets go. Port 0 cannot be taken.
+/// Binds the socket and drops it. Port 0 is never in use.
 fn probe(socket: Socket) -> io::Result<()> {
     match socket {
         Socket::Tcp(at) if at.port() != 0 => TcpListener::bind(at).map(drop),

@@ -95,7 +95,7 @@ fn a_run_that_admits_by_ticket_needs_its_creators_word() {
     for bad in [Vec::new(), vec![1, 2, 3], signed(&stranger, &run), signed(&creator, &Digest([9; 32]))] {
         assert!(matches!(admitting(bad), Err(TicketError::NoAdmission)));
     }
-    // Where nobody asks for it, it would only be bytes to smuggle.
+    // A run that asks for no admission ticket must refuse one: it could smuggle bytes.
     let open = spec_with(None, AdmissionMode::Open);
     let idle = Ticket::admitting(&creator, open, addresses(1), 9, signed(&creator, &run));
     assert!(matches!(idle, Err(TicketError::Malformed(_))));
@@ -112,7 +112,7 @@ fn addresses_are_capped_and_expiry_is_kept() {
     assert!(ticket.encode().len() <= TICKET_BYTES_MAX && TICKET_BYTES_MAX * 8 / 5 + 16 < TICKET_CHARS_MAX);
 }
 
-/// Bytes with a checksum that fits, so that the decoder behind it is reached.
+/// Adds a valid checksum to the bytes, so that they reach the decoder behind it.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = checksum(&bytes);
     bytes.extend_from_slice(&sum);
@@ -138,7 +138,7 @@ proptest! {
         bytes.truncate(bytes.len() - CHECKSUM_BYTES);
         let at = at.index(bytes.len());
         bytes[at] ^= flip;
-        // Addresses are not signed: a changed one may decode. Everything else must not.
+        // Addresses are not signed: a ticket with a changed one may decode. Any other change must not decode.
         if let Ok(changed) = Ticket::decode(&sealed(bytes)) {
             let original = ticket();
             prop_assert_eq!((changed.spec, changed.creator, changed.expires), (original.spec, original.creator, original.expires));

@@ -39,7 +39,7 @@ impl Node {
         *self.swarm.local_peer_id()
     }
 
-    /// The next thing that discovery tells.
+    /// The next event of discovery.
     pub async fn next(&mut self) -> NetEvent {
         loop {
             let wake = self.discovery.wake_at();
@@ -56,7 +56,7 @@ impl Node {
         }
     }
 
-    /// Runs until an event fits.
+    /// Runs until an event that `fits` accepts.
     pub async fn until<T>(&mut self, mut fits: impl FnMut(&NetEvent) -> Option<T>) -> T {
         let search = async {
             loop {
@@ -69,7 +69,7 @@ impl Node {
         tokio::time::timeout(DEADLINE, search).await.expect("the awaited event did not come")
     }
 
-    /// The first address that it listens on.
+    /// The first address that the node listens on.
     pub async fn address(&mut self) -> PeerAddress {
         let full: Multiaddr = self
             .until(|event| match event {
@@ -89,7 +89,7 @@ impl Node {
         }
     }
 
-    /// Runs until connected to all of these.
+    /// Runs until it is connected to all of these.
     pub async fn meet(&mut self, others: &BTreeSet<PeerId>) {
         let search = async {
             while !others.iter().all(|peer| self.swarm.is_connected(peer)) {

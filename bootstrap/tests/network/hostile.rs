@@ -1,5 +1,5 @@
 //! Garbage, oversize and truncated bytes on each protocol, and a flood of half-open connections: the well-known peer
-//! goes on serving.
+//! continues to serve.
 
 use crate::flock::node;
 use futures::{AsyncReadExt, AsyncWriteExt};
@@ -11,7 +11,7 @@ use starling_protocol::Digest;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Everything that a node answers.
+/// All protocols that a node answers.
 const PROTOCOLS: [&str; 9] = [
     "/starling/kad/1",
     "/starling/gossip/1/1.1.0",
@@ -28,7 +28,7 @@ fn bad_bytes() -> Vec<Vec<u8>> {
     let noise: Vec<u8> = (0..4096u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     vec![
         vec![],
-        // A length prefix of nearly 2^64, one of 4 GiB, one longer than what follows.
+        // A length prefix of nearly 2^64, one of 4 GiB, one longer than the bytes after it.
         [vec![0xff; 9], vec![0x01]].concat(),
         vec![0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0],
         vec![0x7f, 0x0a, 0x20],
@@ -44,7 +44,7 @@ async fn throw(control: &Control, target: PeerId) {
             let Ok(mut stream) = control.open(target, StreamProtocol::new(name), Lane::First, None).await else {
                 continue;
             };
-            // The other side may refuse at any point; none of it may hang.
+            // The other side may refuse at any point; no step may hang.
             let exchange = async {
                 let _ = stream.write_all(&bytes).await;
                 let _ = stream.close().await;

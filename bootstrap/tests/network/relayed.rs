@@ -1,4 +1,4 @@
-//! A node that nobody can dial is met through a relay, which is there to open a direct way, and for nothing else.
+//! A node that no peer can dial is met through a relay, which only helps to open a direct connection.
 
 use crate::flock::node;
 use libp2p::PeerId;
@@ -15,7 +15,7 @@ fn identified(event: &NetEvent, who: PeerId) -> Option<()> {
 async fn a_relay_brings_two_together_who_are_told_that_there_is_no_direct_way() {
     let mut relay = node(vec![], None, SwarmOptions { relay_server: true, ..SwarmOptions::default() });
     let known = relay.address().await;
-    // A relay hands out its own confirmed addresses with a place; on loopback it takes none for one.
+    // A relay hands out its own confirmed addresses with a place; a loopback address never becomes confirmed.
     relay.swarm.add_external_address(known.address.clone());
     let relay_id = relay.id();
     tokio::spawn(relay.serve());
@@ -30,8 +30,8 @@ async fn a_relay_brings_two_together_who_are_told_that_there_is_no_direct_way() 
     let mut caller = node(vec![known], None, SwarmOptions::default());
     caller.until(|event| identified(event, relay_id)).await;
     caller.discovery.want_address(&mut caller.swarm, &at, Origin::Ticket);
-    // Who has no address of its own cannot be dialed however the two try; between routers it comes about, as
-    // configs/lab/full/nat-both.toml shows.
+    // A peer without an address of its own cannot be dialed in any way. Between routers the direct connection comes
+    // about, as configs/lab/full/nat-both.toml shows.
     let met = caller
         .until(|event| match event {
             NetEvent::Connected { peer, .. } if *peer == hidden_id => Some(true),

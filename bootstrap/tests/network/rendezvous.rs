@@ -109,7 +109,7 @@ async fn gossip_passes_between_nodes_and_is_judged_first() {
     });
     let mut receiver = std::pin::pin!(receiver);
     let (_, from, author, data) = loop {
-        // Subscriptions travel first; until then there is nobody to publish to.
+        // Subscriptions travel first; until then there is no peer to publish to.
         let _ = second.discovery.publish(&mut second.swarm, b"head".to_vec());
         tokio::select! {
             message = &mut receiver => break message.unwrap(),
@@ -136,7 +136,7 @@ async fn a_refused_peer_is_disconnected_and_kept_out() {
         })
         .await;
     first.discovery.want(&mut first.swarm, second_id, &[], Origin::Gossip);
-    // It dials again within a second; its connection is denied before anything else sees it.
+    // The peer dials again within a second; its connection is denied before anything else sees it.
     let denied = async {
         loop {
             assert!(!first.swarm.is_connected(&second_id));

@@ -1,4 +1,4 @@
-//! What a node is told when it cannot reach or must not be reached.
+//! The events of a node that cannot reach a peer or must not be reached.
 
 use crate::flock::node;
 use libp2p::PeerId;
@@ -25,7 +25,7 @@ fn at(address: &str) -> PeerAddress {
     PeerAddress { peer: PeerId::random(), address: address.parse().unwrap() }
 }
 
-/// A port of loopback on which nobody listens.
+/// A loopback port on which nobody listens.
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -1,8 +1,8 @@
-//! Blocks: pieces of the text, cut by a rule that knows only the text.
+//! Blocks: pieces of the text. Their bounds depend on the text alone.
 //!
-//! A block is what the held-out split chooses and what a tokenizer sees at once. It ends with a document where
-//! documents are short, and at a line's end inside a long one, so that it does not depend on how the file was read,
-//! on its packing or on the tokenizer.
+//! The held-out split chooses blocks, and a tokenizer is given whole blocks. A block ends with a document where
+//! documents are short, and at a line's end inside a long one. So it does not depend on how the file was read, on its
+//! packing or on the tokenizer.
 
 use crate::limits::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
 use std::collections::VecDeque;
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 /// Ends a document in byte-level tokens, and in the text whose entropy is measured.
 pub(crate) const END_BYTE: u8 = 0;
 
-/// A run of text with the places where documents end in it.
+/// A run of text with the offsets at which documents end in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Block {
     pub text: Vec<u8>,
@@ -43,14 +43,14 @@ impl Block {
         ended.chain((!last.is_empty()).then_some((last, false)))
     }
 
-    /// Puts `other` behind this block.
+    /// Appends `other` to this block.
     pub fn append(&mut self, other: &Self) {
         let offset = self.text.len() as u32;
         self.text.extend_from_slice(&other.text);
         self.ends.extend(other.ends.iter().map(|end| end + offset));
     }
 
-    /// Cuts the block in two at `at`, or a little before where that would tear a line or a character.
+    /// Cuts the block in two at `at`, or a little before if a cut there would tear a line or a character.
     pub fn split_near(mut self, at: usize) -> (Self, Self) {
         let at = cut_before(&self.text, at - (at / 8).min(4096), at);
         let tail = self.text.split_off(at);
@@ -60,7 +60,7 @@ impl Block {
     }
 }
 
-/// Cuts the stream of documents into blocks.
+/// Divides the stream of documents into blocks.
 #[derive(Debug, Default)]
 pub(crate) struct BlockBuilder {
     open: Block,
@@ -81,15 +81,15 @@ impl BlockBuilder {
             if self.open.text.len() == BLOCK_BYTES_MAX {
                 let at = cut_before(&self.open.text, BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
                 let rest = self.open.text.split_off(at);
-                // No document ends behind the cut: the block would have ended with it.
+                // No document ends after the cut: the block would have ended with it.
                 self.ready.push_back(std::mem::take(&mut self.open));
                 self.open.text = rest;
             }
         }
     }
 
-    /// Ends the current document; returns whether there was one, for an empty one leaves no trace. `cut`: drop a
-    /// character that is not whole.
+    /// Ends the current document. Returns whether there was one, since an empty document leaves no trace. `cut`: drop
+    /// an incomplete character at the end.
     pub fn end_document(&mut self, cut: bool) -> bool {
         if !std::mem::take(&mut self.in_document) {
             return false;
@@ -100,7 +100,8 @@ impl BlockBuilder {
             self.open.text.truncate(start + whole);
         }
         let end = self.open.text.len() as u32;
-        // A document that ends exactly where a block was cut has its end in the next one, before any text of that.
+        // A document that ends exactly at a block's end has an end of 0 in the next block; the mark belongs to the
+        // block before.
         if end == 0 {
             if let Some(last) = self.ready.back_mut() {
                 let end = last.text.len() as u32;
@@ -117,13 +118,13 @@ impl BlockBuilder {
         true
     }
 
-    /// The next complete block. The last complete one is kept while its document's end may still belong to it.
+    /// Returns the next complete block. The last complete one is kept while its document's end may still belong to it.
     pub fn pop(&mut self) -> Option<Block> {
         let pending = self.in_document && self.open.text.is_empty();
         (self.ready.len() > usize::from(pending)).then(|| self.ready.pop_front()).flatten()
     }
 
-    /// What is left when all documents have ended.
+    /// Returns the remaining blocks when all documents have ended.
     pub fn finish(mut self) -> Vec<Block> {
         if !self.open.text.is_empty() {
             self.ready.push_back(self.open);
@@ -132,7 +133,8 @@ impl BlockBuilder {
     }
 }
 
-/// A place at or before `high` that tears no line, if one lies above `low`; else one that tears no character.
+/// Returns an offset of at most `high` that tears no line, if there is one above `low`, and otherwise one that tears no
+/// character.
 fn cut_before(text: &[u8], low: usize, high: usize) -> usize {
     if let Some(newline) = text[low..high].iter().rposition(|&byte| byte == b'\n') {
         return low + newline + 1;
@@ -140,7 +142,7 @@ fn cut_before(text: &[u8], low: usize, high: usize) -> usize {
     whole_characters(&text[..high])
 }
 
-/// Length of `text` without a UTF-8 character at its end that wants more bytes.
+/// Length of `text` without an incomplete UTF-8 character at its end.
 fn whole_characters(text: &[u8]) -> usize {
     let tail = text.len().saturating_sub(3);
     let Some(lead) = text[tail..].iter().rposition(|byte| byte & 0xc0 != 0x80).map(|at| tail + at) else {
@@ -194,7 +196,7 @@ mod tests {
                 text.push_str(&letter.repeat(line));
                 text.push('\n');
             }
-            // Now and then without a newline at the end.
+            // Some documents have no newline at the end.
             text.truncate(text.floor_char_boundary(size * 40_000));
             text.into_bytes()
         })
@@ -225,7 +227,7 @@ mod tests {
         assert!(blocks(&[lines], 4096)[0].text.ends_with(b"\n"));
         let wide = "€".repeat(100_000).into_bytes();
         assert!(blocks(&[wide], 4096).iter().all(|block| std::str::from_utf8(&block.text).is_ok()));
-        // What is no UTF-8 at all is cut too.
+        // Bytes that are not UTF-8 are cut too.
         assert_eq!(blocks(&[vec![0x80; 300_000]], 4096)[0].text.len(), BLOCK_BYTES_MAX);
     }
 
@@ -254,7 +256,7 @@ mod tests {
     fn splitting_near_a_place_keeps_text_and_ends() {
         let lines = |count: usize| b"0123456\n".repeat(count);
         let block = Block { text: lines(100), ends: vec![8, 640, 800] };
-        // A line's end that is near is preferred; the first part keeps what ends there.
+        // A nearby line's end is preferred; the first part keeps the document's end there.
         let (left, right) = block.clone().split_near(645);
         assert_eq!((left.text, left.ends), (lines(80), vec![8, 640]));
         assert_eq!((right.text, right.ends), (lines(20), vec![160]));

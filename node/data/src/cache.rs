@@ -1,4 +1,4 @@
-//! The cache folder: shards, manifests and fingerprints, each file written whole or not at all.
+//! The cache folder: shards, manifests and fingerprints. Each file is written whole or not at all.
 //!
 //! ```text
 //! shards/HEX      tokens of a shard, named by its digest      shards/HEX.damaged   one that failed its check
@@ -8,8 +8,8 @@
 //! lock            held by the process that prepares a corpus
 //! ```
 //!
-//! Names are hexadecimal digests: nothing that a peer or a source says becomes part of a path. Several processes may
-//! use one folder: files appear by rename, complete and synced, and never change after that.
+//! Names are hexadecimal digests: no text of a peer or a source becomes part of a path. Several processes may use one
+//! folder: files appear by rename, complete and synced, and never change after that.
 
 use crate::error::DataError;
 use crate::limits::MANIFEST_BYTES_MAX;
@@ -21,7 +21,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// A file in tmp/ that is older than this was left by a process that died: writing one takes seconds.
+/// A file in tmp/ that is older than this is from a process that died: writing one takes seconds.
 const LEFTOVER_AGE: Duration = Duration::from_secs(3600);
 
 /// An open cache folder.
@@ -35,7 +35,7 @@ pub(crate) struct Cache {
 pub(crate) struct CacheLock(#[expect(dead_code, reason = "held for its lock")] File);
 
 impl Cache {
-    /// Opens the folder, making what is missing.
+    /// Opens the folder, and creates missing parts.
     pub fn open(root: &Path) -> Result<Self, DataError> {
         for name in ["shards", "manifests", "sources", "tmp"] {
             let folder = root.join(name);
@@ -66,7 +66,7 @@ impl Cache {
         Ok(CacheLock(file))
     }
 
-    /// Removes what processes that died left in tmp/. Not being able to is no reason to stop.
+    /// Removes old files of dead processes from tmp/. A failure does not matter.
     pub fn sweep(&self) {
         let Ok(entries) = fs::read_dir(self.root.join("tmp")) else { return };
         for entry in entries.flatten() {
@@ -78,7 +78,7 @@ impl Cache {
         }
     }
 
-    /// Writes a shard; one of that name is replaced, in case it is damaged.
+    /// Writes a shard. A file of that name is replaced, since it may be damaged.
     pub fn put_shard(&self, digest: &Digest, bytes: &[u8]) -> Result<(), DataError> {
         self.write(&self.shard_path(digest), bytes)
     }
@@ -88,7 +88,7 @@ impl Cache {
         sync_folder(&self.root.join("shards"))
     }
 
-    /// Moves a damaged shard aside, so that it is never read or served again; returns where it lies.
+    /// Moves a damaged shard aside, so that it is never read or served again; returns its new path.
     pub fn set_aside(&self, digest: &Digest) -> Result<PathBuf, DataError> {
         let path = self.shard_path(digest);
         let aside = path.with_extension("damaged");
@@ -106,14 +106,14 @@ impl Cache {
         sync_folder(&folder)
     }
 
-    /// The manifest with this digest; `None` where there is none or it is damaged, which is as good as none.
+    /// The manifest with this digest; `None` if it is missing or damaged.
     pub fn manifest(&self, digest: &Digest) -> Result<Option<DataManifest>, DataError> {
         let path = self.root.join("manifests").join(digest.to_string());
         let Some(bytes) = read_bounded(&path, MANIFEST_BYTES_MAX)? else { return Ok(None) };
         Ok(DataManifest::decode(&bytes).ok().filter(|manifest| manifest.digest() == *digest))
     }
 
-    /// Remembers what the sources with this fingerprint became.
+    /// Remembers the manifest made of the sources with this fingerprint.
     pub fn put_fingerprint(&self, fingerprint: &Digest, manifest: &Digest) -> Result<(), DataError> {
         let folder = self.root.join("sources");
         self.write(&folder.join(fingerprint.to_string()), manifest.to_string().as_bytes())?;
@@ -134,7 +134,7 @@ impl Cache {
         let folder = self.root.join("tmp");
         let mut file = tempfile::NamedTempFile::new_in(&folder).map_err(DataError::cache("make a file", &folder))?;
         let written = file.write_all(bytes).and_then(|()| {
-            // Read-only: a mapped file that shrinks would end the process.
+            // Read-only, since a mapped file that shrinks would end the process.
             file.as_file().set_permissions(Permissions::from_mode(0o444))?;
             file.as_file().sync_all()
         });

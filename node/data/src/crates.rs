@@ -6,11 +6,11 @@ use crate::walk::{Found, WalkRules, walk};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Which crates: those that the build of this very binary was locked to.
+/// The list of the crates: those that the build of this very binary was locked to.
 const CARGO_LOCK: &str = include_str!("../../../Cargo.lock");
 
-/// Takes Rust and Markdown that a person may have written. Links are not followed: the shards are served to peers,
-/// and nothing but the crates' own files may get into them.
+/// Takes Rust and Markdown files that a person may have written. Links are not followed: the shards are served to
+/// peers, and only the crates' own files may get into them.
 const RULES: WalkRules<'static> = WalkRules {
     follow_links: false,
     takes: &|path, metadata| {
@@ -19,7 +19,7 @@ const RULES: WalkRules<'static> = WalkRules {
     },
 };
 
-/// The files of the crates as cargo unpacked them on this machine, each with the bytes of it to read.
+/// The files of the crates as cargo unpacked them on this machine, each with the number of its bytes to read.
 pub(crate) fn list_installed() -> Result<Vec<(Found, u64)>, DataError> {
     let home = match std::env::var_os("CARGO_HOME").filter(|home| !home.is_empty()) {
         Some(home) => PathBuf::from(home),
@@ -40,7 +40,7 @@ fn list_below(lock: &str, registries: &Path) -> Result<Vec<(Found, u64)>, DataEr
     let mut files = Vec::new();
     let mut bytes = 0;
     for folder in locked_folders(lock) {
-        // The same crate from two mirrors has the same files: one of them is enough.
+        // The same crate from two mirrors has the same files: one copy is enough.
         let Some(root) = roots.iter().map(|root| root.join(&folder)).find(|path| path.is_dir()) else { continue };
         for found in walk(&root, &RULES)? {
             let take = found.metadata.len().min(CRATES_BYTES_MAX - bytes);
@@ -59,8 +59,8 @@ fn list_below(lock: &str, registries: &Path) -> Result<Vec<(Found, u64)>, DataEr
 
 /// `name-version` of each registry package in a Cargo.lock, in the lock's order: by name, then version.
 ///
-/// Packages of the workspace or from git have no folder there. A name that could leave the folder is not one of
-/// cargo's and is passed over.
+/// Packages of the workspace or from git have no folder in the registry. A name that could lead out of the folder is
+/// not one of cargo's and is skipped.
 fn locked_folders(lock: &str) -> Vec<String> {
     let mut folders = Vec::new();
     for package in lock.split("[[package]]").skip(1) {

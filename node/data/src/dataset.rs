@@ -1,4 +1,4 @@
-//! Reading a prepared data set: sequences of tokens out of memory-mapped shards.
+//! A prepared data set: sequences of tokens out of memory-mapped shards.
 
 use crate::cache::Cache;
 use crate::error::DataError;
@@ -13,7 +13,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A data set whose shards lie, all or in part, in a cache folder. Shared between threads behind an `Arc`.
+/// A data set with all or some of its shards in a cache folder. Shared between threads behind an `Arc`.
 ///
 /// Sequence `i` of a part is its tokens `[i * seq_len, i * seq_len + seq_len]`, seq_len + 1 of them: inputs, and
 /// targets one further. Neighbours share one token, and each token is a target once.
@@ -31,14 +31,14 @@ pub struct Dataset {
 #[derive(Debug, Default)]
 struct Maps {
     open: BTreeMap<usize, Arc<Mmap>>,
-    /// The mapped ones, oldest first.
+    /// The mapped shards, oldest first.
     order: VecDeque<usize>,
-    /// Which shards had the right digest when this process first opened them.
+    /// The shards that had the right digest when this process first opened them.
     checked: Vec<bool>,
 }
 
 impl Dataset {
-    /// Opens the data set that `manifest` describes, with whichever of its shards the cache folder holds.
+    /// Opens the data set that `manifest` describes, with those of its shards that the cache folder holds.
     pub fn open(cache: &Path, manifest: &DataManifest) -> Result<Self, DataError> {
         manifest.check(manifest.shards.len())?;
         let cache = Cache::open(cache)?;
@@ -96,7 +96,7 @@ impl Dataset {
 
     /// Appends the seq_len + 1 tokens of training sequence `index` to `out`.
     ///
-    /// On an error, [`DataError::MissingShard`] among them, `out` is as it was before.
+    /// On an error, such as [`DataError::MissingShard`], `out` is left as it was.
     pub fn read_train(&self, seq_len: usize, index: u64, out: &mut Vec<u32>) -> Result<(), DataError> {
         self.check_index(seq_len, index)?;
         self.read(Part::Train, seq_len, index, out)
@@ -110,8 +110,8 @@ impl Dataset {
         }
     }
 
-    /// At most `sequences_max` held-out sequences of seq_len + 1 tokens, row after row, spread evenly: the same ones
-    /// on every node.
+    /// At most `sequences_max` held-out sequences of seq_len + 1 tokens, row after row, spread evenly: the same ones on
+    /// every node.
     pub fn validation(&self, seq_len: usize, sequences_max: u64) -> Result<Vec<u32>, DataError> {
         let mut tokens = Vec::new();
         for index in self.validation_choice(seq_len, sequences_max) {
@@ -134,13 +134,13 @@ impl Dataset {
         (0..count).map(move |i| (u128::from(i) * u128::from(total) / u128::from(count)) as u64)
     }
 
-    /// The shards that are not in the cache folder, each once. One that is there may still prove damaged.
+    /// The shards that are not in the cache folder, each once. A shard that is there may still prove damaged.
     pub fn missing(&self) -> Vec<ShardInfo> {
         let places = self.manifest.shards().enumerate().filter(|(place, shard)| self.places[&shard.digest] == *place);
         places.map(|(_, shard)| shard).filter(|shard| !self.cache.shard_path(&shard.digest).exists()).collect()
     }
 
-    /// Checks every shard that is here by its digest; damaged ones are set aside. Returns those that are not here.
+    /// Checks the digest of every shard in the folder, and sets damaged ones aside. Returns the missing shards.
     pub fn verify(&self, progress: &mut dyn FnMut(usize)) -> Result<Vec<ShardInfo>, DataError> {
         let mut wanted = Vec::new();
         for (place, shard) in self.manifest.shards().enumerate() {
@@ -155,7 +155,7 @@ impl Dataset {
         Ok(wanted)
     }
 
-    /// Takes a shard that a peer served, whole, if it is the one that the manifest names.
+    /// Adds a whole shard that a peer served, if the manifest names it.
     pub fn add_shard(&self, digest: &Digest, bytes: &[u8]) -> Result<(), DataError> {
         let shard = self.manifest.shard_at(self.place(digest)?);
         let digest = *digest;
@@ -168,7 +168,8 @@ impl Dataset {
         self.cache.put_shard(&digest, bytes)
     }
 
-    /// Bytes of piece `index` of a shard, at most [`PIECE_BYTES`], for a peer; of a shard that passed its check only.
+    /// Bytes of piece `index` of a shard, at most [`PIECE_BYTES`], for a peer. Only a shard that passed its check is
+    /// served.
     pub fn shard_piece(&self, digest: &Digest, index: u32) -> Result<Vec<u8>, DataError> {
         let place = self.place(digest)?;
         let pieces = self.manifest.shard_at(place).pieces();
@@ -197,7 +198,7 @@ impl Dataset {
         }
     }
 
-    /// Place in the manifest of the shard that holds a part's token `at`, and the token's place in it.
+    /// The place in the manifest of the shard that holds a part's token `at`, and the token's place in the shard.
     fn locate(&self, part: Part, at: u64) -> (usize, u64) {
         let first = if part == Part::Train { 0 } else { self.manifest.train_shards() };
         let full = self.manifest.tokens_per_shard();
@@ -235,7 +236,7 @@ impl Dataset {
                 2 => out.extend(bytes.as_chunks().0.iter().map(|&token| u32::from(u16::from_le_bytes(token)))),
                 _ => out.extend(bytes.as_chunks().0.iter().map(|&token| u32::from_le_bytes(token))),
             }
-            // The digest tells that these are the founder's tokens, not that a model has a row for each.
+            // The digest proves that these are the founder's tokens, but not that a model has a row for each.
             let vocab = self.manifest.vocab;
             if let Some(&token) = out[start..].iter().find(|&&token| token >= vocab) {
                 return Err(DataError::TokenOutOfVocab { digest: shard.digest, token, vocab });
@@ -247,11 +248,11 @@ impl Dataset {
     }
 
     fn maps(&self) -> MutexGuard<'_, Maps> {
-        // Nothing in there is half done when a thread panics.
+        // No thread that panics leaves the content half changed.
         self.maps.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shard at a place of the manifest, mapped, its size and (once a process) its digest checked.
+    /// The shard at a place of the manifest, mapped. Its size is checked, and its digest once in a process.
     fn shard(&self, place: usize) -> Result<Arc<Mmap>, DataError> {
         let mut maps = self.maps();
         if let Some(map) = maps.open.get(&place) {
@@ -290,7 +291,7 @@ impl Dataset {
         Ok(map)
     }
 
-    /// Takes a damaged shard out of use; it is then missing, and said to have been damaged.
+    /// Takes a damaged shard out of use. It is missing then, and the error says so.
     fn set_aside(&self, digest: Digest) -> DataError {
         match self.cache.set_aside(&digest) {
             Ok(aside) => {

@@ -4,7 +4,7 @@ use crate::shards::ShardWriter;
 use proptest::prelude::*;
 use std::fs;
 
-/// A data set of tokens that tell their place; u16 tokens unless `vocab` is 256.
+/// A data set whose tokens give their place; u16 tokens unless `vocab` is 256.
 struct Fixture {
     folder: tempfile::TempDir,
     train: Vec<u32>,
@@ -59,14 +59,14 @@ impl Fixture {
 
 #[test]
 fn sequences_are_windows_of_the_concatenated_tokens() {
-    // Two and a half shards, so that sequences lie over their borders.
+    // Two and a half shards, so that some sequences cross their borders.
     let fixture = fixture(300, SHARD_BYTES / 2 * 5 / 2, 70_000);
     let dataset = fixture.open();
     for seq_len in [1, 7, 1000, 65_536] {
         assert_eq!(dataset.train_sequences(seq_len), (fixture.train.len() as u64 - 1) / seq_len as u64);
     }
     proptest!(ProptestConfig::with_cases(64), |(seq_len in 1usize..5000, at in any::<prop::sample::Index>())| {
-        // Half of the cases at a border between shards.
+        // Half of the cases are at a border between shards.
         let count = dataset.train_sequences(seq_len);
         let border = (SHARD_BYTES / 2 / seq_len) as u64;
         for index in [at.index(count as usize) as u64, border, count - 1] {
@@ -81,7 +81,7 @@ fn sequences_are_windows_of_the_concatenated_tokens() {
         let beyond = dataset.read_train(seq_len, count, &mut Vec::new());
         prop_assert!(matches!(beyond, Err(DataError::OutOfRange { .. })), "there is one more");
     });
-    // A sequence over a whole shard and into both neighbours.
+    // A sequence that covers a whole shard and reaches into both neighbours.
     let (mut out, long) = (Vec::new(), 1 << 20);
     dataset.read_train(long, 2, &mut out).unwrap();
     assert!(out == fixture.train[2 * long..=3 * long]);
@@ -148,7 +148,7 @@ fn a_node_without_shards_adds_them_one_by_one() {
     }
     assert!(taker.missing().is_empty());
     assert!(taker.verify(&mut |_| ()).unwrap().is_empty());
-    // The last sequence of this length lies over both shards, which the first half of the next assertion reads.
+    // The last sequence of this length lies in both shards; its read checks the first half of the next assertion.
     taker.read_train(4096, 511, &mut out).unwrap();
     assert!(out == source.train[511 * 4096..=512 * 4096]);
     assert!(taker.validation(40, 9).unwrap() == source.validation[..41]);
@@ -206,7 +206,7 @@ fn tokens_beyond_the_vocabulary_are_refused_although_their_digest_holds() {
 
 #[test]
 fn more_shards_than_may_be_mapped_are_read() {
-    // One shard listed often: places are mapped apart.
+    // One shard that the manifest lists many times: each place has a mapping of its own.
     let mut fixture = fixture(256, SHARD_BYTES, 100);
     let (shard, held) = (fixture.manifest.shards[0], fixture.manifest.shards[1]);
     fixture.manifest.shards = vec![shard; MAPS_MAX + 2];

@@ -1,4 +1,4 @@
-//! The documents of a file, streamed: nothing here holds more than one buffer, or one line of .jsonl.
+//! The documents of a file, streamed: only one buffer, or one line of .jsonl, is in memory.
 
 use crate::error::DataError;
 use crate::kind::{Form, Packing};
@@ -13,24 +13,24 @@ use std::ops::ControlFlow;
 
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// Whether more text is wanted.
+/// Whether the sink wants more text.
 pub(crate) type Flow = Result<ControlFlow<()>, DataError>;
 
-/// Takes the text of documents, piece by piece.
+/// Takes the text of documents piece by piece.
 pub(crate) trait DocumentSink {
-    /// The next bytes of the document. `Break`: nothing more is wanted, and the document was ended.
+    /// Takes the next bytes of the document. `Break`: the sink wants no more, and has ended the document.
     fn text(&mut self, bytes: &[u8]) -> Flow;
-    /// The document is complete; `cut`: only its beginning was wanted, and it may end inside a character.
+    /// Ends the document. `cut`: only its beginning was wanted, and it may end inside a character.
     fn end(&mut self, cut: bool) -> Result<(), DataError>;
 }
 
-/// How reading a file ended.
+/// The end of reading a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Read,
-    /// Found by a search and not text.
+    /// A search found the file, and it is not text.
     Skipped,
-    /// The sink wants nothing more.
+    /// The sink wants no more text.
     Full,
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn read_file(
         Form::Text => read_text(file, &mut text, sink),
         Form::Jsonl => read_lines(file, field, &mut text, sink),
     }?;
-    // The list, and with it the fingerprint, describes the file as it was: anything else must not be cached under it.
+    // The list and the fingerprint describe the file as it was listed. A changed file must not be cached under them.
     let now = handle.metadata().map_err(DataError::unreadable(&file.path))?;
     if Stamp::of(&now) != file.stamp {
         return Err(DataError::Changed { path: file.path.clone() });
@@ -75,7 +75,7 @@ impl<R: Read> Read for Counted<'_, R> {
 fn unpacked<'a>(packing: Packing, raw: impl BufRead + 'a) -> io::Result<Box<dyn Read + 'a>> {
     Ok(match packing {
         Packing::Plain => Box::new(raw),
-        // Several members in a row are one file, as `cat a.gz b.gz` makes them.
+        // Several members in a row are one file, as `cat a.gz b.gz` produces.
         Packing::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(raw)),
         Packing::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(raw)?;
@@ -93,7 +93,7 @@ fn unreadable(file: &SourceFile, source: io::Error) -> DataError {
     }
 }
 
-/// The whole file as one document.
+/// Reads the whole file as one document.
 fn read_text(file: &SourceFile, text: &mut impl Read, sink: &mut dyn DocumentSink) -> Result<Outcome, DataError> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut left = file.take;
@@ -134,7 +134,7 @@ fn fill(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(filled)
 }
 
-/// Each line that is not blank as one document.
+/// Reads each line that is not blank as one document.
 fn read_lines(
     file: &SourceFile,
     field: &str,
@@ -152,7 +152,7 @@ fn read_lines(
         if bytes > JSONL_LINE_BYTES_MAX {
             return Err(DataError::LineTooLong { path: file.path.clone(), line: number, max: JSONL_LINE_BYTES_MAX });
         }
-        // Some editors open a file with a byte order mark, which JSON does not know.
+        // Some editors begin a file with a byte order mark, which is no JSON.
         let json = line.strip_prefix(b"\xef\xbb\xbf").filter(|_| number == 1).unwrap_or(&line);
         if json.iter().all(u8::is_ascii_whitespace) {
             continue;
@@ -174,14 +174,14 @@ fn read_lines(
     Ok(Outcome::Read)
 }
 
-/// serde_json ends its messages with a line of its own count, always 1 here, which would mislead.
+/// Removes serde_json's own line number from a message: it is always 1 here, which would mislead.
 fn plain_reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let reason = text.rsplit_once(" at line ").map_or(text.as_str(), |(reason, _)| reason);
     format!("{reason} (column {})", error.column())
 }
 
-/// The string under `field` of a JSON object; other fields are checked for syntax and built nowhere.
+/// The string under `field` of a JSON object. Other fields are only checked for syntax.
 fn field_of(json: &[u8], field: &str) -> Result<Option<String>, serde_json::Error> {
     struct Field<'a>(&'a str);
 

@@ -100,7 +100,7 @@ fn a_bomb_stops_where_the_sink_is_full() {
 #[test]
 fn a_window_above_the_bound_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    // A frame header alone: magic, descriptor without size, window of 2^(10 + 21) bytes.
+    // Only a frame header: magic, descriptor without size, window of 2^(10 + 21) bytes.
     let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 21 << 3, 0x01, 0x00, 0x00];
     let (outcome, ..) = read(&write(&folder, "wide.zst", &frame), usize::MAX);
     let error = outcome.unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The entropy of a byte given the one before it: what a model that sees one byte back could reach at best.
+//! The entropy of a byte given the one before it: the best loss of a model that sees only one byte back.
 
 /// Counts pairs of neighbouring bytes.
 pub(crate) struct PairCounts {
@@ -23,8 +23,8 @@ impl PairCounts {
 
     /// H(b | a) = (sum over a of n_a ln n_a - sum over a, b of n_ab ln n_ab) / n, in millionths of a nat.
     ///
-    /// An integer, from arithmetic in a fixed order without library functions: it enters the manifest, and every
-    /// machine that prepares the same text must write the same bytes.
+    /// An integer, computed in a fixed order without library functions. It enters the manifest, and every machine that
+    /// prepares the same text must write the same bytes.
     pub fn conditional_micronats(&self) -> u32 {
         let (mut firsts, mut pairs, mut total) = (0.0, 0.0, 0u64);
         for row in self.counts.chunks_exact(256) {
@@ -44,8 +44,8 @@ fn n_ln_n(n: u64) -> f64 {
     if n < 2 { 0.0 } else { n as f64 * ln(n as f64) }
 }
 
-/// Natural logarithm of x >= 1 by + - * / alone, to about 1e-15: x = m 2^e with m in [0.7, 1.42), and
-/// ln m = 2 artanh((m - 1) / (m + 1)) as a series.
+/// Natural logarithm of x >= 1 with + - * / only, to about 1e-15: x = m 2^e with m in [0.7, 1.42), and ln m = 2
+/// artanh((m - 1) / (m + 1)) as a series.
 fn ln(x: f64) -> f64 {
     const LN_2: f64 = std::f64::consts::LN_2;
     let mut exponent = (x.to_bits() >> 52) as i32 - 1023;
@@ -76,7 +76,7 @@ mod tests {
     fn known_sources() {
         assert_eq!(micronats(b""), 0);
         assert_eq!(micronats(&b"ab".repeat(1000)), 0);
-        // Each of 256 bytes follows each equally often: ln 256 nats.
+        // Each of the 256 bytes follows each equally often: ln 256 nats.
         let all: Vec<u8> = (0..=255u8).flat_map(|a| (0..=255u8).flat_map(move |b| [a, b])).collect();
         assert!(micronats(&all) > 5_000_000 && micronats(&all) <= 5_545_178);
     }

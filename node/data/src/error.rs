@@ -1,11 +1,11 @@
-//! What can go wrong with a corpus, each said once, in full.
+//! The errors of a corpus, each with its full text in one place.
 
 use crate::limits::MANIFEST_BYTES_MAX;
 use starling_protocol::Digest;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why bytes are not a manifest.
+/// The reason why bytes are not a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
@@ -21,7 +21,7 @@ pub enum ManifestError {
     Field { what: &'static str },
 }
 
-/// Why a corpus could not be prepared or read.
+/// The reason why a corpus could not be prepared or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
@@ -88,7 +88,7 @@ pub enum DataError {
     Cache { what: &'static str, path: PathBuf, source: io::Error },
     #[error("the data manifest is refused: {0}")]
     Manifest(#[from] ManifestError),
-    /// Also a shard that was found damaged: that is logged, and the file is set aside.
+    /// The shard may also have been found damaged: that is logged, and the file is set aside.
     #[error(
         "shard {digest} is not in the data cache: it must be fetched from a peer, or built again at the next start"
     )]
@@ -104,7 +104,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// Whether the disk is full: a start then exits with its own code.
+    /// Whether the disk is full: a start then exits with a code of its own.
     pub fn is_disk_full(&self) -> bool {
         matches!(self, Self::Cache { source, .. }
             if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))

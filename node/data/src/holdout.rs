@@ -1,8 +1,8 @@
-//! Which blocks are held out for validation: a function of the text and the share alone.
+//! The choice of the blocks that are held out for validation: a function of the text and the share alone.
 //!
-//! Of each run of N = 1/share blocks one is held out, at a place that a hash of the run's number gives; in the first
-//! run it is the tenth (or the last, if N is smaller), so that any corpus of eleven blocks has held-out text. Of a
-//! smaller one the tail is held out, a tenth or the share if that is more. A block, 64 KiB or more, is contiguous
+//! In each run of N = 1/share blocks one is held out, at a place that a hash of the run's number gives. In the first
+//! run it is the tenth (or the last, if N is smaller), so that any corpus of eleven blocks has held-out text. In a
+//! smaller corpus the tail is held out, a tenth or the share if that is more. A block, 64 KiB or more, is contiguous
 //! text: longer than a sequence.
 
 use crate::blocks::Block;
@@ -10,7 +10,7 @@ use crate::limits::HOLDOUT_BYTES_MAX;
 use crate::manifest::Part;
 use starling_protocol::Digest;
 
-/// Blocks looked at before the first one is chosen.
+/// Blocks that are read before the first one is chosen.
 const EARLY_BLOCKS: u64 = 10;
 
 /// Sends each block to one of the two parts.
@@ -33,7 +33,7 @@ impl Splitter {
         self.every.min(EARLY_BLOCKS)
     }
 
-    /// Takes the next block; returns those whose part is decided now, in the text's order.
+    /// Takes the next block. Returns the blocks whose part is decided now, in the text's order.
     pub fn route(&mut self, block: Block) -> Vec<(Part, Block)> {
         let number = self.seen;
         self.seen += 1;
@@ -60,7 +60,7 @@ impl Splitter {
         Part::Validation
     }
 
-    /// The blocks of a corpus that ended before any was decided.
+    /// Splits the blocks of a corpus that ended before any was decided.
     pub fn finish(self) -> Vec<(Part, Block)> {
         let mut all = Block::default();
         self.early.iter().for_each(|block| all.append(block));
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Blocks of one byte each tell the rule as well as large ones.
+    /// Blocks of one byte each show the rule as well as large ones.
     fn split(every: u64, count: u32) -> Vec<(Part, u32)> {
         let mut splitter = Splitter::new(every);
         let mut parts = Vec::new();
@@ -109,7 +109,7 @@ mod tests {
             prop_assert!(runs.windows(2).all(|pair| pair[0] < pair[1]));
             prop_assert!((whole.max(1)..=whole + 1).contains(&(held.len() as u64)));
             prop_assert_eq!(u64::from(held[0]), every.min(EARLY_BLOCKS) - 1);
-            // A longer corpus splits its beginning alike.
+            // A longer corpus splits its beginning in the same way.
             prop_assert!(split(every, count + 500).starts_with(&parts));
         }
     }

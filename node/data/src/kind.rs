@@ -1,9 +1,9 @@
-//! What a file is, by its name.
+//! The kind of a file, by its name.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// How the text lies in a file.
+/// The form of the text in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// The whole file is one document.
@@ -12,7 +12,7 @@ pub(crate) enum Form {
     Jsonl,
 }
 
-/// How a file is packed.
+/// The compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packing {
     Plain,
@@ -26,7 +26,7 @@ pub(crate) struct FileKind {
     pub packing: Packing,
 }
 
-/// Prose, markup and source code that a folder is searched for.
+/// Prose, markup and source code: the files that a search of a folder takes.
 const TEXT_EXTENSIONS: &[&str] = &[
     "txt", "text", "md", "markdown", "rst", "adoc", "org", "tex", // prose
     "rs", "c", "h", "cc", "cpp", "cxx", "hh", "hpp", "hxx", "inl", "cu", "cuh", "m", "mm", "zig", "d", "nim", "s",
@@ -40,7 +40,7 @@ const TEXT_EXTENSIONS: &[&str] = &[
 ];
 
 impl FileKind {
-    /// The kind of a file found in a folder; `None` for one that is not text by its name.
+    /// The kind of a file found in a folder; `None` if its name does not say that it is text.
     pub fn of_found(path: &Path) -> Option<Self> {
         let (stem, packing) = unpack_name(path);
         let form = form_of(stem.extension()?)?;
@@ -55,7 +55,7 @@ impl FileKind {
     }
 }
 
-/// The path without the extension of its packing.
+/// The path without the extension of its compression.
 fn unpack_name(path: &Path) -> (&Path, Packing) {
     let packing = match path.extension() {
         Some(extension) if extension.eq_ignore_ascii_case("gz") => Packing::Gzip,

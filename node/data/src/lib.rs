@@ -1,13 +1,13 @@
-//! Text to tokens to content-addressed, memory-mapped shards.
+//! From text to tokens to content-addressed, memory-mapped shards.
 //!
 //! ```text
 //! sources ──list──> files ──documents──> blocks ──holdout──> train | validation ──tokens──> shards + manifest
 //! ```
 //!
-//! [`prepare`] does all of that once for a set of sources and keeps the result in a cache folder; a second start
-//! finds it by a fingerprint of the files' names, sizes and times. The [`DataManifest`] names every shard by digest,
-//! and its own digest is part of the run: nodes that agree on it train on the same tokens. A node without the sources
-//! opens a [`Dataset`] from the manifest alone and adds the shards as it fetches them.
+//! [`prepare`] does all of that once for a set of sources and keeps the result in a cache folder. A second start finds
+//! it by a fingerprint of the files' names, sizes and times. The [`DataManifest`] names every shard by digest, and its
+//! own digest is part of the run: nodes that agree on it train on the same tokens. A node without the sources opens a
+//! [`Dataset`] from the manifest alone and adds the shards as it fetches them.
 //!
 //! `docs/data.md` describes sources, rules and layouts for users.
 

@@ -1,4 +1,4 @@
-//! Named bounds on corpora, files and everything that arrives from a peer.
+//! Named limits on corpora, files and all data from peers.
 
 /// Bytes of a full shard: small enough that a fetched shard's digest is checked after four pieces.
 pub const SHARD_BYTES: usize = 4 << 20;
@@ -19,9 +19,9 @@ pub const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
 pub const FILES_MAX: usize = 1_000_000;
 /// Bytes of one line of a .jsonl file.
 pub const JSONL_LINE_BYTES_MAX: usize = 16 << 20;
-/// Log2 of the memory that a .zst file may ask for (128 MiB, what the `zstd` tool itself accepts by default).
+/// Log2 of the memory that a .zst file may ask for (128 MiB, which the `zstd` tool itself accepts by default).
 pub const ZSTD_WINDOW_LOG_MAX: u32 = 27;
-/// Bytes at the start of a file that are searched for a zero byte, the mark of something that is not text.
+/// Bytes at the start of a file that are searched for a zero byte, the mark of a file that is not text.
 pub const SNIFF_BYTES: usize = 8 << 10;
 /// Text below this cannot be split and trained on.
 pub const CORPUS_BYTES_MIN: u64 = 1 << 10;
@@ -35,7 +35,7 @@ pub const HOLDOUT_BYTES_MAX: u64 = 256 << 20;
 
 /// Text of the default corpus.
 pub const CRATES_BYTES_MAX: u64 = 64 << 20;
-/// Files of the default corpus above this are tables and bindings that a program wrote: they are left out.
+/// Larger files of the default corpus are tables and bindings that a program wrote: they are left out.
 pub const CRATES_FILE_BYTES_MAX: u64 = 256 << 10;
 
 /// Shards mapped at once, well below the number of mappings a process may have (65,530 by default on Linux).

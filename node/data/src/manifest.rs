@@ -1,4 +1,4 @@
-//! What a data set consists of, in canonical bytes whose digest is part of the run.
+//! The parts of a data set, in canonical bytes whose digest is part of the run.
 //!
 //! Layout, little-endian, no padding:
 //!
@@ -26,10 +26,10 @@ use std::collections::BTreeMap;
 
 const MAGIC: &[u8; 8] = b"STARDATA";
 const VERSION: u16 = 1;
-/// ln 256, rounded up: no byte can be less certain.
+/// ln 256, rounded up: the entropy of a byte cannot be more.
 const ENTROPY_MAX: u32 = 5_545_178;
 
-/// What tokens are for.
+/// The purpose of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Train,
@@ -48,7 +48,7 @@ pub struct ShardInfo {
 }
 
 impl ShardInfo {
-    /// Pieces of [`PIECE_BYTES`] in which peers serve it; the last one may be shorter.
+    /// Pieces of [`PIECE_BYTES`] in which peers serve it; the last piece may be shorter.
     pub fn pieces(&self) -> u32 {
         self.bytes.div_ceil(PIECE_BYTES as u64) as u32
     }
@@ -62,9 +62,9 @@ pub struct DataManifest {
     pub tokenizer: Digest,
     pub train_tokens: u64,
     pub validation_tokens: u64,
-    /// Bytes of text that the training tokens stand for; the end of a document counts as one where it has a token.
+    /// Bytes of text that the training tokens encode; the end of a document counts as one where it has a token.
     pub train_bytes: u64,
-    /// Bytes of text that the held-out tokens stand for, counted alike.
+    /// Bytes of text that the held-out tokens encode, counted in the same way.
     pub validation_bytes: u64,
     /// Empirical entropy of a held-out byte given the one before it, in millionths of a nat.
     pub order1_micronats: u32,
@@ -82,7 +82,7 @@ pub(crate) fn token_width(vocab: u32) -> usize {
 }
 
 impl DataManifest {
-    /// Held-out bytes a token: divide nats per token by it to get nats per byte.
+    /// Held-out bytes a token: nats per token divided by it are nats per byte.
     pub fn bytes_per_token(&self) -> f64 {
         self.validation_bytes as f64 / self.validation_tokens as f64
     }
@@ -97,7 +97,7 @@ impl DataManifest {
         token_width(self.vocab)
     }
 
-    /// Names the data set in the run.
+    /// The digest by which the run names the data set.
     pub fn digest(&self) -> Digest {
         Digest::of("starling data manifest v1", &[&self.encode()])
     }
@@ -149,7 +149,7 @@ impl DataManifest {
         bytes
     }
 
-    /// Reads what [`Self::encode`] wrote, and nothing else.
+    /// Decodes only bytes that [`Self::encode`] could have written.
     pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
         if bytes.len() > MANIFEST_BYTES_MAX {
             return Err(ManifestError::TooLong { bytes: bytes.len() });
@@ -190,7 +190,7 @@ impl DataManifest {
         Ok(manifest)
     }
 
-    /// Equal digests are equal bytes: a digest with two sizes could never be satisfied.
+    /// Refuses one digest with two sizes: equal digests are equal bytes, so no shard could satisfy both.
     fn check_repeats(&self) -> Result<(), ManifestError> {
         let mut sizes = BTreeMap::new();
         for shard in self.shards() {
@@ -201,7 +201,7 @@ impl DataManifest {
         Ok(())
     }
 
-    /// Whether the counts agree with `shards` shards, with one another and with the limits.
+    /// Checks that the counts agree with `shards` shards, with one another and with the limits.
     pub(crate) fn check(&self, shards: usize) -> Result<(), ManifestError> {
         let field = |holds: bool, what| if holds { Ok(()) } else { Err(ManifestError::Field { what }) };
         field((1..=VOCAB_MAX).contains(&self.vocab), "vocabulary")?;
@@ -308,7 +308,7 @@ mod tests {
             prop_assert_eq!(&DataManifest::decode(&bytes).unwrap(), &manifest);
             prop_assert!(DataManifest::decode(&bytes[..cut.index(bytes.len())]).is_err());
             prop_assert!(DataManifest::decode(&[&bytes[..], &[0]].concat()).is_err());
-            // A flipped bit is refused, or says something else in its own canonical bytes: never the same digest.
+            // A flipped bit is refused, or changes the content and with it the digest.
             let mut flipped = bytes.clone();
             flipped[flip.index(bytes.len())] ^= 1 << bit;
             if let Ok(other) = DataManifest::decode(&flipped) {

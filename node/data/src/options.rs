@@ -1,12 +1,12 @@
-//! What a corpus is made of.
+//! The options of a corpus.
 
 use crate::error::DataError;
 use crate::tokenizer::TokenizerChoice;
 
-/// The source that stands for the default corpus: the crates in Starling's Cargo.lock, as cargo unpacked them here.
+/// The source that means the default corpus: the crates in Starling's Cargo.lock, as cargo unpacked them here.
 pub const CRATES_SOURCE: &str = "@crates";
 
-/// What to read and how to turn it into tokens. Everything here but the place of the files decides the manifest.
+/// The sources, and how they become tokens. Every option decides the manifest, except the place of the files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CorpusOptions {
     /// Files, folders, globs, or [`CRATES_SOURCE`]; read in this order, each source sorted by path.
@@ -33,7 +33,7 @@ impl Default for CorpusOptions {
 }
 
 impl CorpusOptions {
-    /// Refuses what no corpus can be made with.
+    /// Refuses options that cannot make a corpus.
     pub(crate) fn validate(&self) -> Result<(), DataError> {
         if self.sources.is_empty() {
             return Err(DataError::NoSources);
@@ -50,7 +50,7 @@ impl CorpusOptions {
     }
 }
 
-/// The default corpus: needs no download.
+/// The default corpus, which needs no download.
 pub fn default_sources() -> Vec<String> {
     vec![CRATES_SOURCE.to_owned()]
 }

@@ -1,4 +1,4 @@
-//! From sources to a data set in the cache, once.
+//! Makes a data set of sources in the cache, once.
 
 use crate::blocks::{Block, BlockBuilder};
 use crate::cache::Cache;
@@ -20,19 +20,19 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Raised when the same sources would give another manifest: old fingerprints then match nothing.
+/// Raised when the same sources would give another manifest, so that no old fingerprint matches.
 const RULES_VERSION: u32 = 1;
-/// Shards together up to this size are checked by digest at every start (a second a gigabyte); beyond, each one when
-/// it is first read.
+/// Shards up to this size together are checked by digest at every start (a second a gigabyte). Larger data sets have
+/// each shard checked when it is first read.
 const CHECKED_AT_START_BYTES: u64 = 1 << 30;
-/// Blocks given to a tokenizer at once, for each core: few, because what it returns takes some 100 bytes a token.
+/// Blocks given to a tokenizer at once, for each core: few, because its result takes some 100 bytes a token.
 const BLOCKS_PER_CORE: usize = 2;
-/// Cores beyond this are not waited for with more blocks.
+/// Cores beyond this number do not increase the batch.
 const BATCH_CORES_MAX: usize = 32;
 /// Text between two reports of progress.
 const REPORT_BYTES: u64 = 1 << 20;
 
-/// What [`prepare`] is doing.
+/// The progress of [`prepare`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum PrepareProgress {
@@ -42,15 +42,15 @@ pub enum PrepareProgress {
     Waiting,
     /// Checking the shards of an earlier start.
     Checking { done: usize, total: usize },
-    /// What an earlier start left is not whole.
+    /// The data set of an earlier start is not whole.
     Rebuilding { why: String },
-    /// Reading text; bytes done and in all, as well as they are known.
+    /// Reading text; bytes done and in all, as far as they are known.
     Reading { done: u64, total: u64 },
-    /// The data set is ready; with what was found in the corpus, unless that of an earlier start is used.
+    /// The data set is ready. The summary is none if the data set of an earlier start is used.
     Done { built: Option<Summary> },
 }
 
-/// What a corpus was found to hold.
+/// The content found in a corpus.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub files: u64,
@@ -95,7 +95,8 @@ pub fn prepare(
     Ok(Dataset::in_cache(cache, manifest))
 }
 
-/// Names sources and options: equal fingerprints, equal manifests, unless a file changed and kept size and time.
+/// Names sources and options. Equal fingerprints mean equal manifests, unless a file changed and kept its size and
+/// time.
 fn fingerprint(options: &CorpusOptions, tokenizer: &Digest, files: &[SourceFile]) -> Digest {
     let mut listed = Vec::new();
     for SourceFile { path, kind, stamp, take, named } in files {
@@ -146,7 +147,7 @@ fn build(
     if tokenizer.digest() != *digest {
         return Err(DataError::Changed { path: options.tokenizer.to_string().into() });
     }
-    // How much there is to read is known exactly for plain files, and by packed size for others.
+    // The total is exact for plain files; for others it is the compressed size.
     let on_disk: u64 = files.iter().map(|file| file.stamp.bytes.min(file.take)).sum();
     let total = on_disk.min(options.bytes_max);
     let read = Cell::new(0);
@@ -178,7 +179,7 @@ fn build(
     Ok(built)
 }
 
-/// Takes documents and sends their blocks to the tokens of either part.
+/// Takes documents and passes their blocks to the tokens of either part.
 struct Intake<'a> {
     /// Bytes of text still wanted.
     left: u64,
@@ -260,9 +261,9 @@ struct TokenSink<'a> {
     tokenizer: &'a Tokenizer,
     train: PartSink<'a>,
     validation: PartSink<'a>,
-    /// Of the held-out text.
+    /// The byte pairs of the held-out text.
     pairs: PairCounts,
-    /// Blocks not yet given to a tokenizer, fewer than `batch`.
+    /// Blocks that the tokenizer has not been given yet, fewer than `batch`.
     waiting: Vec<(Part, Block)>,
     batch: usize,
     replaced: u64,
@@ -328,7 +329,7 @@ impl<'a> TokenSink<'a> {
         Ok(())
     }
 
-    /// The text with U+FFFD for what is not UTF-8, which is counted.
+    /// The text with U+FFFD for bytes that are not UTF-8, which are counted.
     fn valid_text(&mut self, bytes: &[u8]) -> String {
         let mut text = String::with_capacity(bytes.len());
         for chunk in bytes.utf8_chunks() {
@@ -341,7 +342,7 @@ impl<'a> TokenSink<'a> {
         text
     }
 
-    /// The manifest, and how many byte sequences were replaced.
+    /// The manifest, and the number of byte sequences that were replaced.
     fn finish(mut self) -> Result<(DataManifest, u64), DataError> {
         self.encode_waiting()?;
         let (mut shards, train_tokens) = self.train.writer.finish()?;

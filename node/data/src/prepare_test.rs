@@ -11,7 +11,7 @@ fn options(sources: &[&Path]) -> CorpusOptions {
     CorpusOptions { sources, ..CorpusOptions::default() }
 }
 
-/// Prepares and returns, beside the data set, what was said.
+/// Prepares a data set; returns it and the progress reports.
 fn prepared(options: &CorpusOptions, cache: &Path) -> Result<(Dataset, Vec<PrepareProgress>), DataError> {
     let mut said = Vec::new();
     let dataset = prepare(options, cache, &mut |progress| said.push(progress))?;
@@ -45,10 +45,10 @@ fn text(seed: u64, bytes: usize) -> String {
     text
 }
 
-/// The split as its rule is told, over the whole text at once.
+/// The split by the letter of its rule, over the whole text at once.
 fn naive_split(documents: &[&[u8]], every: usize) -> (Vec<u8>, Vec<u8>) {
     let mut blocks: Vec<Vec<u8>> = vec![Vec::new()];
-    // Text bytes in the open block: ends do not count.
+    // Text bytes in the open block; ends do not count.
     let mut filled = 0;
     for document in documents {
         let mut rest = *document;
@@ -57,7 +57,8 @@ fn naive_split(documents: &[&[u8]], every: usize) -> (Vec<u8>, Vec<u8>) {
             open.extend_from_slice(&rest[..BLOCK_BYTES_MAX - filled]);
             let extra = match open.iter().rposition(|&byte| byte == b'\n') {
                 Some(at) if open.len() - at <= BLOCK_BYTES_MAX - BLOCK_BYTES_MIN => open.len() - at - 1,
-                // From its beginning, which is that of a character: a window at its end may begin within one.
+                // The check starts at the open block's beginning, which is that of a character: a window at its end may
+                // begin within one.
                 _ => (0..4).find(|&n| std::str::from_utf8(&open[..open.len() - n]).is_ok()).unwrap_or(0),
             };
             let carried = open.split_off(open.len() - extra);
@@ -77,7 +78,7 @@ fn naive_split(documents: &[&[u8]], every: usize) -> (Vec<u8>, Vec<u8>) {
     blocks.retain(|block| !block.is_empty());
     let (mut train, mut held) = (Vec::new(), Vec::new());
     for (number, block) in blocks.into_iter().enumerate() {
-        // Within the first run; the tests' corpora have no second one.
+        // The block is in the first run; the tests' corpora have no second one.
         let part = if number == every.min(10) - 1 { &mut held } else { &mut train };
         part.extend(block);
     }
@@ -144,7 +145,7 @@ fn a_second_start_reuses_and_a_changed_file_does_not() {
     let (third, said) = prepared(&options, &cache).unwrap();
     assert!(matches!(said.last(), Some(PrepareProgress::Done { built: Some(_) })));
     assert_ne!(third.digest(), first.digest());
-    // Any option that decides the tokens makes another data set.
+    // An option that decides the tokens gives another data set.
     let half = CorpusOptions { holdout: 0.5, ..options.clone() };
     assert_ne!(prepared(&half, &cache).unwrap().0.digest(), third.digest());
     let bounded = CorpusOptions { bytes_max: 20_000, ..options };
@@ -189,7 +190,7 @@ fn several_processes_may_prepare_at_once() {
     let (file, cache) = (root.path().join("a.txt"), root.path().join("cache"));
     fs::write(&file, text(1, 2_000_000)).unwrap();
     let options = options(&[&file]);
-    // Locks belong to open files, so threads stand for processes.
+    // Locks belong to open files, so threads can stand for processes.
     let results: Vec<_> = std::thread::scope(|scope| {
         let runs: Vec<_> = (0..4).map(|_| scope.spawn(|| prepared(&options, &cache).unwrap())).collect();
         runs.into_iter().map(|run| run.join().unwrap()).collect()
@@ -251,9 +252,9 @@ fn what_no_corpus_can_be_made_of_is_said() {
     let tokenizer = TokenizerChoice::File(small.clone());
     let wrong = CorpusOptions { tokenizer, ..options(&[&file("a.txt", text(1, 9000).as_bytes())]) };
     assert!(matches!(error(&wrong), DataError::Tokenizer { .. }));
-    // Of an error nothing stays that a later start would take for a result.
+    // After an error there is nothing that a later start would take for a result.
     assert_eq!(fs::read_dir(cache.join("sources")).unwrap().count(), 0);
-    // A file in the cache's place.
+    // A file is where the cache folder should be.
     let blocked = prepare(&options(&[&file("b.txt", text(1, 9000).as_bytes())]), &small, &mut |_| ()).unwrap_err();
     assert!(matches!(blocked, DataError::Cache { .. }));
 }

@@ -1,4 +1,4 @@
-//! From what the user named to the list of files that make the corpus.
+//! From the sources that the user named to the list of files in the corpus.
 
 use crate::crates;
 use crate::error::DataError;
@@ -24,7 +24,7 @@ pub(crate) struct SourceFile {
     pub named: bool,
 }
 
-/// What changes when a file does: size, and time of the last change of its contents.
+/// The properties that change with a file: its size, and the time of the last change of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub bytes: u64,
@@ -45,7 +45,7 @@ impl SourceFile {
     }
 }
 
-/// Lists the files of all sources, in the sources' order. A file that two sources name is listed once.
+/// Lists the files of all sources, in the sources' order. A file in two sources is listed once.
 pub(crate) fn list(sources: &[String], progress: &mut dyn FnMut(u64)) -> Result<Vec<SourceFile>, DataError> {
     let mut files = Vec::new();
     let mut seen = BTreeSet::new();
@@ -85,7 +85,7 @@ fn list_one(source: &str) -> Result<Vec<SourceFile>, DataError> {
     }
 }
 
-/// Absolute, so that the fingerprint of a corpus does not depend on where a node is started.
+/// The absolute path, so that the fingerprint of a corpus does not depend on where a node is started.
 fn absolute(path: &Path) -> Result<PathBuf, DataError> {
     path.canonicalize().map_err(DataError::unreadable(path))
 }
@@ -99,7 +99,7 @@ fn list_folder(folder: &Path) -> Result<Vec<SourceFile>, DataError> {
     Ok(files)
 }
 
-/// What the glob matches, sorted by path; a folder that matches is walked, as if a shell had expanded the glob.
+/// The files that match the glob, sorted by path. A folder that matches is walked, as if a shell had expanded the glob.
 fn list_glob(pattern: &str) -> Result<Vec<SourceFile>, DataError> {
     let rules =
         glob::MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
@@ -126,7 +126,7 @@ fn list_glob(pattern: &str) -> Result<Vec<SourceFile>, DataError> {
         return Err(DataError::NoMatch { pattern: pattern.to_owned() });
     }
     files.sort_by(|a, b| a.path.as_os_str().as_bytes().cmp(b.path.as_os_str().as_bytes()));
-    // `**` matches a folder and what is in it.
+    // `**` matches a folder and the files in it.
     files.dedup_by(|a, b| a.path == b.path);
     Ok(files)
 }
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(names(root.path(), &["*.log", "*.md"]), ["e.log", "a.md"]);
         assert_eq!(names(root.path(), &["**/*.txt"]), ["b.txt", "sub/deep/d.txt"]);
         assert_eq!(names(root.path(), &["s*"]), ["sub/c.rs", "sub/deep/d.txt"]);
-        // Read once, where it is named first.
+        // A file is read once, at its first mention.
         assert_eq!(names(root.path(), &["b.txt", ""]), ["b.txt", "a.md", "sub/c.rs", "sub/deep/d.txt"]);
     }
 

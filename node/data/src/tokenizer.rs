@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 const DIGEST_DOMAIN: &str = "starling data tokenizer v1";
-/// What byte-level tokens are called in configuration, and what their digest is of.
+/// The name of byte-level tokens in configuration, of which their digest is made.
 const BYTES_NAME: &str = "bytes";
 
-/// Names under which tokenizers keep the token that ends a document; the first one that is there is taken.
+/// Names of the token that ends a document in known tokenizers; the first one present is taken.
 const END_NAMES: &[&str] =
     &["<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]", "<|end▁of▁sentence|>", "[SEP]"];
 
-/// Which tokenizer a corpus is read with.
+/// The tokenizer of a corpus.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum TokenizerChoice {
     /// Each byte is a token.
@@ -98,7 +98,7 @@ impl Tokenizer {
 
     /// Loads a Hugging Face `tokenizer.json`.
     ///
-    /// Truncation and padding that it may ask for are switched off, and the names of special tokens in a text are
+    /// Truncation and padding that the file may ask for are switched off. The names of special tokens in a text are
     /// read as text: only the end of a document gives the token that ends one.
     pub fn from_file(path: &Path) -> Result<Self, DataError> {
         let bytes = read_bounded(path)?;
@@ -123,7 +123,7 @@ impl Tokenizer {
         Ok(Self { digest, vocab, end, model: Model::HuggingFace(Box::new(model)) })
     }
 
-    /// Names the tokenizer in the run: of the file's bytes, or of the constant `bytes`.
+    /// Names the tokenizer in the run: the digest of the file's bytes, or of the constant `bytes`.
     pub fn digest(&self) -> Digest {
         self.digest
     }
@@ -133,7 +133,7 @@ impl Tokenizer {
         self.vocab
     }
 
-    /// The token that ends a document, where there is one.
+    /// The token that ends a document, if there is one.
     pub fn end(&self) -> Option<u32> {
         self.end
     }
@@ -143,7 +143,7 @@ impl Tokenizer {
         matches!(self.model, Model::Bytes)
     }
 
-    /// Tokens of a text, without any that begin or end it.
+    /// Tokens of a text, without special tokens at its beginning or end.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         match &self.model {
             Model::Bytes => Ok(text.bytes().map(u32::from).collect()),
@@ -165,8 +165,8 @@ impl Tokenizer {
         }
     }
 
-    /// Text of tokens. Bytes that are no UTF-8, and values that are no tokens, become U+FFFD; special tokens are
-    /// left out.
+    /// Text of tokens. Bytes that are not UTF-8, and values that are no tokens, become U+FFFD; special tokens are left
+    /// out.
     pub fn decode(&self, tokens: &[u32]) -> Result<String, DataError> {
         match &self.model {
             Model::Bytes => {
@@ -231,7 +231,7 @@ pub(crate) mod tests {
         .to_string()
     }
 
-    /// The tokenizer above in a file that lives as long as the folder.
+    /// Writes the tokenizer above to a file in the folder.
     pub(crate) fn byte_level(folder: &Path) -> TokenizerChoice {
         let path = folder.join("tokenizer.json");
         fs::write(&path, byte_level_json()).unwrap();

@@ -1,4 +1,4 @@
-//! The files of a folder, in an order that depends on their names alone.
+//! The files of a folder, in an order that depends only on their names.
 
 use crate::error::DataError;
 use crate::kind::FileKind;
@@ -10,20 +10,20 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Folders whose contents are made by a tool from what is beside them.
+/// Folders whose content a tool makes from the files beside them.
 const MADE_FOLDERS: &[&str] = &["node_modules", "__pycache__"];
 /// Marks a folder that can be made again, such as cargo's target/ (bford.info/cachedir).
 const CACHE_TAG: &str = "CACHEDIR.TAG";
 
-/// What a walk takes.
+/// The rules for the files that a walk takes.
 pub(crate) struct WalkRules<'a> {
-    /// Whether links are followed. Not in folders that others wrote: a link may lead out of them.
+    /// Whether links are followed. They are not in folders that others wrote: a link may lead out of them.
     pub follow_links: bool,
     /// Takes a file by its path and metadata.
     pub takes: &'a dyn Fn(&Path, &Metadata) -> bool,
 }
 
-/// Takes what is text by its name, links followed: the rules for folders that the user names.
+/// Takes files whose names say that they are text, and follows links: the rules for folders that the user names.
 pub(crate) const USER_RULES: WalkRules<'static> =
     WalkRules { follow_links: true, takes: &|path, _| FileKind::of_found(path).is_some() };
 
@@ -36,8 +36,8 @@ pub(crate) struct Found {
 
 /// The files below `root` that the rules take, sorted by the bytes of their paths relative to it.
 ///
-/// Hidden files and folders, folders with a cache tag and [`MADE_FOLDERS`] are skipped (`root` itself is exempt);
-/// a folder met twice through links is walked once, so that links in a loop end.
+/// Hidden files and folders, folders with a cache tag and [`MADE_FOLDERS`] are skipped (`root` itself is exempt). A
+/// folder met twice through links is walked once, so that loops of links end.
 pub(crate) fn walk(root: &Path, rules: &WalkRules<'_>) -> Result<Vec<Found>, DataError> {
     let mut files = Vec::new();
     let mut visited = BTreeSet::new();
@@ -64,7 +64,8 @@ pub(crate) fn walk(root: &Path, rules: &WalkRules<'_>) -> Result<Vec<Found>, Dat
                 files.push(Found { path, metadata });
             }
         }
-        // A stack: reversed, so that the first name is walked first and wins where links lead to one folder twice.
+        // The folders are a stack, so they are pushed in reverse: the first name is walked first, and wins where links
+        // lead to one folder twice.
         folders.extend(below.into_iter().rev());
     }
     let relative = |found: &Found| found.path.strip_prefix(root).map_or_else(|_| found.path.clone(), Path::to_owned);
@@ -85,8 +86,8 @@ fn is_skipped(name: &OsStr) -> bool {
     name.as_bytes().first() == Some(&b'.') || MADE_FOLDERS.iter().any(|made| name == *made)
 }
 
-/// Metadata of what the path leads to; `None` for a link that is not followed, or that leads nowhere and would not
-/// be taken anyway.
+/// Metadata of the path's target; `None` for a link that is not followed, or a dangling one that would not be taken
+/// anyway.
 fn metadata_of(path: &Path, rules: &WalkRules<'_>) -> Result<Option<Metadata>, DataError> {
     let own = fs::symlink_metadata(path).map_err(DataError::unreadable(path))?;
     if !own.is_symlink() {
@@ -97,7 +98,8 @@ fn metadata_of(path: &Path, rules: &WalkRules<'_>) -> Result<Option<Metadata>, D
     }
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
-        // Left out silently, a dangling link to a text would make this node's corpus differ from others'.
+        // A dangling link to a text is an error: left out silently, it would make this node's corpus differ from
+        // others'.
         Err(source) if FileKind::of_found(path).is_some() => {
             Err(DataError::Unreadable { path: path.to_owned(), source })
         }

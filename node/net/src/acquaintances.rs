@@ -1,7 +1,7 @@
-//! Nodes met before, to be dialed when they are away: so many, and not for ever.
+//! Nodes that this node has met and dials again when they are away: a bounded number, for a bounded time.
 //!
-//! A stranger is none of them, or anybody could have himself dialed for ever. Only a node that has met no flock yet keeps in touch
-//! with all, since any may be of it, and lets go of those that were not as soon as it knows.
+//! Strangers are not among them; otherwise anybody could have itself dialed for ever. Only a node that has met no flock
+//! yet keeps in touch with all, since any peer may be a member. It forgets the strangers as soon as it knows the flock.
 
 use starling_protocol::NodeId;
 use starling_protocol::limits::MEMBERS_MAX;
@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A full flock, and as many that were in it a while ago.
+/// A full flock, and as many nodes that were in it a while ago.
 const CAP: usize = 2 * MEMBERS_MAX;
 /// A node that has been away for this long is left to come back by itself, or to be found anew.
 const AWAY_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// Who is kept in touch with.
+/// The nodes that this node keeps in touch with.
 #[derive(Default)]
 pub(super) struct Acquaintances {
     met: BTreeMap<NodeId, Acquaintance>,
@@ -29,7 +29,7 @@ struct Acquaintance {
 }
 
 impl Acquaintances {
-    /// A node is here. Whether to keep in touch with it, and whom to forget for that.
+    /// Notes that a node is here. Returns whether to keep in touch with it, and the node to forget in its place.
     pub fn met(&mut self, node: NodeId, is_known: bool) -> (bool, Option<NodeId>) {
         let before = self.met.get(&node).copied();
         let mut forgotten = None;
@@ -46,7 +46,8 @@ impl Acquaintances {
         (true, forgotten)
     }
 
-    /// Forgets those that are strangers and never were anything else: a member that was left behind in a cut is looked for.
+    /// Forgets the nodes that are strangers and never were anything else. A member behind a network partition is
+    /// still looked for.
     pub fn part(&mut self, is_known: impl Fn(&NodeId) -> bool) -> Vec<NodeId> {
         for (node, met) in &mut self.met {
             met.is_known |= is_known(node);
@@ -56,19 +57,19 @@ impl Acquaintances {
         strangers
     }
 
-    /// Its last connection is gone.
+    /// The node's last connection is gone.
     pub fn left(&mut self, node: &NodeId, now: Instant) {
         if let Some(met) = self.met.get_mut(node) {
             met.away.get_or_insert(now);
         }
     }
 
-    /// It is not wanted any more.
+    /// The node is not wanted any more.
     pub fn drop(&mut self, node: &NodeId) {
         self.met.remove(node);
     }
 
-    /// Forgets those that have been away for too long.
+    /// Forgets the nodes that have been away for too long.
     pub fn overdue(&mut self, now: Instant) -> Vec<NodeId> {
         let is_overdue = |met: &Acquaintance| met.away.is_some_and(|since| now - since >= AWAY_MAX);
         let overdue: Vec<NodeId> = self.met.iter().filter(|(_, met)| is_overdue(met)).map(|(n, _)| *n).collect();

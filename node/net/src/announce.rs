@@ -1,4 +1,4 @@
-//! What a node tells the run's gossip topic: where it can be reached.
+//! The announcement of a node to the run's gossip topic: the addresses at which it can be reached.
 //!
 //! ```text
 //! magic u16 = 0x4153 ("SA") | version u8 = 1 | count u8 | sent at u64 (milliseconds)
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Gossipsub signs each message and checks the signature, so the announcement is about its author and names nobody.
-//! The time makes an author's announcements ordered: an old one that somebody repeats is ignored.
+//! The time orders an author's announcements: an old one that a peer repeats is ignored.
 
 use super::budget::Bucket;
 use libp2p::{Multiaddr, PeerId};
@@ -21,15 +21,16 @@ pub const ADDRESSES_MAX: usize = 16;
 pub const ANNOUNCEMENT_BYTES_MAX: usize = 12 + ADDRESSES_MAX * (2 + addresses::ADDRESS_BYTES_MAX);
 /// Authors whose newest announcement is remembered.
 const AUTHORS_CAP: usize = 1024;
-/// Peers whose telling of strangers is counted.
+/// Tellers whose announcements of strangers are counted.
 const TELLERS_CAP: usize = 512;
-/// An author has no more to say than once in so long. Half of the time that nodes leave between two, which travel different ways.
+/// The shortest pause between two announcements of an author: half of the pause that nodes keep, since two
+/// announcements travel different paths.
 const AUTHOR_PAUSE: Duration = Duration::from_secs(1);
 
 const MAGIC: u16 = 0x4153;
 const VERSION: u8 = 1;
 
-/// Why an announcement is not passed on.
+/// The reason why an announcement is not passed on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum AnnouncementError {
     #[error("{0} bytes; the limit is {ANNOUNCEMENT_BYTES_MAX}")]
@@ -44,7 +45,7 @@ pub(super) enum AnnouncementError {
     Address { index: usize, source: addresses::AddressError },
 }
 
-/// Where a node can be reached, and when it said so.
+/// The addresses of a node, and the time at which it announced them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Announcement {
     pub at_ms: u64,
@@ -52,7 +53,7 @@ pub(super) struct Announcement {
 }
 
 impl Announcement {
-    /// The bytes; addresses beyond [`ADDRESSES_MAX`], and ones that are too long, are left out.
+    /// Encodes the announcement without addresses beyond [`ADDRESSES_MAX`], and without those that are too long.
     pub fn encode(&self) -> Vec<u8> {
         let bare = self.addresses.iter().map(addresses::without_peer);
         let kept: Vec<_> = bare.filter(|a| a.len() <= addresses::ADDRESS_BYTES_MAX).take(ADDRESSES_MAX).collect();
@@ -67,10 +68,10 @@ impl Announcement {
         out
     }
 
-    /// From the bytes of a gossip message.
+    /// Decodes the bytes of a gossip message.
     ///
     /// # Errors
-    /// [`AnnouncementError`] unless every byte is as it must be.
+    /// [`AnnouncementError`] if a byte is not as it must be.
     pub fn decode(bytes: &[u8]) -> Result<Self, AnnouncementError> {
         if bytes.len() > ANNOUNCEMENT_BYTES_MAX {
             return Err(AnnouncementError::TooLong(bytes.len()));
@@ -105,7 +106,7 @@ impl Announcement {
     }
 }
 
-/// Tells new announcements from repeated ones, and from more than anybody needs.
+/// Tells new announcements from repeated ones, and refuses those above the limits.
 #[derive(Default)]
 pub(super) struct Newest {
     authors: BTreeMap<PeerId, Heard>,
@@ -115,17 +116,18 @@ pub(super) struct Newest {
 /// The newest announcement of an author.
 struct Heard {
     at_ms: u64,
-    /// When it came, by this node's clock: what the author says of the time may be anything.
+    /// When it came, by this node's clock: the author's own time may be anything.
     came: Instant,
 }
 
 impl Newest {
-    /// Whether this is newer than anything from its author, which is then remembered. `teller` passed it on; `is_familiar`
-    /// says that this node knows the author other than by hearsay. When too many authors are known, the one that was
-    /// heard longest ago is forgotten.
+    /// Returns whether the announcement is newer than anything from its author, and remembers it if so. `teller` passed
+    /// it on. `is_familiar` says that this node knows the author other than by hearsay. When too many authors are
+    /// known, the author heard longest ago is forgotten.
     ///
     /// # Errors
-    /// The label of `starling_refused_total`, when it is more than is heard of the author, or of strangers from this teller.
+    /// The label of `starling_refused_total`, when the announcement exceeds the limit of its author, or the teller's
+    /// limit for strangers.
     pub fn is_news(
         &mut self,
         (teller, author): (PeerId, PeerId),
@@ -156,7 +158,7 @@ impl Newest {
 
     /// Whether the teller may tell of one more stranger.
     fn may_tell(&mut self, teller: PeerId, now: Instant) -> bool {
-        // The one with most to spend is as good as new.
+        // The teller with the most tokens left is as good as new, so it makes room.
         let idle = || self.tellers.iter().max_by(|(_, a), (_, b)| a.left(now).total_cmp(&b.left(now)));
         if self.tellers.len() >= TELLERS_CAP
             && !self.tellers.contains_key(&teller)

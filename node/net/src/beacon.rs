@@ -1,13 +1,13 @@
-//! When to tell the run's gossip where this node is: rarely, and soon after something changed.
+//! The times at which a node announces its addresses by gossip: rarely, and soon after a change.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
-/// Told again after this time, so that what was missed is made up for.
+/// Pause between announcements; the repetition makes up for lost ones.
 const EVERY: Duration = Duration::from_secs(60);
-/// Never sooner after the last time.
+/// Shortest pause after an announcement.
 const GAP: Duration = Duration::from_secs(2);
-/// Tried again when nobody was there to be told.
+/// Pause before another try when no peer was there to hear it.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The timer of announcements.
@@ -26,14 +26,14 @@ impl Beacon {
         Self { last: None, due: now + RETRY, began: now, began_ms }
     }
 
-    /// The time that an announcement bears, in milliseconds. The wall clock is read once: one that is set back while the
-    /// node runs would make all that it announces old news, for as long as it was set back.
+    /// The time that an announcement bears, in milliseconds. The wall clock is read once. If it were read each time and
+    /// then set back while the node runs, peers would take all announcements for old ones until it catches up.
     pub fn stamp_ms(&self, now: Instant) -> u64 {
         let since = u64::try_from((now - self.began).as_millis()).unwrap_or(u64::MAX);
         self.began_ms.saturating_add(since)
     }
 
-    /// Something changed that others want to know, or somebody new is there.
+    /// Something that other peers want to know has changed, or a new peer is there.
     pub fn news(&mut self, now: Instant) {
         let earliest = self.last.map_or(now, |last| last + GAP);
         self.due = self.due.min(earliest.max(now));
@@ -47,7 +47,7 @@ impl Beacon {
         self.due
     }
 
-    /// It was told, or nobody was there.
+    /// The announcement was made, or (`heard` is false) nobody was there.
     pub fn told(&mut self, heard: bool, now: Instant) {
         if heard {
             self.last = Some(now);

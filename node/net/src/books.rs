@@ -1,8 +1,8 @@
-//! Who has how many streams open. Strangers together have a part of the places, and of them so many each and from one address;
-//! the rest is for members and joiners.
+//! The books of open streams. Strangers share a part of the places, with a limit for each stranger and for each
+//! address; the rest is for members and joiners.
 //!
-//! When strangers have all of theirs, a stream from an address with few takes the place of the oldest one of the
-//! address with most, as with connections ([`starling_bootstrap::crowd`]).
+//! When strangers have used up their part, a stream from an address with few streams takes the place of the oldest
+//! stream of the address with most, as with connections ([`starling_bootstrap::crowd`]).
 
 use super::standing::{Rank, Standing};
 use starling_bootstrap::source::Source;
@@ -11,14 +11,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
-/// How many streams there may be.
+/// Limits on open streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Shares {
-    /// All together.
+    /// For all peers together.
     pub total: usize,
-    /// Of one peer that is known.
+    /// For one known peer.
     pub per_known: usize,
-    /// Of all strangers, of one, and of those at one address.
+    /// For all strangers, for one stranger, and for the strangers at one address.
     pub strangers: usize,
     pub per_stranger: usize,
     pub per_address: usize,
@@ -40,7 +40,7 @@ struct Open {
 
 struct Entry {
     peer: NodeId,
-    /// Where a stranger comes from.
+    /// The address of a stranger; none for a known peer.
     stranger: Option<Source>,
     end: CancellationToken,
 }
@@ -68,7 +68,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Returns when the stream is to make way for somebody else's.
+    /// Returns when the stream has to make way for another peer's.
     pub async fn ended(&self) {
         self.end.cancelled().await;
     }
@@ -89,12 +89,12 @@ impl Books {
         Self { shares, standing, open: Arc::default() }
     }
 
-    /// How the peer stands now.
+    /// The peer's present rank.
     pub fn rank(&self, peer: &NodeId) -> Rank {
         self.standing.rank(peer)
     }
 
-    /// A place for one more stream of the peer's, if there is one.
+    /// Takes a place for one more stream of the peer's, if there is one.
     pub fn take(&self, peer: NodeId) -> Option<Slot> {
         let shares = &self.shares;
         let stranger = (self.standing.rank(&peer) == Rank::Stranger).then(|| self.standing.source(&peer));
@@ -157,7 +157,7 @@ mod tests {
         (standing.clone(), Books::new(SHARES, standing))
     }
 
-    /// Eight identities held all 64 streams.
+    /// Before there was a share for strangers, eight identities held all 64 streams.
     #[test]
     fn strangers_leave_half_to_members() {
         let (standing, books) = books();
@@ -189,7 +189,7 @@ mod tests {
         assert_eq!(of_one.len() + of_address.len(), SHARES.per_address);
         let of_other: Vec<_> = (100..200).filter_map(|n| books.take(id(n))).collect();
         assert_eq!(of_other.len(), SHARES.per_address);
-        // Both halves are full; a third address gets in for the oldest of a crowd.
+        // Both halves are full. A stream from a third address takes the place of a crowd's oldest.
         let third = books.take(id(200)).expect("from elsewhere");
         assert!(of_one.iter().chain(&of_address).chain(&of_other).any(|slot| slot.end.is_cancelled()));
         assert!(!third.end.is_cancelled());

@@ -1,53 +1,60 @@
-//! How much a peer may say: so many messages and bytes at once, and so many a second after that. What a member says above that
-//! is read later. Of a stranger the newest is heard, since what it says supersedes what it said before (where it stands,
-//! that it would like to join), and one that says more than even a member may is sent away.
+//! Limits on a peer's messages and bytes: a burst, and a rate in the long run. Messages that a member sends above its
+//! limit are read later. Of a stranger's messages the newest is heard, since it supersedes the older ones (its head,
+//! its wish to join). A stranger that sends more than even a member may is sent away.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What saying something costs.
+/// The cost of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     pub messages: u32,
     pub bytes: usize,
 }
 
-/// A new session of a stranger costs its address as much as so many messages: both sides greet, and the node takes it in.
+/// A new session of a stranger costs its address as much as so many messages: both sides greet, and the node takes the
+/// peer in.
 pub const SESSION: Cost = Cost { messages: 8, bytes: 4096 };
 
 /// Messages that a member may send at once, and a second in the long run.
 const MEMBER: (f64, f64) = (1024.0, 256.0);
-/// The same of a stranger. Its Hello fits in, and five Heads and Joins a second, which is as many as who is no member says.
+/// The same for a stranger. The limit has room for its Hello and for five Heads and Joins a second, as many as a
+/// non-member sends.
 const STRANGER: (f64, f64) = (64.0, 16.0);
 const STRANGER_BYTES: (f64, f64) = (64.0 * 1024.0, 16.0 * 1024.0);
-/// And of all strangers at one address. A message costs some 0.1 ms in all, most of it the check of its signature.
+/// The same for all strangers at one address. A message costs some 0.1 ms in all, most of it the check of its
+/// signature.
 const ADDRESS: (f64, f64) = (512.0, 64.0);
 const ADDRESS_BYTES: (f64, f64) = (512.0 * 1024.0, 128.0 * 1024.0);
-/// What fetches cost the node that serves them, in processor time: one new stream, one request beside what looking it up takes, which is
-/// measured, and a mebibyte that is sent. As `bench-fetch` measures them on a machine that is busy; on an idle one they are a third less.
+/// The processor time that fetches cost the node that serves them: a new stream, a request without its lookup, which is
+/// measured, and a mebibyte that is sent. `bench-fetch` measured these on a busy machine; on an idle one they are a
+/// third less.
 pub const STREAM_WORK: Duration = Duration::from_micros(170);
 pub const REQUEST_WORK: Duration = Duration::from_micros(120);
 const MIB_WORK: Duration = Duration::from_micros(3000);
 const MIB: f64 = 1024.0 * 1024.0;
-/// Seconds of processor time that fetches of strangers at one address may cost at once, and a second in the long run: with what else an
-/// address costs, less than 2 % of a core. A newcomer may cost what it takes to send it the state, besides.
+/// Seconds of processor time that fetches of strangers at one address may cost: a burst, and a second in the long run.
+/// Together with the address's other costs this is less than 2 % of a core. Sending the state to a newcomer may cost so
+/// much more.
 const FETCHES: (f64, f64) = (0.08, 0.006);
-/// What an address may owe of that, in seconds.
+/// The largest debt of an address in this time, in seconds.
 const DEBT_MAX: f64 = 0.5;
 
-/// What it costs to send so many bytes.
+/// The cost of sending so many bytes.
 pub fn sending(bytes: u64) -> Duration {
     MIB_WORK.mul_f64(bytes as f64 / MIB)
 }
 
-/// Announcements of strangers that one peer may pass on. A flock whose nodes all start at once has one of each.
+/// Announcements of strangers that one peer may pass on. When all nodes of a flock start at once, a peer passes on one
+/// of each.
 const ANNOUNCEMENTS: (f64, f64) = (64.0, 4.0);
-/// What of a stranger may wait to be heard: what it says in a quarter of a second. Older words are about rounds that are over.
+/// A stranger's messages that may wait to be heard: those of a quarter of a second. Older messages are about rounds
+/// that are over.
 const BACKLOG_MESSAGES: usize = 4;
 const BACKLOG_BYTES: usize = 64 * 1024;
 
-/// Messages that a stranger has sent before their time, the newest of them.
+/// Messages that a stranger has sent before their time; only the newest are kept.
 #[derive(Debug, Default)]
 pub struct Backlog {
     messages: VecDeque<Vec<u8>>,
@@ -55,7 +62,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// How many older ones make way for it.
+    /// Adds a message, and returns how many older ones make way for it.
     pub fn push(&mut self, message: Vec<u8>) -> u64 {
         self.bytes += message.len();
         self.messages.push_back(message);
@@ -87,26 +94,27 @@ impl Bucket {
         Self { tokens: burst, burst, per_second, at: now }
     }
 
-    /// What a peer may send of which nothing is looked at.
+    /// The limit of a peer whose messages are not looked at.
     pub fn of_stranger(now: Instant) -> Self {
         Self::new(STRANGER, now)
     }
 
-    /// Seconds of processor time that fetches of strangers at one address may cost, if a newcomer needs so much at once.
+    /// Seconds of processor time that fetches of strangers at one address may cost, where a newcomer needs `newcomer`
+    /// at once.
     pub fn of_fetcher(newcomer: Duration, now: Instant) -> Self {
         let (burst, per_second) = FETCHES;
         Self::new((burst + newcomer.as_secs_f64(), per_second), now)
     }
 
-    /// A newcomer needs so much at once by now: what is more than before is there at once.
+    /// Raises the burst to what a newcomer needs by now. The increase can be spent at once.
     pub fn widen(&mut self, newcomer: Duration) {
         let burst = FETCHES.0 + newcomer.as_secs_f64();
         self.tokens += (burst - self.burst).max(0.0);
         self.burst = self.burst.max(burst);
     }
 
-    /// The same as [`Bucket::take`], of processor time that has been spent, or will be in any case. What an address owes is bounded, so
-    /// that it is served again some time after it has come to its senses.
+    /// The same as [`Bucket::take`], for processor time that is spent in any case. The debt of an address is bounded,
+    /// so that it is served again some time after it has stopped its flood.
     pub fn spend(&mut self, work: Duration, now: Instant) -> Option<Duration> {
         let wait = self.take(work.as_secs_f64(), now);
         self.tokens = self.tokens.max(-DEBT_MAX);
@@ -118,13 +126,13 @@ impl Bucket {
         Self::new(ANNOUNCEMENTS, now)
     }
 
-    /// Tokens that there are to take.
+    /// Tokens that can be taken.
     pub fn left(&self, now: Instant) -> f64 {
         let earned = now.saturating_duration_since(self.at).as_secs_f64() * self.per_second;
         (self.tokens + earned).min(self.burst)
     }
 
-    /// Takes one if there is one.
+    /// Takes one token if there is one.
     pub fn try_take(&mut self, now: Instant) -> bool {
         let may = self.left(now) >= 1.0;
         if may {
@@ -133,7 +141,8 @@ impl Bucket {
         may
     }
 
-    /// Takes tokens; how long to wait for them, if at all. A debt is at most what was taken, since who has one waits.
+    /// Takes tokens and returns how long to wait for them, if at all. A debt is at most the last amount taken, since a
+    /// peer in debt waits.
     pub fn take(&mut self, tokens: f64, now: Instant) -> Option<Duration> {
         self.tokens = self.left(now) - tokens;
         self.at = now;
@@ -141,7 +150,7 @@ impl Bucket {
     }
 }
 
-/// Messages and bytes together.
+/// A budget of messages and one of bytes.
 #[derive(Debug)]
 pub struct Account {
     messages: Bucket,
@@ -157,14 +166,14 @@ impl Account {
         Self { messages: Bucket::new(ADDRESS, now), bytes: Bucket::new(ADDRESS_BYTES, now) }
     }
 
-    /// How long to wait, if at all.
+    /// Returns how long to wait, if at all.
     pub fn spend(&mut self, cost: Cost, now: Instant) -> Option<Duration> {
         let messages = self.messages.take(f64::from(cost.messages), now);
         messages.max(self.bytes.take(cost.bytes as f64, now))
     }
 }
 
-/// What a session has to spend: a stranger's account while it is one, and that of a member.
+/// The budget of a session: a stranger's account while the peer is one, and a member's.
 #[derive(Debug)]
 pub struct Purse {
     stranger: Account,
@@ -176,12 +185,12 @@ impl Purse {
         Self { stranger: Account::of_stranger(now), member: Bucket::new(MEMBER, now) }
     }
 
-    /// A message has arrived: how much sooner than even a member's may.
+    /// A message has arrived. Returns how long before its time, by a member's limit, if at all.
     pub fn read(&mut self, now: Instant) -> Option<Duration> {
         self.member.take(1.0, now)
     }
 
-    /// How long a stranger's message has to wait, if at all.
+    /// Returns how long a stranger's message has to wait, if at all.
     pub fn hear_stranger(&mut self, cost: Cost, now: Instant) -> Option<Duration> {
         self.stranger.spend(cost, now)
     }
@@ -193,7 +202,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Messages of so many bytes of a stranger's that are heard in 30 s, if it always has one more.
+    /// The number of a stranger's messages of so many bytes that are heard in 30 s, if it always has one more.
     fn heard(bytes: usize) -> u32 {
         let start = Instant::now();
         let (mut purse, mut now, mut count) = (Purse::new(start), start, 0);

@@ -1,4 +1,4 @@
-//! A byte stream for bulk data, whatever it runs over.
+//! A byte stream for bulk data, over any transport.
 
 use super::books::Slot;
 use std::io;

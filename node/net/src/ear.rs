@@ -1,4 +1,5 @@
-//! Reads what a peer says on its control session, as fast as it may speak, and passes on what is fit.
+//! Reads a peer's messages on its control session, at the rate that the peer may send, and passes on those that are
+//! fit.
 
 use super::budget::{Backlog, Cost, Purse};
 use super::event::NetEvent;
@@ -11,7 +12,7 @@ use starling_protocol::NodeId;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Reads what a peer says.
+/// Reads the messages of a peer.
 pub(super) struct Ear<'a> {
     pub peer: NodeId,
     pub standing: Standing,
@@ -19,13 +20,13 @@ pub(super) struct Ear<'a> {
     pub closing: CancellationToken,
     pub purse: Purse,
     pub voice: &'a mut Voice,
-    /// It runs another release or another run, which the node is about to refuse: what follows is not looked at. To be ended
-    /// for it, before our own Hello is on its way, would keep the peer from learning why.
+    /// The peer runs another release or another run, and the node is about to refuse it: later messages are not looked
+    /// at. If the session ended here, before our own Hello is on its way, the peer would not learn why.
     pub foreign: bool,
 }
 
 impl Ear<'_> {
-    /// Until something is wrong, or the peer ends it.
+    /// Reads until a message is unfit, or the peer ends the session.
     pub async fn read_frames<R: futures::AsyncRead + Unpin>(&mut self, mut reader: FrameReader<R>) -> DownReason {
         let mut ahead = Backlog::default();
         loop {
@@ -43,7 +44,7 @@ impl Ear<'_> {
         }
     }
 
-    /// The next message. May be dropped while it waits for one.
+    /// Reads the next message. May be dropped while it waits for one.
     async fn read<R: futures::AsyncRead + Unpin>(
         &mut self,
         reader: &mut FrameReader<R>,
@@ -57,7 +58,7 @@ impl Ear<'_> {
         Ok(bytes)
     }
 
-    /// Passes a message on when it is its turn, if it is fit.
+    /// Passes a message on in its turn, if it is fit.
     async fn hear<R: futures::AsyncRead + Unpin>(
         &mut self,
         bytes: Vec<u8>,
@@ -73,7 +74,8 @@ impl Ear<'_> {
                 self.read_ahead(reader, ahead, now + wait).await?;
             }
         } else if let Some(wait) = self.purse.read(now).max(of_address) {
-            // Before the first record anybody may turn out to be a member: all of an address is heard then, at one member's pace.
+            // Before the first record any peer may turn out to be a member. All peers of an address are heard then,
+            // together at one member's rate.
             metrics::counter!("starling_control_throttled_total").increment(1);
             sleep(wait).await;
         }
@@ -89,13 +91,13 @@ impl Ear<'_> {
             told = self.voice.tell(NetEvent::Control { from: self.peer, bytes, opened }) => {
                 told.map_err(|_| DownReason::Shutdown)
             }
-            // Read on, to where the peer closes its side.
+            // Reading goes on to where the peer closes its side.
             () = self.closing.cancelled() => Ok(()),
         }
     }
 
-    /// Reads a stranger's stream until then, and keeps the newest: what it sends would otherwise fill the stream's window, 256 KiB of
-    /// our memory for each session.
+    /// Reads a stranger's stream until `until`, and keeps the newest messages. Unread messages would fill the stream's
+    /// window, 256 KiB of this node's memory for each session.
     async fn read_ahead<R: futures::AsyncRead + Unpin>(
         &mut self,
         reader: &mut FrameReader<R>,

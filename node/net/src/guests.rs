@@ -1,8 +1,8 @@
-//! Second processes: those with a peer's key while another one with it has the session.
+//! Guests: second processes with a peer's key while another process with it has the session.
 //!
-//! A guest believes to have a control session, and says Hello first. That is shown to the node, again and again, until
-//! the node turns the guest away, with a proof for it that it has to end, or gives it the session's place. Nothing else
-//! that it says is looked at, and no session is disturbed by it.
+//! A guest takes its stream for a control session, and says Hello first. The network shows that Hello to the node again
+//! and again, until the node turns the guest away, with a proof that it has to end, or gives it the session's place.
+//! Nothing else that the guest says is looked at, and it disturbs no session.
 
 use super::budget::Bucket;
 use super::event::NetEvent;
@@ -33,11 +33,11 @@ impl SessionOffice {
             None => None,
         };
         let (peer, serial, shut) = (task.peer, task.serial, refusal.map(|()| task.process));
-        // When nobody listens any more, the network is gone.
+        // When nobody receives, the network is gone.
         drop(self.ended.send(Ended { peer, serial, was_up: false, shut, fault: None }).await);
     }
 
-    /// Until it is turned away, which is `Some`, or has gone, or may have the session.
+    /// Hears the guest until it is turned away (`Some`), has gone, or may have the session.
     async fn attend(&self, task: &Task, io: ControlStream) -> Option<()> {
         let mut refusals = self.guests.enter(task.peer);
         let (reader, writer) = tokio::io::split(io);
@@ -50,13 +50,13 @@ impl SessionOffice {
         };
         self.guests.leave(&task.peer);
         if let Some(proof) = refusal? {
-            // One that does not take it has gone, or is told again when it is back.
+            // A guest that does not take the proof has gone, or is given it again when it is back.
             drop(timeout(CLOSE_TIMEOUT, hand_over(writer, &proof, &mut frames)).await);
         }
         Some(())
     }
 
-    /// Tells the node of the guest's Hello as long as it is there.
+    /// Tells the node of the guest's Hello as long as the guest is there.
     async fn tell<R: futures::AsyncRead + Unpin>(&self, peer: NodeId, frames: &mut FrameReader<R>) {
         let Ok(Some(hello)) = frames.next().await else { return };
         let mut voice = self.teller.guest_voice(peer);

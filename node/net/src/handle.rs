@@ -1,4 +1,4 @@
-//! What the rest of the node holds of the network.
+//! The handle by which the rest of the node uses the network.
 
 use super::bulk::BulkStream;
 use super::fetch::{self, Check, Downloader, Expect, FetchError, FetchRequest, OpenFetch, Patience};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 
-/// Orders to the swarm's task that wait; filled by the node's tasks, which wait when it is full.
+/// Orders that wait for the swarm's task. The node's tasks fill the queue, and wait when it is full.
 pub(super) const COMMANDS_CAP: usize = 64;
 
 /// Orders to the swarm's task.
@@ -32,11 +32,11 @@ pub(super) enum Command {
     Shutdown(oneshot::Sender<()>),
 }
 
-/// How the network stands.
+/// The state of the network.
 #[derive(Clone, Debug, Default)]
 pub struct NetStatus {
     pub peers: Vec<PeerStatus>,
-    /// Who should be connected and is not, and why.
+    /// Peers that should be connected and are not, with the reasons.
     pub troubles: Vec<Trouble>,
 }
 
@@ -58,8 +58,9 @@ impl NetHandle {
         self.me
     }
 
-    /// Queues a control message. Messages to one peer arrive in order. One that is too long, or to a peer that is not
-    /// up, is counted and dropped; those queued when a session ends are lost with it, and its end is told.
+    /// Queues a control message. Messages to one peer arrive in order. A message that is too long, or whose peer is not
+    /// up, is counted and dropped. Messages that are queued when a session ends are lost, and the node is told of the
+    /// end.
     pub fn send_control(&self, peer: NodeId, bytes: Vec<u8>) {
         let lost = if bytes.len() > CONTROL_BYTES_MAX {
             Some("too_long")
@@ -79,20 +80,20 @@ impl NetHandle {
         self.sessions.up()
     }
 
-    /// Whom to ask for what anybody may have: connected peers, members first, a few strangers last and by lot, so that no choice
-    /// of ids brings any to the front.
+    /// The peers to ask for what any peer may have: connected peers, members first, a few strangers last. The order is
+    /// random otherwise, so that no choice of ids brings a peer to the front.
     pub fn sources(&self) -> Vec<NodeId> {
         self.standing.as_sources(self.shuffled())
     }
 
-    /// Peers with whom control messages can be exchanged, by lot.
+    /// Peers with which control messages can be exchanged, in random order.
     pub fn shuffled(&self) -> Vec<NodeId> {
         let mut peers = self.peers();
         peers.shuffle(&mut rand::rng());
         peers
     }
 
-    /// These, of whom one said that they have it, in the order in which to ask them.
+    /// Returns `peers`, which are said to have the same thing, in the order in which to ask them.
     pub fn as_sources(&self, peers: Vec<NodeId>) -> Vec<NodeId> {
         self.standing.as_sources(peers)
     }
@@ -102,8 +103,8 @@ impl NetHandle {
         self.standing.rank(peer) == Rank::Stranger
     }
 
-    /// Who is a member of the flock, and who an admitted joiner, from now on: for these places are kept, and they are heard
-    /// first. Everybody else is a stranger, but for the peers that the user named. At most [`MEMBERS_MAX`] and
+    /// Sets the members of the flock and the admitted joiners. Places are kept for them, and they are heard first.
+    /// Every other peer is a stranger, except those that the user named. At most [`MEMBERS_MAX`] and
     /// [`INVITED_MAX`](super::INVITED_MAX) count.
     ///
     /// [`MEMBERS_MAX`]: starling_protocol::limits::MEMBERS_MAX
@@ -119,7 +120,7 @@ impl NetHandle {
         self.open(peer, BULK_PROTOCOL).await
     }
 
-    /// Opens a stream for an exchange of two, in the lane of bulk data and counted as such.
+    /// Opens a stream for an exchange of a pair, in the lane of bulk data and counted as such.
     ///
     /// # Errors
     /// As [`NetHandle::open_bulk`].
@@ -152,7 +153,7 @@ impl NetHandle {
         self.fetch_telling(peer, request, expected, || (), |_| ()).await
     }
 
-    /// The same; `begun` is called when the answer begins, and `came` with the bytes of each piece of it.
+    /// The same as [`NetHandle::fetch`]; `begun` is called when the answer begins, and `came` with the bytes of each piece of it.
     ///
     /// # Errors
     /// As [`NetHandle::fetch`].
@@ -171,7 +172,7 @@ impl NetHandle {
         fetch::payload(&mut stream, len, patience, came).await
     }
 
-    /// Downloads from many peers at once, believing what `check` says.
+    /// Returns a downloader from many peers at once, which believes the verdicts of `check`.
     pub fn downloader(&self, check: Check) -> Downloader {
         let net = self.clone();
         let open: OpenFetch = Arc::new(move |peer| {
@@ -182,45 +183,45 @@ impl NetHandle {
         Downloader::new(open, check, Arc::new(move |peer| standing.rank(peer) == Rank::Stranger))
     }
 
-    /// Ends the session with a peer when all that is queued is written, closes its connections, and takes none from it for a
-    /// while.
+    /// Ends the session with a peer when all queued messages are written, closes its connections, and accepts none from
+    /// it for a while.
     pub fn refuse(&self, peer: NodeId, reason: &str) {
         self.sessions.refuse(&peer, DownReason::Refused(reason.to_owned()));
-        // Orders pile up only when the swarm's task is far behind. Then the peer may come back once more, to be
+        // Orders pile up only when the swarm's task is far behind. Then the peer may come back once more, and is
         // refused once more.
         if self.commands.try_send(Command::Refuse(peer)).is_err() {
             tracing::debug!(peer = %peer.short(), "its connection stays open for now");
         }
     }
 
-    /// Of two processes with this peer's key the one that waits takes the place of the one that has the session.
+    /// Of two processes with this peer's key, gives the session's place to the one that waits.
     pub fn admit(&self, peer: NodeId) {
-        // It waits on, and is admitted the next time, should the swarm's task be far behind.
+        // If the swarm's task is far behind, the process waits on, and is admitted the next time.
         if self.commands.try_send(Command::Admit(peer)).is_err() {
             tracing::debug!(peer = %peer.short(), "the second process with its key waits on");
         }
     }
 
-    /// Of two processes with this peer's key the one that waits is handed the proof, if there is one, and its connections
-    /// are closed.
+    /// Of two processes with this peer's key, hands the waiting one the proof, if there is one, and closes its
+    /// connections.
     pub fn turn_away(&self, peer: NodeId, proof: Option<Vec<u8>>) {
         self.guests.turn_away(&peer, proof);
     }
 
-    /// Connects to one more peer, and stays connected.
+    /// Connects to one more peer, and keeps the connection.
     pub async fn connect(&self, peer: PeerAddress) {
         self.order(Command::Connect(peer)).await;
     }
 
-    /// How the network stands; empty after its shutdown.
+    /// The state of the network; empty after its shutdown.
     pub async fn status(&self) -> NetStatus {
         let (reply, status) = oneshot::channel();
         self.order(Command::Status(reply)).await;
         status.await.unwrap_or_default()
     }
 
-    /// Where others may reach this node, best first, each ending in `/p2p/...`: listened, advertised, and observed by
-    /// peers. For tickets.
+    /// The addresses at which peers may reach this node, best first, each ending in `/p2p/...`: listened, advertised,
+    /// and observed by peers. For tickets.
     pub fn addresses(&self) -> Vec<Multiaddr> {
         self.addresses.borrow().clone()
     }
@@ -230,13 +231,13 @@ impl NetHandle {
         self.traffic.counters()
     }
 
-    /// Ends a round of measuring: what the uplink can do in kbit/s, by the fastest of the last rounds; 0 while it has held
-    /// back nothing.
+    /// Ends a round of measuring. Returns the uplink's rate in kbit/s, by the fastest of the last rounds; 0 while it
+    /// has held back nothing.
     pub fn end_uplink_round(&self) -> u32 {
         self.traffic.uplink().end_round()
     }
 
-    /// Writes what is queued to the peers, closes all connections and ends the swarm's task. Returns within seconds.
+    /// Writes queued messages to the peers, closes all connections and ends the swarm's task. Returns within seconds.
     pub async fn shutdown(&self) {
         let (reply, done) = oneshot::channel();
         self.order(Command::Shutdown(reply)).await;

@@ -1,4 +1,4 @@
-//! Takes bulk and fetch streams that peers open, and passes control streams on.
+//! Takes the bulk and fetch streams that peers open, and passes control streams on.
 
 use super::books::{Books, Shares};
 use super::bulk::BulkStream;
@@ -17,14 +17,14 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 
-/// Bulk streams that wait to be looked at, from all peers.
+/// Bulk streams of all peers that wait to be looked at.
 pub(super) const BULK_CAP: usize = 64;
 /// Fetch streams that wait to be looked at.
 pub(super) const FETCH_CAP: usize = 64;
 /// Control streams that wait to be looked at.
 pub(super) const CONTROL_CAP: usize = 128;
 
-/// Who a stream is from; streams of peers without an ed25519 key are dropped.
+/// The node that opened a stream; streams of peers without an ed25519 key are dropped.
 pub(super) fn sender(peer: &PeerId) -> Option<NodeId> {
     let node = identity::node_id(peer);
     if node.is_none() {
@@ -37,15 +37,15 @@ fn metered(stream: Stream, traffic: &Traffic, peer: NodeId, class: Class) -> Bul
     BulkStream::new(Metered::new(stream.compat(), traffic.meter(peer, class)))
 }
 
-/// Bulk streams, or streams of pairs, that peers may have open here: those of strangers are few, since the node keeps them only
-/// until it knows better.
+/// Bulk streams, or streams of pairs, that peers may have open here. Those of strangers are few, since the node keeps
+/// them only until it knows that they are no members.
 pub(super) const BULK_STREAMS: Shares =
     Shares { total: 512, per_known: 64, strangers: 32, per_stranger: 4, per_address: 16 };
 
-/// Bulk streams of strangers, of both kinds, that wait for the node to learn that they are members: a newcomer may have seen
-/// the record that admits it before this node has. Few, since what one sends meanwhile fills the stream's window.
+/// Bulk streams of strangers, of both kinds, that wait for the node to learn that they are members: a newcomer may have
+/// seen the record that admits it before this node has. Few, since unread bytes fill the stream's window.
 const GRACE_STREAMS: Shares = Shares { total: 8, per_known: 1, strangers: 8, per_stranger: 1, per_address: 2 };
-/// How long they wait, and how often it is looked.
+/// The longest wait of these streams, and the pause between two looks.
 const GRACE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -63,20 +63,20 @@ impl BulkBooks {
         Self { standing, open, grace }
     }
 
-    /// Places of their own for another kind of streams, among which strangers wait with those of this kind.
+    /// Separate places for another kind of streams. Strangers' streams of both kinds wait in the same places.
     pub fn another_kind(&self) -> Self {
         Self { open: Books::new(BULK_STREAMS, self.standing.clone()), ..self.clone() }
     }
 
     fn is_stranger(&self, peer: &NodeId) -> bool {
-        // A node that has met no flock does not know who is of it.
+        // A node that has met no flock does not know its members.
         self.standing.speaks_as(peer) == Rank::Stranger
     }
 
     /// Returns when the peer is no stranger any more.
     ///
     /// # Errors
-    /// The label of `starling_refused_total`: it has no part in the flock.
+    /// The label of `starling_refused_total`: the peer has no part in the flock.
     async fn met(&self, peer: &NodeId) -> Result<(), &'static str> {
         let slot = self.grace.take(*peer).ok_or("bulk_of_stranger")?;
         let known = async {
@@ -91,8 +91,8 @@ impl BulkBooks {
     }
 }
 
-/// Hands bulk streams of peers that are up to the node, as the event that `told` makes of them; not those of a second
-/// process with a peer's key, nor of strangers. Nothing here waits, so that no stranger's stream stands in a member's way.
+/// Hands bulk streams of peers that are up to the node, as the event that `told` makes of them. Streams of guests and
+/// of strangers are not handed over. Nothing here waits, so that no stranger's stream blocks a member's.
 pub(super) async fn take_bulk(
     mut incoming: IncomingStreams,
     sessions: Sessions,
@@ -118,7 +118,7 @@ pub(super) async fn take_bulk(
             continue;
         }
         let (books, pass) = (books.clone(), pass.clone());
-        // Bounded: it ends at once where there is no place to wait.
+        // Bounded: the task ends at once where no place is free to wait in.
         tokio::spawn(async move {
             match books.met(&from).await {
                 Ok(()) => pass(from, stream, &books),
@@ -134,7 +134,7 @@ pub(super) async fn take_fetch(mut incoming: IncomingStreams, server: FetchServe
         let Some(from) = sender(&peer) else { continue };
         let mut stream = metered(stream, &traffic, from, Class::Fetch);
         let server = server.clone();
-        // Bounded: the server ends streams beyond its limits within a moment, and a connection has so many.
+        // Bounded: the server soon ends streams beyond its limits, and a connection has a limited number.
         tokio::spawn(async move { server.serve(from, &mut stream).await });
     }
 }
@@ -189,7 +189,7 @@ mod tests {
         assert!(!newcomer.is_finished());
         standing.set(vec![id(1), id(2)], Vec::new());
         assert_eq!(newcomer.await.unwrap(), Ok(()));
-        // Nor is anybody a stranger to a node that has met no flock.
+        // To a node that has met no flock nobody is a stranger.
         assert!(!BulkBooks::new(Standing::default()).is_stranger(&id(9)));
     }
 }

@@ -1,14 +1,15 @@
-//! The node's network: one task owns the swarm, everything else talks to it through a [`NetHandle`].
+//! The node's network: one task owns the swarm, all other tasks use it through a [`NetHandle`].
 //!
-//! Four protocols, all over authenticated connections: control messages on one long-lived stream a peer
-//! ([`session`]), bulk data on a stream of its own for each attempt ([`bulk`]), likewise what a pair exchanges, and
-//! fetching by hash or number ([`fetch`]). Tensor data never goes through gossip, which carries addresses only ([`announce`]).
+//! Four protocols, all over authenticated connections: control messages on one long-lived stream a peer ([`session`]),
+//! bulk data on one stream for each attempt ([`bulk`]), the exchanges of pairs likewise, and fetching by hash or number
+//! ([`fetch`]). Tensor data never goes through gossip, which carries addresses only ([`announce`]).
 //!
-//! What the node says of its flock ([`NetHandle::set_standing`]) decides who is a stranger: strangers share a part of all places
-//! ([`books`]), may say little at a time ([`budget`]), and are heard after members ([`queue`]).
+//! The node tells the network its members and joiners ([`NetHandle::set_standing`]); every other peer is a stranger.
+//! Strangers share a part of all places ([`books`]), may say little at a time ([`budget`]), and are heard after members
+//! ([`queue`]).
 //!
-//! Every channel and table is bounded. What is refused is counted under `starling_refused_total` with its reason;
-//! payload bytes under `starling_bytes_total` by class and direction.
+//! Every channel and table is bounded. Refusals are counted under `starling_refused_total` with their reason, payload
+//! bytes under `starling_bytes_total` by class and direction.
 
 mod acquaintances;
 mod announce;
@@ -53,7 +54,7 @@ use libp2p::StreamProtocol;
 pub const CONTROL_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/ctl/4");
 /// Frames of one attempt's reduction.
 pub const BULK_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/bulk/4");
-/// What two members exchange between two records.
+/// The exchange of a pair of members between two records.
 pub const PAIR_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/pair/4");
 /// Requests by hash or number.
 pub const FETCH_PROTOCOL: StreamProtocol = StreamProtocol::new("/starling/fetch/4");

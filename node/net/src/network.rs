@@ -30,11 +30,11 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// Ends of sessions that the swarm's task has not looked at yet; sessions wait when it is full.
+/// Ended sessions that the swarm's task has not looked at yet. Sessions wait when the queue is full.
 const ENDED_CAP: usize = 128;
-/// How long a refused peer is left alone.
+/// The time for which a refused peer is left alone.
 const REFUSAL: Duration = Duration::from_secs(60);
-/// How long a shutdown waits for what is queued to be written.
+/// The longest wait of a shutdown for queued messages to be written.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
 /// Starts networks.
@@ -111,7 +111,7 @@ impl Network {
     }
 }
 
-/// Differs between nodes and between starts.
+/// A seed that differs between nodes and between starts.
 fn jitter_seed(identity: &Identity) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = identity.node_id().0;
     u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ u64::from(std::process::id())
@@ -143,7 +143,7 @@ impl SwarmTask {
                 order = orders.recv() => match order {
                     Some(Command::Shutdown(done)) => return self.shut_down(endings, Some(done)).await,
                     Some(order) => self.obey(order),
-                    // Every handle is gone, and with them everybody who could use the network.
+                    // Every handle is gone, so nobody can use the network any more.
                     None => return self.shut_down(endings, None).await,
                 },
                 Some(end) = endings.recv() => self.on_session_end(&end),
@@ -165,7 +165,7 @@ impl SwarmTask {
         for step in self.table.due(Instant::now()) {
             self.take(Some(step));
         }
-        // At least as often as the beacon is due.
+        // The loop comes here at least as often as the beacon is due.
         for node in self.acquaintances.overdue(Instant::now()) {
             self.discovery.unwant(&mut self.swarm, identity::peer_id(&node));
         }
@@ -198,7 +198,7 @@ impl SwarmTask {
         let step = self.table.ended(&end.peer, end.serial, end.was_up, Instant::now());
         let id = identity::peer_id(&end.peer);
         if self.discovery.excludes(&id) {
-            // It was refused, and has been sent what was queued for it.
+            // The peer was refused, and has been sent its queued messages.
             self.discovery.disconnect(&mut self.swarm, id);
         } else {
             self.take(step);
@@ -239,15 +239,15 @@ impl SwarmTask {
                     peers: self.table.status(|node| self.office.sessions.is_up(node)),
                     troubles: self.discovery.troubles(),
                 };
-                // Whoever asked may have given up.
+                // The asker may have given up.
                 drop(reply.send(status));
             }
-            // Taken care of by the loop.
+            // The loop handles it.
             Command::Shutdown(done) => drop(done),
         }
     }
 
-    /// Nothing is wanted of the peer for a while.
+    /// Stops looking for the peer for a while.
     fn leave_alone(&mut self, peer: &NodeId) {
         self.acquaintances.drop(peer);
         let id = identity::peer_id(peer);
@@ -259,7 +259,7 @@ impl SwarmTask {
         if let SwarmEvent::Behaviour(BehaviourEvent::Streams(event)) = &event {
             self.on_process(*event);
         }
-        // What discovery keeps for itself: whether the peer is a node.
+        // Read before discovery takes the event: whether the peer is a node.
         let speaks = match &event {
             SwarmEvent::Behaviour(BehaviourEvent::Identify(identify::Event::Received { info, .. })) => {
                 info.protocols.contains(&CONTROL_PROTOCOL)
@@ -287,7 +287,7 @@ impl SwarmTask {
             Some(Found::RoundTrip { peer, time }) => {
                 let node = identity::node_id(&peer);
                 if let Some(node) = node.filter(|node| self.table.round_trip(node, time, Instant::now())) {
-                    // The next one is told in its place.
+                    // The next measurement replaces a lost one.
                     if !self.office.teller.try_tell(&node, NetEvent::RoundTrip { peer: node, time }) {
                         metrics::counter!("starling_net_events_dropped_total").increment(1);
                     }
@@ -327,7 +327,8 @@ impl SwarmTask {
         }
     }
 
-    /// Members and joiners have changed: those that are here are kept, and strangers are not.
+    /// The members and joiners have changed. This node keeps in touch with those that are here, and no longer with
+    /// strangers.
     fn on_standing(&mut self) {
         let standing = self.office.standing.clone();
         self.discovery.set_known(&mut self.swarm, standing.peer_ids());
@@ -339,8 +340,8 @@ impl SwarmTask {
         }
     }
 
-    /// A stranger comes and goes as it likes: that it is a node is its own word. It is dialed if it was found where the flock meets,
-    /// and not for ever.
+    /// Keeps a connection with a node that is no stranger. A stranger's claim to be a node is its own word; it is
+    /// dialed only if it was found at a meeting place of the flock, and not for ever.
     fn keep_in_touch(&mut self, node: NodeId) {
         if self.office.standing.speaks_as(&node) == Rank::Stranger {
             return;
@@ -355,7 +356,7 @@ impl SwarmTask {
         }
     }
 
-    /// Judges what arrived by gossip before it may pass on.
+    /// Judges a gossip message before it is passed on.
     fn on_gossip(&mut self, id: &MessageId, from: &PeerId, author: PeerId, data: &[u8]) {
         let verdict = match Announcement::decode(data) {
             Err(error) => {
@@ -373,7 +374,8 @@ impl SwarmTask {
         self.discovery.tick(&mut self.swarm);
     }
 
-    /// More than a peer needs to say is not passed on; the teller that has passed it on here may not have known.
+    /// Drops announcements beyond an author's limit. The teller that passed one on may not have known that it was too
+    /// much.
     fn hear_announcement(
         &mut self,
         (from, author): (PeerId, PeerId),
@@ -395,7 +397,7 @@ impl SwarmTask {
         }
     }
 
-    /// Keeps what the handle tells about our addresses true.
+    /// Keeps the addresses in the handle up to date.
     fn note_addresses(&mut self) {
         let now = self.discovery.addresses(&self.swarm);
         let news = self.addresses.send_if_modified(|known| {
@@ -418,8 +420,8 @@ impl SwarmTask {
         self.beacon.told(heard.is_ok(), Instant::now());
     }
 
-    /// Passes on what a user may want to know. When the node is far behind these are dropped, not waited for: the
-    /// swarm must go on.
+    /// Passes on events that a user may want to know. When the node is far behind, they are dropped instead of waited
+    /// for: the swarm must go on.
     fn tell(&mut self, event: Found) {
         if matches!(event, Found::Listening { .. } | Found::NotListening { .. } | Found::Reachable { .. }) {
             self.note_addresses();
@@ -455,7 +457,7 @@ impl SwarmTask {
         }
     }
 
-    /// Lets the sessions write what is queued, while the swarm still moves their bytes.
+    /// Lets the sessions write their queued messages, while the swarm still moves the bytes.
     async fn shut_down(mut self, mut endings: mpsc::Receiver<Ended>, done: Option<oneshot::Sender<()>>) {
         self.office.sessions.close_all();
         let deadline = Instant::now() + SHUTDOWN;
@@ -473,7 +475,7 @@ impl SwarmTask {
         }
         drop(self.swarm);
         if let Some(done) = done {
-            // Whoever asked may have given up.
+            // The asker may have given up.
             let _ = done.send(());
         }
     }

@@ -1,4 +1,4 @@
-//! How a node's network is set up, and why it could not be.
+//! The settings of a node's network, and the errors of its start.
 
 use super::fetch::FetchSource;
 use libp2p::Multiaddr;
@@ -9,14 +9,14 @@ use starling_protocol::wire::Opened;
 use starling_protocol::{Digest, NodeId};
 use std::sync::Arc;
 
-/// How a node's network is set up.
+/// The settings of a node's network.
 #[derive(Clone)]
 pub struct NetOptions {
-    /// Whose nodes to look for.
+    /// The run whose nodes to look for.
     pub run: Digest,
-    /// Where to listen; port 0 takes a free one.
+    /// Addresses to listen on; port 0 takes a free one.
     pub listen: Vec<Multiaddr>,
-    /// Where others reach this node although it does not listen there itself.
+    /// Addresses at which peers reach this node although it does not listen there itself.
     pub advertise: Vec<Multiaddr>,
     /// Peers to begin with: from bootstrap lists and tickets.
     pub bootstrap: Vec<PeerAddress>,
@@ -24,28 +24,28 @@ pub struct NetOptions {
     pub mdns: bool,
     /// Relay for nodes that cannot be reached.
     pub relay: bool,
-    /// What peers may fetch here.
+    /// The source of peers' fetches.
     pub source: Arc<dyn FetchSource>,
-    /// Checks control messages before the node hears of them; without it they are passed on as they are.
+    /// Checks control messages before they reach the node; without it they are passed on as they are.
     pub verify: Option<Verify>,
 }
 
-/// Checks a control message that came from this peer, and opens it; none if the peer is of another run or release, which the
-/// node refuses in its own words. Called in the session's own task, so that signatures
-/// cost the node's task nothing, and no session waits for another one's.
+/// Checks a control message that came from this peer, and opens it; none if the peer is of another run or release,
+/// which the node refuses in its own words. Called in the session's own task, so that checks of signatures take no time
+/// of the node's task, and no session waits for another one's.
 pub type Verify = Arc<dyn Fn(&NodeId, &[u8]) -> Result<Option<Box<Opened>>, Unfit> + Send + Sync>;
 
-/// What ends a session.
+/// The fault that ends a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unfit {
     /// The label of `starling_refused_total`.
     pub label: &'static str,
-    /// In words, as a person reads it.
+    /// The fault in words, for a person.
     pub why: String,
 }
 
 impl NetOptions {
-    /// Where the run's nodes tell each other their addresses.
+    /// The gossip topic in which the run's nodes announce their addresses.
     fn topic(&self) -> String {
         format!("starling/1/{}", self.run)
     }
@@ -61,13 +61,13 @@ impl NetOptions {
         }
     }
 
-    /// `seed` moves the jitter of retries.
+    /// `seed` varies the jitter of retries.
     pub(super) fn discovery(&self, seed: u64) -> DiscoveryOptions {
         DiscoveryOptions { run: Some(self.run), bootstrap: self.bootstrap.clone(), gossip: Some(self.topic()), seed }
     }
 }
 
-/// Why the network did not start.
+/// The reason why the network did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     #[error(transparent)]

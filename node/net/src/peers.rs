@@ -1,11 +1,11 @@
-//! Who is connected, and the state of the one control session with each: a table without sockets or tasks.
+//! The connected peers, and the state of the one control session with each: a table without sockets or tasks.
 //!
-//! Of two nodes the one with the smaller id opens the control stream, so that there is one and not two. When it ends
-//! while the connection stays, the opener tries again after a growing pause. A new stream from the opener replaces
-//! the old one, whose end the other side may not have noticed yet.
+//! The node with the smaller id opens the control stream, so that there is one and not two. When it ends while the
+//! connection stays, the opener tries again after a growing pause. A new stream from the opener replaces the old one,
+//! since the other side may not have noticed its end yet.
 //!
-//! Two processes may have one key. The session is with one of them; the other one is a *guest*, which is heard on a
-//! stream of its own connection, and disturbs nobody, until the node has decided between the two ([`super::guests`]).
+//! Two processes may have one key. The session is with one of them. The other one is a *guest*: it is heard on a stream
+//! of its own connection, and disturbs nobody, until the node has decided between the two ([`super::guests`]).
 
 use super::event::ROUND_TRIP_EVERY;
 use super::reason::DownReason;
@@ -23,13 +23,13 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Pause before a guest whose stream has ended is heard again.
 pub(super) const GUEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// A connected peer, as others may want to see it.
+/// A connected peer, as shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     pub node: NodeId,
-    /// Where the newest connection leads.
+    /// The address of the newest connection.
     pub address: Multiaddr,
-    /// What its program calls itself; empty until it has said.
+    /// The peer's name for its program; empty until it has said.
     pub agent: String,
     /// Whether control messages can be exchanged.
     pub up: bool,
@@ -40,19 +40,19 @@ pub struct PeerStatus {
 #[derive(Clone)]
 pub(super) struct Task {
     pub peer: NodeId,
-    /// The one of the processes with its key that the stream leads to.
+    /// The process that the stream leads to, of those with the peer's key.
     pub process: Process,
     pub serial: u64,
     pub end: EndSwitch,
 }
 
-/// What is to be done about a peer.
+/// The next step with a peer.
 pub(super) enum Step<S> {
     /// Open a control stream to it.
     Open(Task),
-    /// Answer the one that it has opened.
+    /// Answer the control stream that it has opened.
     Answer(Task, S),
-    /// Hear a guest: on the stream that it has opened, or on one that is to be opened.
+    /// Hear a guest: on the stream that it has opened, or on a new one.
     Hear(Task, Option<S>),
 }
 
@@ -60,19 +60,19 @@ struct Peer<S> {
     address: Multiaddr,
     agent: String,
     round_trip: Option<Duration>,
-    /// When it was told last.
+    /// When the node was told of it last.
     round_trip_told: Option<Instant>,
     connected: bool,
     /// It speaks the control protocol: a node, not a well-known peer.
     is_node: bool,
-    /// Those that have its key and a connection, and the one that the last session was with, or is to be with.
+    /// The processes that have its key and a connection, and the one with the last or the next session.
     processes: BTreeSet<Process>,
     chosen: Option<Process>,
     session: Option<Task>,
     /// A newer stream of the same process that waits for the session's end.
     waiting: Option<(S, Process)>,
     guest: Option<Task>,
-    /// When a guest is heard again.
+    /// The time at which a guest is heard again.
     guest_at: Option<Instant>,
     retry_at: Option<Instant>,
     failures: u32,
@@ -110,7 +110,7 @@ impl<S> PeerTable<S> {
         (peer.address, peer.connected) = (address, true);
     }
 
-    /// The last connection is gone.
+    /// The peer's last connection is gone.
     pub fn disconnected(&mut self, node: &NodeId, why: String) {
         let Some(peer) = self.peers.get_mut(node) else { return };
         (peer.connected, peer.is_node, peer.waiting, peer.retry_at) = (false, false, None, None);
@@ -130,7 +130,7 @@ impl<S> PeerTable<S> {
         self.open(node)
     }
 
-    /// It has none any more, which its streams may notice late.
+    /// A process has no connection any more; its streams may notice that late.
     pub fn process_down(&mut self, node: &NodeId, process: Process) {
         let Some(peer) = self.peers.get_mut(node) else { return };
         peer.processes.remove(&process);
@@ -139,7 +139,7 @@ impl<S> PeerTable<S> {
         }
     }
 
-    /// The guest takes the session's place: the process whose connections are to be closed.
+    /// Gives the guest the session's place. Returns the process whose connections are to be closed.
     pub fn admit(&mut self, node: &NodeId) -> Option<Process> {
         let peer = self.peers.get_mut(node)?;
         let (session, guest) = (peer.session.as_ref()?, peer.guest.as_ref()?);
@@ -151,7 +151,7 @@ impl<S> PeerTable<S> {
         Some(loser)
     }
 
-    /// The peer said what it is. Whether it is a node that had not said so before.
+    /// The peer said what it is. The second value: it is a node, and had not said so before.
     pub fn identified(&mut self, node: &NodeId, agent: String, is_node: bool) -> (Option<Step<S>>, bool) {
         let Some(peer) = self.peers.get_mut(node) else { return (None, false) };
         let is_new = is_node && !peer.is_node;
@@ -159,7 +159,7 @@ impl<S> PeerTable<S> {
         (self.open(node), is_new)
     }
 
-    /// A measured round-trip time; whether it is to be told: not each one, and only those of nodes.
+    /// Notes a round-trip time. Returns whether to tell the node: only for nodes, and not every time.
     pub fn round_trip(&mut self, node: &NodeId, time: Duration, now: Instant) -> bool {
         let Some(peer) = self.peers.get_mut(node) else { return false };
         peer.round_trip = Some(time);
@@ -173,7 +173,7 @@ impl<S> PeerTable<S> {
     /// The peer opened a control stream.
     ///
     /// # Errors
-    /// Why it is dropped: the label of `starling_refused_total`.
+    /// The reason why it is dropped: the label of `starling_refused_total`.
     pub fn incoming(&mut self, node: &NodeId, process: Process, stream: S) -> Result<Option<Step<S>>, &'static str> {
         if self.me < *node {
             return Err("control_not_its_turn");
@@ -211,7 +211,7 @@ impl<S> PeerTable<S> {
             return None;
         }
         if let Some(guest) = &peer.guest {
-            // Nobody is in its way any more: it may have the next session.
+            // The session is over: the guest may have the next one.
             guest.end.end(DownReason::Displaced);
         }
         peer.failures = if was_up { 0 } else { peer.failures.saturating_add(1) };
@@ -223,7 +223,7 @@ impl<S> PeerTable<S> {
         None
     }
 
-    /// Streams that are due to be opened again.
+    /// Streams that are due to be opened again, for sessions or guests.
     pub fn due(&mut self, now: Instant) -> Vec<Step<S>> {
         let of = |at: fn(&Peer<S>) -> Option<Instant>| -> Vec<NodeId> {
             let due = self.peers.iter().filter(|(_, peer)| at(peer).is_some_and(|at| at <= now));
@@ -246,7 +246,7 @@ impl<S> PeerTable<S> {
         steps
     }
 
-    /// When to call [`PeerTable::due`] next.
+    /// The time to call [`PeerTable::due`] next.
     pub fn wake_at(&self) -> Option<Instant> {
         self.peers.values().flat_map(|peer| [peer.retry_at, peer.guest_at]).flatten().min()
     }
@@ -266,7 +266,7 @@ impl<S> PeerTable<S> {
         self.peers.is_empty()
     }
 
-    /// All that are connected and speak as nodes.
+    /// All connected peers that speak as nodes.
     pub fn nodes(&self) -> Vec<NodeId> {
         self.peers.iter().filter(|(_, peer)| peer.connected && peer.is_node).map(|(node, _)| *node).collect()
     }
@@ -284,7 +284,7 @@ impl<S> PeerTable<S> {
         connected.map(status).collect()
     }
 
-    /// Opens what is missing, if it is this node's to open: the session, or the stream on which a guest is heard.
+    /// Opens the missing stream, if this node is its opener: the session's, or the one on which a guest is heard.
     fn open(&mut self, node: &NodeId) -> Option<Step<S>> {
         let peer = self.peers.get_mut(node).filter(|peer| self.me < *node && peer.connected && peer.is_node)?;
         let Some(session) = &peer.session else {
@@ -322,7 +322,7 @@ impl<S> PeerTable<S> {
 }
 
 impl<S> Peer<S> {
-    /// Nothing runs with it.
+    /// Whether the peer has neither session nor guest.
     fn is_idle(&self) -> bool {
         self.session.is_none() && self.guest.is_none()
     }

@@ -57,7 +57,7 @@ fn an_ended_session_is_opened_again_after_growing_pauses() {
         now += Duration::from_millis(pause);
         current = serial(table.due(now).pop());
     }
-    // One that worked is followed by a short pause.
+    // A session that worked is followed by a short pause.
     table.ended(&LARGE, current, true, now);
     assert_eq!(table.wake_at(), Some(now + PAUSE_MIN));
     assert!(table.ended(&LARGE, current, true, now).is_none(), "an end counts once");
@@ -96,7 +96,7 @@ fn a_lost_peer_is_forgotten_when_its_session_has_ended() {
     assert_eq!(table.sessions(), 1);
     assert!(table.ended(&LARGE, current, true, Instant::now()).is_none());
     assert!(table.is_empty() && table.wake_at().is_none());
-    // Connected anew before the old session's end was noticed: the new one follows it.
+    // The peer connects anew before the old session's end was noticed: the new session follows it.
     table.connected(LARGE, "/ip4/127.0.0.1/tcp/1".parse().unwrap());
     let _ = table.process_up(&LARGE, ONE);
     let current = serial(table.identified(&LARGE, "node".into(), true).0);
@@ -109,7 +109,7 @@ fn a_lost_peer_is_forgotten_when_its_session_has_ended() {
     assert!(matches!(table.due(now + PAUSE_MIN).pop(), Some(Step::Open(_))));
 }
 
-/// The opener's side: it opens a stream to each process, one of which is a session.
+/// The opener's side: this node opens a stream to each process, and one of them is a session.
 #[test]
 fn a_second_process_is_heard_beside_the_session() {
     let mut table = table(SMALL, LARGE);
@@ -124,11 +124,11 @@ fn a_second_process_is_heard_beside_the_session() {
     assert!(table.due(now).is_empty(), "it is heard again after a pause");
     let again = task(table.due(now + GUEST_PAUSE).pop());
     assert_eq!((again.process, table.wake_at()), (TWO, None));
-    // Its connection goes: it is forgotten, and the session stays.
+    // The guest's connection goes: the guest is forgotten, and the session stays.
     table.process_down(&LARGE, TWO);
     table.ended(&LARGE, again.serial, false, now);
     assert!(table.due(now + 2 * GUEST_PAUSE).is_empty());
-    // The session's stream breaks: the process that had it has it again, though another one is there.
+    // The session's stream breaks: its process gets the session again, though another process is there.
     let _ = table.process_up(&LARGE, Process(0));
     assert!(table.ended(&LARGE, session.serial, true, now).is_none());
     let due = table.due(now + PAUSE_MIN);

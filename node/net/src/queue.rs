@@ -1,8 +1,8 @@
-//! How the node hears of what happens: members' messages have a queue of their own, which is read first, so that no flood of
-//! strangers delays a vote.
+//! The queues of events for the node. Members' messages have a queue of their own, which is read first, so that no
+//! flood of strangers delays a vote.
 //!
-//! A stranger has at most one message in the other queue: its next one is read when the node has taken the one before. Each
-//! peer's messages keep their order, also while it becomes a member or is one no more.
+//! A stranger has at most one message in the other queue: its next message is read when the node has taken the one
+//! before. Each peer's messages keep their order, also while the peer becomes a member or ceases to be one.
 
 use super::event::NetEvent;
 use super::standing::{Rank, Standing};
@@ -13,18 +13,18 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Events of members that the node has not looked at yet. Sessions wait when it is full, and so do their peers.
 const FIRST_CAP: usize = 1024;
-/// The same of everybody else and of the network itself.
+/// The same for all other peers and for the network itself.
 const COMMON_CAP: usize = 512;
-/// Members' events in a row after which one of the others has its turn, if there is one.
+/// Members' events in a row after which an event of the other queue has its turn.
 const IN_A_ROW: u32 = 64;
 
-/// An event, and who waits until it was taken.
+/// An event, and the sender that waits until it was taken.
 struct Told {
     event: NetEvent,
     _taken: Option<oneshot::Sender<()>>,
 }
 
-/// What the network tells the node.
+/// The receiver of the network's events.
 pub struct NetEvents {
     first: mpsc::Receiver<Told>,
     common: mpsc::Receiver<Told>,
@@ -59,7 +59,7 @@ impl NetEvents {
 #[derive(Debug)]
 pub(super) struct Gone;
 
-/// The other end of [`NetEvents`]; cheap to clone.
+/// The sending end of [`NetEvents`]; cheap to clone.
 #[derive(Clone)]
 pub(super) struct Teller {
     first: mpsc::Sender<Told>,
@@ -77,8 +77,8 @@ pub(super) fn queue(standing: Standing) -> (Teller, NetEvents) {
 }
 
 impl Teller {
-    /// Tells what concerns a peer, without waiting for room; whether there was any. Strangers leave half of their queue to
-    /// what cannot be told anew.
+    /// Tells an event of a peer, without waiting for room. Returns whether there was room. Strangers leave half of
+    /// their queue to events that cannot be told anew.
     pub fn try_tell(&self, peer: &NodeId, event: NetEvent) -> bool {
         let told = Told { event, _taken: None };
         match self.standing.rank(peer) {
@@ -88,19 +88,19 @@ impl Teller {
         }
     }
 
-    /// Tells of the network itself, without waiting for room; whether there was any.
+    /// Tells an event of the network itself, without waiting for room. Returns whether there was room.
     pub fn try_tell_all(&self, event: NetEvent) -> bool {
         self.common.try_send(Told { event, _taken: None }).is_ok()
     }
 
-    /// What concerns the session with one peer, in its order.
+    /// The sender of the events of the session with one peer, in their order.
     pub fn voice(&self, peer: NodeId) -> Voice {
         let last = self.ends().0.remove(&peer);
         let was_first = last.as_ref().is_some_and(|last| last.was_first);
         Voice { teller: self.clone(), peer, was_first, taken: last.map(|last| last.taken) }
     }
 
-    /// What concerns a second process with a peer's key, which has no part in the order of the session's events.
+    /// The sender of the events of a guest, which are not ordered with the session's.
     pub fn guest_voice(&self, peer: NodeId) -> Voice {
         Voice { teller: self.clone(), peer, was_first: false, taken: None }
     }
@@ -111,29 +111,30 @@ impl Teller {
     }
 }
 
-/// Tells what one peer says, in order.
+/// Tells the events of one peer, in order.
 pub(super) struct Voice {
     teller: Teller,
     peer: NodeId,
     /// The last event was in the members' queue.
     was_first: bool,
-    /// Resolves when the last event has been taken; only where that has to be known.
+    /// Resolves when the last event has been taken; only where the order depends on it.
     taken: Option<oneshot::Receiver<()>>,
 }
 
 impl Voice {
-    /// Waits for room. May be dropped: then the event was not told.
+    /// Tells an event, and waits for room. If it is dropped, the event was not told.
     ///
     /// # Errors
     /// The node does not listen any more.
     pub async fn tell(&mut self, event: NetEvent) -> Result<(), Gone> {
         if let Some(taken) = &mut self.taken {
-            // An error means that it was taken, too.
+            // An error also means that it was taken.
             drop(taken.await);
             self.taken = None;
         }
         let is_first = self.teller.standing.rank(&self.peer) == Rank::Member;
-        // Who is no member any more has one last event in the members' queue, so that it is known when all of them are taken.
+        // A peer that ceased to be a member has one last event in the members' queue. When that one is taken, all of
+        // them are.
         let queue = if is_first || self.was_first { &self.teller.first } else { &self.teller.common };
         let place = queue.reserve().await.map_err(|_| Gone)?;
         if is_first {
@@ -147,8 +148,8 @@ impl Voice {
         Ok(())
     }
 
-    /// Tells the last event, without waiting for those before it to be taken: it follows them in their queue. What the peer's
-    /// next session tells comes after it, whatever queue that is in.
+    /// Tells the last event, without waiting for those before it: it follows them in their queue. The events of the
+    /// peer's next session come after it, in either queue.
     ///
     /// # Errors
     /// The node does not listen any more.
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Strangers that all speak at once delay no member's message by more than one of theirs.
+    /// Strangers that all speak at once delay a member's message by at most one of theirs.
     #[tokio::test]
     async fn a_flood_of_strangers_delays_no_member() {
         let standing = Standing::default();
@@ -279,7 +280,7 @@ mod tests {
         assert!(events.recv().await.is_none(), "the network is gone");
     }
 
-    /// A session's end is taken before the next session's beginning, though the peer is a member by then.
+    /// A session's end is taken before the next session's beginning, even if the peer has become a member.
     #[tokio::test]
     async fn an_end_comes_before_the_next_beginning() {
         let standing = Standing::default();

@@ -1,14 +1,14 @@
-//! Why sessions end, and the count of what is refused.
+//! The reasons for which sessions end, and the count of refusals.
 
 use super::options::Unfit;
 use std::time::Duration;
 
 /// Messages to one peer that wait to be written. A peer that lets it fill is cut off.
 pub(super) const QUEUE_CAP: usize = 512;
-/// A message that is not taken by the peer's transport in this time means that the link is dead.
+/// If the peer's transport does not take a message in this time, the link is dead.
 pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DownReason {
     #[error("the connection was lost: {0}")]
@@ -26,7 +26,7 @@ pub enum DownReason {
     Frame { label: &'static str, what: String },
     #[error("refused here: {0}")]
     Refused(String),
-    /// It sent what does not pass the node's check.
+    /// The peer's message does not pass the node's check.
     #[error("refused here: {}", .0.why)]
     Unfit(Unfit),
     #[error("it is no member, and sent more than even a member may")]
@@ -53,7 +53,7 @@ impl DownReason {
     }
 }
 
-/// Counts what is refused, by its reason.
+/// Counts a refusal by its reason.
 pub(super) fn refused(reason: &'static str) {
     metrics::counter!("starling_refused_total", "reason" => reason).increment(1);
 }

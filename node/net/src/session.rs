@@ -1,15 +1,15 @@
 //! One control session: a substream that carries control messages both ways between two nodes.
 //!
-//! The node with the smaller id opens it; the other answers one byte, so that both know that it works in both
-//! directions and that nothing dropped it on the way. After that each side writes frames:
+//! The node with the smaller id opens it. The other node answers one byte, so that both know that the stream works in
+//! both directions. After that each side writes frames:
 //!
 //! ```text
 //! opening    magic u32 = 0x4c54_4353 ("SCTL") | version u16 | reserved u16 = 0      -> answer 0x01
 //! frame      length u32 (at most CONTROL_BYTES_MAX) | message
 //! ```
 //!
-//! A session ends at the first thing that is wrong; the network then opens a new one. Nothing is kept over from
-//! one session to the next, so a peer that is up again is greeted afresh.
+//! A session ends at the first fault; the network then opens a new one. Nothing is kept from one session to the next,
+//! so a peer that is up again is greeted afresh.
 
 use super::budget::Purse;
 use super::ear::Ear;
@@ -32,16 +32,16 @@ const OPENING_BYTES: usize = 8;
 const ANSWER: u8 = 1;
 /// Opening and answer must be done in this time.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a session that is closed here is given to deliver its last messages.
+/// The time that a session closed here has to deliver its last messages.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// A node says where it stands once a second. One that says nothing for so long is dead, though its link may not be.
+/// A node sends its Head once a second. A peer that sends nothing for so long is dead, though its link may not be.
 pub(super) const DEADLINES: Deadlines = Deadlines {
     first_byte: Duration::from_secs(30),
     frame: Duration::from_secs(20),
     idle: Some(Duration::from_secs(60)),
 };
 
-/// Why an opening failed.
+/// The reason why an opening failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum OpeningError {
     #[error("no answer in {} s", OPENING_TIMEOUT.as_secs())]
@@ -94,14 +94,14 @@ pub(super) async fn answer<S: AsyncRead + AsyncWrite + Unpin>(io: &mut S) -> Res
     timeout(OPENING_TIMEOUT, exchange).await.map_err(|_| OpeningError::Timeout)?
 }
 
-/// What a running session is given.
+/// The parts that a running session is given.
 pub(super) struct SessionLinks {
     pub peer: NodeId,
     /// Messages to send.
     pub queue: mpsc::Receiver<Vec<u8>>,
     pub standing: Standing,
     pub verify: Option<Verify>,
-    /// The node shuts down, and hears nothing any more.
+    /// The node shuts down, and takes no more events.
     pub closing: CancellationToken,
     pub end: EndSwitch,
     pub deadlines: Deadlines,
@@ -117,7 +117,7 @@ pub(super) struct EndSwitch {
 impl EndSwitch {
     /// Only the first reason counts.
     pub fn end(&self, reason: DownReason) {
-        // A second reason finds the cell taken, which is what we want.
+        // A second reason finds the cell taken, and is dropped.
         drop(self.reason.set(reason));
         self.token.cancel();
     }
@@ -133,7 +133,8 @@ impl EndSwitch {
     }
 }
 
-/// Carries messages until something ends the session. Those that arrive go to `voice`, whose back-pressure reaches the peer.
+/// Carries messages until something ends the session. Received ones go to `voice`, whose back-pressure reaches the
+/// peer.
 pub(super) async fn carry<S>(io: S, links: SessionLinks, voice: &mut Voice) -> DownReason
 where
     S: AsyncRead + AsyncWrite + Unpin + Send,
@@ -148,7 +149,8 @@ where
     let reason = tokio::select! {
         biased;
         reason = end.ended() => {
-            // Who is refused may find its fault in what is queued: our Hello shows that it runs with other settings.
+            // A refused peer may find its fault in the queued messages: our Hello shows that it runs with other
+            // settings.
             if matches!(reason, DownReason::Refused(_)) {
                 drop(timeout(CLOSE_TIMEOUT, async { tokio::join!(writing, reading) }).await);
             }
@@ -161,7 +163,7 @@ where
             reason
         }
     };
-    // It may have been ended just after that was looked for, and the queue with it.
+    // The session may have been ended, and its queue with it, just after the switch was polled.
     end.reason.get().cloned().unwrap_or(reason)
 }
 
@@ -171,7 +173,7 @@ async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receive
     while let Some(first) = queue.recv().await {
         let batch = async {
             let mut next = Some(first);
-            // What waits already goes out with one flush.
+            // One flush sends all messages that wait already.
             while let Some(bytes) = next {
                 writer.write_u32_le(bytes.len() as u32).await?;
                 writer.write_all(&bytes).await?;
@@ -185,7 +187,7 @@ async fn write_frames<W: AsyncWrite + Unpin>(writer: W, mut queue: mpsc::Receive
             Err(_) => return DownReason::Stalled,
         }
     }
-    // Not being able to say goodbye is no reason of its own.
+    // A failed goodbye is no reason of its own.
     drop(timeout(CLOSE_TIMEOUT, writer.shutdown()).await);
     DownReason::Shutdown
 }
@@ -285,8 +287,8 @@ mod tests {
         assert!(matches!(far.await.unwrap(), DownReason::Lost(_)));
     }
 
-    /// A peer of another run speaks on after its Hello, and its words are not signed for ours: that is no reason to end
-    /// the session before our Hello has told it which settings differ.
+    /// A peer of another run speaks on after its Hello, and its messages are not signed for ours. That must not end the
+    /// session before our Hello has told the peer which settings differ.
     #[tokio::test]
     async fn what_follows_the_words_of_another_run_ends_nothing() {
         let (mut a, b) = tokio::io::duplex(64);
@@ -359,7 +361,7 @@ mod tests {
         [&(message.len() as u32).to_le_bytes()[..], message].concat().repeat(count)
     }
 
-    /// A stranger's session, and what comes of so many messages at once.
+    /// A stranger's session that sends so many messages at once; returns how many are heard, and the session.
     async fn a_stranger_says(count: usize, listening: Duration) -> (usize, tokio::task::JoinHandle<DownReason>) {
         let standing = Standing::default();
         standing.set(Vec::new(), Vec::new());
@@ -380,7 +382,7 @@ mod tests {
             while received.recv().await.is_some() {
                 heard += 1;
             }
-            // Both ends stay until then.
+            // Both ends stay open until then.
             drop((a, to_peer));
         };
         drop(timeout(listening, hearing).await);
@@ -401,7 +403,7 @@ mod tests {
         assert!((64..=80).contains(&heard), "{heard}");
     }
 
-    /// An address that brought 32 keys cost a joiner most of a core, since anybody may be a member to it.
+    /// An address that brought 32 keys cost a joiner most of a core, since to a joiner any peer may be a member.
     #[tokio::test]
     async fn before_the_first_record_an_address_is_heard_at_its_pace() {
         let standing = Standing::default();
@@ -416,7 +418,7 @@ mod tests {
         assert!(matches!(session.await.unwrap(), DownReason::Shutdown | DownReason::Lost(_)), "it is no flood");
     }
 
-    /// A message that has passed.
+    /// A message that has passed the check.
     fn opened() -> Opened {
         let message = Message::Leave(Leave { lineage: Digest([1; 32]), seq: 4 });
         Opened { sender: PEER, digest: Digest([2; 32]), message }

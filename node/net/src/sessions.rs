@@ -1,4 +1,4 @@
-//! The control sessions that work right now, the guests that wait, and the task that makes and runs a session.
+//! The control sessions that are up, the guests that wait, and the task that makes and runs a session.
 
 use super::event::NetEvent;
 use super::options::Verify;
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
 use tokio_util::sync::CancellationToken;
 
-/// A line to one peer.
+/// The line to one peer.
 struct Line {
     process: Process,
     queue: mpsc::Sender<Vec<u8>>,
@@ -32,7 +32,7 @@ struct Line {
 #[derive(Clone, Default)]
 pub(super) struct Sessions {
     open: Arc<Mutex<BTreeMap<NodeId, Line>>>,
-    /// The node shuts down: nobody waits for it to hear of ends.
+    /// The node shuts down: sessions do not wait for it to hear of their ends.
     closing: CancellationToken,
 }
 
@@ -41,7 +41,8 @@ impl Sessions {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a message; whether it was. A peer whose queue is full is cut off: it has not read for a long time.
+    /// Queues a message, and returns whether it could. A peer whose queue is full is cut off: it has not read for a
+    /// long time.
     pub fn send(&self, peer: &NodeId, bytes: Vec<u8>) -> bool {
         let lines = self.lines();
         let Some(line) = lines.get(peer) else { return false };
@@ -55,9 +56,9 @@ impl Sessions {
         }
     }
 
-    /// Ends the session with a peer, if there is one, when all that is queued is written.
+    /// Ends the session with a peer, if there is one, when all queued messages are written.
     pub fn refuse(&self, peer: &NodeId, reason: DownReason) {
-        // Without its line the queue takes no more, and ends.
+        // Without its line the queue takes no more messages, and ends.
         if let Some(line) = self.lines().remove(peer) {
             line.end.end(reason);
         }
@@ -72,22 +73,22 @@ impl Sessions {
         self.lines().contains_key(peer)
     }
 
-    /// The process that messages are exchanged with, of those that have the peer's key.
+    /// The process with the peer's key that has the session.
     pub fn process(&self, peer: &NodeId) -> Option<Process> {
         self.lines().get(peer).map(|line| line.process)
     }
 
-    /// Takes all lines down. What is queued on them is still written.
+    /// Takes all lines down. Queued messages are still written.
     pub fn close_all(&self) {
         self.closing.cancel();
         self.lines().clear();
     }
 }
 
-/// What turns a guest away: a message for it, if there is one.
+/// The refusal of a guest: a message for it, if there is one.
 pub(super) type Refusal = Option<Vec<u8>>;
 
-/// Guests that wait, at most one of a key; cheap to clone.
+/// Guests that wait, at most one for each key; cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Guests(Arc<Mutex<BTreeMap<NodeId, mpsc::Sender<Refusal>>>>);
 
@@ -105,7 +106,7 @@ impl Guests {
     /// Hands the guest with this peer's key a message, if there is one, and closes its connections.
     pub fn turn_away(&self, peer: &NodeId, proof: Option<Vec<u8>>) {
         let guest = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
-        // One that has gone meanwhile needs no answer.
+        // A guest that has gone meanwhile needs no answer.
         drop(guest.map(|guest| guest.try_send(proof)));
     }
 }
@@ -113,7 +114,7 @@ impl Guests {
 /// A control stream whose bytes are counted.
 pub(super) type ControlStream = Metered<tokio_util::compat::Compat<Stream>>;
 
-/// How a session comes about.
+/// The side that opens the stream of a session.
 pub(super) enum Role {
     /// This node opens the stream.
     Open,
@@ -127,18 +128,18 @@ pub(super) struct Ended {
     pub serial: u64,
     /// Whether messages could be exchanged.
     pub was_up: bool,
-    /// The connections of this process of the peer's are to be closed.
+    /// The process of the peer's whose connections are to be closed.
     pub shut: Option<Process>,
-    /// What the peer has done, if that is why.
+    /// The peer's fault, if that ended the session.
     pub fault: Option<Fault>,
 }
 
-/// What a peer is left alone for.
+/// A fault for which a peer is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It sent what does not pass the node's check.
+    /// Its message does not pass the node's check.
     Unfit,
-    /// It sent too much for too long: so may the next key from there.
+    /// It sent too much for too long. The next key from its address may do the same.
     Flood,
 }
 
@@ -152,7 +153,7 @@ impl Fault {
     }
 }
 
-/// What session tasks share.
+/// The parts that session tasks share.
 #[derive(Clone)]
 pub(super) struct SessionOffice {
     pub streams: Control,
@@ -174,11 +175,11 @@ impl SessionOffice {
             None => None,
         };
         let (was_up, fault) = (reason.is_some(), reason.as_ref().and_then(Fault::of));
-        // When nobody listens any more, the network is gone.
+        // When nobody receives, the network is gone.
         drop(self.ended.send(Ended { peer, serial, was_up, shut: None, fault }).await);
     }
 
-    /// The control stream, opened and answered; none if it does not come about.
+    /// Opens or answers the control stream; none if that fails.
     pub async fn stream(&self, task: &Task, role: Role) -> Option<ControlStream> {
         let (peer, process) = (task.peer, task.process);
         let opened = self.open_or_answer(peer, process, role).await.inspect_err(|why| {
@@ -206,11 +207,11 @@ impl SessionOffice {
         }
     }
 
-    /// Why the session ended; none if it did not come up at all.
+    /// Runs the session and returns why it ended; none if it did not come up at all.
     async fn carry(&self, task: Task, io: ControlStream) -> Option<DownReason> {
         let Task { peer, process, end, .. } = task;
         if let Some(wait) = self.standing.charge(&peer, budget::SESSION, Instant::now()) {
-            // Sessions that come and go cost their address, or who floods would begin anew each time.
+            // A new session costs its address; otherwise a peer that floods would begin afresh each time.
             tokio::select! {
                 _ = end.ended() => return None,
                 () = tokio::time::sleep(wait) => {}
@@ -218,7 +219,7 @@ impl SessionOffice {
         }
         let (queue, queued) = mpsc::channel(QUEUE_CAP);
         let mut voice = self.teller.voice(peer);
-        // The line is there before anybody hears of it, so that the first answer finds it.
+        // The line is there before the node hears of it, so that the node's first answer finds it.
         self.sessions.lines().insert(peer, Line { process, queue, end: end.clone() });
         if voice.tell(NetEvent::PeerUp { peer }).await.is_err() {
             self.sessions.lines().remove(&peer);
@@ -248,7 +249,7 @@ impl SessionOffice {
         match reason {
             DownReason::Unfit(unfit) => {
                 refused(unfit.label);
-                // When nobody listens any more, nobody needs to know.
+                // When nobody receives, nobody needs to know.
                 drop(voice.tell(NetEvent::Refused { peer, reason: unfit.why.clone() }).await);
             }
             DownReason::Flood => refused("control_flood"),

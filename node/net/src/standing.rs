@@ -1,7 +1,7 @@
-//! What the network knows of peers: who is a member, who is on the way to be one, whom the user named; everybody else is a
-//! stranger. Where each comes from, and what strangers from there have used up.
+//! The ranks of peers: members, admitted joiners, and peers that the user named; every other peer is a stranger. Also
+//! the address of each peer, and the budgets that strangers from an address have used up.
 //!
-//! The network believes what the node says of its flock, and judges nothing itself.
+//! The network takes the members and joiners from the node, and judges nothing itself.
 
 use super::budget::{Account, Bucket, Cost, Purse};
 use libp2p::PeerId;
@@ -15,28 +15,30 @@ use std::time::Duration;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 
-/// Admitted joiners that the network is told of at a time.
+/// Admitted joiners that the node may name at a time.
 pub const INVITED_MAX: usize = 256;
-/// Peers whom the user may name; further ones are strangers.
+/// Peers that the user may name; further ones are strangers.
 const NAMED_MAX: usize = 1024;
 
-/// Strangers that are asked for something beside peers that are known; and where none of these is there.
+/// Strangers that are asked for something, beside known peers and where there are none.
 const STRANGERS_BESIDE_KNOWN: usize = 4;
 const STRANGERS_ALONE: usize = 16;
 
-/// Answers to strangers at one address that are in memory at a time. Each is at most a mebibyte, but for manifests of large models.
+/// Answers to strangers at one address that are in memory at a time. An answer is at most a mebibyte, but for manifests
+/// of large models.
 const ANSWERS: usize = 3;
 
-/// How a peer stands.
+/// The rank of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     Stranger,
-    /// An admitted joiner, or one whom the user named.
+    /// An admitted joiner, or a peer that the user named.
     Invited,
     Member,
 }
 
-/// Cheap to clone. What it holds is bounded: by the limits of connections, or by a limit here.
+/// The ranks and budgets of peers; cheap to clone. Its content is bounded: by the limits of connections, or by a limit
+/// here.
 #[derive(Clone, Default)]
 pub struct Standing {
     known: Arc<Mutex<Known>>,
@@ -48,16 +50,16 @@ struct Known {
     members: BTreeSet<NodeId>,
     invited: BTreeSet<NodeId>,
     named: BTreeSet<NodeId>,
-    /// Whether the node has said anything yet: one that has met no flock does not know who is of it.
+    /// Whether the node has named members yet: a node that has met no flock does not know them.
     is_told: bool,
-    /// Where connected peers are.
+    /// The addresses of connected peers.
     sources: BTreeMap<NodeId, Source>,
     accounts: Remembered<Account>,
-    /// What they fetch, and the answers to them that are in memory at a time.
+    /// The budgets of strangers' fetches, and of the answers to them that are in memory at a time.
     fetchers: Remembered<Fetcher>,
-    /// What it costs to send a newcomer what it needs at once.
+    /// The cost of sending a newcomer what it needs at once.
     newcomer: Duration,
-    /// What addresses may say until this node has met a flock.
+    /// The budgets of addresses until this node has met a flock.
     unmet: Remembered<Purse>,
 }
 
@@ -81,13 +83,13 @@ impl Known {
         self.sources.get(peer).copied().unwrap_or(Source::Here)
     }
 
-    /// The address that pays for what the peer does: that of a stranger from elsewhere.
+    /// The address that pays for the peer: only that of a stranger from elsewhere.
     fn payer(&self, peer: &NodeId) -> Option<Source> {
         let source = self.source(peer);
         (self.rank(peer) == Rank::Stranger && source != Source::Here).then_some(source)
     }
 
-    /// What is known of the fetches of a stranger's address, once there are strangers.
+    /// The budget for the fetches of a stranger's address; none until the node has named members.
     fn fetcher(&mut self, peer: &NodeId, now: Instant) -> Option<&mut Fetcher> {
         let payer = self.payer(peer).filter(|_| self.is_told)?;
         let newcomer = self.newcomer;
@@ -99,12 +101,12 @@ impl Known {
 }
 
 impl Standing {
-    /// No statement leaves it half-changed, so a poisoned lock is still good.
+    /// No statement leaves it half-changed, so the content of a poisoned lock is still good.
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who is a member and who an admitted joiner, from now on.
+    /// Sets the members and the admitted joiners.
     pub fn set(&self, members: Vec<NodeId>, invited: Vec<NodeId>) {
         let beyond = members.len().saturating_sub(MEMBERS_MAX) + invited.len().saturating_sub(INVITED_MAX);
         if beyond > 0 {
@@ -113,7 +115,7 @@ impl Standing {
         let members: BTreeSet<NodeId> = members.into_iter().take(MEMBERS_MAX).collect();
         let invited: BTreeSet<NodeId> = invited.into_iter().take(INVITED_MAX).collect();
         let mut known = self.known();
-        // That there is a flock is news, too: strangers are such from now on.
+        // The first call is a change too, even without members: from now on there are strangers.
         let is_first = !std::mem::replace(&mut known.is_told, true);
         if is_first || (&known.members, &known.invited) != (&members, &invited) {
             (known.members, known.invited) = (members, invited);
@@ -121,7 +123,7 @@ impl Standing {
         }
     }
 
-    /// A peer that the user named.
+    /// Adds a peer that the user named.
     pub fn name(&self, peer: NodeId) {
         let mut known = self.known();
         if known.named.len() < NAMED_MAX {
@@ -137,8 +139,8 @@ impl Standing {
         self.known().rank(peer)
     }
 
-    /// These in the order in which they are asked for something: members, joiners and named peers first, and a few strangers.
-    /// Peers of one rank stay in their order.
+    /// Orders peers for a request: members, joiners and named peers first, then a few strangers. Peers of one rank stay
+    /// in their order.
     pub fn as_sources(&self, mut peers: Vec<NodeId>) -> Vec<NodeId> {
         let known = self.known();
         peers.sort_by_cached_key(|peer| std::cmp::Reverse(known.rank(peer)));
@@ -148,30 +150,32 @@ impl Standing {
         peers
     }
 
-    /// The same for what it says: while the node has met no flock, any peer may turn out to be a member, who has much to say.
+    /// The rank by which the peer's messages are limited. While the node has met no flock, any peer may turn out to be
+    /// a member, which has much to say.
     pub fn speaks_as(&self, peer: &NodeId) -> Rank {
         let known = self.known();
         if known.is_told { known.rank(peer) } else { known.rank(peer).max(Rank::Invited) }
     }
 
-    /// Where it comes from, as far as it is connected.
+    /// The peer's address, while it is connected.
     pub fn source(&self, peer: &NodeId) -> Source {
         self.known().source(peer)
     }
 
-    /// A peer is connected from there.
+    /// A peer has connected from this address.
     pub fn came(&self, peer: NodeId, source: Source) {
         self.known().sources.insert(peer, source);
     }
 
-    /// Its last connection is gone.
+    /// The peer's last connection is gone.
     pub fn left(&self, peer: &NodeId) {
         self.known().sources.remove(peer);
     }
 
-    /// What a stranger does is charged to its address: how long it has to wait, if at all. Others pay nothing here, nor do
-    /// processes of this machine. Before this node has met a flock members are strangers, too: then all of an address say as much as one
-    /// member may, so that one that brings many keys gains nothing by them.
+    /// Charges a stranger's message to its address, and returns how long the stranger has to wait, if at all. Other
+    /// peers and processes of this machine pay nothing here. Before this node has met a flock members are strangers,
+    /// too: all peers of an address together then say as much as one member may, so that many keys gain an address
+    /// nothing.
     pub fn charge(&self, peer: &NodeId, cost: Cost, now: Instant) -> Option<Duration> {
         let mut known = self.known();
         let payer = known.payer(peer)?;
@@ -182,17 +186,19 @@ impl Standing {
         known.accounts.of(payer, || Account::of_address(now)).spend(cost, now)
     }
 
-    /// The same for what it fetches: processor time that it costs this node.
+    /// Charges a fetch in the same way, by the processor time that it costs this node.
     pub fn charge_fetch(&self, peer: &NodeId, work: Duration, now: Instant) -> Option<Duration> {
         self.known().fetcher(peer, now)?.work.spend(work, now)
     }
 
-    /// What a newcomer needs of this node at once costs so much to send: its address may cost so much more before it has to wait.
+    /// Sets the cost of sending a newcomer what it needs at once. An address may cost so much more before it has to
+    /// wait.
     pub fn grant_newcomers(&self, work: Duration) {
         self.known().newcomer = work;
     }
 
-    /// Room for the answers to a stranger's address that are in memory until they are taken; others have no such bound.
+    /// Room for the answers to a stranger's address that are in memory until they are taken; other peers have no such
+    /// limit.
     pub fn answers(&self, peer: &NodeId) -> Option<Arc<Semaphore>> {
         Some(Arc::clone(&self.known().fetcher(peer, Instant::now())?.answers))
     }
@@ -248,7 +254,8 @@ mod tests {
         assert_eq!(sources[4..], (0..4).map(id).collect::<Vec<_>>());
     }
 
-    /// A flood of each kind, and of all, costs less than 2 % of a core. A new stream cost nothing, and a mebibyte two thirds of a millisecond.
+    /// A flood of each kind, and of all, costs less than 2 % of a core. Before, a new stream cost nothing, and a
+    /// mebibyte two thirds of a millisecond.
     #[test]
     fn what_strangers_of_one_address_fetch_has_a_budget() {
         let (standing, start) = (Standing::default(), Instant::now());
@@ -256,7 +263,8 @@ mod tests {
         (0..9).for_each(|n| standing.came(id(n), address(1)));
         (100..104).zip(2..).for_each(|(n, from)| standing.came(id(n), address(from)));
         standing.set(vec![id(5)], Vec::new());
-        // Seconds of processor time that a flood of these takes in a minute, if it waits as long as it is told to.
+        // Seconds of processor time that a flood of these takes in a minute, if its sender waits as long as it is told
+        // to.
         let costs = |peer: NodeId, work: Duration| {
             let (mut now, mut spent) = (start, Duration::ZERO);
             while now < start + Duration::from_secs(60) {
@@ -278,7 +286,7 @@ mod tests {
     /// A search of the chain that takes long.
     const SEARCH: Duration = Duration::from_millis(50);
 
-    /// What is charged without being waited for leaves a debt; it does not grow for ever.
+    /// Work that is charged without a wait leaves a debt; the debt does not grow for ever.
     #[test]
     fn what_an_address_owes_is_bounded() {
         let (standing, now) = (Standing::default(), Instant::now());
@@ -301,7 +309,7 @@ mod tests {
         };
         let few = chunks(2000, now);
         assert!(few < 100, "{few} MiB");
-        // A snapshot of a large model is there since.
+        // The node has had a snapshot of a large model since.
         standing.grant_newcomers(sending(1000 << 20));
         standing.grant_newcomers(sending(1000 << 20));
         let later = now + Duration::from_secs(1 << 20);

@@ -1,4 +1,4 @@
-//! Counts payload bytes by peer and by what they were for.
+//! Counts payload bytes by peer and by class.
 
 use super::uplink::{Stream, Uplink};
 use starling_protocol::NodeId;
@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Peers that are counted by name; traffic with later ones enters the totals only.
+/// Peers that are counted by name; traffic with later ones enters only the totals.
 const PEERS_CAP: usize = 1024;
 
-/// What a stream carries.
+/// The content of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Control = 0,
@@ -39,7 +39,7 @@ pub struct Bytes {
     pub received: u64,
 }
 
-/// Payload bytes with one peer, or with all. Framing below the streams (yamux, TLS, TCP) is not in it.
+/// Payload bytes with one peer, or with all. Framing below the streams (yamux, TLS, TCP) is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteCounts {
     pub control: Bytes,
@@ -113,7 +113,7 @@ impl Traffic {
         self.0.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What to count a stream of `class` with `peer` by.
+    /// The meter for a stream of `class` with `peer`.
     pub fn meter(&self, peer: NodeId, class: Class) -> Meter {
         let mut peers = self.peers();
         let full = peers.len() >= PEERS_CAP && !peers.contains_key(&peer);
@@ -121,7 +121,7 @@ impl Traffic {
         Meter { inner: Arc::clone(&self.0), peer: cell, class }
     }
 
-    /// What the uplink can do.
+    /// The measurement of the uplink.
     pub fn uplink(&self) -> &Uplink {
         &self.0.uplink
     }
@@ -217,7 +217,7 @@ mod tests {
         let start = std::time::Instant::now();
         for _ in 0..64 {
             far.read_exact(&mut piece).await.unwrap();
-            // The uplink goes by the real clock, which no test can stop.
+            // The uplink measures by the real clock, which no test can stop.
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         written.await.unwrap().unwrap();

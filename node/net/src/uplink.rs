@@ -1,26 +1,26 @@
-//! What the node's uplink can do, measured while it is used. The filter is that of Cardwell et al., "BBR:
+//! The rate of the node's uplink, measured while it is used. The filter is that of Cardwell et al., "BBR:
 //! Congestion-Based Congestion Control", ACM Queue 2016.
 //!
-//! Bytes that the transport takes in a while tell the link's rate only if somebody had more for it all the time. So a
-//! window begins where a sender is held back, since then the buffers are full, and ends where one is held back again: in
-//! between as much has left as came in. One in which for a good part nobody was held back tells what the node had to say,
-//! not what the link can do, and counts only if that is more than is known. What a stream takes while its own buffers fill
-//! does not leave then, and does not count. Of several windows the fastest counts, since anything else only makes a
-//! window slower. All streams of the node count together: they share the uplink.
+//! The rate at which the transport takes bytes is the link's rate only if a sender had more to send all the time. So a
+//! window begins when a sender is held back, since the buffers are full then, and ends when a sender is held back
+//! again: in between as many bytes have left as came in. A window in which no sender was held back for a good part
+//! measures the node's demand and not the link; it counts only if it is faster than the known rate. Bytes that fill a
+//! stream's own buffers do not leave then, and do not count. The fastest of several windows counts, since every
+//! disturbance only slows a window down. All streams of the node count together: they share the uplink.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A window is at least so long: several of the system's scheduling pauses.
+/// The least length of a window: several of the system's scheduling pauses.
 const WINDOW: Duration = Duration::from_millis(100);
-/// A window has at least so many bytes: what buffers and flow control take at once must be a small part of it.
+/// The least bytes of a window: the bytes that buffers and flow control take at once must be a small part of it.
 const WINDOW_BYTES: u64 = 1 << 20;
-/// A window is one of a busy link if nobody was held back for less than one such part of it.
+/// A link is busy if at most one such part of the window had no sender held back.
 const IDLE_PARTS: u32 = 4;
-/// Whoever was held back by nothing for so long may have room in its buffers again.
+/// A stream that has not been held back for so long may have room in its buffers again.
 const FULL: Duration = Duration::from_millis(50);
-/// Rounds of which the fastest window counts: the link may have become slower.
+/// Rounds whose fastest window counts. Older rounds do not: the link may have become slower.
 const ROUNDS: usize = 8;
 
 /// The measurement of one network; cheap to clone.
@@ -28,17 +28,18 @@ const ROUNDS: usize = 8;
 pub struct Uplink(Arc<Mutex<Gauge>>);
 
 impl Uplink {
-    /// The numbers are plain data: whatever a panicking holder left is still only numbers.
+    /// The numbers are plain data, and valid even after a panic.
     fn gauge(&self) -> MutexGuard<'_, Gauge> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more stream.
+    /// Adds a stream.
     pub fn stream(&self) -> Stream {
         Stream { uplink: self.clone(), state: Buffers::default() }
     }
 
-    /// Ends a round: the kbit/s that the uplink can do by the last of them; 0 while it has never held back anything.
+    /// Ends a round, and returns the uplink's rate in kbit/s by the last rounds; 0 while it has never held back
+    /// anything.
     pub fn end_round(&self) -> u32 {
         self.gauge().end_round()
     }
@@ -50,24 +51,24 @@ pub struct Stream {
     state: Buffers,
 }
 
-/// What is known of a stream's buffers.
+/// The state of a stream's buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Buffers {
     #[default]
     Filling,
-    /// It takes nothing at present of what there is to write.
+    /// The transport takes nothing at present of the bytes to write.
     Full,
-    /// It was full until then.
+    /// The buffers were full until then.
     FullUntil(Instant),
 }
 
 impl Stream {
-    /// It took so many bytes.
+    /// The transport took so many bytes.
     pub fn took(&mut self, bytes: usize) {
         self.uplink.gauge().took(&mut self.state, bytes as u64, Instant::now());
     }
 
-    /// It takes nothing at present.
+    /// The transport takes nothing at present.
     pub fn holds_back(&mut self) {
         if self.state != Buffers::Full {
             self.uplink.gauge().holds_back(Instant::now());
@@ -99,9 +100,9 @@ struct Gauge {
 
 struct Window {
     began: Instant,
-    /// Bytes taken before it.
+    /// Bytes taken before the window.
     sent: u64,
-    /// Time in which nobody was held back.
+    /// Time in which no sender was held back.
     idle: Duration,
 }
 
@@ -131,7 +132,7 @@ impl Gauge {
     fn holds_back(&mut self, now: Instant) {
         self.held_back += 1;
         let free = self.free_since.take().map(|since| now.saturating_duration_since(since)).unwrap_or_default();
-        // After a longer rest buffers are not as full as they were: that begins anew.
+        // After a longer rest the buffers are not as full as they were, so a new window begins.
         if let Some(window) = self.window.as_mut().filter(|_| free <= FULL) {
             window.idle += free;
             let (time, bytes) = (now.saturating_duration_since(window.began), self.sent - window.sent);
@@ -144,7 +145,7 @@ impl Gauge {
         self.window = Some(Window { began: now, sent: self.sent, idle: Duration::ZERO });
     }
 
-    /// A window has ended, of a busy link or one that does at least so much.
+    /// Notes a window that has ended. It counts if the link was busy, or if it is faster than the best known one.
     fn note(&mut self, kbps: u32, busy: bool) {
         let best = self.rounds.iter().copied().max().unwrap_or(0).max(self.peak);
         if busy || (best > 0 && kbps > best) {
@@ -167,7 +168,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Sends `frames` of 20 KB over a link that takes `per_ms` bytes a millisecond; before each frame the sender thinks.
+    /// Sends `frames` of 20 KB over a link that takes `per_ms` bytes a millisecond; the sender pauses before each
+    /// frame.
     fn send(gauge: &mut Gauge, now: &mut Instant, frames: u32, per_ms: u64, thinks: Duration) {
         for _ in 0..frames {
             *now += thinks;
@@ -185,7 +187,7 @@ mod tests {
         send(&mut gauge, &mut now, 200, 1_000, Duration::ZERO);
         let known = gauge.end_round();
         assert!((72_000..=80_000).contains(&known), "10 KB a millisecond are 80 Mbit/s: {known}");
-        // The link has become slower: that counts once the fast rounds are too long ago.
+        // The link has become slower. The lower rate counts once the fast rounds are too long ago.
         for round in 0..ROUNDS {
             send(&mut gauge, &mut now, 200, 1_000, Duration::ZERO);
             let said = gauge.end_round();
@@ -202,7 +204,7 @@ mod tests {
         now += 2 * FULL;
         send(&mut gauge, &mut now, 200, 1_000, Duration::ZERO);
         assert_eq!(gauge.end_round(), 8_000);
-        // The link does at least what was sent.
+        // The link's rate is at least the sender's.
         now += 2 * FULL;
         send(&mut gauge, &mut now, 400, 10_000, 4 * MS);
         let known = gauge.end_round();
@@ -227,7 +229,7 @@ mod tests {
         assert_eq!((gauge.held_back, gauge.free_since), (0, Some(now)));
     }
 
-    /// A slow link under large buffers: each stream in its turn takes half a megabyte at once.
+    /// A slow link under large buffers: each stream in turn takes half a megabyte at once.
     #[test]
     fn what_fills_buffers_is_not_what_leaves() {
         let (mut gauge, mut now) = (Gauge::default(), Instant::now());
@@ -240,7 +242,7 @@ mod tests {
                 now += 10 * MS;
                 gauge.took(&mut stream, 30_000, now);
             }
-            // It is drained, and filled once more.
+            // The buffer is drained, and filled once more.
             now += 2 * FULL;
             gauge.took(&mut stream, 512 << 10, now);
             assert_eq!(stream, Buffers::Filling);

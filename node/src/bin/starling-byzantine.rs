@@ -1,5 +1,5 @@
-//! `starling` with hooks that make it lie, for tests: `--byzantine MODE[,MODE]`, `--byzantine-from-round N` and `--mutation BUG` beside its
-//! own command line.
+//! `starling` with hooks that make it lie, for tests: its own command line, and `--byzantine MODE[,MODE]`,
+//! `--byzantine-from-round N` and `--mutation BUG`.
 
 use clap::Parser;
 use starling_node::cli::Cli;

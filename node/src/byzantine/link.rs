@@ -1,5 +1,5 @@
-//! Bulk streams that say something else than the engine has written: its bytes are taken apart into opening and frames,
-//! changed, and put together again with checks that fit.
+//! Bulk streams that say something else than the engine has written: a task takes the engine's bytes apart into opening
+//! and frames, changes them, and puts them together again with checks that fit.
 
 use super::{Mode, armed};
 use crate::net::BulkStream;
@@ -10,13 +10,13 @@ use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Of the pipe between the engine and the lie: a frame fits.
+/// Capacity of the pipe between the engine and the lie, in bytes: a frame fits.
 const PIPE_BYTES: usize = 1 << 17;
-/// Where a header says how long its payload is.
+/// Offset of the payload's length in a frame header.
 const LENGTH_AT: usize = 60;
-/// Of what an opening says: the record's number.
+/// Offset of the record's number in an opening.
 const SEQ_AT: usize = 72;
-/// bf16: not a number; a million in the exponent.
+/// bf16 bits: a scale that is not a number, and an exponent of 20, which is a factor of about a million.
 const NOT_A_NUMBER: u16 = 0x7fc0;
 const MILLION_EXPONENT: u16 = 20 << 7;
 
@@ -30,7 +30,7 @@ pub fn link(stream: BulkStream) -> BulkStream {
     tokio::spawn(async move {
         let (from, mut back) = tokio::io::split(far);
         let (mut answers, to) = tokio::io::split(stream);
-        // Either way's end is the stream's end.
+        // The stream ends as soon as one direction ends.
         tokio::select! {
             end = tell(from, to) => if let Err(error) = end {
                 tracing::debug!("a lie has ended: {error}");
@@ -54,14 +54,14 @@ async fn tell(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin)
         let mut bytes = [0; FRAME_HEADER_BYTES];
         if from.read_exact(&mut bytes).await.is_err() {
             to.shutdown().await?;
-            // The other side reads on, and what it says goes back until it lets go.
+            // The other side reads on; its answers still go back to the engine until it lets go.
             return std::future::pending().await;
         }
         let header = FrameHeader::decode(&bytes).map_err(io::Error::other)?;
         let mut payload = vec![0; header.payload_len()];
         from.read_exact(&mut payload).await?;
         twist(&header, &mut payload);
-        // Of a scope only what a header says matters here; k of top-k is not in it.
+        // The header that is made again uses little of the scope; k of top-k is not in it.
         let elements = header.element_offset() as usize + header.elements as usize;
         let codec = [Codec::Bf16, Codec::Int8, Codec::Int4, Codec::TopK { k: 1 }];
         let codec = codec.into_iter().find(|codec| codec.number() == header.codec).unwrap_or(Codec::Int8);
@@ -87,7 +87,7 @@ async fn tell(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin)
     }
 }
 
-/// Changes what an int8 or bf16 payload says.
+/// Falsifies the scale of a payload (int8 or bf16).
 fn twist(header: &FrameHeader, payload: &mut [u8]) {
     let Some(first) = payload.first_chunk_mut::<2>() else { return };
     let scale = u16::from_le_bytes(*first);

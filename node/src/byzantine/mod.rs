@@ -1,7 +1,7 @@
-//! A member that lies, for tests on real processes: `starling-byzantine` is the program with a few hooks, each where what the
-//! node says is about to leave it. It can also run with one of the protocol's injected bugs, to show that the lab notices
-//! them, or never join, and attack as somebody who is no member ([`stranger`]). Nothing of this is in the shipped program,
-//! which a test looks for by [`MARK`].
+//! A member that lies, for tests on real processes: `starling-byzantine` is the program with a few hooks, each at a
+//! place where the node's words leave it. It can also run with one of the protocol's injected bugs, to show that the
+//! lab notices them, or attack as a stranger that never joins ([`stranger`]). The shipped program has none of this; a
+//! test looks for [`MARK`] in it.
 
 mod link;
 mod plot;
@@ -23,37 +23,37 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Is in every program that has these hooks, and is printed when it starts.
+/// This mark is in every program that has these hooks. The program prints it when it starts.
 pub const MARK: &str = "starling byzantine build: do not trust this node";
-/// How much longer than it is a contribution is made.
+/// Factor by which a lie lengthens a contribution.
 const FACTOR: f32 = 1e6;
 
 /// One way to lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Mode {
-    /// What it sends as its contribution decodes to something that is no number.
+    /// Its contribution decodes to values that are not numbers.
     Nan,
-    /// A million times as long, and says so.
+    /// Its contribution is a million times as long, and its READY says so.
     Huge,
-    /// A million times as long, and states the norm that it had.
+    /// Its contribution is a million times as long, and its READY states the honest norm.
     HugeHidden,
-    /// The other way.
+    /// Its contribution points the other way.
     SignFlip,
     /// Bulk streams are opened for another record.
     WrongRound,
-    /// Random bytes where a frame is due.
+    /// It sends random bytes in place of a frame header.
     Garbage,
-    /// A frame that says to be longer than any may be.
+    /// A frame states a length that no frame may have.
     Oversize,
-    /// A byte a second.
+    /// It sends one byte a second.
     Stall,
-    /// Streams end in the middle of a frame.
+    /// It ends streams in the middle of a frame.
     Close,
-    /// Two READYs for one round.
+    /// It signs two READYs for one round.
     EquivocateReady,
-    /// As an owner, or in a ring, sums are a million times what they are.
+    /// Its sums, as an owner or in a ring, are a million times too large.
     WrongSum,
-    /// Whoever fetches state or updates gets a flipped bit.
+    /// Nodes that fetch state or updates from it get a flipped bit.
     BadChunk,
 }
 
@@ -75,21 +75,21 @@ const MODES: &[(&str, Mode)] = &[
 #[derive(Default)]
 struct Byzantine {
     modes: BTreeSet<Mode>,
-    /// What it does as somebody who never joins; without an attack it is a member.
+    /// Its attacks as a stranger that never joins; without an attack it is a member.
     plot: Plot,
     from_round: u64,
-    /// The round that is trained.
+    /// The round that the node trains.
     round: AtomicU64,
     speaker: OnceLock<(Ed25519Signer, Digest)>,
 }
 
 static BYZANTINE: OnceLock<Byzantine> = OnceLock::new();
 
-/// Takes `--byzantine MODE[,MODE]`, `--byzantine-from-round N` and `--mutation BUG` out of a command line, and what [`Plot`] has, and
-/// arms the hooks; the other arguments.
+/// Takes `--byzantine MODE[,MODE]`, `--byzantine-from-round N`, `--mutation BUG` and the flags of [`Plot`] out of a
+/// command line, arms the hooks, and returns the other arguments.
 ///
 /// # Errors
-/// What is wrong with them.
+/// A flag has no value, a wrong one, or an unknown name.
 pub fn arm(arguments: impl Iterator<Item = OsString>) -> Result<Vec<OsString>, String> {
     let (mut others, mut byzantine, mut injected) = (Vec::new(), Byzantine::default(), None);
     let mut arguments = arguments;
@@ -128,7 +128,7 @@ fn number<T: FromStr<Err: std::fmt::Display>>(flag: &str, text: &str) -> Result<
 }
 
 impl Byzantine {
-    /// One more way to lie, or to attack.
+    /// Adds a mode or an attack by its name.
     fn add(&mut self, name: &str) -> Result<(), String> {
         let mode = MODES.iter().find(|(known, _)| *known == name);
         let strange = ATTACKS.iter().find(|(known, _)| *known == name);
@@ -142,14 +142,14 @@ impl Byzantine {
     }
 }
 
-/// The bug of that name.
+/// The mutation of that name.
 fn mutation_named(name: &str) -> Result<Mutation, String> {
     let names = || Mutation::ALL.iter().map(|mutation| mutation.name()).collect::<Vec<_>>().join(", ");
     let known = Mutation::ALL.iter().find(|mutation| mutation.name() == name);
     known.copied().ok_or_else(|| format!("--mutation {name}: there are {}", names()))
 }
 
-/// The lies to tell now.
+/// Whether this lie is to be told now.
 fn armed(mode: Mode) -> bool {
     let armed = |byzantine: &Byzantine| {
         byzantine.modes.contains(&mode) && byzantine.round.load(Ordering::Relaxed) >= byzantine.from_round
@@ -157,21 +157,21 @@ fn armed(mode: Mode) -> bool {
     BYZANTINE.get().is_some_and(armed)
 }
 
-/// The node speaks with this key, in this run.
+/// Notes the key and the run with which the node signs.
 pub fn speak(signer: Ed25519Signer, run: Digest) {
     if let Some(byzantine) = BYZANTINE.get() {
         drop(byzantine.speaker.set((signer, run)));
     }
 }
 
-/// A round is to be trained.
+/// Notes the round that the node trains next.
 pub fn at_round(round: u64) {
     if let Some(byzantine) = BYZANTINE.get() {
         byzantine.round.store(round, Ordering::Relaxed);
     }
 }
 
-/// What is offered in place of what was trained: the pseudo-gradient, its norm, and its digest.
+/// Falsifies a contribution that was trained: the pseudo-gradient, its norm, and its digest.
 pub fn contribution(delta: &mut Arc<Vec<f32>>, norm: &mut f32, payload: &mut Digest) {
     let factor = match () {
         () if armed(Mode::Huge) || armed(Mode::HugeHidden) => FACTOR,
@@ -187,19 +187,19 @@ pub fn contribution(delta: &mut Arc<Vec<f32>>, norm: &mut f32, payload: &mut Dig
     }
 }
 
-/// Whether outer steps are applied twice: what the simulator's driver mutations, injected in the node's.
+/// Whether outer steps are applied twice: the simulator's driver has this mutation, and so has the node's.
 pub fn applies_twice() -> bool {
     mutation::chosen() == Some(Mutation::ApplyTwice)
 }
 
-/// Parameters that have just been loaded: one bit off, if that is the bug.
+/// Flips a bit of parameters that have just been loaded, if that is the mutation.
 pub fn caught_up(theta: &mut [f32]) {
     if let Some(first) = theta.first_mut().filter(|_| mutation::chosen() == Some(Mutation::FlipCaughtUp)) {
         *first = f32::from_bits(first.to_bits() ^ 1);
     }
 }
 
-/// A message to a peer, and what is said besides.
+/// The messages that leave for a peer in place of one.
 pub fn control(bytes: Vec<u8>) -> Vec<Vec<u8>> {
     let second = second_ready(&bytes).filter(|_| armed(Mode::EquivocateReady));
     [Some(bytes), second].into_iter().flatten().collect()
@@ -212,7 +212,7 @@ fn second_ready(bytes: &[u8]) -> Option<Vec<u8>> {
     wire::seal(signer, run, &other).ok()
 }
 
-/// What somebody gets who asks for something.
+/// The answer that a peer gets to a request, falsified if armed.
 pub fn served(request: &FetchRequest, answer: Result<Answer, FetchRefusal>) -> Result<Answer, FetchRefusal> {
     let by_name =
         matches!(request, FetchRequest::StateChunk(_) | FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_));

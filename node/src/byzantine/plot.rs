@@ -1,4 +1,4 @@
-//! What strangers do ([`super::stranger`]), as the command line says.
+//! The attacks of strangers ([`super::stranger`]), as the command line gives them.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -6,9 +6,9 @@ use std::net::Ipv4Addr;
 /// One way to attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Attack {
-    /// Shows a lineage that it made up, of more tokens than any, and serves a state of zeros.
+    /// Shows an invented lineage with more tokens than any other, and serves a state of zeros.
     Usurp,
-    /// The same, but the lineage is one that it has founded, with every vote that there is to be: its own.
+    /// The same with a lineage that it has founded, and that has every vote it needs: its own.
     UsurpGenesis,
     /// Shows a record far ahead in the flock's own lineage, and serves a state of zeros.
     UsurpAhead,
@@ -16,22 +16,22 @@ pub enum Attack {
     FalseHeads,
     /// Lengthens a lease in the FORK record that the flock's lineage began with, and shows it with the FORK's proof.
     Split,
-    /// Tells whoever it meets what it has seen it sign: nothing.
+    /// Tells each node that it meets that it has seen it sign nothing.
     Witness,
-    /// Spreads evidence against keys made for it, before and after its Hello.
+    /// Spreads evidence against keys that it made for this, before and after its Hello.
     Evidence,
-    /// Has as many fetch streams open as it is let.
+    /// Holds as many fetch streams open as a node lets it.
     HoldFetch,
     /// Asks for updates and does not read them.
     SlowRead,
-    /// Asks for all that costs something, as fast as it is answered.
+    /// Sends every request that is costly to answer, as fast as answers come.
     FloodFetch,
-    /// Serves what was true when it came; every second identity says that it is still so, the others say what the newest
-    /// head is.
+    /// Serves records and state that were true when it asked for them; every second identity claims that old head, the
+    /// others claim the newest one.
     OldHead,
-    /// Tells addresses at which it is not: where nobody is, and where others are.
+    /// Advertises false addresses: some where no node is, some where other nodes are.
     FalseAddresses,
-    /// Nothing but being there.
+    /// Is there, and does nothing else.
     Crowd,
 }
 
@@ -52,15 +52,16 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("crowd", Attack::Crowd),
 ];
 
-/// What a process of strangers does.
+/// The attacks of one process, and how it carries them out.
 #[derive(Clone, Debug)]
 pub struct Plot {
     pub attacks: BTreeSet<Attack>,
-    /// `--byzantine-identities N`: at a time.
+    /// `--byzantine-identities N`: identities at a time.
     pub identities: usize,
-    /// `--byzantine-life-ms N`: how long each lives before a new one takes its place; 0: to the end.
+    /// `--byzantine-life-ms N`: the life of an identity before a new one takes its place; 0: no end.
     pub life_ms: u64,
-    /// `--byzantine-at IP[,IP]`: whom they look for besides what they find as any node does; none: everybody.
+    /// `--byzantine-at IP[,IP]`: hosts that they attack, besides the nodes that they find as any node does; none: every
+    /// node.
     pub at: Vec<Ipv4Addr>,
 }
 

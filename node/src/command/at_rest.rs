@@ -5,7 +5,7 @@ use crate::runtime::store_failure;
 use starling_store::{Store, StoreOptions};
 use std::path::Path;
 
-/// Opens it. It holds a run, and no damage.
+/// Opens the store. A folder without a run is refused, and so is a damaged store.
 pub fn open_at_rest(home: &Path) -> Result<Store, Failure> {
     if !home.join("run.spec").exists() {
         let why = format!("{} holds no run: name the folder that `starling train` was given", home.display());

@@ -14,10 +14,10 @@ use starling_protocol::wire;
 use starling_store::Store;
 use std::process::ExitCode;
 
-/// Records that are read at once.
+/// Records that one read takes.
 const BATCH: usize = 256;
 
-/// Reads every record of the node's store and prints what was counted. A violation is a refusal, exit 1.
+/// Reads every record of the node's store and prints the counts. A violation is a refusal, exit 1.
 pub fn run(args: &AuditArgs) -> Result<ExitCode, Failure> {
     let home = home_of(args.run.as_deref(), args.home.as_deref())?;
     let store = open_at_rest(&home)?;
@@ -39,11 +39,11 @@ pub fn run(args: &AuditArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Takes the records in order, from the first after which none is missing; the summary is of those before the first that
-/// breaks a rule.
+/// Takes the records in order, from the first after which none is missing. The summary covers those before the first
+/// that breaks a rule.
 fn audit(store: &Store, length: u64) -> Result<(Summary, Option<String>), Failure> {
     let mut audit = Audit::new(length);
-    // A node that came later holds of what was before only the way that it was shown.
+    // A node that joined later holds only a path of the records before, so the audit begins where its chain is whole.
     let mut next = store.whole_from().unwrap_or(0);
     loop {
         let links = store.records_from(next, BATCH).map_err(store_failure)?;
@@ -60,7 +60,7 @@ fn audit(store: &Store, length: u64) -> Result<(Summary, Option<String>), Failur
     }
 }
 
-/// Training sequences of an epoch: a matter of the text, which is in the cache where a node has trained.
+/// Training sequences of an epoch. They depend on the text, which is in the cache where a node has trained.
 fn epoch_length(args: &AuditArgs, spec: &RunSpec) -> Result<u64, Failure> {
     let node = NodeFile { cache: args.cache.clone(), ..NodeFile::default() };
     let text = Dataset::open_cached(&node.cache_folder(), &spec.data.manifest)?;

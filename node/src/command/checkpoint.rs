@@ -36,12 +36,12 @@ pub fn run(command: &CheckpointCommand) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Opens and verifies; damage leads to exit code 4.
+/// Opens and verifies a checkpoint; damage leads to exit code 4.
 pub fn open(folder: &Path) -> Result<Checkpoint, Failure> {
     open_checkpoint(folder).map_err(crate::runtime::store_failure)
 }
 
-/// The weights under their Hugging Face names, as Python's safetensors reads them.
+/// Writes the weights under their Hugging Face names, as Python's safetensors reads them.
 fn export(checkpoint: &Checkpoint, output: &Path) -> Result<(), Failure> {
     let mut rest = checkpoint.state.theta.as_slice();
     let mut tensors = Vec::new();

@@ -10,7 +10,7 @@ use starling_kernels::{DeviceChoice, TrainerOptions};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Prints the prompt and what the model makes of it.
+/// Prints the prompt and the text with which the model continues it.
 pub fn run(args: &GenerateArgs) -> Result<ExitCode, Failure> {
     if !(args.temperature.is_finite() && args.temperature >= 0.0) {
         return Err(Failure::message(Code::Usage, "--temperature must be 0 or more"));

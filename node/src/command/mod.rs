@@ -1,4 +1,4 @@
-//! What the program is told to do: the commands beside `train`, and which one it is.
+//! The commands of the program, and the choice among them.
 
 mod at_rest;
 pub mod audit;
@@ -14,7 +14,7 @@ use crate::exit::{Code, Failure};
 use crate::runtime;
 use std::process::ExitCode;
 
-/// Does what the command line says; how the program ends.
+/// Runs the command and returns how the program ends.
 pub fn run(cli: Cli) -> ExitCode {
     small_pages();
     let outcome = match cli.command {
@@ -31,11 +31,12 @@ pub fn run(cli: Cli) -> ExitCode {
     outcome.unwrap_or_else(|failure| failure.report())
 }
 
-/// The allocator asks the system for huge pages, of which each holds two megabytes of memory for as long as a byte of it is in use. A
-/// node's threads each have memory of their own, so that a flood that keeps all of them at work held some 80 MiB by 7 MiB of buffers,
-/// and the kernel spent half of the flood's cost on clearing such pages. Training is no slower without them.
+/// Turns huge pages off for this process. The allocator asks the system for huge pages, each of which holds 2 MB of
+/// memory for as long as a byte of it is in use. A node's threads each have memory of their own, so a flood that kept
+/// all of them at work held some 80 MiB for 7 MiB of buffers, and the kernel spent half of the flood's cost on clearing
+/// such pages. Training is no slower without them.
 fn small_pages() {
-    // Without it the node works all the same, and takes more memory.
+    // If the call fails, the node works all the same and takes more memory.
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }

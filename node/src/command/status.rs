@@ -1,4 +1,4 @@
-//! `starling status`: who is there, what this node does, and why it waits.
+//! `starling status`: the members of the flock, this node's work, and what it waits for.
 
 use crate::cli::StatusArgs;
 use crate::config::node_file;
@@ -119,7 +119,7 @@ fn text(status: &Status) -> String {
     out
 }
 
-/// Which lineages' work is in the state, and what of another one waits to be.
+/// The lineages whose work is in the state, and the difference that waits to be merged.
 fn merging_text(merged: &[MergedStatus], offers: Option<&OfferStatus>) -> String {
     let mut out = String::new();
     for MergedStatus { lineage, round, tokens } in merged {
@@ -130,7 +130,7 @@ fn merging_text(merged: &[MergedStatus], offers: Option<&OfferStatus>) -> String
     }
     if let Some(OfferStatus { lineage, tokens, counts_for }) = offers {
         out += &format!(
-            "on offer: what lineage {} has learned in {tokens} tokens; it would count for {counts_for}\n",
+            "on offer: the difference of lineage {} over {tokens} tokens; it would count for {counts_for}\n",
             short(lineage)
         );
     }
@@ -159,7 +159,7 @@ fn probation_text(probation: &ProbationStatus) -> String {
     )
 }
 
-/// Whether anything can be decided, and if not what happens next.
+/// Whether anything can be decided, and what happens next if not.
 fn quorum_text(quorum: &QuorumStatus) -> String {
     let verdict = if quorum.in_reach { "quorum" } else { "no quorum" };
     let mut out = format!("{} of {} voters here, {verdict}", quorum.here, quorum.voters);
@@ -169,7 +169,7 @@ fn quorum_text(quorum: &QuorumStatus) -> String {
             "wait" => "waits for the others".to_string(),
             _ => "has stopped until the others are back".to_string(),
         };
-        out += &format!("; cut off for {seconds:.0} s, {next} (partition.minority = \"{}\")", quorum.policy);
+        out += &format!("; lost for {seconds:.0} s, {next} (partition.minority = \"{}\")", quorum.policy);
     }
     if quorum.frozen {
         out += "; STOPPED: two certified records contradict each other, see the log";
@@ -215,7 +215,7 @@ mod tests {
             "merged lineage 01234567: in round 12, where it counted for 640 tokens\n\
              merged lineage 01234567: in round 13\n\
              merged lineage 01234567: before this node was started, or by a fork\n\
-             on offer: what lineage fedcba98 has learned in 4096 tokens; it would count for 2048\n"
+             on offer: the difference of lineage fedcba98 over 4096 tokens; it would count for 2048\n"
         );
     }
 }

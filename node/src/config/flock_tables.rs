@@ -1,14 +1,14 @@
-//! The run file's tables about who decides, who is let in, and how long the flock waits for newcomers.
+//! The run file's tables about partitions, admission and newcomers.
 
 use crate::exit::{Code, Failure};
 use serde::{Deserialize, Serialize};
 use starling_protocol::NodeId;
 use starling_protocol::run::{AdmissionMode, AdmissionSpec, JoinSpec, Minority, PartitionSpec};
 
-/// Rounds of probation in an open run whose file does not say.
+/// Rounds of probation in an open run whose file names no number.
 const PROBATION_DEFAULT: u32 = 8;
 
-/// `[partition]`: what members do that are cut off from the quorum.
+/// `[partition]`: the policy of members that lost the quorum.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PartitionTable {
@@ -39,7 +39,7 @@ pub struct AdmissionTable {
     pub mode: AdmissionName,
     /// Node ids that `list` admits.
     pub allow: Vec<String>,
-    /// Left out: [`PROBATION_DEFAULT`] with `open`, where nobody has chosen the members, and 0 with the others.
+    /// Left out: [`PROBATION_DEFAULT`] with `open`, where nobody has chosen the members, and 0 otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probation: Option<u32>,
 }
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(said("mode = \"open\"\nprobation = 0"), 0);
         assert_eq!(said("probation = 3"), 3);
         assert_eq!(said("mode = \"ticket\""), 0);
-        // It is for the specification to refuse, with its reason.
+        // The specification refuses this, with its reason.
         assert_eq!(said("mode = \"list\"\nprobation = 3"), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! `NODE.toml`: what concerns this machine only. Every key can be given on the command line instead.
+//! `NODE.toml`: settings of this machine. Every key can be given on the command line instead.
 
 use crate::exit::{Code, Failure};
 use anyhow::Context;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use starling_protocol::run::SyncMode;
 use std::path::{Path, PathBuf};
 
-/// More threads than that only wait for each other.
+/// More network threads than this would only wait for each other.
 const NETWORK_THREADS_MAX: usize = 256;
 
 /// The whole file; all keys are optional.
@@ -21,7 +21,7 @@ pub struct NodeFile {
     pub cache: Option<PathBuf>,
     /// Addresses to listen on.
     pub listen: Vec<String>,
-    /// Addresses that others can reach this node at, where it cannot see them itself.
+    /// Addresses at which others can reach this node, where it cannot see them itself.
     pub advertise: Vec<String>,
     /// Well-known peers, or files that list them.
     pub bootstrap: Vec<String>,
@@ -35,11 +35,11 @@ pub struct NodeFile {
     pub mdns: bool,
     /// Relay for peers that cannot be reached directly.
     pub relay: bool,
-    /// Where Prometheus metrics are served; empty = nowhere. Port 0 picks one and says which.
+    /// Address at which Prometheus metrics are served; empty = none. Port 0 takes a free one and logs it.
     pub metrics: String,
     /// Log filter, as `tracing` reads it.
     pub log: String,
-    /// Rounds between two validations. Left out: a few, or where every step is averaged a hundred of these.
+    /// Rounds between two validations. Left out: 5, or 100 where every step is averaged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validate_every: Option<u64>,
     /// Sequences of held-out text a validation reads.
@@ -89,7 +89,7 @@ impl NodeFile {
         Ok(file)
     }
 
-    /// How many threads the network and averaging share.
+    /// Threads that the network and averaging share.
     pub fn network_threads(&self) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         if self.network_threads > 0 { self.network_threads } else { (cores() / 4).clamp(2, 16) }
@@ -114,7 +114,7 @@ impl NodeFile {
     }
 }
 
-/// Where nodes keep their folders by default, one a run.
+/// The folder that holds the nodes' folders by default, one a run.
 pub fn runs_folder() -> PathBuf {
     data_folder().join("starling")
 }

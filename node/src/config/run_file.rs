@@ -1,4 +1,4 @@
-//! `RUN.toml`: what all nodes of a run share, as a person writes it.
+//! `RUN.toml`: the settings that all nodes of a run share, as a person writes them.
 //!
 //! A run file becomes a [`RunSpec`] once the data it names has been tokenized: the spec holds digests,
 //! never paths.
@@ -24,7 +24,7 @@ pub struct RunFile {
     pub name: String,
     #[serde(default = "defaults::seed")]
     pub seed: u64,
-    /// Node id (64 hex digits) of whoever may invite; without it, every member may.
+    /// Node id (64 hex digits) of the only node that may invite; without it, every member may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creator: Option<String>,
     #[serde(default)]
@@ -92,7 +92,7 @@ impl Default for ModelTable {
     }
 }
 
-/// `[data]`: which text, and how it becomes tokens.
+/// `[data]`: the text, and how it becomes tokens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DataTable {
@@ -215,7 +215,7 @@ impl RunFile {
         Ok(file)
     }
 
-    /// What the data crate needs to prepare this run's text. `overrides` (from `--data`) replace the sources.
+    /// The options with which the data crate prepares this run's text. `overrides` (from `--data`) replace the sources.
     pub fn corpus(&self, overrides: &[String]) -> CorpusOptions {
         CorpusOptions {
             sources: match (overrides, self.data.sources.as_slice()) {
@@ -261,7 +261,7 @@ impl RunFile {
                 weight_decay: self.inner.weight_decay,
                 clip: self.inner.clip,
             },
-            // A fragment has its share of the rounds.
+            // Each fragment steps in its share of the rounds.
             outer: self.outer.spec(sync.mode, self.budget.rounds.div_ceil(u64::from(sync.fragments.max(1))))?,
             sync,
             partition: self.partition.spec()?,

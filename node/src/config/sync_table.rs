@@ -1,4 +1,4 @@
-//! The run file's table about how updates travel.
+//! The run file's table about averaging: its codec, engine and settings.
 
 use crate::exit::{Code, Failure};
 use serde::de::value::MapAccessDeserializer;
@@ -9,7 +9,7 @@ use starling_protocol::gossip::GossipSpec;
 use starling_protocol::run::{Codec, EngineKind, SyncMode, SyncSpec};
 use std::fmt;
 
-/// What `k` is when top-k is chosen without one: one value of 64.
+/// The `k` of top-k if the file names none: one value of 64.
 const K_DEFAULT: u16 = 64;
 /// The engine whose members meet in pairs between two records.
 const GOSSIP: &str = "gossip";
@@ -34,9 +34,9 @@ pub struct SyncTable {
     pub fragments: u32,
     /// Inner steps of the next round while a record is made.
     pub overlap: u32,
-    /// What a node keeps of its own parameters where a record has stepped.
+    /// Share of its own parameters that a node keeps where a record has stepped.
     pub mixing: f64,
-    /// For the engine `gossip`.
+    /// Settings of the engine `gossip`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gossip: Option<GossipTable>,
 }
@@ -115,7 +115,7 @@ impl SyncTable {
             }
         };
         let engine = match &self.engine {
-            // What pairs have mixed, owners add up.
+            // Gossip needs owners: they add up what the pairs have mixed.
             _ if gossip.is_some() => EngineKind::Owners,
             None if codec.suits_rings() => EngineKind::Ring,
             None => EngineKind::Owners,
@@ -137,7 +137,7 @@ impl SyncTable {
     }
 }
 
-/// The table, or its mode alone: `sync = "every-step"`.
+/// Reads a table, or a mode alone: `sync = "every-step"`.
 pub fn table_or_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyncTable, D::Error> {
     struct TableOrMode;
 
@@ -159,7 +159,7 @@ pub fn table_or_mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SyncT
     deserializer.deserialize_any(TableOrMode)
 }
 
-/// A value that is none of `known`, with the one that was probably meant.
+/// The failure for a value that is none of `known`; it names the value that was probably meant.
 fn unknown(key: &str, value: &str, known: &[&str]) -> Failure {
     let hint = match nearest(value, known.iter().copied()) {
         _ if former(value, known).is_some() => {
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(spec("codec = \"top-k\""), named(Codec::TopK { k: 64 }, EngineKind::Owners));
         assert_eq!(spec("codec = \"top-k\"\nk = 128"), named(Codec::TopK { k: 128 }, EngineKind::Owners));
         assert_eq!(spec("codec = \"bf16\"\nengine = \"owners\""), named(Codec::Bf16, EngineKind::Owners));
-        // What does not fit together is for the specification to refuse, with its reason.
+        // The specification refuses values that do not fit together, with its reason.
         assert_eq!(spec("codec = \"int4\"\nengine = \"ring\""), named(Codec::Int4, EngineKind::Ring));
     }
 

@@ -1,9 +1,9 @@
-//! Why two did not meet.
+//! Why an exchange failed.
 
 use crate::reduce::PeerFault;
 use starling_protocol::codec::CodecError;
 
-/// Why an exchange came to nothing, and this member goes on alone.
+/// Why an exchange came to nothing, so that this member goes on alone.
 #[derive(Debug, thiserror::Error)]
 pub enum PairError {
     #[error("it cannot be reached: {0}")]
@@ -18,14 +18,14 @@ pub enum PairError {
     Late { seconds: f64 },
     #[error(transparent)]
     Peer(#[from] PeerFault),
-    #[error("what it has learned is {times:.0} times as much as here: it cannot have trained like this")]
+    #[error("its vectors are {times:.0} times as long as this node's: it cannot have trained like this")]
     Norm { times: f64 },
     #[error("this node's own parameters cannot be sent: {0}")]
     Own(CodecError),
 }
 
 impl PairError {
-    /// The label of `starling_gossip_total`, and of what events say.
+    /// The label of `starling_gossip_total`, also used in events.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Unreachable(_) => "unreachable",

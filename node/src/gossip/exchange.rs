@@ -16,11 +16,11 @@ use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 
-/// How much more a partner may have learned and drifted than this member. Leases differ by a factor of eight at most, and so
-/// do honest ones; a partner that says more would drag this member's contribution wherever it likes.
+/// Most that a partner may have learned and drifted, as a multiple of this member's own. Leases differ by a factor of
+/// eight at most, and so do honest norms; a partner with more would drag this member's contribution wherever it likes.
 const NORM_FACTOR: f64 = 16.0;
 
-/// How a stream to a partner is had: over the network, or over pipes in tests.
+/// The source of streams to partners: the network, or pipes in tests.
 pub trait PairLinks: Send + Sync + 'static {
     fn open(&self, to: NodeId) -> BoxFuture<'static, io::Result<BulkStream>>;
 }
@@ -32,15 +32,15 @@ impl PairLinks for NetHandle {
     }
 }
 
-/// What this member says: one f32 for each parameter.
+/// The vectors that this member sends: one f32 for each parameter.
 #[derive(Clone, Copy)]
 pub struct Offer<'a> {
     pub change: &'a [f32],
-    /// None in the first exchange of a round: it is zero for all.
+    /// None in the first exchange of a round, in which it is zero for all.
     pub drift: Option<&'a [f32]>,
 }
 
-/// What the partner said, encoded and checked.
+/// The partner's vectors, encoded and checked.
 #[derive(Debug, PartialEq)]
 pub struct Theirs {
     pub change: Vec<u8>,
@@ -58,10 +58,11 @@ pub struct Exchanger {
 }
 
 impl Exchanger {
-    /// Says mine to `partner` and hears its own. Waits without a deadline: whoever drops the future leaves the exchange.
+    /// Sends `mine` to `partner` and reads the partner's vectors. Waits without a deadline: a caller that drops the
+    /// future leaves the exchange.
     ///
     /// # Errors
-    /// [`PairError`]; nothing of the partner's counts then.
+    /// [`PairError`]; then nothing of the partner's counts.
     pub async fn meet(&self, key: PairKey, partner: NodeId, mine: Offer<'_>) -> Result<Theirs, PairError> {
         let opens = self.me < partner;
         let stream = if opens {
@@ -80,7 +81,7 @@ impl Exchanger {
             self.say(&mut write, &scope, mine).await
         };
         let ((), theirs) = tokio::try_join!(say, self.hear(&mut read, &scope, mine))?;
-        // Its last bytes may still be on their way: the stream is closed in order, and nobody waits for that.
+        // The last bytes may still be on their way, so the stream is closed in order, in the background.
         tokio::spawn(close(read.unsplit(write)));
         Ok(theirs)
     }
@@ -133,7 +134,7 @@ impl Exchanger {
     }
 }
 
-/// What travels, in its order.
+/// The vectors of an offer, in the order of sending.
 fn vectors(offer: Offer<'_>) -> impl Iterator<Item = (FrameKind, &[f32])> {
     let drift = offer.drift.map(|drift| (FrameKind::Drift, drift));
     [(FrameKind::Change, offer.change)].into_iter().chain(drift)

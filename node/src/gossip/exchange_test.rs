@@ -1,4 +1,4 @@
-//! Two members on pipes that may be cut, changed or stopped, and a partner that says what it likes.
+//! Two members on pipes that may be cut, changed or stopped, and a partner that sends arbitrary bytes.
 
 use super::*;
 use crate::net::BulkStream;
@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Long enough for whatever goes on without the clock.
+/// Long enough for anything that does not wait for the clock.
 const MOMENT: Duration = Duration::from_millis(50);
 const ELEMENTS: usize = 40_000;
 /// A pipe that holds less than a frame.
@@ -33,7 +33,7 @@ fn values(n: u8, elements: usize) -> Vec<f32> {
     (0..elements).map(|e| ((e * (2 * usize::from(n) + 3) % 1999) as f32 - 999.0) * 1e-5).collect()
 }
 
-/// Where one member's streams go.
+/// The destination of one member's streams.
 enum Way {
     /// To the other's router.
     To(NodeId, PairRouter, Option<Wire>),
@@ -68,7 +68,7 @@ fn member(me: NodeId, links: Way) -> Exchanger {
     Exchanger { run: RUN, me, codec: Codec::Int8, links: Arc::new(links), router }
 }
 
-/// Members 1 and 2; what the first one sends meets `wire`.
+/// Members 1 and 2; the bytes of the first one meet `wire`.
 fn two(wire: Option<Wire>) -> (Exchanger, Exchanger) {
     let second = member(id(2), Way::Nowhere);
     (member(id(1), Way::To(id(1), second.router.clone(), wire)), second)
@@ -133,7 +133,7 @@ fn what_is_cut_or_changed_on_the_way_counts_for_nothing() {
                 });
                 let met = timeout(MOMENT * 4, b.meet(key(1), id(1), mine)).await;
                 match (wire, met) {
-                    // The opening did not come, or named something else: nobody comes, and the deadline ends it.
+                    // The opening did not come, or named another exchange: no stream arrives, and the deadline ends it.
                     (_, Err(_)) => assert!(at < 116, "{wire:?}: it waits in vain"),
                     (Wire::Flip(115), Ok(Err(why))) => assert_eq!(why.reason(), "ahead", "the number's highest byte"),
                     (Wire::CutAfter(_), Ok(Err(why))) => assert_eq!((why.reason(), why.refusal()), ("lost", None)),
@@ -170,7 +170,7 @@ fn a_partner_that_stalls_costs_the_deadline_and_no_more() {
     });
 }
 
-/// What member 2 makes of a partner that has opened its stream well and then says this, and stays.
+/// The result of member 2 with a partner that opens its stream well, sends these bytes, and stays.
 async fn heard(exchange: u32, said: Vec<u8>) -> Result<Theirs, PairError> {
     let victim = member(id(2), Way::Nowhere);
     let mut hand = opened_by_hand(&victim);
@@ -211,7 +211,7 @@ fn a_partner_that_says_what_it_likes_is_refused_with_the_reason() {
         assert_eq!(refused(1, [&sound[..first], &sound[..first]].concat()).await, order, "one chunk twice");
         let twice = [frames(FrameKind::Change, &scope(2), &fine), frames(FrameKind::Change, &scope(2), &fine)].concat();
         assert_eq!(refused(2, twice).await, order, "no drift");
-        // A scale of zero over values that are not.
+        // A scale of zero over values that are not zero.
         let mut payload = update::encode(Codec::Int8, &fine[..32_768]).unwrap();
         payload[..2].fill(0);
         let header = FrameHeader::new(&scope(1), FrameKind::Change, 0, &payload).encode();
@@ -231,12 +231,12 @@ fn an_opener_does_not_wait_for_who_is_not_there() {
         let alone = member(id(1), Way::Nowhere);
         let why = timeout(PATIENCE, alone.meet(key(1), id(2), mine)).await.expect("at once").unwrap_err();
         assert_eq!((why.reason(), why.refusal()), ("unreachable", None));
-        // The partner's end of the exchange is over: its router lets go of the stream, and that is seen at once.
+        // The partner has ended the exchange: its router drops the stream, and this member sees that at once.
         let (a, b) = two(None);
         b.router.over(1);
         let why = timeout(PATIENCE, a.meet(key(1), id(2), mine)).await.expect("at once").unwrap_err();
         assert_eq!(why.reason(), "lost");
-        // A partner that takes all and says nothing.
+        // A partner that reads all and sends nothing.
         let (far, near) = tokio::io::duplex(1 << 20);
         let greedy = member(id(1), Way::Hand(Mutex::new(Some(near))));
         assert!(timeout(MOMENT, greedy.meet(key(1), id(2), mine)).await.is_err());
@@ -254,7 +254,7 @@ fn who_accepts_does_not_wait_for_who_is_past_it() {
             hand.write_all(&opening::encode(&RUN, &key(exchange))).await.unwrap();
             hand
         };
-        // It came to a later one before, or comes to it while this one waits.
+        // The partner came to a later exchange before, or comes to it while this member waits.
         let victim = member(id(2), Way::Nowhere);
         let mut hand = open(&victim, 3).await;
         let waiting = async { victim.meet(key(1), id(1), mine).await };
@@ -266,13 +266,13 @@ fn who_accepts_does_not_wait_for_who_is_past_it() {
         let met = timeout(PATIENCE, victim.meet(key(3), id(1), mine)).await.expect("it is there");
         assert!(met.is_ok(), "parked until it was time: {met:?}");
         victim.router.over(3);
-        // Late streams are let go of; those of another run are refused.
+        // Late streams are dropped; those of another run are refused.
         let mut late = open(&victim, 3).await;
         assert_eq!(timeout(PATIENCE, late.read(&mut [0])).await.expect("at once").unwrap(), 0);
         let mut other = opened_by_hand(&victim);
         other.write_all(&opening::encode(&Digest([9; 32]), &key(4))).await.unwrap();
         assert_eq!(timeout(PATIENCE, other.read(&mut [0])).await.expect("at once").unwrap(), 0);
-        // A new round of this node: what was over is over there only.
+        // This node begins a new round: the exchanges that are over belong to the round before.
         victim.router.begin(Place { round: 8, ..key(1).place });
         let _parked = open(&victim, 1).await;
         victim.router.begin(key(1).place);
@@ -289,7 +289,7 @@ fn streams_that_wait_are_bounded_one_for_each_peer() {
         for exchange in 1..=200 {
             let (mut mine, theirs) = tokio::io::duplex(ROOM);
             victim.router.route(id(1), BulkStream::new(theirs));
-            // Some are let go of before they have said anything.
+            // Some streams are dropped before their opening is written.
             let _ = mine.write_all(&opening::encode(&RUN, &key(exchange))).await;
             hands.push(mine);
             tokio::task::yield_now().await;

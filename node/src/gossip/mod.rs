@@ -1,14 +1,15 @@
 //! Gossip: the exchange of two members between two records (`starling_protocol::gossip`).
 //!
-//! The member with the smaller id opens a stream, the other takes it, and both write at once what they have learned and how
-//! far they have drifted, chunk by chunk. Either gets all of the other's, checked, or nothing. Nobody depends on it: whoever
-//! cannot have its partner's in time goes on alone.
+//! The member with the smaller id opens a stream, the other accepts it, and both write at once what they have learned
+//! and how far they have drifted, chunk by chunk. Each gets all of the other's vectors, checked, or nothing. A member
+//! that cannot have its partner's in time goes on alone.
 //!
 //! ```text
 //! trainer thread -> Exchanger: open or wait (PairRouter) -> write mine | read theirs -> Theirs
 //! ```
 //!
-//! It runs on the trainer's own thread, which waits for it; the caller sets the deadline and drops what takes longer.
+//! The exchange runs on the trainer's own thread, which waits for it; the caller sets the deadline and drops an
+//! exchange that takes longer.
 
 mod error;
 mod exchange;

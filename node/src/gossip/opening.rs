@@ -1,4 +1,4 @@
-//! The first bytes of a pair's stream: which exchange it is.
+//! The first bytes of a pair's stream: they name the exchange.
 //!
 //! ```text
 //! magic u32 = 0x5241_5053 ("SPAR") | version u16 = 1 | reserved u16 = 0
@@ -12,7 +12,7 @@ pub(super) const OPENING_BYTES: usize = 116;
 const MAGIC: u32 = 0x5241_5053;
 const VERSION: u16 = 1;
 
-/// What is wrong with an opening.
+/// Why an opening is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OpeningError {
     #[error("not a pair's stream of this protocol")]

@@ -1,7 +1,7 @@
-//! Hands pair streams that arrive to the exchange that they belong to.
+//! Hands arriving pair streams to the exchange that they belong to.
 //!
-//! A partner may be at an exchange before we are: its stream is parked, unread but for its opening, one for each peer and
-//! for a bounded time. One of an exchange that is over is dropped at once, so that its sender goes on.
+//! A partner may be at an exchange before this node: its stream is parked, unread but for its opening, one for each
+//! peer and for a bounded time. A stream of an exchange that is over is dropped at once, so that its sender goes on.
 
 use super::opening::{self, OPENING_BYTES};
 use super::{PairError, PairKey, Place};
@@ -16,9 +16,9 @@ use tokio::time::timeout;
 
 /// Streams whose opening is being read or that wait for their exchange, from all peers.
 const STREAMS_CAP: usize = 64;
-/// For an opening.
+/// Time in which an opening must have arrived.
 const OPENING_PATIENCE: Duration = Duration::from_secs(10);
-/// A parked stream is taken within this time, which is longer than anybody waits for an exchange.
+/// Time for which a stream stays parked; longer than any member waits for an exchange.
 const PARKED_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The router of one run; cheap to clone.
@@ -33,7 +33,7 @@ pub struct PairRouter {
 struct State {
     /// The round that this node trains, or trained last.
     place: Place,
-    /// Exchanges of it up to this one are over.
+    /// The exchanges of this round up to this one are over.
     over: u32,
     /// The exchange that waits for its stream; the trainer makes one at a time.
     waiting: Option<(PairKey, NodeId, oneshot::Sender<BulkStream>)>,
@@ -52,7 +52,7 @@ impl State {
         key.place == self.place && key.exchange <= self.over
     }
 
-    /// Drops what nobody will take any more.
+    /// Drops parked streams that no exchange will take any more.
     fn tidy(&mut self) {
         let (place, over) = (self.place, self.over);
         self.parked.retain(|_, parked| {
@@ -95,11 +95,11 @@ impl PairRouter {
         if run == self.run { Ok((key, stream)) } else { Err("pair_other_run") }
     }
 
-    /// Hands the stream to its exchange, or parks it in place of an older one of the same peer.
+    /// Hands the stream to its exchange, or parks it. It replaces an older one of the same peer.
     fn place(&self, from: NodeId, key: PairKey, stream: BulkStream, permit: OwnedSemaphorePermit) {
         let mut state = self.state();
         if state.is_over(&key) {
-            // No fault of its own: it is late, and will see that at once.
+            // This is no fault of the peer's: it is late, and sees that at once.
             tracing::debug!(peer = %from.short(), "its exchange is over here");
             return;
         }
@@ -110,14 +110,14 @@ impl PairRouter {
         {
             match taker.send(stream) {
                 Ok(()) => return,
-                // The exchange is being given up this very moment.
+                // The exchange is just being given up.
                 Err(back) => stream = back,
             }
         }
         state.parked.insert(from, Parked { key, since: Instant::now(), stream, _permit: permit });
     }
 
-    /// The node trains this round now.
+    /// Notes the round that the node trains now.
     pub fn begin(&self, place: Place) {
         let mut state = self.state();
         if state.place != place {
@@ -126,7 +126,7 @@ impl PairRouter {
         state.tidy();
     }
 
-    /// The exchanges of the round up to this one are over.
+    /// Ends the exchanges of the round up to this one.
     pub fn over(&self, exchange: u32) {
         let mut state = self.state();
         state.over = state.over.max(exchange);
@@ -134,7 +134,7 @@ impl PairRouter {
         state.tidy();
     }
 
-    /// The stream of exchange `key` from `from`, now or when it comes. Waits without a deadline: the caller has one.
+    /// The stream of exchange `key` from `from`, now or when it arrives. Waits without a deadline: the caller has one.
     ///
     /// # Errors
     /// [`PairError::Ahead`] when the peer is at a later exchange, [`PairError::Left`] when this one is over.

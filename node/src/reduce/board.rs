@@ -1,9 +1,9 @@
-//! Where the reader and the writer of one reduction meet: the bytes of the update being made.
+//! The bytes of the update being made, at which the reader and the writer of one reduction meet.
 //!
-//! A partial sum is kept where its chunk's finished payload will lie, so that the reader always has room and never
-//! waits for the writer. (A ring whose members stop reading until they have written deadlocks once the data in
-//! flight exceeds the buffers.) The finished sum of a chunk that we have passed on cannot come before our
-//! part has gone around the ring; one that does is refused, so nothing unsent is ever overwritten.
+//! A partial sum is kept at the place of its chunk's finished payload, so that the reader always has room and never
+//! waits for the writer. (A ring whose members stop reading until they have written deadlocks once the data in flight
+//! exceeds the buffers.) The finished sum of a chunk that this node has passed on cannot arrive before this node's part
+//! has gone around the ring; one that does is refused, so no unsent bytes are ever overwritten.
 
 use starling_protocol::run::Codec;
 use starling_protocol::update;
@@ -15,9 +15,9 @@ pub(super) struct Board {
     codec: Codec,
     elements: usize,
     update: Mutex<Vec<u8>>,
-    /// Frames that the reader has put down.
+    /// Frames that the reader has put here.
     received: watch::Sender<usize>,
-    /// Frames that the writer has picked up.
+    /// Frames that the writer has taken.
     picked: watch::Sender<usize>,
 }
 
@@ -32,12 +32,12 @@ impl Board {
         }
     }
 
-    /// The bytes are plain data: whatever a panicking holder left is still only bytes.
+    /// The bytes are plain data, so a holder that panicked leaves a usable lock.
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
         self.update.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts down the payload of `chunk`, which has exactly the length that the chunk has.
+    /// Stores the payload of `chunk`, which has exactly the chunk's length.
     pub fn put(&self, chunk: usize, payload: &[u8]) {
         self.bytes()[update::chunk_range(self.codec, self.elements, chunk)].copy_from_slice(payload);
     }
@@ -52,12 +52,12 @@ impl Board {
         update::chunk_range(self.codec, self.elements, chunk).len()
     }
 
-    /// One more frame was received and put down.
+    /// Counts a frame that was received and stored.
     pub fn received(&self) {
         self.received.send_modify(|count| *count += 1);
     }
 
-    /// One more frame is on its way out, its bytes copied.
+    /// Counts a frame whose bytes were copied to be sent.
     pub fn picked(&self) {
         self.picked.send_modify(|count| *count += 1);
     }
@@ -72,7 +72,7 @@ impl Board {
 
     /// Returns when `count` frames have been received.
     pub async fn wait_received(&self, count: usize) {
-        // The sender is in `self`, so the channel cannot close while we wait.
+        // The sender is in `self`, so the channel cannot close during the wait.
         drop(self.received.subscribe().wait_for(|received| *received >= count).await);
     }
 

@@ -1,4 +1,4 @@
-//! The arithmetic on one chunk. One scratch buffer, no allocation a chunk.
+//! The arithmetic on one chunk, with one scratch buffer and no allocation a chunk.
 
 use super::error::{ReduceError, own_fault};
 use crate::coding::Coder;
@@ -21,7 +21,7 @@ impl ChunkCoder {
         Self { coder: Coder::new(codec), weight, delta, sums: vec![0.0; CHUNK_ELEMENTS] }
     }
 
-    /// Puts my weighted part of `chunk` at the front of the scratch buffer and returns how long it is.
+    /// Puts this node's weighted part of `chunk` at the front of the scratch buffer and returns its length.
     fn load(&mut self, chunk: usize) -> usize {
         let mine = &self.delta[update::chunk_elements(self.delta.len(), chunk)];
         for (sum, x) in self.sums.iter_mut().zip(mine) {
@@ -34,7 +34,7 @@ impl ChunkCoder {
         self.coder.encode(&self.sums[..len], out)
     }
 
-    /// Fills `out` with the payload of my own part of `chunk`.
+    /// Fills `out` with the payload of this node's part of `chunk`.
     ///
     /// # Errors
     /// [`ReduceError::OwnDelta`] when it cannot be encoded.
@@ -43,7 +43,7 @@ impl ChunkCoder {
         self.encode(len, out).map_err(|source| own_fault(chunk, source))
     }
 
-    /// Fills `out` with the payload of my part of `chunk` plus what `partial` holds.
+    /// Fills `out` with the payload of this node's part of `chunk` plus the values of `partial`.
     ///
     /// # Errors
     /// The outer one when the sum cannot be encoded; the inner one when `partial` is not canonical.

@@ -1,4 +1,4 @@
-//! Why a reduction failed, and because of whom.
+//! Why a reduction failed, and which member caused it.
 
 use starling_protocol::NodeId;
 use starling_protocol::codec::CodecError;
@@ -27,7 +27,8 @@ pub enum ReduceError {
 }
 
 impl ReduceError {
-    /// Who seems to be the cause. A peer that is merely [`PeerFault::Lost`] may itself have been let down.
+    /// The member that seems to be the cause. A peer that is merely [`PeerFault::Lost`] may itself be a victim of
+    /// another.
     pub fn suspect(&self) -> Option<NodeId> {
         match self {
             Self::Peer { suspect, .. } => Some(*suspect),
@@ -53,7 +54,7 @@ pub(super) fn own_fault(chunk: usize, source: CodecError) -> ReduceError {
     ReduceError::OwnDelta { element: chunk * CHUNK_ELEMENTS + inside, source }
 }
 
-/// What another member did.
+/// The fault of another member.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerFault {
     #[error("no stream to the member: {0}")]

@@ -1,15 +1,15 @@
-//! Error feedback: what this node's payloads have left out so far, and adds to the next ones
+//! Error feedback: the values that this node's payloads left out so far, which it adds to later payloads
 //! (`docs/protocol/3-reduction.md` §3.5.6).
 //!
-//! There are two residuals. *own* is what the node's contributions have not said: it offers `a = beta own + delta`, and
-//! once a record has taken that in, `own = a - decoded(a)`. *sums* is what the node, as an owner, has not said of sums: it
-//! sends `y = sum + left`, and then `left = y - decoded(y)`. A chunk that it owns no more goes, divided by its weight,
-//! into its next contribution.
+//! A node has two residuals. *own* is what its contributions left out: the node offers `a = beta own + delta`, and once
+//! a record has taken that in, `own = a - decoded(a)`. *sums* is what its sums left out, as an owner: the node sends `y
+//! = sum + left`, and then `left = y - decoded(y)`. If it does not own a chunk any more, it divides that chunk's `left`
+//! by its weight and adds it to its next contribution.
 //!
-//! Nothing changes before a record is committed (invariant I3), so an attempt that fails, or a SKIP, offers the same bytes
-//! again. What was sent is not kept: payloads follow from what they were made of, and are made again when they count.
-//! All of this is private: nobody else's bits depend on it but through what is sent. It is on the disk, too ([`disk`]), for
-//! when the node is killed.
+//! Residuals change only when a record is committed (invariant I3), so an attempt that fails, or a SKIP, offers the
+//! same bytes again. Sent payloads are not kept: they follow from their inputs, and are made again when a record takes
+//! them in. Residuals are private: other nodes' bits depend on them only through what is sent. They are on the disk,
+//! too ([`disk`]), for when the node is killed.
 
 pub(super) mod disk;
 mod residuals;
@@ -30,21 +30,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 pub(super) use residuals::Terms;
 
-/// Attempts of one record that may still be the one that is committed.
+/// Attempts of one record that may still be the committed one.
 const STAGED_MAX: usize = 4;
 
 /// The residuals of one node, of the whole model or of one of its fragments.
 #[derive(Default)]
 pub struct Feedback {
     residuals: Mutex<Residuals>,
-    /// Where they are kept; nowhere in some tests and benches.
+    /// The files that keep the residuals; none in some tests and benches.
     disk: Option<Disk>,
 }
 
 impl Feedback {
-    /// The residuals that the disk holds, if they are those after `mark`, the last COMMIT that stepped what they are of
-    /// with something of this node; otherwise none, as those of a node that has just come. What may still come true later
-    /// is found again then.
+    /// Loads the residuals from the disk if they are those after `mark`, the last COMMIT that stepped their elements
+    /// with something of this node. Otherwise they are zeros, as for a new node. Files of attempts that may still be
+    /// committed are found again when they are.
     pub(super) fn restore(disk: Disk, mark: Option<&Mark>) -> Self {
         let mut residuals = Residuals::default();
         if let Some(held) = mark.and_then(|mark| disk.load(mark)) {
@@ -53,7 +53,7 @@ impl Feedback {
         Self { residuals: Mutex::new(residuals), disk: Some(disk) }
     }
 
-    /// Sum of the squares of all that is not said, once everything is settled.
+    /// Sum of the squares of all residuals, after settling.
     pub fn squares(&self) -> f64 {
         let mut residuals = self.residuals();
         self.settle_in(&mut residuals);
@@ -61,7 +61,7 @@ impl Feedback {
         all.map(|x| f64::from(*x) * f64::from(*x)).sum()
     }
 
-    /// Whether these are those after a COMMIT, and not the zeros of a node that has just come.
+    /// Whether these are the residuals after a COMMIT, and not the zeros of a new node.
     pub fn is_kept(&self) -> bool {
         self.residuals().mark.is_some()
     }
@@ -70,7 +70,8 @@ impl Feedback {
         locked(&self.residuals)
     }
 
-    /// Settles what a committed record has taken in: as much work as encoding and decoding the contribution once more.
+    /// Settles the residuals with the last committed record; as much work as encoding and decoding the contribution
+    /// once more.
     pub fn settle(&self) {
         self.settle_in(&mut self.residuals());
     }
@@ -84,10 +85,10 @@ impl Feedback {
         }
     }
 
-    /// The lineage has passed a record, which follows the one before; `mine` is whether it stepped what these residuals are
-    /// of, with something of this node. If that is what this node, or a process of it before this one, sent in one of its
-    /// attempts, the residuals follow, at the next [`Self::settle`]. If it cannot be known what was taken in, they are
-    /// given up: lost is better than counted twice.
+    /// Notes that the lineage has passed a record, which follows the one before. `mine` says whether the record stepped
+    /// these residuals' elements with something of this node. If that something is an attempt of this node, or of an
+    /// earlier process of it, the residuals follow at the next [`Self::settle`]. If the node cannot know what was taken
+    /// in, it gives the residuals up: lost is better than counted twice.
     pub fn pass(&self, mark: Mark, mine: bool) {
         let Mark { lineage, seq, set } = mark;
         let mut residuals = self.residuals();
@@ -102,27 +103,27 @@ impl Feedback {
                 self.settle_in(&mut residuals);
                 residuals.due = Some(taken);
             }
-            // Whatever was to be settled before is in what the disk holds.
+            // The file on the disk already has everything settled that was due before.
             None if mine && on_disk => (residuals.due, residuals.recalled) = (None, Some(mark)),
-            _ if mine || missed => self.forget_in(&mut residuals, "unknown", "a record took in what it did not keep"),
+            _ if mine || missed => self.forget_in(&mut residuals, "unknown", "a record took in an unknown attempt"),
             _ => {}
         }
     }
 
-    /// The lineage goes on from a state that does not follow the one before by records that this node knows.
+    /// Gives the residuals up: the lineage goes on from a state that no records known to this node lead to.
     ///
     /// # Errors
-    /// What the disk holds cannot be removed.
+    /// The files cannot be removed.
     pub fn forget(&self) -> Result<(), StoreError> {
         let mut residuals = self.residuals();
         residuals.staged.clear();
-        self.forget_in(&mut residuals, "jump", "it does not know the records that led to the flock's state");
+        self.forget_in(&mut residuals, "jump", "this node does not know the records that led to the flock's state");
         drop(residuals);
         self.disk.as_ref().map_or(Ok(()), Disk::clear)
     }
 
     fn forget_in(&self, residuals: &mut Residuals, reason: &'static str, why: &str) {
-        // With codecs that leave out nothing there is nothing to lose.
+        // A codec that leaves nothing out has nothing to lose.
         let something = !residuals.own.is_empty() || self.disk.as_ref().is_some_and(|disk| !disk.is_empty());
         if something {
             lost(reason, why);
@@ -130,14 +131,15 @@ impl Feedback {
         residuals.give_up();
     }
 
-    /// Writes what will be true should this attempt be committed, beside what is true now. Meant for the background.
+    /// Writes the residuals as they will be if this attempt is committed, beside the present ones. Meant for the
+    /// background.
     pub fn stage(&self, key: &AttemptKey) {
         if let Some(disk) = &self.disk {
             unsaved(disk.stage(&self.residuals, key));
         }
     }
 
-    /// Settles, and writes what is true now, if it is not on the disk yet. Meant for the background.
+    /// Settles, and writes the present residuals unless the disk has them. Meant for the background.
     pub fn keep(&self) {
         self.settle();
         if let Some(disk) = &self.disk {
@@ -145,8 +147,8 @@ impl Feedback {
         }
     }
 
-    /// The L2 norm of what a contribution offers, with what earlier ones left out; none for codecs that leave out nothing:
-    /// then it is that of the contribution. What a READY states.
+    /// The L2 norm that a READY states: that of the contribution with what earlier ones left out. None for codecs that
+    /// leave nothing out; the norm is then that of the contribution.
     pub fn offered_norm(&self, codec: Codec, delta: &[f32]) -> Option<f64> {
         let decay = decay(codec)?;
         let mut residuals = self.residuals();
@@ -164,9 +166,9 @@ impl Feedback {
         Some((0..update::chunks(delta.len())).map(&mut of_chunk).sum::<f64>().sqrt())
     }
 
-    /// Begins an attempt. What is sent of a pseudo-gradient is the same in all attempts of a record, since an owner may have
-    /// it from an earlier one: so the weight that folded residuals are divided by stays that of the first, and they count
-    /// for a little more or less where members are gone.
+    /// Begins an attempt. A pseudo-gradient is sent with the same bytes in all attempts of a record, since an owner may
+    /// have it from an earlier one. So folded residuals are always divided by the weight in the first attempt, and
+    /// count for a little more or less if members have gone since.
     pub(super) fn join(self: &Arc<Self>, key: AttemptKey, mut terms: Terms) -> Share {
         if decay(terms.codec).is_none() {
             return Share { feedback: None, key, terms };
@@ -190,7 +192,7 @@ impl Feedback {
 
 fn unsaved(result: Result<(), StoreError>) {
     if let Err(error) = result {
-        tracing::warn!("what updates left out is not on the disk, and lost if this node is killed: {error}");
+        tracing::warn!("the residuals of updates are not on the disk, and lost if this node is killed: {error}");
         metrics::counter!("starling_residuals_unsaved_total").increment(1);
     }
 }
@@ -203,7 +205,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Puts what the contribution to `chunk` shall say into `out`.
+    /// Fills `out` with the values that the contribution to `chunk` offers.
     pub fn offer(&self, chunk: usize, out: &mut Vec<f32>) {
         match &self.feedback {
             Some(feedback) => {
@@ -217,7 +219,7 @@ impl Share {
         }
     }
 
-    /// Adds to the sum of `chunk`, which this node owns, what was left of earlier ones.
+    /// Adds this node's residual of `chunk`, which it owns, to the chunk's sum.
     pub fn mend(&self, chunk: usize, sum: &mut [f32]) {
         let Some(feedback) = &self.feedback else { return };
         if let Some(left) = feedback.residuals().sums.get(&chunk) {
@@ -227,7 +229,7 @@ impl Share {
         }
     }
 
-    /// Notes what the payload of a mended sum leaves out: for when it counts.
+    /// Stages what the payload of a mended sum leaves out, in case the attempt is committed.
     pub fn stage(&self, chunk: usize, sum: &[f32], payload: &[u8], coder: &Coder) {
         let Some(feedback) = &self.feedback else { return };
         let mut left = vec![0.0; sum.len()];

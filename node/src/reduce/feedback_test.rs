@@ -33,7 +33,7 @@ fn record_of(flock: &Flock, seq: u64, taken: usize) -> Record {
     record
 }
 
-/// The specification with residuals: what each member and each chunk of sums has left.
+/// The specification with residuals: those of each member and of each chunk of sums.
 struct Model {
     codec: Codec,
     own: Vec<Vec<f32>>,
@@ -52,7 +52,7 @@ impl Model {
         (payload, said)
     }
 
-    /// The update of a round; with `settle`, of one that is committed.
+    /// The update of a round; with `settle` that of a committed one.
     fn round(&mut self, flock: &Flock, settle: bool) -> Vec<u8> {
         let total: u64 = flock.members.iter().map(|m| m.stated.tokens).sum();
         let decay = decay(self.codec).unwrap();
@@ -105,10 +105,10 @@ fn residuals_follow_committed_records_and_nothing_else() {
             for seq in 9..13 {
                 (flock.seq, flock.set) = (seq, record_of(&flock, seq, 3).set());
                 let expected = model.round(&flock, seq != 10);
-                // Attempts may fail, and what is offered again is the same.
+                // Attempts may fail; the next one offers the same values.
                 assert!(run(&flock, 0).await == expected, "{codec}: seq {seq}");
                 assert!(run(&flock, 1).await == expected, "{codec}: seq {seq}");
-                // At seq 10 a SKIP is decided: nothing was taken in.
+                // The record at seq 10 is a SKIP: nothing was taken in.
                 let taken = if seq == 10 { 0 } else { 3 };
                 for (feedback, member) in flock.feedback.iter().zip(&flock.members) {
                     stand_on(feedback, &record_of(&flock, seq, taken), &member.member);
@@ -126,12 +126,12 @@ fn who_is_left_out_keeps_its_residual() {
     runtime().block_on(async {
         let flock = flock(Codec::Int4, 3);
         run(&flock, 0).await;
-        // The record is that of two others: the third's contribution was not taken in.
+        // The record is that of members 0 and 1: member 2's contribution was not taken in.
         let without = record_of(&flock, 9, 2);
         stand_on(&flock.feedback[2], &without, &flock.members[2].member);
         flock.feedback[2].settle();
         assert!(flock.feedback[2].residuals().own.is_empty() && flock.feedback[2].residuals().staged.is_empty());
-        // One that was taken in, in an attempt that the node knows nothing of, is given up.
+        // The record took in an attempt that member 1 does not know: it gives its residuals up.
         flock.feedback[1].residuals().own = vec![1.0; ELEMENTS];
         stand_on(&flock.feedback[1], &without, &flock.members[1].member);
         assert!(flock.feedback[1].residuals().own.is_empty());
@@ -160,7 +160,7 @@ fn what_was_left_of_sums_moves_to_the_contribution_when_the_owner_changes() {
     let other = feedback.join(key, terms(vec![2], 0.5));
     other.offer(1, &mut out);
     assert!(out.iter().all(|x| *x == 1.5), "a quarter of the sum is half of a contribution that weighs a half");
-    // An owner may have that part: another attempt of the record, in which it weighs more, says the same.
+    // An owner may have that part: another attempt of the record, in which it weighs more, offers the same values.
     let again = feedback.join(AttemptKey { attempt: 1, ..key }, terms(vec![2], 0.75));
     again.offer(1, &mut out);
     assert!(out.iter().all(|x| *x == 1.5));
@@ -169,7 +169,7 @@ fn what_was_left_of_sums_moves_to_the_contribution_when_the_owner_changes() {
     assert!(out.iter().all(|x| *x == 1.0));
 }
 
-/// What is folded in after a READY was said may make an offer longer than it states: owners would refuse that.
+/// Residuals folded in after the READY may make an offer longer than the READY states: owners would refuse that.
 #[test]
 fn no_more_is_said_than_was_stated_and_the_rest_waits() {
     let (feedback, flock) = (Arc::new(Feedback::default()), flock(Codec::Int4, 2));
@@ -222,7 +222,7 @@ fn nothing_is_lost_over_many_rounds() {
                 flock.feedback[i].settle();
             }
         }
-        // What is missing is what the residuals hold.
+        // The missing values are in the residuals.
         let mut left = vec![0.0f64; ELEMENTS];
         for (i, member) in flock.members.iter().enumerate() {
             let residuals = flock.feedback[i].residuals();

@@ -1,5 +1,5 @@
-//! Error feedback where fragments of the model take turns: each has residuals of its own, which wait for its next turn, and
-//! files of its own.
+//! Error feedback of a run whose fragments take turns: each fragment has its own residuals, which wait for its next
+//! turn, and its own files.
 
 use super::Feedback;
 use super::feedback::disk::file::{Label, PREFIX};
@@ -18,20 +18,20 @@ pub struct FragmentFeedback {
     of: Vec<Arc<Feedback>>,
 }
 
-/// What a start has found on the disk.
+/// The residuals that a start found on the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Restored {
-    /// Fragments whose residuals go on from there.
+    /// Fragments that go on with residuals from the disk.
     pub kept: usize,
-    /// Fragments of which there was a file, and none that is true.
+    /// Fragments with a file, none of which is true.
     pub lost: usize,
-    /// Euclidean norm of all residuals that go on.
+    /// Euclidean norm of all kept residuals.
     pub norm: f64,
 }
 
 impl FragmentFeedback {
-    /// The residuals that the store holds for `me` of each fragment, where they are true after the store's record `head`;
-    /// those of a node that has just come for the others.
+    /// Loads the residuals of each fragment for `me`, if they are true after the store's record `head`; other fragments
+    /// begin with zeros, as on a new node.
     pub fn restore(store: &Arc<Store>, me: &NodeId, head: u64, fragments: Fragments) -> (Self, Restored) {
         let run = store.run().map_or(Digest::default(), |run| run.digest);
         let of_fragment = |fragment: usize| {
@@ -68,14 +68,14 @@ impl FragmentFeedback {
         (Self { fragments, of }, Restored { norm: squares.sqrt(), ..restored })
     }
 
-    /// The L2 norm that the READY of a round states of a contribution: with what earlier ones have left out, for codecs that
-    /// leave out anything ([`Feedback::offered_norm`]).
+    /// The L2 norm that the READY of a round states: that of the contribution with what earlier ones left out, for
+    /// codecs that leave anything out ([`Feedback::offered_norm`]).
     pub fn offered_norm(&self, codec: Codec, round: u64, delta: &[f32]) -> Option<f32> {
         let norm = self.of_round(round).offered_norm(codec, delta)?;
         Some(norm.min(f64::from(f32::MAX)) as f32)
     }
 
-    /// That of the fragment whose turn a round is.
+    /// The residuals of the fragment whose turn this round is.
     pub fn of_round(&self, round: u64) -> Arc<Feedback> {
         Arc::clone(&self.of[self.fragments.turn(round)])
     }
@@ -88,31 +88,31 @@ impl FragmentFeedback {
         }
     }
 
-    /// Settles what a committed record has taken in.
+    /// Settles all residuals with the last committed record.
     pub fn settle(&self) {
         self.of.iter().for_each(|feedback| feedback.settle());
     }
 
-    /// Writes what will be true should this attempt be committed ([`Feedback::stage`]).
+    /// Writes the residuals as they will be if this attempt is committed ([`Feedback::stage`]).
     pub fn stage(&self, key: &AttemptKey) {
         self.of.iter().for_each(|feedback| feedback.stage(key));
     }
 
-    /// Settles, and writes what is true now where it is not on the disk yet ([`Feedback::keep`]).
+    /// Settles, and writes the present residuals that are not on the disk yet ([`Feedback::keep`]).
     pub fn keep(&self) {
         self.of.iter().for_each(|feedback| feedback.keep());
     }
 
-    /// The lineage goes on from a state that does not follow the one before by records that this node knows.
+    /// Gives the residuals up: the lineage goes on from a state that no records known to this node lead to.
     ///
     /// # Errors
-    /// What the disk holds cannot be removed.
+    /// The files cannot be removed.
     pub fn forget(&self) -> Result<(), StoreError> {
         self.of.iter().try_for_each(|feedback| feedback.forget())
     }
 }
 
-/// Removes residuals under names that this layout does not have: of programs before this one, or of more fragments.
+/// Removes residuals with names outside this layout: those of earlier programs, or of more fragments.
 fn remove_strays(store: &Store, fragments: usize) {
     let names = store.private_names().unwrap_or_else(|error| {
         tracing::warn!("private state cannot be listed: {error}");

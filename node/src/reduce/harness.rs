@@ -22,19 +22,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::sync::Notify;
 
 pub const RUN: Digest = Digest([1; 32]);
-/// No attempt takes so long.
+/// An attempt that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What happens to the bytes that one member sends.
+/// The fault of the pipe that carries one member's bytes.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire {
-    /// They end, with both sides of the stream, after so many.
+    /// The bytes end after this many, with both sides of the stream.
     CutAfter(usize),
-    /// They stay away after so many, and nothing ends.
+    /// The bytes stop after this many, and nothing ends.
     StallAfter(usize),
     /// The byte at this place arrives changed.
     Flip(usize),
-    /// Everything after so many bytes is sent twice.
+    /// Every byte from this place on is sent twice.
     RepeatFrom(usize),
 }
 
@@ -48,7 +48,7 @@ pub struct Pipes {
     pub room: usize,
     /// A member whose process is gone: nothing can be opened to it.
     pub dead: Option<NodeId>,
-    /// This member dies when it has sent so much.
+    /// This member dies when it has sent this many bytes.
     pub kill: Option<Kill>,
 }
 
@@ -61,7 +61,7 @@ pub struct Kill {
 }
 
 impl Kill {
-    /// Counts bytes on their way; false if the member is dead before all of them have left.
+    /// Counts bytes on their way; false if the member dies before all of them have left.
     fn pass(&self, bytes: usize) -> bool {
         let alive = self.sent.fetch_add(bytes, Ordering::SeqCst) + bytes < self.after;
         if !alive {
@@ -98,7 +98,7 @@ impl BulkLinks for Pipes {
     }
 }
 
-/// Carries what is written at one end to the other, and what comes back; ends both ways at once.
+/// Carries bytes between the two ends, in both directions; both end at once.
 pub async fn relay(from: DuplexStream, to: DuplexStream, wire: Option<Wire>, kill: Option<Kill>) {
     let (from_read, mut from_write) = tokio::io::split(from);
     let (mut to_read, to_write) = tokio::io::split(to);
@@ -152,11 +152,11 @@ pub struct Flock {
     pub deltas: Vec<Arc<Vec<f32>>>,
     pub feedback: Vec<Arc<Feedback>>,
     pub parts: Vec<Arc<Parts>>,
-    /// Whom the record before expects.
+    /// The members that the record before expects.
     pub expected: Vec<(NodeId, u32)>,
     pub routers: Arc<BTreeMap<NodeId, BulkRouter>>,
     pub room: usize,
-    /// This member's READY states so many times the norm that its contribution has.
+    /// This member's READY states the norm of its contribution times this factor.
     pub lie: Option<(usize, f32)>,
     /// Name of the set, and number of the record.
     pub set: Digest,
@@ -190,7 +190,7 @@ impl Flock {
         AttemptKey { lineage: Digest([2; 32]), seq: self.seq, attempt, set: self.set }
     }
 
-    /// The members, with the norms that their READYs state; a liar goes by what is true itself.
+    /// The members, with the norms that their READYs state; the liar itself computes with its true norm.
     pub fn stated(&self, to: Option<usize>) -> Vec<Contribution> {
         let mut members = self.members.clone();
         for ((member, feedback), delta) in members.iter_mut().zip(&self.feedback).zip(&self.deltas) {
@@ -217,7 +217,7 @@ impl Flock {
         }
     }
 
-    /// The others, with all that they know, after a member is gone.
+    /// The other members, with all that they know, after one has gone.
     pub fn without(&self, gone: usize) -> Self {
         fn others<T: Clone>(all: &[T], gone: usize) -> Vec<T> {
             [&all[..gone], &all[gone + 1..]].concat()
@@ -234,7 +234,7 @@ impl Flock {
         }
     }
 
-    /// Who owns what among the members.
+    /// The owner of each chunk among the members.
     pub fn owners(&self) -> Owners {
         let members: Vec<_> = self.members.iter().map(|member| member.member).collect();
         Owners::among(&self.expected, &members, update::chunks(self.deltas[0].len()))
@@ -249,7 +249,7 @@ impl Flock {
         self.start_on(Pipes { wire, ..self.pipes(position) }, position, attempt)
     }
 
-    /// A member's sound links.
+    /// The links of a member without a fault.
     pub fn pipes(&self, position: usize) -> Pipes {
         let (me, routers) = (self.members[position].member, Arc::clone(&self.routers));
         Pipes { me, routers, wire: None, room: self.room, dead: None, kill: None }
@@ -278,8 +278,8 @@ impl Flock {
         }
     }
 
-    /// How far all members are when nothing moves any more, because one sends only so much on each stream; those who are
-    /// done are at the end, and wait for nothing.
+    /// The reports of all members when nothing moves any more, because one sends only `after` bytes on each stream.
+    /// Members that are done report the end, and wait for nothing.
     pub async fn standstill(&self, staller: usize, after: usize) -> Vec<Report> {
         let told: Vec<Arc<Mutex<Report>>> = self.members.iter().map(|_| Arc::default()).collect();
         let start = |place: usize| {
@@ -289,7 +289,8 @@ impl Flock {
             tokio::spawn(self.start_told(Pipes { wire, ..self.pipes(place) }, place, 0, report))
         };
         let running: Vec<_> = (0..self.members.len()).map(start).collect();
-        // All on one thread, which sleeps when nobody can go on: what has not moved a few times will not move.
+        // All run on one thread, which sleeps when none can go on: reports that stay the same a few times stay the same
+        // for good.
         let (mut still, mut before) = (0, Vec::new());
         while still < 3 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -306,7 +307,7 @@ impl Flock {
         before
     }
 
-    /// One member dies when it has sent so much. Everybody else's result.
+    /// One member dies when it has sent `after` bytes. Returns the results of the others.
     pub async fn with_a_death(
         &self,
         victim: usize,
@@ -335,7 +336,7 @@ impl Flock {
         results
     }
 
-    /// Runs an attempt in which all live; the bytes that each has sent.
+    /// Runs an attempt in which all live; returns the bytes that each has sent.
     pub async fn bytes_sent(&self, attempt: u32) -> Vec<usize> {
         let expected = self.specified();
         let start = |place: usize| {
@@ -354,7 +355,7 @@ impl Flock {
         bytes.into_iter().map(|sent| sent.load(Ordering::SeqCst)).collect()
     }
 
-    /// Everybody's result; the bytes that `bad.0` sends meet `bad.1`.
+    /// Everybody's results; the bytes of member `bad.0` meet the fault `bad.1`.
     pub async fn run(&self, attempt: u32, bad: Option<(usize, Wire)>) -> Vec<Result<Vec<u8>, ReduceError>> {
         let wire = |i| bad.filter(|(at, _)| *at == i).map(|(_, wire)| wire);
         let tasks: Vec<_> = (0..self.members.len()).map(|i| tokio::spawn(self.start(i, attempt, wire(i)))).collect();
@@ -387,7 +388,7 @@ impl Flock {
         }
     }
 
-    /// What the specification says, with nothing left over from earlier rounds.
+    /// The update by the specification, without residuals of earlier rounds.
     pub fn specified(&self) -> Vec<u8> {
         let weights = Contribution::weights(&self.stated(None));
         if self.engine == EngineKind::Owners {

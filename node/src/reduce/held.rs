@@ -1,12 +1,12 @@
-//! What the owner on a stream's other end has already: its answer to the opening of any attempt but the first.
+//! The parts that an owner already has: its answer to the opening of any attempt but the first.
 //!
-//! One bit for each of its chunks, ascending, the first in the lowest bit of the first byte; set for a part that need not
-//! be sent again. The bits of the last byte that stand for nothing are zero.
+//! The answer has one bit for each of the owner's chunks, ascending, the first in the lowest bit of the first byte; a
+//! set bit means that the part need not be sent again. Surplus bits of the last byte are zero.
 
 use super::error::PeerFault;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Writes the bits and sends them off.
+/// Writes and flushes the bits.
 pub(super) async fn write(stream: &mut (impl AsyncWrite + Unpin), held: &[bool]) -> std::io::Result<()> {
     stream.write_all(&encode(held)).await?;
     stream.flush().await
@@ -24,7 +24,7 @@ fn encode(held: &[bool]) -> Vec<u8> {
     held.chunks(8).map(byte).collect()
 }
 
-/// None if a bit is set that stands for nothing.
+/// The bits; none if a surplus bit is set.
 fn decode(bytes: &[u8], chunks: usize) -> Option<Vec<bool>> {
     let mut held: Vec<bool> = bytes.iter().flat_map(|byte| (0..8).map(move |n| byte >> n & 1 == 1)).collect();
     let beyond = held.split_off(chunks.min(held.len()));

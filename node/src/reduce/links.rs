@@ -1,4 +1,4 @@
-//! How an engine gets its streams: over the network, or over pipes in tests.
+//! The source of an engine's streams: the network, or pipes in tests.
 
 use super::router::{BulkRouter, RouterError};
 use crate::net::{BulkStream, NetHandle};
@@ -13,7 +13,7 @@ pub trait BulkLinks: Send + Sync + 'static {
     fn open(&self, to: NodeId) -> BoxFuture<'static, io::Result<BulkStream>>;
     /// The stream that a member opened to us for this attempt, its opening read.
     fn accept(&self, key: AttemptKey, from: NodeId) -> BoxFuture<'static, Result<BulkStream, RouterError>>;
-    /// Nothing of this attempt is wanted any more.
+    /// Leaves this attempt: its streams are not wanted any more.
     fn leave(&self, key: AttemptKey);
 }
 

@@ -1,8 +1,9 @@
 //! Averaging: turns the members' pseudo-gradients into one encoded update that all of them hold.
 //!
-//! A [`ReduceEngine`] does it for one attempt: the [`RingReducer`] or the [`OwnersReducer`]. What they compute is stated by
-//! `starling_protocol::update::reduce` and `update::owners::reduce`, to the bit. An engine knows no rounds and no votes: it
-//! is given an attempt, and ends with the update or with whom it suspects. Dropping its future leaves the attempt.
+//! A [`ReduceEngine`] does it for one attempt: the [`RingReducer`] or the [`OwnersReducer`]. Their results are
+//! specified, to the bit, by `starling_protocol::update::reduce` and `update::owners::reduce`. An engine knows no
+//! rounds and no votes: it is given an attempt, and ends with the update or with the member that it suspects. Dropping
+//! its future leaves the attempt.
 //!
 //! ```text
 //!            BulkRouter (streams that arrive, by attempt)
@@ -58,23 +59,24 @@ pub struct ReduceJob {
     pub codec: Codec,
     /// All contributors, in ring order.
     pub members: Vec<Contribution>,
-    /// Whom the head expects, by ascending id, with their upload bandwidths in kbit/s (0 = not known): among them owners
-    /// are dealt their chunks, so that a death moves only the dead one's.
+    /// The members that the head expects, by ascending id, with their upload bandwidths in kbit/s (0 = not known).
+    /// Chunks are dealt among them, so that a death moves only the dead owner's chunks.
     pub flock: Vec<(NodeId, u32)>,
     pub me: NodeId,
-    /// My pseudo-gradient, not weighted: one f32 for each parameter of the model, or of the fragment whose turn it is.
+    /// This node's pseudo-gradient, not weighted: one f32 for each parameter of the model, or of the fragment whose
+    /// turn it is.
     pub delta: Arc<Vec<f32>>,
-    /// What this node has not said in earlier rounds; nothing with codecs that need none.
+    /// The residuals of this node's earlier rounds; empty for codecs that need none.
     pub feedback: Arc<Feedback>,
-    /// What this node was sent, as an owner, in earlier attempts of the record.
+    /// The parts that this node was sent, as an owner, in earlier attempts of the record.
     pub parts: Arc<Parts>,
 }
 
 impl ReduceJob {
-    /// My place in the ring.
+    /// This node's place in the ring.
     ///
     /// # Errors
-    /// [`ReduceError::Members`] unless I am in it exactly once and nobody is in it twice.
+    /// [`ReduceError::Members`] unless this node is listed exactly once and no member twice.
     fn position(&self) -> Result<usize, ReduceError> {
         let mut ids: Vec<_> = self.members.iter().map(|c| c.member).collect();
         ids.sort_unstable();
@@ -85,20 +87,20 @@ impl ReduceJob {
         mine.ok_or(ReduceError::Members("this node is not a member"))
     }
 
-    /// What my contribution weighs.
+    /// The weight of this node's contribution.
     fn weight(&self, position: usize) -> f32 {
         Contribution::weights(&self.members).get(position).copied().unwrap_or(0.0)
     }
 }
 
-/// Reduces attempts.
+/// An engine that reduces attempts.
 pub trait ReduceEngine: Send + Sync {
-    /// The encoded update of the attempt. `progress` is told now and then how far it is, and once at the
-    /// end. Dropping the future leaves the attempt.
+    /// Computes the encoded update of the attempt. `progress` is told now and then how far it is, and once at the end.
+    /// Dropping the future leaves the attempt.
     fn run(&self, job: ReduceJob, progress: ProgressFn) -> BoxFuture<'static, Result<Vec<u8>, ReduceError>>;
 }
 
-/// Leaves the attempt however its future ends.
+/// Leaves the attempt when it is dropped, however its future ends.
 struct Attempt {
     links: Arc<dyn BulkLinks>,
     key: AttemptKey,
@@ -110,7 +112,7 @@ impl Drop for Attempt {
     }
 }
 
-/// Counts what a peer did that the protocol forbids.
+/// Counts a breach of the protocol by a peer.
 fn count_refusal<T>(result: &Result<T, ReduceError>) {
     if let Some(reason) = result.as_ref().err().and_then(ReduceError::refusal) {
         metrics::counter!("starling_refused_total", "reason" => reason).increment(1);

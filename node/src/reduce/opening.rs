@@ -1,4 +1,4 @@
-//! The first bytes of a bulk stream: which attempt its frames belong to, in full.
+//! The first bytes of a bulk stream: they name the attempt of its frames in full.
 //!
 //! ```text
 //! magic u32 = 0x4b4c_4253 ("SBLK") | version u16 = 1 | reserved u16 = 0
@@ -12,7 +12,7 @@ pub(crate) const OPENING_BYTES: usize = 116;
 const MAGIC: u32 = 0x4b4c_4253;
 const VERSION: u16 = 1;
 
-/// What is wrong with an opening.
+/// Why an opening is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum OpeningError {
     #[error("not a bulk stream of this protocol")]
@@ -50,7 +50,7 @@ pub(super) fn decode(bytes: &[u8; OPENING_BYTES]) -> Result<(Digest, AttemptKey)
     Ok((Digest(field(bytes, 8)), key))
 }
 
-/// What an opening says, if it is one.
+/// The run and the attempt of an opening, if it is one.
 #[cfg(feature = "byzantine")]
 pub(crate) fn opening_of(bytes: &[u8; OPENING_BYTES]) -> Option<(Digest, AttemptKey)> {
     decode(bytes).ok()

@@ -1,17 +1,19 @@
-//! Owners: each chunk is added up by one member, which then sends the encoded sum to all. Two hops, however many members
-//! there are, and each contribution is encoded once.
+//! Owners: one member adds up each chunk, and then sends the encoded sum to all. That takes two hops for any number of
+//! members, and each contribution is encoded once.
 //!
-//! A reduction has a *writer* and a *reader* for each other member, and an *adder*. A writer sends this node's parts of the
-//! chunks that the member owns, then the sums that this node has finished. A reader takes the member's parts of this node's
-//! chunks, then the sums that the member owns. The adder adds parts in the order of members, however they arrive. Writers
-//! take turns by short slices, beginning with the one to the member after this node, so that no owner gets everybody's
-//! parts at once; a member that takes its time does not hold up the others ([`Turns`](super::turns::Turns)).
+//! A reduction has a *writer* and a *reader* for each other member, and an *adder*. A writer sends this node's parts of
+//! the chunks that the member owns, then the sums that this node has finished. A reader takes the member's parts of
+//! this node's chunks, then the sums that the member owns. The adder adds parts in the order of members, however they
+//! arrive. Writers take turns by short slices, beginning with the one to the member after this node, so that no owner
+//! gets everybody's parts at once; a member that takes its time does not hold up the others
+//! ([`Turns`](super::turns::Turns)).
 //!
-//! Readers wait for nothing but their stream, and parts depend on nothing of others: there is no circle. An attempt that
-//! makes no progress is ended from outside by dropping it.
+//! Readers wait for nothing but their stream, and parts depend on nothing from others, so no members wait for each
+//! other in a circle. An attempt that makes no progress is ended from outside by dropping it.
 //!
-//! Repair: what an owner has been sent is kept until the record is decided ([`Parts`](super::Parts)), also by what goes on
-//! after a failure. In a later attempt it says first which parts it has ([`held`]), and only the others are sent.
+//! Repair: an owner keeps the parts that it was sent until the record is decided ([`Parts`](super::Parts)), also those
+//! that arrive after a failure. In a later attempt it first says which parts it has ([`held`]), and only the others are
+//! sent.
 
 mod context;
 mod desk;
@@ -38,8 +40,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// How long a node whose reduction has failed goes on serving the others. Who closed its streams at once would be taken
-/// for the cause by members that have not yet seen the real one; and some of them may still end with the update.
+/// Time for which a node whose reduction has failed goes on serving the others. Members that have not yet seen the real
+/// cause would suspect a node that closed its streams at once; and some of them may still end with the update.
 const LINGER: Duration = Duration::from_millis(if cfg!(test) { 200 } else { 2000 });
 
 /// The owners engine. Cheap to clone.
@@ -72,7 +74,7 @@ async fn reduce(
     job: ReduceJob,
     progress: Progress,
 ) -> Result<Vec<u8>, ReduceError> {
-    // What a node offers is measured first, which takes as long as settling what it has left out.
+    // The norm of the offer takes as long to compute as settling takes; both run on a thread that may block.
     let beginning = move || {
         job.feedback.settle();
         Context::new(job, progress)
@@ -92,7 +94,7 @@ async fn reduce(
     while let Some(ended) = tasks.join_next().await {
         let result = ended.unwrap_or_else(|error| Err(ReduceError::Task(error.to_string())));
         if let Err(error) = result {
-            // Parts that still come are kept for the next attempt.
+            // Parts that still arrive are kept for the next attempt.
             tokio::spawn(linger(tasks, attempt));
             return Err(error);
         }
@@ -101,7 +103,7 @@ async fn reduce(
     Ok(context.sheet.take())
 }
 
-/// Goes on with what can still be done for others, for a while.
+/// Goes on serving the others for a while.
 async fn linger(mut tasks: JoinSet<Result<(), ReduceError>>, attempt: Attempt) {
     let rest = async { while tasks.join_next().await.is_some() {} };
     drop(tokio::time::timeout(LINGER, rest).await);
@@ -109,7 +111,7 @@ async fn linger(mut tasks: JoinSet<Result<(), ReduceError>>, attempt: Attempt) {
     drop(attempt);
 }
 
-/// The sums of this node's chunks, one after another. Its own part is encoded and decoded as everybody else's is.
+/// Adds up this node's chunks, one after another. Its own part is encoded and decoded like every other.
 async fn add_up(
     context: Arc<Context>,
     mut arriving: Vec<Option<mpsc::Receiver<Arc<Vec<u8>>>>>,
@@ -123,7 +125,7 @@ async fn add_up(
             match parts {
                 None => desk.encode_own(&context, chunk)?,
                 Some(parts) => {
-                    // A reader that ends before its last part has said why.
+                    // A reader that ends before its last part has reported why.
                     let Some(part) = parts.recv().await else { return Ok(()) };
                     desk.payload.clear();
                     desk.payload.extend_from_slice(&part);
@@ -132,7 +134,7 @@ async fn add_up(
             desk.add(&context, chunk, (place, &mut before[place]), &mut sum)?;
         }
         desk.finish(&context, chunk, &mut sum)?;
-        // Between chunks others have their turn: with one member nothing here ever waits.
+        // Other tasks get a turn between chunks: with one member nothing here ever waits.
         tokio::task::yield_now().await;
     }
     Ok(())
@@ -147,7 +149,7 @@ async fn write(links: Arc<dyn BulkLinks>, context: Arc<Context>, place: usize) -
     Ok(())
 }
 
-/// A stream to the member at `place`, and which of this node's parts it has already.
+/// Opens a stream to the member at `place`; also returns which of this node's parts it has already.
 async fn open(
     links: &Arc<dyn BulkLinks>,
     context: &Context,
@@ -157,7 +159,7 @@ async fn open(
     let stream = links.open(context.members[place].member).await;
     let mut stream = stream.map_err(|e| context.fault(place, PeerFault::Unreachable(e.to_string())))?;
     stream.write_all(&opening::encode(&context.job.run, &context.job.key)).await.map_err(lost)?;
-    // It is to know at once from whom it gets something, though its turn may come later.
+    // The member shall know at once from which node it gets something, though that node's turn may come later.
     context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)?;
     let chunks = context.owners.chunks(place).len();
     if !repairs(&context.job) {
@@ -170,12 +172,12 @@ async fn open(
     Ok((stream, held))
 }
 
-/// Up to which chunk parts are there, if those before `from` are.
+/// The index of the first part at or after `from` that the owner does not hold.
 fn all_there(held: &[bool], from: usize) -> usize {
     held.iter().skip(from).position(|held| !held).map_or(held.len(), |more| from + more)
 }
 
-/// This node's parts of what the member at `place` owns.
+/// Writes this node's parts of the chunks that the member at `place` owns.
 async fn write_parts(
     stream: &mut BulkStream,
     context: &Context,
@@ -188,7 +190,7 @@ async fn write_parts(
     let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX);
     let chunks = context.owners.chunks(place).iter().copied().enumerate();
     for (index, chunk) in chunks.filter(|(index, _)| !held[*index]) {
-        // Counted before it leaves: the sum may be back before we are.
+        // The part is counted before it leaves: the sum may be back before the write returns.
         context.sent[place].store(all_there(held, index + 1), Ordering::Release);
         desk.encode_own(context, chunk)?;
         fill_frame(&mut frame, &context.scope, FrameKind::Contrib, chunk, &desk.payload);
@@ -199,7 +201,7 @@ async fn write_parts(
     Ok(())
 }
 
-/// The sums that this node owns, as they are finished.
+/// Writes the sums that this node owns, as they are finished.
 async fn write_sums(
     stream: &mut BulkStream,
     context: &Context,
@@ -212,14 +214,15 @@ async fn write_sums(
     for (index, chunk) in context.owners.chunks(context.me).iter().copied().enumerate() {
         if *context.finished.borrow() <= index {
             turn.rest();
-            // The member shall have all that there is while we wait.
+            // The member shall have all finished sums during the wait.
             context.progress.wait(place, Way::Out, Awaited::Room, stream.flush()).await.map_err(lost)?;
         }
         let mut nothing = [0];
         tokio::select! {
             biased;
             () = context.finished(index) => (),
-            // The member writes nothing here: this returns when it has let go, which writing would show too late.
+            // The member writes nothing here: the read returns when it has closed the stream. A write would show that
+            // too late.
             _ = stream.read(&mut nothing) => return Err(lost(std::io::ErrorKind::BrokenPipe.into())),
         }
         context.sheet.copy(chunk, &mut payload);
@@ -247,7 +250,7 @@ async fn read(
     Ok(())
 }
 
-/// The member's parts of this node's chunks: those that are here from an earlier attempt, and the others.
+/// Reads the member's parts of this node's chunks: those kept from an earlier attempt, and the others.
 async fn read_parts(
     stream: &mut BulkStream,
     context: &Context,
@@ -280,20 +283,20 @@ async fn read_parts(
                 part
             }
         };
-        // There is room for all; and when nobody adds any more, parts are still kept.
+        // The channel has room for all parts; they are kept even if the adder has stopped.
         drop(arrived.try_send(part));
     }
     Ok(())
 }
 
-/// The sums that the member owns.
+/// Reads the sums that the member owns.
 async fn read_sums(stream: &mut BulkStream, context: &Context, place: usize) -> Result<(), ReduceError> {
     let (mut desk, mut before) = (Desk::new(context), 0.0);
     for (index, chunk) in context.owners.chunks(place).iter().copied().enumerate() {
         let read = read_frame(stream, &context.scope, FrameKind::Reduced, chunk, &mut desk.payload);
         let read = context.progress.wait(place, Way::In, Awaited::Sum, read).await;
         read.map_err(|what| context.fault(place, what))?;
-        // The sender is in the context, so the channel cannot close while we wait.
+        // The sender is in the context, so the channel cannot close during the wait.
         drop(context.told[place].subscribe().wait_for(|told| *told).await);
         if context.sent[place].load(Ordering::Acquire) <= index {
             return Err(context.fault(place, PeerFault::Early { chunk }));

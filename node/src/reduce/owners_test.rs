@@ -20,7 +20,7 @@ fn every_small_flock_gives_the_specified_bytes() {
         for codec in CODECS {
             for n in 1..=6 {
                 for elements in [1, 300, CHUNK_ELEMENTS, 3 * CHUNK_ELEMENTS + 5, 7 * CHUNK_ELEMENTS - 1] {
-                    // Pipes far smaller than a frame: nobody may rely on the transport's buffers.
+                    // Pipes far smaller than a frame: a member may not rely on the transport's buffers.
                     let flock = flock(codec, n, elements, 4096);
                     let expected = flock.specified();
                     for result in flock.run(0, None).await {
@@ -58,7 +58,7 @@ fn more_chunks_than_the_window_flow_through_tiny_pipes() {
     });
 }
 
-/// Bytes of frames with these chunks.
+/// Bytes of the frames of these chunks.
 fn frames_bytes(flock: &Flock, chunks: &[usize]) -> usize {
     let elements = flock.deltas[0].len();
     chunks.iter().map(|chunk| 80 + update::chunk_range(flock.codec, elements, *chunk).len()).sum()
@@ -83,7 +83,7 @@ fn whoever_dies_whenever_is_named_or_the_update_is_complete() {
             // Before anything, in the middle of each frame and of openings, and after the last byte but one.
             let moments = (0..total).step_by(total / 23).chain([1, 100, total - 1]);
             for after in moments {
-                // A record of its own: nothing is known from an attempt before.
+                // A record of its own, so that no parts are kept from an attempt before.
                 flock.seq += 1;
                 let results = flock.with_a_death(victim, after, 0).await;
                 let named = |result: &Result<Vec<u8>, ReduceError>| {
@@ -95,7 +95,7 @@ fn whoever_dies_whenever_is_named_or_the_update_is_complete() {
                             assert!(*update == expected);
                             complete += 1;
                         }
-                        // Who has all from the dead and waits for one who has not is let down by that one.
+                        // A member that has all from the dead one, and waits for one that has not, suspects that one.
                         Err(error) => assert!(
                             named(result)
                                 || results.iter().any(|(place, other)| {
@@ -132,7 +132,7 @@ fn a_changed_byte_is_refused_wherever_it_is() {
     });
 }
 
-/// A member that sends to another what it likes, without waiting for anybody, and stays.
+/// A member that sends arbitrary frames to another, without waiting for anything, and stays.
 async fn play(flock: &Flock, attempt: u32, frames: &[(FrameKind, usize)], payload: impl Fn(usize) -> Vec<u8>) {
     let job = flock.job(0, attempt);
     let scope = FrameScope { run: RUN, key: job.key, codec: job.codec, elements: job.delta.len() };
@@ -150,7 +150,7 @@ async fn play(flock: &Flock, attempt: u32, frames: &[(FrameKind, usize)], payloa
 #[test]
 fn what_is_not_due_or_not_canonical_is_refused() {
     runtime().block_on(async {
-        // Nobody reads what member 1 sends, so its parts cannot all have left when "finished" sums come.
+        // The test reads nothing of what member 1 sends, so its parts cannot all have left when "finished" sums arrive.
         let flock = flock(Codec::Int8, 2, 30 * CHUNK_ELEMENTS, 1024);
         let zeros = |_: usize| vec![0; 2 * (CHUNK_ELEMENTS / 256) + CHUNK_ELEMENTS];
         let owners = flock.owners();
@@ -201,7 +201,7 @@ fn diverged_training_is_told_apart() {
     });
 }
 
-/// A member that says that its every part is there already, and more.
+/// A member that claims to have every part already, and more.
 #[test]
 fn who_has_parts_of_chunks_that_there_are_not_is_refused() {
     runtime().block_on(async {
@@ -209,7 +209,7 @@ fn who_has_parts_of_chunks_that_there_are_not_is_refused() {
         let (liar, honest) = (flock.pipes(0), flock.start(1, 1, None));
         let answer = async {
             let mut stream = liar.accept(flock.key(1), flock.members[1].member).await.unwrap();
-            // 15 chunks, so the last bit stands for nothing.
+            // Member 0 owns 15 chunks, so the last bit is surplus.
             stream.write_all(&[0xff, 0xff]).await.unwrap();
             std::future::pending::<()>().await;
         };
@@ -221,7 +221,7 @@ fn who_has_parts_of_chunks_that_there_are_not_is_refused() {
     });
 }
 
-/// Waits until survivors have from each other all that an owner can have; whether they do.
+/// Waits until the survivors have from each other all parts that an owner can have; returns whether they do.
 async fn all_is_kept(flock: &Flock, victim: usize) -> bool {
     let owners = flock.owners();
     let places: Vec<usize> = (0..flock.members.len()).filter(|place| *place != victim).collect();
@@ -239,7 +239,7 @@ async fn all_is_kept(flock: &Flock, victim: usize) -> bool {
     true
 }
 
-/// What each member may send in an attempt after one that failed: its parts that are not there, and all sums.
+/// Bytes that each member may send in an attempt after a failed one: its missing parts, and all sums.
 fn repair_bytes(flock: &Flock, attempt: u32) -> Vec<usize> {
     let (n, owners) = (flock.members.len(), flock.owners());
     let bytes = |place: usize| {
@@ -292,14 +292,14 @@ fn one_death_after_another_is_repaired() {
         four.with_a_death(3, 6000, 1).await;
         let three = four.without(3);
         let oracle = repair_bytes(&three, 2);
-        // What lingers of the attempts before may still bring parts.
+        // Lingering tasks of the attempts before may still bring parts.
         let sent = three.bytes_sent(2).await;
         assert!(sent.iter().zip(&oracle).all(|(sent, oracle)| sent <= oracle), "{sent:?} of at most {oracle:?}");
     });
 }
 
-/// A member that withholds everything from some byte of each stream on: of what others wait for, the first that depends
-/// on nothing else is due from it.
+/// One member withholds all bytes from some place of each stream on. Among the things that the others wait for, the
+/// first that depends on nothing else is due from that member.
 #[test]
 fn whoever_withholds_is_waited_for() {
     runtime().block_on(async {
@@ -319,8 +319,8 @@ fn whoever_withholds_is_waited_for() {
     });
 }
 
-/// A contribution a million times as long as the others counts for three of them if it says so. If it states their length,
-/// each owner that it sends a part to refuses that, and names it.
+/// A contribution a million times as long as the others counts for three of them if its READY says so. If its READY
+/// states the others' length, each owner that gets a part of it refuses that, and names the member.
 #[test]
 fn who_is_far_too_long_is_cut_or_refused() {
     runtime().block_on(async {

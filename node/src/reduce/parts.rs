@@ -1,9 +1,9 @@
-//! What an owner was sent in the attempts of one record. When one fails for a death, the others' parts are still what
-//! they would send again: the next attempt takes them from here, and only the dead one's chunks go over the wire once
-//! more (`docs/protocol/3-reduction.md` §3.5.5).
+//! The parts that an owner was sent in the attempts of one record. When an attempt fails because a member died, the
+//! others would send the same parts again: the next attempt takes them from here, and only the dead owner's chunks go
+//! over the wire once more (`docs/protocol/3-reduction.md` §3.5.5).
 //!
-//! A part is known by its member, the READY's payload and the chunk. It is what the member encoded for this record,
-//! residuals included, so nothing is kept longer than until the record is decided.
+//! A part is identified by its member, the READY's payload and the chunk. It is the member's encoding for this record,
+//! residuals included, so it is kept only until the record is decided.
 
 use starling_protocol::engine::io::{AttemptKey, Contribution};
 use starling_protocol::{Digest, NodeId};
@@ -25,18 +25,18 @@ struct Kept {
 }
 
 struct Part {
-    /// Of the READY.
+    /// The payload's digest in the READY.
     contribution: Digest,
     payload: Arc<Vec<u8>>,
 }
 
 impl Parts {
-    /// Every step leaves the parts whole.
+    /// Every step leaves the parts whole, so a holder that panicked leaves a usable lock.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins an attempt: parts of other records, and of members and chunks that have no place in it, are dropped.
+    /// Begins an attempt: drops parts of other records, and of members and chunks that have no place in it.
     pub(super) fn begin(&self, key: &AttemptKey, members: &[Contribution], owned: &[usize]) {
         let mut kept = self.kept();
         if kept.place != (key.lineage, key.seq) {
@@ -48,7 +48,7 @@ impl Parts {
         });
     }
 
-    /// Keeps a part that was checked; not if its attempt is one of another record by now.
+    /// Keeps a part that was checked, unless the parts are of another record by now.
     pub(super) fn keep(&self, key: &AttemptKey, from: &Contribution, chunk: usize, payload: Arc<Vec<u8>>) {
         let mut kept = self.kept();
         if kept.place == (key.lineage, key.seq) {
@@ -57,14 +57,14 @@ impl Parts {
         }
     }
 
-    /// The part of `chunk` from this member, if it is here.
+    /// The part of `chunk` from this member, if it is kept.
     pub(super) fn get(&self, key: &AttemptKey, from: &Contribution, chunk: usize) -> Option<Arc<Vec<u8>>> {
         let kept = self.kept();
         let part = kept.parts.get(&(from.member, chunk)).filter(|part| part.contribution == from.payload);
         part.filter(|_| kept.place == (key.lineage, key.seq)).map(|part| Arc::clone(&part.payload))
     }
 
-    /// The record is decided.
+    /// Drops all parts: the record is decided.
     pub fn forget(&self) {
         *self.kept() = Kept::default();
     }
@@ -95,13 +95,13 @@ mod tests {
         parts.keep(&key(4, 0), &FROM, 1, Arc::new(b"a".to_vec()));
         parts.keep(&key(4, 0), &other, 2, Arc::new(b"b".to_vec()));
         parts.keep(&key(3, 0), &other, 1, Arc::new(b"of another record".to_vec()));
-        // The next attempt has them, but not for another contribution of the same member.
+        // The next attempt has the parts, but not for another contribution of the same member.
         parts.begin(&key(4, 1), &[FROM, other.clone()], &[1, 2, 3]);
         assert_eq!(parts.get(&key(4, 1), &FROM, 1).as_deref(), Some(&b"a".to_vec()));
         assert_eq!(parts.get(&key(4, 1), &other, 1), None);
         assert_eq!(parts.get(&key(4, 1), &Contribution { payload: Digest([8; 32]), ..FROM }, 1), None);
         assert_eq!(parts.get(&key(5, 1), &FROM, 1), None);
-        // Who left the set, and what moved to another owner, is dropped.
+        // Parts of a member that left the set, and of a chunk with another owner, are dropped.
         parts.begin(&key(4, 2), &[FROM], &[2]);
         parts.begin(&key(4, 3), &[FROM, other.clone()], &[1, 2]);
         assert!(parts.kept().parts.is_empty());

@@ -1,4 +1,4 @@
-//! What the records of a lineage tell of residuals: each COMMIT that averaged something of this node has consumed them.
+//! The effect of a lineage's records on residuals: each COMMIT that averaged something of this node consumes them.
 
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::record::Record;
@@ -6,10 +6,10 @@ use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId};
 use starling_store::{Store, StoreError};
 
-/// Records that a start looks back through. Residuals that nothing was taken of for so long are out of date.
+/// Records that a start looks back through. A residual that no record of these took in is out of date.
 const RECORDS_MAX: u64 = 1024;
 
-/// A COMMIT, by what an attempt knows of it before it is made: residuals are true after one.
+/// A COMMIT, by what an attempt knows of it before it is made. Residuals are true after a given COMMIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     pub lineage: Digest,
@@ -24,16 +24,16 @@ impl From<AttemptKey> for Mark {
     }
 }
 
-/// What a record that the lineage has passed means for residuals.
+/// The effect of a passed record on residuals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
     pub mark: Mark,
-    /// The round of which it took in something of this node, if it did: it tells which fragment.
+    /// The round of the contribution of this node that it took in, if it did; the round names the fragment.
     pub taken: Option<u64>,
 }
 
 impl Passed {
-    /// What `record` means for those of `me`.
+    /// The effect of `record` on the residuals of `me`.
     pub fn of(record: &Record, me: &NodeId) -> Self {
         let mine = record.changes_state() && record.contributors.iter().any(|c| c.member == *me);
         let mark = Mark { lineage: record.lineage, seq: record.seq, set: record.set() };
@@ -41,7 +41,8 @@ impl Passed {
     }
 }
 
-/// For each fragment the last COMMIT of the store's chain, up to its record `head`, that stepped it with something of `me`.
+/// For each fragment the last COMMIT of the store's chain, up to its record `head`, that stepped it with something of
+/// `me`.
 ///
 /// # Errors
 /// The store cannot be read.
@@ -54,7 +55,7 @@ pub(super) fn last_taken(
     let mut marks = vec![None; fragments.count()];
     let mut child: Option<Record> = None;
     for seq in (head.saturating_sub(RECORDS_MAX - 1)..=head).rev() {
-        // What is before a snapshot may not be here, or not be what led to it.
+        // A record before a snapshot may be missing here, or not be an ancestor.
         let leads = |record: &Record| child.as_ref().is_none_or(|child| child.parent == record.digest());
         let Some(record) = store.record(seq)?.filter(leads) else { break };
         let Passed { mark, taken } = Passed::of(&record, me);

@@ -1,4 +1,4 @@
-//! Tells the driver that a reduction moves, and what it waits for, but not for every frame.
+//! Reports to the driver that a reduction moves, and what it waits for, but not for every frame.
 
 use starling_protocol::NodeId;
 use starling_protocol::message::{Awaited, Awaits};
@@ -6,27 +6,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Told how far an attempt is.
+/// The receiver of reports.
 pub type ProgressFn = Arc<dyn Fn(Report) + Send + Sync>;
 
 /// How far an attempt is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Grows while something moves, so that members can be compared. With owners it is the bytes moved both ways, frame
-    /// headers included; of a ring see [`of_ring`].
+    /// Grows while something moves, so that members can be compared. With owners it counts the bytes moved in both
+    /// directions, frame headers included; for a ring see [`of_ring`].
     pub reached: u64,
-    /// What stands in the way, with owners.
+    /// The thing that the reduction waits for, with owners.
     pub awaits: Option<Awaits>,
 }
 
-/// At most one report in this time; the engine's deadlines are far longer.
+/// Least time between two reports; the engine's deadlines are far longer.
 const REPORT_EVERY: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
 /// Bits of the bytes in a ring's progress.
 const BYTES_BITS: u32 = 40;
 
-/// How far a member of a ring is: first by the hops that have arrived whole, those without a chunk among them, then by
-/// the bytes received. What has left does not count: where something is withheld, the member after it has received least
-/// of all, and so the bad link is known.
+/// Progress of a ring's member: first the hops that have arrived whole, empty ones included, then the bytes received.
+/// Sent bytes do not count: if a member withholds data, the member after it has received least, which shows the bad
+/// link.
 pub(super) fn of_ring(hops: usize, received: u64) -> u64 {
     (hops as u64) << BYTES_BITS | received.min((1 << BYTES_BITS) - 1)
 }
@@ -36,9 +36,9 @@ pub(super) fn of_ring(hops: usize, received: u64) -> u64 {
 pub(super) struct Progress {
     report: ProgressFn,
     reached: Arc<AtomicU64>,
-    /// A report is on its way.
+    /// Whether a report is on its way.
     due: Arc<AtomicBool>,
-    /// What each direction of each link waits for, as [`Awaited`]'s number, or 0.
+    /// The [`Awaited`] number that each direction of each link waits for, or 0.
     waits: Arc<[(NodeId, [AtomicU8; 2])]>,
 }
 
@@ -50,20 +50,20 @@ pub(super) enum Way {
 }
 
 impl Progress {
-    /// Of a reduction that says nothing of what it waits for.
+    /// Progress of a reduction that reports nothing of what it waits for.
     pub fn new(report: ProgressFn) -> Self {
         Self { report, reached: Arc::default(), due: Arc::default(), waits: Arc::default() }
     }
 
-    /// Of one with links to these members.
+    /// Progress of a reduction with links to these members.
     pub fn of_links(self, members: impl Iterator<Item = NodeId>) -> Self {
         Self { waits: members.map(|member| (member, <[AtomicU8; 2]>::default())).collect(), ..self }
     }
 
-    /// Waits for `step`, which is due from the member at `place`, and for nothing else.
+    /// Waits for `step`, and meanwhile shows that it is due from the member at `place`.
     pub async fn wait<T>(&self, place: usize, way: Way, what: Awaited, step: impl Future<Output = T>) -> T {
         let Some(cell) = self.waits.get(place).and_then(|(_, ways)| ways.get(way as usize)) else { return step.await };
-        // Most steps wait for nothing.
+        // Most steps are ready at once.
         let mut step = std::pin::pin!(step);
         let at_once = std::future::poll_fn(|cx| std::task::Poll::Ready(step.as_mut().poll(cx))).await;
         if let std::task::Poll::Ready(done) = at_once {
@@ -76,7 +76,7 @@ impl Progress {
         done
     }
 
-    /// What does not depend on anything else that is awaited.
+    /// The awaited thing that depends on no other awaited one.
     fn awaits(&self) -> Option<Awaits> {
         let number = |cell: &AtomicU8| Awaited::from_number(cell.load(Ordering::Acquire));
         let of = |(from, ways): &(NodeId, [AtomicU8; 2])| Some((ways.iter().filter_map(number).min()?, *from));
@@ -84,19 +84,20 @@ impl Progress {
         Some(Awaits { what, from })
     }
 
-    /// So much more.
+    /// Adds this many bytes.
     pub fn add(&self, bytes: usize) {
         self.reached.fetch_add(bytes as u64, Ordering::Relaxed);
         self.report_soon();
     }
 
-    /// So much in all.
+    /// Raises the progress to this value.
     pub fn reach(&self, progress: u64) {
         self.reached.fetch_max(progress, Ordering::Relaxed);
         self.report_soon();
     }
 
-    /// The last step before a standstill counts as much as any: whoever moves sees to a report that is made later.
+    /// Sees to it that a report follows soon. The last step before a standstill counts as much as any, so each step
+    /// either sends a later report or finds one due.
     fn report_soon(&self) {
         if self.due.swap(true, Ordering::AcqRel) {
             return;

@@ -1,8 +1,8 @@
 //! The ring: reduce-scatter, then all-gather, pipelined by chunk.
 //!
-//! Two tasks a reduction. The *reader* takes the predecessor's frames in the one order that the schedule allows, adds
-//! this node's part to partial sums, checks finished ones, and puts both on the [`Board`]. The *writer* first encodes
-//! this node's own part of the first segment, then sends what the reader has put down, in the same order: frame `i`
+//! A reduction has two tasks. The *reader* takes the predecessor's frames in the one order that the schedule allows,
+//! adds this node's part to partial sums, checks finished sums, and puts both on the [`Board`]. The *writer* first
+//! encodes this node's own part of the first segment, then sends the frames on the board in the same order: frame `i`
 //! received is frame `first segment + i` sent, until the last segment, which ends here. Nothing waits for a timer; an
 //! attempt that makes no progress is ended from outside by dropping it.
 
@@ -48,7 +48,7 @@ impl ReduceEngine for RingReducer {
     }
 }
 
-/// What both tasks know.
+/// The state that both tasks share.
 struct Context {
     job: ReduceJob,
     scope: FrameScope,
@@ -89,7 +89,7 @@ impl Context {
         })
     }
 
-    /// How many hops have arrived whole when so many frames have: for none, one, and so on up to all.
+    /// The number of hops that have arrived whole, for each number of received frames from none to all.
     fn hops_before(&self) -> Vec<usize> {
         let hops = self.ring.hops(self.position).enumerate();
         let of_frames = hops.flat_map(|(n, hop)| self.ring.segment(hop.receive).map(move |_| n));
@@ -124,7 +124,7 @@ async fn reduce(links: &Arc<dyn BulkLinks>, job: ReduceJob, progress: Progress) 
         travel(links, &context).await?;
     }
     context.progress.finish();
-    // Both tasks have ended, so theirs are gone.
+    // Both tasks have ended, so this is the only reference.
     let context = Arc::into_inner(context).ok_or_else(|| ReduceError::Task("the update is still in use".into()))?;
     Ok(context.board.into_update())
 }
@@ -179,14 +179,15 @@ async fn write_frames(stream: &mut BulkStream, context: &Context) -> Result<(), 
         } else {
             let needed = index - begun_here + 1;
             if context.board.received_count() < needed {
-                // The successor shall have all that there is while we wait.
+                // The successor shall have all finished frames during the wait.
                 stream.flush().await.map_err(lost)?;
                 let mut nothing = [0];
                 tokio::select! {
                     biased;
                     () = context.board.wait_received(needed) => (),
-                    // The successor writes nothing here: this returns when it has let go, or the connection is gone. It may
-                    // wait for what was lost with it, and we for what follows from that, until somebody's patience is at an end.
+                    // The successor writes nothing here: the read returns when it has closed the stream, or the
+                    // connection is gone. Without it the successor may wait for the lost frames, and this node for
+                    // frames that depend on them, until a deadline ends the attempt.
                     _ = stream.read(&mut nothing) => return Err(lost(std::io::ErrorKind::BrokenPipe.into())),
                 }
             }
@@ -218,14 +219,14 @@ async fn read(links: Arc<dyn BulkLinks>, context: Arc<Context>) -> Result<(), Re
     Ok(())
 }
 
-/// The reader's buffers, and what it needs to know about frames sent.
+/// The reader's buffers, and the place of partial sums among the frames sent.
 struct ReaderDesk {
     coder: ChunkCoder,
-    /// The frame just read.
+    /// The frame that was read last.
     payload: Vec<u8>,
-    /// The sum just made.
+    /// The sum that was made last.
     sum: Vec<u8>,
-    /// For each segment: which frame sent carries the first chunk's partial sum, if any does.
+    /// For each segment, the number of the sent frame that carries its first chunk's partial sum, if one does.
     partial_sent_as: Vec<Option<usize>>,
 }
 
@@ -241,7 +242,7 @@ impl ReaderDesk {
         Self { coder: context.coder(), payload, sum, partial_sent_as }
     }
 
-    /// Puts the frame just read onto the board, as what it means.
+    /// Puts the frame that was read last onto the board: a part added to this node's own, or a checked sum.
     fn take(&mut self, context: &Context, index: usize, kind: FrameKind, chunk: usize) -> Result<(), ReduceError> {
         debug_assert_eq!(context.board.received_count(), index);
         let from = context.previous();
@@ -258,7 +259,7 @@ impl ReaderDesk {
                 self.coder.check(chunk, &self.payload).map_err(refused)?;
                 context.board.put(chunk, &self.payload);
             }
-            // Only what is due is read, and these never are.
+            // Only due frames are read, and these kinds are never due.
             FrameKind::Change | FrameKind::Drift => {}
         }
         Ok(())

@@ -22,7 +22,7 @@ fn every_small_ring_gives_the_specified_bytes() {
         for codec in [Codec::Int8, Codec::Bf16] {
             for n in 1..=6 {
                 for elements in [1, 300, CHUNK_ELEMENTS, 3 * CHUNK_ELEMENTS + 5, 7 * CHUNK_ELEMENTS - 1] {
-                    // Pipes far smaller than a frame: nobody may rely on the transport's buffers.
+                    // Pipes far smaller than a frame: a member may not rely on the transport's buffers.
                     let flock = Flock::new(EngineKind::Ring, codec, n, elements, 4096);
                     let expected = flock.specified();
                     for result in flock.run(0, None).await {
@@ -48,7 +48,7 @@ proptest! {
     }
 }
 
-/// A member that withholds everything from some byte on: the one after it is behind all others, whatever hop it was.
+/// A member withholds all bytes from some place on: the member after it is behind all others, at whatever hop that was.
 #[test]
 fn whoever_is_starved_is_furthest_behind() {
     runtime().block_on(async {
@@ -93,8 +93,8 @@ fn a_member_that_dies_anywhere_ends_the_attempt_for_all() {
     });
 }
 
-/// All that a member could write before it has to wait for others is in the pipe, and lost with it: it notices all the same,
-/// while its successor waits for a stream of which nobody has told it. Found by the lab (`quick/corrupt`).
+/// All bytes that a member can write before it waits for others are in the pipe, and lost with it. The member notices
+/// all the same, while its successor waits for a stream that it has not heard of. Found by the lab (`quick/corrupt`).
 #[test]
 fn a_stream_that_is_lost_while_its_writer_waits_ends_the_attempt() {
     runtime().block_on(async {
@@ -108,7 +108,7 @@ fn a_stream_that_is_lost_while_its_writer_waits_ends_the_attempt() {
     });
 }
 
-/// Where each hop of a member begins in what it sends, and the end.
+/// The byte at which each hop begins in a member's stream, and the end.
 fn hop_bytes(flock: &Flock, position: usize) -> Vec<usize> {
     let elements = flock.deltas[0].len();
     let ring = Ring::new(flock.members.len(), update::chunks(elements));
@@ -122,7 +122,7 @@ fn hop_bytes(flock: &Flock, position: usize) -> Vec<usize> {
     at
 }
 
-/// A ring's sums are weighted for one set, so nothing of a failed attempt is of use: whoever dies at whatever hop of either
+/// A ring's sums are weighted for one set, so nothing of a failed attempt is of use: after a death at any hop of either
 /// half, the next attempt costs a ring of the others, and not a byte more.
 #[test]
 fn a_death_at_any_hop_costs_one_ring_of_the_others() {
@@ -178,7 +178,7 @@ fn repeated_frames_are_refused() {
     });
 }
 
-/// A predecessor that plays both its halves at once, without waiting for anybody.
+/// A predecessor that plays both its halves at once, without waiting for anything.
 async fn play(
     flock: &Flock,
     position: usize,
@@ -202,14 +202,14 @@ async fn play(
             stream.write_all(&payload).await.unwrap();
         }
     }
-    // Stays open: only what was sent shall count.
+    // The stream stays open: the test is about the frames that were sent.
     std::future::pending::<()>().await;
 }
 
 #[test]
 fn finished_sums_before_their_time_are_refused() {
     runtime().block_on(async {
-        // Nobody reads what member 1 sends, so its own parts cannot have left when "finished" sums come.
+        // The test reads nothing of what member 1 sends, so its own parts cannot have left when "finished" sums arrive.
         let flock = Flock::new(EngineKind::Ring, Codec::Int8, 3, 30 * CHUNK_ELEMENTS, 1024);
         let zeros = |_| vec![0; 2 * (CHUNK_ELEMENTS / 256) + CHUNK_ELEMENTS];
         let error = tokio::select! {

@@ -1,7 +1,7 @@
-//! Hands bulk streams that arrive to the attempt that they belong to.
+//! Hands arriving bulk streams to the attempt that they belong to.
 //!
-//! A neighbour may begin an attempt before we do: its stream is parked, unread but for its opening, for a bounded
-//! time. A stream of an attempt that we have left is dropped, so nothing of it can reach the next one.
+//! A neighbour may begin an attempt before this node: its stream is parked, unread but for its opening, for a bounded
+//! time. A stream of an attempt that this node has left is dropped, so nothing of it can reach the next one.
 
 use super::opening::{self, OPENING_BYTES};
 use crate::net::BulkStream;
@@ -21,18 +21,18 @@ const PARKED_PER_PEER: usize = 4;
 /// Attempts that are remembered as left.
 const LEFT_CAP: usize = 64;
 
-/// How long the router waits.
+/// The times for which the router waits.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
-    /// For an opening.
+    /// Time in which an opening must have arrived.
     opening: Duration,
-    /// For a parked stream's attempt.
+    /// Time for which a stream stays parked.
     parked: Duration,
 }
 
 const PATIENCE: Patience = Patience { opening: Duration::from_secs(10), parked: Duration::from_secs(60) };
 
-/// Why no stream will come.
+/// Why no stream will arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouterError {
     #[error("this node has left the attempt")]
@@ -54,13 +54,13 @@ pub struct BulkRouter {
 
 #[derive(Default)]
 struct State {
-    /// Attempts of ours that wait for a stream.
+    /// Attempts of this node that wait for a stream.
     waiting: BTreeMap<Slot, oneshot::Sender<BulkStream>>,
     /// Streams that wait for an attempt.
     parked: BTreeMap<Slot, Parked>,
-    /// The newest last.
+    /// Attempts that were left, the newest last.
     left: VecDeque<AttemptKey>,
-    /// Names parked streams, so that a timer only drops its own.
+    /// Names parked streams, so that a timer drops only its own.
     serial: u64,
 }
 
@@ -114,7 +114,7 @@ impl BulkRouter {
                 None => stream,
                 Some(waiter) => match waiter.send(stream) {
                     Ok(()) => return,
-                    // The attempt is being dropped this very moment.
+                    // The attempt is just being dropped.
                     Err(stream) => stream,
                 },
             };
@@ -137,10 +137,10 @@ impl BulkRouter {
         }
     }
 
-    /// The stream of attempt `key` from `from`, now or when it comes. Waits without a deadline: the engine has one.
+    /// The stream of attempt `key` from `from`, now or when it arrives. Waits without a deadline: the engine has one.
     ///
     /// # Errors
-    /// [`RouterError`] when the attempt is, or is being, left, or waits for the stream already.
+    /// [`RouterError`] when the attempt was left, is being left, or waits for the stream already.
     pub async fn accept(&self, key: AttemptKey, from: NodeId) -> Result<BulkStream, RouterError> {
         let slot = (key, from);
         let receiver = {
@@ -161,7 +161,7 @@ impl BulkRouter {
         receiver.await.map_err(|_| RouterError::Left)
     }
 
-    /// Leaves an attempt for good: whoever waits for a stream of it is told, parked streams and later ones are dropped.
+    /// Leaves an attempt for good: waits for its streams end with an error, and parked and later streams are dropped.
     pub fn leave(&self, key: AttemptKey) {
         let mut state = self.state();
         state.waiting.retain(|(waiting, _), _| *waiting != key);

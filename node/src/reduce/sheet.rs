@@ -1,7 +1,7 @@
-//! The update that owners make, as its sums come in.
+//! The update that owners make, while its sums arrive.
 //!
-//! With codecs whose payloads have a fixed length each lies where it belongs from the start, so that the whole is never
-//! there twice; others are short, and put together at the end.
+//! If the codec's payloads have a fixed length, each lies at its final place from the start, so that the update is
+//! never in memory twice. Payloads of other codecs are short, and joined at the end.
 
 use starling_protocol::run::Codec;
 use starling_protocol::update;
@@ -16,7 +16,7 @@ pub(super) struct Sheet {
 
 enum Sums {
     InPlace(Vec<u8>),
-    /// By chunk.
+    /// The payloads by chunk.
     Apart(Vec<Vec<u8>>),
 }
 
@@ -30,12 +30,12 @@ impl Sheet {
         Self { codec, elements, sums: Mutex::new(sums) }
     }
 
-    /// The bytes are plain data: whatever a panicking holder left is still only bytes.
+    /// The bytes are plain data, so a holder that panicked leaves a usable lock.
     fn sums(&self) -> MutexGuard<'_, Sums> {
         self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts down a payload that was checked to be one of `chunk`.
+    /// Stores a payload that was checked to be one of `chunk`.
     pub fn put(&self, chunk: usize, payload: &[u8]) {
         match &mut *self.sums() {
             Sums::InPlace(all) => {
@@ -45,7 +45,7 @@ impl Sheet {
         }
     }
 
-    /// Copies the payload of `chunk`, in place of what `out` holds.
+    /// Copies the payload of `chunk` into `out`, whose earlier content goes.
     pub fn copy(&self, chunk: usize, out: &mut Vec<u8>) {
         out.clear();
         match &*self.sums() {
@@ -56,7 +56,7 @@ impl Sheet {
         }
     }
 
-    /// The update, when all is there.
+    /// The update, once all sums are there.
     pub fn take(&self) -> Vec<u8> {
         match std::mem::replace(&mut *self.sums(), Sums::Apart(Vec::new())) {
             Sums::InPlace(all) => all,

@@ -7,17 +7,17 @@ use starling_protocol::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, Frame
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-/// How long a finished stream is kept to be closed in order.
+/// Time for which a finished stream is kept to be closed in order.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Makes `frame` the frame of a chunk's payload: header and payload leave in one write.
+/// Fills `frame` with the header and payload of a chunk, so that both leave in one write.
 pub(crate) fn fill_frame(frame: &mut Vec<u8>, scope: &FrameScope, kind: FrameKind, chunk: usize, payload: &[u8]) {
     frame.clear();
     frame.extend_from_slice(&FrameHeader::new(scope, kind, chunk, payload).encode());
     frame.extend_from_slice(payload);
 }
 
-/// Reads the frame that is due, and no other, into `payload`. The muxer keeps what has arrived, so that two reads of a frame
-/// ask it and not the system.
+/// Reads the frame that is due, and no other, into `payload`. The muxer buffers arrived bytes, so two reads of a frame
+/// cost no two system calls.
 pub(crate) async fn read_frame(
     stream: &mut (impl AsyncRead + Unpin),
     scope: &FrameScope,
@@ -33,7 +33,7 @@ pub(crate) async fn read_frame(
         let (got, got_chunk) = (header.kind, header.chunk);
         return Err(PeerFault::OutOfOrder { expected: kind, expected_chunk: chunk, got, got_chunk });
     }
-    // At most FRAME_PAYLOAD_BYTES_MAX: decoding has checked it.
+    // Decoding has checked that this is at most FRAME_PAYLOAD_BYTES_MAX.
     payload.resize(header.payload_len(), 0);
     stream.read_exact(payload).await.map_err(PeerFault::Lost)?;
     Ok(header.check_payload(payload)?)
@@ -47,14 +47,14 @@ pub(super) fn fault(suspect: NodeId, fault: PeerFault) -> ReduceError {
 pub(crate) async fn close(mut stream: BulkStream) {
     let closing = async {
         stream.shutdown().await?;
-        // The reader writes nothing: this returns when it has read all and let go.
+        // The reader writes nothing: this read returns when it has read all and closed the stream.
         stream.read(&mut [0]).await
     };
-    // Whatever happens now does not matter to an attempt that is done.
+    // The attempt is done, so the outcome does not matter.
     drop(tokio::time::timeout(CLOSE_TIMEOUT, closing).await);
 }
 
-/// Counts a peer that goes on after its last frame.
+/// Counts a peer that sends more after its last frame.
 pub(super) async fn expect_end(mut stream: BulkStream, from: NodeId) {
     let mut more = [0];
     if let Ok(Ok(1)) = tokio::time::timeout(CLOSE_TIMEOUT, stream.read(&mut more)).await {

@@ -1,23 +1,23 @@
-//! The order in which one member's writers work: round about, a slice each.
+//! The order in which one member's writers work: in turns, a slice each.
 //!
-//! Members share links. If each were served whole before the next, two that serve the same one at a time would halve each
-//! other's rate and leave another link idle, and nobody would ever catch up; with all streams left to themselves some are
-//! faster than others, and every sum waits for the slowest of its parts. Slices are short enough that a few of them at
-//! once fit in a link's queue.
+//! Members share links. If each member were served whole before the next, two nodes that serve the same one at a time
+//! would halve each other's rate and leave another link idle, and neither would ever catch up. If all streams ran
+//! freely, some would be faster than others, and every sum waits for the slowest of its parts. Slices are short enough
+//! that a few of them at once fit in a link's queue.
 //!
-//! A member that takes little must not hold up the others: whoever cannot write for a while writes beside the turns, until
-//! a frame leaves in time again.
+//! A slow member must not hold up the others: a writer that cannot write for a while writes beside the turns, until a
+//! frame leaves in time again.
 
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// A frame that does not leave within this time does not keep others from leaving: at 100 Mbit/s it takes 3 ms, and a
-/// window's round trip on a long way takes more.
+/// Time after which a frame no longer keeps others from leaving. At 100 Mbit/s a frame takes 3 ms; a window's round
+/// trip on a long path takes more.
 const PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 40 });
 /// Bytes of a slice: 10 ms at 100 Mbit/s, so that slices of four senders fit in a queue of 50 ms.
 const SLICE_BYTES: usize = 128 << 10;
 
-/// The turns of all writers. First come, first served.
+/// The turns of all writers, first come, first served.
 pub(super) struct Turns(Semaphore);
 
 impl Turns {
@@ -25,27 +25,27 @@ impl Turns {
         Self(Semaphore::new(1))
     }
 
-    /// One writer's part in them.
+    /// A writer that takes part in the turns.
     pub fn join(&self) -> Turn<'_> {
         Turn { turns: self, permit: None, written: 0, beside: false }
     }
 }
 
-/// A writer, and whether it is its turn.
+/// A writer, and whether it has the turn.
 pub(super) struct Turn<'a> {
     turns: &'a Turns,
     permit: Option<SemaphorePermit<'a>>,
-    /// In this slice.
+    /// Bytes written in this slice.
     written: usize,
-    /// The last frame took too long.
+    /// The last frame took too long, so this writer writes beside the turns.
     beside: bool,
 }
 
 impl Turn<'_> {
-    /// Writes so many bytes when the turn comes. If they do not leave for a while, the others go on meanwhile.
+    /// Writes this many bytes when the turn comes. If they do not leave for a while, the others go on meanwhile.
     pub async fn write<T>(&mut self, bytes: usize, write: impl Future<Output = T>) -> T {
         if self.permit.is_none() && !self.beside {
-            // Nobody closes the semaphore; if somebody did, all would write at once.
+            // The semaphore is never closed; if it were, all would write at once.
             self.permit = self.turns.0.acquire().await.ok();
             self.written = 0;
         }
@@ -62,7 +62,7 @@ impl Turn<'_> {
         }
     }
 
-    /// There is nothing to write for now.
+    /// Gives the turn back: there is nothing to write for now.
     pub fn rest(&mut self) {
         self.permit = None;
     }
@@ -73,7 +73,8 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// Who wrote, slice by slice, when each writes `frames` frames of half a slice and `stuck` hangs in its first.
+    /// The order in which the writers write their slices, if each writes `frames` frames of half a slice and `stuck`
+    /// hangs in its first.
     fn order(writers: usize, frames: usize, stuck: Option<usize>) -> Vec<usize> {
         crate::reduce::harness::runtime().block_on(async {
             let (turns, order) = (Turns::new(), Mutex::new(Vec::new()));

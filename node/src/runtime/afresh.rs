@@ -1,5 +1,5 @@
-//! Catching up afresh: a snapshot on the way to the target, proven by the records after it, takes the place of what is
-//! held.
+//! Catching up afresh: a snapshot on the path to the target, proven by the records after it, replaces this node's
+//! state.
 
 use super::catch_up::{Errand, Failed, Progress, Task, blocking};
 use super::chain::{Link, NoChain};
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use tokio::sync::{mpsc, oneshot};
 
-/// Chunks that are fetched and wait to be written.
+/// Fetched chunks that may wait to be written.
 const CHUNKS_WAITING: usize = 8;
 
-/// A snapshot on the way to the target.
+/// A snapshot on the path to the target.
 struct Offer {
-    /// The path to its record, which is the last of it.
+    /// The path to the snapshot's record, which is its last link.
     way: Vec<Link>,
     manifest: Manifest,
-    /// The records after it, up to the target.
+    /// The records after the snapshot, up to the target.
     chain: Vec<Link>,
 }
 
@@ -36,7 +36,7 @@ impl Task {
         if chain.is_empty() { Ok(base) } else { self.replay(chain, progress).await }
     }
 
-    /// The path to the target, which was proven before and is not at hand any more.
+    /// Proves the path to the target again: it was proven before, and that proof is not at hand any more.
     async fn prove(&self) -> Result<Arc<Proof>, Failed> {
         let Errand { seq, target, .. } = self.errand;
         let store = self.store.clone();
@@ -56,7 +56,7 @@ impl Task {
 
     fn asked(&self, peer: NodeId, seq: u64) -> Asked {
         let (spec, store) = (self.spec.clone(), self.store.clone());
-        // The engine has decided to go there, wherever it begins.
+        // The engine has decided to follow this lineage, at whatever genesis its path begins.
         Asked { peer, seq, record: self.errand.target, foreign: true, spec, store, patience: ANSWER_PATIENCE }
     }
 
@@ -73,7 +73,7 @@ impl Task {
         format!("{}: {why}", source.short())
     }
 
-    /// The newest snapshot of any source that lies on the target's chain.
+    /// The newest snapshot on the target's chain that a source offers.
     async fn offer(&self, proof: &Arc<Proof>) -> Result<Offer, Failed> {
         let ask = |source, begun| self.offer_of(source, proof, begun);
         let none = |why| format!("no source offers a snapshot on the way to record {}; {why}", self.errand.seq);
@@ -97,7 +97,7 @@ impl Task {
         Err(why)
     }
 
-    /// Checks that the manifest is of the record at `seq`, and that this record is on the target's chain.
+    /// Checks that the manifest is that of the record at `seq`, and that this record is on the target's chain.
     async fn snapshot(
         &self,
         source: NodeId,
@@ -116,7 +116,7 @@ impl Task {
         if state::root(&manifest) != link.record.state_root {
             return Err("its snapshot is not of its record".into());
         }
-        // A later one than the target follows it already.
+        // A snapshot after the target is proven to follow it already.
         if seq > self.errand.seq {
             return Ok(Offer { way, manifest, chain: Vec::new() });
         }
@@ -127,7 +127,7 @@ impl Task {
         }
     }
 
-    /// The path to the record of this number: from the proof of the target, or as the source shows it from there.
+    /// The path to the record of this number: from the target's proof, or as the source continues it.
     async fn way_to(&self, source: NodeId, proof: &Arc<Proof>, seq: u64) -> Result<Vec<Link>, String> {
         if let Some(way) = proof.way_to(seq) {
             return Ok(way.to_vec());
@@ -143,7 +143,7 @@ impl Task {
         Ok(way)
     }
 
-    /// Fetches a snapshot's chunks from all sources at once and makes it this node's head.
+    /// Fetches a snapshot's chunks from all sources at once, and makes the snapshot this node's head.
     async fn adopt(&self, way: Vec<Link>, manifest: Manifest, progress: Progress<'_>) -> Result<Link, Failed> {
         let link = way.last().cloned().ok_or_else(|| Failed::because("there is no way to the snapshot"))?;
         let manifest = Arc::new(manifest);
@@ -177,7 +177,8 @@ impl Task {
         };
         tokio::try_join!(download, writing)?;
         self.leave_lineage().await?;
-        // Before the state is another: killed in between, the node shall not find what belongs to the old one.
+        // The residuals are dropped before the state changes: after a kill in between, the node must not find residuals
+        // of the old state.
         let feedback = Arc::clone(&self.feedback);
         blocking(move || feedback.forget()).await?;
         let store = self.store.clone();
@@ -190,7 +191,7 @@ impl Task {
         Ok(link)
     }
 
-    /// The chain held here is about to be replaced: keeps what was learned in it, if it is of another lineage.
+    /// Keeps what was learned in the lineage held here, which is about to be replaced, if the target is of another one.
     async fn leave_lineage(&self) -> Result<(), Failed> {
         let lineage = self.head.record.lineage;
         if lineage == self.errand.lineage || lineage == Digest::default() {

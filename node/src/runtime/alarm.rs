@@ -1,15 +1,15 @@
-//! The driver's only clock: it sleeps until something is due, and not a moment less.
+//! The driver's only clock: it sleeps until the next deadline, and not longer.
 
 use std::pin::Pin;
 use std::time::Instant;
 use tokio::time::Sleep;
 
-/// Rings when something is due. It is set again before each sleep, and costs a timer of its own only where it moves.
+/// Rings at a deadline. The driver sets it again before each sleep; a new timer is made only if the deadline has moved.
 #[derive(Default)]
 pub struct Alarm(Option<Pin<Box<Sleep>>>);
 
 impl Alarm {
-    /// Returns when it is `due`; never, if nothing is.
+    /// Returns when it is `due`; never, if there is no deadline.
     pub async fn rings(&mut self, due: Option<Instant>) {
         let Some(due) = due.map(tokio::time::Instant::from_std) else { return std::future::pending().await };
         let sleep = self.0.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
@@ -17,7 +17,7 @@ impl Alarm {
             sleep.as_mut().reset(due);
         }
         sleep.as_mut().await;
-        // One that has rung does not ring again.
+        // A timer that has rung does not ring again.
         self.0 = None;
         metrics::counter!("starling_wakes_total").increment(1);
     }

@@ -1,5 +1,5 @@
-//! Work in the background: reductions, fetches, catch-ups and proofs of claims, as the driver starts them, and what the
-//! driver does with what they came to.
+//! Work in the background: how the driver starts reductions, fetches, catch-ups and proofs of claims, and what it does
+//! with their results.
 
 use super::driver::Driver;
 use super::ledger::{Job, Update};
@@ -50,7 +50,7 @@ impl Driver {
             self.later(Input::ReduceFailed { key, suspect: None, refused: false, reason });
             return;
         };
-        // That of the round that it is to be the COMMIT of.
+        // The residuals are those of the round that this COMMIT would end.
         let round = self.state.head().record.round.saturating_add(1);
         let (feedback, parts) = (self.residuals.of_round(round), Arc::clone(&self.reductions.parts));
         let run = self.reductions.run;
@@ -82,7 +82,7 @@ impl Driver {
         }
     }
 
-    /// Fetches a candidate. A second request for the same one takes the first one's place.
+    /// Fetches a candidate. A second request for it replaces the first.
     pub(super) fn fetch(&mut self, key: AttemptKey, record: Digest, sources: Vec<NodeId>) {
         self.fetches.arrived(key, record);
         if self.fetches.candidates() >= candidate::FETCHES_MAX {
@@ -132,7 +132,7 @@ impl Driver {
 
     pub(super) fn catch_up(&mut self, mut errand: catch_up::Errand) {
         self.device.halt();
-        // In turn or at once, a stranger shall not be in a member's way.
+        // Strangers come after members among the sources, so that none is in a member's way.
         errand.sources = self.net.as_sources(errand.sources);
         self.show(Event::CatchingUp { seq: errand.seq, sources: errand.sources.len(), afresh: errand.afresh });
         let task = catch_up::Task {
@@ -198,7 +198,7 @@ impl Driver {
         tokio::spawn(async move {
             let outcome = shards::fetch(&net, &data, &missing).await;
             if outcome.is_err() {
-                // Peers may come; the round is tried again then.
+                // Peers may arrive; the round is tried again then.
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
             let _ = results.send(Outcome::ShardsFetched(outcome)).await;
@@ -213,7 +213,7 @@ impl Driver {
         self.start_wanted_round().await
     }
 
-    /// Has a peer show the path to the record that it says it stands on.
+    /// Asks a peer to show the path to the record that it claims as its head.
     pub(super) fn prove(&mut self, peer: NodeId, (seq, record): (u64, Digest), foreign: bool) {
         if self.fetches.claims.under_way.len() >= CLAIMS_MAX {
             metrics::counter!("starling_refused_total", "reason" => "claims_full").increment(1);

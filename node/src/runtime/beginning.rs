@@ -1,4 +1,4 @@
-//! What an engine is started with, and which parts its run has.
+//! The inputs with which an engine is started, and the parts of its run.
 
 use super::canonical::Canonical;
 use super::evidence;
@@ -20,7 +20,7 @@ use starling_store::Store;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How an engine begins, beside what the store says.
+/// The choices with which an engine begins, beside the content of the store.
 pub struct Beginning {
     /// Found a lineage if the store holds none.
     pub found: bool,
@@ -34,7 +34,7 @@ pub struct Beginning {
     pub adopt: Option<Digest>,
 }
 
-/// The engine, as it begins on what the store holds.
+/// The engine, as it begins on the content of the store.
 pub fn engine(
     identity: &Identity,
     spec: &RunSpec,
@@ -83,7 +83,7 @@ pub fn engine(
     }))
 }
 
-/// The parts of a run, as its specification wants them. What lineages have learned may be told and kept in any run.
+/// The parts of a run that its specification wants. The difference of a lineage may be kept and merged in any run.
 pub fn variants(
     spec: &RunSpec,
     store: Arc<Store>,
@@ -99,9 +99,9 @@ pub fn variants(
     Variants(parts)
 }
 
-/// Names the process, and new vote vote states: the time in microseconds, which rises from one start to the next. Where the
-/// clock stands before the vote state's creation, as without a battery, no two starts may have one name: they would be
-/// held to be one process that contradicts itself.
+/// Names the process, and new vote states: the time in microseconds, which rises from one start to the next. If the
+/// clock stands before the vote state's creation, as without a battery, the name is the vote state's plus a random
+/// number: two starts with one name would look like one process that contradicts itself.
 fn boot(incarnation: Option<u64>) -> u64 {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64);
     match incarnation {

@@ -1,7 +1,7 @@
-//! Bringing a candidate here that a voter holds on its disk, so that this node may vote for it.
+//! Fetches a candidate that a voter has on its disk, so that this node may vote for it.
 //!
-//! Nothing of a source is believed: the candidate must decode and be the one asked for, and the update must have the
-//! digest that its record names. Whether the READYs lead to the record is for the engine, which builds it again.
+//! A source is not trusted: the candidate must decode and be the one asked for, and the update must have the digest
+//! that its record names. The engine checks whether the READYs lead to the record: it builds the record again.
 
 use super::ledger::Update;
 use crate::net::fetch::{Expect, FetchError, FetchRequest};
@@ -10,16 +10,16 @@ use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::{Digest, NodeId, update, wire};
 use std::sync::Arc;
 
-/// Candidates that are fetched, or fetched and not yet on disk, at once. The engine asks for one or two.
+/// Candidates that are being fetched, or fetched and not yet on disk, at once. The engine asks for one or two.
 pub const FETCHES_MAX: usize = 4;
 
-/// What is wanted, and from whom.
+/// A candidate to fetch, and its sources.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub key: AttemptKey,
-    /// Digest of its record.
+    /// Digest of the candidate's record.
     pub record: Digest,
-    /// How long its update may be, by the model's size and the round's codec.
+    /// The length that its update may have, by the model's size and the round's codec.
     pub update: Expect,
     pub sources: Vec<NodeId>,
 }
@@ -30,14 +30,14 @@ pub struct Arrived {
     pub update: Update,
 }
 
-/// What one source did wrong; the label of `starling_refused_total` and a clause for the log.
+/// The fault of one source: the label of `starling_refused_total` and a clause for the log.
 type Refused = (&'static str, String);
 
 impl Wanted {
     /// Asks the sources in turn.
     ///
     /// # Errors
-    /// What the last of them said.
+    /// The answer of the last source.
     pub async fn fetch<F>(&self, ask: impl Fn(NodeId, FetchRequest, Expect) -> F) -> Result<Arrived, String>
     where
         F: Future<Output = Result<Vec<u8>, FetchError>>,

@@ -17,7 +17,7 @@ fn wanted(sources: &[NodeId]) -> Wanted {
     Wanted { key, record, update: Expect::Exactly(UPDATE.len() as u64), sources: sources.to_vec() }
 }
 
-/// What a source of this manner answers; the honest one, what is right.
+/// The answer of a source; the honest one's is right, and each other number has its fault.
 fn answer(source: NodeId, request: FetchRequest, expected: Expect) -> Result<Vec<u8>, FetchError> {
     let mut candidate = candidate();
     let asked = candidate.record.digest();

@@ -28,7 +28,7 @@ pub struct Canonical {
     pub record: Record,
     /// [`Record::digest`] of `record`.
     pub digest: Digest,
-    /// The record that made the state: `record`, or one before it if it changes no state (a skip, a fork).
+    /// The record that made the state: `record`, or an earlier one if `record` changes no state (SKIP, FORK).
     pub base: Digest,
     /// Digest of the parameters' names and shapes.
     pub schema: Digest,
@@ -40,7 +40,7 @@ pub struct OuterStep<'a> {
     pub update: &'a [u8],
     pub codec: Codec,
     pub rule: Rule,
-    /// The elements that it steps: whole chunks of the codec, or up to the end. The others stay.
+    /// The elements that the step changes: whole chunks of the codec, or up to the end. The others stay.
     pub range: Range<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Canonical {
         self.state.elements()
     }
 
-    /// The manifest of the state as it is.
+    /// The manifest of the present state.
     pub fn manifest(&self) -> Result<Manifest, StateError> {
         let digests = |values: &[f32]| -> Vec<Digest> {
             values.par_chunks(STATE_CHUNK_ELEMENTS).map(state::floats_digest).collect()
@@ -71,8 +71,8 @@ impl Canonical {
         self.manifest_of(self.state.vectors().map(digests).collect())
     }
 
-    /// The manifest that the state will have after `step`; the state itself does not change. `known` is that of the state
-    /// as it is, if the caller has it: what the step leaves as it is needs not be hashed again then.
+    /// The manifest that the state will have after `step`; the state itself does not change. `known` is the manifest of
+    /// the present state, if the caller has it: chunks that the step does not change need no hash then.
     pub fn speculate(&self, step: &OuterStep, known: Option<&Manifest>) -> Result<Manifest, StepError> {
         let prepared = step.prepare()?;
         let of_vector = self.elements().div_ceil(STATE_CHUNK_ELEMENTS);
@@ -96,16 +96,16 @@ impl Canonical {
         Ok(self.manifest_of((0..vectors.len()).map(of_vector).collect())?)
     }
 
-    /// Of each vector's chunks.
+    /// The manifest of each vector's chunks.
     fn manifest_of(&self, chunks: Vec<Vec<Digest>>) -> Result<Manifest, StateError> {
         let vectors = u8::try_from(chunks.len()).unwrap_or(u8::MAX);
         Manifest::of_chunks(self.schema, self.elements() as u64, vectors, chunks.concat())
     }
 
-    /// Applies a step that [`Self::speculate`] has accepted. The record stays the one before until [`Self::stand_on`].
+    /// Applies a step that [`Self::speculate`] has accepted. The record stays the earlier one until [`Self::stand_on`].
     ///
     /// # Errors
-    /// The state is lost then.
+    /// The step failed; the state is lost then.
     pub fn apply(&mut self, step: &OuterStep) -> Result<(), StepError> {
         #[cfg(feature = "byzantine")]
         if crate::byzantine::applies_twice() {
@@ -114,7 +114,7 @@ impl Canonical {
         step.apply(&mut self.state)
     }
 
-    /// Takes the place of what was held.
+    /// Replaces the state by a loaded one.
     pub fn take(&mut self, loaded: LoadedState) {
         self.state = loaded.state;
         #[cfg(feature = "byzantine")]
@@ -122,7 +122,7 @@ impl Canonical {
         self.stand_on(loaded.record);
     }
 
-    /// Makes `record` the head; the state is its already.
+    /// Makes `record` the head; the state already belongs to it.
     pub fn stand_on(&mut self, record: Record) {
         self.digest = record.digest();
         self.base = record.base_or(self.digest);
@@ -130,20 +130,20 @@ impl Canonical {
     }
 }
 
-/// Room for one chunk of an update and what it steps, small enough for a core's cache: the state is read once and
-/// nothing but digests is written.
+/// Buffers for one chunk of an update and the values that it steps, small enough for a core's cache: the state is read
+/// once, and only digests are written.
 struct Scratch {
     decoder: Decoder,
     vectors: Vec<Vec<f32>>,
 }
 
-/// A codec, and room for what it decodes.
+/// A codec, and a buffer for decoded values.
 struct Decoder {
     coder: Coder,
     decoded: Vec<f32>,
 }
 
-/// What all chunks of a step have in common.
+/// The values that all chunks of a step share.
 struct Prepared {
     layout: Layout,
     /// The factor on the update.
@@ -155,7 +155,7 @@ impl Decoder {
         Self { coder: Coder::new(codec), decoded: Vec::new() }
     }
 
-    /// Chunk `chunk` of an update, of so many elements.
+    /// Decodes chunk `chunk` of an update, which has this many elements.
     fn decode(&mut self, update: &[u8], layout: &Layout, chunk: usize, elements: usize) -> Result<&[f32], StepError> {
         self.decoded.resize(elements, 0.0);
         let decoded = self.coder.decode(&update[layout.range(chunk)], &mut self.decoded);
@@ -169,7 +169,7 @@ impl Scratch {
         Self { decoder: Decoder::new(codec), vectors: vec![Vec::new(); vectors] }
     }
 
-    /// Digests of state chunk `index` of each vector after `step`, from what they hold now.
+    /// Digests of state chunk `index` of each vector after `step`, computed from the present values.
     fn digests_after(
         &mut self,
         (step, prepared): (&OuterStep, &Prepared),
@@ -216,7 +216,7 @@ impl OuterStep<'_> {
         )
     }
 
-    /// Reads the whole update once if its length matters.
+    /// Reads the whole update once if the rule needs its norm.
     fn prepare(&self) -> Result<Prepared, StepError> {
         let elements = self.range.len();
         let layout = Layout::of(self.codec, elements, self.update).map_err(StepError::Layout)?;
@@ -235,16 +235,17 @@ impl OuterStep<'_> {
                 },
             )
             .collect::<Result<_, StepError>>()?;
-        // In order, whoever computed them.
+        // The sum is over chunks in order, on any number of threads.
         Ok(of_chunks.iter().sum())
     }
 
-    /// Chunks of the model before those that it steps.
+    /// The model's chunks before those that this step changes.
     fn first_chunk(&self) -> usize {
         self.range.start / CHUNK_ELEMENTS
     }
 
-    /// `chunk` counts the model's chunks of the codec's length; `parts` are what it steps, theta first.
+    /// Steps one chunk. `chunk` counts the model's chunks of the codec's length; `parts` are the values to step, theta
+    /// first.
     fn apply_to_chunk(
         &self,
         prepared: &Prepared,
@@ -348,7 +349,7 @@ mod tests {
             };
             assert!(matches!(said(&state, &good[1..]), Err(StepError::Layout(_))));
             let mut bad = good.clone();
-            // A scale that no encoder writes, in the second chunk of the second chunk of the state.
+            // A scale that no encoder writes, in the second update chunk of the second state chunk.
             let chunk = UPDATE_CHUNKS + 1;
             bad[update::chunk_range(Codec::Int8, ELEMENTS, chunk)][..2].copy_from_slice(&[0xff, 0xff]);
             assert!(matches!(said(&state, &bad), Err(StepError::Chunk { chunk: found, .. }) if found == chunk));

@@ -1,11 +1,11 @@
-//! Bringing this node's state to the flock's head: records and updates from peers, and a snapshot when what is
-//! held is not on their chain.
+//! Brings this node's state to the flock's head: by records and updates from peers, or by a snapshot if this node's
+//! head is not on their chain.
 //!
-//! Nothing of a peer is believed. The target is proven from what is held, or from a founder's genesis ([`super::proof`]),
-//! before an errand begins. Records must form a chain from what is held, or from the snapshot, to that target, each with
-//! the votes of a quorum of the one before; chunks must have the digests of the snapshot's manifest, whose root must be
-//! that of its record; updates must have the digest in their record, and replaying them must give its state root. Until
-//! a new state is complete, the old one stays.
+//! A peer is not trusted. The target is proven from this node's chain, or from a founder's genesis ([`super::proof`]),
+//! before an errand begins. Records must form a chain from this node's head, or from the snapshot, to that target, each
+//! with the votes of a quorum of the one before; chunks must have the digests of the snapshot's manifest, whose root
+//! must be that of its record; updates must have the digest in their record, and replaying them must give its state
+//! root. The old state stays until a new one is complete.
 
 use super::chain::{self, Link, NoChain};
 use super::difference::Left;
@@ -30,17 +30,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
-/// Updates that are fetched before the one that is replayed, and what they may take in memory.
+/// Updates that are fetched before the one that is replayed, and the memory that they may take.
 const AHEAD_MAX: usize = STREAMS_PER_SOURCE;
 const AHEAD_BYTES: usize = 128 << 20;
 
 /// Bytes after which others are told again that this node makes progress.
 const TOLD_EACH: u64 = 256 << 10;
 
-/// Sources of another chain within this node's lineage that are searched for the place where it begins.
+/// Sources with another chain of this node's lineage that are searched for the first record that differs.
 const SEARCHED_MAX: usize = 3;
 
-/// What the engine asked for.
+/// The catch-up that the engine asked for.
 #[derive(Clone, Debug)]
 pub struct Errand {
     pub lineage: Digest,
@@ -50,34 +50,34 @@ pub struct Errand {
     pub afresh: bool,
 }
 
-/// Where the errand ended.
+/// The end of an errand.
 #[derive(Debug)]
 pub struct Arrived {
     pub record: Record,
     pub certificate: Option<Certificate>,
-    /// The way to that record.
+    /// The ancestry of that record.
     pub ancestry: Ancestry,
     pub bytes: u64,
     pub seconds: f64,
-    /// The lineage that this node has left on the way, if it has, and what it keeps of it.
+    /// The lineage that this node has left on the way, if it has, with the difference that it keeps.
     pub left: Option<Left>,
-    /// Lineages that records on the way have merged, and in which rounds.
+    /// Lineages that records on the way have merged, with the rounds.
     pub merged: Vec<(Digest, u64)>,
-    /// Records on the way, each after the one before; those before a snapshot are not in it.
+    /// Records on the way, each after the one before; those before a snapshot are left out.
     pub passed: Vec<Passed>,
 }
 
-/// How far the state has moved.
+/// The movement of the state so far.
 #[derive(Default)]
 pub struct Way {
-    /// Where it stands, if it has moved.
+    /// The link of the present state, if it has moved.
     reached: Option<Link>,
     merged: Vec<(Digest, u64)>,
     pub passed: Vec<Passed>,
 }
 
 impl Way {
-    /// The state, which was that of `held` at first, is now that of `link`.
+    /// Notes that the state, which was that of `held` at first, is now that of `link`.
     fn reach(&mut self, held: impl FnOnce() -> Link, link: &Link) {
         let new = chain::takes_in(link, &self.reached.take().unwrap_or_else(held));
         self.merged.extend(new.into_iter().map(|lineage| (lineage, link.record.round)));
@@ -85,13 +85,13 @@ impl Way {
     }
 }
 
-/// Why it did not get there.
+/// Why an errand failed.
 #[derive(Debug)]
 pub struct Failed {
     pub reason: String,
-    /// The sources' chain parts from the one held here within a lineage, and this is the proof.
+    /// The sources' chain differs from this node's within one lineage, and this is the proof.
     pub split: Option<Box<Split>>,
-    /// The sources have dropped an update in between: only a snapshot helps.
+    /// The sources have dropped an update on the way, so only a snapshot helps.
     pruned: bool,
 }
 
@@ -101,10 +101,10 @@ impl Failed {
     }
 }
 
-/// Everything an errand needs.
+/// The inputs of an errand, and its progress.
 pub struct Task {
     pub errand: Errand,
-    /// The errand's, in the order in which they are asked.
+    /// The errand's sources, in the order in which they are asked.
     pub sources: Sources,
     /// The path to the target, if it is at hand.
     pub proof: Option<Arc<Proof>>,
@@ -113,24 +113,24 @@ pub struct Task {
     pub store: Arc<Store>,
     pub spec: Arc<RunSpec>,
     pub elements: usize,
-    /// What is held now.
+    /// This node's head at the start.
     pub head: Arc<Head>,
     /// Bytes received so far.
     pub bytes: AtomicU64,
-    /// How far the state has moved by now.
+    /// The movement of the state so far.
     pub way: Mutex<Way>,
-    /// What updates have left out: it goes by the records that were passed, and a snapshot tells none.
+    /// The residuals, which follow the passed records; a snapshot drops them.
     pub feedback: Arc<FragmentFeedback>,
-    /// What is kept of the lineage held now, once it is left.
+    /// The difference of the lineage held at the start, once this node has left it.
     pub left: Mutex<Option<Left>>,
 }
 
-/// Told how many bytes have come so far.
+/// A receiver of the number of bytes so far.
 pub type Progress<'a> = &'a (dyn Fn(u64) + Send + Sync);
 
 impl Task {
-    /// Runs the errand. One that fails after the state has moved has arrived where it stands: the engine goes on from
-    /// there, and asks again for what is left.
+    /// Runs the errand. An errand that fails after the state has moved ends at that state: the engine goes on from
+    /// there, and asks again for the rest.
     pub async fn run(self, progress: Progress<'_>) -> Result<Arrived, Failed> {
         let started = Instant::now();
         let outcome = if self.errand.afresh { self.afresh(progress).await } else { self.onward(progress).await };
@@ -151,11 +151,11 @@ impl Task {
         Ok(Arrived { record, certificate, ancestry, bytes, seconds, left, merged, passed })
     }
 
-    /// From the head held here; by way of a snapshot if the sources have dropped records or updates in between.
+    /// Catches up from this node's head; by a snapshot if the sources have dropped records or updates on the way.
     async fn onward(&self, progress: Progress<'_>) -> Result<Link, Failed> {
         let held = self.held();
         if let Some(chain) = self.proof.as_ref().and_then(|proof| proof.children_of(&held.digest)) {
-            // It was checked when it came, and nothing needs to be asked.
+            // The path was checked when it arrived, and no source needs to be asked.
             return self.replay_or_afresh(chain.to_vec(), progress).await;
         }
         let mut why = "no peer to fetch from".to_string();
@@ -187,13 +187,13 @@ impl Task {
         }
     }
 
-    /// What is held at first, which was checked when it came.
+    /// This node's head at the start, which was checked when it was committed.
     fn held(&self) -> Link {
         Link { record: self.head.record.clone(), digest: self.head.record.digest(), certificate: None }
     }
 
-    /// A source's chain does not hold this node's head: if they are of one lineage, looks where they part, and checks what
-    /// is found.
+    /// Looks for the first record that differs between a source's chain, which does not hold this node's head, and this
+    /// node's, if both are of one lineage; checks the proof.
     async fn split_from(&self, source: NodeId) -> Option<Split> {
         if self.head.record.lineage != self.errand.lineage {
             return None;
@@ -207,7 +207,7 @@ impl Task {
         let Errand { lineage, seq, target, .. } = &self.errand;
         let ask = |request, expected| self.ask(source, request, expected);
         let chain = chain::after(&self.spec, base, *seq, target, ask).await?;
-        // The digest says it all; a lineage that does not fit it is a mistake of whoever asked.
+        // The digest proves the chain; a lineage that does not fit it is a mistake of the caller.
         let last = chain.last().unwrap_or(base);
         if last.record.lineage == *lineage { Ok(chain) } else { Err(NoChain::Diverged) }
     }
@@ -221,8 +221,8 @@ impl Task {
         self.net.fetch(source, request, expected).await
     }
 
-    /// Fetches the updates of a chain, some ahead, and replays them; returns the last link. One at a time would be one a
-    /// round trip: where rounds are shorter than that, a node far away would never get there.
+    /// Fetches the updates of a chain, some ahead, and replays them; returns the last link. If they were fetched one at
+    /// a time, each would take a round trip: a distant node whose round trip exceeds a round would never arrive.
     pub(super) async fn replay(&self, chain: Vec<Link>, progress: Progress<'_>) -> Result<Link, Failed> {
         let mut last = None;
         let largest = update::encoded_max(Codec::Bf16, self.elements).max(1);
@@ -250,7 +250,7 @@ impl Task {
     }
 
     async fn update_of(&self, record: &Record, progress: Progress<'_>) -> Result<Vec<u8>, Failed> {
-        // The codec was fixed by the record before; what is longer than the longest codec's is no update.
+        // The record before fixed the codec; an update longer than the longest codec's is none.
         let bytes_max = update::encoded_max(Codec::Bf16, self.elements) as u64;
         let ask = async |source: NodeId, begun: Begun| {
             let request = FetchRequest::Update { seq: record.seq };

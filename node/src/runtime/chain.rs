@@ -1,4 +1,4 @@
-//! Records and the votes that decided them, as a source sends them: fetched, and checked link by link.
+//! Records and the votes that decided them, as a source sends them: fetches them, and checks them link by link.
 
 use crate::net::fetch::{Expect, FetchError, FetchRequest, RECORDS_MAX, decode_records};
 use starling_protocol::identity::Ed25519Verifier;
@@ -10,8 +10,8 @@ use starling_protocol::{Digest, certificate, wire};
 /// Longest gap that is closed record by record; beyond it a snapshot is fetched.
 pub const RECORDS_GAP_MAX: u64 = 4096;
 
-/// The lineages whose work this record has brought into the state that it found, if it follows `before`. Only a COMMIT
-/// does: a FORK lists the lineage that it leaves, whose work was in there.
+/// The lineages whose work this record has brought into the state before it, if it follows `before`. Only a COMMIT
+/// does: a FORK lists the lineage that it leaves, whose work was in the state already.
 pub fn takes_in(link: &Link, before: &Link) -> Vec<Digest> {
     if link.record.kind != RecordKind::Commit || link.record.parent != before.digest {
         return Vec::new();
@@ -20,10 +20,10 @@ pub fn takes_in(link: &Link, before: &Link) -> Vec<Digest> {
     link.record.merged.iter().filter(new).copied().collect()
 }
 
-/// Why a source's records were of no use.
+/// Why a source's records are of no use.
 #[derive(Debug, PartialEq)]
 pub enum NoChain {
-    /// The source does not have them, or they are too many: only a snapshot helps.
+    /// The records do not follow the base, or do not lead to the target.
     Gone(&'static str),
     /// They do not follow the record asked about, or do not lead to the target.
     Diverged,
@@ -45,14 +45,14 @@ impl NoChain {
         Self::Other(reason.to_string())
     }
 
-    /// A refusal that is counted: the source sent something that it should not have.
+    /// A refusal that is counted: the source broke the protocol.
     fn refused(label: &'static str, reason: impl ToString) -> Self {
         metrics::counter!("starling_refused_total", "reason" => label).increment(1);
         Self::because(reason)
     }
 }
 
-/// Decodes what a source sent in answer to a request for at most `max` records.
+/// Decodes a source's answer to a request for at most `max` records.
 pub fn decode(answer: &[u8], max: u16) -> Result<Vec<Link>, NoChain> {
     let pairs = decode_records(answer).map_err(|e| NoChain::refused("catch_up_malformed", e))?;
     if pairs.len() > usize::from(max) {
@@ -69,8 +69,8 @@ fn decode_link((record, votes): &(Vec<u8>, Vec<u8>)) -> Result<Link, NoChain> {
     Ok(Link { record, digest, certificate })
 }
 
-/// Whether `link` was decided on top of `parent`: a quorum of the parent's voters signed it (or, for a fork, all its
-/// members), and it follows by all that the two show.
+/// Checks that `link` was decided on top of `parent`: a quorum of the parent's voters signed it (or, for a fork, all
+/// its members), and it follows from the parent by everything that the two records show.
 pub fn verify(spec: &RunSpec, parent: &Link, link: &Link) -> Result<(), NoChain> {
     let certificate = link.certificate.as_ref().ok_or_else(|| {
         NoChain::refused("catch_up_uncertified", format!("record {} came without its votes", link.record.seq))
@@ -79,7 +79,8 @@ pub fn verify(spec: &RunSpec, parent: &Link, link: &Link) -> Result<(), NoChain>
         .map_err(|e| NoChain::refused("catch_up_certificate", format!("record {}: {e}", link.record.seq)))
 }
 
-/// Verifies consecutive links, the first of which follows `parent`. Hundreds of signatures: on a thread that may block.
+/// Verifies consecutive links, the first of which follows `parent`. There may be hundreds of signatures, so this runs
+/// on a thread that may block.
 async fn verified(spec: RunSpec, parent: Link, links: Vec<Link>) -> Result<Vec<Link>, NoChain> {
     let work = move || {
         let mut before = &parent;
@@ -123,7 +124,7 @@ where
     if chain.last().unwrap_or(base).digest == *target { Ok(chain) } else { Err(NoChain::Diverged) }
 }
 
-/// What a source answers to a request for at most `max` records.
+/// Asks for at most `max` records, and decodes the answer.
 pub async fn ask_for<F>(
     request: FetchRequest,
     max: u16,

@@ -62,7 +62,7 @@ async fn a_link_without_a_quorum_of_the_record_before_is_refused() {
         *vote.last_mut().unwrap() ^= 1;
     }
     refused("record 2", fetch(&genesis, &links, &target).await);
-    // A record that is certified, but not on top of the one before.
+    // A record that is certified, but does not follow the one before.
     links[1] = good;
     links[2].record.tokens += 1;
     links[2].digest = links[2].record.digest();

@@ -1,4 +1,4 @@
-//! Claims that the engine wants proven: each in the background, beside whatever is under way.
+//! Claims that the engine wants proven: each in the background, beside other work.
 
 use super::proof::Proof;
 use starling_protocol::{Digest, NodeId};
@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio_util::task::AbortOnDropHandle;
 
-/// Proofs that are kept for a catch-up, and what they may take.
+/// Proofs that are kept for a catch-up, and the memory that they may take.
 const PROOFS_MAX: usize = 8;
 const PROOFS_BYTES_MAX: usize = 8 << 20;
 
-/// Claims being looked at, and the newest proofs.
+/// The claims that are being checked, and the newest proofs.
 #[derive(Default)]
 pub struct Claims {
     pub under_way: Vec<(NodeId, Digest, AbortOnDropHandle<()>)>,
@@ -18,7 +18,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// The path to this record, if it is at hand.
+    /// The path to this record, if it is kept.
     pub fn proof_of(&self, record: &Digest) -> Option<Arc<Proof>> {
         let ends = |proof: &&Arc<Proof>| proof.links.last().is_some_and(|last| last.digest == *record);
         self.proofs.iter().rev().find(ends).cloned()

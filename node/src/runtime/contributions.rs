@@ -1,4 +1,4 @@
-//! What this node can offer in a reduction.
+//! The contributions that this node can offer in a reduction.
 
 use starling_protocol::Digest;
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 /// A pseudo-gradient and its digest.
 type Offer = (Digest, Arc<Vec<f32>>);
 
-/// Kept for as many attempts and rounds as it takes until a COMMIT has it.
+/// This node's contributions, kept over attempts and rounds until a COMMIT has taken them in.
 #[derive(Default)]
 pub struct Contributions {
-    /// The last one made.
+    /// The last contribution.
     own: Option<Offer>,
-    /// The same with a difference mixed into it.
+    /// The last contribution with a difference mixed into it.
     mixed: Option<Offer>,
 }
 
 impl Contributions {
-    /// A round's steps came to this.
+    /// Keeps the contribution of a round's steps.
     pub fn make(&mut self, payload: Digest, delta: Arc<Vec<f32>>) {
         (self.own, self.mixed) = (Some((payload, delta)), None);
     }
 
-    /// The same steps, in another fragment.
+    /// Keeps the contribution of the same steps to another fragment.
     pub fn remake(&mut self, payload: Digest, delta: Arc<Vec<f32>>) {
         self.own = Some((payload, delta));
     }
@@ -30,18 +30,18 @@ impl Contributions {
         self.mixed = Some((payload, delta));
     }
 
-    /// The last one made, without anything mixed into it.
+    /// The last contribution, without a difference mixed into it.
     pub fn own(&self) -> Option<Arc<Vec<f32>>> {
         self.own.as_ref().map(|(_, delta)| Arc::clone(delta))
     }
 
-    /// The one that this node has announced by this digest.
+    /// The contribution that this node has announced by this digest.
     pub fn of(&self, payload: &Digest) -> Option<Arc<Vec<f32>>> {
         let mut held = self.own.iter().chain(&self.mixed);
         held.find(|(digest, _)| digest == payload).map(|(_, delta)| Arc::clone(delta))
     }
 
-    /// A COMMIT has it.
+    /// Drops all: a COMMIT has taken them in.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

@@ -1,4 +1,4 @@
-//! The device as the driver sees it: the trainer's thread, the round that the engine wants of it, and what it is at.
+//! The device as the driver sees it: the trainer's thread, the round that the engine wants, and the job under way.
 
 use super::trainer::{Job, TrainerHandle};
 use crate::exit::{Code, Failure};
@@ -14,18 +14,18 @@ pub struct WantedRound {
     pub lease: Span,
     pub inner_steps: u32,
     pub tokens: u64,
-    /// The others are done: it is to end after its first step.
+    /// The other members are done, so the round is to end after its first step.
     pub cut: bool,
 }
 
-/// A job that was handed to the trainer, which has not answered yet.
+/// The job that the trainer has not answered yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     Round,
     Beside,
 }
 
-/// One job at a time; a round goes before what is done beside rounds.
+/// One job at a time; a round goes before other jobs.
 pub struct Device {
     pub trainer: TrainerHandle,
     /// A round to train once the ledger holds its base and the shards are here. It stays until it is trained, so that a
@@ -55,30 +55,30 @@ impl Device {
         self.halt();
     }
 
-    /// Stops whatever it is at, and names what comes next.
+    /// Stops the job under way, and returns the generation of the next one.
     pub fn halt(&self) -> u64 {
         self.trainer.next_generation()
     }
 
-    /// Something comes that what is done beside rounds must not hold up.
+    /// Stops a job beside rounds, which must not hold up the next one.
     pub fn make_way(&self) {
         if self.work == Some(Work::Beside) {
             self.halt();
         }
     }
 
-    /// The trainer has answered.
+    /// Notes that the trainer has answered.
     pub fn rest(&mut self) {
         self.work = None;
     }
 
-    /// The node ends: no round is wanted any more.
+    /// Stops the device, as the node ends: no round is wanted any more.
     pub fn close(&mut self) {
         self.wanted = None;
         self.halt();
     }
 
-    /// Has the committed parameters validated on so many sequences, after the job at hand.
+    /// Has the committed parameters validated on this many sequences, after the job at hand.
     pub fn validate(&self, sequences: usize) {
         let _ = self.trainer.jobs.try_send(Job::Validate { sequences });
     }

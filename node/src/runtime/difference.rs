@@ -1,9 +1,9 @@
-//! What a lineage that gives way has learned, on this node's disk (`docs/protocol/7-merging.md` §7.4; the arithmetic is
-//! `protocol::difference`).
+//! The difference of a lineage that gives way, on this node's disk (`docs/protocol/7-merging.md` §7.4; the arithmetic
+//! is `protocol::difference`).
 //!
-//! Two private files, each under the store's seal. `lineage-base` holds the FORK record that the node has stood on last
-//! and its parameters. `difference` holds what is left of a lineage that the node has left, until somebody has merged
-//! it. What is damaged is gone: it costs that work, and nothing else.
+//! There are two private files, each under the store's seal. `lineage-base` holds the last FORK record that this node
+//! had as its head, and its parameters. `difference` holds the difference of a lineage that the node has left, until a
+//! record has merged it. A damaged file is dropped: that costs its work, and nothing else.
 
 use super::canonical::Canonical;
 use super::trainer::Made;
@@ -18,23 +18,23 @@ use starling_protocol::{Digest, NodeId, state, update, wire};
 use starling_store::{PrivateReader, Store, StoreError};
 use std::sync::Arc;
 
-/// Names under which the store keeps them.
+/// Names of the two files in the store.
 const BASE: &str = "lineage-base";
 const DIFFERENCE: &str = "difference";
 /// Lineage, tokens, place, number of voters, norm, elements.
 const HEADER_BYTES: usize = 32 + 8 + 4 + 4 + 8 + 8;
 
-/// What came of keeping the difference of a lineage that was left: its name, and the difference or why there is none.
+/// The name of a lineage that was left, and its difference, or why there is none.
 pub type Left = (Digest, Result<Difference, Lost>);
 
-/// Why nothing is kept, or nothing of it can be used.
+/// Why no difference is kept, or the kept one cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     #[error(transparent)]
     Nothing(#[from] Nothing),
     #[error(
-        "the run averages gradients at every step, or fragments of the model: what another lineage has learned cannot be \
-         merged"
+        "the run averages gradients at every step, or fragments of the model: the difference of another lineage cannot \
+         be merged"
     )]
     Parts,
     #[error("its difference is not on this disk any more")]
@@ -46,13 +46,13 @@ pub enum Lost {
 }
 
 impl Lost {
-    /// Whether there was work that is lost with it for all that this node knows.
+    /// Whether work is lost with it, as far as this node knows.
     pub fn is_a_loss(&self) -> bool {
         !matches!(self, Self::Nothing(Nothing::NoVoter | Nothing::Untrained))
     }
 }
 
-/// Keeps the parameters of a FORK record, in place of those of any before.
+/// Keeps the parameters of a FORK record, in place of those of an earlier one.
 pub fn keep_base(store: &Store, fork: &Record, theta: &[f32]) -> Result<(), StoreError> {
     let record = wire::encode_record(fork);
     let mut file = store.write_private(BASE, 16 + record.len() as u64 + 4 * theta.len() as u64)?;
@@ -63,7 +63,7 @@ pub fn keep_base(store: &Store, fork: &Record, theta: &[f32]) -> Result<(), Stor
     file.commit()
 }
 
-/// Before this node leaves its lineage for another: keeps what the lineage has learned.
+/// Keeps the difference of this node's lineage, just before the node leaves it for another.
 ///
 /// # Errors
 /// Why nothing is kept.
@@ -104,8 +104,8 @@ pub fn keep(store: &Store, spec: &RunSpec, me: &NodeId, last: &Canonical) -> Res
     Ok(kept)
 }
 
-/// The state of another lineage has taken the place of that which began with the parameters kept by [`keep_base`]: they
-/// are of no use any more. Not before: until then the node may go on where it was, and leave again.
+/// Drops the parameters that [`keep_base`] has kept, once the state of another lineage has replaced the one that began
+/// with them. They stay until then: the node may go on in its lineage, and leave again.
 pub fn forget_base(store: &Store, lineage: &Digest) {
     let of_another = matches!(base(store), Ok(Some((fork, _))) if fork.lineage != *lineage);
     if of_another && let Err(e) = store.remove_private(BASE) {
@@ -113,7 +113,7 @@ pub fn forget_base(store: &Store, lineage: &Digest) {
     }
 }
 
-/// The difference on disk, if there is one. Whether it is whole shows when it is used.
+/// The difference on disk, if there is one. Its use shows whether it is whole.
 pub fn held(store: &Store) -> Option<Difference> {
     Some(header(&mut store.read_private(DIFFERENCE).ok()??).ok()?.difference)
 }
@@ -127,10 +127,10 @@ pub fn drop_held(store: &Store, lineage: &Digest) {
     }
 }
 
-/// Mixes the difference on disk into a contribution of so many tokens.
+/// Mixes the difference on disk into a contribution of this many tokens.
 ///
 /// # Errors
-/// It is damaged or gone; what there is of it is removed.
+/// The difference is damaged or gone; its remains are removed.
 pub fn mix(store: &Store, own: &[f32], tokens: u64, merge: &Merge) -> Result<Made, Lost> {
     let mixed = mixed(store, own, tokens, merge);
     if mixed.is_err() {
@@ -175,7 +175,7 @@ fn header(file: &mut PrivateReader) -> Result<Header, StoreError> {
     Ok(Header { difference: Difference { lineage, tokens, place, of }, norm, elements })
 }
 
-/// The FORK record on disk, and the file at its parameters.
+/// The FORK record on disk, and the file, open at its parameters.
 fn base(store: &Store) -> Result<Option<(Record, PrivateReader)>, Lost> {
     let Some(mut file) = store.read_private(BASE)? else { return Ok(None) };
     let length = u64::from_le_bytes(bytes(&mut file)?);

@@ -16,7 +16,7 @@ fn me() -> NodeId {
     signers()[1].id()
 }
 
-/// A state of this record with these parameters.
+/// The state of this record with these parameters.
 fn standing(mut record: Record, theta: Vec<f32>) -> Canonical {
     let schema = Digest([3; 32]);
     let mut state = Canonical {

@@ -1,4 +1,4 @@
-//! The first record at which a source's chain differs from the one on this disk, with what proves both: within a
+//! The first record at which a source's chain differs from the one on this disk, with the proofs of both: within a
 //! lineage that must never be, and the engine stops when it is shown (`docs/protocol/4-agreement.md` §4.8.4).
 
 use super::chain::{self, Link, NoChain};
@@ -13,19 +13,19 @@ use starling_protocol::run::RunSpec;
 use starling_store::Store;
 use std::sync::Arc;
 
-/// Records before the head that are looked through: in steps that double, so that few are asked for.
+/// Records before the head that are searched, in steps that double, so that few are asked for.
 const DEPTH_MAX: u64 = 1 << 20;
-/// Places that are compared at most.
+/// The most records that are compared.
 const ASKED_MAX: usize = 64;
 
 /// A record with the votes that decided it, if it is there.
 pub type Held = Option<(Record, Option<Certificate>)>;
 
-/// Looks for it in a chain that does not hold this node's head, of number `head`. `held` reads a record of this node's
-/// own chain, `ask` sends a request to the source.
+/// Finds the first difference in a chain that does not hold this node's head, of number `head`. `held` reads a record
+/// of this node's own chain, `ask` sends a request to the source.
 ///
 /// # Errors
-/// The source or the disk failed. `None`: they have no place in common, or none that differs by what they show.
+/// The source or the disk failed. `None`: the chains share no record, or show none that differs.
 pub async fn find<F, G>(
     head: u64,
     held: impl Fn(u64) -> G,
@@ -54,7 +54,8 @@ where
     Ok(Some(Split { parent, ours: (ours, proof), theirs }))
 }
 
-/// The same in the chain of `source`, looked for from this disk's head, with both proofs checked. None: nothing is proven.
+/// Finds the first difference to the chain of `source`, from this disk's head, and checks both proofs. None: nothing is
+/// proven.
 pub async fn proven<F>(
     (store, spec): (&Arc<Store>, &RunSpec),
     (source, head): (NodeId, u64),
@@ -84,7 +85,7 @@ where
     })
 }
 
-/// The record of this number as the source has it: a claim, which its votes prove or not.
+/// The source's record of this number: a claim, which its votes prove or not.
 async fn of_source<F>(seq: u64, ask: &impl Fn(FetchRequest, Expect) -> F) -> Result<Option<Link>, NoChain>
 where
     F: Future<Output = Result<Vec<u8>, FetchError>>,

@@ -6,14 +6,14 @@ use starling_protocol::identity::Ed25519Verifier;
 use starling_protocol::{Digest, wire};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Two chains of `head` and more records that are one up to `shared`.
+/// Two chains that are the same up to record `shared`; ours ends with record `head`, theirs is longer.
 fn two_chains(shared: usize, head: usize) -> (Vec<Link>, Vec<Link>) {
     let mut ours = vec![genesis()];
     ours.extend(chain(&genesis(), shared));
     let mut theirs = ours.clone();
     let last = ours[shared].clone();
     ours.extend(chain(&last, head - shared));
-    // The same SKIP cannot be told apart: theirs differ in what they commit to.
+    // Two SKIPs of one place are the same record, so theirs commits to other tokens.
     let mut other = skip(&last, 2);
     other.record.tokens += 1;
     other.digest = other.record.digest();
@@ -60,7 +60,7 @@ async fn the_first_place_that_differs_is_found_with_its_proofs() {
     }
 }
 
-/// What is found proves something only if the votes on both sides hold.
+/// The first difference proves something only if the votes on both sides hold.
 #[tokio::test]
 async fn a_chain_that_is_made_up_proves_nothing() {
     let (ours, theirs) = two_chains(5, 20);

@@ -1,5 +1,5 @@
-//! The one task that owns the protocol engine: everything that happens becomes an input, and every output is
-//! carried out here or handed to whoever can.
+//! The one task that owns the protocol engine: it turns events into inputs, and carries out every output or hands it
+//! on.
 
 use super::alarm::Alarm;
 use super::contributions::Contributions;
@@ -36,12 +36,12 @@ use tokio::sync::mpsc;
 const RESULTS_MAX: usize = 256;
 /// How long the trainer may take to notice the end and to save its moments: the whole end stays within 10 seconds.
 const CLOSING: Duration = Duration::from_secs(7);
-/// A wait is shown when it has lasted so long.
+/// Time after which a wait is shown.
 const WAIT_SHOWN: Duration = Duration::from_secs(3);
 /// A round that waits for newcomers is shown again after this time.
 const HOLD_SHOWN: Duration = Duration::from_secs(10);
 
-/// Everything the driver is made of.
+/// The parts from which a driver is made.
 pub struct Parts {
     pub spec: RunSpec,
     pub run: Digest,
@@ -62,7 +62,7 @@ pub struct Parts {
     pub settings: Settings,
 }
 
-/// What the driver needs from the node file.
+/// The values that the driver needs from the node file and the run.
 pub struct Settings {
     pub home: PathBuf,
     pub device: String,
@@ -74,7 +74,7 @@ pub struct Settings {
     pub admission: Vec<u8>,
 }
 
-/// Where the driver hears of what has happened.
+/// The queues from which the driver takes events.
 pub(super) struct Queues {
     /// Network events from before the driver started.
     early: Vec<NetEvent>,
@@ -109,7 +109,7 @@ pub struct Driver {
     pub(super) undurable: Undurable,
     pub(super) finish: Option<Finish>,
     pub(super) gauges: Gauges,
-    /// The record whose members the network was told of: lineage and place in it.
+    /// The head whose members the network was told of: lineage, number, and [`Engine::invitations`].
     pub(super) standing_told: Option<(Digest, u64, u64)>,
     pub(super) inputs: VecDeque<Input>,
 }
@@ -165,7 +165,7 @@ impl Driver {
         finish
     }
 
-    /// Until it is to end.
+    /// Handles events until the node is to end.
     async fn fly(&mut self, queues: &mut Queues) -> Result<(), Failure> {
         let mut alarm = Alarm::default();
         let mut signals = Signals::new()?;
@@ -183,7 +183,7 @@ impl Driver {
                 Some(result) = queues.results.recv() => self.result(result).await?,
                 Some(happened) = queues.trainer_events.recv() => self.trainer_event(happened).await?,
                 Some((question, reply)) = queues.questions.recv() => {
-                    // The engine's picture of itself is as old as its last input.
+                    // A tick first: the engine's view is as old as its last input.
                     self.feed(Input::Tick).await?;
                     let _ = reply.send(self.answer(question));
                 }
@@ -197,7 +197,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Hands inputs to the engine until nothing follows from them.
+    /// Hands inputs to the engine until no further one follows from its outputs.
     pub(super) async fn feed(&mut self, input: Input) -> Result<(), Failure> {
         self.inputs.push_back(input);
         while let Some(input) = self.inputs.pop_front() {
@@ -215,17 +215,17 @@ impl Driver {
         (variants, Desk { state, contributions, device, screen, gauges, results, inputs })
     }
 
-    /// Shows or hands it to the parts of this run. What follows from it is handled after the outputs at hand.
+    /// Hands a matter to the parts of this run. Inputs that follow are handled after the outputs at hand.
     pub(super) fn hand(&mut self, matter: Matter<'_>) {
         let (variants, mut desk) = self.desk();
         variants.take(matter, &mut desk);
     }
 
-    /// The same from outside of the engine's outputs: what follows is handled at once.
+    /// Hands a matter to the parts from outside of the engine's outputs: inputs that follow are handled at once.
     pub(super) async fn hand_over(&mut self, matter: Matter<'_>) -> Result<(), Failure> {
         self.hand(matter);
         self.use_device().await?;
-        // With the last input all are handled.
+        // `feed` handles all queued inputs, so it gets the last one.
         match self.inputs.pop_back() {
             Some(last) => self.feed(last).await,
             None => Ok(()),
@@ -238,7 +238,7 @@ impl Driver {
         variants.beside(&mut desk)
     }
 
-    /// An input that follows from carrying out an output; handled after the outputs at hand.
+    /// Queues an input that follows from an output; it is handled after the outputs at hand.
     pub(super) fn later(&mut self, input: Input) {
         self.inputs.push_back(input);
     }
@@ -326,14 +326,14 @@ impl Driver {
         }
     }
 
-    /// When time alone makes something happen: the engine has asked to be woken, or a wait has lasted.
+    /// The time at which the driver acts without an event: the engine asked to be woken, or a wait has lasted.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let engine = self.engine.wake_at().map(|at| self.started + Duration::from_micros(at.0));
         let shown = self.gauges.waiting.as_ref().map(|(_, since)| *since + WAIT_SHOWN);
         engine.into_iter().chain(shown).min()
     }
 
-    /// Every round waits a moment for somebody; a person wants to know of waits that last.
+    /// Shows a wait that has lasted: every round waits a moment, and a person wants to know of long waits only.
     fn show_lasting_wait(&mut self) {
         let Some((event, _)) = self.gauges.waiting.take_if(|(_, since)| since.elapsed() >= WAIT_SHOWN) else { return };
         let Some(hold) = self.engine.view().hold else { return self.show(event) };
@@ -347,8 +347,8 @@ impl Driver {
     }
 }
 
-/// Waits for threads whose queues are dropped: the trainer saves its moments, the ledger its last write. The store
-/// must be closed before the process ends, or RocksDB's own threads outlive what they use.
+/// Waits for threads whose queues are dropped: the trainer saves its moments, the ledger does its last write. The store
+/// must be closed before the process ends, or RocksDB's own threads outlive the data that they use.
 async fn end_of(threads: Vec<std::thread::JoinHandle<()>>) {
     let deadline = Instant::now() + CLOSING;
     for thread in threads {

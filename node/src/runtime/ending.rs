@@ -1,4 +1,4 @@
-//! How a node ends: whoever lacks its last record gets it, then everything is closed in order.
+//! How a node ends: peers that lack its last record get it, then everything is closed in order.
 
 use super::alarm::Alarm;
 use super::driver::{Driver, Queues};
@@ -8,13 +8,13 @@ use crate::watch::event::Event;
 use starling_protocol::engine::io::{Finish, Input};
 use std::time::{Duration, Instant};
 
-/// How long a node that has spent its budget stays to hand out the last record.
+/// Time for which a node that has spent its budget stays to hand out the last record.
 const FAREWELL: Duration = Duration::from_secs(10);
-/// How long the final validation may take.
+/// Time that the final validation may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Driver {
-    /// Ends the node: the last record for those who lack it, the final checkpoint, then everything is dropped.
+    /// Ends the node: peers get the last record, the final checkpoint is written, then everything is dropped.
     pub(super) async fn close(mut self, queues: &mut Queues) -> Result<Finish, Failure> {
         let finish = self.finish.take().unwrap_or(Finish::Left);
         self.device.close();
@@ -32,7 +32,7 @@ impl Driver {
         Ok(finish)
     }
 
-    /// Answers peers until each of them has the last record, or has gone, or time is up; and waits for the final
+    /// Answers peers until each of them has the last record or has gone, or time is up; also waits for the final
     /// validation.
     async fn farewell(&mut self, queues: &mut Queues, mut validating: bool) -> Result<(), Failure> {
         let (farewell, patience) = (Instant::now() + FAREWELL, Instant::now() + PATIENCE);

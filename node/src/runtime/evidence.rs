@@ -1,4 +1,4 @@
-//! Evidence on disk: two envelopes for each node that has contradicted itself, so that it is shown and acted upon after a
+//! Evidence on disk: two envelopes for each node that has contradicted itself, so that the evidence counts after a
 //! restart as before. The engine checks it again when it starts.
 //!
 //! `against 32 | length u32 | envelope | length u32 | envelope` for each, little endian, under one seal: at most
@@ -11,13 +11,13 @@ use starling_protocol::message::Evidence;
 use starling_store::{PrivateReader, Store};
 use std::collections::BTreeMap;
 
-/// Name under which the store keeps it.
+/// Name of the file in the store.
 const NAME: &str = "evidence";
 
-/// Writes one more; without any, what there is against this node is of no use any more.
+/// Keeps evidence against a node; `None` drops what is kept against it.
 ///
 /// # Errors
-/// The disk failed or is full, or what was there is damaged, in which case it is gone and the next one is kept.
+/// The disk failed or is full, or the file was damaged; a damaged file is removed, and the next evidence is kept.
 pub fn keep(store: &Store, against: NodeId, evidence: Option<Evidence>) -> anyhow::Result<()> {
     let mut all = read(store)?;
     match evidence {
@@ -38,7 +38,7 @@ pub fn keep(store: &Store, against: NodeId, evidence: Option<Evidence>) -> anyho
     Ok(file.commit()?)
 }
 
-/// What is on disk; nothing, with a warning, if that is damaged.
+/// The evidence on disk; none, with a warning, if the file is damaged.
 pub fn load(store: &Store) -> Vec<Evidence> {
     read(store).map(|all| all.into_values().collect()).unwrap_or_else(|e| {
         tracing::warn!("the evidence against other nodes is lost: {e:#}");

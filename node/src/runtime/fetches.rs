@@ -1,4 +1,4 @@
-//! What is on its way here from peers: candidates, the flock's state, text, and proofs of what peers claim.
+//! Fetches under way: candidates, the flock's state, text, and proofs of peers' claims.
 
 use super::claims::Claims;
 use starling_protocol::Digest;
@@ -6,7 +6,7 @@ use starling_protocol::engine::io::AttemptKey;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
-/// A candidate on its way here. Dropping it gives it up.
+/// The fetch of a candidate. Dropping it gives it up.
 struct Fetching {
     key: AttemptKey,
     record: Digest,
@@ -22,12 +22,12 @@ pub struct Fetches {
 }
 
 impl Fetches {
-    /// Whether a round cannot begin before something is here.
+    /// Whether a fetch is under way that a round must wait for.
     pub fn bring_text_or_state(&self) -> bool {
         self.shards || self.catch_up.is_some()
     }
 
-    /// How many candidates are on their way.
+    /// The number of candidates that are being fetched.
     pub fn candidates(&self) -> usize {
         self.candidates.len()
     }
@@ -36,7 +36,7 @@ impl Fetches {
         self.candidates.push(Fetching { key, record, _work: AbortOnDropHandle::new(work) });
     }
 
-    /// Whether it was on its way. It is not any more.
+    /// Ends the fetch of a candidate; returns whether it was under way.
     pub fn arrived(&mut self, key: AttemptKey, record: Digest) -> bool {
         let at = self.candidates.iter().position(|fetching| (fetching.key, fetching.record) == (key, record));
         at.map(|at| self.candidates.remove(at)).is_some()
@@ -46,7 +46,7 @@ impl Fetches {
         self.candidates.retain(|fetching| fetching.key != key);
     }
 
-    /// The record of this number is decided.
+    /// Drops fetches up to this record, which is decided.
     pub fn forget(&mut self, seq: u64) {
         self.candidates.retain(|fetching| fetching.key.seq > seq);
     }

@@ -1,4 +1,4 @@
-//! What the driver remembers for watchers: timings and losses.
+//! Timings and losses that the driver keeps for watchers.
 
 use super::trainer::Trained;
 use crate::watch::event::{Event, RoundTiming};
@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 /// Time between two step events; steps in between are only counted.
 const STEP_EVENT_EVERY: Duration = Duration::from_secs(2);
 
-/// Numbers that only watchers read.
+/// Values that only watchers read.
 pub struct Gauges {
     last_commit: Instant,
     last_step_event: Option<Instant>,
     trained_at: Option<Instant>,
-    /// Since when the trainer has nothing to do, and how long it had before in this round.
+    /// The start of the trainer's present idle time, and the idle time before in this round.
     idle_since: Option<Instant>,
     idle: Duration,
-    /// When the last of the contributions to the round's first attempt was made, as far as this node can tell.
+    /// The time of the last contribution to the round's first attempt, as far as this node knows it.
     gathered_at: Option<Instant>,
     reduce_started: Option<Instant>,
     reduce_seconds: f64,
     tokens_per_second: f64,
     pub loss: Option<f64>,
     pub validation: Option<f64>,
-    /// What the node waits for since when; shown when it lasts.
+    /// The wait of this node and its start; it is shown when it lasts.
     pub waiting: Option<(Event, Instant)>,
-    /// Why members would not let this node in, if they would not.
+    /// Why members would not admit this node, if so.
     pub barred: Option<String>,
 }
 
@@ -52,17 +52,17 @@ impl Gauges {
         self.device_works();
     }
 
-    /// The trainer has something to do again.
+    /// Notes that the trainer has work again.
     pub fn device_works(&mut self) {
         self.idle += self.idle_since.take().map_or(Duration::ZERO, |since| since.elapsed());
     }
 
-    /// It has nothing to do, since then.
+    /// Notes that the trainer has had nothing to do since then.
     pub fn device_rests(&mut self, since: Instant) {
         self.idle_since.get_or_insert(since);
     }
 
-    /// Whether this step is to be shown.
+    /// Notes a step; returns whether it is to be shown.
     pub fn step(&mut self, step: u32, steps: u32, loss: f64, tokens_per_second: f64) -> bool {
         self.tokens_per_second = tokens_per_second;
         metrics::gauge!("starling_step_loss").set(loss);
@@ -80,9 +80,9 @@ impl Gauges {
         self.tokens_per_second = trained.tokens as f64 / trained.seconds.max(1e-9);
     }
 
-    /// An attempt begins: somebody's READY was the last to come, and it just came.
+    /// Notes that an attempt begins: the last READY has just arrived.
     pub fn attempt_started(&mut self) {
-        // What attempts cost that failed is overhead too.
+        // The cost of failed attempts is overhead, too, so the first attempt counts.
         self.gathered_at.get_or_insert_with(Instant::now);
     }
 
@@ -91,7 +91,7 @@ impl Gauges {
         self.gathered_at.is_none()
     }
 
-    /// This node's own contribution was the last.
+    /// Notes that this node's own contribution was the last.
     pub fn was_last(&mut self) {
         self.gathered_at = self.gathered_at.and(self.trained_at);
     }
@@ -119,7 +119,7 @@ impl Gauges {
         let seconds = now.duration_since(self.last_commit).as_secs_f64();
         self.last_commit = now;
         let since = |at: Option<Instant>| at.map(|at| now.duration_since(at).as_secs_f64()).unwrap_or_default();
-        // What follows until the next round begins is the next one's.
+        // Idle time from here to the start of the next round belongs to the next round.
         let idle = since(self.idle_since) + std::mem::take(&mut self.idle).as_secs_f64();
         self.idle_since = self.idle_since.map(|_| now);
         RoundTiming {

@@ -1,14 +1,14 @@
-//! The canonical state as the node's threads share it, and where it stands as anybody may ask.
+//! The canonical state as the node's threads share it, and its head, which every thread may read.
 //!
-//! Two locks: the tensors are held for as long as the arithmetic on them takes, the head only to be swapped. Who asks
-//! where the node stands never waits for a large model's outer step, nor for a disk.
+//! There are two locks: the tensors are locked as long as the arithmetic on them takes, the head only to be swapped. A
+//! thread that reads the head never waits for a large model's outer step, nor for a disk.
 
 use super::canonical::Canonical;
 use starling_protocol::Digest;
 use starling_protocol::record::Record;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-/// Where the state stands.
+/// The head of the state.
 pub struct Head {
     pub record: Record,
     /// [`Canonical::base`]: zero while the state is on its way from one record to the next.
@@ -35,22 +35,23 @@ impl SharedState {
         Self { canonical: RwLock::new(state), head }
     }
 
-    /// The tensors; waits while they change. For threads that may wait.
+    /// Locks the tensors; waits while they change. For threads that may wait.
     pub fn read(&self) -> RwLockReadGuard<'_, Canonical> {
         self.canonical.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the state stands; waits for nothing.
+    /// The head of the state; does not wait.
     pub fn head(&self) -> Arc<Head> {
         self.head.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes the state, and shows where it stands then. The closure must not wait for a disk.
+    /// Changes the state, and then publishes its head. The closure must not wait for a disk.
     pub fn change<T>(&self, change: impl FnOnce(&mut Canonical) -> T) -> T {
         let mut state = self.canonical.write().unwrap_or_else(PoisonError::into_inner);
         let changed = change(&mut state);
         let head = Head::of(&state);
-        // Swapped while the tensors are locked: nobody reads new tensors and an old head after one another.
+        // The head is swapped while the tensors are locked, so that a thread never reads new tensors and then an old
+        // head.
         *self.head.write().unwrap_or_else(PoisonError::into_inner) = head;
         changed
     }

@@ -1,4 +1,5 @@
-//! What peers say on its way to the engine: checked in their sessions' own tasks, and what the network is told of them in return.
+//! Peers' messages on the way to the engine, which are checked in their sessions' own tasks; and the list of members
+//! and invited nodes that the network gets in return.
 
 use super::driver::Driver;
 use super::notice::{refusal_label, refusal_text};
@@ -10,7 +11,7 @@ use starling_protocol::wire::{self, Opened, WireError};
 use starling_protocol::{Digest, NodeId};
 use std::sync::Arc;
 
-/// Checks messages of `run` that come to `me`.
+/// Checks messages of `run` that arrive at `me`.
 pub(super) fn verify(run: Digest, me: NodeId) -> Verify {
     Arc::new(move |from: &NodeId, bytes: &[u8]| check(&run, &me, from, bytes))
 }
@@ -18,7 +19,7 @@ pub(super) fn verify(run: Digest, me: NodeId) -> Verify {
 fn check(run: &Digest, me: &NodeId, from: &NodeId, bytes: &[u8]) -> Result<Option<Box<Opened>>, Unfit> {
     match wire::check(&Ed25519Verifier, run, from, me, bytes) {
         Ok(opened) => Ok(Some(Box::new(opened))),
-        // The engine says which release the peer runs, or which settings differ, and knows whether that ends the node.
+        // The engine names the peer's release, or the settings that differ, and knows whether that ends the node.
         Err(WireError::Version { .. } | WireError::OtherRun { .. }) => Ok(None),
         Err(WireError::BadSignature { .. }) => Err(unfit(&Refusal::BadSignature)),
         Err(other) => Err(unfit(&Refusal::Malformed { what: other.reason() })),
@@ -30,7 +31,7 @@ fn unfit(refusal: &Refusal) -> Unfit {
 }
 
 impl Driver {
-    /// A control message, and what it says if that was checked.
+    /// Hands a control message to the engine, with its content if that was checked.
     pub(super) async fn hear(
         &mut self,
         from: NodeId,
@@ -44,7 +45,7 @@ impl Driver {
         self.feed(input).await
     }
 
-    /// Tells the network who is of the flock, when that may have changed.
+    /// Tells the network who is of the flock, if that may have changed.
     pub(super) fn tell_standing(&mut self) {
         let Some(head) = self.engine.head() else { return };
         let at = (head.lineage, head.seq, self.engine.invitations());

@@ -1,4 +1,4 @@
-//! What happens beside the engine: what background work came to, and what may concern the parts of a run.
+//! Events beside the engine: results of background work, and matters for the parts of a run.
 
 use super::difference::{Left, Lost};
 use super::ledger::Update;
@@ -36,23 +36,23 @@ pub enum Outcome {
         record: Digest,
         outcome: Result<Box<candidate::Arrived>, String>,
     },
-    /// What a part of the run has started ([`variant`](super::variant)).
+    /// A result of work that a part of the run has started ([`variant`](super::variant)).
     Variant(Box<Matter<'static>>),
     ShardsFetched(Result<(), String>),
 }
 
-/// What may concern a part.
+/// An event that may concern a part.
 #[allow(clippy::large_enum_variant, reason = "outputs are large, and none is kept")]
 pub enum Matter<'a> {
     /// The node begins.
     Start,
-    /// What the engine wants and the driver does not do by itself.
+    /// An output that the driver does not carry out itself.
     Output(Output),
-    /// What the trainer says beyond rounds.
+    /// An event of the trainer beyond rounds.
     TrainerEvent(TrainerEvent),
     /// A peer opened a stream for an exchange.
     Stream(NodeId, BulkStream),
-    /// What came of mixing a difference into the contribution of this round on top of this record.
+    /// The result of mixing a difference into the contribution of this round on top of this record.
     Mixed {
         at: (u64, Digest),
         lineage: Digest,
@@ -62,9 +62,9 @@ pub enum Matter<'a> {
     Left(Left, Box<Record>),
     /// A round is to be trained.
     Train,
-    /// About to be written.
+    /// A candidate that is about to be written.
     Candidate(&'a Candidate),
-    /// About to be applied.
+    /// A record that is about to be applied.
     Commit(&'a Record),
     /// A catch-up has passed records that merged these lineages in these rounds.
     Merged(&'a [(Digest, u64)]),

@@ -1,4 +1,4 @@
-//! Whether a model fits into this machine's memory, asked before anything is allocated.
+//! Checks that a model fits into this machine's memory, before memory is taken.
 
 use crate::exit::{Code, Failure};
 use crate::watch::screen::bytes as human_bytes;
@@ -7,17 +7,17 @@ use starling_protocol::codec::encoded_max;
 use starling_protocol::gossip;
 use starling_protocol::run::SyncSpec;
 
-/// Everything beside tensors that a node may take (`issue 2`, "A node's memory").
+/// Memory that a node may take beside tensors (`issue 2`, "A node's memory").
 const MEMORY_SLACK: u64 = 300 << 20;
 
 /// Returns the budget in bytes, or refuses when the machine cannot hold it.
 pub fn check(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec) -> Result<u64, Failure> {
     let estimate: MemoryEstimate = starling_kernels::memory_estimate(model, options);
     let vector = 4 * model.parameters();
-    // The canonical state, the contribution, one that the last commit left out or that a difference is mixed into, and one
-    // buffer for updates under way: two encoded ones, each at most half of it.
-    // Strong codecs keep what they leave out: of contributions, and of the sums that this node makes, of all if it is alone.
-    // Who streams keeps its own parameters as they were when it was READY, and mixes in what it has done ahead.
+    // The vectors are the canonical state, the contribution, one that the last commit left out or that a difference is
+    // mixed into, and one buffer for updates under way: two encoded ones, each at most half of it. Strong codecs also
+    // keep residuals: those of contributions, and those of the sums that this node makes, which are all sums if it is
+    // alone. A streaming trainer keeps its own parameters as they were at its READY, and mixes in its steps ahead.
     let own = u64::from(sync.streams()) + if sync.overlap > 0 { 2 } else { 0 };
     let vectors = u64::from(sync.mode.vectors()) + own + if sync.codec.suits_rings() { 3 } else { 5 };
     let shared = vectors * vector + mixing(model.parameters(), sync);
@@ -44,8 +44,8 @@ pub fn check(model: &ModelConfig, options: &TrainerOptions, sync: &SyncSpec) -> 
     Ok(needed)
 }
 
-/// Gossip keep a drift and its momentum, and in an exchange what the partner has said of two vectors. (The change is written
-/// where the next contribution will be.)
+/// Memory of gossip: a drift and its momentum, and in an exchange the partner's two encoded vectors. (The change is
+/// written to the memory of the next contribution.)
 fn mixing(parameters: u64, sync: &SyncSpec) -> u64 {
     if sync.gossip.is_none() {
         return 0;
@@ -77,7 +77,7 @@ mod tests {
         let without = check(&model, &options, &sync).expect("it fits");
         sync.gossip = Some(GossipSpec::every(8));
         let with = check(&model, &options, &sync).expect("it fits");
-        // Two vectors of f32, and two in int8: a byte an element and a scale for each 256.
+        // Two vectors of f32, and two in int8: one byte an element and a scale for each 256.
         let parameters = model.parameters();
         assert!((10 * parameters..11 * parameters).contains(&(with - without)), "{} for {parameters}", with - without);
     }

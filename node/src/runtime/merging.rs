@@ -1,5 +1,5 @@
-//! Merging as the driver sees it: what is kept of a lineage that was left, and mixed into a contribution when the engine
-//! asks for it.
+//! Merging as the driver sees it: the difference of a lineage that was left, which is mixed into a contribution when
+//! the engine asks for it.
 
 use super::difference::{self, Left, Lost};
 use super::matter::{Matter, Outcome};
@@ -22,13 +22,13 @@ use starling_store::Store;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What watchers want to know of merging. A lineage merges at most [`MERGED_MAX`] others.
+/// The merges that watchers see. A lineage merges at most [`MERGED_MAX`] others.
 #[derive(Default)]
 struct Merges {
     held: Option<Difference>,
     /// The rounds in which lineages were merged, as far as this process saw it.
     rounds: BTreeMap<Digest, u64>,
-    /// What they were last seen to count for.
+    /// The tokens that they were last seen to count for.
     tokens: BTreeMap<Digest, u64>,
 }
 
@@ -37,12 +37,12 @@ impl Merges {
         insert(&mut self.rounds, lineage, round);
     }
 
-    /// Whether it was told that this lineage was merged.
+    /// Whether a merge of this lineage was noted.
     fn has_told(&self, lineage: &Digest) -> bool {
         self.rounds.contains_key(lineage)
     }
 
-    /// Takes note of what the contributions of a candidate merge.
+    /// Notes the lineages that a candidate's contributions merge.
     fn weighed(&mut self, run: &Digest, candidate: &Candidate) {
         for bytes in &candidate.readys {
             let Ok(Message::Ready(ready)) = wire::open(&Ed25519Verifier, run, bytes).map(|opened| opened.message)
@@ -65,7 +65,7 @@ impl Merges {
         head.merged.iter().map(row).collect()
     }
 
-    /// What this node keeps, as it would count after the head record.
+    /// The difference that this node keeps, with its weight after the head record.
     fn offer(&self, head: &Record) -> Option<OfferStatus> {
         let held = self.held.filter(|held| !head.has_merged(&held.lineage))?;
         let counts_for = head.merge_limits().weigh(&held);
@@ -80,7 +80,7 @@ fn insert(map: &mut BTreeMap<Digest, u64>, lineage: Digest, value: u64) {
     map.insert(lineage, value);
 }
 
-/// What is on disk of a lineage that was left, and what was merged.
+/// The difference on disk, and the lineages that were merged.
 pub struct Merging {
     store: Arc<Store>,
     feedback: Arc<FragmentFeedback>,
@@ -98,7 +98,7 @@ impl Merging {
         desk.inputs.push_back(Input::Difference { difference });
     }
 
-    /// Records that others have committed, and this node has caught up with, have merged these lineages in these rounds.
+    /// Notes the merges of records that this node has caught up with.
     fn passed(&mut self, merged: &[(Digest, u64)], desk: &mut Desk<'_>) {
         for (lineage, round) in merged.iter().copied() {
             if !self.merges.has_told(&lineage) {
@@ -108,7 +108,7 @@ impl Merging {
         }
     }
 
-    /// This node has left a lineage for that of `record`.
+    /// Notes that this node has left a lineage for that of `record`.
     fn left(&mut self, (lineage, kept): Left, record: &Record, desk: &mut Desk<'_>) {
         let lineage = lineage.to_string();
         match kept {
@@ -129,7 +129,7 @@ impl Merging {
         }
     }
 
-    /// Mixes the difference on disk into the last pseudo-gradient, which stays as it is.
+    /// Mixes the difference on disk into a copy of the last pseudo-gradient.
     fn mix(&self, (round, base): (u64, Digest), tokens: u64, merge: Merge, desk: &mut Desk<'_>) {
         let Some(own) = desk.contributions.own() else {
             desk.inputs.push_back(Input::Mixed { round, base, made: None });
@@ -170,7 +170,7 @@ impl Merging {
         desk.inputs.push_back(Input::Mixed { round, base, made });
     }
 
-    /// Somebody has merged it, or nobody can.
+    /// Drops a difference that was merged or cannot be.
     fn forget(&mut self, lineage: Digest) {
         self.merges.held.take_if(|held| held.lineage == lineage);
         let store = self.store.clone();
@@ -181,9 +181,9 @@ impl Merging {
 impl Variant for Merging {
     fn take<'a>(&mut self, matter: Matter<'a>, desk: &mut Desk<'_>) -> Option<Matter<'a>> {
         match &matter {
-            // What the disk holds from before.
+            // The disk may hold a difference of an earlier process.
             Matter::Start => difference::held(&self.store).into_iter().for_each(|held| self.hold(held, desk)),
-            // Does it merge anything?
+            // Only a candidate that merges something is of interest.
             Matter::Candidate(held) if held.record.merged.len() > desk.state.head().record.merged.len() => {
                 self.merges.weighed(&held.record.run, held);
             }

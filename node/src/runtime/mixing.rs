@@ -1,4 +1,4 @@
-//! Gossip as the driver sees them: streams to the router, and what the trainer tells of its exchanges.
+//! Gossip as the driver sees it: streams for the router, and the trainer's reports of its exchanges.
 
 use super::matter::Matter;
 use super::trainer::{PairSetting, TrainerEvent};
@@ -13,7 +13,7 @@ use starling_protocol::{NodeId, gossip};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What the trainer needs to meet others, in a run whose members do. Must be called inside a tokio runtime.
+/// The trainer's means to exchange with others, in a run with gossip. Must be called inside a tokio runtime.
 pub fn pair_setting(spec: &RunSpec, net: &NetHandle) -> Option<PairSetting> {
     let exchanger = || Exchanger {
         run: spec.digest(),
@@ -26,11 +26,11 @@ pub fn pair_setting(spec: &RunSpec, net: &NetHandle) -> Option<PairSetting> {
     spec.sync.gossip.map(|spec| PairSetting { spec, exchanger: exchanger(), runtime: runtime() })
 }
 
-/// The streams of this node's exchanges, and how those of this process have ended.
+/// The router of this node's exchanges, and counts of how those of this process have ended.
 pub struct Exchanges {
     router: PairRouter,
     made: u64,
-    /// By reason.
+    /// Exchanges without a partner's answer, by reason.
     alone: BTreeMap<&'static str, u64>,
 }
 
@@ -47,7 +47,7 @@ impl Exchanges {
         metrics::counter!("starling_gossip_total", "outcome" => reason.unwrap_or("met")).increment(1);
     }
 
-    /// The trainer has made an exchange, or gone on without.
+    /// Notes an exchange of the trainer, or that it went on alone.
     fn over(
         &mut self,
         (round, exchange): (u64, u32),

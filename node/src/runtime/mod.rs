@@ -1,4 +1,4 @@
-//! `starling train`: sets a node up, hands it to the driver, and ends with what the driver says.
+//! `starling train`: sets a node up, hands it to the driver, and ends with the driver's result.
 
 mod afresh;
 mod alarm;

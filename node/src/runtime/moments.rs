@@ -1,18 +1,18 @@
 //! AdamW's moments on disk: private to a node and never required, but without them the first steps after a restart are
 //! a little less well scaled.
 //!
-//! `step u64 | elements u64 | first moment f32.. | second moment f32..`, little endian, under one seal. They go between
-//! trainer and disk in pieces: two f32 a parameter must not be in memory twice.
+//! `step u64 | elements u64 | first moment f32.. | second moment f32..`, little endian, under one seal. They travel
+//! between trainer and disk in pieces: two f32 a parameter must not be in memory twice.
 
 use anyhow::Context;
 use starling_kernels::{Moments, Trainer};
 use starling_store::{PrivateReader, Store};
 
-/// Name under which the store keeps them.
+/// Name of the file in the store.
 const NAME: &str = "moments";
 const HEADER_BYTES: u64 = 16;
 
-/// Writes the trainer's moments in place of those on disk; if it is cut short, those stay.
+/// Writes the trainer's moments in place of those on disk, which stay if the write does not end.
 ///
 /// # Errors
 /// The device or the disk failed, or the disk is full.
@@ -28,7 +28,7 @@ pub fn save(trainer: &mut dyn Trainer, store: &Store) -> anyhow::Result<()> {
 /// Gives the trainer the moments on disk; false if there are none.
 ///
 /// # Errors
-/// They are damaged or another model's; the trainer's optimizer is as new then.
+/// The file is damaged or another model's; the trainer's optimizer is as new then.
 pub fn restore(trainer: &mut dyn Trainer, store: &Store) -> anyhow::Result<bool> {
     let Some(mut file) = store.read_private(NAME)? else { return Ok(false) };
     let (mut step, mut elements) = ([0; 8], [0; 8]);
@@ -46,7 +46,7 @@ pub fn restore(trainer: &mut dyn Trainer, store: &Store) -> anyhow::Result<bool>
     Ok(true)
 }
 
-/// Fills `piece`; with the last one the seal is checked, so that an error still makes the trainer begin anew.
+/// Fills `piece`. The seal is checked with the last one, so that an error still makes the trainer begin anew.
 fn next_piece(file: &mut Option<PrivateReader>, piece: &mut [f32]) -> anyhow::Result<()> {
     let mut open = file.take().context("the model has more of them")?;
     open.read_f32s(piece)?;
@@ -65,7 +65,7 @@ mod tests {
     use std::path::Path;
 
     fn model(layers: usize) -> ModelConfig {
-        // Its moments are two pieces each.
+        // Each moment of this model is two pieces long.
         ModelConfig {
             vocab: 300,
             d_model: 256,
@@ -147,7 +147,7 @@ mod tests {
             let before = all(&mut *second);
             restore(&mut *second, &store).expect_err("it is damaged");
             let (moments, numbers) = all(&mut *second);
-            // What the header says of the length is checked before anything is touched.
+            // The length in the header is checked before anything is changed.
             let new = moments.step == 0 && numbers.iter().all(|x| *x == 0.0);
             assert!(new || (at < 16 && (moments, numbers) == before), "byte {at}");
         }

@@ -1,4 +1,4 @@
-//! What the engine tells a user, as events and counters.
+//! The engine's notices to a user, as events and counters.
 
 use crate::watch::event::Event;
 use crate::watch::screen::{Screen, bytes};
@@ -7,7 +7,7 @@ use starling_protocol::engine::io::{Notice, Refusal};
 use starling_protocol::message::Certificate;
 use starling_protocol::{NodeId, wire};
 
-/// Counts and shows it.
+/// Counts a notice, and shows it.
 pub fn tell(screen: &mut Screen, notice: Notice) {
     count(&notice);
     if let Some(event) = event(notice) {
@@ -15,7 +15,7 @@ pub fn tell(screen: &mut Screen, notice: Notice) {
     }
 }
 
-/// What a notice adds to the metrics.
+/// Adds a notice to the metrics.
 fn count(notice: &Notice) {
     match notice {
         Notice::PhaseChanged { phase, .. } => metrics::gauge!("starling_phase").set(f64::from(*phase as u8)),
@@ -42,7 +42,7 @@ fn count(notice: &Notice) {
     }
 }
 
-/// The event that shows a notice; `None` for what is shown elsewhere or is chatter.
+/// The event that shows a notice; `None` if it is shown elsewhere or is chatter.
 fn event(notice: Notice) -> Option<Event> {
     Some(match notice {
         Notice::Founded { lineage } => Event::Founded { lineage: lineage.to_string() },
@@ -78,7 +78,7 @@ fn event(notice: Notice) -> Option<Event> {
         Notice::RolledBack { from_seq, to_seq } => Event::RolledBack { from_seq, to_seq },
         Notice::Refused { refusal: Refusal::Stale, .. } => return None,
         Notice::Refused { peer, refusal } => Event::Refused { peer: peer.to_string(), reason: refusal_text(&refusal) },
-        // A commit is shown with its timings when it is on disk; a wait when it lasts.
+        // A commit is shown with its timings when it is on disk, a wait when it lasts.
         _ => return None,
     })
 }
@@ -125,7 +125,7 @@ pub fn refusal_text(refusal: &Refusal) -> String {
         Refusal::IdentityInUse => "its identity is in use by another process".into(),
         Refusal::Equivocation { what } => format!("it signed two contradicting statements ({what})"),
         Refusal::FalseEvidence { why } => format!("it passed on evidence that proves nothing ({why})"),
-        Refusal::FalseClaim { why } => format!("what it showed of the head that it claims proves nothing ({why})"),
+        Refusal::FalseClaim { why } => format!("the path that it showed to its head proves nothing ({why})"),
         Refusal::NotAdmitted { why } => format!("it is not admitted: {}", not_admitted_text(why)),
         Refusal::Stale => "it sent something of another round".into(),
         Refusal::Full => "the flock is full".into(),
@@ -164,7 +164,7 @@ pub fn hold_text(hold: &Hold) -> String {
     format!("the round waits for {nodes} the state: {} to go{left}; it waits {patience} s more at most", bytes(hold.bytes))
 }
 
-/// What a node waits for that has met no flock.
+/// The text for a node that waits because it has met no flock.
 pub fn seeking_text(peers: usize) -> String {
     format!("no flock of this run met yet ({peers} peers of it connected); this node did not found one")
 }

@@ -1,9 +1,9 @@
-//! A trainer that computes nothing, to measure what a round costs beside training (`--null-trainer`).
+//! A trainer that computes nothing, to measure the cost of a round beside training (`--null-trainer`).
 
 use starling_kernels::{DeviceInfo, GivePiece, Moments, StepReport, TakePiece, TrainError, Trainer};
 use std::time::Duration;
 
-/// Each step takes a fixed time and moves every parameter a little.
+/// A trainer whose steps take a fixed time and move every parameter a little.
 pub struct NullTrainer {
     device: DeviceInfo,
     parameters: Vec<f32>,

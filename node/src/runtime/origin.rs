@@ -1,4 +1,4 @@
-//! Where a run comes from: its file, or a ticket.
+//! The source of a run's specification: its file, or a ticket.
 
 use crate::cli::TrainArgs;
 use crate::config::run_file::RunFile;
@@ -9,14 +9,14 @@ use starling_protocol::run::RunSpec;
 use starling_protocol::wire;
 use std::path::Path;
 
-/// Where the run's specification comes from.
+/// The source of a run's specification.
 pub enum Origin {
     File(Box<RunFile>),
     Ticket(Box<Ticket>, Box<RunSpec>),
 }
 
 impl Origin {
-    /// As the command line says.
+    /// Reads the source that the command line names.
     pub fn from_args(args: &TrainArgs) -> Result<Self, Failure> {
         if let Some(text) = &args.join {
             let ticket = read_ticket(text)?;
@@ -29,7 +29,7 @@ impl Origin {
         Ok(Self::File(Box::new(RunFile::load(path)?)))
     }
 
-    /// What the node shows when it asks to be let in; empty without a ticket that admits.
+    /// The admission ticket that the node shows when it asks to be admitted; empty without one.
     pub fn admission(&self) -> Vec<u8> {
         match self {
             Self::File(_) => Vec::new(),
@@ -46,7 +46,7 @@ impl Origin {
     }
 }
 
-/// A ticket as text, or a file that holds one.
+/// Reads a ticket: text, or a file that holds it.
 fn read_ticket(text: &str) -> Result<Ticket, Failure> {
     let usage = |e: String| Failure::message(Code::Usage, e);
     let text = match text.parse::<Ticket>() {

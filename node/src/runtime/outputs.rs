@@ -1,4 +1,4 @@
-//! Carrying out what the engine wants.
+//! Carries out the engine's outputs.
 
 use super::catch_up;
 use super::device::WantedRound;
@@ -18,7 +18,7 @@ use starling_protocol::{NodeId, admission};
 use std::time::Instant;
 
 impl Driver {
-    /// One output. Nothing here waits for the network, the disk or the device.
+    /// Carries out one output, without waiting for the network, the disk or the device.
     pub(super) async fn carry_out(&mut self, output: Output) -> Result<(), Failure> {
         match output {
             Output::Send { to, bytes, after: None } => self.say(to, bytes),
@@ -89,7 +89,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Speaks to a peer; a member that lies says more here than it was told to.
+    /// Sends bytes to a peer; a Byzantine member may send more than it was told to.
     pub(super) fn say(&self, to: NodeId, bytes: Vec<u8>) {
         #[cfg(feature = "byzantine")]
         crate::byzantine::control(bytes).into_iter().for_each(|bytes| self.net.send_control(to, bytes));
@@ -97,7 +97,7 @@ impl Driver {
         self.net.send_control(to, bytes);
     }
 
-    /// Queues a job; the queue is longer than what the engine ever has under way, so this does not wait in practice.
+    /// Queues a job. The queue is longer than the engine's jobs under way, so this does not wait in practice.
     pub(super) async fn ledger(&mut self, job: Job) -> Result<(), Failure> {
         self.ledger_jobs
             .send(job)
@@ -105,7 +105,7 @@ impl Driver {
             .map_err(|_| Failure::message(Code::StoreDamaged, "the ledger thread stopped; see the message before"))
     }
 
-    /// A record of this number was decided: nothing that was to become it, or one before, is of use any more.
+    /// Forgets attempts up to this record, which is decided.
     pub(super) fn forget_attempts(&mut self, seq: u64) {
         self.reductions.forget(seq);
         self.fetches.forget(seq);
@@ -119,7 +119,7 @@ impl Driver {
                 joins = phase == Phase::Joining;
             }
             Notice::AttemptStarted { .. } => self.gauges.attempt_started(),
-            // Every round waits a moment for somebody; it is shown when it lasts.
+            // Every round waits a moment; a wait is shown when it lasts.
             Notice::Waiting { on, why } => {
                 self.gauges.waiting = Some((Event::Waiting { on: ids(on), why: why.into() }, Instant::now()));
                 return;
@@ -133,7 +133,7 @@ impl Driver {
         }
     }
 
-    /// Shows that somebody has contradicted itself, with both statements as they were signed.
+    /// Shows that a node has contradicted itself, with both statements as they were signed.
     pub(super) fn show_evidence(&mut self, against: NodeId, what: Contradiction, evidence: &Evidence) {
         metrics::counter!("starling_evidence_total", "what" => what.name()).increment(1);
         if against == self.me {
@@ -147,8 +147,8 @@ impl Driver {
         self.show(Event::Evidence { against: against.to_string(), what: what.name().into(), first, second });
     }
 
-    /// A node that stands where the flock does and is no member asks to be let in. Members refuse it without many words,
-    /// and hear no more of it for a minute; from the same record it can tell by itself why they would.
+    /// Shows why members would refuse this node, if it is at the flock's head and no member. Members refuse it with few
+    /// words, and then ignore its requests for a minute; from the same record it can tell the reason itself.
     pub(super) fn check_admission(&mut self, record: &Record) {
         let ticket = &self.settings.admission;
         let verdict = admission::admit(&self.spec, &Ed25519Verifier, &self.run, record, &self.me, ticket);

@@ -1,5 +1,5 @@
-//! Proofs of what peers say they stand on: paths of certified records from what this node holds, or from the genesis of
-//! a founder whom the run admits (`starling_protocol::path`). Nothing else lets a head lead anywhere
+//! Proofs of peers' claims: paths of certified records from this node's chain, or from the genesis of a founder that
+//! the run admits (`starling_protocol::path`), to the claimed head. Without such a proof a head leads nowhere
 //! (`docs/protocol/6-sync.md` §6.1, §6.2).
 
 use super::chain::{self, Link};
@@ -18,23 +18,23 @@ use starling_store::{Store, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A peer has so long for each answer: one that is slower shows nothing for now.
+/// Time that a peer has for each answer; a slower one shows nothing for now.
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
-/// Answers that one path may take. Each is at most a mebibyte.
+/// The most answers of one path. Each is at most a mebibyte.
 const ANSWERS_MAX: usize = 8;
-/// Records of a proof that are named when it is gone on from, and those that this node held before.
+/// The most records of a proof that a request names to go on from it, and of those that this node held before.
 const PLACES_MAX: usize = LOCATOR_MAX / 2;
 
-/// A head, and the verified way to it.
+/// A head, and the verified path to it.
 #[derive(Debug)]
 pub struct Proof {
-    /// From a record of this node's chain, or a founder's genesis, to the head.
+    /// The path, from a record of this node's chain, or a founder's genesis, to the head.
     pub links: Vec<Link>,
-    /// The whole way.
+    /// The ancestry of the head.
     pub ancestry: Ancestry,
-    /// Records of this node's chain that are on it, newest first: the first of `links`, and some before.
+    /// Records of this node's chain on the path, newest first: the first of `links`, and some before.
     own: Vec<(u64, Digest)>,
-    /// Length of the answers that it came in.
+    /// Length of the answers that carried it.
     pub bytes: usize,
 }
 
@@ -71,7 +71,7 @@ impl From<Unproven> for Claim {
     }
 }
 
-/// What a peer says it stands on, to be shown by it.
+/// A peer's claim of its head, which it is asked to prove.
 #[derive(Clone)]
 pub struct Asked {
     pub peer: NodeId,
@@ -81,12 +81,12 @@ pub struct Asked {
     pub foreign: bool,
     pub spec: Arc<RunSpec>,
     pub store: Arc<Store>,
-    /// For each answer.
+    /// Time for each answer.
     pub patience: Duration,
 }
 
 impl Proof {
-    /// Of a record that is on this node's own chain.
+    /// The proof of a record on this node's own chain.
     pub fn of_own(store: &Store, seq: u64, record: &Digest) -> Result<Option<Self>, StoreError> {
         let Some(link) = held(store, seq)?.filter(|link| link.digest == *record) else { return Ok(None) };
         let own = vec![(seq, link.digest)];
@@ -98,7 +98,7 @@ impl Proof {
         Some(Proven::of(&last.record, last.digest, self.ancestry.clone()))
     }
 
-    /// The links from this record of the way on, if none is left out in between: whoever stands on it goes along them.
+    /// The links after this record, if none is left out in between: a node at this record can follow them.
     pub fn children_of(&self, digest: &Digest) -> Option<&[Link]> {
         let at = self.links.iter().position(|link| link.digest == *digest)?;
         let rest = self.links.get(at + 1..)?;
@@ -108,15 +108,15 @@ impl Proof {
         pairs.into_iter().all(next).then_some(rest)
     }
 
-    /// The way to record `seq`, if that is a link of it that is proven by itself.
+    /// The path to record `seq`, if that is one of its links and proven by itself.
     pub fn way_to(&self, seq: u64) -> Option<&[Link]> {
         let at = self.links.iter().position(|link| link.record.seq == seq)?;
         let proven = at == 0 || self.links.get(at)?.certificate.is_some();
         self.links.get(..=at).filter(|_| proven)
     }
 
-    /// What to name when a path is asked for that goes on from here: records of this way up to `seq`, newest first, and
-    /// the first of them.
+    /// The records to name in a request for a path that goes on from here: records of this path up to `seq`, newest
+    /// first, and records that this node held before it.
     pub fn places(&self, seq: u64) -> Vec<(u64, Digest)> {
         let proven = |at: &usize| *at == 0 || self.links.get(*at).is_some_and(|link| link.certificate.is_some());
         let upto = (0..self.links.len()).rev().filter(proven).filter_map(|at| self.links.get(at).map(place));
@@ -128,8 +128,8 @@ impl Proof {
         places
     }
 
-    /// The way to the last of these, which were verified, and begin with a record of this way or one that this node held
-    /// before it.
+    /// The path to the last of `links`, which were verified, and begin with a record of this path or with one that this
+    /// node held before it.
     pub fn way_along(&self, links: &[Link]) -> Vec<Link> {
         let Some((first, rest)) = links.split_first() else { return Vec::new() };
         let before = self.links.iter().take_while(|link| link.record.seq < first.record.seq);
@@ -149,10 +149,10 @@ fn held(store: &Store, seq: u64) -> Result<Option<Link>, StoreError> {
 }
 
 impl Asked {
-    /// Has the peer show it, and checks what it shows. `ask` sends a request to the peer.
+    /// Asks the peer for the path, and checks it. `ask` sends a request to the peer.
     ///
     /// # Errors
-    /// Why it is not proven.
+    /// Why the claim is not proven.
     pub async fn prove<F>(&self, ask: impl Fn(FetchRequest, Expect) -> F) -> Result<Proof, Unproven>
     where
         F: Future<Output = Result<Vec<u8>, FetchError>>,
@@ -180,7 +180,8 @@ impl Asked {
         Err(Unproven::open(format!("the path to record {} is longer than {ANSWERS_MAX} answers", self.seq)))
     }
 
-    /// The proof, if its path keeps to this node's chain. If not, the peer's chain may show that the flock is split.
+    /// Returns the proof if its path keeps to this node's chain. If not, the peer's chain may show that the flock is
+    /// split.
     async fn kept<F>(&self, proof: Proof, ask: &impl Fn(FetchRequest, Expect) -> F) -> Result<Proof, Unproven>
     where
         F: Future<Output = Result<Vec<u8>, FetchError>>,
@@ -223,7 +224,7 @@ impl Asked {
         Ok((links, answer.len()))
     }
 
-    /// Checks the first answer. Many signatures: on a thread that may block.
+    /// Checks the first answer. It may have many signatures, so this runs on a thread that may block.
     fn begin(
         &self,
         (known, own): (Vec<(u64, Digest)>, Ancestry),
@@ -239,7 +240,7 @@ impl Asked {
             let ancestry = self.verify(Root::Founder, &links)?;
             return Ok(Proof { links, ancestry, own: Vec::new(), bytes });
         }
-        // What this node holds needs no check again, and leads no further back than it knows.
+        // Links that this node holds need no second check, and lead no further back than it knows.
         let mut links = links;
         links.drain(..self.last_held(&own, &links)?);
         let chain = self.store.ancestry();
@@ -252,7 +253,7 @@ impl Asked {
         Ok(Proof { links, ancestry, own, bytes })
     }
 
-    /// Place of the last link that is on this node's chain.
+    /// The index of the last link that is on this node's chain.
     fn last_held(&self, own: &Ancestry, links: &[Link]) -> Result<usize, Unproven> {
         for (at, link) in links.iter().enumerate().skip(1).rev().filter(|(_, link)| Some(link.record.seq) <= own.seq())
         {
@@ -266,7 +267,7 @@ impl Asked {
         Ok(0)
     }
 
-    /// Checks an answer that goes on where the ones before have ended.
+    /// Checks an answer that goes on from the end of the answers before.
     fn go_on(&self, mut proof: Proof, links: &[Link], bytes: usize) -> Result<Proof, Unproven> {
         let last = proof.links.last().map(|last| last.digest);
         let progress = links.first().map(|first| first.digest) == last && links.len() > 1;
@@ -279,7 +280,8 @@ impl Asked {
         Ok(proof)
     }
 
-    /// Has the peer show the way to this record from what is proven, and checks it: the way from the proof's beginning.
+    /// Asks the peer for the path from the proof to this record, and checks it; returns the path from the proof's
+    /// beginning.
     pub async fn extend<F>(
         &self,
         proof: &Arc<Proof>,
@@ -311,10 +313,10 @@ impl Asked {
     }
 }
 
-/// Its chain parts from this node's within a lineage.
+/// The reason if a peer's chain differs from this node's within a lineage.
 pub const CONTRADICTS: &str = "its records contradict those of this node";
 
-/// What it sent is no path at all.
+/// The label of an answer that is no path.
 const MALFORMED: &str = "path_malformed";
 
 /// Runs disk work and signatures on a thread that may block.

@@ -27,7 +27,7 @@ fn state() -> State {
     State::initial(vec![0.5; 16], SyncMode::Rounds)
 }
 
-/// What `founder` begins a lineage with, whose only member it is. No later record changes the state.
+/// The genesis of `founder`, its only member. No later record changes the state.
 fn founded(spec: &RunSpec, founder: u64) -> Link {
     let id = key(founder).id();
     let root = state::root(&state().manifest(SCHEMA).unwrap());
@@ -87,7 +87,7 @@ impl Node {
         self.asked(of, head, foreign).prove(async |request, _| of.serve(&request)).await
     }
 
-    /// Looks at what is answered in place of a path.
+    /// The result of a proof with this answer in place of a path.
     async fn shown(&self, head: &Link, foreign: bool, answer: Vec<Link>) -> Result<Proof, Unproven> {
         let answer = encode_records(&answer.iter().map(encoded).collect::<Vec<_>>()).unwrap();
         self.asked(self, head, foreign).prove(async |_, _| Ok(answer.clone())).await
@@ -127,11 +127,11 @@ async fn a_head_is_proven_from_what_is_held_or_from_a_founders_genesis() {
     let proof = newcomer.prove(&server, &flock[60], true).await.unwrap();
     assert_eq!(proof.claim().unwrap().tokens, flock[60].record.tokens);
     assert!(proof.links.len() < 40, "{}", proof.links.len());
-    // A peer that does not have it has not lied.
+    // A peer that does not have the record has not lied.
     assert!(matches!(newcomer.prove(&newcomer, &flock[60], true).await, Err(Unproven::Open(_))));
 }
 
-/// Whoever came late shows others the way along which it came.
+/// A node that joined late shows others the path along which it came.
 #[tokio::test]
 async fn a_newcomer_hands_its_way_on() {
     let spec = open_spec();
@@ -166,7 +166,7 @@ async fn a_stranger_proves_nothing() {
     spec.admission.allow = keys(0, 20).iter().map(Signer::id).collect();
     let flock = flock(&spec, 40, 8);
     let (member, newcomer) = (Node::with(&spec, 1, &flock), Node::with(&spec, 2, &[]));
-    // A lineage of its own, in a run that does not admit it as a founder.
+    // A founded lineage, in a run that does not admit its founder.
     let mut usurped = vec![founded(&spec, 900)];
     usurped.push(link_after(&usurped[0], &keys(900, 1), &keys(900, 1)));
     let head = &usurped[1];
@@ -176,14 +176,16 @@ async fn a_stranger_proves_nothing() {
         "it is not even checked"
     );
     is_false(member.shown(head, true, usurped.clone()).await, "path_founder");
-    // Voters of its own on top of a record of the flock that the member has named: a child without the flock's votes, and a jump to one.
+    // Its own voters on top of a record of the flock that the member has named: a child without the flock's votes, and
+    // a jump to one.
     let graft = link_after(&flock[33], &keys(900, 3), &keys(900, 3));
     is_false(member.shown(&graft, false, vec![flock[33].clone(), graft.clone()]).await, "path_certificate");
     let child = link_after(&graft, &keys(900, 3), &keys(900, 3));
     let stone = Link { certificate: None, ..graft.clone() };
     is_false(member.shown(&child, false, vec![flock[33].clone(), stone.clone(), child.clone()]).await, "path_broken");
     is_false(newcomer.shown(&child, true, vec![flock[0].clone(), stone, child.clone()]).await, "path_broken");
-    // The founder was the only voter once: its key can sign another child of a record of that time, and children of that.
+    // The founder was the only voter once: its key can sign another child of a record of that time, and children of
+    // that.
     let mut forged = flock[..=1].to_vec();
     while forged.len() < 44 {
         forged.push(link_after(&forged[forged.len() - 1], &keys(0, 1), &keys(0, 1)));
@@ -199,13 +201,13 @@ async fn a_stranger_proves_nothing() {
     is_false(member.shown(&graft, false, Vec::new()).await, "path_empty");
     let garbage = member.asked(&newcomer, head, false);
     is_false(garbage.prove(async |_, _| Ok(vec![7; 99])).await, "path_malformed");
-    // Silence is no lie.
+    // A silent peer has not lied.
     let silent = Asked { patience: Duration::from_millis(20), ..garbage };
     assert!(matches!(silent.prove(async |_, _| std::future::pending().await).await, Err(Unproven::Open(_))));
     assert!(newcomer.store.head().is_none() && member.store.head_digest() == Some(flock[40].digest));
 }
 
-/// What does not fit into one answer goes on from its last record.
+/// A path that does not fit into one answer goes on from its last record.
 #[tokio::test]
 async fn a_long_path_comes_in_several_answers() {
     let spec = open_spec();
@@ -235,8 +237,8 @@ async fn a_long_path_comes_in_several_answers() {
     assert_eq!(*asked.lock().unwrap(), ANSWERS_MAX, "no end of it");
 }
 
-/// The way in to a chain of 10,000 records: the path to the head, and the one to a snapshot before it, which comes in place
-/// of the request for the snapshot's record.
+/// A newcomer's fetches from a chain of 10,000 records: the path to the head, and the one to a snapshot before it,
+/// which replaces the request for the snapshot's record.
 #[tokio::test]
 async fn a_newcomers_way_in_is_short() {
     let spec = open_spec();

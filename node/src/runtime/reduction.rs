@@ -1,4 +1,4 @@
-//! Reductions: attempts to make one update of what the members contribute.
+//! Reductions: attempts to make one update of the members' contributions.
 
 use super::ledger::Update;
 use super::matter::Outcome;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-/// The attempt under way, its streams, and what attempts at one record have in common.
+/// The attempt under way, its streams, and the parts that attempts at one record share.
 pub struct Reductions {
     pub run: Digest,
     engine: EngineKind,
@@ -20,7 +20,7 @@ pub struct Reductions {
     current: Option<Reduction>,
 }
 
-/// Dropping it stops the work and closes its streams.
+/// The attempt under way. Dropping it stops the work and closes its streams.
 struct Reduction {
     key: AttemptKey,
     _work: AbortOnDropHandle<()>,
@@ -31,12 +31,12 @@ impl Reductions {
         Self { run, engine, router: BulkRouter::new(run), parts: Arc::default(), current: None }
     }
 
-    /// A stream that a peer opened for an attempt.
+    /// Hands on a stream that a peer opened for an attempt.
     pub fn route(&self, from: NodeId, stream: BulkStream) {
         self.router.route(from, stream);
     }
 
-    /// Starts the run's engine, in place of the attempt before; results go to `results`.
+    /// Starts the run's engine, in place of the attempt before; the result goes to `results`.
     pub fn start(&mut self, job: ReduceJob, net: NetHandle, results: mpsc::Sender<Outcome>) {
         let (key, links) = (job.key, NetLinks::new(net, self.router.clone()));
         let engine: Box<dyn ReduceEngine> = match self.engine {
@@ -44,7 +44,7 @@ impl Reductions {
             EngineKind::Owners => Box::new(OwnersReducer::new(links)),
         };
         let progress_results = results.clone();
-        // Progress is for liveness; when the driver is behind, the next report says more.
+        // Reports show that the attempt is alive; if the driver is behind, one is dropped, and the next says more.
         let progress = Arc::new(move |report| {
             let _ = progress_results.try_send(Outcome::ReduceProgress { key, report });
         });
@@ -73,14 +73,14 @@ impl Reductions {
         self.current.take_if(|reduction| reduction.key == key);
     }
 
-    /// The record of this number is decided.
+    /// Forgets the attempts at this record, which is decided.
     pub fn forget(&mut self, seq: u64) {
         self.current.take_if(|reduction| reduction.key.seq <= seq);
         self.parts.forget();
     }
 }
 
-/// Hashes away from the runtime's threads: it takes a while for large models.
+/// Hashes on a thread that may block: that takes a while for large models.
 async fn named(update: Vec<u8>) -> Result<Update, ReduceError> {
     let hash = move || Update { digest: update::digest(&update), bytes: Arc::new(update) };
     tokio::task::spawn_blocking(hash).await.map_err(|e| ReduceError::Task(e.to_string()))

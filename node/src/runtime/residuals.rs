@@ -1,4 +1,4 @@
-//! What updates leave out, as the driver sees to it: when it is read, settled and written.
+//! Residuals as the driver handles them: when they are read, settled and written.
 
 use crate::exit::Failure;
 use crate::reduce::{Feedback, FragmentFeedback, Passed, Restored};
@@ -12,17 +12,17 @@ use starling_protocol::update::Fragments;
 use starling_store::Store;
 use std::sync::Arc;
 
-/// What this node's payloads have not said in earlier rounds.
+/// The residuals of this node's payloads in earlier rounds.
 #[derive(Clone)]
 pub struct Residuals {
     feedback: Arc<FragmentFeedback>,
-    /// Whether they are written as they change. Where each step is a round that would keep the disk as busy as the
-    /// device: there they are written at a clean stop only, and a kill costs what one step has left out.
+    /// Whether residuals are written as they change. If each step is a round, that would keep the disk as busy as the
+    /// device: then they are written at a clean stop only, and a kill costs one step's residuals.
     saves: bool,
 }
 
 impl Residuals {
-    /// What updates before the stop left out, where it is true after the record at hand.
+    /// Reads the residuals of an earlier process that are true after the head record.
     pub async fn restore(
         store: &Arc<Store>,
         me: NodeId,
@@ -48,14 +48,14 @@ impl Residuals {
         self.feedback.of_round(round)
     }
 
-    /// They follow records that count; arithmetic and disk are away from here.
+    /// Settles the residuals with passed records; arithmetic and disk work are done on threads that may block.
     pub fn settle(&self, passed: &[Passed]) {
         passed.iter().for_each(|passed| self.feedback.pass(passed));
         let (feedback, saves) = (self.shared(), self.saves);
         tokio::task::spawn_blocking(move || if saves { feedback.keep() } else { feedback.settle() });
     }
 
-    /// Writes what this node's payloads will not have said should this attempt be committed.
+    /// Writes the residuals as they will be if this attempt is committed.
     pub fn stage(&self, key: AttemptKey) {
         if self.saves {
             let feedback = self.shared();
@@ -63,11 +63,11 @@ impl Residuals {
         }
     }
 
-    /// Before the end: the newest may not be on the disk yet.
+    /// Writes the newest residuals before the end, as they may not be on the disk yet.
     pub async fn save(&self) {
         let feedback = self.shared();
         if let Err(e) = tokio::task::spawn_blocking(move || feedback.keep()).await {
-            tracing::warn!("what earlier updates left out was not saved: {e}");
+            tracing::warn!("the residuals of earlier updates were not saved: {e}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A little flock for tests: three voters, records that follow one another, votes that hold.
+//! A small flock for tests: three voters, consecutive records, valid votes.
 
 pub use super::chain::Link;
 use starling_protocol::engine::succession;
@@ -10,7 +10,7 @@ use starling_protocol::{Digest, Signer, sample};
 /// Positions of one lease.
 const LEASE: u64 = 240;
 
-/// Rounds of 30 steps of a model that is next to nothing.
+/// Rounds of 30 steps of a tiny model.
 pub fn spec() -> RunSpec {
     RunSpec { inner: sample::spec().inner, ..sample::small() }
 }
@@ -21,7 +21,7 @@ pub fn signers() -> Vec<Ed25519Signer> {
     signers
 }
 
-/// A record that all three voters decide upon.
+/// A genesis whose children all three voters decide.
 pub fn genesis() -> Link {
     let voters = sample::voters(signers().iter().map(Signer::id), 1, 0, LEASE);
     let record = sample::genesis(&spec(), Digest([2; 32]), Digest([5; 32]), voters);
@@ -46,7 +46,7 @@ pub fn chain(parent: &Link, n: usize) -> Vec<Link> {
     links
 }
 
-/// A commit after `parent` with this update, as far as its shape goes.
+/// A commit after `parent` with this update; only its shape is valid.
 pub fn commit(parent: &Link, update: Digest) -> Record {
     let record = sample::commit(&parent.record, 100, parent.record.next.members.clone());
     Record { update, ..record }

@@ -1,4 +1,4 @@
-//! From the command line to a running driver.
+//! Sets a node up, from the command line to a running driver.
 
 use super::beginning::{Beginning, engine, variants};
 use super::canonical::Canonical;
@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Vulkan drivers' complaints, which concern nobody who has a device.
+/// Vulkan drivers log complaints that do not matter to a node with a device.
 const QUIET_LOGS: &str = "wgpu_hal=off";
 
 /// Runs `starling train`.
@@ -55,11 +55,11 @@ pub fn train(args: &TrainArgs) -> Result<ExitCode, Failure> {
     let threads = node.network_threads();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let finish = runtime.block_on(run(args, node, origin))?;
-    // Blocking threads that still read a file must not hold the exit.
+    // Blocking threads that still read a file must not hold up the exit.
     runtime.shutdown_timeout(Duration::from_secs(2));
     match finish {
         Finish::BudgetSpent | Finish::Left => Ok(ExitCode::SUCCESS),
-        // Of two processes under one identity the later one gives way (`docs/protocol/5-membership.md` §5.6).
+        // If two processes run under one identity, the later one gives way (`docs/protocol/5-membership.md` §5.6).
         Finish::Fenced => Err(Failure::message(
             Code::IdentityInUse,
             "identity in use: another process with this key was started before this one and is alive; stop one of \
@@ -80,7 +80,7 @@ fn telemetry_failure(error: TelemetryError) -> Failure {
     Failure::new(code, error)
 }
 
-/// The node file, with the flags on top of it.
+/// The node file, with the flags over it.
 fn node_file(args: &TrainArgs) -> Result<NodeFile, Failure> {
     let mut node = args.config.as_deref().map(NodeFile::load).transpose()?.unwrap_or_default();
     let replace = |target: &mut Vec<String>, flags: &[String]| {
@@ -118,7 +118,7 @@ fn effective_config(node: &NodeFile, origin: &Origin) -> Result<String, Failure>
     let run_text = match origin {
         Origin::File(file) => {
             let mut file = RunFile::clone(file);
-            // It follows from the mode, and is worth knowing.
+            // The probation follows from the mode, and is worth showing.
             file.admission.probation = Some(file.admission.probation());
             toml::to_string(&file).context("cannot print the run file")?
         }
@@ -146,7 +146,7 @@ fn lineage(text: &str) -> Result<Digest, Failure> {
 }
 
 async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish, Failure> {
-    // What a person can have got wrong is checked first, before anything is tokenized.
+    // The user's settings are checked first, before anything is tokenized.
     let listen = addresses(&node.listen, "--listen")?;
     let advertise = addresses(&node.advertise, "--advertise")?;
     let mut bootstrap =
@@ -278,7 +278,7 @@ async fn run(args: &TrainArgs, node: NodeFile, origin: Origin) -> Result<Finish,
     .await
 }
 
-/// A damaged chain is set aside and fetched anew, if there is anybody to fetch it from.
+/// Opens the store. A damaged chain is set aside and fetched anew, if there are peers to fetch it from.
 fn open_store(home: &Path, alone: bool) -> Result<Store, Failure> {
     let Opened { store, damage } = Store::open(home, StoreOptions::default()).map_err(store_failure)?;
     if let Some(damage) = damage.filter(|damage| damage.chain_lost()) {
@@ -292,7 +292,7 @@ fn open_store(home: &Path, alone: bool) -> Result<Store, Failure> {
     Ok(store)
 }
 
-/// The folder belongs to one run for good.
+/// Binds the folder to its run, for good.
 fn bind_run(store: &Store, spec: &RunSpec, spec_bytes: &[u8]) -> Result<(), Failure> {
     let bound = match store.run() {
         Some(bound) if bound.spec != spec_bytes => bound,
@@ -308,7 +308,7 @@ fn bind_run(store: &Store, spec: &RunSpec, spec_bytes: &[u8]) -> Result<(), Fail
     ))
 }
 
-/// The tokenizer goes into checkpoints, where there is one at hand.
+/// The tokenizer file, which goes into checkpoints, if the run has one here.
 fn tokenizer_file(origin: &Origin) -> Result<Vec<(String, Vec<u8>)>, Failure> {
     match origin {
         Origin::File(file) if file.data.tokenizer != "bytes" => {
@@ -337,7 +337,7 @@ fn open_trainer(
     })
 }
 
-/// The state on disk; or the run's initial parameters, which only a founder will keep.
+/// The state on disk, or the run's initial parameters, which only a founder will keep.
 async fn first_state(
     model: &ModelConfig,
     spec: &RunSpec,
@@ -368,7 +368,7 @@ async fn first_state(
     tokio::task::spawn_blocking(loading).await.context("loading the state stopped")?
 }
 
-/// Stands for "nothing committed yet"; its digest is zero, which no record has.
+/// A record that stands for "nothing committed yet"; its digest is zero, which no record has.
 fn no_record(spec: &RunSpec) -> Record {
     Record {
         run: spec.digest(),
@@ -410,7 +410,7 @@ fn show_data(data: &starling_data::Dataset, spec: &RunSpec, screen: &mut Screen)
     });
 }
 
-/// The folder of the node that a command means: `--home`, or the default one of the run file's name.
+/// The folder of the node that a command means: `--home`, or the default one for the run file's name.
 pub fn home_of(run: Option<&Path>, home: Option<&Path>) -> Result<PathBuf, Failure> {
     match (home, run) {
         (Some(home), _) => Ok(home.to_path_buf()),

@@ -1,4 +1,4 @@
-//! Fetching the shards of text that a lease needs, from whoever has them.
+//! Fetches the shards of text that a lease needs from peers.
 
 use crate::net::NetHandle;
 use crate::net::fetch::{Expect, FetchRequest, Item};
@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Shards that are fetched and wait to be written.
+/// Fetched shards that may wait to be written.
 const SHARDS_WAITING: usize = 2;
 
-/// Shards that the lease or a validation reads and that are not here.
+/// Shards that the lease or a validation reads and that this node lacks.
 pub fn missing_for(data: &Dataset, spec: &RunSpec, lease: &Span, validation: u64) -> Vec<Digest> {
     let absent: BTreeSet<Digest> = data.missing().iter().map(|s| s.digest).collect();
     let seq_len = spec.model.seq_len as usize;
@@ -36,7 +36,7 @@ pub fn missing_for(data: &Dataset, spec: &RunSpec, lease: &Span, validation: u64
 /// Fetches shards from connected peers at once, members before strangers, and adds them to the dataset.
 ///
 /// # Errors
-/// In plain words, when nobody is there or nobody has them.
+/// A text for people, if no peer is connected or none has the shards.
 pub async fn fetch(net: &NetHandle, data: &Arc<Dataset>, shards: &[Digest]) -> Result<(), String> {
     let sources: Vec<NodeId> = net.sources();
     if sources.is_empty() {
@@ -66,7 +66,7 @@ pub async fn fetch(net: &NetHandle, data: &Arc<Dataset>, shards: &[Digest]) -> R
     tokio::try_join!(download, writing).map(drop)
 }
 
-/// The requests whose answers make the shard up.
+/// The requests whose answers make up the shard.
 fn pieces(shard: &ShardInfo) -> Vec<(FetchRequest, Expect)> {
     let piece_bytes = PIECE_BYTES as u64;
     (0..shard.pieces())

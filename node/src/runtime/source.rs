@@ -1,5 +1,4 @@
-//! What this node hands to peers that fetch: records with their certificates, candidates, updates, state and text,
-//! from disk.
+//! Answers peers' fetches from disk: records with their certificates, candidates, updates, state and text.
 
 use crate::net::fetch::{Answer, FetchRefusal, FetchRequest, FetchSource, encode_records, encode_snapshots};
 use starling_data::Dataset;
@@ -13,7 +12,8 @@ use starling_store::{EncodedLink, Store};
 use std::fs::File;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of an answer with records, which is in memory until it is taken: less than askers admit. It holds the largest record.
+/// Bytes of an answer with records, which is in memory until the peer has read it: less than requesters admit. The
+/// largest record fits.
 const RECORDS_BYTES: usize = 1 << 20;
 const _: () = assert!(2 + 8 + RECORD_BYTES_MAX + CONTROL_BYTES_MAX <= RECORDS_BYTES);
 
@@ -22,7 +22,8 @@ pub struct Source {
     store: Arc<Store>,
     spec: Vec<u8>,
     data: OnceLock<Arc<Dataset>>,
-    /// The data's manifest and its digest: encoding it for each that asks costs milliseconds, and memory for each that does not read it.
+    /// The data's manifest and its digest. Encoding it for each request would cost milliseconds, and memory for each
+    /// requester that does not read it.
     manifest: OnceLock<(Digest, Arc<Vec<u8>>)>,
 }
 
@@ -31,9 +32,9 @@ impl Source {
         Self { store, spec, data: OnceLock::new(), manifest: OnceLock::new() }
     }
 
-    /// The text is here (or on its way): serve what there is of it.
+    /// Serves the text, which is here or on its way, as far as it is here.
     pub fn set_data(&self, data: Arc<Dataset>) {
-        // A second call would mean a second dataset; the first stays.
+        // A second call would mean a second dataset, so the first stays.
         let _ = self.data.set(data);
     }
 
@@ -48,7 +49,7 @@ impl Source {
         (digest == asked).then(|| Arc::clone(bytes)).ok_or(FetchRefusal::NotFound)
     }
 
-    /// What is held here.
+    /// The answer from the data that this node holds.
     fn held(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal> {
         let internal = |error: starling_store::StoreError| {
             tracing::warn!("a peer's request was not served: {error}");
@@ -70,7 +71,7 @@ impl Source {
                 encode_snapshots(&snapshots).map_err(|_| FetchRefusal::Internal)?
             }
             FetchRequest::Records { from_seq, max } => {
-                // The two bytes are the number of records.
+                // Two bytes hold the number of records.
                 let records = self.store.records_within(*from_seq, usize::from(*max), RECORDS_BYTES - 2);
                 encode_records(&records.map_err(internal)?).map_err(|_| FetchRefusal::Internal)?
             }
@@ -103,7 +104,7 @@ impl FetchSource for Source {
     }
 }
 
-/// As much of a path as an answer may hold, up to a record with its votes: from there the asker goes on.
+/// The part of a path that fits in an answer, up to a record with its votes: from there the requester goes on.
 fn cut(path: Vec<Link>) -> Vec<EncodedLink> {
     let mut links = Vec::new();
     let (mut bytes, mut whole) = (2, 0);

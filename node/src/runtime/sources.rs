@@ -1,4 +1,4 @@
-//! Whom to ask, of peers of whom some may keep silent.
+//! The choice among sources, some of which may keep silent.
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -8,20 +8,20 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// How long a source has to begin with its answer before the next one is asked beside it.
+/// Time in which a source must begin its answer before the next one is asked beside it.
 const BEGINS_WITHIN: Duration = Duration::from_secs(2);
 
-/// To be told when an answer has begun.
+/// A sender that reports that an answer has begun.
 pub struct Begun(oneshot::Sender<()>);
 
 impl Begun {
     pub fn tell(self) {
-        // Nobody listens any more where another source has answered meanwhile.
+        // If another source has answered meanwhile, the receiver is gone.
         let _ = self.0.send(());
     }
 }
 
-/// Sources of the same things, the one that has answered last before the others.
+/// Sources of the same things; the one that answered last is first.
 pub struct Sources(Mutex<Vec<NodeId>>);
 
 impl Sources {
@@ -29,22 +29,22 @@ impl Sources {
         Self(Mutex::new(sources.to_vec()))
     }
 
-    /// No statement leaves it half-changed, so a poisoned lock is still good.
+    /// No statement leaves the list half-changed, so a poisoned lock is still good.
     fn order(&self) -> MutexGuard<'_, Vec<NodeId>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The first good answer. The next source is asked when one has failed, and beside one that has not begun to answer in time: so
-    /// many silent ones cost a moment each, and only once, since the one that answers is asked first from then on. An answer that has
-    /// begun is left the time that it needs.
+    /// Returns the first good answer. The next source is asked when one has failed, and beside one that has not begun
+    /// its answer in time. So many silent sources cost a moment each, and only once, since the source that answers is
+    /// asked first from then on. An answer that has begun may take the time that it needs.
     ///
     /// # Errors
-    /// The last reason, if no answer is good.
+    /// No answer is good; the last reason.
     pub async fn first<T, F>(&self, ask: impl Fn(NodeId, Begun) -> F) -> Result<T, String>
     where
         F: Future<Output = Result<T, String>>,
     {
-        // Its own: the order is not held while anybody is waited for.
+        // A copy, so that the lock is not held during the wait.
         let order = self.order().clone();
         let (mut asked, mut why) = (FuturesUnordered::new(), "no peer to fetch from".to_owned());
         for source in order {
@@ -53,7 +53,7 @@ impl Sources {
             asked.push(async move { (source, answer.await) });
             let silent = async {
                 if matches!(timeout(BEGINS_WITHIN, begins).await, Ok(Ok(()))) {
-                    // Its answer, or a failure, ends the wait.
+                    // The wait ends with the source's answer or failure.
                     std::future::pending::<()>().await;
                 }
             };

@@ -1,4 +1,4 @@
-//! Runs in which trainers keep parameters of their own: what the trainer has to hear of commits, what it may do ahead of a
+//! Runs in which trainers keep their own parameters: commits that the trainer must hear of, its steps ahead of a
 //! record, and contributions that are made anew for another fragment.
 
 use super::matter::Matter;
@@ -12,7 +12,7 @@ use starling_protocol::run::RunSpec;
 use starling_protocol::update::Fragments;
 use std::sync::Arc;
 
-/// What the engine wants of the trainer beside rounds.
+/// The engine's wishes for the trainer beside rounds.
 pub struct Streaming {
     fragments: Fragments,
     spec: RunSpec,
@@ -21,12 +21,12 @@ pub struct Streaming {
     wanted: Option<Job>,
 }
 
-/// What the trainer has not heard yet.
+/// Commits that the trainer has not heard of yet.
 #[derive(Default)]
 struct Notes(FragmentEvent);
 
 impl Notes {
-    /// The COMMIT steps this fragment of the state that the record `before` has made.
+    /// Notes that a COMMIT steps this fragment of the state that the record `before` has made.
     fn stepped(&mut self, fragment: usize, before: Digest) {
         self.0.stepped.insert(fragment);
         self.0.before = Some(before);
@@ -36,7 +36,7 @@ impl Notes {
         self.0 = FragmentEvent { start_over: true, ..FragmentEvent::default() };
     }
 
-    /// What goes with the next job.
+    /// Takes the notes for the next job.
     fn told(&mut self) -> FragmentEvent {
         let before = self.0.before;
         std::mem::replace(&mut self.0, FragmentEvent { before, ..FragmentEvent::default() })
@@ -49,7 +49,7 @@ impl Streaming {
         Self { fragments, spec: spec.clone(), data, notes: Notes::default(), wanted: None }
     }
 
-    /// Something comes that the trainer must not be late for.
+    /// Stops steps ahead, since the trainer must not be late for the next job.
     fn make_way(&mut self, desk: &mut Desk<'_>) {
         self.wanted = None;
         desk.device.make_way();
@@ -109,7 +109,7 @@ impl Variant for Streaming {
     fn beside(&mut self, desk: &mut Desk<'_>) -> Option<Job> {
         let mut job = self.wanted.take()?;
         match &mut job {
-            // The round will fetch what is not here.
+            // The round itself will fetch missing shards.
             Job::Ahead(ahead) if !shards::missing_for(&self.data, &self.spec, &ahead.lease, 0).is_empty() => {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! Getting hold of the run's text: from this machine's files, its cache, or peers.
+//! Finds the run's text: in this machine's files, its cache, or at peers.
 
 use crate::config::run_file::RunFile;
 use crate::exit::{Code, Failure};
@@ -19,10 +19,10 @@ use tokio::time::Instant;
 
 /// Network events that are kept while the manifest is fetched.
 const EARLY_MAX: usize = 1024;
-/// Peers that are asked for the manifest at a time: in all, and strangers, each of which may send 16 MiB.
+/// The most peers that are asked for the manifest at a time: in all, and strangers, each of which may send 16 MiB.
 const ASKED_MAX: usize = 16;
 const STRANGERS_ASKED: usize = 8;
-/// A peer that had no answer is asked again after so long.
+/// Time after which a peer without an answer is asked again.
 const ASKED_AGAIN: Duration = Duration::from_secs(5);
 
 /// The text, as far as it is here.
@@ -32,7 +32,8 @@ pub enum Text {
     Elsewhere(Digest),
 }
 
-/// Tokenizes (or finds in the cache) what the run file names, and completes the run's specification with it.
+/// Tokenizes the text that the run file names (or finds it in the cache), and completes the run's specification with
+/// it.
 pub async fn prepare(
     file: &RunFile,
     overrides: &[String],
@@ -43,7 +44,7 @@ pub async fn prepare(
     let tokenizer = Tokenizer::load(&options.tokenizer)?;
     let (digest, vocab) = (tokenizer.digest(), tokenizer.vocab());
     let spec_for = |manifest: Digest| file.spec(DataSpec { manifest, tokenizer: digest }, vocab);
-    // Everything else about the run file is checked before minutes go into tokenizing.
+    // The rest of the run file is checked before minutes go into tokenizing.
     spec_for(Digest::default())?;
     if let Some(pinned) = file.pinned_manifest()? {
         let spec = spec_for(pinned)?;
@@ -67,7 +68,7 @@ pub async fn find(spec: &RunSpec, overrides: &[String], cache: &Path) -> Result<
     let opening = move || -> Result<Option<Dataset>, DataError> {
         let dataset = Dataset::open_cached(&cache, &digest)?;
         if let Some(dataset) = &dataset {
-            // Damaged shards are set aside here and fetched again.
+            // Damaged shards are set aside here, and fetched again.
             dataset.verify(&mut |_| {})?;
         }
         Ok(dataset)
@@ -79,8 +80,8 @@ pub async fn find(spec: &RunSpec, overrides: &[String], cache: &Path) -> Result<
     }
 }
 
-/// Fetches the manifest from peers if need be. Returns the dataset, which may lack shards, and the network events
-/// that came in meanwhile.
+/// Fetches the manifest from peers if necessary. Returns the dataset, which may lack shards, and the network events
+/// that arrived meanwhile.
 pub async fn complete(
     text: Text,
     cache: &Path,
@@ -129,11 +130,11 @@ pub async fn complete(
     }
 }
 
-/// The peers that are asked for the manifest. Each is asked beside the others, so that nobody who is slow stands in anybody's way.
+/// The search for the manifest among peers, which are asked side by side, so that a slow one holds up no other.
 struct Search<'a, T> {
     answers: FuturesUnordered<BoxFuture<'a, (NodeId, Option<T>)>>,
     asking: BTreeSet<NodeId>,
-    /// When each that is connected was asked last.
+    /// The time at which each connected peer was last asked.
     asked: BTreeMap<NodeId, Instant>,
 }
 
@@ -142,8 +143,8 @@ impl<'a, T> Search<'a, T> {
         Self { answers: FuturesUnordered::new(), asking: BTreeSet::new(), asked: BTreeMap::new() }
     }
 
-    /// Asks those of these peers whose turn it is: all that are known, and so many strangers at a time, those first that have not
-    /// been asked for longest.
+    /// Asks the peers whose turn it is, up to a limit in all and one for strangers. Peers that were not asked for
+    /// longest come first.
     fn ask(
         &mut self,
         now: Instant,
@@ -211,7 +212,7 @@ fn show_progress(bar: &indicatif::ProgressBar, progress: PrepareProgress) {
     }
 }
 
-/// Problems with the text are the user's to solve, but for a full disk.
+/// Problems with the text are for the user to solve, but for a full disk.
 fn data_failure(error: DataError) -> Failure {
     let code = if error.is_disk_full() { Code::DiskFull } else { Code::Refused };
     Failure::new(code, error)

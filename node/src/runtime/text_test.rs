@@ -4,7 +4,7 @@ fn id(n: u8) -> NodeId {
     NodeId([n; 32])
 }
 
-/// Strangers take a question and never answer. Their ids come before the member's.
+/// Strangers take a request and never answer. Their ids sort before the member's.
 #[tokio::test]
 async fn slow_strangers_do_not_keep_the_manifest_from_a_newcomer() {
     let member = id(255);

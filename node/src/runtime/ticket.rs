@@ -1,4 +1,4 @@
-//! Making tickets for `starling invite`, and taking them back.
+//! Makes tickets for `starling invite`, and revokes them.
 
 use crate::watch::status::{Subject, Terms};
 use libp2p::Multiaddr;
@@ -20,11 +20,11 @@ impl TicketMaker {
         Self { identity: identity.clone(), spec }
     }
 
-    /// A ticket with these addresses. In a run that admits by ticket it carries the creator's word on these terms, which
-    /// members check and count; in any other it only leads the way, and ends when it expires.
+    /// A ticket with these addresses. In a run that admits by ticket it carries the creator's signed terms, which
+    /// members check and count; in any other run it only leads to the flock, until it expires.
     ///
     /// # Errors
-    /// In plain words, if the node may not invite or has no address that another machine could use.
+    /// A text for people, if the node may not invite or has no address that another machine could use.
     pub fn make(&self, spec: &RunSpec, addresses: Vec<Multiaddr>, terms: &Terms) -> Result<String, String> {
         if spec.creator.is_some_and(|creator| creator != self.identity.node_id()) {
             return Err("only the run's creator may invite: run `starling invite` on its node".into());
@@ -43,7 +43,7 @@ impl TicketMaker {
     /// Shuts a node or a ticket out of the run.
     ///
     /// # Errors
-    /// In plain words, if this node is not the run's creator.
+    /// A text for people, if this node is not the run's creator.
     pub fn revoke(&self, spec: &RunSpec, subject: &Subject) -> Result<Revocation, String> {
         if spec.creator != Some(self.identity.node_id()) {
             return Err("only the run's creator (`creator` in the run file) may revoke: do it on its node".into());
@@ -56,7 +56,7 @@ impl TicketMaker {
         Ok(Revocation::sign(&self.identity.signer(), &spec.digest(), kind, digest))
     }
 
-    /// The admission ticket of a run that asks for one; empty otherwise.
+    /// The admission ticket of a run that asks for one; empty in other runs.
     fn admission(&self, spec: &RunSpec, terms: &Terms) -> Result<Vec<u8>, String> {
         if spec.admission.mode != AdmissionMode::Ticket {
             let counts = terms.uses > 0 || terms.holder.is_some();

@@ -1,4 +1,4 @@
-//! The thread that owns the device. It takes jobs, one at a time, and never waits for a disk or for the network.
+//! The thread that owns the device. It does one job at a time, and never waits for a disk or for the network.
 
 use super::head::SharedState;
 use gossip::Gossip;
@@ -29,10 +29,10 @@ pub use worker::Setting;
 
 /// Jobs that may wait: a stop, a round and a validation.
 const JOBS_MAX: usize = 8;
-/// Progress that may wait; a slow driver slows the trainer only after this many steps.
+/// Events that may wait; a slow driver slows the trainer only after this many steps.
 const EVENTS_MAX: usize = 256;
 
-/// How this run trains.
+/// The course of a run's training.
 pub fn course(sync: &SyncSpec, gossip: Option<PairSetting>) -> Box<dyn Course> {
     match (sync.mode, gossip) {
         (SyncMode::EveryStep, _) => Box::new(Gradients::default()),
@@ -92,18 +92,18 @@ impl TrainerHandle {
         Ok(Self { jobs, events, generation, cut, thread: Some(thread) })
     }
 
-    /// Stops whatever round runs, and names the next one.
+    /// Stops the round that runs, and returns the next generation.
     pub fn next_generation(&self) -> u64 {
         self.generation.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Ends the newest round after the step under way; without one done, after its first.
+    /// Ends the newest round after the step under way, or after its first if none is done.
     pub fn cut_short(&self) {
         self.cut.store(self.generation.load(Ordering::Acquire), Ordering::Release);
     }
 }
 
-/// Until there are no more jobs; false if the driver is gone before that.
+/// Does jobs until there are no more; false if the driver is gone before that.
 fn run(course: &mut dyn Course, worker: &mut Worker, mut jobs: mpsc::Receiver<Job>) -> bool {
     while let Some(job) = jobs.blocking_recv() {
         let said = match job {

@@ -1,4 +1,4 @@
-//! Rounds as the driver has them trained: when one can begin, and what the trainer says of it.
+//! Rounds as the driver has them trained: when one can begin, and the trainer's reports.
 
 use super::device::{WantedRound, Work};
 use super::driver::Driver;
@@ -14,7 +14,7 @@ impl Driver {
     /// Starts the wanted round if its base is the state at hand and its shards are here.
     pub(super) async fn start_wanted_round(&mut self) -> Result<(), Failure> {
         let Some(wanted) = self.device.wanted.clone() else { return Ok(()) };
-        // The ledger may be changing the state: when it is done it says so, and this is tried again.
+        // The ledger may be changing the state: it reports the end, and this is tried again then.
         let head = self.state.head();
         let at_base = head.base == wanted.base;
         if !at_base || self.device.work.is_some() || self.fetches.bring_text_or_state() {
@@ -47,7 +47,7 @@ impl Driver {
         self.device.start(Work::Round, job).await
     }
 
-    /// Starts what is wanted beside rounds if the device has nothing to do.
+    /// Starts a wanted job beside rounds if the device has nothing to do.
     pub(super) async fn start_beside(&mut self) -> Result<(), Failure> {
         if self.device.work.is_some() || self.device.wanted.is_some() {
             return Ok(());
@@ -135,14 +135,14 @@ impl Driver {
             measured,
         })
         .await?;
-        // The attempt that this READY began waited for nobody after it.
+        // This READY began an attempt, so no other contribution came after it.
         if gathering {
             self.gauges.was_last();
         }
         Ok(())
     }
 
-    /// Bytes of text that a token stands for, on average over the held-out text.
+    /// Bytes of text a token, on average over the held-out text.
     fn bytes_per_token(&self) -> f64 {
         self.data.manifest().bytes_per_token().max(f64::MIN_POSITIVE)
     }

@@ -1,4 +1,4 @@
-//! What the driver holds until a write is on disk.
+//! Messages and commits that the driver holds until a write is on disk.
 
 use crate::watch::event::Committed;
 use starling_protocol::NodeId;
@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 /// Sends that may wait; the engine has a handful of writes under way.
 const HELD_MAX: usize = 4096;
 
-/// By the write that it waits for.
+/// Messages and commits, by the write that they wait for.
 #[derive(Default)]
 pub struct Undurable {
-    /// In the order in which they are to be sent.
+    /// Messages, in the order of sending.
     sends: BTreeMap<PersistToken, Vec<(NodeId, Vec<u8>)>>,
     /// Commits that are shown once they are on disk.
     commits: BTreeMap<PersistToken, Committed>,
@@ -31,7 +31,7 @@ impl Undurable {
         self.commits.insert(token, committed);
     }
 
-    /// The write is on disk: what is to be sent now, and shown.
+    /// Releases the messages and the commit of a write that is on disk.
     pub fn release(&mut self, token: PersistToken) -> (Vec<(NodeId, Vec<u8>)>, Option<Committed>) {
         (self.sends.remove(&token).unwrap_or_default(), self.commits.remove(&token))
     }

@@ -1,5 +1,5 @@
-//! What a run may add to rounds of local training: parts with a name, chosen where the run is set up. The driver hands
-//! them what it has no part in itself, and shows them what they may want to know.
+//! Additions of a run to rounds of local training: named parts, which a node chooses when it sets the run up. The
+//! driver hands them the matters that it does not handle itself, and shows them others that may concern them.
 
 use super::contributions::Contributions;
 use super::device::Device;
@@ -14,26 +14,26 @@ use starling_protocol::record::Record;
 use std::collections::VecDeque;
 use tokio::sync::mpsc;
 
-/// One part. A run without it has nothing of it.
+/// One part. A run without it has none of its behaviour.
 pub trait Variant: Send {
-    /// Something that may concern it; given back unless it was for this part alone.
+    /// Takes a matter that may concern the part; gives it back unless it was for this part alone.
     fn take<'a>(&mut self, matter: Matter<'a>, desk: &mut Desk<'_>) -> Option<Matter<'a>>;
 
-    /// What the trainer is to hear with its next job.
+    /// News for the trainer's next job.
     fn news(&mut self) -> Option<FragmentEvent> {
         None
     }
 
-    /// A job for a device that has nothing to do, which any round interrupts.
+    /// A job for an idle device, which any round interrupts.
     fn beside(&mut self, _desk: &mut Desk<'_>) -> Option<Job> {
         None
     }
 
-    /// Its rows in the status of a node that stands on this record.
+    /// Adds the part's rows to the status of a node with this head record.
     fn show(&self, _head: &Record, _status: &mut Status) {}
 }
 
-/// What of the driver a part may use.
+/// The fields of the driver that a part may use.
 pub struct Desk<'a> {
     pub state: &'a SharedState,
     pub contributions: &'a mut Contributions,
@@ -41,7 +41,7 @@ pub struct Desk<'a> {
     pub screen: &'a mut Screen,
     pub gauges: &'a mut Gauges,
     pub results: &'a mpsc::Sender<Outcome>,
-    /// Handled by the engine after the outputs at hand.
+    /// Inputs that the engine handles after the outputs at hand.
     pub inputs: &'a mut VecDeque<Input>,
 }
 
@@ -56,7 +56,7 @@ impl Variants {
         }
     }
 
-    /// At most one part has any.
+    /// The news of the one part that has any.
     pub fn news(&mut self) -> FragmentEvent {
         self.0.iter_mut().find_map(|part| part.news()).unwrap_or_default()
     }

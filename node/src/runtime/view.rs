@@ -1,4 +1,4 @@
-//! What watchers see of the driver: the answers of the status socket, commits, and the final checkpoint.
+//! The driver as watchers see it: the answers of the status socket, commits, and the final checkpoint.
 
 use super::driver::Driver;
 use super::ledger::Job;
@@ -60,7 +60,7 @@ impl Driver {
             let on: Vec<_> = waiting.on.iter().map(NodeId::short).collect();
             if on.is_empty() { waiting.why.to_string() } else { format!("{}: {}", on.join(", "), waiting.why) }
         });
-        // It follows the flock record by record, so it is either.
+        // A node that is not admitted follows the flock record by record, in either phase.
         let outside = matches!(view.phase, Phase::Joining | Phase::CatchingUp);
         let barred = || self.gauges.barred.clone().filter(|_| outside);
         let waiting = barred().or(hold).or(waiting);
@@ -97,7 +97,7 @@ impl Driver {
         status
     }
 
-    /// What is left of this node's probation, while it learns and there is one.
+    /// The rest of this node's probation, while it is a learner and has one.
     fn probation_status(&self, record: &Record) -> Option<ProbationStatus> {
         let seat = record.member(&self.me).filter(|seat| seat.role == Role::Learner)?;
         let probation = Probation::of(&self.spec, record.round);
@@ -123,7 +123,7 @@ impl Driver {
         }
     }
 
-    /// What a commit will be shown as once it is on disk.
+    /// The values that show a commit once it is on disk.
     pub(super) fn committed(&self, record: &Record) -> Committed {
         let tokens: u64 = record.contributors.iter().map(|c| c.tokens).sum();
         let loss_sum: f64 = record.contributors.iter().map(|c| f64::from(c.loss_q16) / 65536.0 * c.tokens as f64).sum();
@@ -146,7 +146,7 @@ impl Driver {
         }
     }
 
-    /// The commit is on disk: this is what its times are taken to.
+    /// Shows a commit that is on disk; its times end here.
     pub(super) fn show_committed(&mut self, mut committed: Committed) {
         let timing = self.gauges.committed(Instant::now());
         self.gauges.loss = Some(committed.loss);
@@ -171,7 +171,7 @@ impl Driver {
         view.members.iter().chain(&view.others).filter(|p| p.connected && p.id != self.me).all(|p| p.seq >= view.seq)
     }
 
-    /// Writes the final checkpoint and says where; returns its round.
+    /// Writes the final checkpoint and shows where; returns its round.
     pub(super) async fn final_checkpoint(&mut self) -> Result<u64, Failure> {
         let round = self.state.head().record.round;
         let folder = self.settings.home.join("checkpoints").join(format!("round-{round:06}"));
@@ -189,7 +189,8 @@ impl Driver {
     }
 }
 
-/// The most that a codec takes for a value, headers of blocks included: over so many values that all codecs fill blocks.
+/// The most bits that a codec takes for a value, headers of blocks included: over a number of values with which all
+/// codecs fill their blocks.
 fn bits_per_value(codec: Codec) -> f64 {
     const VALUES: usize = 4096;
     encoded_max(codec, VALUES) as f64 * 8.0 / VALUES as f64

@@ -1,4 +1,4 @@
-//! What happens to a node, as `--json` prints it: one object a line, documented in `docs/events.md`.
+//! The events of a node, as `--json` prints them: one object a line, documented in `docs/events.md`.
 //!
 //! Fields are only ever added. Ids are full hex; times are seconds since the Unix epoch.
 
@@ -23,7 +23,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Everything that a watcher may want to know.
+/// Every event that a watcher may want to know.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -36,16 +36,16 @@ pub enum Event {
         device: String,
         parameters: u64,
         memory_bytes: u64,
-        /// Where Prometheus finds the metrics; none if they are switched off.
+        /// Address of the Prometheus metrics; none if they are switched off.
         metrics: Option<String>,
     },
-    /// What updates of processes before this one have left out was looked for on the disk.
+    /// The node has looked on the disk for residuals of earlier processes.
     Residuals {
-        /// Fragments whose residuals go on from there.
+        /// Fragments that go on with residuals from the disk.
         kept: usize,
-        /// Fragments of which no file is true: they begin with zeros.
+        /// Fragments without a true file, which begin with zeros.
         lost: usize,
-        /// Euclidean norm of those that go on.
+        /// Euclidean norm of all kept residuals.
         norm: f64,
     },
     /// Tokenizing or fetching text.
@@ -69,7 +69,7 @@ pub enum Event {
     HolePunched {
         peer: String,
     },
-    /// It did not.
+    /// No direct connection came about.
     NoDirectWay {
         peer: String,
     },
@@ -81,7 +81,7 @@ pub enum Event {
     Founded {
         lineage: String,
     },
-    /// The node waits, and this is why.
+    /// The node waits for `on`, for this reason.
     Waiting {
         on: Vec<String>,
         why: String,
@@ -95,7 +95,7 @@ pub enum Event {
         phase: String,
         round: u64,
     },
-    /// An inner step; only every few seconds.
+    /// An inner step; shown every few seconds only.
     Step {
         round: u64,
         step: u32,
@@ -110,7 +110,7 @@ pub enum Event {
         tokens: u64,
         seconds: f64,
     },
-    /// Between inner steps: an exchange with a partner, or a step alone in its place.
+    /// An exchange between inner steps, or that the node went on alone.
     Exchanged {
         round: u64,
         /// From 1 in each round.
@@ -118,7 +118,7 @@ pub enum Event {
         partner: Option<String>,
         /// The reason, if the node went on alone.
         alone: Option<String>,
-        /// The same in plain words.
+        /// The reason in plain words.
         why: Option<String>,
         seconds: f64,
     },
@@ -158,14 +158,14 @@ pub enum Event {
     },
     /// Too few voters are in reach to decide anything.
     QuorumLost {
-        /// What the run's policy does about it after the grace: `fork`, `wait` or `halt`.
+        /// The run's policy, which takes effect after the grace: `fork`, `wait` or `halt`.
         policy: String,
         missing: Vec<String>,
         grace_s: f64,
     },
     /// Enough voters are in reach again.
     Rejoined,
-    /// This node goes on in a lineage of its own, with those who were cut off with it.
+    /// This node goes on in a lineage of its own, with the members that lost the quorum with it.
     Forked {
         lineage: String,
         members: Vec<String>,
@@ -176,27 +176,27 @@ pub enum Event {
         /// Whether this node's lineage gives way to it.
         yields: bool,
     },
-    /// This node has left a lineage for another, and keeps what was learned there, until it is merged.
+    /// This node has left a lineage for another, and keeps its difference until it is merged.
     DifferenceKept {
         lineage: String,
         tokens: u64,
     },
-    /// What was learned in a lineage that gave way cannot be merged from here.
+    /// The difference of a lineage that gave way cannot be merged from here.
     DifferenceLost {
         lineage: String,
         reason: String,
     },
-    /// What was learned in a lineage that gave way is in the state now.
+    /// The difference of a lineage that gave way is in the state now.
     Merged {
         lineage: String,
         round: u64,
     },
-    /// Two certified records contradict each other, and here are both certificates.
+    /// Two certified records contradict each other; these are both certificates.
     SplitBrain {
         ours: String,
         theirs: String,
     },
-    /// A node has contradicted itself, and here are both statements as it signed them.
+    /// A node has contradicted itself; these are both statements as it signed them.
     Evidence {
         against: String,
         /// `ready`, `estimate` or `vote`.
@@ -204,12 +204,12 @@ pub enum Event {
         first: String,
         second: String,
     },
-    /// The node's vote vote state is gone or old: it speaks anew, and follows until it is a voter again.
+    /// The node's vote state is gone or old: it signs under a new one, and follows until it is a voter again.
     NewIncarnation {
         incarnation: u64,
         why: String,
     },
-    /// This node's state or result is not what was decided.
+    /// This node's state or result is not the decided one.
     OwnFault {
         detail: String,
     },
@@ -252,12 +252,12 @@ pub struct Committed {
     pub record: String,
     pub lineage: String,
     pub state_root: String,
-    /// Whose contributions were averaged.
+    /// The nodes whose contributions were averaged.
     pub contributors: Vec<String>,
     /// Members of the next round, and how many of them vote.
     pub members: usize,
     pub voters: usize,
-    /// Inner steps (H) of a member at full speed, how updates are written, and the most bits that takes for a value:
+    /// Inner steps (H) of a member at full speed, the codec of updates, and the most bits that it takes for a value:
     /// all of the next round.
     pub inner_steps: u32,
     pub codec: String,
@@ -272,19 +272,19 @@ pub struct Committed {
     pub timing: RoundTiming,
 }
 
-/// How long a round took on this node.
+/// Times of a round on this node.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct RoundTiming {
-    /// From the last commit to this one.
+    /// Time from the last commit to this one.
     pub seconds: f64,
-    /// From the start of the attempt to the complete update.
+    /// Time from the start of the attempt to the complete update.
     pub reduce_seconds: f64,
-    /// From this node's last inner step to the commit on disk: the wait for slower members, and the overhead. Zero if
-    /// it trained nothing in this round.
+    /// Time from this node's last inner step to the commit on disk: the wait for slower members, and the overhead. Zero
+    /// if the node trained nothing in this round.
     pub settle_seconds: f64,
-    /// From the last contribution's being here to the commit on disk: what the round cost beyond training.
+    /// Time from the arrival of the last contribution to the commit on disk: the cost of the round beyond training.
     pub overhead_seconds: f64,
-    /// How long the trainer had nothing to do: what steps ahead of the record do not fill.
+    /// Time in which the trainer had nothing to do, not even steps ahead of the record.
     pub idle_seconds: f64,
     /// Tokens a second of this node in the round's inner steps.
     pub tokens_per_second: f64,

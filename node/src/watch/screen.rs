@@ -1,11 +1,11 @@
-//! What the terminal shows: a progress line on a terminal, one line a round otherwise, or JSON.
+//! The output on the terminal: a progress line on a terminal, one line a round otherwise, or JSON.
 
 use super::event::{Committed, Event, Line};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How events reach a person or a program.
+/// Shows events to a person or a program.
 pub struct Screen {
     node: String,
     mode: Mode,
@@ -24,7 +24,7 @@ enum Mode {
 }
 
 impl Screen {
-    /// `node` is the full id. Budgets of 0 are open ends.
+    /// `node` is the full id. A budget of 0 has no bound.
     pub fn new(node: String, json: bool, budget_rounds: u64, budget_tokens: u64) -> Self {
         let mode = if json {
             Mode::Json
@@ -97,7 +97,7 @@ impl Screen {
         }
     }
 
-    /// Takes the progress bar away, so that what follows stays readable.
+    /// Takes the progress bar away, so that later output stays readable.
     pub fn close(&self) {
         if let Mode::Bar(bar) = &self.mode {
             bar.finish_and_clear();
@@ -120,7 +120,7 @@ impl Screen {
         )
     }
 
-    /// From the pace since this process's first commit.
+    /// Estimates the time left by the pace since this process's first commit.
     fn time_left(&self, c: &Committed, first_tokens: u64) -> String {
         let elapsed = self.started.elapsed().as_secs_f64();
         let left_rounds = self.budget_rounds.checked_sub(c.round).filter(|_| self.budget_rounds > 0);
@@ -137,7 +137,7 @@ impl Screen {
     }
 }
 
-/// Lines for the events that a person wants to see; `None` for the chatter.
+/// The line for an event that a person wants to see; `None` for the others.
 fn plain_line(event: &Event) -> Option<String> {
     let short = |id: &String| id.chars().take(8).collect::<String>();
     let list = |ids: &Vec<String>| ids.iter().map(short).collect::<Vec<_>>().join(", ");
@@ -148,7 +148,7 @@ fn plain_line(event: &Event) -> Option<String> {
             format!("run {run}: {parameters} parameters on {device}; memory budget {budget}; state in {home}{metrics}")
         }
         Event::Residuals { kept, lost, norm } => {
-            format!("what earlier updates left out goes on in {kept} of {} fragments (norm {norm:.3e})", kept + lost)
+            format!("the residuals of {kept} of {} fragments are kept (norm {norm:.3e})", kept + lost)
         }
         Event::Data { train_sequences, validation_bytes, order1_entropy, .. } => format!(
             "data: {train_sequences} training sequences, {} held out (order-1 entropy {order1_entropy:.3} nats/byte)",
@@ -169,7 +169,7 @@ fn plain_line(event: &Event) -> Option<String> {
         }
         Event::Waiting { on, why } if on.is_empty() => format!("waiting: {why}"),
         Event::Waiting { on, why } => format!("waiting for {}: {why}", list(on)),
-        // Who is not there is told by other events; what a partner did wrong by none.
+        // Other events show absent peers; this is the only one that shows a partner's fault.
         Event::Exchanged { round, partner: Some(partner), alone: Some(reason), why: Some(why), .. }
             if matches!(reason.as_str(), "refused" | "norm" | "late") =>
         {
@@ -211,7 +211,7 @@ fn plain_line(event: &Event) -> Option<String> {
              whether it lies or its key is in use twice",
             short(against)
         ),
-        Event::NewIncarnation { why, .. } => format!("speaks anew, as a learner at first: {why}"),
+        Event::NewIncarnation { why, .. } => format!("signs under a new vote state, as a learner at first: {why}"),
         Event::OwnFault { detail } => {
             format!("this node is at fault: {detail}; check its memory and disk")
         }
@@ -219,13 +219,13 @@ fn plain_line(event: &Event) -> Option<String> {
             "this node was off the flock's head: dropped record {from_seq} and fetches the flock's state at {to_seq}"
         ),
         Event::DifferenceKept { lineage, tokens } => {
-            format!("left lineage {}; what it learned from {tokens} tokens is kept, to be merged", short(lineage))
+            format!("left lineage {}; its difference over {tokens} tokens is kept, to be merged", short(lineage))
         }
         Event::DifferenceLost { lineage, reason } => {
-            format!("what lineage {} learned is not merged from here: {reason}", short(lineage))
+            format!("the difference of lineage {} is not merged from here: {reason}", short(lineage))
         }
         Event::Merged { lineage, round } => {
-            format!("round {round}: what lineage {} learned is merged", short(lineage))
+            format!("round {round}: the difference of lineage {} is merged", short(lineage))
         }
         Event::CatchingUp { seq, sources, afresh } => {
             let what = if *afresh { "state" } else { "updates" };
@@ -246,14 +246,14 @@ fn plain_line(event: &Event) -> Option<String> {
     })
 }
 
-/// What a cut means, and what happens next.
+/// The text of a quorum loss, and of what happens next.
 fn quorum_lost_text(policy: &str, missing: &str, grace_s: f64) -> String {
     let next = match policy {
         "fork" => format!("goes on as a lineage of its own in {grace_s:.0} s"),
         "wait" => "ends its inner steps and waits for them".to_string(),
         _ => "has stopped training until they are back".to_string(),
     };
-    format!("cut off from the quorum ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
+    format!("the quorum is lost ({missing} missing): this node {next} (partition.minority = \"{policy}\")")
 }
 
 /// Bytes as a person reads them.

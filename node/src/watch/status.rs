@@ -20,7 +20,7 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Questions that may wait for the driver at once.
 const QUESTIONS_MAX: usize = 8;
 
-/// What can be asked.
+/// A question to the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Question {
@@ -29,7 +29,7 @@ pub enum Question {
     Revoke(Subject),
 }
 
-/// What is to be revoked.
+/// The subject of a revocation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Subject {
@@ -42,7 +42,7 @@ pub enum Subject {
     },
 }
 
-/// What a ticket is to admit.
+/// The terms of a ticket.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Terms {
@@ -54,7 +54,7 @@ pub struct Terms {
     pub holder: Option<String>,
 }
 
-/// What comes back.
+/// The answer to a question.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
@@ -73,10 +73,10 @@ pub struct Status {
     pub lineage: Option<String>,
     pub device: String,
     pub phase: String,
-    /// Who decides, and whether enough of them are here; none while no flock has been met.
+    /// The voters, and whether enough of them are here; none before a flock has been met.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quorum: Option<QuorumStatus>,
-    /// In plain words: what the node waits for, if it does.
+    /// What the node waits for, in plain words, if it waits.
     pub waiting: Option<String>,
     pub round: u64,
     pub seq: u64,
@@ -89,13 +89,13 @@ pub struct Status {
     pub validation_nats_per_byte: Option<f64>,
     pub addresses: Vec<String>,
     pub members: Vec<Member>,
-    /// Who is known to have contradicted itself.
+    /// Nodes that are known to have contradicted themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<EvidenceStatus>,
     /// Other lineages whose work is in the state: this one has merged them, or forked from them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub merged: Vec<MergedStatus>,
-    /// What this node keeps of a lineage that gave way, until somebody has merged it.
+    /// The difference of a lineage that gave way, which this node keeps until a record has merged it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offers: Option<OfferStatus>,
     /// Exchanges with partners since the start, in a run that has them.
@@ -106,18 +106,18 @@ pub struct Status {
     pub probation: Option<ProbationStatus>,
 }
 
-/// What a learner has before it until it votes.
+/// The conditions under which a learner becomes a voter.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProbationStatus {
     /// The first round whose record may make it a voter.
     pub from_round: u64,
-    /// Contributions that have to be committed until then.
+    /// Contributions that must be committed before.
     pub contributions: u64,
-    /// From this round on it counts as a newcomer no more: whether it votes is then no matter of how many others do.
+    /// From this round on the node is no newcomer: whether it votes then no longer depends on how many others vote.
     pub newcomer_until: u64,
 }
 
-/// How exchanges with partners have ended.
+/// The outcomes of exchanges with partners.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GossipStatus {
     pub met: u64,
@@ -132,7 +132,7 @@ pub struct MergedStatus {
     /// The round that merged it, if this process saw it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub round: Option<u64>,
-    /// What it counted for, if this process held the contribution.
+    /// The tokens that it counted for, if this process held the contribution.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
 }
@@ -141,19 +141,19 @@ pub struct MergedStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OfferStatus {
     pub lineage: String,
-    /// Trained there since the two lineages had the same parameters.
+    /// Tokens trained there since the two lineages had the same parameters.
     pub tokens: u64,
-    /// What it would count for in the next round, beside the tokens of that round; 0 before the first COMMIT.
+    /// The tokens that it would count for in the next round, beside those of that round; 0 before the first COMMIT.
     pub counts_for: u64,
 }
 
-/// Somebody has signed two statements that contradict each other.
+/// A node that has signed two statements that contradict each other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EvidenceStatus {
     pub against: String,
-    /// What it said twice: `ready`, `estimate` or `vote`.
+    /// The kind of both statements: `ready`, `estimate` or `vote`.
     pub what: String,
-    /// The head record has revoked it.
+    /// Whether the head record has revoked the node.
     pub revoked: bool,
 }
 
@@ -161,17 +161,17 @@ pub struct EvidenceStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QuorumStatus {
     pub voters: usize,
-    /// How many of them can be heard.
+    /// The number of voters in reach.
     pub here: usize,
     pub in_reach: bool,
-    /// Whose presence makes a half a quorum.
+    /// The voter with which exactly half of the voters are a quorum.
     pub distinguished: Option<String>,
     /// Seconds since a quorum was last in reach, while none is.
     pub quorum_lost_s: Option<f64>,
-    /// What the run does about that: `fork`, `wait` or `halt`, and after how many seconds.
+    /// The run's policy after a quorum loss: `fork`, `wait` or `halt`, and the seconds before it takes effect.
     pub policy: String,
     pub grace_s: f64,
-    /// Two certified records contradict each other: the node has stopped until a person looks.
+    /// Two certified records contradict each other: the node has stopped until a person decides.
     pub frozen: bool,
 }
 
@@ -181,7 +181,7 @@ pub struct Member {
     pub node: String,
     pub me: bool,
     pub member: bool,
-    /// `voter` or `learner`; none for who is no member.
+    /// `voter` or `learner`; none for a node that is no member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     pub connected: bool,
@@ -189,14 +189,14 @@ pub struct Member {
     pub seq: Option<u64>,
     /// Seconds since it was last heard.
     pub heard_s: Option<f64>,
-    /// Why the round does not count on it, if it does not.
+    /// Why the round does not count on it, if so.
     pub out: Option<String>,
 }
 
 /// A question and where its answer goes.
 pub type Asked = (Question, oneshot::Sender<Answer>);
 
-/// The listening end. The socket file goes away with it.
+/// The listening end, which removes its socket file when it is dropped.
 pub struct StatusServer {
     path: PathBuf,
 }
@@ -226,7 +226,8 @@ impl Drop for StatusServer {
     }
 }
 
-/// Socket paths are limited to about 100 bytes: a deep folder gets one in the temporary folder instead.
+/// The path of the socket. Socket paths are limited to about 100 bytes, so a deep folder gets one in the temporary
+/// folder.
 fn socket_path(home: &Path) -> PathBuf {
     let path = home.join(SOCKET);
     if path.as_os_str().len() < 100 {

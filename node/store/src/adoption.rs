@@ -1,7 +1,7 @@
-//! Taking over a state that peers hold: announce its manifest, put its chunks, finish.
+//! The adoption of a state that peers hold: announce its manifest, put its chunks, finish.
 //!
-//! Nothing of the chain that is here changes before [`Store::finish_adopt`], which replaces it in one batch by the way to
-//! the state. A crash before leaves the old chain, and chunks that a later adoption of the same state finds.
+//! The chain on disk does not change before [`Store::finish_adopt`], which replaces it in one batch by the path to the
+//! state. A crash before that leaves the old chain, and chunks that a later adoption of the same state finds.
 
 use crate::chain::{check_certificate, not_next};
 use crate::store::{Store, lock, read};
@@ -16,8 +16,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, PoisonError};
 
 impl Store {
-    /// Begins to adopt the state of `manifest`, or goes over to another one. Returns the digests of the chunks that are
-    /// to be fetched, each once, in the manifest's order; chunks that are here already are checked.
+    /// Begins to adopt the state of `manifest`, or changes over to it from another one. Returns the digests of the
+    /// chunks to fetch, each once, in the manifest's order. Chunks that are here already are checked.
     ///
     /// # Errors
     /// [`StoreError::Full`] when there is no room for them.
@@ -33,8 +33,8 @@ impl Store {
     /// Keeps a chunk of the state being adopted. Any number of threads may do so at once.
     ///
     /// # Errors
-    /// [`StoreError::BadChunk`] when the bytes are not those of `digest`, [`StoreError::UnwantedChunk`] when the state
-    /// has no such chunk, [`StoreError::Full`] before the disk is.
+    /// [`StoreError::BadChunk`] when the bytes do not have `digest`, [`StoreError::UnwantedChunk`] when the state has
+    /// no such chunk, [`StoreError::Full`] before the disk is full.
     pub fn put_chunk(&self, digest: &Digest, bytes: &[u8]) -> Result<(), StoreError> {
         if bytes.len() > STATE_CHUNK_BYTES {
             let (bytes, limit) = (bytes.len() as u64, STATE_CHUNK_BYTES as u64);
@@ -52,18 +52,18 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the last record of `way` the head, with the state of `manifest`; later records can then be committed on top.
-    /// `way` is a path ([`starling_protocol::path`]) that has been verified: it begins with a record of the chain that is
-    /// here, whose records up to there stay, or with a genesis, which replaces whatever is here. Others, to whom this node
-    /// hands its records on, verify it in their turn. The vote vote state stays. After damage this is also what makes the
-    /// store usable again.
+    /// Makes the last record of `way` the head, with the state of `manifest`; later records can then be committed on
+    /// top. `way` is a verified path ([`starling_protocol::path`]). It begins with a record of the chain that is here,
+    /// whose records up to there stay, or with a genesis, which replaces the whole chain. Other nodes that get these
+    /// records from this one verify the path in their turn. The vote state stays. After damage an adoption also makes
+    /// the store usable again.
     ///
     /// # Errors
-    /// [`StoreError::NotNext`] when the way begins with neither, or records on it cannot come after one another.
+    /// [`StoreError::NotNext`] when the path begins with neither, or its records cannot follow one another.
     /// [`StoreError::CertificateMismatch`] when a certificate is another record's, or missing.
-    /// [`StoreError::MissingChunks`] when chunks are not here or not whole: fetch those that
-    /// [`Store::begin_adopt`] names, and finish again. [`StoreError::StateMismatch`] when the manifest is not of the
-    /// record's state. The chain that was here is untouched then.
+    /// [`StoreError::MissingChunks`] when chunks are missing or damaged: fetch those that [`Store::begin_adopt`] names,
+    /// and finish again. [`StoreError::StateMismatch`] when the manifest is not of the record's state. The chain that
+    /// was here is untouched then.
     pub fn finish_adopt(&self, manifest: &Manifest, way: &[Link]) -> Result<(), StoreError> {
         let (Some(first), Some(last)) = (way.first(), way.last()) else { return Err(StoreError::NoChain) };
         check_way(way)?;
@@ -111,7 +111,7 @@ impl Store {
         Ok(same && (link.record.kind == RecordKind::Genesis || self.certificate(seq)?.is_some()))
     }
 
-    /// Gives the adoption up. What was fetched is removed with the next snapshot.
+    /// Gives the adoption up. The next snapshot removes the fetched chunks.
     pub fn abort_adopt(&self) {
         *self.adopting.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -133,8 +133,8 @@ impl Store {
     }
 }
 
-/// Whether these can stand after one another, each with the votes that name it or as a stone. The first, which is here
-/// already or is a genesis, needs none.
+/// Checks that these records can follow one another, each with votes that name it or as a stone. The first needs no
+/// votes: it is here already, or is a genesis.
 fn check_way(way: &[Link]) -> Result<(), StoreError> {
     for pair in way.windows(2) {
         let [before, link] = pair else { continue };

@@ -1,12 +1,13 @@
-//! Whether this folder is the one that its vote vote state was made in, or a copy of it.
+//! Tells whether this folder is the one in which its vote state was made, or a copy of it.
 //!
-//! Two processes that go on from one vote state contradict each other, and so does one that goes on from an old copy. A file
-//! system notes when a file was born, and no program can set that: so a small file is made whenever a process writes its
-//! first vote state, and says when it was born itself. Copies of it (`cp -a`, `tar`, `rsync`, what a backup restores) say
-//! the same and were born later. A restart in place, a reboot, and a folder that is moved within its file system leave it
-//! as it is. A copy of the whole disk, such as a machine's snapshot, cannot be told from the original.
+//! Two processes that go on from one vote state contradict each other, and so does a process that goes on from an old
+//! copy. A file system notes when a file was born, and no program can set that time. So each process makes a small file
+//! when it writes its first vote state, and the file says when it was born itself. Copies of it (`cp -a`, `tar`,
+//! `rsync`, a restored backup) say the same and were born later. A restart in place, a reboot, and a move of the folder
+//! within its file system do not change it. A copy of the whole disk, such as a machine's snapshot, cannot be told from
+//! the original.
 //!
-//! Where no time of birth is known the file's number on its file system stands for it.
+//! Where the time of birth is not known, the file's number on its file system takes its place.
 
 use crate::folder::Folder;
 use crate::sealed::{AtomicFile, Kind, SealedWriter, read_sealed};
@@ -20,7 +21,7 @@ const KIND: Kind = *b"SLBORN-1";
 /// Nanoseconds since 1970 u128, zero if not known; number u64.
 const BYTES: u64 = 16 + 8;
 
-/// By what a file is told from its copies.
+/// The properties that tell a file from its copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Birth {
     at: u128,
@@ -33,7 +34,7 @@ impl Birth {
         Self { at: born.map_or(0, |since| since.as_nanos()), number: metadata.ino() }
     }
 
-    /// Whether both are of one file, by what is known of both.
+    /// Whether both are of one file, by the properties that are known of both.
     fn is(&self, other: &Self) -> bool {
         if self.at != 0 && other.at != 0 { self.at == other.at } else { self.number == other.number }
     }
@@ -48,7 +49,7 @@ impl Birth {
     }
 }
 
-/// Notes that what is in the folder now was made in it: another file, born now, takes the place of the one before.
+/// Notes that the content of the folder was made in it: a new file, born now, replaces the one before.
 pub(crate) fn note(folder: &Folder) -> Result<(), StoreError> {
     let target = folder.born();
     let file = AtomicFile::create(&folder.tmp(), &target)?;
@@ -58,8 +59,8 @@ pub(crate) fn note(folder: &Folder) -> Result<(), StoreError> {
     writer.commit()
 }
 
-/// Whether the folder is a copy of the one that its note was made in. A folder without one, as from before there were any,
-/// is not; nor is one whose note is damaged, which a copy does not do to it.
+/// Whether the folder is a copy of the one in which its note was made. A folder without a note, from before there were
+/// notes, is no copy. Nor is one whose note is damaged: copying damages no note.
 pub(crate) fn is_copied(folder: &Folder) -> Result<bool, StoreError> {
     let path = folder.born();
     let noted = match read_sealed(&path, &KIND, BYTES, Part::Private) {
@@ -93,7 +94,7 @@ mod tests {
         note(&folder).unwrap();
         assert!(!is_copied(&folder).unwrap(), "anew in place");
         let newest = fs::read(folder.born()).unwrap();
-        // What a backup puts in its place, over it or beside it.
+        // A restored backup puts the file in its place, over the old one or beside it.
         fs::write(folder.born(), &first).unwrap();
         assert!(is_copied(&folder).unwrap());
         fs::write(folder.born(), &newest).unwrap();

@@ -1,7 +1,7 @@
-//! Files named by the digest of what they hold.
+//! Files named by the digest of their content.
 //!
-//! Their bytes are checked at every reading, so a damaged one is as good as none; it is removed when noticed, so that
-//! a good copy can take its place.
+//! The bytes are checked at every reading, so a damaged file counts as missing. It is removed when noticed, so that a
+//! good copy can take its place.
 
 use crate::folder::{create_dir, list, sync_dir};
 use crate::sealed::AtomicFile;
@@ -19,13 +19,13 @@ pub(crate) struct Blobs {
     tmp: PathBuf,
     /// Whether files lie in 256 sub-folders by the first byte of their digest.
     fan_out: bool,
-    /// Of what names a file of so many bytes.
+    /// Makes the hasher that names a file of so many bytes.
     hasher: fn(u64) -> ByteHasher,
     /// Bytes of the largest file.
     limit: u64,
 }
 
-/// Bytes that are in memory at a time of a file that is checked before it is read piece by piece.
+/// Bytes in memory at a time while a file is checked that will be read piece by piece.
 const CHECKED_BYTES: usize = 64 << 10;
 
 impl Blobs {
@@ -38,7 +38,7 @@ impl Blobs {
         if self.fan_out { self.dir.join(&name[..2]).join(&name[2..]) } else { self.dir.join(name) }
     }
 
-    /// What `bytes` are called here.
+    /// The digest that names `bytes` here.
     pub fn digest_of(&self, bytes: &[u8]) -> Digest {
         let mut hasher = (self.hasher)(bytes.len() as u64);
         hasher.put(bytes);
@@ -74,7 +74,7 @@ impl Blobs {
     /// The bytes with this digest; `None` when they are not here.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when the file holds something else. It is removed.
+    /// [`StoreError::Damaged`] when the file holds other bytes. It is removed.
     pub fn get(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         let mut bytes = Vec::new();
         let read = |file: &mut File, length: u64| {
@@ -86,9 +86,9 @@ impl Blobs {
         Ok(found.map(|_| bytes))
     }
 
-    /// The file with this digest, whose bytes were just checked, at its beginning, and its length: for whoever needs it piece by
-    /// piece, and so it is checked, too: however large it is, little of it is in memory. It can be read to its end also when it is
-    /// removed meanwhile.
+    /// The file with this digest, at its beginning, and its length. Its bytes were just checked. For readers that take
+    /// it piece by piece; the check works by pieces too, so that little of a large file is in memory. It can be read to
+    /// its end even when it is removed meanwhile.
     ///
     /// # Errors
     /// As [`Blobs::get`].
@@ -109,7 +109,7 @@ impl Blobs {
         Ok(Some((file, length)))
     }
 
-    /// The file with this digest and its length, if what `read` says of its bytes is true.
+    /// The file with this digest and its length, if the digest that `read` computes of its bytes is the same.
     fn checked(
         &self,
         digest: &Digest,
@@ -135,7 +135,7 @@ impl Blobs {
         self.path(digest).exists()
     }
 
-    /// Removes every file that is not in `keep`. What cannot be removed is left for the next time.
+    /// Removes every file that is not in `keep`. A file that cannot be removed is left for the next time.
     pub fn retain(&self, keep: &HashSet<Digest>) -> Result<u64, StoreError> {
         let mut folders = if self.fan_out { list(&self.dir)? } else { vec![self.dir.clone()] };
         folders.retain(|folder| folder.is_dir());
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// The whole file was read to be checked, however large: an update may be as large as the model.
+    /// Before, the whole file was read to be checked, however large: an update may be as large as the model.
     #[test]
     fn a_file_that_is_opened_is_checked_piece_by_piece() {
         let (_dir, blobs) = blobs(false);

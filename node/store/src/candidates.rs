@@ -1,4 +1,4 @@
-//! What this node is about to sign, written before it is sent: the vote vote state, and the candidates it speaks of.
+//! The vote state, and the candidates that it names: on disk before the node sends its statement.
 
 use crate::StoreError;
 use crate::birth;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Store {
-    /// Keeps what this node is about to sign, durable when this returns.
+    /// Keeps the vote state that this node is about to sign; durable when this returns.
     pub fn put_vote_state(&self, vote_state: &VoteState) -> Result<(), StoreError> {
         let mut change = self.begin()?;
         change.set_vote_state(vote_state);
@@ -21,8 +21,8 @@ impl Store {
         self.note_birth(vote_state)
     }
 
-    /// With the first vote state that this process writes the folder's note is made anew: an older copy of it is told by that.
-    /// A copied folder is one as long as its vote state speaks under the name that the original has.
+    /// With the first vote state that this process writes, it makes the folder's note anew, which tells an older copy
+    /// of the folder. A copied folder stays a copy as long as its vote state has the incarnation of the original.
     fn note_birth(&self, vote_state: &VoteState) -> Result<(), StoreError> {
         if self.bound.load(Ordering::Relaxed) || self.copied == Some(vote_state.incarnation) {
             return Ok(());
@@ -32,17 +32,17 @@ impl Store {
         Ok(())
     }
 
-    /// Whether this folder is a copy of the one in which its vote vote state was made, as far as the file system can tell: the
-    /// original may have signed more since.
+    /// Whether this folder is a copy of the one in which its vote state was made, as far as the file system can tell.
+    /// The original may have signed more since.
     pub fn is_copied(&self) -> bool {
         self.copied.is_some()
     }
 
-    /// Keeps what this node is about to sign and the candidate that it speaks of, with its update, as one: durable when
-    /// this returns. Of the candidates the newest few are kept, and in any case this one and that of the vote state.
+    /// Keeps the vote state that this node is about to sign, and the candidate that it names with its update, as one:
+    /// durable when this returns. The newest few candidates are kept, and always this one and that of the vote state.
     ///
     /// # Errors
-    /// [`StoreError::NotNext`] when the candidate's record does not stand on the head, [`StoreError::UpdateMismatch`]
+    /// [`StoreError::NotNext`] when the candidate's record does not follow the head, [`StoreError::UpdateMismatch`]
     /// when `update` is not the one that the record names.
     pub fn put_candidate(
         &self,
@@ -70,7 +70,7 @@ impl Store {
         self.note_birth(vote_state)
     }
 
-    /// What this node has signed last; `None` on a new or wiped disk, and after damage.
+    /// The last signed vote state; `None` on a new or wiped disk, and after damage.
     pub fn vote_state(&self) -> Option<VoteState> {
         self.tip().vote_state.map(|vote_state| VoteState::clone(&vote_state))
     }
@@ -84,7 +84,7 @@ impl Store {
     pub fn candidate(&self, record: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         let tip = self.tip();
         let Some(held) = tip.candidates.iter().find(|held| held.record == *record) else { return Ok(None) };
-        // From the disk: its checksum is looked at, and a commit in between may have dropped it.
+        // From the disk, so that its checksum is verified; a commit in between may have dropped it.
         self.db()?.get(Table::Candidates, &held.id())
     }
 }
@@ -96,8 +96,8 @@ impl Change<'_> {
         self.tip.vote_state = Some(Arc::new(vote_state.clone()));
     }
 
-    /// Adds a candidate and takes surplus ones off the list; whether there were any, or it replaced one. Never the one
-    /// that the vote state speaks of: a voter that has said that it holds the bytes must be able to give them.
+    /// Adds a candidate and drops surplus ones; returns whether it dropped or replaced any. It never drops the one that
+    /// the vote state names: a voter that has said that it holds the bytes must be able to serve them.
     fn hold(&mut self, held: Arc<Held>) -> bool {
         let (id, mine) = (held.id(), held.record);
         let vote_state = self.tip.vote_state.clone();

@@ -1,4 +1,4 @@
-//! Records, the votes that decided them, and their updates: what the flock decided.
+//! The flock's decisions: records, the votes that decided them, and their updates.
 
 use crate::rocks::Table;
 use crate::store::{Change, Store, lock};
@@ -12,12 +12,12 @@ use starling_protocol::{Digest, wire};
 use std::fs::File;
 use std::sync::Arc;
 
-/// An encoded record, and the encoded certificate that decided it; that is empty where there is none.
+/// An encoded record, and the encoded certificate that decided it; the certificate is empty where there is none.
 pub type EncodedLink = (Vec<u8>, Vec<u8>);
 
 impl Store {
-    /// Begins a chain: `record` is its first, of which this is the state. State,
-    /// record and head are durable when this returns.
+    /// Begins a chain with `record` as its first and `state` as its state. State, record and head are durable when this
+    /// returns.
     ///
     /// # Errors
     /// [`StoreError::NotNext`] when there is a chain already or the record is no first one,
@@ -39,9 +39,9 @@ impl Store {
         change.apply()
     }
 
-    /// Makes `record` the head, with the votes that decided it, durable when this returns; drops all candidates and keeps
-    /// the vote state. A record that changes no state (a skip, a fork) has no update. With a candidate of the same record at
-    /// hand its bytes are used, and `update` may be left out.
+    /// Makes `record` the head, with the votes that decided it; durable when this returns. Drops all candidates and
+    /// keeps the vote state. A record that changes no state (a SKIP, a FORK) has no update. If there is a candidate of
+    /// the same record, its bytes are used, and `update` may be left out.
     ///
     /// # Errors
     /// [`StoreError::AlreadyCommitted`] for a record that is on the chain, [`StoreError::NotNext`] for one that does
@@ -99,13 +99,13 @@ impl Store {
         self.db()?.get(Table::Records, &seq_key(seq))
     }
 
-    /// Encoded records from number `seq` on, each the next of the one before, at most `max`, with their encoded
-    /// certificates; a genesis record has none. Ends before a record that is not here, or whose votes are not.
+    /// Encoded records from number `seq` on, each the successor of the one before, at most `max`, with their encoded
+    /// certificates; a genesis record has none. Ends before a record that is missing, or whose votes are.
     pub fn records_from(&self, seq: u64, max: usize) -> Result<Vec<EncodedLink>, StoreError> {
         self.records_within(seq, max, usize::MAX)
     }
 
-    /// The same, with so many bytes in all, 8 beside each; the first comes in any case.
+    /// The same, limited to so many bytes in all, with 8 more for each link; the first link comes in any case.
     pub fn records_within(&self, seq: u64, max: usize, bytes_max: usize) -> Result<Vec<EncodedLink>, StoreError> {
         let db = self.db()?;
         let (mut links, mut next) = (Vec::new(), seq);
@@ -129,12 +129,13 @@ impl Store {
         Ok(links)
     }
 
-    /// From this record on none is missing up to the head, and each but a genesis has its votes. None in an empty store.
+    /// The oldest record from which none is missing up to the head, and each but a genesis has its votes. None in an
+    /// empty store.
     pub fn whole_from(&self) -> Option<u64> {
         self.tip().whole
     }
 
-    /// The way to the head, as far back as the records here tell.
+    /// The ancestry of the head, as far back as the records here tell.
     pub fn ancestry(&self) -> Ancestry {
         self.tip().ancestry
     }
@@ -146,10 +147,10 @@ impl Store {
         wire::decode_certificate(&bytes).map(Some).map_err(malformed)
     }
 
-    /// The encoded update that ended in record `seq`; `None` when it is older than the snapshots kept, or not there.
+    /// The encoded update that ended in record `seq`; `None` when it is older than the snapshots kept, or missing.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when its bytes are not what was written.
+    /// [`StoreError::Damaged`] when its bytes are not those that were written.
     pub fn update(&self, seq: u64) -> Result<Option<Vec<u8>>, StoreError> {
         match self.record(seq)? {
             Some(record) if record.kind == RecordKind::Commit => self.updates.get(&record.update),
@@ -157,7 +158,7 @@ impl Store {
         }
     }
 
-    /// The file that holds what [`Store::update`] gives, checked and at its beginning, and its length in bytes.
+    /// The file with the bytes of [`Store::update`], checked and at its beginning, and its length in bytes.
     pub fn open_update(&self, seq: u64) -> Result<Option<(File, u64)>, StoreError> {
         match self.record(seq)? {
             Some(record) if record.kind == RecordKind::Commit => self.updates.open(&record.update),
@@ -165,7 +166,7 @@ impl Store {
         }
     }
 
-    /// The file that holds what [`Store::update_by_digest`] gives, checked and at its beginning, and its length in bytes.
+    /// The file with the bytes of [`Store::update_by_digest`], checked and at its beginning, and its length in bytes.
     pub fn open_update_by_digest(&self, digest: &Digest) -> Result<Option<(File, u64)>, StoreError> {
         self.updates.open(digest)
     }
@@ -175,8 +176,8 @@ impl Store {
         self.updates.get(digest)
     }
 
-    /// Writes an update ahead of the candidate or commit that will name it, durable when this returns, so that they need
-    /// not wait for it. Only the last one staged is kept for them; at most one that nothing names stays behind.
+    /// Writes an update ahead of the candidate or commit that will name it, so that they need not wait for it; durable
+    /// when this returns. Only the last staged update is kept for them; at most one that nothing names stays behind.
     pub fn stage_update(&self, update: &[u8]) -> Result<(), StoreError> {
         let digest = self.updates.digest_of(update);
         self.note(self.updates.put(&digest, update).and_then(|_| self.updates.sync([&digest])))?;
@@ -184,7 +185,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the update of `record`, which must be that. One that was staged is not looked at again.
+    /// Writes the update of `record`, after checking that it has the record's digest. A staged update was checked
+    /// already.
     pub(crate) fn keep_update(&self, record: &Record, update: &[u8]) -> Result<(), StoreError> {
         if *lock(&self.staged) == Some(record.update) && self.updates.contains(&record.update) {
             return Ok(());
@@ -198,7 +200,7 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// `record` can follow the head, by all that the two say.
+    /// Checks that `record` can follow the head, by the content of the two.
     pub fn check_next(&self, record: &Record) -> Result<(), StoreError> {
         let head = self.tip.head.as_ref().ok_or(StoreError::NoChain)?;
         record.validate_after(&head.record).map_err(|why| not_next(record, &why.to_string()))
@@ -214,8 +216,8 @@ impl Change<'_> {
     }
 }
 
-/// Whether the certificate names the record. That its votes are a quorum's is for whoever brings them to check: it takes
-/// the record before and a verifier of signatures.
+/// Checks that the certificate names the record. The caller checks that its votes are a quorum's: that takes the record
+/// before and a verifier of signatures.
 pub(crate) fn check_certificate(record: &Record, certificate: Option<&Certificate>) -> Result<(), StoreError> {
     let fits = match certificate {
         None => record.kind == RecordKind::Genesis,

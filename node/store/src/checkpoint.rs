@@ -4,11 +4,11 @@
 //! manifest.json       for people and scripts: run, round, tokens, state root, model, tensors, files with digests
 //! model.safetensors   the parameters (theta), f32, under their usual names
 //! state.starling      what training needs to go on: record, specification, moments; sealed
-//! ...                 whatever else belongs to it (a tokenizer, a config.json), listed with its digest
+//! ...                 further files that belong to it (a tokenizer, a config.json), listed with its digest
 //! ```
 //!
-//! Opening one recomputes the state root over everything that is used, so a checkpoint that opens is the state that its
-//! record speaks of.
+//! Opening a checkpoint recomputes the state root over everything that is used, so a checkpoint that opens has the
+//! state that its record names.
 
 use crate::folder::sync_dir;
 use crate::replace::{install, remove_dir, sibling};
@@ -39,13 +39,13 @@ const EXTRAS_MAX: usize = 16;
 /// Record, specification and their lengths in front of the moments in `state.starling`.
 const STATE_HEAD_MAX: u64 = (RECORD_BYTES_MAX + RUN_SPEC_BYTES_MAX + 64) as u64;
 
-/// What a checkpoint is made of.
+/// The content of a checkpoint to be written.
 #[derive(Clone, Copy)]
 pub struct CheckpointSource<'a> {
     pub record: &'a Record,
     /// The encoded `RunSpec`.
     pub spec: &'a [u8],
-    /// Digest of the model's schema, as it enters the state root.
+    /// Digest of the model's schema, which enters the state root.
     pub schema: Digest,
     /// The tensors that theta consists of, in its order.
     pub tensors: &'a [TensorShape],
@@ -54,7 +54,7 @@ pub struct CheckpointSource<'a> {
     pub extras: &'a [(&'a str, &'a [u8])],
 }
 
-/// An opened checkpoint: all of it was verified.
+/// An opened checkpoint, all of it verified.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     pub manifest: CheckpointManifest,
@@ -66,7 +66,7 @@ pub struct Checkpoint {
     pub extras: BTreeMap<String, Vec<u8>>,
 }
 
-/// What `manifest.json` says.
+/// The content of `manifest.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointManifest {
@@ -100,7 +100,7 @@ pub struct CheckpointFile {
     pub blake3: String,
 }
 
-/// Writes a checkpoint to `dir`: what was there, a checkpoint, is replaced as a whole or not at all.
+/// Writes a checkpoint to `dir`. A checkpoint that is there is replaced as a whole or not at all.
 ///
 /// # Errors
 /// [`StoreError::StateMismatch`] when the state is not the record's state,
@@ -117,7 +117,7 @@ pub fn export_checkpoint(dir: &Path, source: &CheckpointSource<'_>) -> Result<()
     remove_dir(&staging)?;
     fs::create_dir_all(&staging).map_err(|e| StoreError::io("create", &staging, 4096, e))?;
     let written = write_files(&staging, source, &spec).and_then(|()| install(&staging, dir));
-    // Either the old checkpoint, or a new one that could not be finished.
+    // Removes the old checkpoint, or a new one that could not be finished.
     remove_dir(&staging).and(written)
 }
 
@@ -162,7 +162,7 @@ fn write_model(folder: &Path, source: &CheckpointSource<'_>, spec: &RunSpec) -> 
     let mut rest = source.state.theta.as_slice();
     let mut views = Vec::with_capacity(source.tensors.len());
     for tensor in source.tensors {
-        // Sizes were checked to add up.
+        // The sizes were checked to add up.
         let (values, after) = rest.split_at(tensor.elements().unwrap_or(0));
         views.push(TensorView { name: &tensor.name, shape: &tensor.shape, values });
         rest = after;
@@ -207,7 +207,7 @@ fn write_plain(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError
     file.commit_unsynced_name()
 }
 
-/// Reads `manifest.json` alone, for a list of checkpoints: nothing is verified.
+/// Reads only `manifest.json`, for a list of checkpoints: nothing is verified.
 pub fn describe_checkpoint(dir: &Path) -> Result<CheckpointManifest, StoreError> {
     let path = dir.join(MANIFEST);
     let text = read_limited(&path, MANIFEST_BYTES_MAX)?;
@@ -222,7 +222,7 @@ pub fn describe_checkpoint(dir: &Path) -> Result<CheckpointManifest, StoreError>
 /// Opens a checkpoint and verifies all of it, down to the state root.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] names the file that does not hold; [`StoreError::Io`] when one is missing.
+/// [`StoreError::Damaged`] names the file that fails a check; [`StoreError::Io`] when one is missing.
 pub fn open_checkpoint(dir: &Path) -> Result<Checkpoint, StoreError> {
     let manifest = describe_checkpoint(dir)?;
     let state_path = dir.join(STATE);
@@ -245,7 +245,7 @@ pub fn open_checkpoint(dir: &Path) -> Result<Checkpoint, StoreError> {
     let theta = read_model(&dir.join(MODEL), &manifest.tensors, sealed.elements)?;
     let rebuilt =
         self::manifest(&sealed.record, &sealed.spec, &sealed.schema, manifest.tensors.clone(), manifest.files.clone());
-    // Both sides went through the same reader of numbers.
+    // Both sides went through the same parser of numbers.
     if serde_json::from_str::<CheckpointManifest>(&rebuilt.text()?).ok().as_ref() != Some(&manifest) {
         let detail = "it says something else than the record and the specification in state.starling";
         return Err(StoreError::damaged(Part::Checkpoint, &dir.join(MANIFEST), detail));
@@ -258,7 +258,7 @@ pub fn open_checkpoint(dir: &Path) -> Result<Checkpoint, StoreError> {
     Ok(Checkpoint { manifest, record, spec, schema, state, extras })
 }
 
-/// What `state.starling` holds.
+/// The content of `state.starling`.
 struct SealedState {
     record: Record,
     spec: RunSpec,
@@ -295,7 +295,7 @@ fn read_state(path: &Path) -> Result<SealedState, StoreError> {
     Ok(SealedState { record, spec, schema: Digest(schema), elements, moments })
 }
 
-/// Theta from the tensors of `tensors`, in that order; nothing else may be in the file.
+/// Reads theta from the tensors of `tensors`, in that order; the file may hold nothing else.
 fn read_model(path: &Path, tensors: &[TensorShape], elements: usize) -> Result<Vec<f32>, StoreError> {
     let damaged = |detail: String| StoreError::damaged(Part::Checkpoint, path, detail);
     let mut file = SafetensorsFile::open(path)?;
@@ -365,7 +365,7 @@ fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, StoreError> {
     Ok(bytes)
 }
 
-/// Plain names only: they come from a file that anyone may have written.
+/// Only plain names are allowed, since they come from a file that anybody may have written.
 fn is_extra(name: &str, bytes: u64) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let taken = [MANIFEST, MODEL, STATE].contains(&name);
@@ -376,7 +376,7 @@ fn is_extra(name: &str, bytes: u64) -> bool {
         && bytes <= EXTRA_BYTES_MAX
 }
 
-/// A checkpoint, or an empty folder.
+/// Whether `dir` is a checkpoint or an empty folder.
 fn replaceable(dir: &Path) -> bool {
     dir.join(MANIFEST).is_file() || fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none())
 }

@@ -1,28 +1,28 @@
-//! What can go wrong with a store, said so that a person knows what to do next.
+//! The errors of a store, in words from which a person knows what to do next.
 
 use starling_protocol::Digest;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Something on disk is not what was written there. Never repaired by guessing and never served to others.
+/// A part on disk differs from what was written there. It is never repaired by guessing and never served to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The part that is damaged.
     pub part: Part,
-    /// The file or folder concerned.
+    /// The damaged file or folder.
     pub path: PathBuf,
-    /// What was found there, as a clause: "its checksum does not hold".
+    /// The finding there, as a clause: "its checksum does not hold".
     pub detail: String,
 }
 
-/// Which part of a store or of a checkpoint is damaged; decides what helps.
+/// The part of a store or of a checkpoint that is damaged; it decides on the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The copy of the run's specification. Binding the run again writes it anew.
     RunSpec,
     /// Head, vote state, records or candidates. Nothing of the chain can be trusted; peers have it.
     Chain,
-    /// Chunks of a snapshot, or an update that leads on from one.
+    /// Chunks of a snapshot, or an update after one.
     State,
     /// The node's own optimizer state. Losing it costs some training quality, not agreement.
     Private,
@@ -39,7 +39,7 @@ impl Damage {
     pub fn advice(&self) -> &'static str {
         match self.part {
             Part::RunSpec => "start the node with its run file or ticket again: the copy is then written anew",
-            Part::Chain => "let the node fetch the chain from its peers; what is damaged is set aside, not deleted",
+            Part::Chain => "let the node fetch the chain from its peers; damaged parts are set aside, not deleted",
             Part::State => "let the node fetch the state from its peers",
             Part::Private => "nothing: the node goes on with fresh optimizer moments",
             Part::Checkpoint => "export the checkpoint again, or copy it from another node",
@@ -59,7 +59,7 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// Why the store did not do what it was asked.
+/// The reason why the store did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -101,7 +101,7 @@ pub enum StoreError {
     NotOnChain { seq: u64 },
     #[error("{count} chunks of the state to adopt are missing, the first is {first}; fetch them, then finish again")]
     MissingChunks { count: usize, first: Digest },
-    #[error("a chunk that was to be {expected} has digest {got}; whoever sent it is wrong or lies")]
+    #[error("a chunk that was to be {expected} has digest {got}; its sender is wrong or lies")]
     BadChunk { expected: Digest, got: Digest },
     #[error("chunk {chunk} is not part of the state being adopted")]
     UnwantedChunk { chunk: Digest },

@@ -1,14 +1,14 @@
-//! The layout of a data folder, who may look into it, and the lock that keeps a second process out.
+//! The layout of a data folder, its access rights, and the lock that keeps a second process out.
 //!
 //! ```text
 //! lock        taken with flock for as long as the store is open; names the process
 //! run.spec    the encoded specification of the run, sealed
-//! born        when this very file was born, so that a copy of the folder is told from it; see `birth`
-//! head        mirror of what the database says, sealed; see `mirror`
-//! db/         RocksDB: records, certificates, candidates, snapshot manifests, head, vote vote state
+//! born        the time of this very file's birth, which tells a copy of the folder; see `birth`
+//! head        mirror of the database's version, sealed; see `mirror`
+//! db/         RocksDB: records, certificates, candidates, snapshot manifests, head, vote state
 //! updates/    encoded updates of records and candidates, named by digest
 //! chunks/ab/  1 MiB chunks of the canonical state, named by digest
-//! private/    the node's own state: optimizer, and what lineages that gave way have learned; sealed
+//! private/    the node's own state: optimizer, and differences of lineages that gave way; sealed
 //! tmp/        files being written; emptied at each start
 //! damaged/    the last chain that failed its checks, set aside
 //! ballast     space to give back when the disk is full
@@ -73,7 +73,7 @@ impl Folder {
         self.root.join("ballast")
     }
 
-    /// Takes the folder for this process until the returned file is dropped.
+    /// Locks the folder for this process until the returned file is dropped.
     ///
     /// # Errors
     /// [`StoreError::InUse`] when another open store holds it, in this process or another.
@@ -91,7 +91,7 @@ impl Folder {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
-                // Only for the message: an unreadable pid leaves it out.
+                // The pid only improves the message; an unreadable one is left out.
                 let _ = (&mut file).take(32).read_to_string(&mut text);
                 return Err(StoreError::InUse { path: self.root.clone(), pid: text.trim().parse().ok() });
             }
@@ -99,13 +99,13 @@ impl Folder {
         }
         let noted = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
         if let Err(e) = noted {
-            // The lock holds without its note; a full disk is reported by whoever needs space.
+            // The lock holds without the pid in it. A full disk is reported where space is needed.
             tracing::debug!(path = %path.display(), error = %e, "could not note the pid in the lock file");
         }
         Ok(file)
     }
 
-    /// Removes what a killed process left half written.
+    /// Removes the files that a killed process left unfinished.
     pub fn clear_tmp(&self) -> Result<(), StoreError> {
         for path in list(&self.tmp())? {
             fs::remove_file(&path).map_err(|e| StoreError::io("remove", &path, 0, e))?;
@@ -113,15 +113,15 @@ impl Folder {
         Ok(())
     }
 
-    /// Moves database and mirror out of the way after damage. Only the last such set is kept, so that repeated
-    /// damage does not fill the disk.
+    /// Moves database and mirror out of the way after damage. Only the last such set is kept, so that repeated damage
+    /// does not fill the disk.
     pub fn set_aside(&self) -> Result<(), StoreError> {
         let aside = self.damaged();
         if aside.exists() {
             fs::remove_dir_all(&aside).map_err(|e| StoreError::io("remove", &aside, 0, e))?;
         }
         create_dir(&aside)?;
-        // The mirror goes last: as long as it is there, a start after a crash still knows that a chain was here.
+        // The mirror moves last: as long as it is there, a start after a crash still knows that there was a chain.
         for (from, name) in [(self.db(), "db"), (self.mirror(), "head")] {
             if from.exists() {
                 fs::rename(&from, aside.join(name)).map_err(|e| StoreError::io("set aside", &from, 0, e))?;
@@ -132,12 +132,12 @@ impl Folder {
     }
 }
 
-/// Makes `dir` and its parents, new ones with mode 0700.
+/// Creates `dir` and its missing parents, with mode 0700.
 pub(crate) fn create_dir(dir: &Path) -> Result<(), StoreError> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| StoreError::io("create", dir, 4096, e))
 }
 
-/// Makes names in `dir` durable: a rename without this can be undone by a power cut.
+/// Makes names in `dir` durable: a power cut can undo a rename without this.
 pub(crate) fn sync_dir(dir: &Path) -> Result<(), StoreError> {
     File::open(dir).and_then(|file| file.sync_all()).map_err(|e| StoreError::io("sync", dir, 0, e))
 }

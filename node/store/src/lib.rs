@@ -1,12 +1,12 @@
-//! What a node keeps on disk: head, records and their certificates, updates, candidates, the vote vote state, snapshots,
-//! its private state; and checkpoint folders.
+//! The node's data on disk: head, records and their certificates, updates, candidates, the vote state, snapshots, its
+//! private state; and checkpoint folders.
 //!
-//! Disks lie, processes die at any instruction, and RocksDB opens happily after losing data. Therefore: everything
-//! carries a checksum of ours; a change is acknowledged only after it is synced on two sides that are compared at the
-//! next start ([`Damage`]); what does not hold is reported and never used. Bulk lies in plain files named by digest,
-//! the database is small. `docs/store.md` has the layout and the reasons.
+//! Disks lie, processes die at any instruction, and RocksDB opens happily after losing data. Therefore everything
+//! carries a checksum of ours. A change is acknowledged only after it is synced on two sides, which the next start
+//! compares ([`Damage`]). Data that fails a check is reported and never used. Bulk data is in plain files named by
+//! digest; the database is small. `docs/store.md` has the layout and the reasons.
 //!
-//! The store knows records and digests, not models: a state is some flat vectors to it.
+//! The store knows records and digests, but no models: a state is a number of flat vectors to it.
 
 #![forbid(unsafe_code)]
 

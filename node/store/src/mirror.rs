@@ -1,9 +1,9 @@
-//! The mirror: a small sealed file that says what the database must say.
+//! The mirror: a small sealed file with the version and the fingerprint that the database must have.
 //!
-//! Every change of the chain is one synced batch that raises a version number, followed by a rewriting of this file
-//! with the same number; only then is the change acknowledged. So a healthy store shows the same version on both
-//! sides, or the database is one ahead because the process died in between. Anything else means that one side lost
-//! something it had acknowledged, which RocksDB alone would not notice.
+//! Every change of the chain is one synced batch that raises a version number. Then this file is rewritten with the
+//! same number, and only then is the change acknowledged. So a healthy store shows the same version on both sides, or
+//! the database is one ahead because the process died in between. Any other difference means that one side lost an
+//! acknowledged change, which RocksDB alone would not notice.
 
 use crate::folder::Folder;
 use crate::sealed::{Kind, read_sealed, write_sealed};
@@ -12,16 +12,16 @@ use crate::{Part, StoreError};
 use starling_protocol::Digest;
 
 const KIND: Kind = *b"SLHEAD-2";
-/// What releases before certificates wrote.
+/// The kind of the files that releases before certificates wrote.
 const KIND_OF_FORMAT_1: Kind = *b"SLHEAD-1";
 const BYTES: usize = 8 + 32;
 
-/// What the mirror says.
+/// The content of the mirror.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mirror {
     /// Number of the batch.
     version: u64,
-    /// Digest over all that the tip said after that batch.
+    /// Digest over the whole tip after that batch.
     fingerprint: Digest,
 }
 
@@ -30,11 +30,11 @@ impl Mirror {
         Self { version: tip.version, fingerprint: tip.fingerprint() }
     }
 
-    /// What the file says; `None` when there is none.
+    /// The content of the file; `None` when there is none.
     ///
     /// # Errors
-    /// [`StoreError::Format`] for a folder of an older release, whose database is not even opened then;
-    /// [`StoreError::Damaged`] for anything else.
+    /// [`StoreError::Format`] for a folder of an older release, whose database is not even opened;
+    /// [`StoreError::Damaged`] for any other fault.
     pub fn read(folder: &Folder) -> Result<Option<Self>, StoreError> {
         let path = folder.mirror();
         let limit = BYTES as u64;
@@ -61,8 +61,8 @@ impl Mirror {
         write_sealed(&folder.tmp(), &folder.mirror(), &KIND, &parts)
     }
 
-    /// Compares what the two sides say. `Ok(true)`: they agree; `Ok(false)`: the mirror is to be written anew after a
-    /// crash between the two writes.
+    /// Compares the two sides. `Ok(true)`: they agree. `Ok(false)`: the mirror must be written anew after a crash
+    /// between the two writes.
     pub fn compare(mirror: Option<Self>, tip: &Tip, folder: &Folder) -> Result<bool, StoreError> {
         let lost = |detail: String| Err(StoreError::damaged(Part::Chain, &folder.mirror(), detail));
         let said = mirror.map_or(0, |m| m.version);

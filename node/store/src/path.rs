@@ -11,16 +11,16 @@ use starling_protocol::{Digest, wire};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// Bytes of records and certificates that are read for one path. Each step looks for the furthest record that it can reach
-/// by halves, so that much more is read than given: ten times what an answer may have, and then some. They are in memory one after the
-/// other, and take some tens of milliseconds in all.
+/// Bytes of records and certificates that are read for one path. Each step finds the furthest record that it can reach
+/// by bisection, so that much more is read than returned: more than ten times the bytes of an answer. They are in
+/// memory one after the other, and take some tens of milliseconds in all.
 const READ_BYTES_MAX: usize = 16 << 20;
 
-/// The chain in a store, as it was when this was made.
+/// The chain in a store, as it was when this value was made.
 struct StoredChain {
     db: Arc<Db>,
     ancestry: Ancestry,
-    /// Only records with their votes, and a genesis: what others may begin a path with.
+    /// Shows only records with their votes, and a genesis: those with which other nodes may begin a path.
     certified: bool,
     /// Bytes that may still be read.
     left: Cell<usize>,
@@ -28,7 +28,8 @@ struct StoredChain {
 }
 
 impl Store {
-    /// The records by which this node says what it holds ([`path::locator`]), newest first, and the way to its head.
+    /// The records that show another node what this one holds ([`path::locator`]), newest first, and the ancestry of
+    /// its head.
     pub fn locator(&self) -> Result<(Vec<(u64, Digest)>, Ancestry), StoreError> {
         let chain = StoredChain { certified: true, ..self.stored_chain()? };
         let places = path::locator(&chain);
@@ -36,8 +37,8 @@ impl Store {
         Ok((places, chain.ancestry))
     }
 
-    /// The path to record `to` from the newest of these that is on this chain, or from its genesis ([`path::build`]). What
-    /// would take too long to find ends before. None if there is no way.
+    /// The path to record `to` from the newest of these that is on this chain, or from its genesis ([`path::build`]). A
+    /// path that would take too long to find ends early. None if there is no path.
     pub fn way(&self, known: &[(u64, Digest)], to: u64) -> Result<Option<Vec<Link>>, StoreError> {
         let chain = self.stored_chain()?;
         let path = path::build(&chain, known, to);
@@ -48,7 +49,7 @@ impl Store {
 
     /// Whether a path that begins on this chain keeps to it ([`path::keeps_to`]).
     pub fn keeps(&self, links: &[Link]) -> Result<Result<(), FalsePath>, StoreError> {
-        // However much it takes: a record that was not read would contradict nothing.
+        // Without a limit: a record that was not read would contradict nothing.
         let chain = StoredChain { left: Cell::new(usize::MAX), ..self.stored_chain()? };
         let kept = path::keeps_to(&chain, links);
         chain.failure()?;
@@ -70,7 +71,7 @@ impl StoredChain {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// What was read; nothing after a failure, which is kept.
+    /// The result of a read; none after a failure, which is kept.
     fn read<T>(&self, result: Result<Option<T>, StoreError>) -> Option<T> {
         result.unwrap_or_else(|error| {
             self.failed.set(Some(error));
@@ -95,7 +96,7 @@ impl StoredChain {
 
 impl Chain for StoredChain {
     fn at(&self, seq: u64) -> Option<Link> {
-        // Records of a chain that has come since are not this one's.
+        // Records of a later chain are not part of this one.
         let bytes = self.bytes(Table::Records, seq).filter(|_| Some(seq) <= self.ancestry.seq())?;
         let record = wire::decode_record(&bytes).ok()?;
         let votes = self.bytes(Table::Certificates, seq);
@@ -108,7 +109,7 @@ impl Chain for StoredChain {
         if !self.certified {
             return self.last(Table::Records, seq);
         }
-        // A genesis is the only one that needs no votes.
+        // A genesis is the only record that needs no votes.
         self.last(Table::Certificates, seq).or_else(|| self.at(0).map(|genesis| genesis.record.seq))
     }
 

@@ -1,7 +1,7 @@
-//! The node's own state: AdamW moments, differences of lineages, and whatever else only this node needs.
+//! The node's own state: AdamW moments, differences of lineages, and other data that only this node needs.
 //!
-//! It survives [`Store::reset_chain`]; losing it is no reason to stop. It is two f32 a parameter, so it is written and
-//! read piece by piece, and never in memory beside the vectors that it comes from.
+//! It survives [`Store::reset_chain`], and the node can go on without it. It is two f32 a parameter, so it is written
+//! and read piece by piece, and never in memory beside the vectors that it comes from.
 
 use crate::sealed::{AtomicFile, Kind, SealedReader, SealedWriter};
 use crate::store::Store;
@@ -17,25 +17,26 @@ const NAME_CHARS_MAX: usize = 32;
 /// Names that are listed: more than a node ever has.
 const NAMES_MAX: usize = 1024;
 
-/// Private state on its way to the disk. Until [`PrivateWriter::commit`] returns, and if it is dropped before, the state
-/// that was there stays.
+/// Private state on its way to the disk. The old state stays until [`PrivateWriter::commit`] returns, and if this is
+/// dropped before.
 pub struct PrivateWriter<'a> {
     store: &'a Store,
     file: SealedWriter,
 }
 
-/// Private state on its way from the disk. What was read holds only once [`PrivateReader::finish`] has agreed.
+/// Private state on its way from the disk. Bytes that were read are valid only once [`PrivateReader::finish`] has
+/// succeeded.
 pub struct PrivateReader {
     file: SealedReader,
     path: PathBuf,
 }
 
 impl Store {
-    /// Begins to write `bytes` bytes under `name` (`[a-z0-9-]{1,32}`), in place of what is there.
+    /// Begins to write `bytes` bytes under `name` (`[a-z0-9-]{1,32}`), in place of the old state.
     ///
     /// # Errors
-    /// [`StoreError::Malformed`] for another name, [`StoreError::TooLarge`] beyond two f32 a parameter of the largest
-    /// model, [`StoreError::Full`] before the disk is.
+    /// [`StoreError::Malformed`] for any other name, [`StoreError::TooLarge`] beyond two f32 a parameter of the largest
+    /// model, [`StoreError::Full`] before the disk is full.
     pub fn write_private(&self, name: &str, bytes: u64) -> Result<PrivateWriter<'_>, StoreError> {
         let path = self.private_path(name)?;
         if bytes > BYTES_MAX {
@@ -46,21 +47,21 @@ impl Store {
         Ok(PrivateWriter { store: self, file: SealedWriter::begin(file, &KIND, bytes)? })
     }
 
-    /// Begins to read what was written under `name`; `None` when nothing was.
+    /// Begins to read the state of `name`; `None` when there is none.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when its length or kind is not what was written. It is removed then, as it is when the
-    /// reader finds damage: the next start is clean.
+    /// [`StoreError::Damaged`] when its length or kind is wrong. The file is removed then, as it is when the reader
+    /// finds damage, so that the next start is clean.
     pub fn read_private(&self, name: &str) -> Result<Option<PrivateReader>, StoreError> {
         let path = self.private_path(name)?;
         let opened = SealedReader::open(&path, &KIND, BYTES_MAX, Part::Private);
         Ok(note(&path, opened)?.map(|file| PrivateReader { file, path }))
     }
 
-    /// Removes what was written under `name`, if anything was.
+    /// Removes the state of `name`, if there is any.
     ///
     /// # Errors
-    /// [`StoreError::Malformed`] for another name, [`StoreError::Io`] when it cannot be removed.
+    /// [`StoreError::Malformed`] for any other name, [`StoreError::Io`] when it cannot be removed.
     pub fn remove_private(&self, name: &str) -> Result<(), StoreError> {
         let path = self.private_path(name)?;
         match fs::remove_file(&path) {
@@ -69,7 +70,7 @@ impl Store {
         }
     }
 
-    /// Names under which there is private state, ascending; of very many only some.
+    /// Names of private states, ascending; only some of very many.
     ///
     /// # Errors
     /// [`StoreError::Io`] when the folder cannot be read.
@@ -105,7 +106,7 @@ impl PrivateWriter<'_> {
         self.file.write_f32s(values)
     }
 
-    /// Puts the new state in the place of the old one, durable when this returns.
+    /// Replaces the old state by the new one; durable when this returns.
     ///
     /// # Errors
     /// [`StoreError::Io`] also when not exactly the announced number of bytes was written; the old state stays then.
@@ -113,9 +114,9 @@ impl PrivateWriter<'_> {
         self.store.note(self.file.commit())
     }
 
-    /// Puts the new state in the place of the old one without waiting for the disk, for state that is written often and can
-    /// be done without: a process that is killed leaves the old one or the new one, a power cut perhaps neither, which
-    /// its reader finds.
+    /// Replaces the old state by the new one without waiting for the disk, for state that is written often and can be
+    /// done without. A killed process leaves the old state or the new one. A power cut may leave neither, which the
+    /// reader finds.
     ///
     /// # Errors
     /// As [`PrivateWriter::commit`].
@@ -130,15 +131,15 @@ impl PrivateReader {
         self.file.remaining()
     }
 
-    /// Fills `bytes` with what comes next.
+    /// Fills `bytes` with the next bytes.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when there is not so much left.
+    /// [`StoreError::Damaged`] when there are not so many left.
     pub fn read(&mut self, bytes: &mut [u8]) -> Result<(), StoreError> {
         note(&self.path, self.file.read(bytes))
     }
 
-    /// Fills `values` from the little-endian f32 that come next.
+    /// Fills `values` with the next values, little-endian f32.
     ///
     /// # Errors
     /// As [`PrivateReader::read`].
@@ -146,16 +147,16 @@ impl PrivateReader {
         note(&self.path, self.file.fill_f32s(values))
     }
 
-    /// Says whether all that was read is what was written.
+    /// Checks that the bytes read are those that were written.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when it is not, or when something is left to read.
+    /// [`StoreError::Damaged`] when they are not, or when some are left to read.
     pub fn finish(self) -> Result<(), StoreError> {
         note(&self.path, self.file.finish())
     }
 }
 
-/// Removes a file that was found damaged, and passes the finding on.
+/// Removes a file that was found damaged, and passes the error on.
 fn note<T>(path: &std::path::Path, found: Result<T, StoreError>) -> Result<T, StoreError> {
     if let Err(StoreError::Damaged(damage)) = &found {
         tracing::warn!(%damage, "private state is damaged");

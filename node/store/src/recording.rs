@@ -1,7 +1,7 @@
-//! Recordings: a chain that leaves the node, as plain files for programs that follow and verify it.
+//! Recordings: a chain exported as plain files, for programs that follow and verify it.
 //!
-//! The bytes are those of the specification, without seals; `docs/store.md`, *Recordings*, has the names. Nothing in one
-//! is taken on trust by its reader, so nothing in it is synced or summed up.
+//! The bytes are those of the specification, without seals; `docs/store.md`, *Recordings*, has the names. Its reader
+//! takes nothing in it on trust, so nothing is synced and there are no checksums.
 
 use crate::replace::{install, remove_dir, sibling};
 use crate::store::Store;
@@ -11,18 +11,19 @@ use starling_protocol::wire;
 use std::fs;
 use std::path::Path;
 
-/// Records that are read at once.
+/// Records that are read at a time.
 const BATCH: usize = 256;
 
-/// What was written.
+/// The extent of what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recording {
     /// Numbers of the first and the last record.
     pub first: u64,
     pub last: u64,
-    /// The record whose state is the first: that of a genesis follows from the specification, another's is written.
+    /// The record of the first state. The state of a genesis follows from the specification; that of another record is
+    /// written.
     pub state: u64,
-    /// Updates, which lead from that state to the last record's.
+    /// Updates that lead from that state to the last record's.
     pub updates: u64,
 }
 
@@ -46,7 +47,7 @@ impl Store {
             .and_then(|()| self.record_chain(&staging, first))
             .and_then(|recording| install(&staging, dir).map(|()| recording));
         if written.is_err() {
-            // The first error is the one to tell.
+            // Only the first error is reported.
             let _ = remove_dir(&staging);
         }
         written
@@ -64,7 +65,7 @@ impl Store {
             }
             for (bytes, certificate) in &links {
                 write(&file(dir, next, "record"), bytes)?;
-                // The first is where the reader's trust begins: the voters that signed it are those of a record before.
+                // The reader trusts the first record: the voters that signed it are those of an earlier record.
                 if next > first {
                     write(&file(dir, next, "certificate"), certificate)?;
                 }
@@ -81,7 +82,7 @@ impl Store {
         Ok(recording)
     }
 
-    /// Writes the update of a record after the first state; whether it has one.
+    /// Writes the update of a record after the first state; returns whether it has one.
     fn record_update(&self, dir: &Path, record: &Record, state: u64) -> Result<bool, StoreError> {
         let leads_on = record.seq > state && record.changes_state();
         if leads_on {

@@ -1,4 +1,4 @@
-//! Replacing a folder as a whole.
+//! Replaces a folder as a whole.
 
 use crate::StoreError;
 use crate::folder::sync_dir;
@@ -11,7 +11,7 @@ pub(crate) fn sibling(dir: &Path, suffix: &str) -> Result<PathBuf, StoreError> {
     Ok(dir.with_file_name(format!(".{}.{suffix}", name.to_string_lossy())))
 }
 
-/// Removes a folder that may not be there.
+/// Removes a folder if it is there.
 pub(crate) fn remove_dir(dir: &Path) -> Result<(), StoreError> {
     match fs::remove_dir_all(dir) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(StoreError::io("remove", dir, 0, e)),
@@ -19,7 +19,7 @@ pub(crate) fn remove_dir(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Puts the finished folder in its place, and what was there where the finished one lay.
+/// Puts the finished folder in its place. A folder that was there takes the finished one's former place.
 pub(crate) fn install(staging: &Path, dir: &Path) -> Result<(), StoreError> {
     let parent = match dir.parent() {
         Some(parent) if parent != Path::new("") => parent.to_path_buf(),
@@ -30,7 +30,7 @@ pub(crate) fn install(staging: &Path, dir: &Path) -> Result<(), StoreError> {
     sync_dir(&parent)
 }
 
-/// Swaps two folders in one step where the file system can; elsewhere there is a moment in which `b` is not there.
+/// Swaps two folders in one step where the file system can. Elsewhere `b` is missing for a moment.
 fn exchange(a: &Path, b: &Path) -> io::Result<()> {
     #[cfg(any(target_os = "linux", target_os = "android", target_vendor = "apple"))]
     {

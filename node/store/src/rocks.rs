@@ -1,8 +1,8 @@
 //! The small database: opened carefully, read with suspicion, written in synced batches.
 //!
-//! RocksDB opens after losing acknowledged writes and finds a damaged block only when it reads it. So every value
-//! carries a checksum over table, key and payload, every iteration ends with a look at its error, and whether all
-//! acknowledged batches are still there is decided by [`crate::mirror`], not by the fact that the database opened.
+//! RocksDB opens after losing acknowledged writes, and finds a damaged block only when it reads it. So every value
+//! carries a checksum over table, key and payload, and every iteration ends with a check of its error. An open database
+//! does not prove that all acknowledged batches are there; [`crate::mirror`] decides that.
 
 use crate::{Part, StoreError};
 use rocksdb::{
@@ -23,7 +23,7 @@ pub(crate) enum Table {
     Candidates,
     /// `seq` -> encoded manifest of a snapshot.
     Snapshots,
-    /// Name -> value: version, head, format, vote vote state.
+    /// Name -> value: version, head, format, vote state.
     Meta,
 }
 
@@ -57,11 +57,11 @@ enum Operation {
         table: Table,
         key: Vec<u8>,
     },
-    /// Everything in the table that was there before this operation.
+    /// Deletes everything in the table that was there before this operation.
     Clear {
         table: Table,
     },
-    /// The same from this key on.
+    /// The same, from this key on.
     ClearFrom {
         table: Table,
         key: Vec<u8>,
@@ -104,9 +104,9 @@ const CACHE_BYTES: usize = 1 << 20;
 impl Db {
     /// Opens the database, or makes one where `create` allows it.
     ///
-    /// A log that ends in a torn record is what a power cut leaves of a write that nobody was told of. It is first
-    /// opened demanding that all of the log holds; if that fails, up to the last whole record. The caller compares the
-    /// version found with the mirror's and so learns whether anything acknowledged went missing.
+    /// A power cut during an unacknowledged write leaves a log that ends in a torn record. The log is first opened with
+    /// the demand that all of it is valid. If that fails, it is read up to the last whole record. The caller compares
+    /// the version with the mirror's and so learns whether an acknowledged change is missing.
     ///
     /// # Errors
     /// [`StoreError::Damaged`] when it cannot be opened either way; [`StoreError::Full`] when recovery needs space.
@@ -166,7 +166,7 @@ impl Db {
         Ok(pairs)
     }
 
-    /// The key of the last pair of `table` that is not after `key`, whose value is not looked at.
+    /// The key of the last pair of `table` that is not after `key`; the value is not read.
     pub fn last_key(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError> {
         let mut keys = self.db.raw_iterator_cf(self.family(table)?);
         keys.seek_for_prev(key);
@@ -185,7 +185,7 @@ impl Db {
         options.set_verify_checksums(true);
         options.fill_cache(false);
         let mode = IteratorMode::From(from, Direction::Forward);
-        // The iterator's last item is its error, if any: an end of data is one only without it.
+        // The iterator's last item is its error, if any. Without an error the end of the items is the end of the data.
         for pair in self.db.iterator_cf_opt(self.family(table)?, options, mode) {
             let (key, value) = pair.map_err(|e| self.error("read", e))?;
             let mut value = value.into_vec();
@@ -258,8 +258,9 @@ fn table_options() -> Options {
     options
 }
 
-/// Sorts RocksDB's errors, which are text. A full disk is one; while opening and reading (`part` is given), whatever
-/// is not the operating system's refusal (a permission, a limit, a device that fails) speaks of the data.
+/// Sorts RocksDB's errors, which are text. A full disk has a kind of its own. While opening and reading (`part` is
+/// given), an error that is not the operating system's refusal (a permission, a limit, a device that fails) counts as
+/// damage of the data.
 fn db_error(action: &'static str, path: &Path, part: Option<Part>, e: rocksdb::Error) -> StoreError {
     let text = e.as_ref();
     if text.contains("No space left on device") || text.contains("Disk quota exceeded") {

@@ -1,8 +1,9 @@
-//! Files that are whole or not there, and that prove what they hold.
+//! Files that are whole or missing, and that prove their content.
 //!
 //! A sealed file is `kind (8 bytes) ‖ payload length (u64 LE) ‖ payload ‖ BLAKE3 of all before it`. Every file here is
-//! written to a temporary name, synced, renamed, and its folder synced: after a power cut there is the old one or the
-//! new one, never a mix. What can be done without is not synced; its seal tells what a power cut has left of it.
+//! written to a temporary name, synced, renamed, and its folder synced: after a power cut there is the old file or the
+//! new one, never a mix. Files that the node can do without are not synced; the seal shows what a power cut has left of
+//! them.
 
 use crate::folder::sync_dir;
 use crate::{Part, StoreError};
@@ -12,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a sealed file is; eight bytes, the last of them its version.
+/// The kind of a sealed file: eight bytes, the last of them its version.
 pub(crate) type Kind = [u8; 8];
 
 const HEADER: u64 = 16;
@@ -31,13 +32,13 @@ pub(crate) struct AtomicFile {
 }
 
 impl AtomicFile {
-    /// Begins a file for `target` that only its owner may read; the temporary one goes to `tmp_dir`, on the same file
+    /// Begins a file for `target` that only its owner may read. The temporary file goes to `tmp_dir`, on the same file
     /// system.
     pub fn create(tmp_dir: &Path, target: &Path) -> Result<Self, StoreError> {
         Self::with_mode(tmp_dir, target, 0o600)
     }
 
-    /// Begins a file that is to be handed on: the process's umask decides who may read it.
+    /// Begins a file for other users: the process's umask decides who may read it.
     pub fn create_shared(tmp_dir: &Path, target: &Path) -> Result<Self, StoreError> {
         Self::with_mode(tmp_dir, target, 0o666)
     }
@@ -57,7 +58,7 @@ impl AtomicFile {
         Ok(Self { file: BufWriter::with_capacity(1 << 16, file), tmp, target, written: 0, done: false })
     }
 
-    /// Of the temporary file, which is the one that will have the name.
+    /// The metadata of the temporary file, which keeps them when it is renamed.
     pub fn metadata(&self) -> Result<Metadata, StoreError> {
         self.file.get_ref().metadata().map_err(|e| StoreError::io("read", &self.tmp, 0, e))
     }
@@ -67,7 +68,7 @@ impl AtomicFile {
         self.file.write_all(bytes).map_err(|e| StoreError::io("write", &self.target, self.written, e))
     }
 
-    /// Syncs and renames; the caller syncs the folder, once for many files.
+    /// Syncs and renames. The caller syncs the folder, once for many files.
     pub fn commit_unsynced_name(mut self) -> Result<(), StoreError> {
         let synced = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
         synced.map_err(|e| StoreError::io("sync", &self.target, self.written, e))?;
@@ -76,7 +77,7 @@ impl AtomicFile {
         Ok(())
     }
 
-    /// Renames without waiting for the disk: after a power cut there may be the old file, the new one, or one that is torn.
+    /// Renames without waiting for the disk: after a power cut there may be the old file, the new one, or a torn one.
     pub fn commit_unsynced(mut self) -> Result<(), StoreError> {
         self.file.flush().map_err(|e| StoreError::io("write", &self.target, self.written, e))?;
         fs::rename(&self.tmp, &self.target).map_err(|e| StoreError::io("rename to", &self.target, 4096, e))?;
@@ -95,13 +96,13 @@ impl AtomicFile {
 impl Drop for AtomicFile {
     fn drop(&mut self) {
         if !self.done {
-            // Whatever is left behind is removed at the next start.
+            // A file that stays is removed at the next start.
             let _ = fs::remove_file(&self.tmp);
         }
     }
 }
 
-/// Writes a sealed file piece by piece; the payload's length is said first and checked last.
+/// Writes a sealed file piece by piece. The payload's length is given first and checked last.
 pub(crate) struct SealedWriter {
     file: AtomicFile,
     hasher: blake3::Hasher,
@@ -139,7 +140,7 @@ impl SealedWriter {
         self.sealed()?.commit()
     }
 
-    /// As [`AtomicFile::commit_unsynced`]: the seal tells whether it is whole.
+    /// As [`AtomicFile::commit_unsynced`]: the seal shows whether the file is whole.
     pub fn commit_unsynced(self) -> Result<(), StoreError> {
         self.sealed()?.commit_unsynced()
     }
@@ -169,7 +170,7 @@ pub(crate) fn write_sealed(tmp_dir: &Path, target: &Path, kind: &Kind, parts: &[
     writer.commit()
 }
 
-/// Reads a sealed file piece by piece. What was read may be used only after [`SealedReader::finish`] agreed.
+/// Reads a sealed file piece by piece. The bytes may be used only after [`SealedReader::finish`] has succeeded.
 pub(crate) struct SealedReader {
     file: BufReader<File>,
     path: PathBuf,

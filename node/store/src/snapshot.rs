@@ -1,8 +1,8 @@
-//! Snapshots of the canonical state, and getting the state back from them.
+//! Snapshots of the canonical state, and loading the state from them.
 //!
-//! A snapshot is the state's chunks as files and its manifest in the database. The chunks are written and synced
-//! first, then the manifest names them; only after that are older snapshots, their chunks and the updates before them
-//! removed. Whenever the process dies there is a snapshot and every update after it.
+//! A snapshot is the state's chunks as files and its manifest in the database. The chunks are written and synced first;
+//! then the manifest names them. Only then are older snapshots, their chunks and the updates before them removed. So
+//! there is a snapshot and every update after it whenever the process dies.
 
 use crate::chain::not_next;
 use crate::rocks::Table;
@@ -19,10 +19,10 @@ use std::sync::Arc;
 
 /// A snapshot is due at every record whose number this divides.
 pub const SNAPSHOT_EVERY: u64 = 16;
-/// Snapshots kept: should the newest be damaged, the one before it and more updates lead to the same state.
+/// Snapshots kept. If the newest is damaged, the one before it and more updates lead to the same state.
 const SNAPSHOTS_KEPT: usize = 2;
 
-/// A state as it came from disk.
+/// A state loaded from disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedState {
     /// The record whose state this is.
@@ -35,12 +35,12 @@ pub struct LoadedState {
 }
 
 impl Store {
-    /// Writes the state of `record`, which is on the chain, as a snapshot. Then removes what only older snapshots needed.
-    /// Takes as long as the disk takes for 4 bytes a parameter and vector; commits go on meanwhile.
+    /// Writes the state of `record`, which is on the chain, as a snapshot. Then removes the files that only older
+    /// snapshots needed. Takes the disk's time for 4 bytes a parameter and vector; commits go on meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::Full`] before the disk is; [`StoreError::StateMismatch`] when this is not the record's state;
-    /// [`StoreError::NotOnChain`] when the chain has gone another way. The snapshots before are kept then.
+    /// [`StoreError::Full`] before the disk is full; [`StoreError::StateMismatch`] when this is not the record's state;
+    /// [`StoreError::NotOnChain`] when the record is no longer on the chain. The snapshots before are kept then.
     pub fn write_snapshot(&self, record: &Record, schema: &Digest, state: &State) -> Result<(), StoreError> {
         let _bulk = lock(&self.bulk);
         self.check_on_chain(record)?;
@@ -53,7 +53,7 @@ impl Store {
         Ok(())
     }
 
-    /// Numbers and manifests of the snapshots here, ascending.
+    /// Record numbers and manifests of the snapshots here, ascending.
     pub fn snapshots(&self) -> Vec<(u64, Arc<Manifest>)> {
         self.tip().snapshots.into_iter().collect()
     }
@@ -61,12 +61,12 @@ impl Store {
     /// The bytes of a chunk of the state; `None` when it is not here.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when its bytes are not what was written; it is not there any more afterwards.
+    /// [`StoreError::Damaged`] when its bytes are not those that were written; the chunk is removed then.
     pub fn state_chunk(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
         self.chunks.get(digest)
     }
 
-    /// The file that holds what [`Store::state_chunk`] gives, checked and at its beginning, and its length in bytes.
+    /// The file with the bytes of [`Store::state_chunk`], checked and at its beginning, and its length in bytes.
     pub fn open_state_chunk(&self, digest: &Digest) -> Result<Option<(File, u64)>, StoreError> {
         self.chunks.open(digest)
     }
@@ -74,13 +74,14 @@ impl Store {
     /// The state of the snapshot at `seq`, every chunk checked.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when a chunk is missing or damaged, [`StoreError::NotOnChain`] without such a snapshot.
+    /// [`StoreError::Damaged`] when a chunk is missing or damaged, [`StoreError::NotOnChain`] if there is no such
+    /// snapshot.
     pub fn load_snapshot(&self, seq: u64) -> Result<LoadedState, StoreError> {
         let manifest = self.tip().snapshots.get(&seq).cloned().ok_or(StoreError::NotOnChain { seq })?;
         let record = self.record(seq)?.ok_or(StoreError::NotOnChain { seq })?;
         let elements = usize::try_from(manifest.elements).unwrap_or(usize::MAX);
         let mut chunks = manifest.chunks.iter().enumerate();
-        // Every vector has as many chunks, the last of them short.
+        // Every vector has the same number of chunks, the last of them short.
         let mut vector = || -> Result<Vec<f32>, StoreError> {
             let mut values = Vec::with_capacity(elements);
             for (index, digest) in chunks.by_ref().take(state::chunk_count(manifest.elements, 1)) {
@@ -93,11 +94,10 @@ impl Store {
         Ok(LoadedState { record, schema: manifest.schema, state: State { theta, moments }, replayed: 0 })
     }
 
-    /// The state of the head: the newest snapshot that holds, and every update since; records that change no state (a
-    /// skip, a fork) are passed over. `apply` performs the outer step
-    /// that ended in the record.
+    /// The state of the head: the newest snapshot that passes its checks, and every update since. Records that change
+    /// no state (a SKIP, a FORK) are passed over. `apply` performs the outer step that ended in the record.
     ///
-    /// The result is checked against the head's state root. A snapshot found damaged on the way is taken off the list.
+    /// The result is checked against the head's state root. A snapshot that is found damaged is taken off the list.
     ///
     /// # Errors
     /// [`StoreError::NoChain`] in an empty store, [`StoreError::Damaged`] when no snapshot leads to the head.
@@ -151,7 +151,8 @@ impl Store {
         Ok(())
     }
 
-    /// Damaged snapshots are not offered to others. Failing here costs them a request in vain.
+    /// Takes damaged snapshots off the list, so that they are not offered to others. A failure here only costs others a
+    /// request in vain.
     fn forget_snapshots(&self, bad: &[(u64, Damage)]) {
         if bad.is_empty() {
             return;
@@ -187,13 +188,13 @@ impl Store {
         Ok(manifest)
     }
 
-    /// Room for so many chunks beside the reserve.
+    /// Checks that there is room for so many chunks beside the reserve.
     pub(crate) fn require_room(&self, chunks: usize) -> Result<(), StoreError> {
         let needed = (chunks as u64).saturating_mul(STATE_CHUNK_BYTES as u64 + 4096);
         space::require(&self.folder.chunks(), needed, self.options.reserve_bytes)
     }
 
-    /// Chunk `index` of `manifest` from disk, of the right length and digest.
+    /// Reads chunk `index` of `manifest` from disk, and checks its length and digest.
     pub(crate) fn whole_chunk(
         &self,
         manifest: &Manifest,
@@ -219,7 +220,7 @@ impl Store {
 }
 
 impl Change<'_> {
-    /// Adds a snapshot and takes those off the list that are older than the ones to keep.
+    /// Adds a snapshot and drops those that are older than the ones to keep.
     pub fn keep_snapshot(&mut self, seq: u64, manifest: Arc<Manifest>) {
         self.batch.put(Table::Snapshots, &seq_key(seq), manifest.encode());
         self.tip.snapshots.insert(seq, manifest);

@@ -6,24 +6,24 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Room on the disk under a store.
+/// The room on the disk of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSpace {
     /// Bytes that this user may still write.
     pub free: u64,
-    /// Whether less than the reserve is free: snapshots and adoptions are refused, records still go through.
+    /// Whether less than the reserve is free: snapshots and adoptions are refused, records are still written.
     pub low: bool,
 }
 
 /// Bytes that an unprivileged user may still write on the file system of `path`.
 pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
-    // The path may not exist (yet): its nearest existing parent is on the same file system.
+    // The path may not exist yet: its nearest existing parent is on the same file system.
     let existing = path.ancestors().find(|p| p.exists()).unwrap_or(Path::new("."));
     let stat = rustix::fs::statvfs(existing)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// A file that only takes up space, to be deleted when there is none left.
+/// A file that only takes up space, to be deleted when the disk is full.
 #[derive(Debug)]
 pub(crate) struct Ballast {
     path: PathBuf,
@@ -35,7 +35,7 @@ impl Ballast {
         Self { path, bytes }
     }
 
-    /// Makes the file if it is missing and the disk has room for it beside `reserve`. A store works without it.
+    /// Creates the file if it is missing and the disk has room for it beside `reserve`. A store works without it.
     pub fn prepare(&self, reserve: u64) {
         let present = fs::metadata(&self.path).is_ok_and(|m| m.len() == self.bytes);
         if present || self.bytes == 0 {
@@ -58,7 +58,7 @@ impl Ballast {
         if allocated.is_ok() {
             return Ok(());
         }
-        // A file system without fallocate: write the bytes.
+        // On a file system without fallocate the bytes are written.
         let block = vec![0u8; 1 << 20];
         let mut left = self.bytes;
         while left > 0 {
@@ -69,7 +69,7 @@ impl Ballast {
         Ok(())
     }
 
-    /// Gives the space back. Returns whether there was any.
+    /// Gives the space back. Returns whether there was any to give.
     pub fn release(&self) -> bool {
         let there = fs::remove_file(&self.path).is_ok();
         if there {
@@ -80,7 +80,8 @@ impl Ballast {
 }
 
 impl StoreError {
-    /// An I/O error at `path`; a full disk or a spent quota becomes [`StoreError::Full`] with `needed` bytes.
+    /// Returns the error for an I/O error at `path`; a full disk or a spent quota becomes [`StoreError::Full`] with
+    /// `needed` bytes.
     pub(crate) fn io(action: &'static str, path: &Path, needed: u64, source: io::Error) -> Self {
         if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
             return Self::full(path, needed);
@@ -94,7 +95,7 @@ impl StoreError {
     }
 }
 
-/// Refuses before the disk is full: `needed` bytes are to be written at `path`, and `reserve` must stay free.
+/// Refuses a write before the disk is full: `needed` bytes are to be written at `path`, and `reserve` must stay free.
 pub(crate) fn require(path: &Path, needed: u64, reserve: u64) -> Result<(), StoreError> {
     let free = free_bytes(path).map_err(|e| StoreError::io("measure the free space of", path, 0, e))?;
     if free < needed.saturating_add(reserve) {

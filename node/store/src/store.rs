@@ -1,4 +1,4 @@
-//! The store itself: opening, the run it belongs to, and the way every change goes.
+//! The store: its opening, the run that it belongs to, and the common course of all changes.
 
 use crate::birth;
 use crate::blobs::Blobs;
@@ -18,19 +18,19 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 const RUN_SPEC_KIND: Kind = *b"SLSPEC-1";
-/// Free bytes without which the database could not even recover.
+/// Free bytes that the database needs to recover.
 const OPEN_BYTES: u64 = 4 << 20;
-/// Free bytes without which no change of the chain is begun: a failed write to the database's log ends the process.
+/// Free bytes that a change of the chain needs: a failed write to the database's log ends the process.
 const CHANGE_BYTES: u64 = 1 << 20;
 /// Bytes of the largest update: two a parameter (bf16).
 const UPDATE_BYTES_MAX: u64 = 2 * PARAMETERS_MAX;
 
-/// How a store is kept.
+/// The settings of a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// Size of the file that is deleted when the disk is full, so that the node can end cleanly. 0 = none.
     pub ballast_bytes: u64,
-    /// Bytes that snapshots and adoptions leave free, for records and candidates, which matter more.
+    /// Bytes that snapshots and adoptions leave free for records and candidates, which matter more.
     pub reserve_bytes: u64,
 }
 
@@ -40,11 +40,11 @@ impl Default for StoreOptions {
     }
 }
 
-/// An opened store, and what was found damaged in it.
+/// An opened store, and the damage found in it.
 pub struct Opened {
     pub store: Store,
-    /// `None`: all that was acknowledged before is there. With [`Damage::chain_lost`] the chain's functions answer
-    /// [`StoreError::Damaged`] until [`Store::reset_chain`] or [`Store::finish_adopt`].
+    /// `None`: everything that was acknowledged before is there. With [`Damage::chain_lost`] the chain's functions
+    /// return [`StoreError::Damaged`] until [`Store::reset_chain`] or [`Store::finish_adopt`].
     pub damage: Option<Damage>,
 }
 
@@ -57,15 +57,15 @@ pub struct Run {
     pub spec: Vec<u8>,
 }
 
-/// What one node keeps on disk. Every function may be called from any thread; all of them block on the disk.
+/// The data of one node on disk. Every function may be called from any thread; all of them block on the disk.
 pub struct Store {
     pub(crate) folder: Folder,
     pub(crate) options: StoreOptions,
     pub(crate) updates: Blobs,
     pub(crate) chunks: Blobs,
-    /// Digests of the state being adopted: only these may be put, and pruning leaves them alone.
+    /// Digests of the state being adopted: only these may be put, and pruning keeps them.
     pub(crate) adopting: RwLock<Option<HashSet<Digest>>>,
-    /// The update that was written last ahead of its candidate.
+    /// The last update that was written ahead of its candidate.
     pub(crate) staged: Mutex<Option<Digest>>,
     /// Held while chunks are written or pruned. Taken before `order`.
     pub(crate) bulk: Mutex<()>,
@@ -75,20 +75,20 @@ pub struct Store {
     db: RwLock<Result<Arc<Db>, Damage>>,
     run: RwLock<Option<Run>>,
     failed: OnceLock<String>,
-    /// The incarnation of the vote state that was found here, if the folder is a copy.
+    /// The incarnation of the vote state found here, if the folder is a copy.
     pub(crate) copied: Option<u64>,
-    /// The folder's note is of this process.
+    /// This process has made the folder's note.
     pub(crate) bound: AtomicBool,
     ballast: Ballast,
     _lock: File,
 }
 
 impl Store {
-    /// Opens the data folder at `root`, which is made if it does not exist.
+    /// Opens the data folder at `root`, and creates it if it does not exist.
     ///
     /// # Errors
     /// [`StoreError::InUse`] when another process has it open, [`StoreError::Full`] when the disk has no room to work.
-    /// Damage is not an error here but part of [`Opened`]: the node decides what to do about it.
+    /// Damage is no error here but part of [`Opened`]: the node decides what to do about it.
     pub fn open(root: &Path, options: StoreOptions) -> Result<Opened, StoreError> {
         let folder = Folder::create(root)?;
         let lock = folder.lock()?;
@@ -134,18 +134,17 @@ impl Store {
         Ok(Opened { store, damage: chain_damage.or(run_damage) })
     }
 
-    /// The folder this store lives in.
+    /// The folder of this store.
     pub fn path(&self) -> &Path {
         self.folder.root()
     }
 
-    /// The run this store is bound to; `None` for a new store, and when its copy of the specification is damaged.
+    /// The run of this store; `None` for a new store, and when its copy of the specification is damaged.
     pub fn run(&self) -> Option<Run> {
         read(&self.run).clone()
     }
 
-    /// Binds the store to a run, for good. Binding it to the same run again does nothing, but for writing a damaged
-    /// specification anew.
+    /// Binds the store to a run, for good. Binding it to the same run again only replaces a damaged specification.
     ///
     /// # Errors
     /// [`StoreError::OtherRun`] when the store or its chain belongs to another run, [`StoreError::Malformed`] when
@@ -166,8 +165,8 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets the whole chain: records, certificates, updates, candidates and snapshots. The run, the vote vote state,
-    /// the private state and whatever lies beside the store stay: what this node has signed it has signed. After damage
+    /// Forgets the whole chain: records, certificates, updates, candidates and snapshots. The run, the vote state, the
+    /// private state and everything beside the store stay, since the node's signed statements stay valid. After damage
     /// the old database is set aside in `damaged/`, where a person may look at it; a vote state in it is not trusted.
     pub fn reset_chain(&self) -> Result<(), StoreError> {
         let _bulk = lock(&self.bulk);
@@ -190,7 +189,7 @@ impl Store {
         Ok(())
     }
 
-    /// Room on the disk.
+    /// The free space on the disk.
     pub fn disk_space(&self) -> Result<DiskSpace, StoreError> {
         let root = self.folder.root();
         let free = space::free_bytes(root).map_err(|e| StoreError::io("measure the free space of", root, 0, e))?;
@@ -214,7 +213,7 @@ impl Store {
         }
     }
 
-    /// Begins a change of the chain; others wait until it is dropped.
+    /// Begins a change of the chain; other changes wait until it is dropped.
     pub(crate) fn begin(&self) -> Result<Change<'_>, StoreError> {
         let order = lock(&self.order);
         if let Some(why) = self.failed.get() {
@@ -225,7 +224,7 @@ impl Store {
         Ok(Change { store: self, db, tip: self.tip(), batch: Batch::default(), _order: order })
     }
 
-    /// Does `work`; on a full disk it is done once more in the room that the ballast took.
+    /// Does `work`; on a full disk, repeats it once in the space of the ballast.
     pub(crate) fn with_ballast<T>(&self, work: impl Fn() -> Result<T, StoreError>) -> Result<T, StoreError> {
         match self.note(work()) {
             Err(StoreError::Full { .. }) if self.ballast.release() => self.note(work()),
@@ -233,7 +232,7 @@ impl Store {
         }
     }
 
-    /// Acts on what a failure means for the store as a whole, and passes it on: a failed sync leaves it unsure what is
+    /// Stops all writes if the failure demands it, and passes the result on. After a failed sync nobody knows what is
     /// on disk, and no retry can tell, so nothing more is written until the process starts again.
     pub(crate) fn note<T>(&self, result: Result<T, StoreError>) -> Result<T, StoreError> {
         if let Err(e @ StoreError::Io { action: "sync", .. }) = &result {
@@ -244,12 +243,12 @@ impl Store {
 
     fn fail(&self, error: &StoreError) {
         tracing::error!(%error, "a write failed; this store takes no more until the node starts again");
-        // Only the first failure explains the rest.
+        // Only the first failure explains the later ones.
         let _ = self.failed.set(error.to_string());
     }
 
-    /// Removes updates and chunks that nothing refers to. Space comes back later if this fails, so it only warns.
-    /// The caller holds `bulk`.
+    /// Removes updates and chunks that nothing refers to. A failure is only a warning, since a later call frees the
+    /// space. The caller holds `bulk`.
     pub(crate) fn prune(&self, change: &Change<'_>) {
         self.prune_updates(change);
         let mut keep: HashSet<Digest> = change.tip.snapshots.values().flat_map(|m| m.chunks.iter().copied()).collect();
@@ -259,7 +258,7 @@ impl Store {
         }
     }
 
-    /// Keeps the updates after the oldest snapshot, those of candidates, and the one staged.
+    /// Keeps the updates after the oldest snapshot, those of candidates, and the staged one.
     pub(crate) fn prune_updates(&self, change: &Change<'_>) {
         let pruned = self.live_updates(change).and_then(|keep| self.updates.retain(&keep));
         if let Err(error) = pruned {
@@ -279,7 +278,7 @@ impl Store {
     }
 }
 
-/// A change of the chain on its way: one batch, and the tip as it will be.
+/// A change of the chain under way: one batch, and the tip after it.
 pub(crate) struct Change<'a> {
     store: &'a Store,
     db: Arc<Db>,
@@ -289,14 +288,14 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Forgets everything that is there but the vote vote state; what is put afterwards stays.
+    /// Forgets the whole chain but the vote state; data put afterwards stays.
     pub fn clear(&mut self) {
         let tables = [Table::Records, Table::Certificates, Table::Candidates, Table::Snapshots];
         tables.into_iter().for_each(|table| self.batch.clear(table));
         self.tip = Tip { version: self.tip.version, vote_state: self.tip.vote_state.clone(), ..Tip::default() };
     }
 
-    /// Forgets the records after this one, which is on the chain, and everything that stands on them.
+    /// Forgets the records after this one, which is on the chain, and everything that depends on them.
     pub fn cut_after(&mut self, link: Arc<Link>) {
         let tables = [Table::Candidates, Table::Snapshots];
         tables.into_iter().for_each(|table| self.batch.clear(table));
@@ -313,7 +312,7 @@ impl Change<'_> {
         self.tip.seal(&mut batch);
         let written = self.db.write(batch).and_then(|()| Mirror::of(&self.tip).write(&self.store.folder));
         if let Err(e) = &written {
-            // Whatever it was: the two sides may differ by one now, and must not come to differ by two.
+            // Any failure: the two sides may now differ by one, and must not come to differ by two.
             self.store.fail(e);
             self.store.ballast.release();
         }
@@ -332,7 +331,7 @@ fn read_run(folder: &Folder) -> Result<Option<Run>, StoreError> {
     Ok(Some(Run { digest: decoded.digest(), spec }))
 }
 
-/// Opens the database and holds it against its mirror.
+/// Opens the database and compares it with its mirror.
 fn open_chain(folder: &Folder, run: Option<&Run>) -> Result<(Db, Tip), StoreError> {
     let mirror = Mirror::read(folder)?;
     let path = folder.db();

@@ -1,4 +1,4 @@
-//! What the database says about the chain, checked link by link and kept in memory.
+//! The state of the chain in the database, checked link by link and kept in memory.
 
 use crate::rocks::{Batch, Db, Table};
 use crate::{Part, StoreError};
@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Layout of the data folder. Raised with every incompatible change; 1 knew neither certificates nor vote vote states.
+/// Layout of the data folder. Raised with every incompatible change; 1 knew neither certificates nor vote states.
 pub(crate) const FORMAT: u32 = 2;
-/// Candidates kept on top of one head: the newest, and in any case the one that the vote state speaks of.
+/// Candidates kept on top of one head: the newest, and always the one that the vote state names.
 pub(crate) const CANDIDATES_KEPT: usize = 4;
 
 const FORMAT_KEY: &[u8] = b"format";
@@ -29,12 +29,12 @@ pub(crate) struct Tip {
     pub version: u64,
     /// Number of the oldest record.
     pub first: Option<u64>,
-    /// From this record on none is missing up to the head, and each has its votes but a genesis.
+    /// From this record on none is missing up to the head, and each but a genesis has its votes.
     pub whole: Option<u64>,
     pub head: Option<Arc<Link>>,
-    /// The way to the head, as far back as the records here tell.
+    /// The ancestry of the head, as far back as the records here tell.
     pub ancestry: Ancestry,
-    /// What this node has signed last. It belongs to the identity, not to the chain: a reset keeps it.
+    /// The last signed vote state. It belongs to the identity, not to the chain: a reset keeps it.
     pub vote_state: Option<Arc<VoteState>>,
     /// Candidates on top of the head, oldest attempt first.
     pub candidates: Vec<Arc<Held>>,
@@ -49,7 +49,7 @@ pub(crate) struct Link {
     pub digest: Digest,
 }
 
-/// A candidate as it was persisted.
+/// A candidate on disk.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub candidate: Candidate,
@@ -66,10 +66,10 @@ impl Link {
 }
 
 impl Tip {
-    /// Reads the tip and walks every record behind it: each must be able to come after the one before.
+    /// Reads the tip and checks every record below it: each must be able to follow the one before.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when anything does not fit; [`StoreError::Format`] for a database of another layout.
+    /// [`StoreError::Damaged`] when a check fails; [`StoreError::Format`] for a database of another layout.
     pub fn load(db: &Db, path: &Path) -> Result<Self, StoreError> {
         let Some(version) = db.get(Table::Meta, VERSION_KEY)? else { return Ok(Self::default()) };
         let format = db.get(Table::Meta, FORMAT_KEY)?.map_or(0, |bytes| le_u32(&bytes));
@@ -109,7 +109,7 @@ impl Tip {
         Ok(tip)
     }
 
-    /// The head was decided, candidates stand on it, snapshots are of records held here.
+    /// Checks that the head was decided, that candidates follow it, and that snapshots are of records held here.
     fn check_references(&self, db: &Db, path: &Path) -> Result<(), StoreError> {
         let damaged = |detail: String| StoreError::damaged(Part::Chain, path, detail);
         if let Some(head) = self.head.as_ref().filter(|head| head.record.kind != RecordKind::Genesis) {
@@ -134,7 +134,7 @@ impl Tip {
         Ok(())
     }
 
-    /// Adds what every batch carries: the next version and the head.
+    /// Adds the parts of every batch: the next version and the head.
     pub fn seal(&mut self, batch: &mut Batch) {
         self.version += 1;
         batch.put(Table::Meta, FORMAT_KEY, FORMAT.to_le_bytes().to_vec());
@@ -145,7 +145,7 @@ impl Tip {
         }
     }
 
-    /// Digest over all that the tip says.
+    /// Digest over the whole tip.
     pub fn fingerprint(&self) -> Digest {
         let mut bytes = Vec::new();
         if let (Some(first), Some(head)) = (self.first, &self.head) {
@@ -166,7 +166,7 @@ impl Tip {
         Digest::of("starling store tip v2", &[&bytes, &vote_state, &snapshots])
     }
 
-    /// Puts a record on top, which came with its votes or without.
+    /// Puts a record on top; `certified` says whether it has its votes.
     pub fn push(&mut self, link: Arc<Link>, certified: bool) {
         let record = &link.record;
         let next = self.head_seq().and_then(|head| head.checked_add(1)) == Some(record.seq);
@@ -177,7 +177,7 @@ impl Tip {
         self.head = Some(link);
     }
 
-    /// Takes off what stands on this record, which has its votes or is a genesis.
+    /// Drops everything after this record, which has its votes or is a genesis.
     pub fn cut_after(&mut self, link: Arc<Link>) {
         let seq = link.record.seq;
         self.whole = self.whole.filter(|whole| *whole <= seq).or(Some(seq));
@@ -192,11 +192,11 @@ impl Tip {
     }
 }
 
-/// Whether `record` can come after `before`: as the next one by all that the two show, or, where records between the two
-/// were left out, as a later one of the same lineage.
+/// Checks that `record` can follow `before`: as the next one by their content or, where records between the two were
+/// left out, as a later one of the same lineage.
 ///
 /// # Errors
-/// Why it cannot.
+/// The reason why it cannot.
 pub(crate) fn follows(before: &Record, record: &Record) -> Result<(), String> {
     if before.seq.checked_add(1) == Some(record.seq) {
         return record.validate_after(before).map_err(|why| why.to_string());
@@ -208,8 +208,8 @@ pub(crate) fn follows(before: &Record, record: &Record) -> Result<(), String> {
     Err("records between the two are missing, and it is not a later one of the same lineage".to_owned())
 }
 
-/// Follows all records, each with the votes that decided it. One without votes is a stone: its child stands here, with
-/// votes for both.
+/// Walks all records, each with the votes that decided it. A record without votes is a stone: its child must be here,
+/// and the child's votes count for both.
 fn walk(db: &Db, path: &Path) -> Result<Tip, StoreError> {
     let mut tip = Tip::default();
     let mut stone = None;
@@ -237,7 +237,7 @@ fn walk(db: &Db, path: &Path) -> Result<Tip, StoreError> {
         tip.push(Arc::new(Link { digest, record }), certified);
         Ok(true)
     })?;
-    // The last one is looked at by itself.
+    // The caller checks the last record by itself.
     Ok(tip)
 }
 
@@ -253,15 +253,15 @@ impl Held {
         Self { record: candidate.record.digest(), candidate, sum }
     }
 
-    /// `seq ‖ attempt ‖ record`, big-endian, so that attempts sort by age. An attempt may have several: two nodes whose
-    /// results differ are a fault that the vote survives only if both can be fetched.
+    /// `seq ‖ attempt ‖ record`, big-endian, so that attempts sort by age. An attempt may have several candidates: if
+    /// the results of two nodes differ, the vote survives that fault only if both can be fetched.
     pub fn id(&self) -> Vec<u8> {
         let key = &self.candidate.key;
         [&key.seq.to_be_bytes()[..], &key.attempt.to_be_bytes(), &self.record.0].concat()
     }
 }
 
-/// Key of a record or a snapshot: sorts by number.
+/// The key of a record or a snapshot; sorts by number.
 pub(crate) fn seq_key(seq: u64) -> [u8; 8] {
     seq.to_be_bytes()
 }
@@ -270,7 +270,7 @@ fn be_u64(bytes: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Zero, which is no format, for a malformed one.
+/// Returns zero, which is no format, for malformed bytes.
 fn le_u32(bytes: &[u8]) -> u32 {
     bytes.try_into().map_or(0, u32::from_le_bytes)
 }

@@ -1,7 +1,7 @@
-//! Weights as safetensors files: what other programs read.
+//! Weights as safetensors files, for other programs.
 //!
 //! The format is eight bytes of header length, a JSON header, and the tensors' bytes end to end. The library parses and
-//! checks the header; the tensors are streamed, so that no second copy of a model is ever in memory.
+//! checks the header. The tensors are streamed, so that no second copy of a model is ever in memory.
 
 use crate::sealed::{AtomicFile, extend_f32, extend_le};
 use crate::{Part, StoreError};
@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Bytes of the largest header read; a model of a thousand layers needs about a tenth.
+/// Bytes of the largest header that is read; a model of a thousand layers needs about a tenth.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
 const BLOCK_FLOATS: usize = 1 << 18;
 
@@ -50,7 +50,8 @@ pub struct Tensor {
     pub values: Vec<f32>,
 }
 
-/// Writes `tensors` (f32) and `metadata` to `path` in the safetensors format, atomically: the old file or the new one.
+/// Writes `tensors` (f32) and `metadata` to `path` in the safetensors format, atomically: there is the old file or the
+/// new one.
 pub fn export_safetensors(
     path: &Path,
     tensors: &[TensorView<'_>],
@@ -87,7 +88,7 @@ pub(crate) fn write_safetensors(
     let infos = infos.into_iter().map(|(_, name, info)| (name, info)).collect();
     let header =
         Metadata::new(Some(metadata.clone().into_iter().collect()), infos).map_err(|e| malformed(e.to_string()))?;
-    // By way of a value, whose keys are sorted: equal models give equal files.
+    // The detour over a JSON value sorts the keys, so that equal models give equal files.
     let header = serde_json::to_value(&header).and_then(|value| serde_json::to_vec(&value));
     let mut header = header.map_err(|e| malformed(e.to_string()))?;
     header.resize(header.len().next_multiple_of(8), b' ');
@@ -118,12 +119,12 @@ pub fn read_safetensors(path: &Path) -> Result<Vec<Tensor>, StoreError> {
     names.into_iter().map(read).collect()
 }
 
-/// An open safetensors file whose header holds.
+/// An open safetensors file with a valid header.
 pub(crate) struct SafetensorsFile {
     file: File,
     path: PathBuf,
     metadata: Metadata,
-    /// Where the tensors' bytes begin.
+    /// The offset of the tensors' bytes.
     start: u64,
 }
 

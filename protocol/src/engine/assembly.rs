@@ -1,5 +1,5 @@
-//! Who makes an attempt: attempt 0 all whom the record expects, each later one a set that voters decide by vote
-//! (`docs/protocol/4-agreement.md` §4.3).
+//! The members of an attempt: attempt 0 has all that the record expects, and each later one has a set that voters
+//! decide by vote (`docs/protocol/4-agreement.md` §4.3).
 
 use super::attempt::set_digest;
 use super::ctx::Ctx;
@@ -17,7 +17,7 @@ use crate::{Digest, NodeId};
 /// From this attempt on sets are made of voters only.
 const VOTERS_ONLY: u32 = 3;
 impl Round {
-    /// Whether the attempt that is due is to be formed now, and nothing is better.
+    /// Whether the attempt that is due is to be formed now, and nothing better is to be had.
     pub fn may_gather(&mut self, ctx: &Ctx, out: &mut Out) -> bool {
         if self.record_vote.entered() || self.attempts.running.is_some() || self.results.proof.is_some() {
             return false;
@@ -29,7 +29,7 @@ impl Round {
             .max_by_key(|value| value.rank())
             .cloned();
         if let Some(value) = named {
-            // Somebody holds a result: having it beats making another.
+            // A voter holds a result: having it beats making another.
             let given_up = self.results.fetching.get(&value.digest).is_some_and(|f| f.failures > ATTEMPTS_MAX);
             self.fetch(&value, ctx, out);
             if !given_up && ctx.votes() {
@@ -41,7 +41,7 @@ impl Round {
         true
     }
 
-    /// Whether another's READY merges what this node's merges, and goes before it.
+    /// Whether another member's READY merges the lineage that this node's merges, and goes before it.
     pub fn has_rival(&self, ctx: &Ctx) -> bool {
         let merges = self.part.ready.as_ref().is_some_and(|own| own.signed.ready.merges.is_some());
         let present = self.task.members.iter().filter(|id| **id == ctx.me || ctx.is_present(id));
@@ -64,14 +64,14 @@ impl Round {
         }
     }
 
-    /// When a quorum of voters is READY the others' time begins to run.
+    /// Notes when a quorum of voters is READY: the others' time begins to run then.
     fn note_quorum_ready(&mut self, ctx: &Ctx) {
         if self.attempts.quorum_ready_at.is_none() && self.head.quorum.met_by(|id| ctx.ready_of(id, self).is_some()) {
             self.attempts.quorum_ready_at = Some(ctx.mark());
         }
     }
 
-    /// The others are done: ends the own inner steps in time to be counted.
+    /// Ends this node's inner steps in time to be counted, because the others are done.
     fn cut_short_if_late(&mut self, ctx: &Ctx, out: &mut Out) {
         let trains = self.part.training == Training::Running && !self.part.cut_short;
         if trains && ctx.allowance(self).is_some_and(|allowed| ctx.is_half_over(&allowed, ctx.votes())) {
@@ -79,10 +79,12 @@ impl Round {
         }
     }
 
-    /// Attempt 0: begins with the last READY of those expected, or fails with the first that is lost or too late.
+    /// Begins attempt 0 with the last READY of the expected members, or fails it when all missing members are lost or
+    /// late.
     fn gather_expected(&mut self, ctx: &Ctx, out: &mut Out) {
         if !self.head.quorum.met_by(|id| self.task.expected.binary_search(id).is_ok()) {
-            // Those who came last time are no quorum of this record's voters: who makes the attempt is voted on.
+            // The members that came last time are no quorum of this record's voters: the members of the attempt are
+            // voted on.
             if self.attempts.quorum_ready_at.is_some() {
                 self.next_attempt();
             }
@@ -92,7 +94,7 @@ impl Round {
             self.attempts.awaited
         } else {
             let incomplete = self.task.expected.iter().find(|id| !ctx.is_complete(id, self)).copied();
-            // All are here: who merges what another merges, too, says its READY anew.
+            // All are here. A member that merges a lineage that another merges, too, says its READY anew.
             incomplete.or_else(|| ctx.rivals(self, self.task.expected.iter()).first().copied())
         };
         if !self.task.expected.is_empty() && awaited.is_none() {
@@ -106,7 +108,7 @@ impl Round {
         self.attempts.awaited = awaited;
         let Some(allowed) = ctx.allowance(self) else { return };
         let late = |id: &NodeId| ctx.is_late(&allowed, ctx.is_voter(id)) || ctx.fault(id, self).is_some();
-        // The next attempt leaves out all that are missing: worth it when none of them is about to come.
+        // The next attempt leaves out all missing members: that is worth it when none of them is about to come.
         let rivals = ctx.rivals(self, self.task.expected.iter());
         let mut missing = self.task.expected.iter().filter(|id| rivals.contains(id) || !ctx.is_complete(id, self));
         if missing.all(late) && !mutated!(Mutation::NoDeadline) {
@@ -114,13 +116,13 @@ impl Round {
         }
     }
 
-    /// Whether attempt 0 still waits for the member for which it was seen to wait last.
+    /// Whether attempt 0 still waits for the member that it was last seen to wait for.
     pub fn still_awaits(&self, ctx: &Ctx) -> bool {
         let forms = self.attempts.number == 0 && self.attempts.running.is_none();
         forms && self.attempts.awaited.is_some_and(|id| !ctx.is_complete(&id, self))
     }
 
-    /// The attempt is over: the set of the next one is voted on, unless there were enough.
+    /// Ends the attempt. The set of the next one is voted on, unless there were enough.
     pub fn next_attempt(&mut self) {
         if self.attempts.number <= ATTEMPTS_MAX {
             self.go_to_attempt(self.attempts.number + 1);
@@ -133,7 +135,8 @@ impl Round {
         self.set_vote = Instance::new(self.question(number));
     }
 
-    /// Somebody votes on the set of this attempt: goes along if it is a later one. False if it is not for this node.
+    /// Goes along to the attempt whose set another voter votes on, if it is a later one. False if it is not for this
+    /// node.
     pub fn turn_to_attempt(&mut self, attempt: u32, ctx: &Ctx, out: &mut Out) -> bool {
         if attempt == 0 || attempt > ATTEMPTS_MAX || attempt < self.attempts.number || self.record_vote.entered() {
             return false;
@@ -142,8 +145,8 @@ impl Round {
             return false;
         }
         if attempt > self.attempts.number {
-            // A result that is complete here is about to be named: no other attempt is worth more. Where it cannot be
-            // named nobody hears of it, and the others would wait for this node.
+            // A result that is complete here is about to be named: no other attempt is worth more. If this node may not
+            // name it, no other node hears of it, and the others would wait for this node.
             let names = ctx.may_speak() || mutated!(Mutation::MutesStay);
             let stays = |stage: Stage| match stage {
                 Stage::Reducing => false,
@@ -154,15 +157,15 @@ impl Round {
                 return false;
             }
             self.leave_attempt("the others have begun another attempt", None, out);
-            // A result is kept.
+            // The result of the attempt is kept.
             self.attempts.running = None;
             self.go_to_attempt(attempt);
         }
         true
     }
 
-    /// The contributions that this node could average now, by ascending member. Late attempts do without those who do
-    /// not vote: one that says different READYs to different voters would keep them apart for ever.
+    /// The contributions that this node could average now, by ascending member. Late attempts do without learners: one
+    /// that says different READYs to different voters would keep them apart for ever.
     fn live_ready(&self, ctx: &Ctx) -> Vec<SignedReady> {
         let counts = |id: &NodeId| self.attempts.number < VOTERS_ONLY || ctx.is_voter(id);
         let live = |id: &&NodeId| counts(id) && ctx.is_present(id) && ctx.fault(id, self).is_none();
@@ -198,7 +201,7 @@ impl Round {
         }
     }
 
-    /// One step of the ballot on the set; whether there may be another.
+    /// Takes one step of the ballot on the set; returns whether there may be another.
     fn step_set_vote(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) -> bool {
         let me = ctx.me;
         let head = self.head.clone();
@@ -216,14 +219,14 @@ impl Round {
         if !entered && (!met || !ctx.may_attempt(self)) {
             return false;
         }
-        // Most name the same.
+        // Most voters name the same set.
         let mut heard: Vec<&Value> = Vec::new();
         for value in self.set_vote.heard() {
             if !heard.contains(&value) {
                 heard.push(value);
             }
         }
-        // A set that is no quorum of voters leads to no record, nor does one with a member that is gone.
+        // A set that is no quorum of voters leads to no record, nor does a set with a member that is gone.
         let useful = |value: &&Value| {
             let contributions = self.contributions_of(value, ctx);
             contributions.is_some_and(|all| {
@@ -246,7 +249,7 @@ impl Round {
         ballot.pending().is_some() && self.say(attempt, ctx, out, own_votes)
     }
 
-    /// Better with somebody who has spoiled an attempt than not at all; whether there was anybody.
+    /// Forgives members that have spoiled an attempt: better with them than not at all. Returns whether there were any.
     fn forgive(&mut self) -> bool {
         let any = !(self.distrust.ruled_out.is_empty() && self.distrust.suspected.is_empty());
         self.distrust.ruled_out.clear();
@@ -254,7 +257,7 @@ impl Round {
         any
     }
 
-    /// The set is decided: begins the attempt when its READYs are here, and tells members that do not vote.
+    /// Begins the attempt of a decided set when its READYs are here, and tells members that do not vote.
     fn begin_decided(&mut self, value: &Value, tell: bool, ctx: &Ctx, out: &mut Out) {
         let members: Vec<NodeId> =
             member_indices(&value.members).filter_map(|index| self.task.members.get(index)).copied().collect();
@@ -291,17 +294,17 @@ impl Round {
         out.send_to(ctx, &learners, &Message::Start(Start { question, value }));
     }
 
-    /// The others make this attempt without this node: it waits for their result, as long as they are there.
+    /// Waits for the result of an attempt that the others make without this node, as long as they are there.
     fn check_without_me(&mut self, members: &[NodeId], ctx: &Ctx, out: &mut Out) {
         if members.iter().any(|id| ctx.fault(id, self).is_some()) {
             self.fail_attempt("a member of the decided set is gone", None, ctx, out);
         }
     }
 
-    /// A voter has told the decided set of an attempt.
+    /// Hears from a voter the decided set of an attempt.
     ///
     /// # Errors
-    /// It is not for this node now.
+    /// The set is not for this node now.
     pub fn hear_start(&mut self, from: NodeId, start: Start, ctx: &Ctx, out: &mut Out) -> Result<(), Refusal> {
         let Start { question, value } = start;
         let voter = mutated!(Mutation::AnyStarter) || ctx.is_voter(&from);
@@ -315,7 +318,7 @@ impl Round {
         Ok(())
     }
 
-    /// A member that does not vote begins what a voter has told it.
+    /// Begins the attempt that a voter has told this node of, which does not vote.
     fn begin_told(&mut self, ctx: &Ctx, out: &mut Out) {
         if let Some(value) = self.attempts.told.clone() {
             self.begin_decided(&value, false, ctx, out);
@@ -324,13 +327,14 @@ impl Round {
 }
 
 impl Ctx {
-    /// Those of some members whose READY merges what that of another of them merges, too, and goes before it.
+    /// Those of some members whose READY merges a lineage that another of them merges, too, with a READY that goes
+    /// before it.
     pub fn rivals<'a>(&'a self, round: &'a Round, members: impl Iterator<Item = &'a NodeId>) -> Vec<NodeId> {
         let merging = members.filter_map(|id| Some((*id, self.ready_of(id, round)?.ready.merges?)));
         merging::rivals(&round.head.digest, merging)
     }
 
-    /// Whether a member's contribution can be counted on: its READY is here, and so is it.
+    /// Whether a member's contribution can be counted on: both the READY and the member are here.
     fn is_complete(&self, id: &NodeId, round: &Round) -> bool {
         self.ready_of(id, round).is_some() && self.is_present(id)
     }

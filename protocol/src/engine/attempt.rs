@@ -1,4 +1,4 @@
-//! One attempt: reduce, apply to a copy, hold the result; and leaving it when it cannot end.
+//! One attempt: reducing, applying to a copy, holding the result; and leaving an attempt that cannot end.
 
 use super::clock::Moment;
 use super::conduct::Conduct;
@@ -18,18 +18,18 @@ use std::collections::BTreeMap;
 /// Failures that name the same suspect before it is ruled out although it looks alive.
 const SUSPICIONS_MAX: u32 = 3;
 
-/// Name of the set: who takes part, and with which READY. Two nodes that hold different READYs of one member, as
-/// after its restart, so never mix their data.
+/// The name of a set: the members that take part, and the READY of each. Two nodes that hold different READYs of one
+/// member, as after its restart, therefore never mix their data.
 pub(super) fn set_digest(contributions: &[SignedReady]) -> Digest {
     record::set_digest(contributions.iter().map(|c| (c.member, c.digest)))
 }
 
 impl Round {
-    /// Begins an attempt whose members' READYs are all here; they are by ascending id.
+    /// Begins an attempt. The READYs of all its members are here, by ascending id.
     pub fn start_attempt(&mut self, number: u32, contributions: &[SignedReady], ctx: &Ctx, out: &mut Out) {
         let key = self.key_of(number, set_digest(contributions));
         let head = &self.head;
-        // Its result is here already, fetched or made before the attempt was left.
+        // The result is here already: fetched, or made before the attempt was left.
         if self.results.holds(&key) {
             return;
         }
@@ -85,14 +85,14 @@ impl Round {
         out.push(Output::Speculate { key, update, rule });
     }
 
-    /// The state after an update is known: rebuilds the record.
+    /// Rebuilds the record from the state after an update.
     pub fn applied(&mut self, key: &AttemptKey, update: &Digest, state_root: Digest, ctx: &Ctx, out: &mut Out) {
         let head = self.head.clone();
         let speculating = |attempt: &&Attempt| attempt.is_speculating(key, update);
         let Some(attempt) = self.attempts.running.as_ref().filter(speculating) else { return };
         let members = attempt.members.clone();
         let contributions: Vec<SignedReady> = members.iter().filter_map(|id| ctx.ready_of(id, self)).cloned().collect();
-        // A member that restarted meanwhile may have said READY anew: then this attempt is not what was reduced.
+        // A member that restarted meanwhile may have said READY anew: its new READY is not what this attempt reduced.
         let same = contributions.len() == members.len() && set_digest(&contributions) == key.set;
         let record = if same {
             succession::commit(&head.record, head.digest, &ctx.spec, &contributions, *update, state_root)
@@ -117,7 +117,7 @@ impl Round {
         }
     }
 
-    /// The state after an update cannot be known: there is no such result here.
+    /// Gives up a result whose update cannot be applied here.
     pub fn not_applied(&mut self, key: &AttemptKey, update: &Digest, reason: &str, ctx: &Ctx, out: &mut Out) {
         self.results.give_up(key, update, ctx);
         let running = self.attempts.running.as_ref();
@@ -126,7 +126,8 @@ impl Round {
         }
     }
 
-    /// The reduction cannot go on, perhaps because of somebody; for sure, if something that it sent was refused.
+    /// Gives up a reduction that cannot go on, perhaps because of `suspect`; certainly because of it if something that
+    /// it sent was `refused`.
     pub fn reduce_failed(
         &mut self,
         key: &AttemptKey,
@@ -143,7 +144,7 @@ impl Round {
         }
     }
 
-    /// Gives the attempt up: the next one is made after a pause that doubles with each failure.
+    /// Gives the attempt up. The next one is made after a pause that doubles with each failure.
     pub fn fail_attempt(&mut self, reason: &str, suspect: Option<NodeId>, ctx: &Ctx, out: &mut Out) {
         let (me, now) = (ctx.me, ctx.mark());
         self.leave_attempt(reason, suspect, out);
@@ -168,7 +169,7 @@ impl Round {
         out.notice(Notice::AttemptFailed { round: number, attempt: attempt.key.attempt, suspect, reason });
     }
 
-    /// Whether the reduction under way can still end.
+    /// Gives up the reduction under way if it cannot end any more.
     pub fn check_attempt(&mut self, ctx: &Ctx, out: &mut Out) {
         let Some(attempt) = self.attempts.running.as_ref().filter(|attempt| attempt.stage == Stage::Reducing) else {
             return;
@@ -178,20 +179,20 @@ impl Round {
         if let Some((id, why)) = gone {
             return self.fail_attempt(why, Some(id), ctx, out);
         }
-        // Who holds another result, or would skip, has left this attempt.
+        // A member that names another result, or SKIP, has left this attempt.
         let left = |id: &NodeId| {
             let ballot = self.record_vote.ballot.as_ref();
             ballot.is_some_and(|b| b.names(id).any(|v| (v.attempt, v.set) != (attempt.key.attempt, attempt.key.set)))
         };
         if let Some(id) = others.clone().copied().find(left) {
-            // Who is in the vote on the record does not come back to attempts.
+            // A voter that votes on the record does not return to attempts.
             self.distrust.ruled_out.insert(id);
             return self.fail_attempt("a member has left the attempt", Some(id), ctx, out);
         }
         self.check_stall(ctx, out);
     }
 
-    /// How long a reduction may take that moves, by what the voters in it have measured.
+    /// The longest time for a reduction in which something moves, from the measurements of the voters in it.
     fn longest_reduction(&self, attempt: &Attempt, ctx: &Ctx) -> u64 {
         let heeded = |id: &&NodeId| ctx.is_voter(id) || mutated!(Mutation::LearnersTime);
         let took = attempt
@@ -204,7 +205,7 @@ impl Round {
         ctx.longest_reduction(took.get(took.len() / 2).copied())
     }
 
-    /// A reduction in which nothing moves anywhere: leaves it, and rules out who is to blame.
+    /// Leaves a reduction in which nothing moves anywhere, and rules out the member to blame.
     fn check_stall(&mut self, ctx: &Ctx, out: &mut Out) {
         let Some(attempt) = self.attempts.running.as_ref() else { return };
         let failures = self.attempts.failures;

@@ -1,4 +1,4 @@
-//! Heartbeats, and repetition of whatever others may have missed.
+//! Heartbeats, and repetition of messages that others may have missed.
 //!
 //! A connection that breaks loses what was in flight. So everything that the round still depends on is said again:
 //! at each connect, and at a slow beat while the round lasts.
@@ -17,7 +17,7 @@ pub(super) struct Beat {
     head_at: Option<Moment>,
     /// Record and phase as last told to all.
     told: Option<(Digest, Phase)>,
-    /// The same for those who are told less in a large flock.
+    /// The same for peers that are told less in a large flock.
     far_at: Moment,
     told_far: Digest,
     repeated_at: Moment,
@@ -33,8 +33,8 @@ impl Round {
         }
     }
 
-    /// Says READY again to those who seem to wait for it. What goes over a connection arrives as long as it holds: as
-    /// long as this node waits as well, it is the slow ones that all wait for.
+    /// Says READY again to members that seem to wait for it. A message over a connection arrives as long as the
+    /// connection holds. As long as this node waits as well, all wait for the slow members.
     pub fn repeat_late_ready(&mut self, ctx: &Ctx, out: &mut Out) {
         if self.record_vote.entered() {
             return;
@@ -60,12 +60,12 @@ impl Round {
 }
 
 impl Beat {
-    /// This node stands elsewhere or wants something else: a request to be let in is due at once.
+    /// Makes a request to be let in due at once: this node has another head or requests something else.
     pub fn forget_join(&mut self) {
         self.joined = None;
     }
 
-    /// Tells peers where this node stands, on change and once a beat.
+    /// Tells peers this node's head and phase, on change and once a beat.
     pub fn tell_heads(&mut self, scene: &Scene<'_>, out: &mut Out) {
         let ctx = scene.ctx;
         let chain_head = (ctx.head_digest(), scene.phase());
@@ -83,7 +83,7 @@ impl Beat {
         }
     }
 
-    /// Whether what others may have missed is to be said again.
+    /// Whether messages that others may have missed are to be said again.
     pub fn repeats(&mut self, ctx: &Ctx) -> bool {
         let due = ctx.may_repeat(self.repeated_at);
         if due {
@@ -92,7 +92,7 @@ impl Beat {
         due
     }
 
-    /// Asks voters to be let in: or shows them the ticket, on the way to the flock.
+    /// Asks voters to be let in, or shows them the ticket, on the way to the flock.
     pub fn ask_to_join(&mut self, scene: &Scene<'_>, out: &mut Out) {
         let ctx = scene.ctx;
         if scene.wants_in() && self.join_is_due(ctx.head_digest(), ctx) {
@@ -101,7 +101,7 @@ impl Beat {
         self.show_ticket(scene, out);
     }
 
-    /// Whether a Join is to be said now about this record, as it then is.
+    /// Whether a Join about this record is due; notes it as sent if it is.
     pub fn join_is_due(&mut self, record: Digest, ctx: &Ctx) -> bool {
         let fresh = self.joined != Some(record) && ctx.may_speak_again(self.join_at);
         let due = fresh || self.join_at.is_none_or(|last| ctx.may_join_again(last));
@@ -113,9 +113,10 @@ impl Beat {
 }
 
 impl Ctx {
-    /// Whom heartbeats are for: those who are told of every change, and of every beat, are everybody in a small flock.
-    /// In a large one these are voters, and who wants in; learners and voters tell each other only where they stand and
-    /// that they live, and learners nothing, so that the traffic does not grow with the flock's square.
+    /// The peers that a heartbeat is for. In a small flock all peers are told of every change, and of every beat. In a
+    /// large one, voters and nodes that want in tell each other as much. Learners and voters tell each other only their
+    /// heads and that they live. Learners tell each other nothing, so that the traffic does not grow with the square of
+    /// the flock.
     fn beat_targets(&self, far: bool) -> Vec<NodeId> {
         let mut targets = self.reachable();
         let member = self.is_member(&self.me);

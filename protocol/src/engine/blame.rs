@@ -1,5 +1,5 @@
-//! Who is to blame for a reduction in which nothing moves any more. Its members say in their Heads how far they are, and
-//! with owners what they wait for; none of them is believed alone for long.
+//! The member to blame for a reduction in which nothing moves any more. The members say in their Heads how far they
+//! are, and with owners also what they wait for. No member is believed alone for long.
 
 use super::ctx::Ctx;
 use super::round::{Attempt, Round};
@@ -9,7 +9,7 @@ use crate::run::EngineKind;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who is left out of the next attempt, and who may have been at fault instead.
+/// The member to leave out of the next attempt, and another that may have been at fault instead.
 #[derive(Clone, Copy)]
 pub(super) struct Blame {
     pub culprit: NodeId,
@@ -17,7 +17,7 @@ pub(super) struct Blame {
 }
 
 impl Round {
-    /// Nobody reports itself: the others do.
+    /// The member to blame for a stalled attempt. No node blames itself: the others do.
     pub fn blame(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
         match ctx.spec.sync.engine {
             EngineKind::Ring => self.bad_hop(attempt, ctx),
@@ -31,15 +31,15 @@ impl Round {
         attempt.members.iter().filter_map(head).filter(|(_, head)| head.phase == Phase::Reducing)
     }
 
-    /// In a ring, an end of the link into the member at which least has arrived: the sender may withhold, or the receiver
-    /// not take. Both are suspected; who was before, with another neighbour, is the worse. Of a voter and a learner it is the
-    /// learner, whose word that little has arrived may be a lie.
+    /// In a ring, blames an end of the link into the member at which least has arrived: the sender may withhold, or the
+    /// receiver not take. Both are suspected. The one that was suspected more often before, with another neighbour, is
+    /// blamed. Between a voter and a learner it is the learner, whose word that little has arrived may be a lie.
     fn bad_hop(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
         let mut arrived = BTreeMap::from([(ctx.me, attempt.progress)]);
         arrived.extend(self.reducing(attempt, ctx).map(|(id, head)| (id, head.progress)));
         let least = *arrived.values().min()?;
         let mut starved = arrived.iter().filter(|(_, arrived)| **arrived == least).map(|(id, _)| *id);
-        // Only a single one is clear.
+        // The case is clear only if there is a single one.
         let (receiver, None) = (starved.next()?, starved.next()) else { return None };
         let ring = self.head.record.ring_of(&self.head.digest, attempt.members.iter().copied());
         let at = ring.iter().position(|id| *id == receiver)?;
@@ -61,9 +61,11 @@ impl Round {
         })
     }
 
-    /// With owners, an end of a link on which something is due that depends on nothing else: of the links that members wait
-    /// for, those for parts; if there are none, those for sums; if there are none of these, those on which nobody reads. Who is at most of
-    /// them is to blame, where a link with a learner counts for nothing against a voter; of two ends the one that was suspected before, and else the one that is waited for.
+    /// With owners, blames an end of a link on which something is due that depends on nothing else. These are the links
+    /// on which members wait for parts; if there are none, for sums; if there are none of these, the links on which no
+    /// member reads. The member at most of these links is to blame. A link with a learner does not count against a
+    /// voter. Between two ends, the one that was suspected before is to blame, and otherwise the one that is waited
+    /// for.
     fn bad_link(&self, attempt: &Attempt, ctx: &Ctx) -> Option<Blame> {
         let mine = attempt.awaits.map(|awaits| (ctx.me, awaits));
         let others = self.reducing(attempt, ctx).filter_map(|(id, head)| Some((id, head.awaits?)));
@@ -82,12 +84,12 @@ impl Round {
         let at = |id: &NodeId| links.iter().filter(|link| counts(link, id)).count();
         let rank = |id: &NodeId| {
             let awaited = links.iter().filter(|link| link.1 == *id && counts(link, id)).count();
-            // All nodes that heard the same shall blame the same one.
+            // All nodes that heard the same must blame the same member.
             (at(id), self.distrust.suspected.get(id).copied().unwrap_or(0), awaited, Reverse(*id))
         };
         let ends: BTreeSet<NodeId> = links.iter().flat_map(|(waiter, from)| [*waiter, *from]).collect();
         let culprit = ends.into_iter().filter(|id| *id != ctx.me).max_by_key(rank)?;
-        // Who is at several bad links is the bad end of each.
+        // A member at several bad links is the bad end of each.
         let mut of_culprit = links.iter().filter(|link| counts(link, &culprit));
         let other = match (of_culprit.next(), of_culprit.next()) {
             (Some((waiter, from)), None) => Some(if *waiter == culprit { *from } else { *waiter }),

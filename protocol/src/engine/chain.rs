@@ -1,4 +1,4 @@
-//! Where this node stands, and where the others say that they stand.
+//! This node's head, and the heads that other nodes claim.
 
 use crate::Digest;
 use crate::message::{Certificate, Head};
@@ -6,14 +6,14 @@ use crate::quorum::Quorum;
 use crate::record::Record;
 use std::cmp::Reverse;
 
-/// A record that this node holds or held the state of, and what follows from it.
+/// A record whose state this node holds or held, and what follows from the record.
 #[derive(Clone, Debug)]
 pub(super) struct ChainHead {
     pub record: Record,
     pub digest: Digest,
     /// The record that made the state.
     pub base: Digest,
-    /// Who decides on the next record.
+    /// The voters that decide on the next record.
     pub quorum: Quorum,
     /// The votes that decided this one; none for a genesis record.
     pub certificate: Option<Certificate>,
@@ -26,7 +26,7 @@ impl ChainHead {
     }
 }
 
-/// A head as far as comparing goes.
+/// The part of a head by which heads are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub lineage: Digest,
@@ -41,7 +41,8 @@ impl Place {
         (lineage != Digest::default()).then_some(Self { lineage, seq, record, tokens })
     }
 
-    /// Whether a fork that stands there would win over another of the same record that stands at `other`, if as many went along.
+    /// Whether a fork with this head wins over a fork of the same record with the head `other`, if as many voters went
+    /// along with each.
     pub fn beats(&self, other: &Self) -> bool {
         (self.tokens, self.seq, Reverse(self.lineage)) > (other.tokens, other.seq, Reverse(other.lineage))
     }

@@ -1,12 +1,13 @@
-//! Where peers say that they stand, and what of it is proven.
+//! Heads that peers claim, and which of them are proven.
 //!
-//! A Head is a claim: it costs nobody but its sender anything. One that would call this node away is proven first, beside
-//! the round ([`Output::Prove`]). A record that was proven stays proven, whoever said it; so a node goes where a proven
-//! head is, and nowhere else.
+//! A Head is a claim: it costs only its sender anything. A claim that would call this node away is proven first, while
+//! the round goes on ([`Output::Prove`]). A proven record stays proven, no matter which peer claimed it. So a node goes
+//! to proven heads, and nowhere else.
 //!
-//! Which lineage has the better right follows from how they parted ([`Relation`]): who went on in the common one has kept
-//! its quorum, whatever those have trained who left it. Between forks of one record its voters decide who went along, and
-//! tokens of proven records where as many went along each.
+//! Which lineage has the better right follows from how they parted ([`Relation`]). Members that went on in the common
+//! lineage have kept its quorum, no matter what the members that left it have trained. Between forks of one record, the
+//! one along which more of its voters went has the better right. If as many went along each, the tokens of proven
+//! records decide.
 
 use super::chain::Place;
 use super::ctx::Ctx;
@@ -21,31 +22,32 @@ use crate::run::AdmissionMode;
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
 
-/// Claims that are looked at at a time.
+/// The number of claims that are looked at at a time.
 pub const CLAIMS_MAX: usize = 8;
-/// Those of peers of one head; of strangers so many until this node stands on a record, and then one.
+/// The number of these for each class of peers. Strangers have four until this node has a head, and then one.
 const OF_STANDING_MAX: usize = 2;
 const STRANGERS_MAX: (usize, usize) = (4, 1);
-/// About one lineage: who is slow to show it does not keep another from doing so.
+/// The number of these for one lineage: a peer that is slow to prove a claim does not keep another from proving it.
 const OF_LINEAGE_MAX: usize = 2;
-// Whose claims are looked at first.
+// The classes of peers, in the order in which their claims are looked at.
 const GUIDE: u8 = 0;
 const VOTER: u8 = 1;
 const LEARNER: u8 = 2;
 const STRANGER: u8 = 3;
 
-/// What is to be done about the peer whose claim was looked at.
+/// The consequence for a peer whose claim was looked at.
 pub(super) enum Verdict {
     /// Its claims are left alone for a while.
     Pause,
-    /// It has lied.
+    /// The peer has lied.
     False { why: &'static str },
     /// Its chain has nothing in common with this node's.
     Foreign,
 }
 
-/// Whether the first of two forks of one record goes first: the one along which more voters of that record went. Tokens, then
-/// length, then the smaller name, decide between equals. Everybody computes it from what was proven, and of two one wins.
+/// Whether the first of two forks of one record wins: the one along which more voters of that record went. Tokens, then
+/// length, then the smaller lineage id decide between equals. Every node computes it from proven heads, and exactly one
+/// of two forks wins.
 fn wins((theirs, their): (&Ancestry, &Place), (mine, my): (&Ancestry, &Place)) -> bool {
     match theirs.went_along(mine) {
         (there, here) if there != here && !mutated!(Mutation::TokensBeforeVoters) => there > here,
@@ -74,8 +76,8 @@ impl Sync {
         }
     }
 
-    /// Whether there is room for one more claim of this peer. Who has a lower head, and may show nothing for as long as
-    /// it likes, takes none of it.
+    /// Whether there is room for one more claim, of this peer. A peer of a lower class, which may prove nothing for as
+    /// long as it likes, takes none of that room.
     fn may_ask(&self, chain_head: u8, peer: &NodeId, place: &Place, ctx: &Ctx) -> bool {
         let asked = &self.claims.asked;
         let counts = |id: &NodeId| self.chain_head_of(id, ctx) <= chain_head || mutated!(Mutation::StrangersFirst);
@@ -91,7 +93,7 @@ impl Sync {
         room && !known && !asked.contains_key(peer)
     }
 
-    /// Peers that the user named come first, then voters, then learners, then everybody else.
+    /// The class of a peer. Peers that the user named come first, then voters, then learners, then all others.
     fn chain_head_of(&self, id: &NodeId, ctx: &Ctx) -> u8 {
         if self.guides.contains(id) {
             GUIDE
@@ -104,7 +106,7 @@ impl Sync {
         }
     }
 
-    /// Whether a claim would matter if it were true, and is not known to be.
+    /// Whether a claim would matter if it were true, and is not known to be true.
     fn calls_away(&self, id: &NodeId, place: &Place, round: Option<&Round>, ctx: &Ctx) -> bool {
         let held = self.claims.of(&place.lineage);
         if held.is_some_and(|held| {
@@ -127,7 +129,7 @@ impl Sync {
             Relation::Left | Relation::Strangers => false,
             Relation::Siblings => again && wins((&held.proven.ancestry, place), (&self.ancestry, &mine)),
             Relation::ForksOff => news && quorum_is_lost(round, ctx),
-            // In a lineage that this one has left somebody may go on.
+            // Members may still go on in a lineage that this node's has left.
             Relation::Behind | Relation::ForkedFrom | Relation::Kept | Relation::Ahead => news,
         }
     }
@@ -136,11 +138,11 @@ impl Sync {
         ctx.is_fresh(held.at)
     }
 
-    /// Where to go: the best proven head of those that have a better right than this node's own.
+    /// The head to go to: the best of the proven heads that have a better right than this node's own.
     pub fn proven_target(&self, round: Option<&Round>, ctx: &Ctx) -> Option<Proven> {
         let better = |a: &'_ Proven, b: &Proven| match a.ancestry.relation(&b.ancestry) {
             Relation::Ahead | Relation::Kept => true,
-            // Neither leads away from the other: their flocks decide between them.
+            // Neither leads on from the other: the order of forks decides between them.
             Relation::Siblings => wins((&b.ancestry, &b.place()), (&a.ancestry, &a.place())),
             Relation::ForksOff | Relation::ForkedFrom | Relation::Behind | Relation::Left | Relation::Strangers => {
                 false
@@ -151,7 +153,7 @@ impl Sync {
         targets.reduce(|best, next| if better(best, next) { next } else { best }).cloned()
     }
 
-    /// Whether this node is to go there.
+    /// Whether this node is to go to this head.
     fn leads_away(&self, proven: &Proven, round: Option<&Round>, ctx: &Ctx) -> bool {
         if mutated!(Mutation::FollowTokens) {
             return ctx.place().is_none_or(|mine| proven.tokens > mine.tokens);
@@ -165,7 +167,7 @@ impl Sync {
             Relation::Kept => true,
             Relation::ForksOff => quorum_is_lost(round, ctx) && self.may_follow_fork(proven, ctx),
             Relation::Siblings => {
-                // Length alone calls nobody away from a quorum: neither has done more than the other by that.
+                // Length alone calls no node away from a quorum: a longer lineage has not done more by that.
                 let (voters, others) = self.ancestry.went_along(&proven.ancestry);
                 let more = others > voters || proven.tokens > mine.tokens || !ctx.quorum_in_reach();
                 more && wins((&proven.ancestry, &proven.place()), (&self.ancestry, &mine))
@@ -174,21 +176,22 @@ impl Sync {
         }
     }
 
-    /// A voter follows a fork of its head only where another voter of that head says that it has gone: what learners have
-    /// made by themselves has no more right than this node alone. The fork's records do not tell, as liars' name anybody.
+    /// Whether this node may follow a fork of its head. A voter does so only if another voter of that head says that it
+    /// has gone there: what learners have made by themselves has no more right than this node alone. The fork's records
+    /// do not tell, because liars' records may name any node.
     fn may_follow_fork(&self, proven: &Proven, ctx: &Ctx) -> bool {
         let there = |lineage: &Digest| proven.ancestry.has(lineage) && !self.ancestry.has(lineage);
         let voters = || ctx.places().any(|(id, place)| ctx.is_voter(&id) && there(&place.lineage));
         !ctx.votes() || voters() || mutated!(Mutation::FollowLearners)
     }
 
-    /// The operator has named a lineage, and this node is not in it yet.
+    /// Whether the operator has named a lineage that this node is not in yet.
     fn seeks_adoption(&self) -> bool {
         self.adopt.is_some_and(|lineage| !self.ancestry.has(&lineage))
     }
 
-    /// Without a head: in an open run anybody founds lineages, and the one is followed that a peer stands in whom the user
-    /// named. As long as these may still come, no other.
+    /// Whether a node without a head may go to this head. In an open run any node founds lineages, so the node follows
+    /// the lineage of a peer that the user named. As long as such a peer may still come, the node follows no other.
     fn is_guided_to(&self, proven: &Proven, ctx: &Ctx) -> bool {
         if ctx.spec.admission.mode != AdmissionMode::Open || self.guides.is_empty() {
             return true;
@@ -202,8 +205,8 @@ impl Sync {
         }
     }
 
-    /// Whether somebody is here who has shown this head, or a member that says that it holds it: for the bare word of
-    /// anybody else no node leaves its round.
+    /// Whether a peer is here that has shown this head, or a member that says that it holds it. No node leaves its
+    /// round for the bare word of any other peer.
     pub fn has_source(&self, proven: &Proven, ctx: &Ctx) -> bool {
         let by = self.shown_by(proven);
         let trusted =
@@ -211,7 +214,7 @@ impl Sync {
         ctx.places().any(|(id, place)| proven.is_held_at(&place) && trusted(&id))
     }
 
-    /// Whether somebody's word for where it stands counts without a proof, or is proven.
+    /// Whether a peer's claim counts without a proof, or is proven.
     pub fn is_believed(&self, id: &NodeId, place: &Place, ctx: &Ctx) -> bool {
         let proven = self.claims.of(&place.lineage).is_some_and(|held| held.proven.record == place.record);
         proven || self.chain_head_of(id, ctx) != STRANGER || mutated!(Mutation::AnySource)
@@ -221,7 +224,7 @@ impl Sync {
         self.claims.held.iter().find(|held| held.proven.record == proven.record).map(|held| held.by)
     }
 
-    /// What came of a claim, and what is to be done about its peer.
+    /// Takes the outcome of a claim; returns the consequence for its peer.
     pub fn judge(&mut self, peer: &NodeId, record: Digest, outcome: Claim, ctx: &Ctx) -> Option<Verdict> {
         self.claims.asked.get(peer).filter(|asked| asked.record == record)?;
         self.claims.asked.remove(peer);
@@ -240,7 +243,7 @@ impl Sync {
         strangers.then_some(Verdict::Foreign)
     }
 
-    /// Peers that say that they hold this head: first who has shown it, then members, then others.
+    /// Peers that say that they hold this head: first the peer that has shown it, then the others by class.
     pub fn sources_of(&self, proven: &Proven, ctx: &Ctx) -> Vec<NodeId> {
         let there = ctx.places().filter(|(_, place)| proven.is_held_at(place));
         let mut sources: Vec<NodeId> = there.map(|(id, _)| id).collect();
@@ -250,8 +253,8 @@ impl Sync {
     }
 }
 
-/// Whether the voters of the head are no quorum here, and for a member that takes part have been none for a while: those
-/// that stand in another lineage decide nothing in this one any more.
+/// Whether the voters of the head are no quorum here, and for a member with a round have been none for a while. Voters
+/// in another lineage decide nothing in this one any more.
 fn quorum_is_lost(round: Option<&Round>, ctx: &Ctx) -> bool {
     let long = |round: &Round| round.quorum_loss.since().is_some_and(|since| ctx.is_long_quorum_lost(since));
     !ctx.quorum_in_reach() && round.is_none_or(long)
@@ -273,7 +276,7 @@ mod tests {
     use super::*;
     use crate::ancestry::Reach;
 
-    /// No two flocks give way to each other, and no three go round.
+    /// No two flocks give way to each other, and no three do so in a circle.
     #[test]
     fn forks_of_one_record_are_in_one_order() {
         let mut forks: Vec<(Ancestry, Place)> = Vec::new();

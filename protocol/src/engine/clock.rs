@@ -1,9 +1,9 @@
-//! Time as this node lived through it.
+//! Time in which this node itself was awake.
 //!
-//! Every deadline of the engine is about *other* nodes: who was not heard, who makes no progress. A process that was
-//! stopped for a minute (suspended machine, debugger, starved CPU) has heard nobody for a minute and must not
-//! conclude that everybody died. Between two inputs the engine therefore ages by a bounded step at most, however
-//! far the driver's clock has moved.
+//! Every deadline of the engine is about *other* nodes: whether they are heard, whether they make progress. A process
+//! that was stopped for a minute (suspended machine, debugger, starved CPU) has heard no node for a minute and must not
+//! conclude that all of them died. Between two inputs the engine therefore ages by a bounded step at most, however far
+//! the driver's clock has moved.
 
 use super::io::Time;
 
@@ -12,12 +12,12 @@ use super::io::Time;
 pub(super) struct Moment(u64);
 
 impl Moment {
-    /// Microseconds from `earlier` to this; zero if that is later.
+    /// Microseconds from `earlier` to this moment; zero if `earlier` is the later one.
     pub fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Whether it is `now` or later.
+    /// Whether this moment has come by `now`.
     pub fn passed(self, now: Self) -> bool {
         now >= self
     }
@@ -35,8 +35,8 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// The driver's clock shows `now`; at most `step_max` microseconds are believed. A clock that goes back counts
-    /// as one that stands still.
+    /// Advances to the driver's time `now`, by at most `step_max` microseconds. A clock that goes back counts as one
+    /// that stands still.
     pub fn advance(&mut self, now: Time, step_max: u64) -> Moment {
         let passed = self.last.map_or(0, |last| now.0.saturating_sub(last.0));
         self.moment = self.moment.plus(passed.min(step_max));
@@ -44,7 +44,7 @@ impl Clock {
         self.moment
     }
 
-    /// When the driver's clock will show `at`, if nothing stops in between.
+    /// The driver's time at the moment `at`, if the process does not stop in between.
     pub fn driver_time(&self, at: Moment) -> Option<Time> {
         self.last.map(|last| Time(last.0.saturating_add(at.since(self.moment))))
     }

@@ -1,14 +1,14 @@
-//! What is held against members: who has contradicted itself, whom the run's creator has revoked, for whom this node does
-//! not vouch, and who reports whom.
+//! The conduct of members: equivocation proofs, revocations by the run's creator, the members that this node excludes,
+//! and the reports that members send.
 //!
-//! Of nodes that are known to have contradicted themselves the proof is kept, shown and passed on, and who holds it says
-//! "revoked" in its READYs until a record says so (`docs/protocol/4-agreement.md` §4.10).
+//! An equivocation proof is kept, shown and passed on. A member that holds one says "revoked" in its READYs until a
+//! record says so (`docs/protocol/4-agreement.md` §4.10).
 //!
-//! Keys cost nothing, so that evidence is held against members only, heard from members only, and told to members only:
-//! when its subject is none any more, it goes.
+//! Keys cost nothing. A member therefore holds evidence against members only, hears it from members only, and sends it
+//! to members only. Evidence goes when its subject is no member any more.
 //!
-//! Nothing else is done to them before that record. Their READYs and votes count as far as they did: whether one takes
-//! part has to be the same for all, and only a record is.
+//! Before that record nothing else is done to the subject. Its READYs and votes count as before. Whether a node takes
+//! part has to be the same for all members, and only a record is the same for all.
 
 use super::ctx::Ctx;
 use super::io::{Output, Refusal};
@@ -24,24 +24,24 @@ use crate::record::Record;
 use crate::{Digest, NodeId, wire};
 use std::collections::BTreeMap;
 
-/// For so many COMMITs a node does not vouch for somebody of whom it has refused something: it may have been a broken
+/// The number of COMMITs for which a node excludes another whose bytes it has refused: the other may have been a broken
 /// machine, and be mended.
 const SHUNNED_ROUNDS: u64 = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Conduct {
-    /// What the run's creator has revoked, as far as this node was told: spread in its READYs.
+    /// Revocations by the run's creator, as far as this node was told: spread in its READYs.
     revocations: Vec<Revocation>,
-    /// Evidence by whom it is against: at most [`EVIDENCE_MAX`].
+    /// Evidence by its subject: at most [`EVIDENCE_MAX`].
     equivocators: BTreeMap<NodeId, (Contradiction, Evidence)>,
-    /// Members for which this node does not vouch, and up to which round.
+    /// Members that this node excludes, and up to which round.
     excluded: BTreeMap<NodeId, u64>,
-    /// Whom each member has reported first.
+    /// The first member that each member has reported.
     reported: BTreeMap<NodeId, NodeId>,
 }
 
 impl Conduct {
-    /// Takes up what the disk holds, as far as it is evidence.
+    /// Resumes from the disk's content, as far as it is evidence.
     pub fn resume(&mut self, stored: Vec<Evidence>, ctx: &Ctx, out: &mut Out) {
         for evidence in stored.into_iter().take(EVIDENCE_MAX) {
             if let Ok((against, what)) = evidence::examine(ctx.verifier.as_ref(), &ctx.run, &evidence) {
@@ -51,8 +51,8 @@ impl Conduct {
         self.drop_settled(ctx, out);
     }
 
-    /// Evidence against who is no member of the head is of no use any more, and goes. That against who was revoked because of
-    /// it is kept as long as there is room: it shows why.
+    /// Drops evidence against nodes that are no members of the head. Evidence against a node that was revoked because
+    /// of it is kept as long as there is room: it shows the reason.
     pub fn drop_settled(&mut self, ctx: &Ctx, out: &mut Out) {
         let Some(head) = ctx.head.as_ref().filter(|_| !mutated!(Mutation::HoardEvidence)) else { return };
         let idle = |id: &&NodeId| head.record.member(id).is_none() && !is_revoked(&head.record, id);
@@ -65,23 +65,23 @@ impl Conduct {
         out.push(Output::DropEvidence { against });
     }
 
-    /// What is held, by ascending id.
+    /// The nodes against which evidence is held, by ascending id.
     pub fn evidence(&self) -> impl ExactSizeIterator<Item = (&NodeId, Contradiction)> {
         self.equivocators.iter().map(|(id, (what, _))| (id, *what))
     }
 
-    /// Whether this node is held to have contradicted itself.
+    /// Whether evidence against this node is held.
     pub fn is_equivocator(&self, id: &NodeId) -> bool {
         self.equivocators.contains_key(id)
     }
 
-    /// Members of a record that have contradicted themselves, this node apart: others say it of that one.
+    /// Members of a record that have contradicted themselves, except this node: others say it of this node.
     pub fn equivocating_members(&self, me: NodeId, record: &Record) -> impl Iterator<Item = NodeId> {
         let news = move |id: &&NodeId| **id != me && record.member(id).is_some() && !is_revoked(record, id);
         self.equivocators.keys().filter(news).copied()
     }
 
-    /// Two statements of one node were heard: keeps them if they prove that it has contradicted itself.
+    /// Keeps two heard statements of one node if they prove that it has contradicted itself.
     pub fn expose(&mut self, first: Vec<u8>, second: &[u8], ctx: &Ctx, out: &mut Out) {
         let evidence = Evidence { first, second: second.to_vec() };
         let claimed = wire::claimed_sender(second);
@@ -93,11 +93,11 @@ impl Conduct {
         }
     }
 
-    /// Another member has heard them. What is known is not looked at again; what is against no member is counted, and not
-    /// looked at either.
+    /// Hears evidence of another member. Known evidence is not examined again. Evidence against a node that is no
+    /// member is counted, and not examined either.
     ///
     /// # Errors
-    /// What proves nothing is a lie of its sender.
+    /// Evidence that proves nothing is a lie of its sender.
     pub fn hear_evidence(&mut self, evidence: Evidence, ctx: &Ctx, out: &mut Out) -> Result<(), Refusal> {
         if let Some(id) = wire::claimed_sender(&evidence.first).filter(|id| !self.is_tried(id, ctx)) {
             return if ctx.is_member(&id) { Ok(()) } else { Err(Refusal::Stale) };
@@ -108,7 +108,7 @@ impl Conduct {
         Ok(())
     }
 
-    /// READYs that came with a fetched result, beside those that their senders have said here.
+    /// Compares READYs that came with a fetched result with those that their senders have said here.
     pub fn compare_readys(&mut self, readys: &[SignedReady], round: &Round, ctx: &Ctx, out: &mut Out) {
         for theirs in readys {
             let heard = ctx.ready_of(&theirs.member, round);
@@ -118,7 +118,7 @@ impl Conduct {
         }
     }
 
-    /// Votes in a certificate, beside those that their senders have said here.
+    /// Compares votes in a certificate with those that their senders have said here.
     pub fn compare_votes(&mut self, certificate: &Certificate, round: &Round, ctx: &Ctx, out: &mut Out) {
         for theirs in &certificate.votes {
             let heard = wire::claimed_sender(theirs).and_then(|id| round.record_vote.votes.get(&id));
@@ -128,7 +128,7 @@ impl Conduct {
         }
     }
 
-    /// Keeps it, tells the driver, and tells the other members once.
+    /// Keeps the evidence, tells the driver, and tells the other members once.
     fn hold(&mut self, against: NodeId, what: Contradiction, evidence: Evidence, ctx: &Ctx, out: &mut Out) {
         if !self.is_tried(&against, ctx) {
             return;
@@ -146,7 +146,7 @@ impl Conduct {
         }
     }
 
-    /// Tells a member that has just greeted what it may not have heard: what no record has settled.
+    /// Tells a member that has just greeted the evidence that no record has settled: it may not have heard it.
     pub fn pass_on(&self, to: NodeId, ctx: &Ctx, out: &mut Out) {
         if !ctx.is_member(&to) {
             return;
@@ -157,8 +157,8 @@ impl Conduct {
         }
     }
 
-    /// Whether evidence against this node is looked at and kept: it is a member, there is none yet, no record has settled
-    /// it, and there is room.
+    /// Whether evidence against this node is examined and kept: it is a member, there is none yet, no record has
+    /// settled it, and there is room.
     fn is_tried(&self, id: &NodeId, ctx: &Ctx) -> bool {
         let member = ctx.is_member(id) || mutated!(Mutation::HoardEvidence);
         let revoked = ctx.head.as_ref().is_some_and(|head| is_revoked(&head.record, id));
@@ -166,7 +166,7 @@ impl Conduct {
         member && !revoked && !self.equivocators.contains_key(id) && room
     }
 
-    /// Somebody who was revoked, so that what is held against it may go.
+    /// A revoked node, whose evidence may go.
     fn settled(&self, ctx: &Ctx) -> Option<NodeId> {
         let record = &ctx.head.as_ref()?.record;
         self.equivocators.keys().find(|id| is_revoked(record, id)).copied()
@@ -182,34 +182,34 @@ impl Conduct {
         }
     }
 
-    /// What the creator has revoked and this record does not say yet.
+    /// The creator's revocations that this record does not list yet.
     pub fn revocations(&self, record: &Record) -> impl Iterator<Item = &Revocation> {
         self.revocations.iter().filter(|revocation| record.revoked.binary_search(&revocation.subject).is_err())
     }
 
-    /// This node has refused what a member sent in the attempt at this round: it does not vouch for it for a while.
+    /// Excludes a member for a while, because this node has refused its bytes in an attempt at this round.
     pub fn exclude(&mut self, id: NodeId, round: u64) {
         self.excluded.insert(id, round.saturating_add(SHUNNED_ROUNDS));
     }
 
-    /// Whether this node does not vouch for somebody.
+    /// Whether this node excludes another.
     pub fn excludes(&self, id: &NodeId) -> bool {
         self.excluded.contains_key(id)
     }
 
-    /// Whom a member has reported first: it is believed about no other.
+    /// The member that `by` has reported first. `by` is believed about no other.
     pub fn first_reported(&mut self, by: NodeId, reported: NodeId) -> NodeId {
         *self.reported.entry(by).or_insert(reported)
     }
 
-    /// This record is the head now: what is over is forgotten.
+    /// Forgets what is over now that this record is the head.
     pub fn follow(&mut self, record: &Record) {
         self.excluded.retain(|_, until| *until > record.round);
         self.reported.retain(|reporter, _| record.member(reporter).is_some());
     }
 }
 
-/// Whether a record says that this one is revoked.
+/// Whether a record says that this node is revoked.
 pub(super) fn is_revoked(record: &Record, id: &NodeId) -> bool {
     record.revoked.binary_search(&Digest(id.0)).is_ok()
 }

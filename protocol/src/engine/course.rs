@@ -1,5 +1,5 @@
-//! The course of a node from record to record: what it starts with, the records that it stands on, the lineages and the
-//! names that it takes, and how it goes.
+//! The course of a node from record to record: its start, its heads, the lineages and incarnations that it takes, and
+//! its leave.
 
 use super::chain::ChainHead;
 use super::io::{Finish, Notice, Output, PersistToken, Proven};
@@ -27,7 +27,7 @@ impl Engine {
         }
     }
 
-    /// Takes up what the disk holds.
+    /// Resumes from what the disk holds.
     fn resume(&mut self, stored: Stored, copied: bool, force_fork: bool) {
         let Stored { head, certificate, past, ancestry, vote_state, candidates, evidence } = stored;
         self.sync.ancestry = ancestry;
@@ -55,8 +55,8 @@ impl Engine {
         }
     }
 
-    /// A process that was killed between taking the head of another lineage and writing its vote state finds one that speaks
-    /// in the lineage before.
+    /// Moves the vote state to the head's lineage. A process may be killed between taking the head of another lineage
+    /// and writing its vote state. The next one then finds a vote state that speaks in the lineage before.
     fn resume_lineage(&mut self) {
         if self.own_votes.vote_state.is_some() && !mutated!(Mutation::ResumeAnyLineage) {
             self.speak_in();
@@ -69,14 +69,14 @@ impl Engine {
         // A validated run always has room for one lease.
         let Some(record) = genesis else { return };
         self.ctx.identity.begin_lineage();
-        // First the vote state: who finds a head on its disk without one has lost its own votes.
+        // The vote state comes first: a node that finds a head without a vote state on its disk has lost its own votes.
         self.own_votes.write_empty(&self.ctx, &mut self.out);
         let token = self.out.next_token();
         self.life = Life::Founding(token, Box::new(record.clone()));
         self.out.push(Output::Found { token, record });
     }
 
-    /// Writes that were asked for are on disk.
+    /// Notes that the writes of this token are on disk.
     pub(super) fn durable(&mut self, token: PersistToken) {
         self.own_votes.written(token);
         if let Some(record) = self.life.founded(token) {
@@ -91,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// The decided record is on disk: it is the head now.
+    /// Makes the decided record, which is on disk now, the head.
     fn committed(&mut self, chain_head: ChainHead) {
         let (lineage, digest) = (chain_head.record.lineage, chain_head.digest);
         let fork = self.ctx.head.as_ref().is_some_and(|head| head.record.lineage != lineage);
@@ -177,15 +177,15 @@ impl Engine {
         self.say_ready();
     }
 
-    /// The contribution is complete: offers it.
+    /// Offers the complete contribution.
     pub(super) fn trained(&mut self, number: u64, base: Digest, work: Work) {
         let Some(round) = self.life.round_mut() else { return };
         if !self.offer.take(round, (number, base), work, &self.ctx) {
             return;
         }
         if self.offer.is_repeated(round) {
-            // As after another lineage that came to nothing. What was offered here before is lost: a new start, since two
-            // contributions of one are a lie.
+            // This happens after another lineage that came to nothing. The contribution offered here before is lost.
+            // The node makes a new start, because two contributions of one start are an equivocation.
             self.renew();
         }
         let Some(round) = self.life.round_mut() else { return };
@@ -194,7 +194,7 @@ impl Engine {
         }
     }
 
-    /// The driver has made the fragment whose turn it is, or could not.
+    /// Takes the fragment whose turn it is, if the driver could make it.
     pub(super) fn retaken(&mut self, number: u64, base: Digest, made: Option<(Digest, u32)>) {
         let Some(round) = self.life.round_mut() else { return };
         if self.offer.retaken(round, (number, base), made, (&self.ctx, &mut self.out)) {
@@ -216,14 +216,15 @@ impl Engine {
         }
     }
 
-    /// Declares this process newly started, without being so: what it said of the round does not hold any more.
+    /// Declares this process newly started, though it is not: its earlier statements about the round do not hold any
+    /// more.
     pub(super) fn renew(&mut self) {
         self.ctx.identity.renew();
         self.offer.forget_places();
         self.ctx.send_hello(&self.ctx.reachable(), &mut self.out);
     }
 
-    /// From now on this identity speaks from a new vote state, as a learner until a record has made it a voter.
+    /// Speaks from a new vote state from now on, as a learner until a record has made it a voter.
     fn new_incarnation(&mut self, why: &'static str) {
         self.ctx.identity.begin_incarnation();
         self.offer.forget_places();
@@ -240,9 +241,9 @@ impl Engine {
         }
     }
 
-    /// Speaks in the lineage of the head. Votes of an incarnation in another lineage stay where they are, but for a fork that
-    /// this node is itself in: it has signed that, and takes its vote state along, whether it made the record, was given it,
-    /// or was killed in between.
+    /// Speaks in the lineage of the head. Votes of an incarnation in another lineage stay there. The exception is a
+    /// fork that this node is itself in. It has signed that fork and takes its vote state along, whether it made the
+    /// record, was given it, or was killed in between.
     fn speak_in(&mut self) {
         let Some(head) = &self.ctx.head else { return };
         let (lineage, digest) = (head.record.lineage, head.digest);
@@ -303,18 +304,18 @@ impl Engine {
         if self.end_if_spent() {
             return;
         }
-        // The contribution that was announced for this very round is lost: whoever makes another is a new start.
+        // The contribution that was announced for this very round is lost: a member that makes another is a new start.
         if said == Some(base) {
             self.renew();
         }
         self.enter_round(true);
-        // What this identity has signed about the next record stands, also when the head is the same as before.
+        // This identity's signed statements about the next record hold, also when the head is the same as before.
         if let Some(round) = self.life.round_mut() {
             round.resume_votes(Vec::new(), self.own_votes.vote_state.as_ref(), &self.ctx);
         }
     }
 
-    /// Tries again later, first with others; until then goes on from the old head.
+    /// Tries again later, first with other sources; until then goes on from the old head.
     pub(super) fn catch_up_failed(&mut self, reason: String) {
         let Some((sources, target)) = self.sync.catch_up.end() else { return };
         self.sync.claims.forget(&target.record);
@@ -339,7 +340,7 @@ impl Engine {
         }
     }
 
-    /// The operator wants this node to go: it offers what it has with its leave, and goes with the record.
+    /// Leaves at the operator's order: the node offers its contribution with its leave, and goes with the record.
     pub(super) fn leave(&mut self) {
         if self.ctx.leaving.is_some() || self.life.end().is_some() {
             return;

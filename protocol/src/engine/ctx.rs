@@ -1,5 +1,5 @@
-//! What a part of the engine may look at and none of them changes: who this node is, what it runs, the time, the record
-//! that it stands on, and what is known of the others.
+//! The context that all parts of the engine may read and none of them changes: this node's identity, the run, the time,
+//! the head record, and what is known of the peers.
 
 use super::chain::{ChainHead, Place};
 use super::clock::Moment;
@@ -18,7 +18,7 @@ use crate::{Digest, wire};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Records behind the head that a joiner may stand on, and whose certificates are kept at hand.
+/// The number of records up to the head that a joiner may have as head, and whose certificates are kept at hand.
 const HISTORY_MAX: usize = 8;
 
 pub(super) struct Ctx {
@@ -32,24 +32,24 @@ pub(super) struct Ctx {
     pub timing: Timing,
     pub ticket: Vec<u8>,
     pub now: Moment,
-    /// What the node wakes for.
+    /// The deadlines for which the node wakes.
     pub watch: Watch,
-    /// The first input.
+    /// The time of the first input.
     pub began: Option<Moment>,
     pub identity: Identity,
     pub head: Option<Arc<ChainHead>>,
     /// The head and records before it, newest last.
     pub history: VecDeque<ChainHead>,
     pub peers: Peers,
-    /// How often somebody has shown a ticket that admits it.
+    /// How often a node has shown a ticket that admits it.
     pub invitations: u64,
     /// This node's own state is in doubt.
     pub distrusted: bool,
-    /// Two certified records contradict each other: nothing is done or said any more but heads.
+    /// Two certified records contradict each other: the node does and says nothing any more but its Heads.
     pub frozen: bool,
-    /// The operator wants this node to go; it stays for the record under way until then.
+    /// The time since when the operator wants this node to go. It stays until the record under way is done.
     pub leaving: Option<Moment>,
-    /// From the decision on the newest record until it was on the disk, in microseconds.
+    /// Microseconds from the decision on the newest record until that record was on disk.
     pub commit_took: u64,
 }
 
@@ -86,7 +86,7 @@ impl Ctx {
         }
     }
 
-    /// This record is the head now.
+    /// Makes this record the head.
     pub fn stand_on(&mut self, chain_head: ChainHead) {
         let follows = self.history.back().is_none_or(|past| past.digest == chain_head.record.parent);
         if !follows {
@@ -95,7 +95,7 @@ impl Ctx {
         if self.history.len() >= HISTORY_MAX && !mutated!(Mutation::HoardHistory) {
             self.history.pop_front();
         }
-        // Of the older ones only what tells them apart, and who decided, is needed.
+        // Older records need only what tells them apart, and who decided them.
         if let Some(past) = self.history.iter_mut().nth_back(1) {
             past.record.contributors = Vec::new();
             past.record.next.members = Vec::new();
@@ -110,7 +110,7 @@ impl Ctx {
         Some(Place { lineage, seq, record: head.digest, tokens })
     }
 
-    /// Heads of the peers that can be heard and whose claims are looked at, by ascending id.
+    /// Heads of the peers that can be heard and whose claims this node heeds, by ascending id.
     pub fn places(&self) -> impl Iterator<Item = (NodeId, Place)> + '_ {
         let open = self.peers.iter().filter(|(_, peer)| peer.present() && self.heeds_claims(peer));
         let heard = open.filter(|(_, peer)| self.spoke_lately(peer));
@@ -118,12 +118,12 @@ impl Ctx {
         heard.filter_map(move |(id, peer)| Some((*id, Place::of(peer.said.head.as_ref().filter(thawed)?)?)))
     }
 
-    /// Digest of the head record; zero while the node stands nowhere.
+    /// Digest of the head record; zero without a head.
     pub fn head_digest(&self) -> Digest {
         self.head.as_ref().map_or(Digest::default(), |head| head.digest)
     }
 
-    /// Whether the budget is spent after so many rounds and tokens.
+    /// Whether the run's budget is spent after `rounds` rounds and `tokens` tokens.
     pub fn is_spent(&self, rounds: u64, tokens: u64) -> bool {
         let spent = |limit: u64, used: u64| limit != 0 && used >= limit;
         spent(self.spec.budget.rounds, rounds) || spent(self.spec.budget.tokens, tokens)
@@ -138,7 +138,7 @@ impl Ctx {
 
 #[cfg(test)]
 impl Ctx {
-    /// One of three voters of a record; the two others, 16 and 32, are here.
+    /// A voter among three of a record; the two others, 16 and 32, are here.
     pub fn sample() -> Self {
         use super::peer::Peer;
         use crate::identity::Ed25519Verifier;

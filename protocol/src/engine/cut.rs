@@ -1,24 +1,24 @@
-//! Whether a node is cut off from the quorum, and for how long.
+//! Whether a node has lost the quorum, and for how long.
 
 use super::clock::Moment;
 use crate::message::Fork;
 use crate::run::Minority;
 
-/// Whether a quorum is in reach, and since when not.
+/// Whether a quorum is in reach, and since when none is.
 #[derive(Debug, Default)]
 pub(super) struct QuorumLoss {
     /// No quorum is in reach since then.
     since: Option<Moment>,
-    /// One is in reach again since then.
+    /// A quorum is in reach again since then.
     back: Option<Moment>,
-    /// How long there was none before that, in microseconds.
+    /// The time without a quorum before that, in microseconds.
     carried: u64,
     /// The user has been told.
     pub told: bool,
     /// The policy is in force.
     pub due: bool,
     pub policy: Option<Minority>,
-    /// With whom this node would go on as a fork.
+    /// The fork in which this node would go on.
     pub fork: Option<Fork>,
 }
 
@@ -28,20 +28,20 @@ impl QuorumLoss {
         self.since.is_some() && self.policy == Some(Minority::Halt)
     }
 
-    /// Since when no quorum is in reach.
+    /// The time since when no quorum is in reach.
     pub fn since(&self) -> Option<Moment> {
         self.since
     }
 
-    /// When there has been no quorum for `grace`, if there is none until then.
+    /// The time at which there has been no quorum for `grace`, if there is none until then.
     pub fn due_at(&self, grace: u64) -> Option<Moment> {
         self.since.map(|since| since.plus(grace.saturating_sub(self.carried)))
     }
 
-    /// A quorum is in reach. What was lost is forgotten no faster than it was lost: a quorum that comes and goes, with
-    /// members that are killed and start again, decides nothing either.
+    /// Notes that a quorum is in reach. The time without one is forgotten no faster than it passed: a quorum that comes
+    /// and goes, with members that are killed and start again, decides nothing either.
     ///
-    /// Whether the user was told that there was none.
+    /// Returns whether the user was told that there was none.
     pub fn restore(&mut self, now: Moment) -> bool {
         if let Some(since) = self.since.take() {
             (self.carried, self.back) = (self.carried.saturating_add(now.since(since)), Some(now));
@@ -50,12 +50,12 @@ impl QuorumLoss {
         std::mem::take(&mut self.told)
     }
 
-    /// This node is on its way to another head: nothing is known of a quorum.
+    /// Forgets what is known of a quorum, except the proposed fork: this node is on its way to another head.
     pub fn reset(&mut self) {
         *self = Self { fork: self.fork.take(), ..Self::default() };
     }
 
-    /// No quorum is in reach: since when.
+    /// Notes that no quorum is in reach; returns since when.
     pub fn lose(&mut self, now: Moment) -> Moment {
         if let Some(back) = self.back.take() {
             self.carried = self.carried.saturating_sub(now.since(back));

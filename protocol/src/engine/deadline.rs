@@ -1,5 +1,5 @@
-//! How long this node waits for what: one method or constant for each row of the table of deadlines
-//! (`docs/protocol/8-deadlines.md` §8.1, §8.2). Whether a deadline has come says [`super::due`].
+//! The times that this node waits: one method or constant for each row of the table of deadlines
+//! (`docs/protocol/8-deadlines.md` §8.1, §8.2). [`super::due`] says whether a deadline has come.
 
 use super::clock::Moment;
 use super::ctx::Ctx;
@@ -8,62 +8,63 @@ use super::round::Round;
 use crate::message::Phase;
 use crate::mutation::{Mutation, mutated};
 
-/// Without progress for so many median intervals a peer is stuck.
+/// A peer without progress for so many median intervals is stuck.
 const STALL_FACTOR: u64 = 8;
 /// A message that so many round trips should have answered is lost.
 const RTT_FACTOR: u64 = 8;
-/// However short rounds are, a connection may be gone for this part of what it may at most.
+/// However short rounds are, a connection may be gone for the longest grace divided by this.
 const DOWN_GRACE_SHARE: u64 = 4;
-/// Nobody waits for a learner longer than this beyond the voters, in microseconds.
+/// Bounds of the time that learners are waited for after a quorum of voters is READY, without their lag, in
+/// microseconds.
 const LEARNER_GRACE: (u64, u64) = (2_000_000, 30_000_000);
-/// First pause after an attempt that failed, in microseconds; it doubles so many times.
+/// First pause after a failed attempt, in microseconds, and how often it doubles.
 const ATTEMPT_PAUSE: (u64, u32) = (250_000, 4);
-/// A reduction that moves is given up after so many times what reductions took.
+/// A reduction that moves is given up after so many times the time that reductions took.
 const REDUCTION_FACTOR: u64 = 16;
-/// A reduction's deadline doubles so many times.
+/// How often a reduction's deadline doubles.
 const REDUCTION_DOUBLINGS: u32 = 2;
-/// The least that a voter waits for more than a quorum where that could help, in microseconds; on the record it doubles so
-/// many times, by ballot.
+/// The least time that a voter waits for more than a quorum where that could help, in microseconds; and how often it
+/// doubles in a vote on the record, with each ballot.
 const VOTE_PATIENCE: (u64, u32) = (300_000, 6);
-/// Pauses after what failed double so many times.
+/// How often the pauses after a failure double.
 const RETRY_DOUBLINGS: u32 = 5;
 /// In a large flock learners and voters tell each other that they live once in so many beats.
 pub(super) const FAR_BEATS: u64 = 4;
-/// Pause in microseconds between two Heads, and between two Joins, of who is no member: at most ten words a second in all. Networks hear
-/// a few a second of a stranger, and more would wait there until they are old.
+/// Pause in microseconds between two Heads, and between two Joins, of a node that is no member: at most ten messages a
+/// second in all. Networks hear a few a second of a stranger, and more would wait there until they are old.
 pub(super) const OUTSIDER_PAUSE: u64 = 200_000;
-/// Pauses between two repetitions of a READY double so many times.
+/// How often the pauses between two repetitions of a READY double.
 const READY_DOUBLINGS: u32 = 4;
 /// In a large flock heartbeats and READYs that change nothing by themselves are looked at together, after so many
-/// microseconds at the latest: else each of them would cost as much as the flock is large.
+/// microseconds at the latest. Otherwise the cost of each of them would grow with the flock.
 pub(super) const QUIET_MAX: u64 = 100_000;
 /// A leaving node stays for so long, in microseconds, so that the record under way takes its leave along.
 pub(super) const LEAVE_MAX: u64 = 6_000_000;
-/// A proven head is gone for after so long at most: its sources have moved on since.
+/// The time for which a proven head is good, in microseconds: its sources have moved on since.
 pub(super) const FRESH: u64 = 30_000_000;
-/// A lineage's newer heads are proven again no sooner than this.
+/// A lineage's newer heads are proven again no sooner than this, in microseconds.
 pub(super) const AGAIN: u64 = 1_000_000;
-/// Waiting is told again after this time, in microseconds, if whom it is for has changed.
+/// The user is told again after this time, in microseconds, if other members are waited for.
 pub(super) const TELL_AGAIN: u64 = 10_000_000;
-/// In a large flock what this node waits for is looked at once in this time, in microseconds.
+/// In a large flock this node looks once in this time, in microseconds, at what it waits for.
 pub(super) const LOOK: u64 = 500_000;
 
-/// How long attempt 0 waits, in microseconds from when a quorum is READY.
+/// The time that attempt 0 waits, in microseconds from the moment at which a quorum is READY.
 pub(super) struct Allowance {
     since: Moment,
     voters: u64,
     learners: u64,
-    /// By so much learners may have begun later.
+    /// The time by which learners may have begun later.
     lag: u64,
 }
 
 impl Allowance {
-    /// When nobody waits for a voter, or for a learner, any more.
+    /// The time at which a voter, or a learner, is waited for no longer.
     pub fn end(&self, votes: bool) -> Moment {
         self.since.plus(if votes { self.voters } else { self.learners + self.lag })
     }
 
-    /// When such a one ends its inner steps. How long voters take a learner to lag behind it does not know.
+    /// The time at which such a member ends its inner steps. A learner does not know the lag that voters grant it.
     pub fn half(&self, votes: bool) -> Moment {
         self.since.plus(if votes { self.voters } else { self.learners } / 2)
     }
@@ -75,14 +76,14 @@ impl Ctx {
         (2 * self.timing.patience_min).max(4 * self.timing.heartbeat).max(RTT_FACTOR * u64::from(peer.link.rtt))
     }
 
-    /// How long a connection may be gone before its member counts as dead: no longer than the quorum took for this round,
-    /// since a contribution to a short round is not worth a long wait.
+    /// The time for which a connection may be gone before its member counts as dead. It is no longer than the quorum
+    /// took for this round, since a contribution to a short round is not worth a long wait.
     pub fn down_grace(&self, round: &Round) -> u64 {
         let most = self.timing.down_grace;
         round.attempts.quorum_ready_at.map_or(most, |at| at.since(round.began).clamp(most / DOWN_GRACE_SHARE, most))
     }
 
-    /// How long a member may not have been met. After a restart the others may be starting up as well.
+    /// The time for which a member may not have been met. After a restart the others may be starting up as well.
     pub fn meeting_grace(&self, round: &Round) -> u64 {
         if round.resumed { 2 * self.timing.patience_min } else { self.timing.patience_min }
     }
@@ -104,13 +105,13 @@ impl Ctx {
         }
     }
 
-    /// The least that [`Self::stall`] can be: who has moved since is not stuck.
+    /// The least that [`Self::stall`] can be: a peer that has moved since is not stuck.
     pub fn least_stall(&self) -> u64 {
         (2 * self.timing.patience_min).min(self.timing.unmeasured)
     }
 
-    /// How long a quorum waits for voters and for learners at most. A voter that moves may take as long again as the quorum
-    /// took; a learner gets a tenth of that, and the time by which it may have begun later.
+    /// The longest times that a quorum waits for voters and for learners. A voter that moves may take as long again as
+    /// the quorum took. A learner gets a tenth of that, and the time by which it may have begun later.
     pub fn allowance(&self, round: &Round) -> Option<Allowance> {
         let since = round.attempts.quorum_ready_at?;
         let took = since.since(round.began);
@@ -123,48 +124,49 @@ impl Ctx {
         Some(Allowance { since, voters, learners, lag })
     }
 
-    /// A reduction in which nothing moves anywhere is given up after so long, where members' own pace asks for no more.
+    /// The time after which a reduction is given up in which nothing moves anywhere, if no member's own pace asks for
+    /// more.
     pub fn reduction_stall(&self) -> u64 {
         2 * self.timing.patience_min
     }
 
-    /// How long a reduction may take that moves, where voters in it have measured that it took so long: far longer. Who
-    /// sends a byte now and then is never still, and must not hold everybody up for good.
+    /// The longest time for a reduction that moves: far longer than the voters in it have measured. A member that sends
+    /// a byte now and then is never still, and must not hold up all others for good.
     pub fn longest_reduction(&self, took: Option<u64>) -> u64 {
         took.map_or(self.timing.patience_max, |took| (REDUCTION_FACTOR * took).max(self.timing.unmeasured))
     }
 
-    /// Until a READY of a decided set that does not come is lost, with the process that made it: it is said again and
-    /// again.
+    /// The time after which a missing READY of a decided set is lost, with the process that made it: a READY is said
+    /// again and again.
     pub fn ready_of_set(&self) -> u64 {
         3 * self.timing.repeat.max(self.slowest_rtt())
     }
 
-    /// Between an attempt that failed and the next one.
+    /// The pause between a failed attempt and the next one.
     pub fn attempt_pause(&self, failures: u32) -> u64 {
         ATTEMPT_PAUSE.0 << failures.min(ATTEMPT_PAUSE.1)
     }
 
-    /// How long to wait for more than a quorum in a ballot on the record.
+    /// The time to wait for more than a quorum in a ballot on the record.
     pub fn record_patience(&self, ballot: u32) -> u64 {
         let once = VOTE_PATIENCE.0.max(4 * self.slowest_rtt());
         let disturbed = if mutated!(Mutation::Disturbed) { crate::mutation::disturbance() } else { 0 };
         (once << ballot.min(VOTE_PATIENCE.1)).min(self.timing.patience_max) + disturbed
     }
 
-    /// The same in one on a set.
+    /// The same in a ballot on a set.
     pub fn set_patience(&self) -> u64 {
         VOTE_PATIENCE.0.max(4 * self.slowest_rtt())
     }
 
-    /// How long a voter of whom nothing else is known is waited for: until it has answered a restarted node, or until
+    /// The time to wait for a voter of which nothing else is known: until it has answered a restarted node, or until
     /// this node decides by itself what others have decided.
     pub fn answer_patience(&self) -> u64 {
         self.timing.repeat.max(4 * self.slowest_rtt())
     }
 
-    /// Between two repetitions of a READY: what goes over a connection arrives as long as it holds, so that attempt 0, as
-    /// long as it has not begun, is left more and more alone.
+    /// The pause between two repetitions of a READY. A message over a connection arrives as long as the connection
+    /// holds, so attempt 0 is left more and more alone as long as it has not begun.
     pub fn ready_pause(&self, repeats: u32, calm: bool) -> u64 {
         let repeat = self.timing.repeat;
         if calm { (4 * repeat) << repeats.min(READY_DOUBLINGS) } else { repeat }
@@ -175,19 +177,19 @@ impl Ctx {
         2 * self.timing.patience_min
     }
 
-    /// Between two certificates that are given to one peer.
+    /// The pause between two certificates that are given to one peer.
     pub fn help_pause(&self) -> u64 {
         self.timing.repeat / 4
     }
 
-    /// How long a peer that is one record behind is given to hear of it: less if it voted on it.
+    /// The time that a peer that is one record behind is given to hear of the record: less if it voted on it.
     pub fn help_patience(&self, peer: Option<&Peer>, voted: bool) -> u64 {
         let trips = 2 * peer.map_or(0, |peer| u64::from(peer.link.rtt));
         let patience = if voted { self.help_pause() } else { self.timing.repeat };
         patience.max(trips)
     }
 
-    /// Between a fetch or a catch-up that failed and the next one.
+    /// The pause between a failed fetch or catch-up and the next one.
     pub fn retry_pause(&self, failures: u32) -> u64 {
         self.timing.retry << failures.min(RETRY_DOUBLINGS)
     }

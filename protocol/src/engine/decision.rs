@@ -1,5 +1,5 @@
-//! The vote on the record: who holds a result enters with it, who lacks it fetches it, a quorum decides
-//! (`docs/protocol/4-agreement.md` §4.5).
+//! The vote on the record: a voter that holds a result enters with it, a voter that lacks it fetches it, and a quorum
+//! decides (`docs/protocol/4-agreement.md` §4.5).
 
 use super::conduct::Conduct;
 use super::config::VoteState;
@@ -22,12 +22,13 @@ use std::collections::BTreeSet;
 
 /// Attempts after attempt 0 at one round before voters enter with SKIP.
 pub(super) const ATTEMPTS_MAX: u32 = 3;
-/// Fetches of one result that fail before a voter that nothing else brings into the vote takes it for lost.
+/// The failed fetches of one result after which a voter that nothing else brings into the vote takes the result for
+/// lost.
 const FETCH_FAILURES: u32 = 3;
 /// Steps of a ballot after one input: with a single voter all happen at once.
 const STEPS_MAX: usize = 8;
 
-/// A record that is decided and held, with what it follows from: an attempt's update, if it is no SKIP.
+/// A record that is decided and held, with the key of its attempt, if it is no SKIP.
 pub(super) struct Decided {
     key: Option<AttemptKey>,
     record: Record,
@@ -44,7 +45,7 @@ pub(super) fn take_steps(mut step: impl FnMut() -> bool) {
 }
 
 impl Round {
-    /// Takes up the votes and results that the disk holds.
+    /// Resumes the votes and results from the disk.
     pub fn resume_votes(&mut self, candidates: Vec<Candidate>, vote_state: Option<&VoteState>, ctx: &Ctx) {
         let fits = |c: &Candidate| c.record.parent == self.head.digest && c.record.kind == RecordKind::Commit;
         for candidate in candidates.into_iter().filter(fits).take(RESULTS_MAX) {
@@ -62,12 +63,12 @@ impl Round {
         *self.vote_mut(instance) = resumed;
     }
 
-    /// What the vote on this instance is about.
+    /// The question of the vote with this instance.
     pub fn question(&self, instance: u32) -> Question {
         Question { seq: self.task.seq, parent: self.head.digest, instance }
     }
 
-    /// The vote on the record, or that on the set of the attempt at hand.
+    /// The vote on the record, or the vote on the set of the attempt at hand.
     pub fn vote(&self, instance: u32) -> &Instance {
         if instance == Question::RECORD { &self.record_vote } else { &self.set_vote }
     }
@@ -76,10 +77,10 @@ impl Round {
         if instance == Question::RECORD { &mut self.record_vote } else { &mut self.set_vote }
     }
 
-    /// Hears what another voter says in a vote.
+    /// Hears a statement of another voter in a vote.
     ///
     /// # Errors
-    /// It is not for this node now, or contradicts what that one has said before.
+    /// The statement is not for this node now, or contradicts an earlier one of its sender.
     pub fn hear_said(
         &mut self,
         from: NodeId,
@@ -103,10 +104,10 @@ impl Round {
         Ok(())
     }
 
-    /// Proof that a record was decided.
+    /// Hears the proof that a record was decided.
     ///
     /// # Errors
-    /// It is none, or not of this round's record.
+    /// The certificate proves nothing, or is not for this round's record.
     pub fn hear_certificate(
         &mut self,
         certificate: &Certificate,
@@ -122,7 +123,7 @@ impl Round {
             return Err(Refusal::Malformed { what: "certificate that proves nothing" });
         };
         self.results.proof = Some(certificate.clone());
-        // An attempt of another set cannot end in it: waiting for it would only make this node late.
+        // An attempt of another set cannot end in the decided record: waiting for it would only make this node late.
         let other = |running: &Attempt| value.is_some_and(|value| value.set != running.key.set);
         if self.attempts.running.as_ref().is_some_and(other) {
             self.leave_attempt("the others have decided on the result of another", None, out);
@@ -131,7 +132,7 @@ impl Round {
         Ok(())
     }
 
-    /// Writes and says what is pending in a vote; whether it did.
+    /// Writes and sends the pending statement of a vote; returns whether it did.
     pub fn say(&mut self, instance: u32, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) -> bool {
         let Some((value, vote_state)) = self.vote(instance).next(&self.head, ctx) else { return false };
         if !own_votes.may_sign(&vote_state.stamp) {
@@ -144,15 +145,15 @@ impl Round {
         true
     }
 
-    /// Says to a peer what it may have missed.
+    /// Repeats to a peer the statements that it may have missed.
     pub fn repeat_votes(&self, peer: NodeId, ctx: &Ctx, out: &mut Out, own_votes: &OwnVotes) {
         for vote in [&self.set_vote, &self.record_vote] {
             vote.repeat(&[peer], |_, _| true, own_votes, (ctx, out));
         }
     }
 
-    /// Says again to voters who may need it what was said a while ago: not to one that trains, nor in an attempt that the
-    /// vote on its set has led to, or whose result it would vote on.
+    /// Repeats statements that were made a while ago to voters that may need them. A voter that trains does not. Nor
+    /// does a voter in an attempt that the vote on its set has led to, or whose result it would vote on.
     pub fn repeat_late_votes(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &OwnVotes) {
         let (parent, over) = (self.head.digest, self.attempts.running.is_none());
         for (vote, over) in [(&mut self.set_vote, over), (&mut self.record_vote, false)] {
@@ -164,8 +165,8 @@ impl Round {
         }
     }
 
-    /// Enters the vote on the record when there is something to enter with, and goes on with it: what it has decided, if
-    /// that can be committed now.
+    /// Enters the vote on the record when there is a value to enter with, and goes on with the vote. Returns the
+    /// decided record if it can be committed now.
     pub fn step_decision(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) -> Option<Decided> {
         if let Some(proof) = self.results.proof.clone() {
             return self.conclude(proof.record, proof, ctx, out);
@@ -178,7 +179,7 @@ impl Round {
         self.conclude_vote(ctx, out)
     }
 
-    /// Names the own result, or SKIP when the attempts are exhausted.
+    /// Names this node's own result, or SKIP when the attempts are exhausted.
     fn enter_vote(&mut self, ctx: &Ctx) {
         if self.record_vote.entered() {
             return;
@@ -190,11 +191,11 @@ impl Round {
         };
         let held = self.results.holding.values().filter(|held| met(&held.candidate.record)).map(Holding::value);
         let best = held.max_by_key(Choice::rank);
-        // One that gives up is no reason to, as long as the others are a quorum: they go on without it.
+        // A voter that gives up is no reason to skip as long as the others are a quorum: they go on without it.
         let skips = |id: &NodeId| self.record_vote.names(id).any(|value| value.kind == ValueKind::Skip);
         let others_skip = !quorum.met_by(|id| !skips(id));
         let idle = self.attempts.running.is_none();
-        // Who is in this vote does not return to those on sets: these may never end then.
+        // A voter in this vote does not return to the votes on sets, which may never end then.
         let others = self.record_vote.heard().next().is_some();
         let last = self.set_vote.said_at.max(self.attempts.told_at).max(self.began);
         let behind = self.attempts.number > 0 || self.names_are_lost(ctx);
@@ -203,7 +204,7 @@ impl Round {
             && !mutated!(Mutation::NeverSkip)
             && (self.attempts.number > ATTEMPTS_MAX || others_skip || left_behind);
         let skip = self.task.skip.as_ref().filter(|_| exhausted).map(|(digest, _)| Value::skip(*digest));
-        // Somebody's result may be on its way here: better than none.
+        // Another voter's result may be on its way here: better than none.
         let coming = self.results.fetching.values().any(|fetching| fetching.active);
         if let Some(value) = best.or(skip.filter(|_| !coming)) {
             self.record_vote.ballot(ctx.me).propose(value);
@@ -216,8 +217,8 @@ impl Round {
         self.head.quorum.voters().iter().map(|(id, _)| id).filter(move |id| **id != me)
     }
 
-    /// Whether no result that another voter names can come here any more: its holders are gone, or could not give it. Who
-    /// was not in attempt 0, or has left it, cannot wait for it then.
+    /// Whether no result that another voter names can come here any more: its holders are gone, or could not give it. A
+    /// voter that was not in attempt 0, or has left it, cannot wait for it then.
     fn names_are_lost(&self, ctx: &Ctx) -> bool {
         let gone = |value: &Value| {
             self.task.skip.as_ref().is_some_and(|(skip, _)| *skip == value.digest)
@@ -230,15 +231,16 @@ impl Round {
         naming.peek().is_some() && naming.all(lost)
     }
 
-    /// One step of the ballot; whether there may be another.
+    /// Takes one step of the ballot; returns whether there may be another.
     fn step_record_vote(&mut self, ctx: &Ctx, out: &mut Out, own_votes: &mut OwnVotes) -> bool {
-        // Results that somebody here names, beside this node itself: after a repair it may have named one that it lost.
+        // Results that present voters name, except this node: after a repair it may have named a result that it lost.
         let named = self.named_by_others(ctx);
         let awaited = self.awaits_votes(ctx);
         let Some((skip, _)) = &self.task.skip else { return false };
         let fallback = Value::skip(*skip);
         let results = &self.results;
-        // Nobody could give it just now. It may be needed all the same, and is asked for again after a while.
+        // No source could give the result just now. It may be needed all the same, and is asked for again after a
+        // while.
         let failed = |digest: &Digest| {
             !named.contains(digest)
                 || results.fetching.get(digest).is_some_and(|f| f.failures > 0 && !ctx.may_fetch(f.not_before))
@@ -256,8 +258,8 @@ impl Round {
         let Some(ballot) = self.record_vote.ballot.as_mut() else { return false };
         ballot.advance(&self.head.quorum, usable, &fallback, patient);
         let Some((said, forced)) = ballot.pending().map(|(said, forced)| (said.clone(), forced)) else { return false };
-        // A vote for nothing names what may be chosen next: a value that only this node names, and cannot give, would keep
-        // the others from ever following it.
+        // A vote for nothing names the value that may be chosen next. A value that only this node names, and cannot
+        // give, would keep the others from ever following it.
         let lacking = !mutated!(Mutation::EstimateUnheld)
             && said.voted != Some(true)
             && said.value.kind == ValueKind::Commit
@@ -268,7 +270,7 @@ impl Round {
         let other = results.contradict(&said.value);
         let failed = other || failed(&said.value.digest);
         if other && forced {
-            // A quorum has named it: it is this node's result that is wrong.
+            // A quorum has named the value: this node's result is the wrong one.
             out.own_fault("its result of an attempt differs from that of a quorum", ctx);
             return false;
         }
@@ -280,13 +282,14 @@ impl Round {
         false
     }
 
-    /// Values of the record vote that voters name who are here.
+    /// Values of the record vote that present voters name.
     fn named_by_others(&self, ctx: &Ctx) -> BTreeSet<Digest> {
         let others = self.other_voters(ctx).filter(|id| ctx.is_present(id));
         others.flat_map(|id| self.record_vote.names(id)).map(|value| value.digest).collect()
     }
 
-    /// Whether a voter that is here may still say something in the ballot under way: for those that are gone nobody waits.
+    /// Whether a voter that is here may still say something in the ballot under way. A voter that is gone is not waited
+    /// for.
     fn awaits_votes(&self, ctx: &Ctx) -> bool {
         let Some(ballot) = &self.record_vote.ballot else { return true };
         let own = ballot.said().map(Said::place);
@@ -294,7 +297,7 @@ impl Round {
         self.other_voters(ctx).filter(counts).any(|id| ballot.place_of(id) < own)
     }
 
-    /// What the vote has decided, if it can be committed now.
+    /// The record that the vote has decided, if it can be committed now.
     fn conclude_vote(&mut self, ctx: &Ctx, out: &mut Out) -> Option<Decided> {
         let ballot = self.record_vote.ballot.as_mut()?;
         ballot.observe(&self.head.quorum);
@@ -307,12 +310,14 @@ impl Round {
         let votes = signed().map(|(id, (_, bytes))| (id, bytes));
         let certificate = certificate::of_votes(self.head.record.lineage, vote, votes);
         let digest = value.digest;
-        // Kept as it is now: while this node ends its inner step, the others' newer votes take the place of these.
+        // The votes are kept as they are now: while this node ends its inner step, the others' newer votes replace
+        // them.
         self.results.proof = Some(certificate.clone());
         self.conclude(digest, certificate, ctx, out)
     }
 
-    /// The record is decided: it is committed if it is held; else fetched, or those ahead are waited for.
+    /// Returns the decided record for its commit if it is held. Otherwise fetches it, or waits for peers that are
+    /// ahead.
     fn conclude(&mut self, digest: Digest, certificate: Certificate, ctx: &Ctx, out: &mut Out) -> Option<Decided> {
         let held = self.results.holding.get(&digest);
         let held = held.map(|held| (Some(held.candidate.key), held.candidate.record.clone()));
@@ -330,8 +335,9 @@ impl Round {
         self.may_apply(ctx, out).then_some(Decided { key, record, certificate })
     }
 
-    /// Own inner steps that are not counted in this record are ended before the state changes under them, so that they
-    /// count in the next. Who hangs in a step does not hold up itself for long.
+    /// Whether the decided record may be applied. Inner steps of this node that do not count in this record end before
+    /// the state changes under them, so that they count in the next. A node that hangs in a step does not hold itself
+    /// up for long.
     fn may_apply(&mut self, ctx: &Ctx, out: &mut Out) -> bool {
         self.cut_short(out);
         if self.part.training != Training::Running {
@@ -358,7 +364,7 @@ impl Round {
         self.write(key, record, certificate, mine, ctx, out);
     }
 
-    /// Has a record written that is decided.
+    /// Has a decided record written.
     pub fn write(
         &mut self,
         key: Option<AttemptKey>,

@@ -1,4 +1,4 @@
-//! How those who do not vote hear of a decision: down a tree of members, so that nobody says it often.
+//! How members that do not vote hear of a decision: down a tree of members, so that no member says it often.
 
 use super::clock::Moment;
 use super::ctx::Ctx;
@@ -8,14 +8,14 @@ use crate::NodeId;
 use crate::message::{Head, Message, Phase};
 use crate::mutation::{Mutation, mutated};
 
-/// Who hands a certificate to the learner at this place among them, both by ascending id. Voters and then learners
-/// stand in a row, and the one at place p hands it to learners 2 p - 2 to 2 p + 1: as many for everybody, however large
-/// the flock is.
+/// The places that hand a certificate to the learner at place `learner` among the learners. Voters and then learners,
+/// both by ascending id, stand in a row. The member at place p hands the certificate to learners 2 p - 2 to 2 p + 1: as
+/// many for every member, however large the flock is.
 fn handed_by(learner: usize) -> [usize; 2] {
     [learner / 2, if mutated!(Mutation::OneHand) { learner / 2 } else { learner / 2 + 1 }]
 }
 
-/// From how many hands the last of so many learners hears of a decision, one after another.
+/// The number of hands, one after another, through which the last of `learners` learners hears of a decision.
 fn hands(voters: usize, learners: usize) -> u64 {
     let mut hands = 0;
     let mut last = learners.checked_sub(1);
@@ -28,7 +28,8 @@ fn hands(voters: usize, learners: usize) -> u64 {
 }
 
 impl Ctx {
-    /// Those who do not vote hear of a decision from two others each, as [`handed_by`] says.
+    /// Hands the certificate to this node's learners. Each learner hears of a decision from two others, as
+    /// [`handed_by`] says.
     pub fn hand_to_learners(&self, out: &mut Out) {
         let Some(certificate) = self.head.as_ref().and_then(|head| head.certificate.clone()) else { return };
         let Some(parent) = self.history.iter().nth_back(1) else { return };
@@ -46,8 +47,8 @@ impl Ctx {
         out.send_to(self, &targets, &Message::Certificate(certificate));
     }
 
-    /// A peer has said where it stands: gives it the votes that contradict what this node holds, or that it lacks and should
-    /// have by now. `began`: since when this node is in its round.
+    /// Answers a peer's Head with the votes that contradict it, or with the votes that the peer lacks and should have
+    /// by now. `began`: since when this node is in its round.
     pub fn help_along(&mut self, from: NodeId, heard: &Head, began: Option<Moment>, out: &mut Out) {
         let Some(mine) = self.head.as_deref().filter(|mine| heard.lineage == mine.record.lineage) else { return };
         let behind = Some(mine.record.seq) == heard.seq.checked_add(1) && heard.record == mine.record.parent;
@@ -64,8 +65,8 @@ impl Ctx {
         out.send_to(self, &[from], &Message::Certificate(certificate));
     }
 
-    /// Whether a peer that is one record behind must have missed something. What it said may be older than what it has
-    /// heard since; who trains or reduces will decide when it is done; and learners are told by one another.
+    /// Whether a peer that is one record behind must have missed something. Its Head may be older than what it has
+    /// heard since. A peer that trains or reduces decides when it is done. Learners are told by one another.
     fn should_know(&self, id: &NodeId, phase: Phase, began: Option<Moment>) -> bool {
         let Some(began) = began else { return true };
         let voted = self.history.iter().nth_back(1).is_some_and(|parent| parent.quorum.incarnation(id).is_some());
@@ -73,8 +74,8 @@ impl Ctx {
         !busy && self.should_have_heard(self.peers.get(id), voted, began)
     }
 
-    /// By how much later than the voters a learner may begin a round, in microseconds: what one hand after another takes
-    /// to write the record before and to tell of it.
+    /// The time by which a learner may begin a round later than the voters, in microseconds. Each of the hands, one
+    /// after another, writes the record before and tells of it.
     pub fn learners_lag(&self) -> u64 {
         let Some(head) = &self.head else { return 0 };
         let voters = head.quorum.voters().len();
@@ -95,7 +96,7 @@ mod tests {
     #[test]
     fn every_learner_hears_of_a_decision_from_so_many_hands() {
         for (voters, learners) in [(1, 0), (1, 1), (1, 40), (3, 7), (31, 1), (31, 62), (31, 63), (31, 993)] {
-            // Who knows it tells those that are its to tell, all at once and again and again.
+            // A member that knows of the decision tells its learners, all at once and again and again.
             let mut heard: Vec<Option<u64>> = vec![None; learners];
             for hand in 1.. {
                 let knows = |place: usize| match place.checked_sub(voters) {

@@ -1,6 +1,6 @@
-//! Whether a deadline has come: the one place where the engine compares anything with the time. Each method is a row of the
-//! table of deadlines (`docs/protocol/8-deadlines.md`); how long it is says [`super::deadline`]. What has not come yet is
-//! what the node wakes for ([`super::watch`]).
+//! Whether a deadline has come. The engine compares moments with the time nowhere else. Each method is a row of the
+//! table of deadlines (`docs/protocol/8-deadlines.md`); [`super::deadline`] says how long each is. A node wakes for the
+//! deadlines that have not come yet ([`super::watch`]).
 
 use super::clock::Moment;
 use super::ctx::Ctx;
@@ -11,7 +11,7 @@ use super::watch::Deadline;
 use crate::message::Phase;
 
 impl Ctx {
-    /// Whether it is that late. If it is not, the node wakes when it is.
+    /// Whether the moment `at` has come. If it has not, the node wakes when it does.
     fn reached(&self, what: Deadline, at: Moment) -> bool {
         let reached = at.passed(self.now);
         if !reached {
@@ -20,7 +20,7 @@ impl Ctx {
         reached
     }
 
-    /// The same of what is done at once when it is due, and then after the same time again.
+    /// The same for work that is done at once when it is due, and then again after the same time.
     fn recurs(&self, what: Deadline, last: Moment, every: u64) -> bool {
         let due = self.reached(what, last.plus(every));
         if due {
@@ -29,13 +29,13 @@ impl Ctx {
         due
     }
 
-    /// There may be more to do than was done.
+    /// Wakes the node at once: there may be more to do than was done.
     pub fn wake_at_once(&self) {
         self.watch.note(Deadline::Quiet, self.now);
     }
 
-    /// The time, for who keeps it: a wait begins with it, and the engine goes through its state once more before it sleeps,
-    /// since what was looked at before may end with that wait.
+    /// The time, for a caller that keeps it. A wait begins with it. The engine therefore goes through its state once
+    /// more before it sleeps, since conditions that it looked at before may end with that wait.
     pub fn mark(&self) -> Moment {
         self.watch.begin();
         self.now
@@ -46,12 +46,12 @@ impl Ctx {
         self.reached(Deadline::Silence, peer.link.heard_at.max(peer.link.switched_at).plus(self.silence(peer)))
     }
 
-    /// Whether a peer has said something within that time: to be connected is not enough.
+    /// Whether a peer has said something within that time: a connection alone is not enough.
     pub fn spoke_lately(&self, peer: &Peer) -> bool {
         !self.reached(Deadline::Silence, peer.link.heard_at.plus(self.silence(peer)))
     }
 
-    /// Whether who was not met in this round yet has had the time to come.
+    /// Whether a member that was not met in this round yet has had the time to come.
     pub fn is_long_unmet(&self, round: &Round) -> bool {
         self.reached(Deadline::Meeting, round.began.plus(self.meeting_grace(round)))
     }
@@ -65,21 +65,21 @@ impl Ctx {
     pub fn is_stuck(&self, peer: &Peer, round: &Round, owes: impl FnOnce() -> Option<Phase>) -> bool {
         let moved = peer.said.moved_at.max(round.began).max(peer.link.switched_at);
         let by = |patience| self.reached(Deadline::Progress, moved.plus(patience));
-        // Most have moved just now: only for the others it is worth to look at their pace.
+        // Most peers have moved just now: only for the others is it worth looking at their pace.
         by(self.least_stall()) && owes().is_some_and(|phase| by(self.stall(peer, phase)))
     }
 
-    /// Whether a peer's claims are looked at: not for a while after one that led nowhere.
+    /// Whether a peer's claims are looked at. They are not for a while after a claim that led nowhere.
     pub fn heeds_claims(&self, peer: &Peer) -> bool {
         self.reached(Deadline::Claims, peer.chain.avoid_until)
     }
 
-    /// Whether what was proven then may be relied on.
+    /// Whether a head that was proven at `proven` may be relied on.
     pub fn is_fresh(&self, proven: Moment) -> bool {
         !self.reached(Deadline::Proof, proven.plus(deadline::FRESH))
     }
 
-    /// Whether newer heads of a lineage may be proven that was proven then.
+    /// Whether newer heads may be proven of a lineage that was proven at `proven`.
     pub fn may_prove_again(&self, proven: Moment) -> bool {
         self.reached(Deadline::Proof, proven.plus(deadline::AGAIN))
     }
@@ -89,32 +89,32 @@ impl Ctx {
         self.began.is_some_and(|began| self.reached(Deadline::Meeting, began.plus(self.timing.patience_min)))
     }
 
-    /// Whether others that are one record ahead since then leave this node the time to decide it by itself.
+    /// Whether this node still has the time to decide a record by itself that others have had since `ahead`.
     pub fn may_still_decide(&self, ahead: Option<Moment>) -> bool {
         ahead.is_none_or(|since| !self.reached(Deadline::Ahead, since.plus(self.answer_patience())))
     }
 
-    /// Whether something may be tried again that failed before.
+    /// Whether a catch-up may be tried again after one that failed.
     pub fn may_catch_up(&self, not_before: Moment) -> bool {
         self.reached(Deadline::CatchUp, not_before)
     }
 
-    /// The same of a result that nobody could give.
+    /// The same for a result that no source could give.
     pub fn may_fetch(&self, not_before: Moment) -> bool {
         self.reached(Deadline::Fetch, not_before)
     }
 
-    /// Whether in a large flock what is dear may be looked at again that was looked at then.
+    /// Whether this node may look again at what it looked at at `looked_at`, if that is expensive in a large flock.
     pub fn may_look_again(&self, looked_at: Moment) -> bool {
         self.recurs(Deadline::Quiet, looked_at, deadline::QUIET_MAX)
     }
 
-    /// The same of what a person is told.
+    /// The same for what the user is told.
     pub fn may_look_for_user(&self, looked_at: Moment) -> bool {
         self.recurs(Deadline::Told, looked_at, deadline::LOOK)
     }
 
-    /// Whether the user is told anew whom this node waits for.
+    /// Whether the user is told anew for which members this node waits.
     pub fn may_tell_again(&self, told_at: Moment) -> bool {
         self.recurs(Deadline::Told, told_at, deadline::TELL_AGAIN)
     }
@@ -124,27 +124,27 @@ impl Ctx {
         round.resumed && !self.reached(Deadline::Settle, round.began.plus(self.timing.settle))
     }
 
-    /// Whether there has been no quorum for longer than connections take that come back at once.
+    /// Whether there has been no quorum for longer than a connection is gone that comes back at once.
     pub fn is_quorum_lost(&self, since: Moment) -> bool {
         self.reached(Deadline::QuorumLoss, since.plus(self.timing.down_grace))
     }
 
-    /// Whether there has been none for so long that a fork of the head is followed.
+    /// Whether there has been no quorum for so long that this node follows a fork of its head.
     pub fn is_long_quorum_lost(&self, since: Moment) -> bool {
         self.reached(Deadline::QuorumLoss, since.plus(self.timing.patience_min))
     }
 
-    /// Whether the grace is over, which ends then.
+    /// Whether the grace that ends at `ends` is over.
     pub fn is_grace_over(&self, ends: Moment) -> bool {
         self.reached(Deadline::QuorumLoss, ends)
     }
 
-    /// Whether the voters that have not answered are still waited for, though a quorum has since then.
+    /// Whether this node still waits for the voters that have not answered, though a quorum has answered since `since`.
     pub fn waits_for_answers(&self, since: Moment) -> bool {
         !self.reached(Deadline::Witness, since.plus(self.answer_patience()))
     }
 
-    /// Whether attempt 0 waits no longer for a member that votes, or does not.
+    /// Whether attempt 0 waits no longer for a member; `votes` tells whether that is a voter.
     pub fn is_late(&self, allowed: &Allowance, votes: bool) -> bool {
         self.reached(Deadline::Assembly, allowed.end(votes))
     }
@@ -159,27 +159,27 @@ impl Ctx {
         self.reached(Deadline::Attempt, round.attempts.not_before)
     }
 
-    /// Whether a READY of the decided set does not come any more.
+    /// Whether a missing READY of the decided set is lost.
     pub fn is_ready_lost(&self, told_at: Moment) -> bool {
         self.reached(Deadline::ReadyOfSet, told_at.plus(self.ready_of_set()))
     }
 
-    /// Whether a reduction that moved then stands still, by a patience that doubles with each failure.
+    /// Whether a reduction that last moved at `moved` stands still, by a patience that doubles with each failure.
     pub fn stands_still(&self, moved: Moment, patience: u64, failures: u32) -> bool {
         self.reached(Deadline::Reduction, moved.plus(after_failures(patience, failures)))
     }
 
-    /// Whether a reduction that began then is too young to be looked at more closely, as long as something moves.
+    /// Whether a reduction that began at `began` is too young to be looked at more closely, as long as something moves.
     pub fn is_young(&self, began: Moment) -> bool {
         !self.reached(Deadline::Reduction, began.plus(self.timing.unmeasured.min(self.timing.patience_max)))
     }
 
-    /// Whether in a vote in which this node has spoken then more than a quorum is waited for.
+    /// Whether this node waits for more than a quorum in a vote in which it last spoke at `said_at`.
     pub fn awaits_more(&self, said_at: Moment, patience: u64) -> bool {
         !self.reached(Deadline::Vote, said_at.plus(patience))
     }
 
-    /// Whether nothing has come of the votes on sets since then, so that who is in the vote on the record ends it.
+    /// Whether the votes on sets have come to nothing since `last`, so that a voter in the vote on the record ends it.
     pub fn is_left_behind(&self, last: Moment) -> bool {
         self.reached(Deadline::LeftBehind, last.plus(2 * self.timing.patience_min))
     }
@@ -189,35 +189,35 @@ impl Ctx {
         self.reached(Deadline::OwnStep, decided_at.plus(self.timing.patience_min))
     }
 
-    /// Whether a node that wants to leave since then goes at once.
+    /// Whether a node that has wanted to leave since `since` goes at once.
     pub fn has_stayed(&self, since: Moment) -> bool {
         self.reached(Deadline::Leave, since.plus(deadline::LEAVE_MAX))
     }
 
-    /// Whether a Head is due, which was last said then.
+    /// Whether a Head is due that was last said at `said_at`.
     pub fn is_beat_due(&self, said_at: Option<Moment>) -> bool {
-        // A beat that was never told is one that ends now.
+        // A Head that was never said is due now.
         let last = said_at.unwrap_or_default();
         self.recurs(Deadline::Beat, last, self.timing.heartbeat) || said_at.is_none()
     }
 
-    /// The same of one to those who are told less in a large flock.
+    /// The same for a Head to peers that are told less in a large flock.
     pub fn is_far_beat_due(&self, said_at: Moment) -> bool {
         self.recurs(Deadline::Beat, said_at, deadline::FAR_BEATS * self.timing.heartbeat)
     }
 
-    /// Whether this node may say something new of a kind that it said last then.
+    /// Whether this node may say something new of a kind that it last said at `last`.
     pub fn may_speak_again(&self, last: Option<Moment>) -> bool {
         let waited = |at: Moment| self.reached(Deadline::Outsider, at.plus(deadline::OUTSIDER_PAUSE));
         self.is_member(&self.me) || last.is_none_or(waited)
     }
 
-    /// Whether what others may have missed is to be said again, which was said then.
+    /// Whether a message that others may have missed, last said at `said_at`, is to be repeated.
     pub fn may_repeat(&self, said_at: Moment) -> bool {
         self.recurs(Deadline::Repeat, said_at, self.timing.repeat)
     }
 
-    /// The same of a READY that was said again so often; `calm`: attempt 0 has not begun.
+    /// The same for a READY that was repeated `repeats` times; `calm`: attempt 0 has not begun.
     pub fn may_repeat_ready(&self, said_at: Moment, repeats: u32, calm: bool) -> bool {
         self.recurs(Deadline::Repeat, said_at, self.ready_pause(repeats, calm))
     }
@@ -247,12 +247,13 @@ impl Ctx {
         self.reached(Deadline::Newcomer, ends)
     }
 
-    /// Whether a certificate may be given to a peer to which one was given then.
+    /// Whether a certificate may be given to a peer that was last given one at `handed_at`.
     pub fn may_help_again(&self, handed_at: Moment) -> bool {
         self.reached(Deadline::Help, handed_at.plus(self.help_pause()))
     }
 
-    /// Whether a peer that is one record behind must have missed something, in a round that began then; `voted`: on it.
+    /// Whether a peer that is one record behind must have missed something, in a round that began at `began`; `voted`:
+    /// it voted on the record.
     pub fn should_have_heard(&self, peer: Option<&Peer>, voted: bool, began: Moment) -> bool {
         self.reached(Deadline::Help, began.plus(self.help_patience(peer, voted)))
     }

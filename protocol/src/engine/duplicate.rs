@@ -9,9 +9,10 @@
 //!     ends
 //! ```
 //!
-//! The newer one believes nobody but its own key: who has signed a statement that names this very start was alive after
-//! it. So an old Hello, or an old statement, fences nobody. A peer that has not heard the older one for as long as a
-//! silence lasts, or whose connection to it is gone, takes the newer one: a process that was killed is soon replaced.
+//! The newer process believes only its own key: a process that has signed a statement that names this very start was
+//! alive after it. An old Hello, or an old statement, therefore fences no process. A peer admits the newer process if
+//! it has not heard the older one for as long as a silence lasts, or has lost the connection to it: a process that was
+//! killed is soon replaced.
 
 use super::ctx::Ctx;
 use super::identity::Identity;
@@ -22,13 +23,13 @@ use crate::mutation::{Mutation, mutated};
 use crate::{NodeId, wire};
 use std::cmp::Ordering;
 
-/// Boots of Hellos that are remembered: a peer passes one on within moments.
+/// The number of boots of Hellos that are remembered: a peer passes a Hello on within moments.
 const BOOTS_MAX: usize = 16;
 
 impl Ctx {
-    /// Somebody with the key of a connected peer asks for its place.
+    /// Meets another process with the key of a connected peer, which asks for the peer's place.
     pub fn meet_duplicate(&mut self, from: NodeId, bytes: &[u8], out: &mut Out) {
-        // Not even of this node's own key: that has no place here.
+        // A Hello of any other key, even of this node's own, has no place here.
         let by_it = wire::claimed_sender(bytes) == Some(from);
         let opened = if by_it { wire::open(self.verifier.as_ref(), &self.run, bytes).ok() } else { None };
         let hello = match opened.map(|opened| opened.message) {
@@ -48,12 +49,12 @@ impl Ctx {
                 }
                 out.send_bytes(&[from], bytes, None);
             }
-            // Its process has not said yet which one it is.
+            // The peer's process has not yet said which of the two it is.
             Some(Ordering::Equal) | None => {}
         }
     }
 
-    /// A peer's process was shown a later start of its key, and lives; false if it was not.
+    /// Hears that a peer's process was shown a later start of its key, and lives; false if this node showed it none.
     pub fn hear_alive(&mut self, from: NodeId, alive: &Alive, bytes: &[u8], out: &mut Out) -> bool {
         let Some(peer) = self.peers.get_mut(&from) else { return true };
         let shown = peer.process.duplicate.take_if(|newer| *newer == alive.newer).is_some();
@@ -63,11 +64,11 @@ impl Ctx {
         shown
     }
 
-    /// A peer passes on what this node's own key has signed, in this process or in another: whether this process has to
-    /// end, since an older one lives.
+    /// Takes a statement that this node's own key has signed, in this process or in another, and that a peer passes on.
+    /// Returns whether this process has to end, because an older one lives.
     ///
     /// # Errors
-    /// No use is made of it.
+    /// The statement is not used.
     pub fn meet_myself(&mut self, from: NodeId, message: &Message, out: &mut Out) -> Result<bool, Refusal> {
         match message {
             Message::Hello(hello) if hello.boot > self.identity.boot => {
@@ -109,8 +110,8 @@ impl Identity {
         }
     }
 
-    /// Whether this process has said Hello with this boot. Not all between its first and its newest are its own: where the
-    /// clock is behind, one above its seat's was taken.
+    /// Whether this process has said Hello with this boot. Not every boot between its first and its newest is its own:
+    /// where the clock is behind, the process took one above its seat's.
     fn is_mine(&self, boot: u64) -> bool {
         self.boots.contains(&boot)
     }

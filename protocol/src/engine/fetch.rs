@@ -15,7 +15,7 @@ use crate::record::Record;
 use crate::{Digest, NodeId, wire};
 
 impl Round {
-    /// Asks for a result that others hold, from all who have named it.
+    /// Asks for a result that others hold, from all voters that have named it.
     pub fn fetch(&mut self, value: &Value, ctx: &Ctx, out: &mut Out) {
         let key = self.key_of(value.attempt, value.set);
         let names = |id: &&NodeId| self.record_vote.names(id).any(|named| named == value) && ctx.is_present(id);
@@ -30,11 +30,11 @@ impl Round {
         out.push(Output::Fetch { key, record: value.digest, sources });
     }
 
-    /// A result that was asked for: the READYs behind it, if it follows from them.
+    /// Returns the READYs behind a result that was asked for, if it follows from them.
     pub fn check_fetched(&mut self, candidate: &Candidate, ctx: &Ctx) -> Option<Vec<SignedReady>> {
         let (key, digest) = (&candidate.key, candidate.record.digest());
         let asked = self.results.fetching.get(&digest).is_some_and(|f| f.active && f.key == *key);
-        // The driver has dropped all that a commit under way leaves out.
+        // The driver has dropped all results that a commit under way leaves out.
         if !asked || self.committing.is_some() {
             return None;
         }
@@ -46,7 +46,7 @@ impl Round {
         readys
     }
 
-    /// It is believed when it also follows from this node's own state.
+    /// Has a fetched result rebuilt. It is believed only if it also follows from this node's own state.
     pub fn rebuild(&mut self, candidate: Candidate, ctx: &Ctx, out: &mut Out) {
         let (key, update) = (candidate.key, candidate.record.update);
         let contributors = candidate.record.contributors.len();
@@ -56,13 +56,14 @@ impl Round {
         self.speculate(key, update, contributors, ctx, out);
     }
 
-    /// What follows from a candidate's READYs and this node's own state, whose root is this after its update.
+    /// The record that follows from a candidate's READYs and this node's own state, whose root after the update is
+    /// `state_root`.
     fn record_of(&self, candidate: &Candidate, state_root: Digest, ctx: &Ctx) -> Option<Record> {
         let (head, update) = (&self.head, candidate.record.update);
         succession::commit(&head.record, head.digest, &ctx.spec, &ctx.readys_of(candidate)?, update, state_root)
     }
 
-    /// `Applied` for a fetched result; whether it was one. `stands`: this node does not catch up.
+    /// Takes `Applied` for a fetched result; returns whether it was for one. `stands`: this node does not catch up.
     pub fn rebuilt_fetched(
         &mut self,
         (key, update): (&AttemptKey, &Digest),
@@ -78,18 +79,19 @@ impl Round {
         if rebuilt.as_ref().map(Record::digest) == Some(digest) || mutated!(Mutation::SkipRootCheck) {
             self.results.fetching.remove(&digest);
             self.results.holding.insert(digest, Holding::new(candidate));
-            // Leaving the attempt would drop the update of the result, which goes by the same name.
+            // Leaving the attempt would drop the update of the result, which has the same key.
             if let Some(running) = self.attempts.running.as_mut().filter(|running| running.key == *key) {
                 running.stage = Stage::Rebuilt;
             }
             return true;
         }
-        // Either the holder's state or this node's is damaged: looks at the own. If the others decide for it, it is that. But
-        // while this node catches up, its state may be that of a later record already.
+        // Either the holder's state or this node's is damaged, so this node verifies its own. If the others decide for
+        // the result, this node's is damaged. But while this node catches up, its state may already be that of a later
+        // record.
         if stands {
             self.results.verify(out);
         }
-        // The update of a result of this attempt that is held goes by the same name, and stays.
+        // If a result of this attempt is held, its update has the same key, and stays.
         if !self.results.holds(key) {
             out.push(Output::Abandon { key: *key });
         }
@@ -103,18 +105,19 @@ impl Round {
         true
     }
 
-    /// Somebody names another result of an attempt than this node's own: one of the two has a damaged state. Looks once
-    /// whether it is this one.
+    /// Verifies this node's state once if a voter names another result of an attempt than this node's own: one of the
+    /// two has a damaged state.
     pub fn check_dispute(&mut self, out: &mut Out) {
         if self.record_vote.heard().any(|value| self.results.contradict(value)) {
             self.results.verify(out);
         }
     }
 
-    /// The root of the state that this node holds was computed. `stands`: this node does not catch up.
+    /// Takes the computed root of the state that this node holds. `stands`: this node does not catch up.
     pub fn state_verified(&mut self, state_root: Digest, stands: bool, ctx: &Ctx, out: &mut Out) {
         if !stands {
-            // It was computed of whatever has been caught up with meanwhile; who still disagrees afterwards is asked anew.
+            // The root is that of the state caught up with meanwhile. If a voter still disagrees afterwards, the state
+            // is verified anew.
             self.results.verifying = false;
         } else if self.results.verifying && self.committing.is_none() {
             if self.head.record.state_root != state_root {
@@ -125,8 +128,8 @@ impl Round {
         }
     }
 
-    /// This node's state is sound, and others name another result of an attempt than it holds. What a process before this
-    /// one has computed, it may have computed of a state that was not: it is computed once more.
+    /// Computes disputed results of a former process once more. This node's state is sound, and others name another
+    /// result of an attempt than it holds. The former process may have computed its result from a damaged state.
     fn make_anew(&mut self, ctx: &Ctx, out: &mut Out) {
         let disputed = |held: &Holding| self.record_vote.heard().any(|value| held.contradicts(value));
         let mut results = Vec::new();
@@ -140,8 +143,8 @@ impl Round {
         }
     }
 
-    /// `Applied` for a result of a process before this one; whether it was one. What follows from the state that this
-    /// process has takes its place.
+    /// Takes `Applied` for a result of a former process; returns whether it was for one. The result that follows from
+    /// this process's state replaces it.
     pub fn made_anew(&mut self, (key, update): (&AttemptKey, &Digest), state_root: Digest, ctx: &Ctx) -> bool {
         let asked = |held: &&Holding| {
             let Candidate { key: of, record, .. } = &held.candidate;
@@ -160,7 +163,7 @@ impl Round {
 }
 
 impl Ctx {
-    /// The contributions behind a fetched record, if they are signed and the ones that it lists.
+    /// The contributions behind a fetched record, if they are signed and are the ones that it lists.
     fn readys_of(&self, candidate: &Candidate) -> Option<Vec<SignedReady>> {
         let listed = &candidate.record.contributors;
         if listed.len() != candidate.readys.len() {

@@ -1,4 +1,4 @@
-//! As whom this process speaks: its start, and the incarnation that its votes name.
+//! The identity under which this process speaks: its start, and the incarnation that its votes name.
 
 use super::clock::Moment;
 use crate::NodeId;
@@ -6,31 +6,32 @@ use crate::message::Stamp;
 use crate::mutation::{Mutation, mutated};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Names that are drawn above the seat's differ by what the boots give below this: about a second of a wall clock.
+/// Incarnations drawn above the seat's differ by their boots modulo this number: about a second of a wall clock.
 const DRAWN_APART: u64 = 1 << 20;
 
-/// As whom this process speaks.
+/// The identity under which this process speaks.
 #[derive(Debug)]
 pub(super) struct Identity {
-    /// Names this start of the process, or what is to count as one.
+    /// The name of this start of the process, or of an event that counts as a start.
     pub boot: u64,
     /// The boot that this process began with.
     pub first_boot: u64,
-    /// Boots that it has said in Hellos, newest last.
+    /// Boots that this process has said in Hellos, newest last.
     pub boots: VecDeque<u64>,
     /// The newest later start of this key that this process has been shown.
     pub duplicate: u64,
-    /// Names the vote state; raised when the vote state is lost, old, or left behind in another lineage.
+    /// The name of the vote state. A new one is drawn when the vote state is lost, old, or left behind in another
+    /// lineage.
     pub incarnation: u64,
-    /// Goes on from a vote state of a former process: listens first whether it is the newest.
+    /// This process goes on from the vote state of a former one. It first asks whether that vote state is the newest.
     pub resumed: bool,
-    /// This process has stood on no record yet, nor made one.
+    /// This process has had no head yet, and has made no record.
     landless: bool,
-    /// Since when voters that have borne witness are, with this node, a quorum.
+    /// The time since when this node and the voters that have answered with a Witness are a quorum.
     pub heard_since: Option<Moment>,
-    /// The newest vote of this identity in certificates, and under which incarnation.
+    /// The newest vote of this identity in certificates, with its incarnation.
     pub own: Option<(u64, Stamp)>,
-    /// Votes of others in certificates that this process did not see made: the newest place, by incarnation.
+    /// Votes of others in certificates that this process did not see made: the newest place with its incarnation.
     pub certified: BTreeMap<NodeId, (u64, Stamp)>,
 }
 
@@ -62,19 +63,20 @@ impl Identity {
         (self.resumed, self.heard_since) = (false, None);
     }
 
-    /// The first record that this process stands on is one that it makes itself.
+    /// Notes that the first head of this process is a record that it makes itself.
     pub fn begin_lineage(&mut self) {
         self.landless = false;
     }
 
-    /// Whether this process has to draw a new name, now that it stands on a record: that knows its identity under a name
-    /// above its own, as after a disk was wiped where the clock is behind: what it asks for, and votes, under its own name
-    /// nobody heeds. The very name of the seat is another's too, where this process has drawn it anew.
+    /// Whether this process has to draw a new incarnation, now that it has a head. It has to if the record knows its
+    /// identity under an incarnation above its own, as after a disk was wiped where the clock is behind: other nodes
+    /// heed neither requests nor votes under the lower one. If this process has drawn its incarnation itself, an equal
+    /// one of the seat belongs to another process.
     pub fn heed_seat(&mut self, seat: Option<u64>) -> bool {
         let drawn = std::mem::replace(&mut self.landless, false) && !self.resumed;
         let above = |known: &u64| *known > self.incarnation || drawn && *known == self.incarnation;
         let Some(known) = seat.filter(above).filter(|_| !mutated!(Mutation::LowIncarnation)) else { return false };
-        // Of two such processes that stood on one record neither may speak under the other's name.
+        // Two such processes may have had the same head. Neither may speak under the other's incarnation.
         let apart = if mutated!(Mutation::DrawAlike) { 0 } else { self.boot % DRAWN_APART };
         self.boot = self.boot.max(known.saturating_add(apart));
         true

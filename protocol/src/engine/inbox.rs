@@ -1,4 +1,4 @@
-//! What others say: connections, greetings, and the checks that every message passes before it counts.
+//! Messages of others: connections, greetings, and the checks that every message passes before it counts.
 
 use super::chain::ChainHead;
 use super::claims::Verdict;
@@ -20,9 +20,9 @@ use crate::mutation::{Mutation, mutated};
 use crate::wire::{self, Opened, WireError};
 use crate::{Digest, NodeId};
 
-/// Why somebody is not admitted against whom there is evidence.
+/// The reason for which a node is not admitted if there is evidence against it.
 const CONTRADICTED: &str = "contradicted_itself";
-/// What is wrong with a READY that is not of the head record, or of nobody in it.
+/// The fault of a READY that does not fit the head record, or whose sender has no seat in it.
 const LEASE: &str = "ready that does not fit its lease";
 
 impl Engine {
@@ -35,7 +35,7 @@ impl Engine {
         self.introduce(id);
     }
 
-    /// Says to a newly connected peer all that it needs to know.
+    /// Sends a newly connected peer all that it needs to know.
     fn introduce(&mut self, peer: NodeId) {
         self.ctx.send_hello(&[peer], &mut self.out);
         let head = scene!(self).head_message();
@@ -51,7 +51,7 @@ impl Engine {
             round.repeat_votes(peer, &self.ctx, &mut self.out, &self.own_votes);
             round.repeat_fork(&[peer], &self.ctx, &mut self.out);
         }
-        // Voters let in; a ticket is nobody else's business.
+        // Only voters let nodes in, and no other node is to see the ticket.
         if self.ctx.is_voter(&peer) && scene!(self).wants_in() {
             self.ctx.send_join(&[peer], &mut self.out);
         }
@@ -69,7 +69,7 @@ impl Engine {
         peer.end_of_channel();
     }
 
-    /// Bytes of one message, as they came; or opened by the driver with [`wire::check`].
+    /// Takes the bytes of one message, as they came, or as the driver opened them with [`wire::check`].
     pub(super) fn receive(&mut self, from: NodeId, opened: Option<Opened>, bytes: &[u8]) {
         if self.ctx.peers.get(&from).is_some_and(|peer| peer.link.refused) {
             return self.out.stale(from);
@@ -99,7 +99,7 @@ impl Engine {
         let greeted = |peer: &&mut Peer| peer.link.greeted || mutated!(Mutation::BeforeHello);
         let peer = self.ctx.peers.get_mut(&from).filter(greeted).ok_or(Refusal::Stale)?;
         peer.link.heard_at = now;
-        // Who has left is silent: whoever speaks is here, and its leave was an old one.
+        // A node that has left is silent. A node that speaks is here, and its leave was an old one.
         peer.said.left &= matches!(opened.message, Message::Leave(_));
         if !heeded {
             return Err(Refusal::Stale.into());
@@ -174,19 +174,19 @@ impl Engine {
         let stepped = before == Some((heard.lineage, Some(heard.seq)));
         peer.take_head(heard.clone(), ctx.now);
         if let Some(round) = self.life.round_mut() {
-            // A READY of whoever is no member of the record at hand is not looked at: said by a newcomer, or to one, before
-            // that one has come here, it is lost.
+            // A receiver drops a READY whose sender is no member of the receiver's head record. A READY said by a
+            // newcomer, or to one, before the receiver had this record is therefore lost.
             if arrives && ctx.is_member(&from) && (ctx.is_new() || !stepped) {
                 round.repeat_ready(&[from], out);
             }
             if arrives && ctx.is_voter(&from) {
-                // What was said before meant nothing to it.
+                // Statements that the peer heard before it had this head meant nothing to it.
                 round.repeat_votes(from, ctx, out, &self.own_votes);
             }
             round.hear_report(from, &heard, &mut self.conduct, ctx);
         }
         ctx.help_along(from, &heard, self.life.round().map(|round| round.began), out);
-        // Who stands here or behind calls nobody away.
+        // A peer with this node's head, or one behind it, calls no node away.
         let mine = ctx.head.as_ref().map(|head| (head.record.lineage, head.record.seq));
         let calm = mine.is_some_and(|(lineage, seq)| heard.lineage == lineage && heard.seq <= seq);
         self.stirs &= !(calm && ctx.is_large());
@@ -196,16 +196,16 @@ impl Engine {
     fn hear_join(&mut self, from: NodeId, join: Join) -> Result<(), Objection> {
         let head = self.ctx.head.as_ref().filter(|head| head.record.lineage == join.lineage).ok_or(Refusal::Stale)?;
         if join.state_root == Digest::default() {
-            // A newcomer without a state shows its ticket. One that admits nobody costs nothing but the look at it: its
-            // holder learns why when it asks for a seat.
+            // A newcomer without a state shows its ticket. A ticket that admits nobody costs only the look at it: its
+            // holder learns the reason when it asks for a seat.
             if self.ctx.admits(head, &from, &join.ticket).is_err() || self.conduct.is_equivocator(&from) {
                 return Err(Refusal::Stale.into());
             }
             self.ctx.invite(&from);
             return Ok(());
         }
-        // Who comes over from another lineage, also from the one that this one has forked from, does so under a new
-        // incarnation: the one that its Join names would get a seat that nobody can vote on.
+        // A node that comes over from another lineage, also from the one that this one has forked from, does so under a
+        // new incarnation. The incarnation that its Join names would get a seat on which no process can vote.
         let known = self.ctx.history.iter().any(|past| {
             (past.digest, past.record.seq, past.record.lineage, past.record.state_root)
                 == (join.record, join.seq, join.lineage, join.state_root)
@@ -216,12 +216,12 @@ impl Engine {
         if self.conduct.is_equivocator(&from) && !mutated!(Mutation::WelcomeConvicted) {
             return Err(Refusal::NotAdmitted { why: CONTRADICTED }.into());
         }
-        // Who is a member has been admitted before.
+        // A member has been admitted before.
         if head.record.member(&from).is_none()
             && let Err(why) = self.ctx.admits(head, &from, &join.ticket)
         {
-            // Who stands on an older record may have been admitted by that one. It reads why it is not any more, in
-            // the records between, and is told so by its own node: nobody shuts it out before.
+            // A node with an older head may have been admitted by that record. It reads in the records between why it
+            // is not admitted any more, and its own program says so. No other node shuts it out before.
             let here = join.record == head.digest;
             return Err(if here { Refusal::NotAdmitted { why: why.reason() } } else { Refusal::Stale }.into());
         }
@@ -234,9 +234,9 @@ impl Engine {
     }
 
     fn hear_ready(&mut self, from: NodeId, ready: Ready, digest: Digest, bytes: &[u8]) -> Result<(), Objection> {
-        // Of another lineage it is said again to whoever comes there.
+        // A READY of another lineage is said again to nodes that come to that lineage.
         let past = |head: &ChainHead| head.record.lineage != ready.lineage || ready.round <= head.record.round;
-        // What a former process of this peer said does not hold any more, and comes up again on a new connection.
+        // A statement of a former process of this peer does not hold any more. It comes up again on a new connection.
         let former = |peer: &Peer| peer.process.boot != Some(ready.boot) && !mutated!(Mutation::ReadyOfFormer);
         if self.ctx.head.as_deref().is_some_and(past) || self.ctx.peers.get(&from).is_some_and(former) {
             return Err(Refusal::Stale.into());
@@ -245,7 +245,8 @@ impl Engine {
             return Err(Refusal::Malformed { what: "ready beyond its size" }.into());
         }
         let signed = SignedReady { member: from, ready, digest, bytes: bytes.to_vec() };
-        // Of the same state but another lease: the sender stands on another record of it, or says nonsense.
+        // The READY is for the same state but another lease: its sender has another record of that state as head, or
+        // says nonsense.
         self.ctx.fits_round(&signed).map_err(|what| Refusal::Malformed { what })?;
         let Some(peer) = self.ctx.peers.get_mut(&from) else { return Ok(()) };
         peer.said.pace.note(Phase::Training, signed.ready.measured.step_us.into());
@@ -293,8 +294,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Two records contradict each other further back than this node remembers: a catch-up, or the look at a claim, has
-    /// searched for the first place that differs.
+    /// Freezes this node if two records contradict each other further back than it remembers. A catch-up, or the look
+    /// at a claim, has searched for the first place that differs.
     pub(super) fn contradicted(&mut self, split: &Split) {
         if certificate::verify_split(self.ctx.verifier.as_ref(), &self.ctx.spec, split).is_err() {
             return;
@@ -308,7 +309,7 @@ impl Engine {
         }
     }
 
-    /// What came of a claim.
+    /// Takes the outcome of a claim.
     pub(super) fn judge_claim(&mut self, peer: NodeId, record: Digest, outcome: Claim) {
         match self.sync.judge(&peer, record, outcome, &self.ctx) {
             None => {}
@@ -328,15 +329,15 @@ impl Engine {
         }
     }
 
-    /// The head moved: READYs that came before it are checked now.
+    /// Checks READYs that came before the new head.
     pub(super) fn recheck_readys(&mut self) {
         for (id, what) in self.ctx.recheck_readys() {
             self.refuse(id, Refusal::Malformed { what });
         }
     }
 
-    /// Does what a refusal asks for: what is stale is counted, for all else the connection is closed. What contradicts
-    /// something said before may be evidence.
+    /// Does what a refusal asks for: a stale message is counted, and for all others the connection is closed. A message
+    /// that contradicts an earlier one may be evidence.
     fn object(&mut self, id: NodeId, objection: Objection, bytes: &[u8]) {
         match objection.refusal {
             Refusal::Stale => self.out.stale(id),
@@ -362,8 +363,9 @@ impl Engine {
         self.refuse(from, refusal);
     }
 
-    /// A peer of another run. A node that has met nobody of its own run was started with the wrong file, if the user has
-    /// named that peer. A node that was told of nobody has only those to go by who are here, and asks them all.
+    /// Refuses a peer of another run. A node that has met no node of its own run was started with the wrong file, if
+    /// the user has named that peer. A node for which the user named no peer can judge only by the peers that are here,
+    /// and hears them all first.
     fn meet_other_run(&mut self, from: NodeId, keys: Vec<String>) {
         self.refuse(from, Refusal::RunMismatch { keys: keys.clone() });
         let alone = self.ctx.head.is_none()
@@ -378,7 +380,7 @@ impl Engine {
 }
 
 impl Out {
-    /// Counted, nothing else: a message that came too late or too early is nobody's fault.
+    /// Counts a message that came too late or too early, and does nothing else: no node is at fault.
     fn stale(&mut self, id: NodeId) {
         self.notice(Notice::Refused { peer: id, refusal: Refusal::Stale });
     }
@@ -393,8 +395,8 @@ impl Ctx {
         out.push(Output::Refuse { peer: id, refusal });
     }
 
-    /// The entry of a peer, made if there is room. A member of the head takes the place of a connected stranger, which is
-    /// refused.
+    /// Returns the entry of a peer, made if there is room. A member of the head takes the place of a connected
+    /// stranger, which is refused.
     fn entry(&mut self, id: NodeId, out: &mut Out) -> Option<&mut Peer> {
         if !self.peers.contains_key(&id) {
             let record = self.head.as_ref().map(|head| &head.record);
@@ -407,8 +409,8 @@ impl Ctx {
         Some(self.peers.entry(id).or_default())
     }
 
-    /// The head moved: forgets READYs of rounds that are over, and those that came before it and do not fit it; who sent
-    /// these, and what is wrong with them.
+    /// Forgets READYs of rounds that are over with the new head, and READYs that came before it and do not fit it.
+    /// Returns the senders of the latter, with the fault of each.
     fn recheck_readys(&mut self) -> Vec<(NodeId, &'static str)> {
         let Some(head) = &self.head else { return Vec::new() };
         let (lineage, round, base) = (head.record.lineage, head.record.round.saturating_add(1), head.base);
@@ -425,9 +427,10 @@ impl Ctx {
         bad
     }
 
-    /// Whether a message of this sender is looked at. Of whoever is no member only what leads to being one, and that it is
-    /// here: all else of it costs one signature, and nothing is kept. Votes, and what they decided, are also heard from
-    /// who voted on one of the last records: what it has signed there has to be remembered.
+    /// Whether a message of this sender is looked at. From a node that is no member, only signs of life and messages on
+    /// the way to membership are. Its other messages cost one signature, and nothing of them is kept. Votes and
+    /// certificates are also heard from nodes that voted on one of the last records: their signed statements have to be
+    /// remembered.
     fn heeds(&self, from: &NodeId, message: &Message) -> bool {
         let voted = || self.history.iter().any(|past| past.quorum.incarnation(from).is_some());
         match message {
@@ -443,7 +446,7 @@ impl Ctx {
         }
     }
 
-    /// Whether this node has its seat since the head record only, as far as it knows.
+    /// Whether this node has its seat only since the head record, as far as it knows.
     fn is_new(&self) -> bool {
         self.history.iter().nth_back(1).is_none_or(|parent| parent.record.member(&self.me).is_none())
     }
@@ -451,7 +454,7 @@ impl Ctx {
     /// Whether a READY agrees with the head record; it does if it is about another state.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the READY.
     pub fn fits_round(&self, signed: &SignedReady) -> Result<(), &'static str> {
         let (ready, Some(head)) = (&signed.ready, &self.head) else { return Ok(()) };
         if ready.base != head.base || ready.lineage != head.record.lineage {

@@ -1,8 +1,8 @@
 //! Joiners that the run admits have places of their own in members' networks, beside the strangers', before they have a
 //! state: in a list run from the start, in a ticket run once they have shown their ticket.
 //!
-//! A newcomer shows its ticket to voters of the head that was proven to it, and to nobody else: whoever sees a ticket that
-//! is made out to nobody can use it.
+//! A newcomer shows its ticket to voters of the head that was proven to it, and to no other node: any node that sees a
+//! ticket without a named holder can use it.
 
 use super::beat::Beat;
 use super::chain::ChainHead;
@@ -34,15 +34,15 @@ impl Beat {
 }
 
 impl Ctx {
-    /// Whether a record lets a node in that shows this ticket; which ticket is to be counted.
+    /// Checks whether a record lets in a node that shows this ticket. Returns the ticket that is to be counted.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for which it does not.
     pub fn admits(&self, head: &ChainHead, id: &NodeId, ticket: &[u8]) -> Result<Digest, NotAdmitted> {
         admission::admit(&self.spec, self.verifier.as_ref(), &self.run, &head.record, id, ticket)
     }
 
-    /// A peer has shown that it is admitted.
+    /// Notes that a peer has shown that it is admitted.
     pub fn invite(&mut self, id: &NodeId) {
         if self.spec.admission.mode != AdmissionMode::Ticket {
             return;
@@ -53,7 +53,7 @@ impl Ctx {
         }
     }
 
-    /// Nodes without a seat that the run admits, as far as this node knows: no stranger is to take their places.
+    /// Nodes without a seat that the run admits, as far as this node knows. Strangers must not take their places.
     pub fn invited(&self) -> Vec<NodeId> {
         let Some(head) = &self.head else { return Vec::new() };
         let record = &head.record;

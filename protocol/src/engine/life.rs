@@ -1,13 +1,14 @@
-//! The stages of a node's life, and what exists in each.
+//! The stages of a node's life, and the state that exists in each.
 //!
 //! ```text
 //! New -> Seeking -> Outside <-> Member -> ... -> Ended
 //!     -> Founding -----------------^
 //! ```
 //!
-//! Beside them: a catch-up may be under way ([`super::sync`]), and a node that has met a broken promise is frozen where
-//! it is. Neither is a stage of its own. A node that catches up still hears the votes of its round, and goes on in that
-//! round when the catch-up fails; a write that was under way when a node froze still ends, and moves its head.
+//! Beside these stages, a catch-up may be under way ([`super::sync`]), and a node that has met a broken promise is
+//! frozen where it is. Neither is a stage of its own. A node that catches up still hears the votes of its round, and
+//! goes on in that round when the catch-up fails. A write that was under way when a node froze still ends, and moves
+//! its head.
 
 use super::config::{Founding, Stored};
 use super::io::{Finish, PersistToken};
@@ -17,18 +18,18 @@ use crate::record::Record;
 pub(super) enum Life {
     /// Before the first input.
     New(Box<Start>),
-    /// It stands on no record.
+    /// The node has no head.
     Seeking,
-    /// The first record of its own lineage is on its way to the disk.
+    /// The first record of the node's own lineage is on its way to the disk.
     Founding(PersistToken, Box<Record>),
-    /// It stands on a record in which it has no seat.
+    /// The node has no seat in its head.
     Outside,
-    /// It has a seat, and works on the next record.
+    /// The node has a seat in its head, and works on the next record.
     Member(Box<Round>),
     Ended(Finish),
 }
 
-/// What an engine begins with.
+/// What an engine starts from.
 pub(super) struct Start {
     pub found: Option<Founding>,
     pub stored: Option<Stored>,
@@ -53,7 +54,7 @@ impl Life {
         matches!(self, Self::Founding(..))
     }
 
-    /// The lineage's first record, if this write was its.
+    /// The lineage's first record, if `token` names the write of it.
     pub fn founded(&self, token: PersistToken) -> Option<Record> {
         match self {
             Self::Founding(awaited, record) if *awaited == token => Some((**record).clone()),

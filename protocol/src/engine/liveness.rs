@@ -1,8 +1,8 @@
-//! Who can be counted on in this round.
+//! The members that can be counted on in this round.
 //!
 //! A member is ruled out when its connection stays down, when it is silent, or when it owes something and makes no
-//! progress for far longer than progress took so far. Slow but moving is never ruled out. A verdict is about now: a
-//! member that moves again counts again, as long as no attempt has begun without it.
+//! progress for far longer than progress took so far. A member that is slow but moves is never ruled out. A verdict is
+//! about now: a member that moves again counts again, as long as no attempt has begun without it.
 
 use super::ctx::Ctx;
 use super::peer::Peer;
@@ -10,7 +10,7 @@ use super::round::Round;
 use crate::message::Phase;
 use crate::{Digest, NodeId};
 
-/// Why a member is not counted on.
+/// Reasons for which a member is not counted on.
 pub(super) mod fault {
     pub const LEFT: &str = "it left";
     pub const DOWN: &str = "its connection is down";
@@ -23,7 +23,7 @@ pub(super) mod fault {
 }
 
 impl Ctx {
-    /// Why `id` cannot be counted on in `round`; None if it can.
+    /// The reason for which `id` cannot be counted on in `round`; None if it can.
     pub fn fault(&self, id: &NodeId, round: &Round) -> Option<&'static str> {
         if *id == self.me {
             return None;
@@ -32,7 +32,7 @@ impl Ctx {
             return Some(fault::RULED_OUT);
         }
         let Some(peer) = self.peers.get(id).filter(|peer| peer.process.boot.is_some()) else {
-            // Never greeted by this process.
+            // The member has sent this process no Hello yet.
             return self.is_long_unmet(round).then_some(fault::NEVER_MET);
         };
         if peer.said.left {
@@ -50,7 +50,7 @@ impl Ctx {
             return Some(fault::RESTARTED);
         }
         if !in_touch {
-            // Whether it moves is for the voters to see.
+            // The voters see whether the member moves.
             return None;
         }
         if self.is_stuck(peer, round, || self.owes(peer, round, ready)) {
@@ -72,14 +72,14 @@ impl Ctx {
         }
         match head.phase {
             Phase::Ready if ready => None,
-            // A stuck reduction is judged as a whole (`attempt`), since everybody in it stands still; a vote waits
-            // for others.
+            // A stuck reduction is judged as a whole (`attempt`), since all its members stand still. A vote waits for
+            // others.
             Phase::Reducing | Phase::Settling => None,
             phase => Some(phase),
         }
     }
 
-    /// Whether this very moment a message would reach it.
+    /// Whether a message would reach the node at this very moment.
     pub fn is_present(&self, id: &NodeId) -> bool {
         *id == self.me || self.peers.get(id).is_some_and(Peer::present)
     }
@@ -88,13 +88,13 @@ impl Ctx {
         self.head.as_ref().is_some_and(|head| head.record.member(id).is_some())
     }
 
-    /// Whether it decides on the record after the head.
+    /// Whether the node decides on the record after the head.
     pub fn is_voter(&self, id: &NodeId) -> bool {
         self.head.as_ref().is_some_and(|head| head.quorum.incarnation(id).is_some())
     }
 
-    /// Whether this voter can be heard, speaks from the vote state under which it was admitted, and does not say that it is
-    /// cut off itself. In another lineage it decides nothing in this one.
+    /// Whether this voter can be heard, speaks under the incarnation with which it was admitted, and does not say that
+    /// it has lost the quorum itself. A voter in another lineage decides nothing in this one.
     pub fn voter_in_reach(&self, id: &NodeId) -> bool {
         let Some(head) = &self.head else { return false };
         if *id == self.me {
@@ -113,7 +113,7 @@ impl Ctx {
         })
     }
 
-    /// Whether voters that can be heard are a quorum. Without the word of one of the others a restarted voter is none, also
+    /// Whether voters that can be heard are a quorum. A restarted voter without the word of another is no quorum, even
     /// where it would decide alone.
     pub fn quorum_in_reach(&self) -> bool {
         let met = self.head.as_ref().is_some_and(|head| head.quorum.met_by(|id| self.voter_in_reach(id)));

@@ -10,30 +10,31 @@
 //! ```
 //!
 //! *Attempts* ([`attempt`], [`assembly`]). Attempt 0 averages the READYs of all members that the head record expects.
-//! When it fails at somebody's deadline, voters decide by vote on the set of the next one. Contributions are reused.
+//! When an attempt fails at some member's deadline, the voters decide by vote on the set of the next one. Contributions
+//! are reused.
 //!
-//! *Decisions* ([`decision`]). Whoever has an attempt's result on disk enters the vote on the record with it; whoever
-//! lacks it fetches it first. When attempts are exhausted voters enter with SKIP. The vote itself is
-//! [`crate::ballot`]; its proof is a [`crate::message::Certificate`].
+//! *Decisions* ([`decision`]). A voter that has an attempt's result on disk enters the vote on the record with it. A
+//! voter that lacks the result fetches it first. When attempts are exhausted, voters enter with SKIP. The vote itself
+//! is [`crate::ballot`]; its proof is a [`crate::message::Certificate`].
 //!
-//! *VoteState* ([`vote_state`]). What this identity signs in a vote is written before it is sent. A node whose vote state
-//! is lost or old speaks under a new incarnation, as a learner.
+//! *Vote state* ([`vote_state`]). A node writes what it signs in a vote before it sends it. A node whose vote state is
+//! lost or old speaks under a new incarnation, as a learner.
 //!
 //! *Evidence* ([`conduct`]). Two statements of one node that contradict each other are kept, shown and passed on, and
 //! lead to its removal by a record.
 //!
-//! *Partitions* ([`partition`]). Without a quorum in reach the run's policy says what happens after a grace.
+//! *Partitions* ([`partition`]). Without a quorum in reach, a node does after a grace what the run's policy says.
 //!
-//! *Merging* ([`offer`]). What a lineage that gave way has learned goes into one contribution to the winner.
+//! *Merging* ([`offer`]). The difference of a lineage that gave way goes into one contribution to the winner.
 //!
-//! *Duplicates* ([`duplicate`]). Of two processes with one key the older goes on, and proves to the newer that it does.
+//! *Duplicates* ([`duplicate`]). If two processes have one key, the older goes on and proves to the newer that it does.
 //!
-//! *Liveness* ([`liveness`]). Silence, lost connections and missing progress count against a member; slow but moving
-//! does not. Deadlines are measured, and count only time in which this node itself was awake.
+//! *Liveness* ([`liveness`]). Silence, lost connections and missing progress count against a member; slow progress does
+//! not. Deadlines are measured, and count only time in which this node itself was awake.
 //!
-//! *Machines.* Each part owns its fields, looks at what all may look at ([`ctx`]) and says what is to be done
-//! ([`outbox::Out`]); what one part's finding means for another is for [`Engine`] to say: it routes inputs here, words of
-//! peers in [`inbox`], and what follows from one record to the next in [`course`].
+//! *Machines.* Each part owns its fields, reads the context that all may read ([`ctx`]) and adds its orders to the
+//! output ([`outbox::Out`]). [`Engine`] says what the result of one part means for another. It routes inputs here,
+//! messages of peers in [`inbox`], and the course from one record to the next in [`course`].
 
 mod assembly;
 mod attempt;
@@ -106,7 +107,7 @@ use vote_state::OwnVotes;
 /// How often an engine goes through its state after one input.
 const PASSES_MAX: usize = 4;
 
-/// The engine of one node. See the module's text for what it does and [`io`] for what goes in and out.
+/// The engine of one node. The module's text says what it does, and [`io`] what goes in and out.
 pub struct Engine {
     clock: Clock,
     ctx: Ctx,
@@ -117,13 +118,13 @@ pub struct Engine {
     sync: Sync,
     beat: Beat,
     spoken: Spoken,
-    /// The input at hand may move something besides what it was put into.
+    /// The input at hand may change more than the part that took it.
     stirs: bool,
     advanced_at: Moment,
     out: Out,
 }
 
-/// The engine to look at, while its other parts may change.
+/// A view of the engine to read from while its other parts may change.
 macro_rules! scene {
     ($engine:expr) => {
         $crate::engine::view::Scene {
@@ -161,10 +162,10 @@ impl Engine {
         }
     }
 
-    /// Takes one input at the driver's time and says what to do, in order.
+    /// Takes one input at the driver's time and returns what is to be done, in order.
     ///
-    /// After `Finished` with a spent budget the engine still tells its head, and hands out its certificate, to whoever
-    /// asks; after any other end it is silent.
+    /// After `Finished` with a spent budget the engine still tells its head, and hands its certificate to peers that
+    /// ask. After any other end it is silent.
     pub fn handle(&mut self, input: Input, now: Time) -> Vec<Output> {
         self.ctx.now = self.clock.advance(now, self.ctx.timing.step_max);
         if self.ctx.began.is_none() {
@@ -176,7 +177,8 @@ impl Engine {
                 self.stirs = true;
                 let awaited = self.ctx.watch.clear();
                 self.take(input);
-                // What was looked at because of an input is looked at with the next one, and not when it comes.
+                // Deadlines that the input made the engine look at do not wake it: they are looked at again with the
+                // next input.
                 self.ctx.watch.clear();
                 if self.stirs || self.ctx.may_look_again(self.advanced_at) {
                     self.advanced_at = self.ctx.now;
@@ -247,7 +249,7 @@ impl Engine {
         }
     }
 
-    /// What comes of the work on the next record: of no use to who has no seat in it.
+    /// Takes the result of work on the next record. A node without a seat in the round drops it.
     fn take_of_round(&mut self, input: Input) {
         let Some(round) = self.life.round_mut() else { return };
         let (ctx, out, stands) = (&self.ctx, &mut self.out, self.sync.catch_up.is_idle());
@@ -280,17 +282,17 @@ impl Engine {
         self.heed_doubts();
     }
 
-    /// This node's own state was found to be damaged: it is fetched anew.
+    /// Fetches this node's own state anew if it was found to be damaged.
     fn heed_doubts(&mut self) {
         if std::mem::take(&mut self.out.doubts) {
-            // Others are asked for it at once.
+            // The sources are asked for the state at once.
             self.ctx.distrusted = true;
             self.ctx.watch.begin();
         }
     }
 
-    /// Whatever follows from the state as it is now; runs after each input that may move something. Where a wait begins the
-    /// state is gone through once more: else nobody would wake for what ends with it.
+    /// Does all that follows from the present state; runs after each input that may change something. If a wait begins,
+    /// the state is gone through once more. Otherwise no wake-up would be set for the end of that wait.
     fn advance(&mut self) {
         for _ in 0..PASSES_MAX {
             self.ctx.watch.clear();
@@ -317,7 +319,7 @@ impl Engine {
         }
     }
 
-    /// Whether it still says anything.
+    /// Whether this engine still says anything.
     fn speaks(&self) -> bool {
         self.life.end().is_none_or(|end| *end == Finish::BudgetSpent)
     }
@@ -331,7 +333,7 @@ impl Engine {
         }
     }
 
-    /// The one place from which the round moves on by itself.
+    /// Moves the round on. The round moves on by itself nowhere else.
     fn advance_round(&mut self) {
         let Some(round) = self.life.round_mut().filter(|_| self.sync.catch_up.is_idle()) else { return };
         round.begin_training(&self.ctx, &mut self.out);
@@ -348,7 +350,7 @@ impl Engine {
                     self.heed_doubts();
                 }
             }
-            // What follows from the end of an attempt follows now, and not with the next input. There are few of them.
+            // The end of an attempt takes effect now, and not with the next input. A round has few attempts.
             if attempt_of(self.life.round()) == before {
                 return;
             }
@@ -374,7 +376,7 @@ impl Engine {
             return;
         }
         if round.has_rival(&self.ctx) {
-            // Says READY anew, without what it merges.
+            // Says READY anew, without the difference that it merges.
             self.renew();
             self.say_ready_anew();
         }
@@ -383,14 +385,15 @@ impl Engine {
         }
     }
 
-    /// When time alone makes something happen: the driver's next `Tick` is due then, and none before. Inputs move it, so
-    /// that it is asked for after each.
+    /// The time at which something happens without an input: the driver's next `Tick` is due then, and none before.
+    /// Inputs move that time, so the driver asks after each.
     pub fn wake_at(&self) -> Option<Time> {
         let (at, _) = self.ctx.watch.next().filter(|_| self.speaks())?;
         self.clock.driver_time(at)
     }
 
-    /// Whether something has come in that this node looks at when it wakes: a tick before then changes more than the time.
+    /// Whether an input has come that this node looks at only when it wakes: a tick before then changes more than the
+    /// time.
     pub fn has_unseen(&self) -> bool {
         self.ctx.watch.has_unseen()
     }
@@ -412,23 +415,23 @@ impl Engine {
         scene!(self).held()
     }
 
-    /// The record that the node stands on, if it has one.
+    /// The node's head record, if it has one.
     pub fn head(&self) -> Option<&Record> {
         self.ctx.head.as_ref().map(|head| &head.record)
     }
 
-    /// A number that changes with [`Self::invited`], but for what a new head changes.
+    /// A number that changes when [`Self::invited`] does, except for changes that a new head makes.
     pub fn invitations(&self) -> u64 {
         self.ctx.invitations
     }
 
-    /// Nodes without a seat that the run admits, as far as this node knows: no stranger is to take their places.
+    /// Nodes without a seat that the run admits, as far as this node knows. Strangers must not take their places.
     pub fn invited(&self) -> Vec<NodeId> {
         self.ctx.invited()
     }
 }
 
-/// The attempt that a round is at.
+/// The number of the round's attempt.
 fn attempt_of(round: Option<&Round>) -> Option<u32> {
     round.map(|round| round.attempts.number)
 }

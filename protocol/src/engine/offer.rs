@@ -1,8 +1,8 @@
-//! What this node has trained and no COMMIT has taken in yet, and saying READY with it.
+//! This node's contribution that no COMMIT has taken in yet, and its READY.
 //!
-//! *Merging* (`docs/protocol/7-merging.md` §7.4). What a lineage that gave way has learned is offered to the winner: the
-//! driver keeps the difference and mixes it into a contribution when the engine says so; the engine knows its name, its
-//! tokens and when it is this node's turn.
+//! *Merging* (`docs/protocol/7-merging.md` §7.4). The difference of a lineage that gave way is offered to the winner.
+//! The driver keeps the difference and mixes it into a contribution when the engine says so. The engine knows its
+//! lineage and tokens, and when it is this node's turn.
 
 use super::conduct::Conduct;
 use super::ctx::Ctx;
@@ -21,8 +21,8 @@ use crate::run::RunSpec;
 use crate::wire;
 use std::collections::VecDeque;
 
-/// Places (lineage, round, base) of which it is remembered that this start has said READY: as many as there may be
-/// lineages without a COMMIT of their own, between which a node comes and goes.
+/// The number of places (lineage, round, base) at which this start is remembered to have said READY. There may be as
+/// many lineages without a COMMIT of their own, between which a node comes and goes.
 const OFFERED_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -30,15 +30,15 @@ pub(super) struct Offer {
     /// READY may wait for newcomers.
     pub newcomers: Newcomers,
     contribution: Option<Contribution>,
-    /// Where this start of the process has said READY, newest last.
+    /// Places at which this start of the process has said READY, newest last.
     offered: VecDeque<Place>,
-    /// What the driver keeps of a lineage that gave way, until somebody has merged it.
+    /// The difference of a lineage that gave way, which the driver keeps until a member has merged it.
     difference: Option<Difference>,
 }
 
 type Place = (Digest, u64, Digest);
 
-/// What the trainer has done in a round.
+/// The trainer's work in a round.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
     pub samples: u64,
@@ -49,20 +49,20 @@ pub(super) struct Work {
     pub measured: Measured,
 }
 
-/// Work that is offered until a COMMIT takes it in, with the lease that it used.
+/// Work that this node offers until a COMMIT takes it in, with the lease that it used.
 #[derive(Clone, Debug)]
 struct Contribution {
     start: u64,
     /// The record that made the state that it was trained from.
     base: Digest,
     work: Work,
-    /// With a difference mixed into it.
+    /// Set if a difference is mixed into the contribution.
     mixed: Option<Mixed>,
-    /// The READY that offered it last: one for each round, also over SKIPs.
+    /// The READY that offered the contribution last. There is one for each round, also over SKIPs.
     ready: Option<SignedReady>,
 }
 
-/// A contribution with a difference mixed into it, which stands for one round.
+/// A contribution with a difference mixed into it, for one round only.
 #[derive(Clone, Debug)]
 struct Mixed {
     round: u64,
@@ -82,7 +82,7 @@ impl Offer {
         Self { newcomers, contribution: None, offered: VecDeque::new(), difference: None }
     }
 
-    /// The inner steps of a round are done; false if they are not those that this node awaits.
+    /// Takes the finished inner steps of a round; false if this node does not await them.
     pub fn take(&mut self, round: &Round, (number, base): (u64, Digest), work: Work, ctx: &Ctx) -> bool {
         let awaited =
             round.part.training == Training::Running && (round.task.number, round.head.base) == (number, base);
@@ -92,18 +92,20 @@ impl Offer {
         true
     }
 
-    /// Whether this start of the process has said READY in this round, as before a lineage that came to nothing.
+    /// Whether this start of the process has said READY in this round already, as before a lineage that came to
+    /// nothing.
     pub fn is_repeated(&self, round: &Round) -> bool {
         self.offered.contains(&place(round))
     }
 
-    /// The process counts as newly started.
+    /// Forgets its places, because the process counts as newly started.
     pub fn forget_places(&mut self) {
         self.offered.clear();
     }
 
-    /// Says READY with the contribution that is at hand, if it used this round's lease. One that a COMMIT left out is
-    /// offered again, in place of a new one: its lease was kept for it. On another base the run's terms say what becomes of it.
+    /// Says READY with the contribution at hand, if it used this round's lease. A contribution that a COMMIT left out
+    /// is offered again, in place of a new one: its lease was kept for it. On another base the run's terms decide its
+    /// fate.
     pub fn say(&mut self, round: &mut Round, conduct: &Conduct, ctx: &Ctx, out: &mut Out) {
         let Some(Contribution { start, base, work, mixed, ready: said }) = self.contribution.clone() else { return };
         let record = &round.head.record;
@@ -137,7 +139,7 @@ impl Offer {
             out.notice(Notice::Waited { newcomers, micros });
         }
         let signed = sign(ready(start, &work, mixed.as_ref(), round, conduct, ctx), ctx);
-        // Only a driver that reports impossible work fails here: it sits the round out rather than say nonsense.
+        // Only a driver that reports impossible work fails here: the node sits the round out rather than send nonsense.
         let Some(signed) = signed else { return };
         if let Some(contribution) = &mut self.contribution {
             contribution.ready = Some(signed.clone());
@@ -150,22 +152,22 @@ impl Offer {
         round.repeat_ready(&ctx.reachable_members(), out);
     }
 
-    /// What was said in a round before does not count any more.
+    /// Forgets the READY said before, and its difference: they do not count any more.
     pub fn forget_ready(&mut self) {
         if let Some(contribution) = &mut self.contribution {
             (contribution.ready, contribution.mixed) = (None, None);
         }
     }
 
-    /// Says READY once more, as a new start: what the one before said does not count any more. It merges nothing.
+    /// Says READY once more, as a new start. The READY before does not count any more. The new one merges nothing.
     pub fn say_anew(&mut self, round: &mut Round, conduct: &Conduct, ctx: &Ctx, out: &mut Out) {
         self.forget_ready();
         round.part.ready = None;
         self.say(round, conduct, ctx, out);
     }
 
-    /// The driver has made the fragment whose turn it is; or it could not, and the lease is trained on anew. Whether
-    /// there is something to be offered.
+    /// Takes the fragment whose turn it is from the driver. If the driver could not make it, the lease is trained on
+    /// anew. Returns whether there is a contribution to offer.
     pub fn retaken(
         &mut self,
         round: &mut Round,
@@ -188,8 +190,8 @@ impl Offer {
         true
     }
 
-    /// The record that is committed has taken in what this node offered with a READY. If that was one of a process before
-    /// this one, what this one has trained on the same lease is not what counts, and is dropped.
+    /// Drops the contribution: the committed record has taken in what this node offered with the READY `ready`. If that
+    /// was a READY of a process before this one, this process's own work on the same lease does not count.
     pub fn taken_in(&mut self, ready: Option<Digest>, ctx: &Ctx, out: &mut Out) {
         let held = self.contribution.as_ref().and_then(|held| held.ready.as_ref());
         if held.map(|signed| signed.digest) == ready {
@@ -199,15 +201,15 @@ impl Offer {
         }
     }
 
-    /// Drops the contribution: its samples may be trained on by others now, so nothing of it may come along in what this
-    /// node contributes later.
+    /// Drops the contribution. Other members may train on its samples now, so no part of it may enter this node's later
+    /// contributions.
     pub fn discard(&mut self, ctx: &Ctx, out: &mut Out) {
         if self.contribution.take().is_some() && ctx.terms.own_parameters {
             out.push(Output::StartOver);
         }
     }
 
-    /// The state is another's now: drops whatever was made from the one before.
+    /// Drops everything made from the state before, because the state has been replaced.
     pub fn start_over(&mut self, ctx: &Ctx, out: &mut Out) {
         self.contribution = None;
         if ctx.terms.own_parameters {
@@ -215,7 +217,8 @@ impl Offer {
         }
     }
 
-    /// The driver holds this difference, in place of any before. Where gradients or fragments are averaged it is of no use.
+    /// Holds the driver's difference, in place of any before. It is of no use where gradients or fragments are
+    /// averaged.
     pub fn hold_difference(&mut self, difference: Difference, ctx: &Ctx, out: &mut Out) {
         if !ctx.terms.merges {
             return out.push(Output::DropDifference { lineage: difference.lineage });
@@ -224,7 +227,7 @@ impl Offer {
         self.heed_merged(ctx, out);
     }
 
-    /// Drops what is in the state of the head by now.
+    /// Drops the difference if the head's state contains it by now.
     pub fn heed_merged(&mut self, ctx: &Ctx, out: &mut Out) {
         let Some(record) = ctx.head.as_ref().map(|head| &head.record) else { return };
         let settled = |held: &mut Difference| record.lineage != held.lineage && record.has_merged(&held.lineage);
@@ -233,8 +236,8 @@ impl Offer {
         }
     }
 
-    /// Has the difference mixed into the contribution just trained if this is the round for it; whether it did. The
-    /// voters of the lineage that gave way take turns, so that two hardly ever offer the same.
+    /// Has the difference mixed into the contribution just trained if it is this node's turn; returns whether it did.
+    /// The voters of the lineage that gave way take turns, so that two of them hardly ever offer the same.
     pub fn mix(&mut self, round: &mut Round, ctx: &Ctx, out: &mut Out) -> bool {
         let Some((held, work)) = self.difference.zip(self.contribution.as_mut()) else { return false };
         let record = &round.head.record;
@@ -253,7 +256,8 @@ impl Offer {
         true
     }
 
-    /// The driver has mixed, or could not: without a difference that is whole there is none. Whether it was asked to.
+    /// Takes the driver's mix. If there is none, the difference was not complete and is gone. Returns whether the mix
+    /// was asked for.
     pub fn mixed(&mut self, round: u64, base: Digest, made: Option<(Digest, u32)>) -> bool {
         let asked = |mixed: &&mut Mixed| (mixed.round, mixed.base, mixed.made) == (round, base, None);
         let Some(work) = self.contribution.as_mut() else { return false };

@@ -1,4 +1,4 @@
-//! What is to be done, what this node says, and to whom.
+//! The engine's outputs, this node's messages, and their recipients.
 
 use super::ctx::Ctx;
 use super::io::{Notice, Output, PersistToken};
@@ -8,11 +8,11 @@ use crate::limits::VOTERS_MAX;
 use crate::message::{Hello, Join, Message};
 use crate::{NodeId, wire};
 
-/// What the driver is to do, in this order.
+/// The orders to the driver, in this order.
 #[derive(Debug, Default)]
 pub(super) struct Out {
     pub outputs: Vec<Output>,
-    /// Writes that were asked for.
+    /// The number of writes that were asked for.
     tokens: u64,
     /// This node's state or arithmetic was found to be damaged.
     pub doubts: bool,
@@ -27,7 +27,7 @@ impl Out {
         self.push(Output::Notice(notice));
     }
 
-    /// This node's state or arithmetic is damaged: says so. The state is fetched anew.
+    /// Reports that this node's state or arithmetic is damaged. The engine then fetches the state anew.
     pub fn own_fault(&mut self, detail: &'static str, ctx: &Ctx) {
         if !ctx.distrusted && !std::mem::replace(&mut self.doubts, true) {
             self.notice(Notice::OwnFault { detail });
@@ -53,14 +53,14 @@ impl Out {
 }
 
 impl Ctx {
-    /// Signs a message. Own messages are within the limits, so that none is ever lost here.
+    /// Signs a message. This node's own messages are within the limits, so none is ever lost here.
     pub fn seal(&self, message: &Message) -> Option<Vec<u8>> {
         let sealed = wire::seal(self.signer.as_ref(), &self.run, message);
         debug_assert!(sealed.is_ok(), "{sealed:?}");
         sealed.ok()
     }
 
-    /// Peers with a working connection, greeted or not: this node's own `Hello` went ahead.
+    /// Peers with a working connection, greeted or not. This node's own `Hello` went ahead.
     pub fn reachable(&self) -> Vec<NodeId> {
         let open = |peer: &Peer| peer.link.connected && !peer.link.refused;
         self.peers.iter().filter(|(_, peer)| open(peer)).map(|(id, _)| *id).collect()
@@ -79,12 +79,12 @@ impl Ctx {
         voters.filter(|id| self.peers.get(id).is_some_and(|peer| peer.link.connected && !peer.link.refused)).collect()
     }
 
-    /// Whether this node and a member tell each other where they stand.
+    /// Whether this node and a member exchange Heads.
     pub fn in_touch(&self, id: &NodeId) -> bool {
         !self.is_large() || self.votes() || self.is_voter(id)
     }
 
-    /// Whether the flock is too large for everybody to hear everybody else all the time.
+    /// Whether the flock is too large for every member to hear every other one all the time.
     pub fn is_large(&self) -> bool {
         self.head.as_ref().is_some_and(|head| head.record.next.members.len() > 2 * VOTERS_MAX)
     }

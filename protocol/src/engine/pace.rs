@@ -1,9 +1,9 @@
-//! How fast one peer makes progress.
+//! The pace of one peer's progress.
 
 use crate::message::Phase;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Intervals kept of each phase.
+/// The number of intervals kept of each phase.
 const INTERVALS_MAX: usize = 9;
 
 /// Measured time between two signs of progress of one peer, by phase.

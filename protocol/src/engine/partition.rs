@@ -1,4 +1,4 @@
-//! QuorumLoss off from the quorum: what the run's policy makes of it (`docs/protocol/7-merging.md` §7.1, §7.2).
+//! Quorum loss, and the run's policy for it (`docs/protocol/7-merging.md` §7.1, §7.2).
 
 use super::ctx::Ctx;
 use super::io::Notice;
@@ -17,8 +17,8 @@ use crate::{Digest, NodeId, ring};
 type Certified = (Record, Vec<Vec<u8>>);
 
 impl Round {
-    /// Looks whether voters that can be heard are a quorum, and applies the policy when they are not for too long: the
-    /// record of the fork in which this node is to go on, with the statements that prove it.
+    /// Looks whether voters that can be heard are a quorum, and applies the policy when they have been none for too
+    /// long. Returns the record of the fork in which this node is to go on, with the statements that prove it.
     pub fn watch_quorum(&mut self, ctx: &Ctx, out: &mut Out) -> Option<Certified> {
         if self.committing.is_some() {
             return None;
@@ -38,7 +38,7 @@ impl Round {
         }
         let since = self.quorum_loss.lose(ctx.now);
         self.quorum_loss.policy = Some(policy);
-        // Connections that come back at once are not worth a word.
+        // The user is not told of connections that come back at once.
         let gone = ctx.is_quorum_lost(since);
         if gone && !std::mem::replace(&mut self.quorum_loss.told, true) {
             out.notice(Notice::QuorumLost { policy, missing: ctx.missing_voters(), grace });
@@ -56,8 +56,9 @@ impl Round {
         self.propose_fork(ctx, out)
     }
 
-    /// Whether most of those with whom this node would fork, and more than one, have waited for the whole grace: who has
-    /// just started, and is cut off as they are, does not make them wait for another one. A single word is no reason to go.
+    /// Whether most of the members with which this node would fork, and more than one, have waited for the whole grace.
+    /// A node that has just started, and has lost the quorum as they have, does not make them wait for another one. A
+    /// single statement is no reason to go.
     fn others_fork(&self, ctx: &Ctx) -> bool {
         let members = ctx.fork_members(self.fork_signed());
         let said = |id: &&NodeId| {
@@ -69,7 +70,7 @@ impl Round {
         said > 1 && 2 * said > others.count() || said > 0 && mutated!(Mutation::ForkOnAWord)
     }
 
-    /// Says with whom this node would go on; what it goes on with when all of them say the same.
+    /// Says with which members this node would go on. Returns the fork when all of them say the same.
     fn propose_fork(&mut self, ctx: &Ctx, out: &mut Out) -> Option<Certified> {
         let members = ctx.fork_members(self.fork_signed());
         let record = ctx.fork_record(&members).filter(|_| members.contains(&ctx.me))?;
@@ -86,14 +87,14 @@ impl Round {
             }
             let peer = ctx.peers.get(id)?;
             let (theirs, signed) = peer.said.fork.as_ref()?;
-            // Of another record it is kept: whoever said it may know more, or will say this one, too.
+            // A statement about another record is kept: its sender may know more, or will sign this record, too.
             let same = *theirs == Fork { incarnation: peer.vote_state.incarnation, ..fork.clone() };
             same.then(|| signed.clone())
         };
         Some((record, members.iter().map(said).collect::<Option<_>>()?))
     }
 
-    /// Goes on in a new lineage, whose members' statements are the proof.
+    /// Goes on in a new lineage. The statements of its members are the proof.
     pub fn fork(&mut self, (record, votes): Certified, offer: &mut Offer, ctx: &Ctx, out: &mut Out) {
         let certificate = Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes };
         self.stop_training(out);
@@ -103,12 +104,12 @@ impl Round {
         self.write(None, record, certificate, true, ctx, out);
     }
 
-    /// The record of the fork that this node has signed last.
+    /// Digest of the fork's record that this node has signed last.
     fn fork_signed(&self) -> Option<Digest> {
         self.quorum_loss.fork.as_ref().map(|fork| fork.record)
     }
 
-    /// Whether this record is that of the fork that this node has signed last.
+    /// Whether this is the record of the fork that this node has signed last.
     pub fn forks_to(&self, record: &Digest) -> bool {
         self.fork_signed().as_ref() == Some(record)
     }
@@ -119,7 +120,7 @@ impl Round {
         fork.parent == self.head.digest && fork.seq == self.task.seq && known
     }
 
-    /// Says the head proposal again.
+    /// Repeats the proposal to fork that is in force.
     pub fn repeat_fork(&self, targets: &[NodeId], ctx: &Ctx, out: &mut Out) {
         if let Some(fork) = self.quorum_loss.fork.as_ref().filter(|_| self.quorum_loss.due) {
             out.send_to(ctx, targets, &Message::Fork(fork.clone()));
@@ -128,7 +129,7 @@ impl Round {
 }
 
 impl Ctx {
-    /// The operator's order: goes on alone from what the disk holds.
+    /// Goes on alone from what the disk holds, at the operator's order.
     pub fn fork_alone(&self) -> Option<Certified> {
         let me = [self.me];
         let record = self.fork_record(&me)?;
@@ -146,8 +147,8 @@ impl Ctx {
         voters.filter(|id| !self.voter_in_reach(id)).collect()
     }
 
-    /// The members that this node would fork with: all that it can hear and that stand on the same record, or already on
-    /// that of the fork which this node has signed. Those have all statements, and this node lacks one for a moment.
+    /// The members that this node would fork with: all that it can hear and that have its head, or already the fork
+    /// that this node has signed. The latter have all statements, and this node lacks one for a moment.
     fn fork_members(&self, signed: Option<Digest>) -> Vec<NodeId> {
         let Some(head) = &self.head else { return Vec::new() };
         let here = |id: &NodeId| {
@@ -162,8 +163,8 @@ impl Ctx {
                 })
         };
         let here: Vec<NodeId> = head.record.members().filter(here).collect();
-        // A fork's proof has room for so many statements: voters first, then whoever comes first in the shared order.
-        // The others find a lineage that is longer than theirs, and join it.
+        // A fork's proof has room for so many statements: voters come first, then the others in the shared order. The
+        // members left out find a lineage that is longer than theirs, and join it.
         let votes = |id: &NodeId| head.quorum.incarnation(id).is_some();
         let (voters, others): (Vec<NodeId>, Vec<NodeId>) = ring::order(&head.digest, here).into_iter().partition(votes);
         let mut members: Vec<NodeId> = voters.into_iter().chain(others).take(VOTERS_MAX).collect();

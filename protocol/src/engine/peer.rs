@@ -1,4 +1,4 @@
-//! What one node knows of another: its connection, its last heartbeat, and what it has said about the round.
+//! One node's knowledge of another: its connection, its last heartbeat, and its statements about the round.
 
 use super::clock::Moment;
 use super::pace::Pace;
@@ -24,15 +24,15 @@ pub(super) struct Peer {
     pub chain: Chain,
 }
 
-/// The connection that there is now, or was last.
+/// The present connection, or the last one.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     pub connected: bool,
     /// The `Hello` of the peer's process was accepted.
     pub greeted: bool,
-    /// Refused on this connection: nothing of it is read any more.
+    /// The peer was refused on this connection: the node reads nothing of it any more.
     pub refused: bool,
-    /// Whether the start of its process was named on it.
+    /// Whether the start of the peer's process was named on this connection.
     introduced: bool,
     /// Last connect or disconnect.
     pub switched_at: Moment,
@@ -44,36 +44,36 @@ pub(super) struct Link {
 /// The process that speaks for the peer.
 #[derive(Debug, Default)]
 pub(super) struct Process {
-    /// Its start.
+    /// The name of its start.
     pub boot: Option<u64>,
     /// A later start of its key whose Hello was passed on to it.
     pub duplicate: Option<u64>,
-    /// When it was first seen to have started anew.
+    /// When this node noticed the process's last restart.
     pub restarted_at: Option<Moment>,
 }
 
-/// What the peer has signed, and what it and this node know of each other's signatures.
+/// The peer's signed statements, and what the peer and this node know of each other's.
 #[derive(Debug, Default)]
 pub(super) struct PeerRegister {
-    /// The vote state that it speaks from, and the newest place that it has signed under one.
+    /// The incarnation that the peer speaks under, and the newest place that it has signed under an incarnation.
     pub incarnation: u64,
     pub signed: Option<(u64, Stamp)>,
-    /// When it was last told what this node has seen it sign, and what that was.
+    /// When this node last told the peer what it has seen the peer sign, and the place that it named.
     pub told: Option<(Moment, Stamp)>,
-    /// The newest place that it has seen this node sign, and under which of this node's incarnations.
+    /// The newest place that the peer has seen this node sign, with this node's incarnation.
     pub witness: Option<(u64, Stamp)>,
 }
 
-/// What its process has said of itself and of the round, and what it was handed.
+/// Statements of the peer's process about itself and the round, and what the process was handed.
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    /// It said that it goes away.
+    /// The peer said that it leaves.
     pub left: bool,
     pub head: Option<Head>,
     /// Last sign of progress.
     pub moved_at: Moment,
     pub pace: Pace,
-    /// The most progress seen while it was behind, on the record that it stands on.
+    /// The most progress seen while the peer was behind, at its present head.
     reached: u64,
     /// Since when it catches up, and its progress at that time.
     pub fetches_since: Option<(Moment, u64)>,
@@ -81,41 +81,41 @@ pub(super) struct Words {
     /// Its newest statement that it goes on in a fork, as signed.
     pub fork: Option<(Fork, Vec<u8>)>,
     pub join: Option<(Join, Moment)>,
-    /// It has shown a ticket that admits it.
+    /// The peer has shown a ticket that admits it.
     pub invited: bool,
     /// When a certificate was last handed to it.
     pub handed_at: Option<Moment>,
 }
 
-/// What this node knows of the chain that the peer stands on.
+/// This node's knowledge of the chain of the peer's head.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
-    /// Fetching from it failed so often in a row.
+    /// The number of fetches from the peer that failed in a row.
     pub failures: u32,
-    /// Its heads are not looked at before this.
+    /// This node ignores the peer's heads until then.
     pub avoid_until: Moment,
     /// Its lineage, if it has no record in common with this node's.
     pub foreign: Option<Digest>,
 }
 
-/// How a `Hello` relates to what was heard before.
+/// The relation of a `Hello` to the ones heard before.
 #[derive(Debug, PartialEq)]
 pub(super) enum Incarnation {
     First,
     Same,
     /// Its process was started anew.
     Restarted,
-    /// On this very connection a later start has spoken: an old word came late.
+    /// A later start has spoken on this very connection: this `Hello` is old and came late.
     Former,
 }
 
 impl Peer {
-    /// Connected, greeted and not refused: its words count.
+    /// Whether the peer's statements count: it is connected, greeted, not refused, and has not left.
     pub fn present(&self) -> bool {
         self.link.connected && self.link.greeted && !self.link.refused && !self.said.left
     }
 
-    /// One that is here and speaks as incarnation 7.
+    /// A peer that is here and speaks as incarnation 7.
     #[cfg(test)]
     pub fn here(now: Moment) -> Self {
         let link = Link { connected: true, greeted: true, heard_at: now, ..Link::default() };
@@ -128,8 +128,8 @@ impl Peer {
         }
     }
 
-    /// Takes note of the start of the peer's process. What a former process said of the round does not bind the new
-    /// one, which has lost it.
+    /// Notes the start of the peer's process. Statements of a former process about the round do not bind the new one,
+    /// which has lost them.
     pub fn meet(&mut self, boot: u64, now: Moment) -> Incarnation {
         if self.process.boot.is_some_and(|before| boot < before) && self.link.introduced {
             return Incarnation::Former;
@@ -148,18 +148,18 @@ impl Peer {
         }
     }
 
-    /// Whether its process has said `Hello` on the connection that there is now.
+    /// Whether the peer's process has said `Hello` on the present connection.
     pub fn is_introduced(&self) -> bool {
         self.link.introduced
     }
 
-    /// On the next connection another process may speak, also one that was started before.
+    /// Ends the channel. Another process may speak on the next connection, also one that was started before.
     pub fn end_of_channel(&mut self) {
         self.link.introduced = false;
         self.process.duplicate = None;
     }
 
-    /// Whether its process has said before that it stands beyond this place: within a lineage nobody goes back.
+    /// Whether the peer's process has already named a head beyond this place: no node goes back within a lineage.
     pub fn was_beyond(&self, lineage: &Digest, seq: u64) -> bool {
         self.said.head.as_ref().is_some_and(|head| head.lineage == *lineage && head.seq > seq)
     }
@@ -167,7 +167,7 @@ impl Peer {
     /// Takes a heartbeat, and measures the time since the last sign of progress if it is one.
     pub fn take_head(&mut self, head: Head, now: Moment) {
         if self.is_progress(&head) {
-            // From one sign of progress to the next in one phase: what ends a phase may be a deadline.
+            // The time between two signs of progress in one phase counts. A deadline may end a phase.
             if let Some(before) = self.said.head.as_ref().filter(|before| before.phase == head.phase) {
                 self.said.pace.note(before.phase, now.since(self.said.moved_at));
             }
@@ -200,14 +200,14 @@ impl Peer {
     /// Keeps a READY.
     ///
     /// # Errors
-    /// The envelope of one that is kept and that it contradicts; that one stays.
+    /// The envelope of the kept READY that the new one contradicts; the kept one stays.
     pub fn take_ready(&mut self, signed: SignedReady) -> Result<(), Vec<u8>> {
         let key = |s: &SignedReady| (s.ready.round, s.ready.base, s.ready.lineage);
         if let Some(kept) = self.said.readys.iter().find(|kept| key(kept) == key(&signed)) {
             let same = kept.ready == signed.ready && !mutated!(Mutation::BlameRepeats);
             return if same || mutated!(Mutation::AcceptSecondReady) { Ok(()) } else { Err(kept.bytes.clone()) };
         }
-        // Those said last are kept: a peer that comes from another lineage has said others before.
+        // The newest READYs are kept: a peer that comes from another lineage has said others before.
         self.said.readys.push(signed);
         if self.said.readys.len() > READYS_MAX {
             self.said.readys.remove(0);
@@ -240,8 +240,9 @@ impl Peer {
 /// All peers, by id.
 pub(super) type Peers = BTreeMap<NodeId, Peer>;
 
-/// Makes room for one more peer, which is a member or not; the connected stranger that has to go for a member, if there
-/// is no other way. None if all places are taken by connected peers or members, or for a member by members.
+/// Makes room for one more peer; `member` tells whether it is a member. Returns the connected stranger that has to go
+/// for a member, if there is no other way. None if all places are taken by connected peers or members, or for a member
+/// by members.
 pub(super) fn make_room(
     peers: &mut Peers,
     is_member: impl Fn(&NodeId) -> bool,
@@ -259,7 +260,7 @@ pub(super) fn make_room(
     if !member || mutated!(Mutation::MembersWait) {
         return None;
     }
-    // Rather one that has asked for nothing, and came last.
+    // A stranger that has asked for nothing, and came last, goes first.
     let least = |(id, peer): &(&NodeId, &Peer)| {
         (peer.said.join.is_some(), peer.link.greeted, Reverse(peer.link.switched_at), **id)
     };

@@ -1,4 +1,4 @@
-//! Heads that were proven, and whose claims are looked at.
+//! Proven heads, and the peers whose claims are looked at.
 
 use super::chain::Place;
 use super::clock::Moment;
@@ -6,15 +6,15 @@ use super::io::Proven;
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Proven heads that are remembered, one of each lineage.
+/// The number of proven heads that are remembered, one of each lineage.
 const PROVEN_MAX: usize = 16;
-/// Lineages of other chains of the run that the user was told of.
+/// The number of lineages of other chains of the run that are remembered, because the user was told of them.
 const FOREIGN_MAX: usize = 16;
 
-/// What this node knows of others' claims.
+/// This node's knowledge of others' claims.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
-    /// Whose claim is being looked at, and to which record.
+    /// Peers whose claims are being looked at, with the claimed heads.
     pub asked: BTreeMap<NodeId, Place>,
     /// Oldest first, one of each lineage.
     pub held: VecDeque<Held>,
@@ -42,12 +42,12 @@ impl Claims {
         self.held.push_back(held);
     }
 
-    /// Whether none is being looked at.
+    /// Whether no claim is being looked at.
     pub fn are_settled(&self) -> bool {
         self.asked.is_empty()
     }
 
-    /// A chain of this run that has nothing in common with this node's; whether the user is to be told.
+    /// Notes a chain of this run that has nothing in common with this node's; returns whether the user is to be told.
     pub fn meet_foreign(&mut self, lineage: Digest) -> bool {
         let new = !self.foreign.contains(&lineage);
         if new {
@@ -59,7 +59,7 @@ impl Claims {
         new
     }
 
-    /// Going there has failed: it has to be proven anew.
+    /// Forgets a head after a failed catch-up to it: it has to be proven anew.
     pub fn forget(&mut self, record: &Digest) {
         self.held.retain(|held| held.proven.record != *record);
     }
@@ -72,7 +72,7 @@ impl Proven {
         Place { lineage, seq, record: *record, tokens: *tokens }
     }
 
-    /// Whether who stands there holds this head, too.
+    /// Whether a peer with the head `place` holds this head, too.
     pub(super) fn is_held_at(&self, place: &Place) -> bool {
         Some(place.lineage) == self.ancestry.lineage() && Some(place.seq) >= self.ancestry.seq()
     }

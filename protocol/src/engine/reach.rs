@@ -1,5 +1,5 @@
-//! Whom voters leave out of the sets that they name: of a link that is down only its two ends know, and everybody else
-//! would name both for ever.
+//! The members that voters leave out of the sets that they name. Only the two ends of a link know that it is down, and
+//! all other voters would name both ends for ever.
 
 use super::round::Round;
 use super::succession::SignedReady;
@@ -7,11 +7,12 @@ use crate::message::{Value, ValueKind, member_indices};
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// After so many ballots about a set nobody is left out any more for what voters have told: agreement comes first.
+/// After so many ballots about a set no member is left out any more for the word of voters: agreement comes first.
 const BALLOTS: u32 = 4;
 
 impl Round {
-    /// Keeps whom a voter leaves out of the set with which it enters a vote: what it names later may be others'.
+    /// Keeps the members that a voter leaves out of the set with which it enters a vote. A set that it names later may
+    /// be another voter's.
     pub fn note_left_out(&mut self, from: NodeId, ballot: u32, value: &Value) {
         if ballot > 0 || value.kind != ValueKind::Set {
             return;
@@ -22,13 +23,13 @@ impl Round {
         self.distrust.left_out.insert(from, left_out);
     }
 
-    /// Of these contributions those that can be averaged together, as far as voters have told whom they do not reach: as
-    /// long as one of them leaves out another, the one with most such links goes; of equal ones somebody whom the quorum can
-    /// spare, then by the round's chance: all who heard the same leave out the same, and each of the two has its turn. All
-    /// of them, if too few are left.
+    /// Those of some contributions that can be averaged together, as far as voters have told which members they do not
+    /// reach. As long as one member leaves out another, the one with most such links goes. Among equals it is a member
+    /// that the quorum can spare, and then the round's chance decides. All nodes that heard the same leave out the same
+    /// member, and each end of a link has its turn. Returns all contributions if too few would be left.
     pub fn within_reach(&self, mut ready: Vec<SignedReady>) -> Vec<SignedReady> {
         let head = &self.head;
-        // Voters that have heard different words would leave out different members for ever.
+        // Voters that have heard different statements would leave out different members for ever.
         let ballot = self.set_vote.ballot.as_ref().and_then(|ballot| ballot.said()).map_or(0, |said| said.ballot);
         if ballot >= BALLOTS {
             return ready;
@@ -51,7 +52,7 @@ impl Round {
     }
 }
 
-/// Of members with links that are down the one that sits the round out.
+/// The member that sits the round out, among members with links that are down.
 fn who_leaves(
     links: &BTreeMap<NodeId, BTreeSet<NodeId>>,
     spared: impl Fn(&NodeId) -> bool,

@@ -1,6 +1,7 @@
-//! Members that sent in a reduction what no program sends. Whoever has seen it knows for sure, since the connection is
-//! authenticated, and goes on without them; the others are told in its Heads, or they would offer the same set again and
-//! again. They cannot know which of the two lies, so that a report counts once.
+//! Reports of members that sent bytes in a reduction that no honest program sends. The member that received the bytes
+//! knows it for sure, since the connection is authenticated, and goes on without the sender. It tells the others in its
+//! Heads, or they would offer the same set again and again. The others cannot know which of the two lies, so a report
+//! counts once.
 
 use super::conduct::Conduct;
 use super::ctx::Ctx;
@@ -10,7 +11,7 @@ use crate::message::{Awaited, Awaits, Head};
 use crate::mutation::{Mutation, mutated};
 
 impl Round {
-    /// In the attempt under way this node has refused what a member sent.
+    /// Notes that this node has refused a member's bytes in the attempt under way.
     pub fn report_refusal(&mut self, id: NodeId, conduct: &mut Conduct) {
         if self.task.members.contains(&id) {
             self.distrust.ruled_out.insert(id);
@@ -19,15 +20,15 @@ impl Round {
         }
     }
 
-    /// What this node tells about it, while it is in no reduction.
+    /// This node's report for its Heads, while it is in no reduction.
     pub fn refusal_report(&self) -> Option<Awaits> {
         Some(Awaits { what: Awaited::Refused, from: self.distrust.refused? })
     }
 
-    /// A member says that it has refused what another one sent. Of the two the reported is left out of this round's
-    /// attempts. But who has reported another before is left out itself: honest members meet one liar at a time, and a lying
-    /// reporter would have them all removed, one after the other. Nobody believes it of itself, and no learner is believed
-    /// about a voter: who is left out of a round is as good as removed.
+    /// Hears a member's report that it has refused bytes of another. The reported member is left out of this round's
+    /// attempts. A member that has reported another before is left out itself: honest members meet one liar at a time,
+    /// and a lying reporter would have them all removed, one after the other. A node does not believe a report of
+    /// itself. No learner is believed about a voter, because a voter that is left out of a round is as good as removed.
     pub fn hear_report(&mut self, from: NodeId, head: &Head, conduct: &mut Conduct, ctx: &Ctx) {
         let Some(Awaits { what: Awaited::Refused, from: reported }) = head.awaits else { return };
         let members = self.task.members.contains(&from) && self.task.members.contains(&reported);
@@ -41,7 +42,7 @@ impl Round {
 }
 
 impl Ctx {
-    /// Whether the word of one member counts for nothing against another: that of a learner against a voter.
+    /// Whether the word of one member does not count against another: a learner's against a voter.
     pub fn is_outvoted(&self, by: &NodeId, of: &NodeId) -> bool {
         !self.is_voter(by) && self.is_voter(of) && !mutated!(Mutation::LearnersAccuse)
     }

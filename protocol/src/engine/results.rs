@@ -1,4 +1,4 @@
-//! Results of a round's attempts: those that this node has rebuilt, and those that it fetches.
+//! Results of a round's attempts: results that this node has rebuilt, and results that it fetches.
 
 use super::clock::Moment;
 use super::ctx::Ctx;
@@ -10,19 +10,19 @@ use crate::message::{Certificate, Value, ValueKind};
 use crate::mutation::{Mutation, mutated};
 use std::collections::BTreeMap;
 
-/// Results of one round that are held or fetched at a time.
+/// The number of results of one round that are held or fetched at a time.
 pub(super) const RESULTS_MAX: usize = 8;
 
-/// Results of a round's attempts, here and elsewhere.
+/// Results of a round's attempts, held here or by others.
 #[derive(Debug, Default)]
 pub(super) struct Results {
-    /// That this node has rebuilt, by record.
+    /// Results that this node has rebuilt, by record.
     pub holding: BTreeMap<Digest, Holding>,
-    /// That are being fetched, or could not be, by record.
+    /// Results that are being fetched or could not be had, by record.
     pub fetching: BTreeMap<Digest, Fetching>,
     /// A certificate that arrived before this node decided by itself.
     pub proof: Option<Certificate>,
-    /// Another result of an attempt than this node's own was named, and the own state is looked at.
+    /// A peer named another result of an attempt than this node's own, and the state of this node is being verified.
     pub verifying: bool,
 }
 
@@ -31,18 +31,18 @@ pub(super) struct Results {
 pub(super) struct Holding {
     pub digest: Digest,
     pub candidate: Candidate,
-    /// It is on the disk, or goes there before anything that is said after.
+    /// The result is on the disk, or goes there before any later statement is sent.
     pub written: bool,
     pub made: Made,
 }
 
-/// By whom a result that is held was computed.
+/// The process that computed a held result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Made {
     Here,
-    /// By a process before this one, whose state may have been damaged.
+    /// A process before this one, whose state may have been damaged.
     Before,
-    /// The same, and it is being computed anew.
+    /// A process before this one; the result is being computed anew.
     Anew,
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Made {
 #[derive(Debug)]
 pub(super) struct Fetching {
     pub key: AttemptKey,
-    /// While it is rebuilt from what was fetched.
+    /// The fetched candidate while it is rebuilt.
     pub candidate: Option<Candidate>,
     pub failures: u32,
     pub not_before: Moment,
@@ -63,7 +63,7 @@ impl Fetching {
         self.key == *key && self.candidate.as_ref().is_some_and(|candidate| candidate.record.update == *update)
     }
 
-    /// It cannot be had just now.
+    /// Notes that the result cannot be had just now.
     pub fn fail(&mut self, ctx: &Ctx) {
         (self.active, self.candidate) = (false, None);
         self.not_before = ctx.mark().plus(ctx.retry_pause(self.failures));
@@ -92,7 +92,7 @@ impl Holding {
 }
 
 impl Results {
-    /// Whether another result of an attempt is named than the one that is held: fetching it would lead nowhere.
+    /// Whether a value names another result of an attempt than the held one: fetching it would lead nowhere.
     pub fn contradict(&self, value: &Value) -> bool {
         self.holding.values().any(|held| held.contradicts(value))
     }
@@ -106,7 +106,7 @@ impl Results {
         self.holding.insert(holding.digest, holding);
     }
 
-    /// The candidate behind a value that is said for the first time: it goes to the disk together with the vote state.
+    /// The candidate behind a value that is named for the first time. It goes to the disk together with the vote state.
     pub fn unwritten(&mut self, value: &Value) -> Option<Candidate> {
         let holding = self.holding.get_mut(&value.digest);
         let holding = holding.filter(|held| !held.written && !mutated!(Mutation::ForgetCandidate))?;
@@ -114,10 +114,10 @@ impl Results {
         Some(holding.candidate.clone())
     }
 
-    /// Whether this result may be asked for: it is not here, nobody is being asked, and there is room.
+    /// Whether this result may be asked for: it is not here, no source is being asked, and there is room.
     pub fn may_fetch(&self, key: &AttemptKey, value: &Value, ctx: &Ctx) -> bool {
         let waits = |f: &Fetching| f.active || f.candidate.is_some() || !ctx.may_fetch(f.not_before);
-        // Two results of one attempt, of which one is wrong, must not be taken for each other.
+        // Two results of one attempt, one of which is wrong, must not be taken for each other.
         let alike = |f: &Fetching| f.key == *key && (f.active || f.candidate.is_some());
         !self.contradict(value)
             && !self.holding.contains_key(&value.digest)
@@ -127,21 +127,21 @@ impl Results {
             && self.holding.len() < RESULTS_MAX
     }
 
-    /// Nobody could give this result.
+    /// Notes that no source could give this result.
     pub fn fetch_failed(&mut self, key: &AttemptKey, record: &Digest, ctx: &Ctx) {
         if let Some(fetching) = self.fetching.get_mut(record).filter(|f| f.active && f.key == *key) {
             fetching.fail(ctx);
         }
     }
 
-    /// A fetched result whose update does not apply.
+    /// Gives up a fetched result whose update does not apply.
     pub fn give_up(&mut self, key: &AttemptKey, update: &Digest, ctx: &Ctx) {
         if let Some(fetching) = self.fetching.values_mut().find(|fetching| fetching.is_rebuilding(key, update)) {
             fetching.fail(ctx);
         }
     }
 
-    /// Looks whether the own state is damaged, unless that is being done.
+    /// Verifies this node's own state, unless that is under way.
     pub fn verify(&mut self, out: &mut Out) {
         if !std::mem::replace(&mut self.verifying, true) {
             out.push(Output::VerifyState);

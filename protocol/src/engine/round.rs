@@ -1,4 +1,4 @@
-//! One round as a member lives it: training, the own READY, and what the attempts have led to so far.
+//! One round of a member: training, the own READY, and the attempts so far.
 
 use super::chain::ChainHead;
 use super::clock::Moment;
@@ -18,11 +18,11 @@ use std::sync::Arc;
 /// State of the work on the record after the head, while this node is a member.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// The record that it follows.
+    /// The record that the round follows.
     pub head: Arc<ChainHead>,
     pub task: Task,
     pub began: Moment,
-    /// Taken up by a process that did not begin it: listens a while before it trains.
+    /// The process that resumed this round did not begin it: it listens a while before it trains.
     pub resumed: bool,
     pub part: Part,
     pub attempts: Attempts,
@@ -36,29 +36,29 @@ pub(super) struct Round {
     pub quorum_loss: QuorumLoss,
 }
 
-/// What the record is to be.
+/// The record to make.
 #[derive(Debug)]
 pub(super) struct Task {
-    /// The record that the round is to end in.
+    /// The place of the round's record in the chain.
     pub seq: u64,
-    /// The COMMIT that it is to be.
+    /// The number of the round, if its record is a COMMIT.
     pub number: u64,
     /// By ascending id, this node included.
     pub members: Vec<NodeId>,
-    /// Attempt 0 is made of these, by ascending id.
+    /// The members of attempt 0, by ascending id.
     pub expected: Vec<NodeId>,
     /// The SKIP that this round may end in.
     pub skip: Option<(Digest, Record)>,
 }
 
-/// What this node contributes.
+/// This node's contribution to the round.
 #[derive(Debug)]
 pub(super) struct Part {
     pub training: Training,
     /// Inner steps done.
     pub steps: u64,
     pub cut_short: bool,
-    /// Since when the record is decided while the own inner steps still run.
+    /// Since when the record is decided while this node's inner steps still run.
     pub decided_at: Option<Moment>,
     pub ready: Option<Own>,
 }
@@ -67,24 +67,24 @@ pub(super) struct Part {
 #[derive(Debug)]
 pub(super) struct Own {
     pub signed: SignedReady,
-    /// When it was last said to all, and how often again.
+    /// When it was last said to all, and how often it was repeated.
     pub said_at: Moment,
     pub repeats: u32,
 }
 
-/// What the attempts at the record have led to so far.
+/// The attempts at the record so far.
 #[derive(Debug)]
 pub(super) struct Attempts {
-    /// Of the attempt under way or being formed.
+    /// The number of the attempt under way or being formed.
     pub number: u32,
     pub running: Option<Attempt>,
-    /// Somebody for whom attempt 0 was seen to wait.
+    /// A member for which attempt 0 was seen to wait.
     pub awaited: Option<NodeId>,
     /// Since when a quorum of voters is READY.
     pub quorum_ready_at: Option<Moment>,
     /// The next attempt is not formed before this.
     pub not_before: Moment,
-    /// The decided set of the attempt, by the vote or as a voter has told.
+    /// The decided set of the attempt, by the vote or by a voter's word.
     pub told: Option<Value>,
     pub told_at: Moment,
     pub failures: u32,
@@ -98,10 +98,10 @@ pub(super) struct Attempt {
     pub members: Vec<NodeId>,
     pub stage: Stage,
     pub began: Moment,
-    /// Bytes moved here, and when they last moved.
+    /// Bytes moved here, and the time at which they last moved.
     pub progress: u64,
     pub moved_at: Moment,
-    /// What the reduction waits for here.
+    /// What the reduction waits for here, and from which member.
     pub awaits: Option<Awaits>,
 }
 
@@ -116,17 +116,17 @@ pub(super) enum Stage {
     Rebuilt,
 }
 
-/// Whom this node does without, as long as it can.
+/// Members that this node leaves out as long as it can, and the reasons.
 #[derive(Debug, Default)]
 pub(super) struct Distrust {
     /// Members that spoiled an attempt of this round.
     pub ruled_out: BTreeSet<NodeId>,
-    /// Of whom this node has refused something in a reduction, and who says so of somebody.
+    /// The member whose bytes this node has refused in a reduction, and the members that have sent a report.
     pub refused: Option<NodeId>,
     pub reporters: BTreeSet<NodeId>,
-    /// Whom this node suspected of a failed attempt, and how often.
+    /// Members that this node suspected of a failed attempt, and how often.
     pub suspected: BTreeMap<NodeId, u32>,
-    /// Members that voters left out of the sets that they entered votes with.
+    /// Members that voters left out of the sets with which they entered votes.
     pub left_out: BTreeMap<NodeId, Vec<NodeId>>,
 }
 
@@ -141,7 +141,7 @@ pub(super) struct Committing {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Training {
-    /// Begins when the node has listened for a while.
+    /// Training begins when the node has listened for a while.
     Due,
     Running,
     Done,
@@ -164,7 +164,7 @@ impl Attempt {
         self.stage == Stage::Reducing
     }
 
-    /// Whether its update is complete, this one, and being applied.
+    /// Whether this update of the attempt is complete and being applied.
     pub fn is_speculating(&self, key: &AttemptKey, update: &Digest) -> bool {
         self.key == *key && self.stage == Stage::Speculating { update: *update }
     }
@@ -210,7 +210,7 @@ impl Round {
         AttemptKey { lineage: self.head.record.lineage, seq: self.task.seq, attempt, set }
     }
 
-    /// What this node is doing.
+    /// The node's phase.
     pub fn phase(&self, ctx: &Ctx) -> Phase {
         if self.committing.is_some() || self.record_vote.entered() {
             return Phase::Settling;
@@ -219,7 +219,7 @@ impl Round {
         match (&self.attempts.running, self.part.training) {
             (Some(attempt), _) if attempt.is_reducing() => Phase::Reducing,
             (Some(_), _) => Phase::Settling,
-            // The others would count on it, where it was a quorum by itself before.
+            // The other members would count on this node, although it was a quorum by itself before.
             (None, Training::Done) if quorum_lost && ctx.lacks_word() => Phase::QuorumLost,
             (None, Training::Running) => Phase::Training,
             (None, Training::Due) if quorum_lost => Phase::QuorumLost,
@@ -247,7 +247,7 @@ impl Round {
         (self.part.training, self.part.steps) = (Training::Running, 0);
     }
 
-    /// Whether every member of the round that tells this node where it stands is here and has done so.
+    /// Whether every member of the round that exchanges Heads with this node is here and has sent one.
     fn all_met(&self, ctx: &Ctx) -> bool {
         let met =
             |id: &NodeId| *id == ctx.me || ctx.peers.get(id).is_some_and(|p| p.present() && p.said.head.is_some());
@@ -268,21 +268,21 @@ impl Round {
         }
     }
 
-    /// Ends the own inner steps after the one under way.
+    /// Ends this node's inner steps after the one under way.
     pub fn cut_short(&mut self, out: &mut Out) {
         if self.part.training == Training::Running && !std::mem::replace(&mut self.part.cut_short, true) {
             out.push(Output::CutShort { round: self.task.number });
         }
     }
 
-    /// The decided record whose write is this one, and since when it was on its way.
+    /// Returns the decided record whose write has this token, with the time at which the write began.
     pub fn written(&mut self, token: PersistToken) -> Option<Committing> {
         self.committing.take_if(|committing| committing.token == token)
     }
 }
 
 impl Ctx {
-    /// The READY of a member of this round, own or heard.
+    /// The READY of a member of this round, this node's own or a heard one.
     pub fn ready_of<'a>(&'a self, id: &NodeId, round: &'a Round) -> Option<&'a SignedReady> {
         if *id == self.me {
             return round.part.ready.as_ref().map(|own| &own.signed);

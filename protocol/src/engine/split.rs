@@ -1,9 +1,9 @@
 //! Two certified records of one lineage at one place: the promise is broken, and a person has to look
 //! (`docs/protocol/4-agreement.md` §4.8.4).
 //!
-//! Any two quorums of one record share a voter, so somebody has signed both. If that one votes still, nothing that is decided
-//! here can be relied on. If none does, it says nothing about today's voters: a key that was a quorum once can sign another
-//! past at any time, and would stop the whole flock.
+//! Any two quorums of one record share a voter, so at least one node has signed both. If such a node still votes, no
+//! decision made here can be relied on. If none does, the split says nothing about today's voters: a key that was a
+//! quorum once can sign another past at any time, and would stop the whole flock.
 
 use super::ctx::Ctx;
 use super::io::Refusal;
@@ -14,11 +14,11 @@ use crate::mutation::{Mutation, mutated};
 use crate::record::RecordKind;
 
 impl Ctx {
-    /// The certificate that this node has followed, if this one is for another record at its place and somebody has signed
-    /// both who votes still.
+    /// The certificate that this node has followed, if `theirs` is for another record at its place and a node that
+    /// still votes has signed both.
     ///
     /// # Errors
-    /// It proves nothing of the kind.
+    /// The certificate proves nothing of the kind.
     pub fn check_split(&self, theirs: &Certificate) -> Result<Option<Certificate>, Refusal> {
         let at = self.history.iter().position(|past| {
             (past.record.lineage, past.record.seq) == (theirs.lineage, theirs.seq) && past.digest != theirs.record
@@ -26,7 +26,7 @@ impl Ctx {
         let Some(at) = at.filter(|at| *at > 0 && !mutated!(Mutation::UnseenSplit)) else { return Ok(None) };
         let (Some(parent), Some(past)) = (self.history.get(at - 1), self.history.get(at)) else { return Ok(None) };
         if past.record.kind == RecordKind::Fork {
-            // The name of its lineage follows from the record: there is no other one of that name.
+            // A fork's lineage follows from its record: no other record has the same lineage.
             return Err(Refusal::Malformed { what: "certificate that proves nothing" });
         }
         let proof =
@@ -38,13 +38,13 @@ impl Ctx {
         Err(Refusal::FalseEvidence { why: "former_voters" })
     }
 
-    /// Whether somebody has signed both who votes at the head.
+    /// Whether a node that votes at the head has signed both.
     pub fn a_voter_signed(&self, ours: &Certificate, theirs: &Certificate) -> bool {
         who_signed(ours, theirs).any(|id| self.is_voter(&id)) || mutated!(Mutation::HeedFormerVoters)
     }
 }
 
-/// Those whose votes are in both, by ascending id.
+/// The nodes whose votes are in both, by ascending id.
 pub(super) fn who_signed(ours: &Certificate, theirs: &Certificate) -> impl Iterator<Item = NodeId> + use<> {
     let others = certificate::signers(theirs);
     certificate::signers(ours).into_iter().filter(move |id| others.contains(id))

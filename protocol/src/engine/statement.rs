@@ -1,4 +1,4 @@
-//! What a READY says about others: who asks to be let in, who is dead, who is revoked, how far away they are.
+//! Statements of a READY about other nodes (joins, deaths, revocations) and the round-trip times to them.
 
 use super::conduct::Conduct;
 use super::ctx::Ctx;
@@ -11,11 +11,11 @@ use crate::mutation::{Mutation, mutated};
 use crate::record::Record;
 use crate::{Digest, NodeId, admission};
 
-/// What this node says about others in its READY: who asks to be let in, and who is dead. Members that see the
-/// same speak of different ones, so that many fit.
+/// This node's statements for its READY: which nodes ask to be let in, which are dead, which are revoked. Members that
+/// see the same nodes speak of different ones, so that many fit.
 pub(super) fn statements(ctx: &Ctx, conduct: &Conduct, round: &Round) -> Vec<Statement> {
     let Some(head) = &ctx.head else { return Vec::new() };
-    // A list that is full takes none: saying them for ever would be in the way of all else.
+    // A full list takes no revocations: stating them for ever would displace all other statements.
     let room = head.record.revoked.len() < GRANTS_MAX;
     let mut urgent = if room { revoked(ctx, conduct, &head.record) } else { Vec::new() };
     let (mut known, mut strangers): (Vec<Statement>, Vec<Statement>) =
@@ -25,7 +25,7 @@ pub(super) fn statements(ctx: &Ctx, conduct: &Conduct, round: &Round) -> Vec<Sta
         let (kind, grant) = (StatementKind::Suspect, Digest::default());
         Statement { kind, id: *id, incarnation: 0, grant }
     }));
-    // Turns with the round, so that what only one member knows is said in the end.
+    // The turn moves with the round, so that a matter that only one member knows is said in the end.
     let place = head.record.member_index(&ctx.me).unwrap_or(0) as u64;
     let place = if mutated!(Mutation::SayTheSame) { round.task.number.wrapping_neg() } else { place };
     let turn = (place.wrapping_add(round.task.number) % (1 << 16)) as usize;
@@ -34,7 +34,7 @@ pub(super) fn statements(ctx: &Ctx, conduct: &Conduct, round: &Round) -> Vec<Sta
     }
     let mut said: Vec<Statement> = own_renewal(ctx, &head.record).into_iter().collect();
     take_turns(&mut said, &urgent, STATEMENTS_MAX, turn);
-    // Members' matters may last, so that they leave a place to those who ask to be let in.
+    // Members' matters may last, so they leave a place to the nodes that ask to be let in.
     let most = if strangers.is_empty() { STATEMENTS_MAX } else { 1 };
     take_turns(&mut said, &known, most, turn);
     take_turns(&mut said, &strangers, STATEMENTS_MAX, turn);
@@ -43,8 +43,8 @@ pub(super) fn statements(ctx: &Ctx, conduct: &Conduct, round: &Round) -> Vec<Sta
     said
 }
 
-/// A process that does not speak under the name of its seat says so with what it contributes: else that would make a
-/// voter of a seat on which nobody can vote.
+/// A process that does not speak under its seat's incarnation says so with its contribution. Otherwise the record would
+/// make a voter of a seat on which no process can vote.
 fn own_renewal(ctx: &Ctx, record: &Record) -> Option<Statement> {
     let incarnation = ctx.identity.incarnation;
     let renewed = record.member(&ctx.me).is_some_and(|seat| seat.incarnation < incarnation);
@@ -52,8 +52,8 @@ fn own_renewal(ctx: &Ctx, record: &Record) -> Option<Statement> {
     (renewed && !mutated!(Mutation::MuteContributor)).then_some(Statement { kind, id: ctx.me, incarnation, grant })
 }
 
-/// What the run's creator has revoked, as far as this node was told, and members that have contradicted themselves,
-/// as far as no record says so yet.
+/// Nodes and tickets that the run's creator has revoked, as far as this node was told, and members that have
+/// contradicted themselves. Those that the record already lists are left out.
 fn revoked(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
     let statement = |revocation: &Revocation| {
         let (id, grant) = match revocation.kind {
@@ -66,14 +66,14 @@ fn revoked(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
         let (kind, grant) = (StatementKind::Revoked, Digest::default());
         Statement { kind, id, incarnation: 0, grant }
     });
-    // One may be both: it is said once.
+    // A node may be both, and is said once.
     let mut all: Vec<Statement> = conduct.revocations(record).map(statement).chain(by_evidence).collect();
     all.sort_unstable();
     all.dedup();
     all
 }
 
-/// Nodes that ask to be let in, stand on a recent record of this chain and are admitted, by ascending id.
+/// Nodes that ask to be let in, have a recent record of this chain as head and are admitted, by ascending id.
 fn joins(ctx: &Ctx, conduct: &Conduct, record: &Record) -> Vec<Statement> {
     let asks = ctx.peers.iter().filter_map(|(id, peer)| {
         let (join, at) = peer
@@ -103,7 +103,7 @@ pub(super) fn rtts(ctx: &Ctx, round: &Round) -> Vec<PeerRtt> {
     round.task.members.iter().enumerate().filter_map(rtt).take(RTTS_MAX).collect()
 }
 
-/// Adds so many of these at most as there is still room for. The next time it is the turn of the next ones.
+/// Adds at most `most` of `all`, as far as there is room. With the next turn the next ones are added.
 fn take_turns(said: &mut Vec<Statement>, all: &[Statement], most: usize, turn: usize) {
     let most = most.min(STATEMENTS_MAX - said.len()).min(all.len());
     said.extend(all.iter().cycle().skip(turn * most % all.len().max(1)).take(most).cloned());

@@ -1,9 +1,9 @@
-//! What differs where trainers keep parameters of their own from one round to the next (Streaming DiLoCo, arXiv
+//! The variant in which trainers keep parameters of their own from one round to the next (Streaming DiLoCo, arXiv
 //! 2501.18512): a COMMIT steps one fragment, and the next round's first inner steps may be done while a record is made.
 //!
-//! None of this is on the wire. What a member will be leased is a function of the parent and of the READYs in a set, so
-//! it is known as soon as an attempt runs; that the record comes as foreseen is not, and what was done for another one is
-//! dropped by the driver.
+//! None of this is on the wire. A member's next lease is a function of the parent and of the READYs in a set, so the
+//! member knows it as soon as an attempt runs. Whether the record comes as foreseen is not known; the driver drops
+//! steps that were done for another record.
 
 use super::ctx::Ctx;
 use super::io::Output;
@@ -13,7 +13,8 @@ use super::succession::{self, SignedReady};
 use crate::record::Span;
 
 impl Round {
-    /// An attempt with these contributions runs: lets the trainer begin what follows if it is committed.
+    /// Lets the trainer begin the next round's steps, for the case that the attempt with these contributions is
+    /// committed.
     pub fn go_ahead(&self, contributions: &[SignedReady], ctx: &Ctx, out: &mut Out) {
         let steps = ctx.terms.ahead;
         if steps == 0 || ctx.leaving.is_some() || self.quorum_loss.holds_training() {
@@ -31,8 +32,8 @@ impl Round {
         out.push(Output::Ahead { round, base, lease, inner_steps, tokens, steps: steps.min(inner_steps) });
     }
 
-    /// Has a contribution that a COMMIT left out made anew, for the fragment whose turn it is now: from the trainer's own
-    /// parameters as they are, without any new step.
+    /// Has a contribution that a COMMIT left out made anew, for the fragment whose turn it is now: from the trainer's
+    /// own parameters as they are, without any new step.
     pub fn retake(&mut self, out: &mut Out) {
         if self.part.training == Training::Due {
             self.part.training = Training::Done;
@@ -42,7 +43,7 @@ impl Round {
 }
 
 impl Ctx {
-    /// Inner steps for a lease, of which a round has at most so many.
+    /// Inner steps for a lease. A round has `most` at most.
     pub fn steps_of(&self, lease: &Span, most: u32) -> u32 {
         let per_step = self.spec.inner.samples(1).max(1);
         (lease.count / per_step).clamp(1, u64::from(most.max(1))) as u32

@@ -1,4 +1,4 @@
-//! Building records: pure functions of the parent, the contributions and the update, so that nobody proposes
+//! Building records: pure functions of the parent, the contributions and the update, so that no member proposes
 //! (`docs/protocol/2-records.md` §2.5, §2.6, §2.7).
 
 use crate::difference::Limits;
@@ -19,17 +19,17 @@ mod turnover;
 pub use contribution::SignedReady;
 pub use turnover::admitted_max;
 
-/// Positions of which a fork has the use before it may come upon those of another fork: beyond what any flock reads.
+/// The number of positions that a fork may use before it comes upon those of another fork: more than any flock reads.
 const FORK_AREA: u64 = 1 << 44;
-/// Areas among which a fork's lineage chooses: two forks of one record hardly ever read the same samples.
+/// The number of areas among which a fork's lineage chooses: two forks of one record hardly ever read the same samples.
 const FORK_AREAS: u64 = 1 << 12;
 
-/// Whom attempt 0 of the record after `parent` waits for, by ascending id.
+/// The members that attempt 0 of the record after `parent` waits for, by ascending id.
 pub fn expected(parent: &Record) -> Vec<NodeId> {
     uplinks(parent).into_iter().map(|(id, _)| id).collect()
 }
 
-/// The same with their upload bandwidths in kbit/s, 0 if not known: by these, owners of chunks are chosen.
+/// The same with their upload bandwidths in kbit/s, 0 if unknown: owners of chunks are chosen by these.
 pub fn uplinks(parent: &Record) -> Vec<(NodeId, u32)> {
     let expected = parent.next.members.iter().filter(|member| member.expected);
     expected.map(|member| (member.id, member.upload_kbps)).collect()
@@ -104,8 +104,8 @@ pub fn commit(
     })
 }
 
-/// The lease that `member` has after the COMMIT of these contributions, if they can be committed and it stays: whatever
-/// their update is, so that it is known before there is one.
+/// The lease that `member` has after the COMMIT of these contributions, if they can be committed and it stays. The
+/// update does not matter, so the lease is known before there is one.
 pub fn lease_after(
     parent: &Record,
     parent_digest: Digest,
@@ -117,7 +117,7 @@ pub fn lease_after(
     members.into_iter().find(|seat| seat.id == *member).map(|seat| seat.lease)
 }
 
-/// Who takes part in the round after a COMMIT, with which leases, and what is left to lease.
+/// The members of the round after a COMMIT with their leases, and the positions that are left to lease.
 struct Following {
     members: Vec<Member>,
     cursor: u64,
@@ -126,7 +126,7 @@ struct Following {
     revoked: Vec<Digest>,
 }
 
-/// What follows from the contributions alone; none when they cannot stand after `parent`.
+/// The part of a COMMIT that follows from the contributions alone; None when they cannot stand after `parent`.
 fn following(
     parent: &Record,
     parent_digest: Digest,
@@ -147,7 +147,7 @@ fn following(
 }
 
 /// The record that gives the round up for now: members, leases and pool stay, and every contribution can be offered
-/// again. It has no parameters, so that all who reach it build the same. None only when `seq` would overflow.
+/// again. It has no parameters, so all members that reach it build the same. None only when `seq` would overflow.
 pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
     Some(Record {
         seq: parent.seq.checked_add(1)?,
@@ -160,21 +160,22 @@ pub fn skip(parent: &Record, parent_digest: Digest) -> Option<Record> {
     })
 }
 
-/// The first record of the lineage in which `members` go on, who were cut off from the quorum after `parent`
-/// (`docs/protocol/2-records.md` §2.7). Who of them voted still votes, newcomers as long as they are fewer than a
-/// third; if nobody did, those of them do whom the flock has known for longest.
+/// The first record of the lineage in which `members` go on that have lost the quorum after `parent`
+/// (`docs/protocol/2-records.md` §2.7). Members that voted still vote, newcomers as long as they are fewer than a
+/// third. If none of them voted, those vote that the flock has known for longest.
 ///
 /// Their leases are new, in a range of positions far above the parent's that the new lineage's digest chooses: no
-/// position of the fork is ever leased in the lineage it left. What that is worth: `position / len` is the epoch
-/// (see [`crate::permutation`]), and `len` is not known here, so a fork begins at some place of an epoch of its own,
-/// whose order is another one. It reads no sample twice within that epoch, but samples that the parent read in the
-/// epoch at hand can come again in the fork, as in any next epoch.
+/// position of the fork is ever leased in the lineage it left. `position / len` is the epoch (see
+/// [`crate::permutation`]), and `len` is not known here. A fork therefore begins at some place of an epoch of its own,
+/// whose order is another one. It reads no sample twice within that epoch. Samples that the parent read in the epoch at
+/// hand can come again in the fork, as in any next epoch.
 ///
 /// None when no member of `parent` is among them, or positions or `seq` are used up.
 pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(NodeId, u64)]) -> Option<Record> {
     let unit = unit(spec);
     let probation = Probation::of_fork(spec, parent.round);
-    // Who speaks from another vote state by now does not vote as who it was: it may as who it is.
+    // A member under another incarnation by now does not keep its former vote: it goes as a learner, and may come to
+    // vote under the new one.
     let goes = |member: &Member| {
         let (_, incarnation) = members.iter().find(|(id, _)| *id == member.id)?;
         let same = member.incarnation == *incarnation;
@@ -191,7 +192,7 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
     let mut pool = Pool::new(fork_cursor(parent.cursor, &lineage), &[]);
     let mut seats = Vec::with_capacity(gone.len());
     for member in gone {
-        // Its last lease tells how fast it is; the measurements behind it may be many records ago.
+        // A member's last lease tells how fast it is; the measurements behind it may be many records ago.
         let steps = member.lease.count.div_ceil(unit.max(1)).min(parent.next.inner_steps.into());
         let lease = pool.take(u32::try_from(steps).ok()?, unit)?;
         seats.push(Member { absent: 0, expected: true, lease, ..member });
@@ -214,16 +215,16 @@ pub fn fork(parent: &Record, parent_digest: Digest, spec: &RunSpec, members: &[(
     })
 }
 
-/// The name of the lineage in which these members, by ascending id, go on after the record `parent` of the lineage `left`:
-/// by who they are and by the vote states that they speak from.
+/// The lineage in which these members, by ascending id, go on after the record `parent` of the lineage `left`. It
+/// follows from their ids and the incarnations that they speak under.
 pub fn fork_lineage(left: &Digest, parent: &Digest, members: &[Member]) -> Digest {
     let bytes = |member: &Member| [&member.id.0[..], &member.incarnation.to_le_bytes()].concat();
     let going: Vec<u8> = members.iter().flat_map(bytes).collect();
     Digest::of("starling fork v1", &[&left.0, &parent.0, &going])
 }
 
-/// The start of the area of positions that a fork draws its samples from. When all areas are used up, where the
-/// parent stopped: better the same samples as the other side than none.
+/// The start of the area of positions that a fork draws its samples from. When all areas are used up, it is where the
+/// parent stopped: the same samples as the other side's are better than none.
 fn fork_cursor(parent: u64, lineage: &Digest) -> u64 {
     if mutated!(Mutation::ForkInPlace) {
         return parent;
@@ -252,8 +253,8 @@ fn next_round(spec: &RunSpec, members: Vec<Member>) -> NextRound {
     }
 }
 
-/// Whether work of so many samples and steps, from this position on, was done on a beginning of a member's lease, in steps
-/// of the round.
+/// Whether work of so many samples and steps, from the position `start` on, was done on a beginning of a member's
+/// lease, in steps of the round.
 pub fn fits_lease(parent: &Record, member: &NodeId, (start, samples, steps): (u64, u64, u32)) -> bool {
     let lease = parent.lease_of(member).filter(|lease| lease.start == start && samples <= lease.count);
     lease.is_some() && steps <= parent.next.inner_steps
@@ -284,8 +285,8 @@ fn contributor(contribution: &SignedReady) -> Contributor {
     }
 }
 
-/// The members of the next round with their leases, the cursor and the pool. What no longer belongs to anybody goes
-/// back first, so that it can be leased again at once.
+/// The members of the next round with their leases, the cursor and the pool. Positions that no longer belong to a
+/// member go back first, so that they can be leased again at once.
 fn leases(
     parent: &Record,
     spec: &RunSpec,

@@ -1,6 +1,6 @@
-//! Getting from where this node stands to where the others stand: when it goes, whereto, and what came of it before.
+//! Catching up: when this node does it, to which head, and how former tries ended.
 //!
-//! Which claims of others lead anywhere, and which of two lineages has the better right, is said in [`super::claims`].
+//! [`super::claims`] says which claims of others are followed, and which of two lineages has the better right.
 
 use super::chain::Place;
 use super::clock::Moment;
@@ -13,7 +13,8 @@ use crate::ancestry::Ancestry;
 use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
 
-/// Records that a node may lack and ask to be let in all the same; others know a Join by the last 8 of theirs.
+/// The number of records that a node may lack and ask to be let in all the same. Others accept a Join on one of their
+/// last 8.
 const JOIN_BEHIND_MAX: u64 = 6;
 
 #[derive(Debug)]
@@ -28,26 +29,27 @@ pub(super) struct Sync {
     pub adopt: Option<Digest>,
 }
 
-/// The catch-up that was asked for, and what is known from the ones before.
+/// The catch-up under way, and what is known from former ones.
 #[derive(Debug, Default)]
 pub(super) struct CatchUp {
     under_way: Option<UnderWay>,
     failures: u32,
     not_before: Moment,
     considered_at: Moment,
-    /// Since when others are one record ahead, which this node may yet decide by itself, and since when somebody says so.
+    /// Since when others are ahead by one record, which this node may yet decide by itself; and since when a peer says
+    /// so.
     ahead_since: Option<Moment>,
     named_since: Option<Moment>,
 }
 
-/// What exists only as long as a node catches up.
+/// State that exists only as long as a node catches up.
 #[derive(Debug)]
 struct UnderWay {
-    /// From whom, and to which head.
+    /// The peers to catch up from, and the head to reach.
     sources: Vec<NodeId>,
     target: Proven,
     bytes: u64,
-    /// It is over a few records only.
+    /// Only a few records are missing.
     near: bool,
 }
 
@@ -56,14 +58,14 @@ impl CatchUp {
         self.under_way.is_none()
     }
 
-    /// Whether this node stands where the others are, or was a moment ago. Where a round is shorter than it takes to fetch
-    /// one, a node that asked to be let in only when it has caught up would never be there; once it is listed, the others
-    /// wait for it.
+    /// Whether this node has the others' head, or had it a moment ago. If a round is shorter than the time to fetch
+    /// one, a node that asked to be let in only after its catch-up would never get there. Once a node is listed, the
+    /// others wait for it.
     pub fn is_near(&self) -> bool {
         self.under_way.as_ref().is_none_or(|under_way| under_way.near)
     }
 
-    /// The head to which the one under way leads.
+    /// The head to which the catch-up under way leads.
     pub fn target(&self) -> Option<&Proven> {
         self.under_way.as_ref().map(|under_way| &under_way.target)
     }
@@ -78,12 +80,12 @@ impl CatchUp {
         self.under_way.as_ref().map_or(0, |under_way| under_way.bytes)
     }
 
-    /// The head has moved.
+    /// Notes that the head has moved.
     pub fn follow(&mut self) {
         (self.ahead_since, self.named_since) = (None, None);
     }
 
-    /// Asks for it; whether what is held is to be replaced.
+    /// Asks the driver for a catch-up to `target`.
     pub fn begin(&mut self, target: Proven, sources: Vec<NodeId>, ctx: &Ctx, out: &mut Out) {
         let (Some(lineage), Some(seq)) = (target.ancestry.lineage(), target.ancestry.seq()) else { return };
         let mine = ctx.place().filter(|mine| mine.lineage == lineage && !ctx.distrusted);
@@ -93,12 +95,12 @@ impl CatchUp {
         self.under_way = Some(UnderWay { sources, target, bytes: 0, near });
     }
 
-    /// It is over: from whom this node has caught up, and where to it wanted.
+    /// Ends the catch-up; returns its sources and its target.
     pub fn end(&mut self) -> Option<(Vec<NodeId>, Proven)> {
         self.under_way.take().map(|UnderWay { sources, target, .. }| (sources, target))
     }
 
-    /// It has failed: the next one is tried later.
+    /// Notes that the catch-up has failed: the next one is tried later.
     pub fn fail(&mut self, ctx: &Ctx) {
         self.not_before = ctx.mark().plus(ctx.retry_pause(self.failures));
         self.failures += 1;
@@ -113,13 +115,14 @@ impl Sync {
         Self { catch_up: CatchUp::default(), ancestry: Ancestry::default(), claims: Claims::default(), guides, adopt }
     }
 
-    /// Looks at the heads of all peers: the best that this node should catch up with, if there is any, and who has it.
+    /// Looks at the heads of all peers. Returns the best one that this node should catch up with, if there is any, and
+    /// its sources.
     pub fn consider(&mut self, round: Option<&Round>, ctx: &Ctx, out: &mut Out) -> Option<(Proven, Vec<NodeId>)> {
         let writing = round.is_some_and(|round| round.committing.is_some());
         if !self.catch_up.is_idle() || writing || !ctx.may_catch_up(self.catch_up.not_before) {
             return None;
         }
-        // Looking at everybody is dear in a large flock, and a moment later is soon enough.
+        // Looking at every peer is expensive in a large flock, and a moment later is soon enough.
         if ctx.is_large() && !ctx.may_look_again(self.catch_up.considered_at) {
             return None;
         }
@@ -131,24 +134,26 @@ impl Sync {
         Some((target, sources))
     }
 
-    /// This node's own state is in doubt, and nobody is ahead: those who stand where it does have it whole.
+    /// The own head, if this node's own state is in doubt and no peer is ahead: peers with the same head have its state
+    /// whole.
     fn own_state(&self, ctx: &Ctx) -> Option<Proven> {
         let head = ctx.head.as_ref().filter(|_| ctx.distrusted && self.claims.are_settled())?;
         let own = Proven::of(&head.record, head.digest, self.ancestry.clone());
         self.has_source(&own, ctx).then_some(own)
     }
 
-    /// Whether it is given the time to, before it goes there.
+    /// Whether this node still has time to decide the next record by itself, before it catches up.
     pub fn may_decide_itself(&self, round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> bool {
         votes_on(round, mine, best, ctx) && ctx.may_still_decide(self.catch_up.ahead_since)
     }
 
-    /// The same before anybody is asked to show what it says.
+    /// The same before any peer is asked to prove its claim.
     pub fn may_leave_unasked(&self, round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> bool {
         votes_on(round, mine, best, ctx) && ctx.may_still_decide(self.catch_up.named_since)
     }
 
-    /// Notes since when others are one record ahead. A stranger's bare word does not use up the time that the own vote has.
+    /// Notes since when others are one record ahead. A stranger's bare word does not use up the time for this node's
+    /// own vote.
     fn note_ahead(&mut self, round: Option<&Round>, ctx: &Ctx) {
         let Some(mine) = ctx.place() else { return };
         let ahead = || ctx.places().filter(|(_, place)| votes_on(round, &mine, place, ctx));
@@ -162,8 +167,9 @@ impl Sync {
     }
 }
 
-/// Whether the others are just one record ahead, whose bytes this node holds or is about to: its votes are on their way.
-/// Or they stand on the fork that this node has signed: the last of its statements are on their way.
+/// Whether the others are just one record ahead, and this node holds that record's bytes or is about to: its votes are
+/// on their way. Also true if their head is the fork that this node has signed: the last of its statements are on their
+/// way.
 fn votes_on(round: Option<&Round>, mine: &Place, best: &Place, ctx: &Ctx) -> bool {
     let holds = round.is_some_and(|round| round.holds(&best.record) || round.attempts.running.is_some());
     let next = mine.lineage == best.lineage && mine.seq.checked_add(1) == Some(best.seq);

@@ -1,9 +1,10 @@
-//! What the variants of local training ask of a contribution: the engine's parts look at these terms, and at no variant.
+//! The terms that a variant of local training sets for contributions. The engine's parts read these terms and know no
+//! variant.
 
 use crate::mutation::{Mutation, mutated};
 use crate::run::{SyncMode, SyncSpec};
 
-/// Chosen where the run is set up.
+/// The terms of a run, chosen when it is set up.
 #[derive(Debug)]
 pub(super) struct Terms {
     moved: Moved,
@@ -15,14 +16,14 @@ pub(super) struct Terms {
     pub ahead: u32,
 }
 
-/// What becomes of a contribution that a COMMIT left out, when that COMMIT has moved the state.
+/// The fate of a contribution that a COMMIT left out, when that COMMIT has moved the state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Moved {
     /// It is offered again as it is.
     Stands,
-    /// It is the turn of another fragment, which is made first.
+    /// Another fragment has its turn, and is made first.
     Retaken,
-    /// A gradient holds only where it was taken: its lease is trained on anew.
+    /// A gradient is valid only at the state where it was taken: its lease is trained on anew.
     Dropped,
 }
 

@@ -1,4 +1,4 @@
-//! What a person may want to know: phase, members, and what the node waits for.
+//! The status for a person: phase, members, and what the node waits for.
 
 use super::clock::Moment;
 use super::conduct::{self, Conduct};
@@ -19,36 +19,36 @@ use crate::{Digest, NodeId};
 pub struct View {
     pub me: NodeId,
     pub phase: Phase,
-    /// The lineage; zero while the node stands nowhere.
+    /// The lineage; zero without a head.
     pub lineage: Digest,
     pub seq: u64,
-    /// Digest of the head record; zero while the node stands nowhere.
+    /// Digest of the head record; zero without a head.
     pub head: Digest,
     /// Rounds and tokens committed.
     pub round: u64,
     pub tokens: u64,
     /// Number and members of the attempt that this node is in.
     pub attempt: Option<(u32, Vec<NodeId>)>,
-    /// Who decides, and whether enough of them are here.
+    /// The voters that decide, and whether enough of them are here.
     pub quorum: QuorumView,
     /// Members of the round under way, this node included, by ascending id.
     pub members: Vec<MemberView>,
-    /// Everybody else who is connected, by ascending id.
+    /// All other connected nodes, by ascending id.
     pub others: Vec<MemberView>,
     pub waiting: Option<Waiting>,
     /// The round waits for newcomers.
     pub hold: Option<Hold>,
-    /// Who is held to have contradicted itself, by ascending id.
+    /// Nodes against which evidence is held, by ascending id.
     pub evidence: Vec<EvidenceView>,
 }
 
-/// Somebody has contradicted itself.
+/// Evidence that a node has contradicted itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvidenceView {
     pub against: NodeId,
-    /// What it said twice: `ready`, `estimate` or `vote`.
+    /// The kind of its two statements: `ready`, `estimate` or `vote`.
     pub what: &'static str,
-    /// The head record says so.
+    /// The head record says that it is revoked.
     pub revoked: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct QuorumView {
     pub voters: usize,
     pub here: usize,
     pub in_reach: bool,
-    /// Whose presence makes a half a quorum; zero bytes while the node stands nowhere.
+    /// The distinguished voter, whose presence makes a half a quorum; None without a head.
     pub distinguished: Option<NodeId>,
     /// Microseconds since a quorum was last in reach, while none is.
     pub quorum_lost: Option<u64>,
@@ -66,7 +66,7 @@ pub struct QuorumView {
     pub frozen: bool,
 }
 
-/// How much one engine holds: each count has a limit.
+/// The amounts that one engine holds; each has a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     pub peers: usize,
@@ -89,11 +89,11 @@ pub struct MemberView {
     /// Microseconds since it was last heard.
     pub heard: Option<u64>,
     pub state: MemberState,
-    /// Voter or learner; None for who is no member.
+    /// Voter or learner; None for a node that is no member.
     pub role: Option<Role>,
 }
 
-/// What a member is to the round.
+/// A member's part in the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
     /// No member of this round.
@@ -102,18 +102,18 @@ pub enum MemberState {
     Working,
     /// Its contribution is announced.
     Ready,
-    /// Not counted on, and why.
+    /// The member is not counted on, for this reason.
     Out(&'static str),
 }
 
-/// What the node waits for, in plain words, and for whom.
+/// The reason for which the node waits, in plain words, and the members that it waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiting {
     pub why: &'static str,
     pub on: Vec<NodeId>,
 }
 
-/// What was last told, so that notices come on change only.
+/// The notices last given, so that they come on change only.
 #[derive(Debug, Default)]
 pub(super) struct Spoken {
     phase: Option<(Phase, u64)>,
@@ -123,7 +123,7 @@ pub(super) struct Spoken {
     seeking: Option<usize>,
 }
 
-/// The engine as a whole, to look at.
+/// The engine as a whole, to read from.
 #[derive(Clone, Copy)]
 pub(super) struct Scene<'a> {
     pub ctx: &'a Ctx,
@@ -137,7 +137,7 @@ pub(super) struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// What this node is doing.
+    /// This node's phase.
     pub fn phase(&self) -> Phase {
         if self.end.is_some() {
             return Phase::Finished;
@@ -159,9 +159,9 @@ impl Scene<'_> {
         self.round.and_then(|round| round.quorum_loss.since())
     }
 
-    /// What this node is doing, as others hear it: who says that it is cut off is no voter to them. If all who halt for want
-    /// of a quorum said that, none of them would find the others again. In the middle of a vote, too, who may not speak is
-    /// none.
+    /// This node's phase as others hear it. To the others, a node that says that it has lost the quorum is no voter. If
+    /// all nodes that halt for want of a quorum said so, none of them would find the others again. In the middle of a
+    /// vote, too, a node that may not speak is no voter.
     fn told_phase(&self) -> Phase {
         let lacks = self.ctx.lacks_word();
         let mute = lacks && self.quorum_lost().is_some() && !mutated!(Mutation::MuteSettles);
@@ -197,7 +197,7 @@ impl Scene<'_> {
         Head { lineage, seq, record, tokens, phase, progress: self.progress(), awaits }
     }
 
-    /// Whether this node has to ask the others to be let into the next round: it is no member, or one that they do
+    /// Whether this node has to ask the others to be let into the next round: it is no member, or a member that they do
     /// not expect, or know under another incarnation.
     pub fn wants_in(&self) -> bool {
         let ctx = self.ctx;
@@ -255,8 +255,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Looks at what a view shows of the others, so that the node wakes when time alone changes it. In a large flock that is
-    /// dear, and a view is as old as the last input.
+    /// Looks at the deadlines behind a view of the others, so that the node wakes when time alone changes it. In a
+    /// large flock that is expensive, and a view is as old as the last input.
     pub fn foresee(&self) {
         let ctx = self.ctx;
         if ctx.is_large() {
@@ -312,7 +312,7 @@ impl Scene<'_> {
         }
     }
 
-    /// What this node waits for, if it has nothing to do itself.
+    /// The reason for which this node waits, if it has nothing to do itself.
     fn waiting(&self) -> Option<Waiting> {
         let waiting = |why, on| Some(Waiting { why, on });
         let head = self.ctx.head.as_ref().filter(|_| self.end.is_none() && self.catch_up.is_idle())?;
@@ -388,7 +388,7 @@ impl Spoken {
                 out.notice(Notice::Seeking { peers });
             }
         }
-        // Looking at everybody is dear in a large flock.
+        // Looking at all members is expensive in a large flock.
         if !changed && ctx.is_large() && !ctx.may_look_for_user(self.looked_at) {
             return;
         }

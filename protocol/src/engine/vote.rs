@@ -1,5 +1,5 @@
-//! One vote, on a set or on the record: what was said in it, as signed. What a voter says is on the disk before it is
-//! sent, is sent once to every voter, and again only to whom it may have been lost.
+//! One vote, on a set or on the record: the signed statements in it. A voter's statement is on the disk before it is
+//! sent. It is sent once to every voter, and again only to voters that may have missed it.
 
 use super::chain::ChainHead;
 use super::clock::Moment;
@@ -22,7 +22,7 @@ impl Choice for Value {
         (kind, self.tokens, self.contributors, std::cmp::Reverse(self.digest))
     }
 
-    // Of a set the READYs are looked for when it is decided.
+    // The READYs of a set are looked for when the set is decided.
     fn needs_bytes(&self) -> bool {
         self.kind == ValueKind::Commit
     }
@@ -31,20 +31,20 @@ impl Choice for Value {
 /// A vote under way.
 #[derive(Debug)]
 pub(super) struct Instance {
-    /// What it is about.
+    /// The question that the vote answers.
     pub question: Question,
-    /// None before anybody has said anything.
+    /// None before any voter has said anything.
     pub ballot: Option<Ballot<Value>>,
     /// Newest signed votes by sender, for the certificate.
     pub votes: BTreeMap<NodeId, (Vote, Vec<u8>)>,
-    /// Newest signed estimates by sender: one half of the evidence, should another contradict it.
+    /// Newest signed estimates by sender: one half of the evidence, should another estimate contradict it.
     estimates: BTreeMap<NodeId, Vec<u8>>,
-    /// When this node last said something new, and when it last said it again.
+    /// When this node last said something new, and when it last repeated it.
     pub said_at: Moment,
     pub repeated_at: Moment,
 }
 
-/// Why a word does not count, and the one before that it contradicts, as signed.
+/// The reason why a statement does not count, and the earlier signed statement that it contradicts.
 #[derive(Debug)]
 pub(super) struct Objection {
     pub refusal: Refusal,
@@ -57,7 +57,7 @@ impl From<Refusal> for Objection {
     }
 }
 
-/// What is said in an answer to a question.
+/// The message for a statement on a question.
 fn message(question: &Question, incarnation: u64, said: &Said<Value>) -> Message {
     let (question, ballot, value) = (question.clone(), said.ballot, said.value.clone());
     match said.voted {
@@ -72,7 +72,7 @@ impl Instance {
         Self { question, ballot: None, votes, estimates, said_at: never, repeated_at: never }
     }
 
-    /// Goes on from what the vote state holds; None if it holds nothing about this question's record.
+    /// Resumes from the vote state; None if that holds nothing about this question's record.
     pub fn resume(vote_state: &VoteState, seq: u64, ctx: &Ctx) -> Option<Self> {
         let (ballot, value) = vote_state.estimate.clone().filter(|_| vote_state.stamp.seq == seq)?;
         let estimate = Said { ballot, value, voted: None };
@@ -92,7 +92,7 @@ impl Instance {
         self.ballot.get_or_insert_with(|| Ballot::new(me))
     }
 
-    /// Whether this node has said something in it.
+    /// Whether this node has made a statement in the vote.
     pub fn entered(&self) -> bool {
         self.ballot.as_ref().is_some_and(|ballot| ballot.said().is_some())
     }
@@ -114,15 +114,15 @@ impl Instance {
         }
     }
 
-    /// The newest vote of a voter as it was signed, or its newest estimate.
+    /// The newest vote of a voter, or its newest estimate, as signed.
     fn envelope(&self, from: &NodeId, vote: bool) -> Option<&Vec<u8>> {
         if vote { self.votes.get(from).map(|(_, bytes)| bytes) } else { self.estimates.get(from) }
     }
 
-    /// Hears what another voter says under an incarnation that counts.
+    /// Hears a statement of another voter under an incarnation that counts.
     ///
     /// # Errors
-    /// It contradicts what that one has said before, or is older.
+    /// The statement contradicts an earlier one of that voter, or is older.
     pub fn hear(
         &mut self,
         from: NodeId,
@@ -147,7 +147,7 @@ impl Instance {
         Ok(())
     }
 
-    /// What is to be said next, and the vote state as it is then.
+    /// The value of this node's next statement, and its vote state once that is made.
     pub fn next(&self, head: &ChainHead, ctx: &Ctx) -> Option<(Value, VoteState)> {
         let ballot = self.ballot.as_ref()?;
         let (said, _) = ballot.pending()?;
@@ -164,7 +164,7 @@ impl Instance {
         Some((said.value.clone(), VoteState { incarnation, lineage, parent, stamp, estimate, vote }))
     }
 
-    /// Says what is to be said next: as signed.
+    /// Makes the next statement; returns it as signed.
     pub fn say(&mut self, ctx: &Ctx) -> Option<Vec<u8>> {
         let (said, _) = self.ballot.as_ref()?.pending()?;
         let message = message(&self.question, ctx.identity.incarnation, said);
@@ -175,8 +175,8 @@ impl Instance {
         Some(bytes)
     }
 
-    /// Says again to some what this node has said last, as far as they need it. What is not on the disk yet was not said
-    /// either: its write sends it.
+    /// Repeats this node's newest statements to the targets that need them. A statement that is not on the disk yet was
+    /// not sent either: its write sends it.
     pub fn repeat(
         &self,
         targets: &[NodeId],
@@ -193,8 +193,9 @@ impl Instance {
         }
     }
 
-    /// The same to those who wait for it and have not shown that they need it no more, if it was said a while ago. What
-    /// goes over a connection arrives as long as it holds, so that nobody is told twice when all is well.
+    /// Repeats them, if they were made a while ago, to voters that wait for them and have not shown that they need them
+    /// no more. A message over a connection arrives as long as the connection holds, so no voter is told twice when all
+    /// is well.
     pub fn repeat_late(&mut self, waits: impl Fn(&NodeId) -> bool, own_votes: &OwnVotes, (ctx, out): (&Ctx, &mut Out)) {
         if self.ballot.is_none() || !ctx.may_repeat(self.said_at.max(self.repeated_at)) {
             return;
@@ -239,7 +240,7 @@ mod tests {
         assert_eq!(sends(&out), [said], "to the one that needs it");
     }
 
-    /// Takes every signature for a good one, so that one body has many.
+    /// Takes every signature as valid, so that one body has many.
     struct Trusting;
 
     impl crate::identity::Verifier for Trusting {

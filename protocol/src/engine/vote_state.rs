@@ -1,4 +1,4 @@
-//! The own votes of this identity: what it has signed in votes, under which incarnation, and whether it may speak
+//! The votes of this identity: what it has signed, under which incarnation, and whether it may speak
 //! (`docs/protocol/4-agreement.md` §4.5.8, §4.9).
 
 use super::config::VoteState;
@@ -12,7 +12,7 @@ use crate::mutation::{Mutation, mutated};
 use crate::record::{Record, RecordKind};
 use crate::{Digest, NodeId, wire};
 
-/// What this identity has signed in votes, as last written.
+/// This identity's signed votes, as last written.
 #[derive(Debug, Default)]
 pub(super) struct OwnVotes {
     pub vote_state: Option<VoteState>,
@@ -21,12 +21,12 @@ pub(super) struct OwnVotes {
 }
 
 impl OwnVotes {
-    /// Whether what the vote state says is on the disk.
+    /// Whether the vote state is on the disk.
     pub fn is_written(&self) -> bool {
         self.writing.is_none()
     }
 
-    /// A write is on the disk.
+    /// Notes that a write is on the disk.
     pub fn written(&mut self, token: PersistToken) {
         self.writing.take_if(|awaited| *awaited == token);
     }
@@ -35,12 +35,12 @@ impl OwnVotes {
         self.vote_state.as_ref().map_or(Stamp::default(), |vote_state| vote_state.stamp)
     }
 
-    /// Whether a statement of this place may still be signed: none is signed twice, none taken back.
+    /// Whether a statement of this place may still be signed. A place is signed once, and never one before it.
     pub fn may_sign(&self, stamp: &Stamp) -> bool {
         *stamp > self.stamp() || mutated!(Mutation::SignAgain)
     }
 
-    /// Writes what is about to be signed.
+    /// Writes the statement that is about to be signed.
     pub fn persist(
         &mut self,
         vote_state: VoteState,
@@ -57,13 +57,13 @@ impl OwnVotes {
     }
 }
 
-/// The later of two places: of two incarnations the higher one counts.
+/// The later of two places; a higher incarnation counts as later.
 fn newer(before: Option<(u64, Stamp)>, now: (u64, Stamp)) -> (u64, Stamp) {
     before.map_or(now, |before| before.max(now))
 }
 
 impl OwnVotes {
-    /// Takes up the vote state that the disk holds; why this process speaks from a new one instead.
+    /// Resumes from the vote state on the disk. Returns the reason if this process speaks from a new one instead.
     pub fn resume(
         &mut self,
         vote_state: Option<VoteState>,
@@ -77,7 +77,7 @@ impl OwnVotes {
                 "its folder is a copy or a backup, and what it was made from may have voted since (if no voter is left, \
                  start it once with --force-lineage)"
             } else {
-                "the disk holds no vote register"
+                "the disk holds no vote state"
             });
         };
         identity.incarnation = vote_state.incarnation;
@@ -104,24 +104,24 @@ impl OwnVotes {
         self.persist(VoteState { incarnation, lineage, parent, stamp, estimate: None, vote: None }, None, out);
     }
 
-    /// Whether the vote state speaks in a fork's record's parent lineage, and this identity has gone along.
+    /// Whether the vote state speaks in the parent lineage of this FORK, and this identity has gone along.
     pub fn went_along(&self, record: &Record, me: &NodeId) -> bool {
         let Some(vote_state) = &self.vote_state else { return false };
         let seat = record.member(me).filter(|seat| seat.incarnation == vote_state.incarnation);
-        // The name tells which lineage it has left, and for whom.
+        // The fork's lineage follows from the lineage that it left and its members.
         let left = succession::fork_lineage(&vote_state.lineage, &record.parent, &record.next.members);
         record.kind == RecordKind::Fork && seat.is_some() && left == record.lineage
     }
 
-    /// Whether votes of this incarnation are in another lineage: there they stay.
+    /// Whether votes of this incarnation are in another lineage, where they stay.
     pub fn is_elsewhere(&self, lineage: &Digest) -> bool {
         let elsewhere =
             |vote_state: &VoteState| vote_state.lineage != *lineage && vote_state.lineage != Digest::default();
         self.vote_state.as_ref().is_some_and(elsewhere) && !mutated!(Mutation::ForkAndVote)
     }
 
-    /// Whether a voter has seen this identity sign what its disk does not know of, or a certificate shows it. Only voters
-    /// are believed: votes are for them alone, and no stranger may talk a restarted voter out of its vote.
+    /// Whether a voter, or a certificate, has seen this identity sign something that its disk does not know. Only
+    /// voters are believed: votes are sent to them alone, and no stranger may talk a restarted voter out of its vote.
     pub fn is_outdated(&self, ctx: &Ctx) -> bool {
         let Some(head) = ctx.head.as_ref().filter(|_| ctx.identity.resumed) else { return false };
         let own = ctx.identity.own.filter(|(of, _)| *of == ctx.identity.incarnation).map(|(_, stamp)| stamp);
@@ -139,23 +139,24 @@ impl Ctx {
         self.head.as_ref().is_some_and(|head| head.quorum.has(&self.me, self.identity.incarnation))
     }
 
-    /// Whether this node may speak in votes: a restarted one first asks the voters whether its vote state is the newest that
-    /// they have seen. A quorum has to have answered; the others may still know better, so they are waited for, for a
-    /// while.
+    /// Whether this node may speak in votes. A restarted one first asks the voters whether its vote state is the newest
+    /// that they have seen. A quorum has to have answered. The others may still know a newer one, so the node waits for
+    /// them for a while.
     pub fn may_speak(&self) -> bool {
         let sound = self.votes() && !self.distrusted;
         sound && (!self.identity.resumed || self.identity.heard_since.is_some() && !self.waits_for_witnesses())
     }
 
-    /// The newest place at which a peer has seen this incarnation sign something, as it has said since this process
-    /// started.
+    /// The newest place at which a peer has seen this incarnation sign something, by the peer's own word since this
+    /// process started.
     fn witness_of(&self, id: &NodeId) -> Option<Stamp> {
         let witness = self.peers.get(id)?.vote_state.witness.filter(|(of, _)| *of == self.identity.incarnation);
         witness.map(|(_, stamp)| stamp)
     }
 
-    /// Whether voters that have borne witness are a quorum with this node, and whether all have. One of the others has to
-    /// be among them, where there are any: a disk that was restored from a backup knows nothing of its own votes since.
+    /// Whether this node and the voters that have answered with a Witness are a quorum, and whether all have answered.
+    /// If there are other voters, at least one of them has to be among those. The reason: a disk restored from a backup
+    /// does not know the votes made since.
     fn witnessed(&self) -> (bool, bool) {
         let Some(head) = &self.head else { return (false, false) };
         let answered = |id: &NodeId| *id == self.me || self.witness_of(id).is_some();
@@ -163,7 +164,7 @@ impl Ctx {
         (head.quorum.met_by(|id| answered(id) || mutated!(Mutation::OneWitness)) && !self.lacks_word(), all)
     }
 
-    /// Whether this process goes on from a vote state, and no other voter has said yet what it has seen of it.
+    /// Whether this process goes on from a vote state, and no other voter has yet said what it has seen of it.
     pub fn lacks_word(&self) -> bool {
         let Some(head) = self.head.as_ref().filter(|_| self.identity.resumed && !mutated!(Mutation::VoteUnheard))
         else {
@@ -174,7 +175,7 @@ impl Ctx {
         self.votes() && others().count() > 0 && !others().any(|(id, _)| self.witness_of(id).is_some())
     }
 
-    /// Notes when enough have answered.
+    /// Notes the time at which enough voters have answered.
     pub fn hear_quorum(&mut self) {
         if self.identity.resumed {
             let since = self.identity.heard_since.unwrap_or(self.now);
@@ -188,8 +189,8 @@ impl Ctx {
         since.is_some_and(|since| !self.witnessed().1 && self.waits_for_answers(since))
     }
 
-    /// Remembers what a certificate shows to have been signed, also by this identity itself: who reads a vote of its own
-    /// that its vote state does not know has an old disk.
+    /// Remembers what a certificate shows to have been signed, also by this identity itself. A node that reads a vote
+    /// of its own that its vote state does not know has an old disk.
     pub fn learn_signed(&mut self, certificate: &Certificate) {
         for bytes in certificate.votes.iter().filter(|_| !mutated!(Mutation::ForgetCertified)) {
             let Ok(opened) = wire::open(self.verifier.as_ref(), &self.run, bytes) else { continue };
@@ -204,7 +205,7 @@ impl Ctx {
         }
     }
 
-    /// Tells a peer what this node has seen its identity sign: at once after its `Hello`, also if that is nothing.
+    /// Tells a peer what this node has seen its identity sign: at once after its `Hello`, even if that is nothing.
     pub fn bear_witness(&mut self, to: NodeId, out: &mut Out) {
         let Some(peer) = self.peers.get_mut(&to) else { return };
         let incarnation = peer.vote_state.incarnation;
@@ -214,8 +215,8 @@ impl Ctx {
         out.send_to(self, &[to], &Message::Witness(Witness { incarnation, stamp }));
     }
 
-    /// Remembers the newest place that a peer has signed. Words of a former process may still have been on their way when
-    /// the present one was told what is known of it: then it is told again.
+    /// Remembers the newest place that a peer has signed. Messages of a former process may still have been on their way
+    /// when the present one was told what is known of it. In that case it is told again.
     pub fn note_signed(&mut self, from: NodeId, incarnation: u64, stamp: Stamp, out: &mut Out) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.vote_state.signed = Some(newer(peer.vote_state.signed, (incarnation, stamp)));
@@ -225,7 +226,7 @@ impl Ctx {
         }
     }
 
-    /// A peer says what it has seen this identity sign; false if that was another incarnation.
+    /// Hears what a peer has seen this identity sign. Returns false if that was another incarnation.
     pub fn hear_witness(&mut self, from: &NodeId, witness: &Witness) -> bool {
         if witness.incarnation != self.identity.incarnation && !mutated!(Mutation::WitnessOfAnother) {
             return false;

@@ -1,26 +1,26 @@
-//! What a node waits for: every deadline that it has looked at and that has not come yet.
+//! The deadlines that a node waits for: those that it has looked at and that have not come yet.
 //!
-//! What an engine does follows from its state and from the time. Where no input comes only the time changes, and it changes
-//! something only where a deadline comes that was looked at when the engine last went through its state. So whoever
-//! compares a deadline with the time ([`super::due`]) leaves it here, and the node sleeps until the first of them. None
-//! has to be listed a second time, and none is forgotten.
+//! The actions of an engine follow from its state and from the time. Without an input only the time changes. It changes
+//! something only when a deadline comes that was looked at when the engine last went through its state. Each comparison
+//! of a deadline with the time ([`super::due`]) therefore leaves the deadline here, and the node sleeps until the first
+//! of them. No deadline has to be listed a second time, and none is forgotten.
 
 use super::clock::Moment;
 use crate::mutation::{Mutation, mutated};
 use std::cell::Cell;
 
-/// What time alone brings about.
+/// Events that time alone brings about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Deadline {
     /// Peers are to hear again that this node is here.
     Beat,
     /// A node without a seat may say something again.
     Outsider,
-    /// It asks to be let in again, or another's request counts no more.
+    /// This node asks to be let in again, or another's request does not count any more.
     Join,
-    /// What others may have missed is said again.
+    /// A message that others may have missed is said again.
     Repeat,
-    /// What came in quietly is looked at, with all that came beside it.
+    /// Messages that came in quietly are looked at together.
     Quiet,
     /// A catch-up may be tried again.
     CatchUp,
@@ -28,9 +28,9 @@ pub(super) enum Deadline {
     Claims,
     /// A proven head is too old, or one may be proven anew.
     Proof,
-    /// A node that is one record behind had the time to decide by itself.
+    /// A node that is one record behind has had the time to decide by itself.
     Ahead,
-    /// A peer that nobody has met counts as dead.
+    /// A peer that this node has not met counts as dead.
     Meeting,
     /// A connection has been down for too long.
     Down,
@@ -42,9 +42,9 @@ pub(super) enum Deadline {
     QuorumLoss,
     /// A restarted node has listened for long enough.
     Settle,
-    /// The last voters have had their time to bear witness.
+    /// The last voters have had their time to answer with a Witness.
     Witness,
-    /// Half of what attempt 0 waits, and all of it.
+    /// Half of the time that attempt 0 waits is over, or all of it.
     Assembly,
     /// The next attempt may be formed.
     Attempt,
@@ -52,15 +52,15 @@ pub(super) enum Deadline {
     ReadyOfSet,
     /// A reduction stands still, or takes too long.
     Reduction,
-    /// In a vote nobody waits any longer for more than a quorum.
+    /// A voter waits no longer for more than a quorum.
     Vote,
-    /// A vote in which nobody goes on ends in a SKIP.
+    /// A vote in which no voter goes on ends in a SKIP.
     LeftBehind,
     /// A decided node waits no longer for its own inner step.
     OwnStep,
     /// A result may be fetched again.
     Fetch,
-    /// A certificate may be given to somebody again.
+    /// A certificate may be given to a peer again.
     Help,
     /// A node that leaves stays no longer.
     Leave,
@@ -74,14 +74,14 @@ pub(super) enum Deadline {
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     next: Cell<Option<(Moment, Deadline)>>,
-    /// A wait has begun, whose end may not have been looked at yet; or something else from which more may follow.
+    /// A wait has begun whose end may not have been looked at yet, or another event from which more may follow.
     begun: Cell<bool>,
-    /// Something has come in that is looked at later, with what comes beside it.
+    /// An input has come that is looked at later, together with others.
     unseen: Cell<bool>,
 }
 
 impl Watch {
-    /// Somebody has looked at a deadline that has not come yet.
+    /// Notes a deadline that was looked at and has not come yet.
     pub fn note(&self, what: Deadline, at: Moment) {
         let asleep = what == Deadline::Claims && mutated!(Mutation::SleepOn)
             || what == Deadline::Down && mutated!(Mutation::Oversleep);
@@ -90,24 +90,24 @@ impl Watch {
         }
     }
 
-    /// Forgets what was noted: the first of it.
+    /// Forgets the noted deadlines; returns the first of them.
     pub fn clear(&self) -> Option<(Moment, Deadline)> {
         self.begun.set(false);
         self.unseen.set(false);
         self.next.take()
     }
 
-    /// A wait begins, or something else from which more may follow.
+    /// Notes that a wait begins, or another event from which more may follow.
     pub fn begin(&self) {
         self.begun.set(true);
     }
 
-    /// Whether one has begun since what was noted was forgotten.
+    /// Whether a wait has begun since the noted deadlines were forgotten.
     pub fn has_begun(&self) -> bool {
         self.begun.get()
     }
 
-    /// What was noted before is awaited still, and what has come in waits for it.
+    /// Goes on waiting for the deadline that was noted before; the input that has come waits for it, too.
     pub fn resume(&self, awaited: Option<(Moment, Deadline)>) {
         self.unseen.set(true);
         if let Some((at, what)) = awaited {
@@ -115,12 +115,12 @@ impl Watch {
         }
     }
 
-    /// Whether something has come in that nobody has looked at.
+    /// Whether an input has come that the engine has not looked at.
     pub fn has_unseen(&self) -> bool {
         self.unseen.get()
     }
 
-    /// When something is due next, and what.
+    /// The next deadline, and the time at which it is due.
     pub fn next(&self) -> Option<(Moment, Deadline)> {
         self.next.get()
     }

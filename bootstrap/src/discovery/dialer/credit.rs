@@ -1,4 +1,4 @@
-//! How often dials may be made: a bucket of time that fills as time passes.
+//! The rate of dials: a bucket of time that fills as time passes.
 
 use starling_protocol::engine::io::Time;
 
@@ -9,7 +9,7 @@ const DIALS_PER_SECOND: u64 = 8;
 const DIAL_COST: u64 = 1_000_000 / DIALS_PER_SECOND;
 const MOST: u64 = DIALS_MAX as u64 * DIAL_COST;
 
-/// Time not yet spent on dials, in microseconds: each costs `1 s / DIALS_PER_SECOND`.
+/// Time not yet spent on dials, in microseconds: each dial costs `1 s / DIALS_PER_SECOND`.
 pub(super) struct Credit {
     left: u64,
     counted: Time,
@@ -26,7 +26,7 @@ impl Credit {
         self.counted = now;
     }
 
-    /// Whether there is enough for a dial that has to leave so many.
+    /// Whether there is enough for a dial that must leave `left` dials for other peers.
     pub fn has_one(&self, left: usize) -> bool {
         self.left >= cost(left)
     }
@@ -36,13 +36,13 @@ impl Credit {
         self.left = self.left.saturating_sub(DIAL_COST);
     }
 
-    /// When there is enough for a dial that has to leave so many.
+    /// The time at which there is enough for such a dial.
     pub fn at(&self, left: usize) -> Time {
         Time(self.counted.0.saturating_add(cost(left).saturating_sub(self.left)))
     }
 }
 
-/// One dial, and those that it has to leave.
+/// The cost of one dial and of those that it must leave.
 fn cost(left: usize) -> u64 {
     (left as u64 + 1) * DIAL_COST
 }

@@ -13,7 +13,7 @@ fn quic(port: u16) -> Multiaddr {
     format!("/ip4/192.0.2.7/udp/{port}/quic-v1").parse().unwrap()
 }
 
-/// A new peer with an id above our own.
+/// A new peer with an id above this node's.
 fn someone() -> PeerId {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
     let mut id = [0; 32];
@@ -30,7 +30,7 @@ fn refused(list: &[Multiaddr]) -> Vec<(Option<Multiaddr>, Reason)> {
     list.iter().map(|a| (Some(a.clone()), Reason::Refused)).collect()
 }
 
-/// Fails every dial at once, for so long; returns the times of all dials.
+/// Fails every dial at once, for so many seconds; returns the times of all dials.
 fn fail_for(dialer: &mut Dialer, from: Time, seconds: u64) -> Vec<Time> {
     let (mut now, mut times) = (from, Vec::new());
     while now.0 < from.0 + seconds * SECOND {
@@ -90,7 +90,7 @@ fn quic_is_tried_when_tcp_fails_and_in_the_same_round() {
     assert!(dialer.poll(Time(7)).is_empty(), "the round is over");
 }
 
-/// The next process of a peer that was killed is to be met by TCP, whose connections end with a process.
+/// The next process of a killed peer must be met by TCP, whose connections end with a process.
 #[test]
 fn quic_is_not_tried_for_a_while_where_tcp_is_refused() {
     let other: Multiaddr = "/ip4/192.0.2.8/udp/1/quic-v1".parse().unwrap();
@@ -127,7 +127,8 @@ fn quic_is_not_tried_for_a_while_where_tcp_is_refused() {
     assert_eq!(dialer.poll(Time(1)).remove(0).addresses, [quic(1)], "the user has said so");
 }
 
-/// Two that dial each other at the same moment both take themselves for the client: TCP again, and not both at once.
+/// Two peers that dial each other at the same moment both take themselves for the client: TCP is tried again, and not
+/// by both at once.
 #[test]
 fn after_a_broken_handshake_tcp_is_tried_again_by_the_smaller_id_first() {
     let (small, large) = {
@@ -217,7 +218,7 @@ fn the_excluded_are_left_alone_until_pardoned() {
     assert_eq!(dials.iter().map(|d| d.peer).collect::<Vec<_>>(), [anchor], "what the user named is not forgotten");
 }
 
-/// The gate refused a peer for ever that the dialer had forgotten.
+/// Before, the gate refused a peer for ever after the dialer had forgotten it.
 #[test]
 fn who_makes_way_among_the_excluded_is_told() {
     let mut dialer = dialer();
@@ -260,7 +261,8 @@ fn dials_are_limited_at_once_and_in_rate_and_anchors_go_first() {
     assert!((70..=90).contains(&in_ten_seconds), "{in_ten_seconds}");
 }
 
-/// A thousand strangers at silent addresses had all dials under way, and members waited behind them after a cut.
+/// Before, a thousand strangers at silent addresses had all dials under way, and members waited behind them after a
+/// network partition.
 #[test]
 fn half_of_the_dials_is_kept_for_known_peers() {
     let (mut dialer, members): (Dialer, Vec<PeerId>) = (dialer(), (0..8).map(|_| someone()).collect());
@@ -280,7 +282,7 @@ fn half_of_the_dials_is_kept_for_known_peers() {
     }
     let dialed: BTreeSet<PeerId> = dialer.poll(now).iter().map(|dial| dial.peer).collect();
     assert_eq!(dialed, members.iter().copied().collect(), "at once, and candidates among them too");
-    // Their credit is kept as well, and comes before the strangers'.
+    // The known peers' credit is kept as well, and they are dialed before strangers.
     for peer in dialer.targets.keys().copied().collect::<Vec<_>>() {
         dialer.connected(peer, None, now);
         dialer.disconnected(&peer, false, now);
@@ -324,8 +326,8 @@ fn we_never_dial_ourselves() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever happens in whatever order: no panic, bounded dials, equal seeds equal histories, and whoever is
-    /// wanted and has an address is dialed within 30 s of quiet.
+    /// For any events in any order: no panic, bounded dials, equal histories for equal seeds, and a wanted peer with an
+    /// address is dialed within 30 s of quiet.
     #[test]
     fn any_history_keeps_the_promises(steps in proptest::collection::vec((0u8..8, 0usize..5, 0u64..3_000_000), 0..120)) {
         let peers: Vec<PeerId> = (1..=5u8).map(|n| crate::identity::peer_id(&starling_protocol::NodeId([n; 32]))).collect();

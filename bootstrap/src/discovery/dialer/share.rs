@@ -1,12 +1,14 @@
-//! The share that strangers have in dials, and in the list of peers that wait for one.
+//! The strangers' share of dials, and of the list of peers that wait for one.
 
 use super::target::{State, Target};
 use super::{DIALS_MAX, Dialer, Wish};
 use libp2p::PeerId;
 
-/// Dials to strangers among those under way; all of them while nobody is known, since any may be of the flock then.
+/// Dials to strangers among those under way. Strangers have all of them while no peer is known, since any may be of the
+/// flock then.
 pub(super) const STRANGERS_DIALED_MAX: usize = DIALS_MAX / 2;
-/// Strangers that wait to be dialed: what eight dials a second get through in half a minute. A stranger that found no place is found again.
+/// Strangers that wait to be dialed: as many as eight dials a second reach in half a minute. A stranger that found no
+/// place is found again.
 pub(super) const CANDIDATES_MAX: usize = 256;
 
 /// Dials under way.
@@ -24,7 +26,7 @@ impl Busy {
 }
 
 impl Dialer {
-    /// How much a peer is preferred: one that the owner knows as one that is wanted.
+    /// How much a peer is preferred: a peer that the owner knows counts as a wanted one.
     pub(super) fn standing(&self, peer: &PeerId, target: &Target) -> Wish {
         if self.known.contains(peer) { target.wish.max(Wish::Wanted) } else { target.wish }
     }
@@ -34,7 +36,7 @@ impl Dialer {
         busy.all < DIALS_MAX && (standing > Wish::Candidate || busy.strangers < of_strangers)
     }
 
-    /// Dials that this one leaves for others.
+    /// Dials that one for a peer of this rank must leave for others.
     pub(super) fn left_by(&self, standing: Wish) -> usize {
         match standing {
             Wish::Candidate if !self.known.is_empty() => DIALS_MAX - STRANGERS_DIALED_MAX,
@@ -50,8 +52,8 @@ impl Dialer {
         busy
     }
 
-    /// Room for one more stranger. The one that has failed most often makes way. Those that were not dialed yet do not: a flood of
-    /// new ones would drive them out before their turn.
+    /// Makes room for one more stranger. The one that has failed most often makes way. Strangers that were not dialed
+    /// yet do not make way: a flood of new ones would drive them out before their turn.
     pub(super) fn make_room(&mut self) -> bool {
         let is_stranger = |(peer, t): &(&PeerId, &Target)| {
             matches!(t.state, State::Waiting(_)) && self.standing(peer, t) == Wish::Candidate

@@ -1,4 +1,4 @@
-//! A peer to be dialed, and how that goes.
+//! A peer to be dialed, and the state of that.
 
 use crate::discovery::reason::Reason;
 use libp2p::{Multiaddr, PeerId};
@@ -35,7 +35,7 @@ pub(super) struct Target {
     /// Addresses of this round that failed.
     pub tried: Vec<Multiaddr>,
     pub rounds: u32,
-    /// Times that a relay was of no help since it was last connected.
+    /// Times that a relay did not help since it was last connected.
     pub unpunched: u32,
     /// The last failure; cleared by a connection.
     pub trouble: Option<(Option<Multiaddr>, Reason)>,
@@ -49,7 +49,7 @@ pub(super) enum State {
 }
 
 impl Target {
-    /// What went wrong; `None`: nothing, or it is connected.
+    /// The peer's trouble; `None` if nothing failed, or if it is connected.
     pub fn describe(&self, peer: &PeerId, now: Time) -> Option<Trouble> {
         let (address, reason) = self.trouble.clone()?;
         let retry_in = match self.state {

@@ -1,15 +1,15 @@
-//! What a request is answered with.
+//! The answer to a request.
 
 use std::fs::File;
 use std::sync::Arc;
 
-/// A payload that is to be sent.
+/// The payload of an answer.
 #[derive(Debug)]
 pub enum Answer {
     /// In memory until it is sent: at most a mebibyte, but for manifests of large models and large texts.
     Bytes(Arc<Vec<u8>>),
-    /// The next `len` bytes of a file, which are read as they are taken. The file may be removed meanwhile; one that is cut short ends
-    /// the stream.
+    /// The next `len` bytes of a file, which are read as they are taken. The file may be removed meanwhile; a file that
+    /// is cut short ends the stream.
     File { file: File, len: u64 },
 }
 

@@ -1,4 +1,4 @@
-//! Asks one peer for something over `/starling/fetch/4`, believing nothing about the answer but its hash.
+//! Asks one peer for something over `/starling/fetch/4`, and believes nothing about the answer but its hash.
 
 use super::wire::{
     ANSWER_HEAD_BYTES, DATA_MANIFEST_BYTES_MAX, FetchRefusal, FetchRequest, FetchWireError, RECORDS_BYTES_MAX,
@@ -13,24 +13,24 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// What counts as progress of a payload.
+/// Bytes of a payload that count as progress.
 const PROGRESS_BYTES: usize = 64 * 1024;
 
-/// Bytes a second with which an answer comes at least: of a stranger as much as a line must carry for its node to keep up with
-/// rounds of the smallest model; of members and joiners a quarter, since a slow one of them is no attack.
+/// The least rate of an answer in bytes a second. A stranger must send as fast as a line that keeps up with rounds of
+/// the smallest model. Members and joiners need a quarter of that, since a slow one of them is no attack.
 const PACE_OF_STRANGERS: u64 = 128 << 10;
 const PACE_OF_KNOWN: u64 = 32 << 10;
-/// The same on each of many streams, which share the line of who asks.
+/// The same on each of many streams, which share the asker's line.
 const PACE_OF_MANY: u64 = 16 << 10;
 
-/// How long an asker waits.
+/// The longest waits of an asker.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     /// For the head of an answer: the peer may have to wait for its turn and for its disk.
     pub head: Duration,
     /// For each 64 KiB of a payload, and for the rest of it.
     pub progress: Duration,
-    /// Bytes a second that come at least, after a first time of `progress`.
+    /// The least bytes a second, after a first time of `progress`.
     pub pace: u64,
 }
 
@@ -41,38 +41,38 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// With one question to a peer of this rank.
+    /// The patience with one request to a peer of this rank.
     pub fn with(rank: Rank) -> Self {
         let pace = if rank == Rank::Stranger { PACE_OF_STRANGERS } else { PACE_OF_KNOWN };
         Self { pace, ..Self::default() }
     }
 
-    /// With each of many streams to many peers.
+    /// The patience with each of many streams to many peers.
     pub fn with_many() -> Self {
         Self { pace: PACE_OF_MANY, ..Self::default() }
     }
 
-    /// For so many bytes of a payload to have come.
+    /// The time in which so many bytes of a payload must have come.
     fn payload(&self, bytes: u64) -> Duration {
         self.progress.saturating_add(Duration::from_secs(bytes / self.pace.max(1)))
     }
 
-    /// For so many bytes in several answers.
+    /// The time for so many bytes in several answers.
     pub fn in_all(&self, bytes: u64) -> Duration {
         self.head.saturating_add(self.payload(bytes))
     }
 }
 
-/// How long an answer may be. Checked before anything is allocated for it.
+/// The length that an answer may have. Checked before anything is allocated for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     AtMost(u64),
-    /// For what has a known length: a state chunk, an update.
+    /// For a payload of known length: a state chunk, an update.
     Exactly(u64),
 }
 
 impl Expect {
-    /// The limit that holds when the asker knows nothing more. For an update it is absurdly high: say its length.
+    /// The limit when the asker knows nothing more. For an update it is absurdly high: pass its length instead.
     pub fn of(request: &FetchRequest) -> Self {
         Self::AtMost(match request {
             FetchRequest::Spec => RUN_SPEC_BYTES_MAX as u64,
@@ -87,7 +87,7 @@ impl Expect {
         })
     }
 
-    /// Bytes that may come.
+    /// The most bytes that may come.
     pub fn most(self) -> u64 {
         match self {
             Self::AtMost(bytes) | Self::Exactly(bytes) => bytes,
@@ -102,7 +102,7 @@ impl Expect {
     }
 }
 
-/// Why something was not fetched.
+/// The error of a fetch.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     #[error("no stream to the peer: {0}")]
@@ -129,13 +129,13 @@ impl FetchError {
         matches!(self, Self::Refused(FetchRefusal::NotFound | FetchRefusal::Busy | FetchRefusal::Internal))
     }
 
-    /// Whether the peer broke the protocol, as opposed to being slow, gone, or without what was asked for.
+    /// Whether the peer broke the protocol, as opposed to being slow, gone, or without the wanted bytes.
     pub fn is_violation(&self) -> bool {
         matches!(self, Self::Wire(_) | Self::Length { .. })
     }
 }
 
-/// Asks for one thing. On an error other than a refusal the stream is of no more use.
+/// Asks for one thing. After an error other than a refusal the stream is of no more use.
 ///
 /// # Errors
 /// [`FetchError`]; the payload's content is for the caller to check.
@@ -152,7 +152,7 @@ where
     payload(io, len, patience, |_| ()).await
 }
 
-/// Asks for one thing, and reads how long the answer is, in bytes. [`payload`] is to follow.
+/// Asks for one thing, and returns the length of the answer in bytes. [`payload`] is to follow.
 ///
 /// # Errors
 /// As [`request`].
@@ -189,14 +189,14 @@ pub async fn payload<S: AsyncRead + Unpin>(
     patience: Patience,
     came: impl Fn(usize),
 ) -> Result<Vec<u8>, FetchError> {
-    // Grows with what really comes, so that an announcement alone costs nothing.
+    // The buffer grows with the bytes that come, so that an announced length alone costs nothing.
     let mut payload = Vec::with_capacity(len.min(PROGRESS_BYTES));
     let began = Instant::now();
     while payload.len() < len {
         let target = len.min(payload.len() + PROGRESS_BYTES);
         let from = payload.len();
         payload.resize(target, 0);
-        // Each piece counts, so that who is slow is found out long before the whole answer is due.
+        // Each piece has a deadline, so that a slow peer is found out long before the whole answer is due.
         let (stalled, due) = (Instant::now() + patience.progress, began + patience.payload(target as u64));
         let piece = timeout_at(stalled.min(due), io.read_exact(&mut payload[from..])).await;
         piece.map_err(|_| match due < stalled {

@@ -1,10 +1,10 @@
 //! Downloads content-addressed items from several peers at once.
 //!
-//! Each source has a few streams; each stream takes the next item when it is free, so a faster source does more. An
-//! item is believed when its check says so; a source that sends something else is dropped for good. What a source
-//! does not have, or breaks at, is asked of another. Near the end a stream with nothing to do fetches a second copy of
-//! what a slower one is still at, and a further one of what has been under way for long. Copies that strangers fetch keep no
-//! known source from fetching its own.
+//! Each source has a few streams. Each stream takes the next item when it is free, so a faster source does more. An
+//! item is believed when its check says so; a source that sends other bytes is dropped for good. When a source does not
+//! have an item or breaks at it, another source is asked. Near the end a stream with nothing to do fetches a second
+//! copy of an item that a slower stream still fetches, and further copies of items that have been under way for long.
+//! Copies that strangers fetch keep no known source from fetching its own.
 
 use super::client::{Expect, FetchError, Patience, request};
 use super::wire::{FetchRefusal, FetchRequest};
@@ -18,19 +18,20 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-/// Requests outstanding at one source: of the streams that a stranger may have one is left for questions in between. One that finds no
-/// place there waits for 200 ms.
+/// Requests outstanding at one source. Of the streams that a stranger may have, one is left for questions in between. A
+/// stream that finds no place there waits for 200 ms.
 pub const STREAMS_PER_SOURCE: usize = 3;
 /// Sources used at once; further ones are ignored.
 pub const SOURCES_MAX: usize = 64;
 /// Streams that may break at one source before it is given up.
 const BREAKS_MAX: usize = 3;
-/// Streams that fetch the same item at once. One more may for each time that it has been under way twice as long as this.
+/// Streams that fetch the same item at once. One more may fetch it after [`LONG`], and another each time that its age
+/// doubles.
 const COPIES_MAX: u8 = 2;
 const LONG: Duration = Duration::from_secs(10);
-/// How often a stream with nothing to do looks whether something has been under way for long.
+/// The pause after which a stream with nothing to do looks whether an item has been under way for long.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
-/// How long to leave a source alone that says it is busy, and how often.
+/// The time for which a busy source is left alone, and how often that may happen.
 const BUSY_PAUSE: Duration = Duration::from_millis(250);
 const BUSY_MAX: usize = 40;
 
@@ -45,28 +46,28 @@ pub type IsStranger = Arc<dyn Fn(&NodeId) -> bool + Send + Sync>;
 /// One thing to download: the concatenated answers to its requests, which together pass the check.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// What the caller knows it by, such as its place in a manifest.
+    /// The caller's number for it, such as its place in a manifest.
     pub index: usize,
     pub parts: Vec<(FetchRequest, Expect)>,
 }
 
-/// Why a download failed.
+/// The error of a download.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
     #[error("none of {sources} sources has item {index}; the flock may have moved on to newer state")]
     Missing { index: usize, sources: usize },
     #[error("all {sources} sources failed with {left} items left; last: {last}")]
     NoSources { sources: usize, left: usize, last: String },
-    #[error("whoever asked for the download is gone")]
+    #[error("the download was given up: its asker is gone")]
     Abandoned,
 }
 
-/// What a download took.
+/// The result of a download.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DownloadReport {
     /// Bytes of good items by source.
     pub bytes: BTreeMap<NodeId, u64>,
-    /// Sources that sent something that does not check.
+    /// Sources that sent bytes that fail the check.
     pub liars: Vec<NodeId>,
 }
 
@@ -86,7 +87,7 @@ impl Downloader {
     /// Sends every item's bytes to `done`, in no particular order and each once, as they arrive.
     ///
     /// # Errors
-    /// [`DownloadError`] when an item is nowhere to be had, or no source is left.
+    /// [`DownloadError`] when no source has an item, or no source is left.
     pub async fn run(
         &self,
         items: Vec<Item>,
@@ -107,9 +108,9 @@ impl Downloader {
                 workers.spawn(Worker { shared: Arc::clone(&shared), source: *source, number }.run());
             }
         }
-        // Dropping `workers`, on return or with this future, stops whoever is still at a copy.
+        // Dropping `workers`, on return or with this future, stops the streams that still fetch a copy.
         loop {
-            // Made before looking, so that a change in between is not missed.
+            // The future is made before the look, so that a change in between is not missed.
             let changed = shared.changed.notified();
             if let Some(verdict) = shared.desk().verdict() {
                 return verdict;
@@ -134,21 +135,21 @@ impl Shared {
     }
 }
 
-/// An item and who has been asked for it.
+/// An item and the sources that have been asked for it.
 struct Entry {
     item: Item,
     state: State,
-    /// Bit `n`: source `n` does not have it or is at it.
+    /// Bit `n`: source `n` does not have it or is fetching it.
     asked: u64,
     copies: u8,
-    /// Those among them that known sources fetch.
+    /// Those of the copies that known sources fetch.
     of_known: u8,
-    /// When somebody was last at it who was alone.
+    /// When a stream last began to fetch it while no other did.
     since: Instant,
 }
 
 impl Entry {
-    /// Streams that may be at it by now.
+    /// Streams that may fetch it at once by now.
     fn copies_max(&self, now: Instant) -> u8 {
         let times = now.saturating_duration_since(self.since).as_secs() / LONG.as_secs();
         COPIES_MAX.saturating_add(times.checked_ilog2().map_or(0, |doubled| doubled as u8 + 1))
@@ -167,10 +168,10 @@ struct Desk {
     left: usize,
     /// All entries before this one are done.
     first: usize,
-    /// Something happened by which an item may have become nowhere to be had.
+    /// An event has happened by which an item may have lost its last source.
     doubt: bool,
     sources: Vec<NodeId>,
-    /// Bit `n`: source `n` is of use.
+    /// Bit `n`: source `n` is in use.
     alive: u64,
     /// Bit `n`: source `n` is a stranger.
     strangers: u64,
@@ -207,7 +208,7 @@ impl Desk {
         }
     }
 
-    /// How the download ended, if it did.
+    /// The result of the download, if it has ended.
     fn verdict(&mut self) -> Option<Result<DownloadReport, DownloadError>> {
         if self.abandoned {
             return Some(Err(DownloadError::Abandoned));
@@ -229,7 +230,7 @@ impl Desk {
         Some(Err(DownloadError::Missing { index: missing.item.index, sources }))
     }
 
-    /// What source `number` should do next.
+    /// The next step of a stream to source `number`.
     fn next(&mut self, number: usize) -> Next {
         let bit = 1u64 << number;
         if self.alive & bit == 0 || self.left == 0 || self.abandoned {
@@ -238,7 +239,7 @@ impl Desk {
         while self.entries.get(self.first).is_some_and(|e| e.state == State::Done) {
             self.first += 1;
         }
-        // What is asked for lies close behind `first`, so the search is short until nothing fresh is left.
+        // The open items lie close behind `first`, so the search is short until every item is under way.
         let (first, open) = (self.first, &self.entries[self.first..]);
         let find = |may: &dyn Fn(&Entry) -> bool| {
             let may = |e: &Entry| e.state == State::Open && e.asked & bit == 0 && may(e);
@@ -260,7 +261,7 @@ impl Desk {
         Next::Fetch(at, entry.item.clone())
     }
 
-    /// Source `number` is no longer at entry `at`.
+    /// Source `number` no longer fetches entry `at`.
     fn leave(&mut self, at: usize, number: usize) -> &mut Entry {
         let is_known = self.strangers & 1 << number == 0;
         let entry = &mut self.entries[at];
@@ -269,7 +270,7 @@ impl Desk {
         entry
     }
 
-    /// Source `number` is no longer at entry `at`; with `again` it may be asked for it once more.
+    /// Source `number` no longer fetches entry `at`; with `again` it may be asked for it once more.
     fn put_back(&mut self, at: usize, number: usize, again: bool) {
         let entry = self.leave(at, number);
         if again {
@@ -309,13 +310,13 @@ impl Worker {
         let mut stream = None;
         let mut busy = 0;
         loop {
-            // Registered before looking, so that a change in between is not missed.
+            // The future is registered before the look, so that a change in between is not missed.
             let changed = self.shared.changed.notified();
             let next = self.shared.desk().next(self.number);
             let (at, item) = match next {
                 Next::Stop => break,
                 Next::Wait => {
-                    // Whether something changed or enough time has passed, it looks again.
+                    // The stream looks again after a change, or when enough time has passed.
                     drop(timeout(LOOK_AGAIN, changed).await);
                     continue;
                 }
@@ -361,7 +362,7 @@ impl Worker {
             }
             Ok(bytes)
         };
-        // Each part has a deadline of its own; together they may not take the sum of those.
+        // Each part has a deadline of its own; all together have a shorter one than the sum of those.
         let after = patience.in_all(most);
         timeout(after, all).await.map_err(|_| FetchError::NoAnswer(after))?
     }
@@ -373,7 +374,7 @@ impl Worker {
         }
     }
 
-    /// The source lied: nothing more is asked of it.
+    /// The source sent bytes that fail the check: it is asked for nothing more.
     fn report_refusal(&self, at: usize, reason: &'static str, why: String) {
         tracing::warn!(peer = %self.source.short(), why, "a source of downloads is dropped");
         metrics::counter!("starling_refused_total", "reason" => reason).increment(1);

@@ -5,7 +5,7 @@ use starling_protocol::Digest;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::AsyncReadExt;
 
-/// How one source behaves.
+/// The behaviour of one source.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     Honest,
@@ -129,7 +129,7 @@ async fn any_mix_with_one_honest_source_brings_everything() {
     }
 }
 
-/// Two of them had both copies of an item, until they were given up.
+/// Before, two strangers had both copies of an item, until they were given up.
 #[tokio::test]
 async fn strangers_that_hold_items_keep_no_member_from_them() {
     use Manner::*;

@@ -19,10 +19,10 @@ const PEER: NodeId = NodeId([5; 32]);
 const MEMBER: NodeId = NodeId([1; 32]);
 const UPDATE: FetchRequest = FetchRequest::Update { seq: 4 };
 
-/// For what happens at once, on a machine that is busy.
+/// Deadline for what happens at once, on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// For the side that is to lose its patience.
+/// Patience of the side that is to lose it.
 const SHORT: Duration = Duration::from_millis(5);
 
 fn patient(source: impl FetchSource) -> FetchServer {
@@ -101,7 +101,7 @@ async fn a_slow_or_broken_server_is_left() {
     }
 }
 
-/// Each piece of its answer came in time, and the whole of it would have taken for ever.
+/// Before, each piece of the answer came in time, and the whole would have taken for ever.
 #[tokio::test]
 async fn a_server_that_trickles_is_left() {
     let (mut near, mut far) = tokio::io::duplex(1 << 20);
@@ -114,7 +114,7 @@ async fn a_server_that_trickles_is_left() {
     let patience = Patience { head: Duration::from_secs(9), progress: Duration::from_millis(200), pace: u64::MAX };
     let asked = super::client::request(&mut near, &UPDATE, Expect::Exactly(1 << 30), patience);
     let got = tokio::time::timeout(Duration::from_secs(20), asked).await.expect("long before its end");
-    // On a machine that is busy it may not even get a piece done.
+    // On a busy machine not even one piece may be done in time.
     assert!(matches!(got.unwrap_err(), FetchError::Slow { .. } | FetchError::Stalled(_)));
     let stranger = Patience::with(Rank::Stranger);
     assert_eq!(stranger.in_all(16 << 20), Duration::from_secs(30 + 10 + 128));
@@ -126,15 +126,15 @@ async fn a_slow_or_greedy_client_is_left() {
     let source = Arc::new(Updates(vec![0; 1 << 20]));
     let piece_first = ServerPatience { piece: SHORT, ..ServerPatience::default() };
     let server = FetchServer::new(Arc::clone(&source) as Arc<dyn FetchSource>, piece_first, Standing::default());
-    // Sends half a request.
+    // The peer sends half a request.
     let (mut near, mut far) = tokio::io::duplex(64);
     near.write_all(&UPDATE.encode()[..5]).await.unwrap();
     assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::Stalled));
-    // Asks for a megabyte and does not read it.
+    // The peer asks for a megabyte and does not read it.
     let (mut near, mut far) = tokio::io::duplex(64);
     near.write_all(&UPDATE.encode()).await.unwrap();
     assert!(matches!(server.serve(PEER, &mut far).await, ServeEnd::Stalled));
-    // Asks for nothing.
+    // The peer asks for nothing.
     let server =
         FetchServer::new(source, ServerPatience { idle: SHORT, ..ServerPatience::default() }, Standing::default());
     let (_near, mut far) = tokio::io::duplex(64);
@@ -198,7 +198,7 @@ impl FetchSource for OnDisk {
     }
 }
 
-/// Waits until so many are there.
+/// Waits until `count` is at least `least`.
 async fn reaches(count: &AtomicUsize, least: usize) {
     let reached = async {
         while count.load(Ordering::SeqCst) < least {
@@ -208,7 +208,7 @@ async fn reaches(count: &AtomicUsize, least: usize) {
     tokio::time::timeout(DEADLINE, reached).await.expect("so many are served");
 }
 
-/// Peers at three addresses, of which each has as many streams as it may, and a newcomer at a fourth one.
+/// Peers at three addresses, each with all the streams that it may have, and a newcomer at a fourth address.
 fn crowd() -> (Standing, Vec<NodeId>, NodeId) {
     let standing = Standing::default();
     standing.set(vec![MEMBER], Vec::new());
@@ -220,8 +220,8 @@ fn crowd() -> (Standing, Vec<NodeId>, NodeId) {
     (standing, peers, newcomer)
 }
 
-/// Readers that took nothing held the turns in which answers were sent: a newcomer waited 2 s for each of those before it, and
-/// was told that the node is busy.
+/// Before, readers that took nothing held the turns in which answers were sent. A newcomer waited 2 s for each of those
+/// before it, and was told that the node is busy.
 #[tokio::test]
 async fn strangers_that_read_nothing_are_waited_for_by_nobody() {
     let update: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 7) as u8).collect();
@@ -247,7 +247,7 @@ async fn strangers_that_read_nothing_are_waited_for_by_nobody() {
     held.into_iter().for_each(|task| task.abort());
 }
 
-/// What is in memory until it is taken is bounded for an address; others do not wait for it.
+/// Answers that are in memory until they are taken are limited for each address; others do not wait for them.
 #[tokio::test]
 async fn an_address_holds_few_answers_in_memory() {
     let (standing, peers, newcomer) = crowd();
@@ -265,7 +265,7 @@ async fn an_address_holds_few_answers_in_memory() {
             near.write_all(&FetchRequest::Spec.encode()).await.unwrap();
             let mut head = [0; ANSWER_HEAD_BYTES];
             near.read_exact(&mut head).await.unwrap();
-            // Its stream stays, and what it was answered is not read.
+            // The stream stays open, and its answer is not read.
             (near, decode_answer(&head).unwrap())
         })
     });
@@ -335,7 +335,7 @@ async fn an_address_that_has_spent_its_budget_waits_and_is_told() {
     }
 }
 
-/// A server whose stranger, of one address, has hardly any patience.
+/// A server with hardly any patience for its strangers, which are of one address.
 fn of_stranger(source: impl FetchSource) -> (FetchServer, NodeId) {
     let (standing, stranger) = (Standing::default(), NodeId([2; 32]));
     standing.came(stranger, Source::Address([45, 2, 0, 1].into()));
@@ -351,7 +351,7 @@ async fn asks_once(server: &FetchServer, peer: NodeId, asked: &FetchRequest) -> 
     request(&mut near, asked, Expect::AtMost(1 << 20)).await
 }
 
-/// A new stream cost its address nothing.
+/// Before, a new stream cost its address nothing.
 #[tokio::test]
 async fn streams_that_ask_nothing_are_paid_for() {
     let (server, stranger) = of_stranger(Updates(vec![7; 100]));
@@ -365,7 +365,7 @@ async fn streams_that_ask_nothing_are_paid_for() {
     assert!(asks_once(&server, MEMBER, &UPDATE).await.is_ok());
 }
 
-/// A mebibyte counted as two thirds of a millisecond; it takes three.
+/// Before, a mebibyte counted as two thirds of a millisecond; it takes three.
 #[tokio::test]
 async fn what_is_sent_is_paid_for() {
     let (server, stranger) = of_stranger(Updates(vec![7; 1 << 20]));
@@ -373,11 +373,11 @@ async fn what_is_sent_is_paid_for() {
     while served < 200 && asks_once(&server, stranger, &UPDATE).await.is_ok() {
         served += 1;
     }
-    // The pieces that have waited have earned some.
+    // The address has earned some pieces while it waited.
     assert!((10..100).contains(&served), "{served} MiB");
 }
 
-/// Takes long to find, by working or by waiting for a disk.
+/// A source that takes long to find an answer, by working or by waiting for a disk.
 struct Searched {
     works: bool,
 }
@@ -392,7 +392,7 @@ impl FetchSource for Searched {
     }
 }
 
-/// The time on a clock was charged, which on a busy machine, or with a slow disk, is many times that of the processor.
+/// Before, the time on a clock was charged. On a busy machine, or with a slow disk, that is many times the processor's.
 #[tokio::test]
 async fn what_is_looked_up_is_paid_for_by_the_processors_time() {
     for works in [true, false] {
@@ -406,7 +406,7 @@ async fn what_is_looked_up_is_paid_for_by_the_processors_time() {
     }
 }
 
-/// Asks once, and notes what it is sent at a time.
+/// Asks once, and notes the sizes of the pieces that it is sent.
 struct Taken {
     asked: std::io::Cursor<Vec<u8>>,
     most: usize,
@@ -433,7 +433,7 @@ impl AsyncWrite for Taken {
     }
 }
 
-/// A muxer keeps ten pieces for each stream whose reader takes nothing: 16 streams of an address held 10 MiB.
+/// A muxer keeps ten pieces for each stream whose reader takes nothing. Before, 16 streams of an address held 10 MiB.
 #[tokio::test]
 async fn strangers_are_sent_short_pieces() {
     for (peer, most) in [(MEMBER, 64 << 10), (NodeId([2; 32]), 16 << 10)] {

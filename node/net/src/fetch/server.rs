@@ -1,12 +1,13 @@
 //! Serves `/starling/fetch/4`: state chunks, records, updates and data by hash or number.
 //!
-//! What is served is decided by a [`FetchSource`]; here is what keeps a greedy or slow peer from hurting:
-//! so many streams a peer and in all ([`Books`]), so many requests looked up at once ([`Turns`]), and a deadline for each piece
-//! of an answer. Turns end before the first byte is written, and what is large is read piece by piece as it is taken
-//! ([`Answer`]), so that who reads slowly, or not at all, holds nothing that anybody else waits for: only its own stream.
-//! Strangers have half of the streams, and members the rest. What streams, requests and answers of strangers at one address cost in
-//! processor time has a budget ([`Standing::charge_fetch`]), and so has what such answers hold of this node's memory
-//! ([`Standing::answers`]). A newcomer has the state before its address waits ([`FetchSource::newcomer_bytes`]).
+//! A [`FetchSource`] decides what is served. This module keeps a greedy or slow peer from hurting: limits on streams,
+//! for a peer and in all ([`Books`]), a limit on requests that are looked up at once ([`Turns`]), and a deadline for
+//! each piece of an answer. Turns end before the first byte is written, and large answers are read piece by piece as
+//! they are taken ([`Answer`]). So a peer that reads slowly, or not at all, holds only its own stream, and nothing that
+//! others wait for. Strangers have half of the streams, and members the rest. The streams, requests and answers of
+//! strangers at one address have a budget of processor time ([`Standing::charge_fetch`]), and their answers one of this
+//! node's memory ([`Standing::answers`]). A newcomer is sent the state before its address has to wait
+//! ([`FetchSource::newcomer_bytes`]).
 
 use super::answer::Answer;
 use super::turns::{Turn, Turns};
@@ -23,26 +24,28 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Streams that peers may have open. A downloader has four at each source.
+/// Streams that peers may have open. A downloader has three at each source (`STREAMS_PER_SOURCE`).
 pub const STREAMS: Shares = Shares { total: 64, per_known: 8, strangers: 32, per_stranger: 4, per_address: 16 };
-/// Requests that are looked up at the same time, each on a thread of its own, and of them those of strangers.
+/// Requests that are looked up at the same time, each on a thread of its own: those of all peers, and those of
+/// strangers.
 const LOOKED_UP_AT_ONCE: (usize, usize) = (16, 2);
-/// Of them, requests for what is read whole to be checked, and may be as large as the model.
+/// The same for requests whose answers are read whole to be checked, and may be as large as the model.
 const LARGE_AT_ONCE: (usize, usize) = (2, 1);
-/// Pieces of files that are read at the same time, and of them those for strangers: each thread that reads keeps some mebibytes of memory
-/// for itself, as long as it lives.
+/// Pieces of files that are read at the same time: those for all peers, and those for strangers. Each reading thread
+/// keeps some mebibytes of memory for itself, as long as it lives.
 const READ_AT_ONCE: (usize, usize) = (16, 2);
-/// How long a stream for which there is no place waits for one, before it is ended.
+/// The time that a stream without a place waits for one, before it is ended.
 const SECOND_LOOK: Duration = Duration::from_millis(200);
 /// Files are read in pieces of this size.
 const PIECE_BYTES: usize = 64 * 1024;
-/// What a stranger is sent is written in pieces of this size: of a stream whose reader takes nothing ten wait in the connection's muxer.
+/// Answers to a stranger are written in pieces of this size: the connection's muxer keeps ten for each stream whose
+/// reader takes nothing.
 const STRANGERS_PIECE_BYTES: usize = 16 * 1024;
-/// Longest that a piece of an answer waits for what a stranger's address has spent: so an answer that has begun comes faster than its asker's
-/// patience ends.
+/// Longest wait of a piece for the budget of a stranger's address. With it, an answer that has begun comes faster than
+/// its asker's patience ends.
 const PIECE_WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// How long the server waits.
+/// The longest waits of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerPatience {
     /// For a request's turn, before the peer is told that we are busy.
@@ -62,15 +65,15 @@ impl Default for ServerPatience {
     }
 }
 
-/// What can be fetched from this node. Called on a thread that may block.
+/// The source of the things that can be fetched from this node. Called on a thread that may block.
 pub trait FetchSource: Send + Sync + 'static {
-    /// What answers `request`, in the layout that `wire` says.
+    /// Answers `request`, in the layout of `wire`.
     ///
     /// # Errors
-    /// Why there is nothing; the peer is told.
+    /// The reason why there is no answer, which the peer is told.
     fn serve(&self, request: &FetchRequest) -> Result<Answer, FetchRefusal>;
 
-    /// Bytes that a newcomer needs of one node at most before it can train: the state.
+    /// Most bytes that a newcomer needs of one node before it can train: those of the state.
     fn newcomer_bytes(&self) -> u64 {
         0
     }
@@ -85,7 +88,7 @@ impl FetchSource for NothingToFetch {
     }
 }
 
-/// Why a stream ended.
+/// The end of a stream.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeEnd {
     #[error("the peer closed it")]
@@ -96,7 +99,7 @@ pub enum ServeEnd {
     Stalled,
     #[error("too many fetch streams are open")]
     TooManyStreams,
-    #[error("it made way for a stream of somebody else")]
+    #[error("it made way for another peer's stream")]
     GaveWay,
     #[error(transparent)]
     Malformed(#[from] FetchWireError),
@@ -108,7 +111,7 @@ impl ServeEnd {
     /// The label of `starling_refused_total`, for ends that are the peer's fault.
     fn refusal(&self) -> Option<&'static str> {
         match self {
-            // That one stream made way for another is counted there.
+            // A stream that made way for another is counted in the books.
             Self::Closed | Self::Idle | Self::Io(_) | Self::GaveWay => None,
             Self::Stalled => Some("fetch_stalled"),
             Self::TooManyStreams => Some("fetch_streams"),
@@ -142,16 +145,17 @@ impl FetchServer {
         }
     }
 
-    /// Serves one stream until it ends, and says why it did.
+    /// Serves one stream until it ends, and returns the reason.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(&self, peer: NodeId, io: &mut S) -> ServeEnd {
         if self.books.rank(&peer) == Rank::Stranger {
             self.standing.grant_newcomers(sending(self.source.newcomer_bytes()));
         }
-        // Also where there is no place for it: most of its cost is spent by now. Its first request waits until it is paid.
+        // A stream without a place is charged as well: most of its cost is spent by now. Its first request waits until
+        // it is paid.
         let _ = self.standing.charge_fetch(&peer, STREAM_WORK, Instant::now());
         let mut slot = self.books.take(peer);
         if slot.is_none() {
-            // A downloader begins where it has just ended another stream, whose end may not have been noticed yet.
+            // A downloader opens a stream where it has just ended another one, whose end may not have been noticed yet.
             sleep(SECOND_LOOK).await;
             slot = self.books.take(peer);
         }
@@ -194,8 +198,8 @@ impl FetchServer {
         }
     }
 
-    /// Whether one more request of the peer's may be served, once its address can pay for it. A peer that has to wait for long is told
-    /// so, but not before its time, or it would ask again at once.
+    /// Returns whether one more request of the peer's may be served, once its address can pay for it. A peer whose wait
+    /// is too long is told so, but only after waiting, or it would ask again at once.
     async fn has_budget(&self, peer: NodeId) -> bool {
         let Some(wait) = self.standing.charge_fetch(&peer, REQUEST_WORK, Instant::now()) else { return true };
         sleep(wait.min(self.patience.budget)).await;
@@ -205,19 +209,19 @@ impl FetchServer {
         wait <= self.patience.budget
     }
 
-    /// The answer, and the room in this node's memory that it takes of its address's.
+    /// Looks the answer up, and returns it with its room in the memory share of the peer's address.
     async fn answer(&self, request: FetchRequest, peer: NodeId) -> (Result<Answer, FetchRefusal>, Option<Room>) {
         let Ok((room, turns)) = timeout(self.patience.turn, self.turns(&request, &peer)).await else {
             return (Err(FetchRefusal::Busy), None);
         };
         let (source, standing, asked) = (Arc::clone(&self.source), self.standing.clone(), request.clone());
         let serve = move || {
-            // Held to the end of the work, also when whoever asked is gone, and no longer.
+            // Held to the end of the work and no longer, even when the asker is gone.
             let _turns = turns;
             let began = thread_time();
             let answer = source.serve(&asked);
-            // What was searched, read and checked for it: who leaves the answer shall not gain by that. Who is in debt waits for the pieces
-            // and before the next request.
+            // The search, the read and the check are charged even if the peer does not take the answer. A peer in debt
+            // waits before the pieces and before the next request.
             let _ = standing.charge_fetch(&peer, thread_time().saturating_sub(began), Instant::now());
             answer
         };
@@ -228,11 +232,11 @@ impl FetchServer {
         (answer, room)
     }
 
-    /// Room for the answer, and leave to look it up now.
+    /// Waits for room for the answer, and for the turn to look it up.
     async fn turns(&self, request: &FetchRequest, peer: &NodeId) -> (Option<Room>, (Option<Turn>, Turn)) {
         let answers = if is_read_as_taken(request) { None } else { self.standing.answers(peer) };
         let room = match answers {
-            // It is never closed; if it were, nobody would have to wait.
+            // The semaphore is never closed; if it were, nobody would have to wait.
             Some(answers) => answers.acquire_owned().await.ok(),
             None => None,
         };
@@ -298,8 +302,8 @@ impl FetchServer {
         Ok(())
     }
 
-    /// Waits until a stranger's address can pay for so many bytes, or for as long as a piece may wait. Before they are read, so that
-    /// nothing is in memory meanwhile.
+    /// Waits until a stranger's address can pay for so many bytes, or for as long as a piece may wait. Called before
+    /// the bytes are read, so that none are in memory meanwhile.
     async fn pay_for(&self, bytes: usize, peer: NodeId) {
         if let Some(wait) = self.standing.charge_fetch(&peer, sending(bytes as u64), Instant::now()) {
             // Large debts are paid before the next request.
@@ -320,13 +324,13 @@ impl FetchServer {
     }
 }
 
-/// Processor time of this thread so far: how long a machine that is busy lets it wait is nobody's to pay.
+/// Processor time of this thread so far: no peer pays for the waits on a busy machine.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Room for one answer among those that a stranger's address has in this node's memory.
+/// Room for one answer in the share of this node's memory that a stranger's address has.
 type Room = OwnedSemaphorePermit;
 
 /// Whether the answer may be as large as the model.
@@ -334,7 +338,7 @@ fn is_large(request: &FetchRequest) -> bool {
     matches!(request, FetchRequest::Update { .. } | FetchRequest::UpdateByDigest(_))
 }
 
-/// Whether the answer lies in a file, of which no more than a piece is in memory at a time.
+/// Whether the answer lies in a file, of which at most a piece is in memory at a time.
 fn is_read_as_taken(request: &FetchRequest) -> bool {
     is_large(request) || matches!(request, FetchRequest::StateChunk(_))
 }

@@ -1,4 +1,5 @@
-//! So many at a time, of whom strangers are a part. A turn lasts as long as this node works, never as long as a peer likes.
+//! Limits on work at one time, with a smaller limit for strangers. A turn lasts as long as this node works, never as
+//! long as a peer likes.
 
 use crate::standing::Rank;
 use std::sync::Arc;
@@ -18,14 +19,14 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// `all` at a time, of whom `strangers`.
+    /// Limits the turns to `all` at a time, and those of strangers to `strangers`.
     pub fn new((all, strangers): (usize, usize)) -> Self {
         Self { all: Arc::new(Semaphore::new(all)), strangers: Arc::new(Semaphore::new(strangers)) }
     }
 
-    /// Waits for a turn. A stranger first waits for one of the strangers', so that it stands in nobody else's way.
+    /// Waits for a turn. A stranger first waits for a stranger's turn, so that it blocks nobody else.
     pub async fn take(&self, rank: Rank) -> Turn {
-        // Neither is ever closed; if one were, nobody would have to wait.
+        // The semaphores are never closed; if one were, nobody would have to wait.
         let strangers = match rank == Rank::Stranger {
             true => Arc::clone(&self.strangers).acquire_owned().await.ok(),
             false => None,

@@ -1,4 +1,4 @@
-//! The layout of `/starling/fetch/4`: what is asked for, and the head of the answer.
+//! The layout of `/starling/fetch/4`: the requests, and the head of the answer.
 //!
 //! All numbers are little-endian. One stream carries any number of requests, each answered before the next is read:
 //!
@@ -21,7 +21,7 @@ const VERSION: u8 = 2;
 pub const REQUEST_HEAD_BYTES: usize = 4;
 /// Bytes of the longest request body.
 pub const REQUEST_BODY_BYTES_MAX: usize = PATH_BODY_BYTES + LOCATOR_MAX * PLACE_BYTES;
-/// Of a request for a path: what comes before the records that the asker knows, and each of them.
+/// Bytes of a request for a path: those before the records that the asker knows, and those of each such record.
 const PATH_BODY_BYTES: usize = 9;
 const PLACE_BYTES: usize = 40;
 /// Bytes in front of an answer's payload.
@@ -29,7 +29,7 @@ pub const ANSWER_HEAD_BYTES: usize = 12;
 /// Records in one answer.
 pub const RECORDS_MAX: u16 = 256;
 const _: () = assert!(PATH_LINKS_MAX <= RECORDS_MAX as usize && LOCATOR_MAX <= u8::MAX as usize);
-/// Bytes of one answer with records: some of the largest flock's, and all that are asked for of a small one's.
+/// Bytes of one answer with records: a part of a range of the largest flock's, and a whole range of a small flock's.
 pub const RECORDS_BYTES_MAX: u64 = 4 << 20;
 const _: () = assert!(2 + 8 + RECORD_BYTES_MAX as u64 + CONTROL_BYTES_MAX as u64 <= RECORDS_BYTES_MAX);
 /// Snapshots in one answer.
@@ -43,7 +43,7 @@ pub const DATA_MANIFEST_BYTES_MAX: u64 = 16 << 20;
 /// Bytes of one piece of a data shard.
 pub const SHARD_PIECE_BYTES: u64 = 1 << 20;
 
-/// What one node asks another for. The numbers are on the wire and never reused.
+/// A request of one node to another. The numbers are on the wire and never reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FetchRequest {
     /// The encoded `RunSpec` (1).
@@ -52,24 +52,25 @@ pub enum FetchRequest {
     SnapshotManifests,
     /// A chunk of the canonical state by its digest (3).
     StateChunk(Digest),
-    /// Records from this sequence number on with their certificates, rising, at most so many: see [`encode_records`] (4).
+    /// Records from this sequence number on with their certificates, ascending, at most `max`: see [`encode_records`]
+    /// (4).
     Records { from_seq: u64, max: u16 },
     /// The encoded update that ended in the record at this sequence number (5).
     Update { seq: u64 },
     /// The encoded data manifest with this digest (6).
     DataManifest(Digest),
-    /// Piece `piece` of a data shard: [`SHARD_PIECE_BYTES`] bytes, the last piece what is left (7).
+    /// Piece `piece` of a data shard: [`SHARD_PIECE_BYTES`] bytes; the last piece has the rest (7).
     ShardPiece { shard: Digest, piece: u32 },
     /// The encoded candidate whose record has this digest, while it is undecided (8).
     Candidate(Digest),
     /// The encoded update with this digest, of a candidate or of a record (9).
     UpdateByDigest(Digest),
-    /// The path to the record of this number from the first of these (number and digest) that is on the chain, or from its
-    /// genesis: see [`encode_records`] (10). At most [`LOCATOR_MAX`] are named.
+    /// The path to record number `to`, from the first of the `known` ones (number and digest) that is on the chain, or
+    /// from its genesis: see [`encode_records`] (10). At most [`LOCATOR_MAX`] are named.
     Path { to: u64, known: Arc<[(u64, Digest)]> },
 }
 
-/// Why a request was not served.
+/// The reason why a request was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchRefusal {
     /// It is not here (any more). The numbers are on the wire.
@@ -98,7 +99,7 @@ impl FetchRefusal {
     }
 }
 
-/// What is wrong with bytes of this protocol.
+/// The fault of bytes of this protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FetchWireError {
     #[error("not a fetch message: magic number {0:#06x}")]
@@ -170,7 +171,8 @@ impl FetchRequest {
         out
     }
 
-    /// From the head: the kind and how many bytes of body follow, or of its beginning ([`FetchRequest::rest_len`]).
+    /// Decodes the head: the kind, and the bytes of body that follow, or those of its beginning
+    /// ([`FetchRequest::rest_len`]).
     ///
     /// # Errors
     /// [`FetchWireError`] unless the head is one of this version's.
@@ -189,16 +191,16 @@ impl FetchRequest {
         Ok((kind, len))
     }
 
-    /// How many bytes follow the beginning of a body, as [`FetchRequest::body_len`] told it.
+    /// Returns how many bytes follow the beginning of a body, whose length [`FetchRequest::body_len`] told.
     ///
     /// # Errors
-    /// [`FetchWireError`] when it announces more than a limit.
+    /// [`FetchWireError`] when the body announces more than a limit.
     pub fn rest_len(kind: u8, body: &[u8]) -> Result<usize, FetchWireError> {
         let count = body.get(PATH_BODY_BYTES - 1).filter(|_| kind == 10).copied().unwrap_or(0);
         Ok(PLACE_BYTES * bounded("known records", usize::from(count), LOCATOR_MAX)?)
     }
 
-    /// From a kind and its whole body, as [`FetchRequest::body_len`] and [`FetchRequest::rest_len`] told them.
+    /// Decodes a kind and its whole body, whose length [`FetchRequest::body_len`] and [`FetchRequest::rest_len`] told.
     ///
     /// # Errors
     /// [`FetchWireError`] when the body does not fit the kind or asks for more than a limit.
@@ -225,10 +227,10 @@ impl FetchRequest {
     }
 }
 
-/// The head of an answer: its payload's length, or why there is none.
+/// The head of an answer: the length of its payload, or the reason for its lack.
 pub type AnswerHead = Result<u64, FetchRefusal>;
 
-/// Bytes of an answer's head.
+/// Encodes an answer's head.
 pub fn encode_answer(head: AnswerHead) -> [u8; ANSWER_HEAD_BYTES] {
     let (status, len) = match head {
         Ok(len) => (0, len),
@@ -242,10 +244,10 @@ pub fn encode_answer(head: AnswerHead) -> [u8; ANSWER_HEAD_BYTES] {
     out
 }
 
-/// The head of an answer from its bytes. The caller checks the length before it allocates.
+/// Decodes the head of an answer. The caller checks the length before it allocates.
 ///
 /// # Errors
-/// [`FetchWireError`] unless it is one of this version's.
+/// [`FetchWireError`] unless the head is one of this version's.
 pub fn decode_answer(head: &[u8; ANSWER_HEAD_BYTES]) -> Result<AnswerHead, FetchWireError> {
     let [m0, m1, version, status, len @ ..] = *head;
     check_head(ANSWER_MAGIC, u16::from_le_bytes([m0, m1]), version)?;
@@ -274,7 +276,7 @@ fn check_head(expected: u16, magic: u16, version: u8) -> Result<(), FetchWireErr
     Ok(())
 }
 
-/// `count u8`, then for each snapshot, newest first: `seq u64 | length u32 | encoded manifest`.
+/// Encodes snapshots: `count u8`, then for each, newest first: `seq u64 | length u32 | encoded manifest`.
 ///
 /// # Errors
 /// When there are more than [`SNAPSHOTS_MAX`], or one is longer than [`SNAPSHOT_BYTES_MAX`].
@@ -311,8 +313,8 @@ pub fn decode_snapshots(bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>)>, FetchWireEr
 /// An encoded record and the encoded certificate that decided it; the certificate is empty where there is none.
 pub type Link = (Vec<u8>, Vec<u8>);
 
-/// `count u16`, then for each: `length u32 | encoded record | length u32 | encoded certificate`. A path is written so, too:
-/// its stones have an empty certificate.
+/// Encodes records: `count u16`, then for each: `length u32 | encoded record | length u32 | encoded certificate`. A
+/// path has the same layout; its stones have an empty certificate.
 ///
 /// # Errors
 /// When there are more than [`RECORDS_MAX`], or a record or certificate is longer than its limit.

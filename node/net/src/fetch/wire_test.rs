@@ -92,7 +92,7 @@ fn limits_hold_both_ways() {
     assert!(encode_records(&[(vec![0; RECORD_BYTES_MAX + 1], vec![])]).is_err());
     assert!(encode_records(&[(vec![], vec![0; CONTROL_BYTES_MAX + 1])]).is_err());
     assert!(encode_snapshots(&vec![(0, vec![]); usize::from(SNAPSHOTS_MAX) + 1]).is_err());
-    // A length far over what follows is refused before anything is allocated for it.
+    // A length far beyond the bytes that follow is refused before anything is allocated for it.
     let lying = [&[1u8][..], &7u64.to_le_bytes(), &u32::MAX.to_le_bytes()].concat();
     assert!(matches!(decode_snapshots(&lying), Err(FetchWireError::TooMany { .. })));
     let short = [&[1u8][..], &7u64.to_le_bytes(), &100u32.to_le_bytes(), &[0; 99]].concat();

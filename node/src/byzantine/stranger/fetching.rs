@@ -1,4 +1,4 @@
-//! Fetch streams that are held open, answers that are not read, and what the flock truly has.
+//! Fetch streams that are held open, answers that are not read, and the reading of the flock's true chain.
 
 use super::story::Story;
 use super::world::World;
@@ -16,16 +16,16 @@ use tokio::time::sleep;
 
 /// Streams that one identity tries to have open to one node.
 const STREAMS: usize = 8;
-/// Between two requests on a stream that is to stay open.
+/// Pause between two requests on a stream that is to stay open.
 const EVERY: Duration = Duration::from_secs(5);
-/// After a stream was refused.
+/// Pause after a refused stream.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long an answer is left unread: until the server gives it up.
+/// Time for which an answer stays unread: until the server gives it up.
 const UNREAD: Duration = Duration::from_secs(25);
-/// Most records of the flock that are read.
+/// The most records that are read of the flock.
 const TRUTH_MAX: usize = 4096;
 const STATE_BYTES_MAX: u64 = 1 << 20;
-/// What a flood takes of one answer.
+/// The most bytes that a flood takes of one answer.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 /// Holds streams to a node open, for as long as the identity lives.
@@ -53,7 +53,7 @@ pub fn leave_unread(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
         let (world, net) = (world.clone(), net.clone());
         tokio::spawn(async move {
             while net.peers().contains(&peer) {
-                // An update is served until a few rounds later.
+                // Nodes serve an update only for a few rounds.
                 let seq = world.newest().map_or(0, |newest| newest.seq);
                 if let Ok(mut stream) = net.open_fetch(peer).await {
                     world.tally.streams.fetch_add(1, Relaxed);
@@ -68,8 +68,8 @@ pub fn leave_unread(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
     }
 }
 
-/// Asks for whatever is dear to look up or to send, on all streams at once, and again as soon as the answer has come. Every
-/// second stream leaves when the answer begins, and is opened anew: what was looked up was looked up for nothing.
+/// Sends requests that are costly to look up or to answer, on all streams at once, and again as soon as the answer has
+/// come. Every second stream leaves when the answer begins, and is opened anew, so that the look-up was in vain.
 pub fn flood(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
     for stream in 0..STREAMS {
         let (world, net) = (world.clone(), net.clone());
@@ -89,9 +89,9 @@ pub fn flood(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
                     }
                     match fetch::request(&mut io, &asked, Expect::AtMost(ANSWER_BYTES_MAX), Patience::default()).await {
                         Ok(_) => world.tally.answered.fetch_add(1, Relaxed),
-                        // Told that it is busy, or that there is no such thing: it asks for the next one.
+                        // The node is busy or has no such thing: the next request follows on this stream.
                         Err(error) if error.stream_survives() => world.tally.refused.fetch_add(1, Relaxed),
-                        // A stream that is broken takes nothing more.
+                        // A broken stream takes no more requests.
                         Err(_) => break None,
                     };
                 };
@@ -103,7 +103,7 @@ pub fn flood(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
                 if left.await {
                     world.tally.answered.fetch_add(1, Relaxed);
                 } else {
-                    // No place for a stream.
+                    // The node has no place for a stream.
                     sleep(PAUSE).await;
                 }
             }
@@ -111,7 +111,7 @@ pub fn flood(world: &Arc<World>, net: &NetHandle, peer: NodeId) {
     }
 }
 
-/// What takes long to find, or is long, by turns.
+/// A request that takes long to look up, or has a long answer, by turns.
 fn dear(world: &World, turn: usize) -> FetchRequest {
     let seq = world.newest().map_or(0, |newest| newest.seq);
     match turn % 4 {

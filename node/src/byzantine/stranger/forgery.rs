@@ -1,4 +1,4 @@
-//! Records of their own making.
+//! Forged records.
 
 use super::super::plot::Attack;
 use super::story::{Story, head};
@@ -11,10 +11,10 @@ use starling_protocol::record::{Record, RecordKind};
 use starling_protocol::{Digest, NodeId, wire};
 use std::sync::Arc;
 
-/// Records of a lineage of its own that nobody else decided.
+/// Number of an invented record, or its distance from the newest head; and the length of a founded lineage.
 const LONG: u64 = 1000;
 const SHORT: u64 = 8;
-/// How far ahead of the flock a record is that nobody has to decide himself any more.
+/// Distance of a false head from the newest one: so far that nodes do not decide the record themselves any more.
 const AHEAD: u64 = 3;
 
 /// The first record of a lineage that `founder` has founded.
@@ -31,19 +31,19 @@ fn thin(record: &Record) -> Certificate {
     Certificate { lineage: record.lineage, seq: record.seq, record: record.digest(), votes: Vec::new() }
 }
 
-/// A record that changes nothing, and follows one that nobody has.
+/// A record that changes nothing, with a parent that nobody has.
 fn orphan(genesis: &Record, lineage: Digest, seq: u64) -> Record {
     Record { lineage, seq, parent: random(), kind: RecordKind::Skip, base: random(), ..genesis.clone() }
 }
 
-/// A record of this place that is not on any chain, as it is sent.
+/// A record of this place that is on no chain, encoded.
 pub fn invented(world: &World, lineage: &Digest, seq: u64) -> Link {
     let Some(genesis) = genesis(world, NodeId([7; 32])) else { return (Vec::new(), Vec::new()) };
     let record = orphan(&genesis, *lineage, seq.max(1));
     (wire::encode_record(&record), wire::encode_certificate(&thin(&record)))
 }
 
-/// What an identity says at first, and whenever the flock has moved; nothing new if None.
+/// The story of an identity at its start, and again whenever the flock has moved; None if it has nothing new.
 pub fn story(world: &World, place: usize, me: &dyn Signer, now: Option<&Arc<Story>>) -> Option<Story> {
     let is = |attack| world.plot.attacks.contains(&attack);
     let newest = world.newest();
@@ -56,7 +56,7 @@ pub fn story(world: &World, place: usize, me: &dyn Signer, now: Option<&Arc<Stor
         () if is(Attack::Split) => now.is_none_or(of_another).then(|| split(world.truth()?.as_ref(), &newest?))?,
         () if is(Attack::OldHead) => {
             let truth = world.truth()?;
-            // Those who say the newest, and those who say that nothing has happened since.
+            // Identities with even places claim the newest head; the others claim that nothing has happened since.
             let head = if place.is_multiple_of(2) { newest? } else { truth.head.clone() };
             let news = now.is_none_or(|told| told.head.seq < head.seq);
             news.then(|| Story { head, ..Story::clone(&truth) })
@@ -65,7 +65,7 @@ pub fn story(world: &World, place: usize, me: &dyn Signer, now: Option<&Arc<Stor
     }
 }
 
-/// A lineage that is made up, with more tokens than there are, and a certificate without votes.
+/// An invented lineage with more tokens than there are, and a certificate without votes.
 fn usurp(world: &World, me: NodeId) -> Option<Story> {
     let genesis = genesis(world, me)?;
     let record = Record { tokens: u64::MAX, ..orphan(&genesis, genesis.lineage, LONG) };
@@ -74,7 +74,7 @@ fn usurp(world: &World, me: NodeId) -> Option<Story> {
     Some(story)
 }
 
-/// A lineage of its own, in which all is as it must be but for the tokens that its heads claim.
+/// A founded lineage in which all is as it must be, but for the tokens that its heads claim.
 fn found(world: &World, me: &dyn Signer) -> Option<Story> {
     let mut record = genesis(world, me.id())?;
     let mut links = vec![(record.clone(), None)];
@@ -106,7 +106,8 @@ fn nothing_behind(newest: &Head) -> Story {
     Story::of(head(newest.lineage, newest.seq + AHEAD, random(), newest.tokens))
 }
 
-/// The flock's own chain up to the FORK that its lineage begins with, that FORK with a longer lease, and nonsense after it.
+/// The flock's own chain up to the FORK that its lineage begins with, that FORK with a longer lease, and nonsense after
+/// it.
 fn split(truth: &Story, newest: &Head) -> Option<Story> {
     let read =
         |(record, votes): &Link| Some((wire::decode_record(record).ok()?, wire::decode_certificate(votes).ok()?));

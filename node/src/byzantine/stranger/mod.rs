@@ -1,5 +1,5 @@
-//! Somebody who is no member, and never asks to be one: identities made for the purpose, as many as are wanted, that
-//! greet nodes and then say and serve what suits them. They have the node's own network, and nothing of its engine.
+//! Strangers: identities that are no members and never ask to be, as many as the command line wants. They greet nodes,
+//! and then say and serve what suits them. They have the node's own network, and nothing of its engine.
 
 mod fetching;
 mod forgery;
@@ -21,19 +21,20 @@ use std::time::Duration;
 use tokio::time::{interval, sleep, timeout};
 use world::World;
 
-/// Between the beginnings of two identities.
+/// Time between the starts of two identities.
 const APART: Duration = Duration::from_millis(20);
-/// Between two lines about how it goes.
+/// Time between two lines of the tally.
 const TOLD: Duration = Duration::from_secs(1);
 
-/// Who attacks as a stranger does so from here on, with networks like the one that the node would have, and is never a node.
+/// Attacks as strangers, if the command line says so, and then never returns. Each identity has a network like the one
+/// that the node would have.
 pub async fn attack(spec: &RunSpec, net: &NetOptions) {
     if let Some(byzantine) = BYZANTINE.get().filter(|byzantine| !byzantine.plot.attacks.is_empty()) {
         go_on(&byzantine.plot, spec, net).await;
     }
 }
 
-/// Goes on until the process is killed.
+/// Attacks until the process is killed.
 async fn go_on(plot: &Plot, spec: &RunSpec, net: &NetOptions) {
     let Some(world) = World::new(plot, spec, net) else {
         tracing::error!("there is no state of zeros of this model");
@@ -50,7 +51,8 @@ async fn go_on(plot: &Plot, spec: &RunSpec, net: &NetOptions) {
     }
 }
 
-/// One identity after the other. The first place's stays: it tells the others where everybody is.
+/// Runs one identity after the other at this place. The identity of place 0 stays: it tells the others where the nodes
+/// are.
 async fn fill(world: Arc<World>, place: usize) {
     sleep(APART * u32::try_from(place).unwrap_or(u32::MAX)).await;
     loop {
@@ -61,7 +63,7 @@ async fn fill(world: Arc<World>, place: usize) {
             life.await;
             sleep(TOLD).await;
         } else {
-            // Cut short: its network ends with it.
+            // The network of an identity ends with its life.
             drop(timeout(Duration::from_millis(world.plot.life_ms), life).await);
             sleep(APART).await;
         }

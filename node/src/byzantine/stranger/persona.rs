@@ -1,4 +1,4 @@
-//! One identity: its network, whom it greets, and what it says to them.
+//! One identity: its network, the nodes that it greets, and its messages to them.
 
 use super::super::plot::Attack;
 use super::told::Told;
@@ -19,16 +19,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::time::{Instant, interval};
 
-/// Between two heads, and two looks at who is there.
+/// Time between two heads, and between two looks for nodes.
 const BEAT: Duration = Duration::from_millis(500);
-/// Pieces of evidence that are sent to each node at a beat, and in all.
+/// Pieces of evidence to each node at a beat, and in all.
 const EVIDENCE: usize = 16;
 const EVIDENCE_MAX: usize = 256;
-/// Addresses at which nobody is that one identity tells of itself.
+/// False addresses that one identity advertises, at which no node is.
 const NOWHERE: usize = 16;
-/// Where identities listen.
+/// Ports on which identities listen.
 const PORTS: std::ops::Range<u16> = 20_000..60_000;
-/// Old truth is what was true so long ago.
+/// Age at which an old head is asked for.
 const OLD: Duration = Duration::from_secs(4);
 
 struct Persona {
@@ -37,26 +37,26 @@ struct Persona {
     signer: Ed25519Signer,
     net: NetHandle,
     told: Arc<Told>,
-    /// Who is up.
+    /// Nodes that are connected.
     peers: BTreeSet<NodeId>,
     progress: u64,
     evidence: usize,
-    /// Whom it has told what it has seen of them.
+    /// Nodes that it has sent a Witness.
     witnessed: BTreeSet<PeerId>,
     began: Instant,
 }
 
-/// Lives until its network ends, or it is done.
+/// Lives until its network ends, or until it is done.
 pub async fn live(world: Arc<World>, place: usize, own: &Identity) {
     let told = Arc::new(Told::new(world.clone()));
-    // Who is to be there for a moment only goes straight to where the nodes are.
+    // A short-lived identity goes straight to where the nodes are.
     let known = world.known();
     let short = place > 0 && world.plot.life_ms > 0 && !known.is_empty();
     let port = rand::random_range(PORTS);
     let listen: Vec<Multiaddr> = world.net.listen.iter().filter_map(|listen| at_port(listen, port)).collect();
     let lies = world.plot.attacks.contains(&Attack::FalseAddresses);
     let options = NetOptions {
-        // Who says where it is reached asks nobody for a place on a relay.
+        // A node that advertises an address asks for no place on a relay.
         advertise: if lies { false_addresses(&world) } else { listen.clone() },
         listen,
         bootstrap: if short { known } else { world.net.bootstrap.clone() },
@@ -90,20 +90,20 @@ pub async fn live(world: Arc<World>, place: usize, own: &Identity) {
             _ = beat.tick() => persona.beat().await,
         }
         if short && persona.has_witnessed() {
-            // With what is still queued.
+            // Sends what is still queued.
             return persona.net.shutdown().await;
         }
     }
 }
 
-/// The same host, another port; by TCP alone, which many networks at a time can afford.
+/// The same host with another port; TCP alone, so that a process can afford many networks at a time.
 fn at_port(listen: &Multiaddr, port: u16) -> Option<Multiaddr> {
     let host = listen.iter().next()?;
     let tcp = listen.iter().any(|part| matches!(part, Protocol::Tcp(_)));
     tcp.then(|| Multiaddr::empty().with(host).with(Protocol::Tcp(port)))
 }
 
-/// Where nobody is, and where the flock's nodes are.
+/// Addresses at which no node is, and those of the flock's nodes.
 fn false_addresses(world: &World) -> Vec<Multiaddr> {
     let nowhere = (0..NOWHERE).map(|_| {
         let ip = Ipv4Addr::new(45, 200, rand::random(), rand::random());
@@ -124,7 +124,7 @@ impl Persona {
         }
     }
 
-    /// Whether it has told all that it was to tell.
+    /// Whether it has told every known node.
     fn has_witnessed(&self) -> bool {
         self.does(Attack::Witness) && self.world.known().iter().all(|known| self.witnessed.contains(&known.peer))
     }
@@ -176,7 +176,7 @@ impl Persona {
         }
     }
 
-    /// The first who meets a node asks for what is true.
+    /// Asks for the flock's chain, if no other identity has yet.
     fn ask(&self, peer: NodeId) {
         let wants = self.does(Attack::Split) || self.does(Attack::OldHead) && self.began.elapsed() >= OLD;
         let Some(head) = self.world.newest().filter(|_| wants && self.world.is_to_ask()) else { return };
@@ -207,7 +207,7 @@ impl Persona {
                 self.spread_evidence(peer);
             }
         }
-        // Only those that live on tell where nodes are, and look for more of them.
+        // Identities that live on note where nodes are, and look for more of them.
         for status in self.net.status().await.peers {
             self.world.note_place(status.node, &status.address);
         }

@@ -1,4 +1,4 @@
-//! What strangers sign.
+//! Statements that strangers sign.
 
 use super::world::{SIGN, World};
 use starling_bootstrap::identity::Identity;
@@ -8,7 +8,7 @@ use starling_protocol::message::{Evidence, Hello, Message, Ready, Stamp, Witness
 use starling_protocol::record::Measured;
 use starling_protocol::{Digest, wire};
 
-/// The bytes of a message; none if there can be none.
+/// The bytes of a message; none if it cannot be sealed.
 pub fn sealed(world: &World, signer: &dyn Signer, message: &Message) -> Option<Vec<u8>> {
     wire::seal(signer, &world.run, message).ok()
 }
@@ -23,7 +23,7 @@ pub fn witness(incarnation: u64) -> Message {
     Message::Witness(Witness { incarnation, stamp: Stamp::default() })
 }
 
-/// That a key made for it has contradicted itself, which is true.
+/// Evidence against a key that was made for it; the contradiction is real.
 pub fn evidence(world: &World) -> Option<Message> {
     let signer = Identity::generate().ok()?.signer();
     let [first, second] = [0, 1].map(|loss| sealed(world, &signer, &Message::Ready(ready(loss))));

@@ -1,4 +1,4 @@
-//! What one identity says: a head, records and snapshots.
+//! The story of one identity: a head, records and snapshots.
 
 use crate::config::run_file::model_config;
 use crate::net::fetch::Link;
@@ -9,23 +9,23 @@ use starling_protocol::state::{self, State};
 use starling_protocol::{Digest, wire};
 use std::collections::BTreeMap;
 
-/// See the module.
+/// A head, and the data that is served with it.
 #[derive(Clone)]
 pub struct Story {
     pub head: Head,
-    /// Records with their certificates, as they are sent.
+    /// Records with their certificates, encoded.
     pub links: BTreeMap<u64, Link>,
-    /// Where there is none it makes one up, in the lineage of the head.
+    /// Whether missing records are invented, in the lineage of the head.
     pub invents: bool,
     /// Snapshots by the number of their record.
     pub snapshots: Vec<(u64, Vec<u8>)>,
     pub chunks: BTreeMap<Digest, Vec<u8>>,
-    /// Certificates that are sent besides, to whoever is greeted.
+    /// Certificates that every greeted node is sent besides.
     pub shown: Vec<Certificate>,
 }
 
 impl Story {
-    /// That this is the newest head, and nothing else.
+    /// A story of this newest head alone.
     pub fn of(head: Head) -> Self {
         Self {
             head,
@@ -43,7 +43,7 @@ impl Story {
     }
 }
 
-/// A head, of a node that seems to train.
+/// A Head of a node that seems to train.
 pub fn head(lineage: Digest, seq: u64, record: Digest, tokens: u64) -> Head {
     Head { lineage, seq, record, tokens, phase: Phase::Training, progress: 1, awaits: None }
 }
@@ -65,7 +65,7 @@ impl Blank {
         Some(Self { root: state::root(&manifest), manifest: manifest.encode(), chunks: chunks.collect() })
     }
 
-    /// A story whose snapshot, at this record, is this state.
+    /// A story whose snapshot, with the number `snapshot`, is this state.
     pub fn of(&self, record: &Record, tokens: u64, snapshot: u64) -> Story {
         let story = Story::of(head(record.lineage, record.seq, record.digest(), tokens));
         Story { snapshots: vec![(snapshot, self.manifest.clone())], chunks: self.chunks.clone(), ..story }

@@ -1,4 +1,4 @@
-//! How a story is served.
+//! The serving of a story.
 
 use super::forgery::invented;
 use super::story::Story;
@@ -14,7 +14,7 @@ impl Story {
         let mut links: Vec<Link> = Vec::new();
         for seq in from..from.saturating_add(max.into()) {
             let link = self.links.get(&seq).cloned();
-            // One is enough for whoever asks to see that it does not follow.
+            // One invented record is enough: the node that asks sees that it does not follow.
             let made = || (self.invents && links.is_empty()).then(|| invented(spec, &self.head.lineage, seq));
             let Some(link) = link.or_else(made) else { if links.is_empty() { continue } else { break } };
             links.push(link);
@@ -36,7 +36,7 @@ impl Story {
         }
     }
 
-    /// What it has from the newest of these records on, or from its own first; and what it makes up.
+    /// The records from the newest of `known` on, or from the first; and an invented one.
     fn path(&self, world: &World, to: u64, known: &[(u64, Digest)]) -> Vec<Link> {
         let has = |(seq, digest): &&(u64, Digest)| {
             self.links.get(seq).is_some_and(|(record, _)| wire::record_digest(record) == *digest)

@@ -1,4 +1,4 @@
-//! What all identities of one process know: the run, where its nodes are and what they have said, and what they served.
+//! The knowledge that all identities of one process share: the run, the places and heads of its nodes, and a tally.
 
 use super::super::plot::Plot;
 use super::story::{Blank, Story};
@@ -14,36 +14,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The `boot` and `incarnation` of all of them, by which they know each other.
+/// The `boot` and `incarnation` of all strangers, by which they know each other.
 pub const SIGN: u64 = 0x6576_696c;
-/// Where a machine listens that has its address for itself.
+/// Port on which a node listens if its machine has an address for itself.
 const PORT: u16 = 7400;
 
-/// See the module.
+/// The state that all identities share.
 pub struct World {
     pub plot: Plot,
     pub run: Digest,
     pub spec: RunSpec,
     pub spec_bytes: Vec<u8>,
-    /// What a node's network would be like.
+    /// Options of the network that a node would have here.
     pub net: NetOptions,
     pub blank: Blank,
     pub tally: Tally,
     seen: Mutex<Seen>,
 }
 
-/// How it went so far.
+/// Counts of the attack so far.
 #[derive(Default)]
 pub struct Tally {
     pub identities: AtomicU64,
     pub sessions: AtomicU64,
-    /// Sessions that have ended, by whomever.
+    /// Sessions that have ended, whichever side ended them.
     pub ended: AtomicU64,
-    /// Requests that were answered.
+    /// Requests that were answered with a story.
     pub served: AtomicU64,
     /// Fetch streams that were opened.
     pub streams: AtomicU64,
-    /// Requests of a flood that were answered, and that were refused.
+    /// Requests of a flood that were answered, and those that were refused.
     pub answered: AtomicU64,
     pub refused: AtomicU64,
 }
@@ -53,7 +53,7 @@ struct Seen {
     honest: BTreeSet<NodeId>,
     places: BTreeMap<NodeId, Multiaddr>,
     newest: Option<Head>,
-    /// What the flock had when it was first asked.
+    /// The flock's chain when it was first asked for.
     truth: Option<Arc<Story>>,
     asking: bool,
 }
@@ -77,12 +77,12 @@ impl World {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody has greeted as no stranger of ours does.
+    /// Notes that a node greeted as no stranger does.
     pub fn is_honest(&self, node: NodeId) {
         self.seen().honest.insert(node);
     }
 
-    /// A node said where it stands; strangers of other processes do so too, and are not heeded.
+    /// Notes a node's head. Strangers of other processes send heads too; those do not count.
     pub fn note_head(&self, from: &NodeId, head: &Head) {
         let mut seen = self.seen();
         let news = seen.newest.as_ref().is_none_or(|newest| newest.lineage != head.lineage || newest.seq < head.seq);
@@ -96,7 +96,7 @@ impl World {
         self.seen().newest.clone()
     }
 
-    /// A connection leads there: the node listens at the same host.
+    /// Notes where a node listens: at the host that a connection leads to.
     pub fn note_place(&self, node: NodeId, address: &Multiaddr) {
         let Some(Protocol::Ip4(ip)) = address.iter().next() else { return };
         let mut seen = self.seen();
@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Where those are whom the plot is about, as far as that is known.
+    /// The known addresses of nodes that the plot attacks.
     pub fn known(&self) -> Vec<PeerAddress> {
         let seen = self.seen();
         let meant = |address: &&Multiaddr| match address.iter().next() {
@@ -117,20 +117,20 @@ impl World {
         places.map(|(node, address)| PeerAddress { peer: identity::peer_id(node), address: address.clone() }).collect()
     }
 
-    /// Whether nobody has asked for the flock's chain yet: whoever is told so does.
+    /// Whether no identity has asked for the flock's chain yet; the caller that gets `true` asks.
     pub fn is_to_ask(&self) -> bool {
         let mut seen = self.seen();
         !std::mem::replace(&mut seen.asking, true)
     }
 
-    /// The answer, or that another is to ask.
+    /// Notes the answer; after a failure another identity asks.
     pub fn heard(&self, truth: Option<Story>) {
         let mut seen = self.seen();
         seen.asking = truth.is_some();
         seen.truth = truth.map(Arc::new);
     }
 
-    /// What the flock had when it was asked.
+    /// The flock's chain when it was asked for.
     pub fn truth(&self) -> Option<Arc<Story>> {
         self.seen().truth.clone()
     }

@@ -31,7 +31,7 @@ pub fn member(place: usize) -> NodeId {
     genesis().record.next.members[place].id
 }
 
-/// So many fragments of the model.
+/// This many fragments of the test's model.
 pub fn fragments(count: u32) -> Fragments {
     Fragments::new(count, ELEMENTS, CHUNK_ELEMENTS)
 }
@@ -44,7 +44,7 @@ pub fn delta(seq: u64) -> Vec<f32> {
     (0..ELEMENTS as u64).map(|i| ((i * 31 + seq * 977) % 1999) as f32 * 1e-6 - 1e-3).collect()
 }
 
-/// What becomes of a round.
+/// The outcome of a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fate {
     Taken,
@@ -65,9 +65,9 @@ pub struct Alone {
     pub head: Link,
     pub feedback: Arc<FragmentFeedback>,
     pub fragments: Fragments,
-    /// What is offered of the whole model, until something of it is taken.
+    /// The contribution to the whole model, the same until a record takes some of it in.
     pub delta: Vec<f32>,
-    /// Two starts of a node never say the same READY.
+    /// Two starts of a node never sign the same READY.
     boot: u64,
 }
 
@@ -76,7 +76,7 @@ fn linked(record: Record) -> Link {
 }
 
 impl Alone {
-    /// Goes on from what the folder holds.
+    /// Starts from the content of the folder.
     pub fn on(folder: &Path, count: u32) -> Self {
         let store = open(folder);
         let head = match store.head() {
@@ -98,7 +98,7 @@ impl Alone {
         Self { store, delta: delta(seq + 1), head, feedback, fragments, boot }
     }
 
-    /// The next record, if this is its fate.
+    /// The next record with this fate.
     pub fn next(&self, fate: Fate) -> Record {
         let mut record = commit(&self.head, update::digest(b"update"));
         match fate {
@@ -135,7 +135,7 @@ impl Alone {
         self.feedback.of_round(self.head.record.round + 1)
     }
 
-    /// Contributes, adds up, and sends the sums to nobody; what the update says.
+    /// Contributes and adds up without sending; returns the update's values.
     pub fn reduce(&self, key: AttemptKey) -> Vec<f32> {
         reduce(&self.of_turn(), key, &self.delta[self.turn()])
     }
@@ -153,7 +153,7 @@ impl Alone {
         }
     }
 
-    /// Another process of this node, with what it finds.
+    /// Another process of this node, with what it finds on the disk.
     pub fn restart(&self) -> (FragmentFeedback, Restored) {
         FragmentFeedback::restore(&self.store, &me(), self.head.record.seq, self.fragments)
     }
@@ -192,7 +192,7 @@ pub fn reduce(feedback: &Arc<Feedback>, key: AttemptKey, delta: &[f32]) -> Vec<f
     update
 }
 
-/// All that is left unsaid, the node's own and of sums: of one that is alone the two count alike.
+/// All residuals, the node's own and those of sums; for a node that is alone the two count alike.
 pub fn unsaid(feedback: &Feedback, elements: usize) -> Vec<f32> {
     feedback.settle();
     let (mut left, residuals) = (vec![0.0; elements], feedback.residuals());
@@ -212,7 +212,7 @@ pub fn zeros(left: &[f32]) -> bool {
     left.iter().all(|x| *x == 0.0)
 }
 
-/// The same, but for a fragment that is lost.
+/// The same residuals without those of a lost fragment.
 pub fn without(left: &[f32], lost: Range<usize>) -> Vec<f32> {
     let mut left = left.to_vec();
     assert!(!zeros(&left[lost.clone()]), "there is something to lose");
@@ -241,7 +241,7 @@ pub fn mark(feedback: &Feedback) -> Option<Mark> {
     feedback.residuals().mark
 }
 
-/// Residuals without a disk that are these.
+/// A copy of these residuals without a disk.
 pub fn copy(feedback: &Feedback) -> Arc<Feedback> {
     let copy = Feedback::default();
     {

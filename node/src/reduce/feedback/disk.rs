@@ -1,9 +1,9 @@
-//! Residuals on the disk: two files, of which at least one is true after a record that was committed.
+//! Residuals on the disk: two files, at least one of which is true after a committed record.
 //!
-//! Each says after which COMMIT it is true. While that is still being voted on, the other file keeps what is true if it is
-//! not decided; when it is, nothing has to be written again. So a node that is killed at any moment finds what belongs to
-//! its head, if the write was done by then, or knows that it has not; then it begins with zeros, which repeats nothing.
-//! The files are not synced: what a power cut leaves of them shows in their seal.
+//! Each file names the COMMIT after which it is true. During the vote on that COMMIT the other file keeps the residuals
+//! for the case that it fails; a decision needs no further write. So a node that is killed at any moment finds the
+//! residuals of its head, if the write was done by then, or knows that it has none; it then begins with zeros, which
+//! repeats nothing. The files are not synced: their seal shows what a power cut damaged.
 
 pub(in crate::reduce) mod file;
 
@@ -23,17 +23,17 @@ pub(in crate::reduce) struct Disk {
     store: Arc<Store>,
     label: Label,
     names: [String; 2],
-    /// After which COMMIT each file is true. Nothing else is locked while this is.
+    /// The COMMIT after which each file is true. Nothing else is locked while this is.
     files: Mutex<[Option<Mark>; 2]>,
     /// Held while a file is written.
     writing: Mutex<()>,
-    /// Somebody waits to write what is settled: one is enough.
+    /// A thread waits to write the settled residuals: one is enough.
     waiting: AtomicBool,
 }
 
 impl Disk {
-    /// The files of `label`, and whether there are any. One that is damaged, or of something else, is removed: the next
-    /// start is clean.
+    /// Opens the files of `label`, and returns whether there are any. A damaged or foreign file is removed, so that the
+    /// next start is clean.
     pub fn open(store: Arc<Store>, label: Label) -> (Self, bool) {
         let (files, writing, waiting) = (Mutex::default(), Mutex::default(), AtomicBool::default());
         let disk = Self { store, names: label.names(), label, files, writing, waiting };
@@ -54,7 +54,7 @@ impl Disk {
             Err(error) => error,
         };
         lost(error.reason(), &format!("{name}: {error}"));
-        // The store has removed what is damaged, and what cannot be read may be readable later.
+        // The store has removed a damaged file, and an unreadable one may be readable later.
         if !matches!(error, Unfit::Store(_))
             && let Err(error) = self.store.remove_private(name)
         {
@@ -63,7 +63,7 @@ impl Disk {
         None
     }
 
-    /// Marks are plain data: whatever a panicking holder left is still only marks.
+    /// Marks are plain data, so a holder that panicked leaves a usable lock.
     fn files(&self) -> MutexGuard<'_, [Option<Mark>; 2]> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -72,12 +72,12 @@ impl Disk {
         *self.files() == [None; 2]
     }
 
-    /// Whether a file is there that is true after this COMMIT.
+    /// Whether a file is true after this COMMIT.
     pub fn has(&self, mark: &Mark) -> bool {
         self.files().contains(&Some(*mark))
     }
 
-    /// What the file of this mark holds; nothing, and that is told, if it is damaged or gone.
+    /// Loads the file of this mark; none, with a warning, if it is damaged or gone.
     pub fn load(&self, mark: &Mark) -> Option<Held> {
         let place = self.files().iter().position(|file| *file == Some(*mark));
         let read = place.map(|place| (&self.names[place], self.store.read_private(&self.names[place])));
@@ -99,8 +99,8 @@ impl Disk {
         held
     }
 
-    /// Writes what is true after an attempt, should it be committed. Nothing if that is decided before it is written, or
-    /// if another file still is.
+    /// Writes the residuals as they will be if this attempt is committed. Writes nothing if the record is decided
+    /// before, or while another file is being written.
     ///
     /// # Errors
     /// The disk failed, or is full.
@@ -142,7 +142,7 @@ impl Disk {
             let residuals = locked(residuals);
             (residuals.mark, residuals.chunks_of(source))
         };
-        // What is true now stays until what is written is.
+        // The file that is true now stays until the new one is complete.
         let place = usize::from(settled.is_some() && files[0] == settled);
         let Some(sums) = sums else { return Ok(()) };
         let mut file = self.store.write_private(&self.names[place], self.label.bytes(&sums))?;
@@ -150,7 +150,7 @@ impl Disk {
         let mut desk = Desk::default();
         let elements = self.label.elements;
         for chunk in 0..update::chunks(elements) {
-            // Whoever settles meanwhile makes this pointless, and does not wait for the disk.
+            // A settlement in the meantime makes this write pointless; the settling thread does not wait for the disk.
             if !locked(residuals).own_of(source, elements, chunk, &mut desk) {
                 return Ok(());
             }
@@ -168,9 +168,9 @@ impl Disk {
     }
 }
 
-/// Tells that what updates left out is lost, and counts it.
+/// Warns that residuals are lost, and counts it.
 pub(in crate::reduce) fn lost(reason: &'static str, why: &str) {
-    tracing::warn!("what earlier updates of this node left out is lost, and not said again: {why}");
+    tracing::warn!("the residuals of this node's earlier updates are lost, and not offered again: {why}");
     metrics::counter!("starling_residuals_lost_total", "reason" => reason).increment(1);
 }
 

@@ -1,5 +1,5 @@
-//! A process is killed at random moments, and goes on. After each kill the disk tells exactly what its head record has
-//! left of each fragment, or nothing; and mostly the former.
+//! A process is killed at random moments, and goes on. After each kill the disk has, for each fragment, exactly the
+//! residuals after its head record, or nothing; mostly the former.
 
 use super::super::passed::Passed;
 use super::alone_test::{Alone, copy, delta, fate, me, reduce, unsaid, zeros};
@@ -65,7 +65,7 @@ fn survive(test: &str, count: u32) {
     println!("{exact} of {all} were kept");
 }
 
-/// The child: rounds as fast as they go, files written beside, as a node does it.
+/// The child: rounds at full speed, with files written in the background, as a node does it.
 fn fly(folder: &Path, count: u32) {
     let mut node = Alone::on(folder, count);
     let mut out = std::io::stdout();
@@ -76,7 +76,7 @@ fn fly(folder: &Path, count: u32) {
         let feedback = Arc::clone(&node.feedback);
         let staging = std::thread::spawn(move || feedback.stage(&key));
         if !seq.is_multiple_of(3) {
-            // A decision takes a while.
+            // A decision takes a while, at most records.
             staging.join().unwrap();
         }
         node.decide(fate(seq));
@@ -86,7 +86,7 @@ fn fly(folder: &Path, count: u32) {
     }
 }
 
-/// Kills the child so many microseconds after it has said that it decided for the `decisions`-th time.
+/// Kills the child this many microseconds after it has reported its `decisions`-th decision.
 fn kill_child(test: &str, folder: &Path, decisions: usize, micros: u32) {
     let name = format!("reduce::feedback::disk_kill_test::{test}");
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -97,7 +97,7 @@ fn kill_child(test: &str, folder: &Path, decisions: usize, micros: u32) {
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let said = lines.filter(|line| line.starts_with("decided ")).nth(decisions - 1);
-    // Where in its round it is then is what this is about: nothing waits for it.
+    // The test is about an arbitrary moment in the round, so it does not wait for one.
     std::thread::sleep(Duration::from_micros(micros.into()));
     child.kill().unwrap();
     child.wait().unwrap();

@@ -13,7 +13,7 @@ fn file(folder: &Path, name: &str) -> std::path::PathBuf {
     folder.join("private").join(name)
 }
 
-/// What is kept, what is lost, and whether there is anything in what is kept.
+/// The numbers of kept and lost fragments, and whether the kept ones have a residual.
 fn found(restored: Restored) -> (usize, usize, bool) {
     (restored.kept, restored.lost, restored.norm > 0.0)
 }
@@ -30,7 +30,7 @@ fn after_a_kill_the_head_record_says_which_file_is_true() {
         let (before, restored) = node.restart();
         assert!(node.left_of(&before) == settled, "nothing is decided yet");
         assert_eq!(found(restored), (count as usize, 0, true));
-        // The process that was killed at that moment hears of the decision later, or reads it on its disk.
+        // The killed process hears of the decision later, or reads it on its disk.
         for fate in [Fate::Skipped, Fate::LeftOut] {
             let other = node.restarted();
             other.pass(&node.passing(fate));
@@ -45,7 +45,7 @@ fn after_a_kill_the_head_record_says_which_file_is_true() {
         assert!(node.left_of(&node.restarted()) == after);
         let (undecided, _) = FragmentFeedback::restore(&node.store, &me(), head, node.fragments);
         assert!(node.left_of(&undecided) == settled, "the record was not on the disk yet");
-        // Later records without it change nothing, wherever it hears of them.
+        // Later records without this node change nothing, whether it hears of them or reads them.
         let known = node.restarted();
         for fate in [Fate::LeftOut, Fate::Skipped, Fate::Skipped, Fate::LeftOut, Fate::LeftOut] {
             known.pass(&node.passing(fate));
@@ -56,8 +56,8 @@ fn after_a_kill_the_head_record_says_which_file_is_true() {
     }
 }
 
-/// Killed in the middle of a round whose decision it never heard of, and caught up over records of all kinds, of which
-/// some stepped what it had staged.
+/// A node is killed in the middle of a round and never hears of its decision. It catches up over records of all kinds,
+/// some of which stepped what it had staged.
 #[test]
 fn a_catch_up_takes_out_of_each_fragment_what_records_took_in() {
     for count in COUNTS {
@@ -74,7 +74,7 @@ fn a_catch_up_takes_out_of_each_fragment_what_records_took_in() {
         }
         passed.iter().for_each(|passed| late.pass(passed));
         assert!(node.left_of(&late) == after, "what was staged is true after the first of them, and stays so");
-        // The same, but that a record on the way took in what no file tells of.
+        // The same, but a record on the way took in an attempt that no file has.
         let (late, lost) = (node.restarted(), node.turn());
         late.pass(&node.passing(Fate::Taken));
         let expected = without(&after, lost.clone());
@@ -93,19 +93,19 @@ fn what_cannot_be_known_is_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (mut node, _) = begun(folder.path(), count);
         let none = without(&node.left(), node.turn());
-        // A record takes in something of this node that no file tells of.
+        // A record takes in an attempt of this node that no file has.
         let lost = node.restarted();
         let mut unknown = node.next(Fate::Taken);
         unknown.contributors[0].ready = Digest([0xee; 32]);
         lost.pass(&Passed::of(&unknown, &me()));
         assert!(node.left_of(&lost) == none);
-        // The records of another lineage are not those of the files.
+        // The records of another lineage do not match the files.
         let old = node.restarted();
         let mut elsewhere = node.next(Fate::Taken);
         elsewhere.lineage = Digest([0xdd; 32]);
         old.pass(&Passed::of(&elsewhere, &me()));
         assert!(node.left_of(&old) == none);
-        // What is settled is written once it is decided, if it was not before.
+        // Settled residuals are written after the decision if they were not before.
         node.decide(Fate::Taken);
         assert!(node.left_of(&node.restarted()) == none, "the disk is a record behind");
         node.feedback.keep();
@@ -140,7 +140,7 @@ fn a_torn_file_is_nothing_and_no_other_one_is_taken_for_it() {
         assert_eq!(found(restored), (count as usize - 1, 1, count > 1), "damage {damage}");
         assert!(node.left_of(&after) == without(&settled, turn.clone()), "damage {damage}");
         assert!(!path.exists() && node.left_of(&node.restarted()) == without(&settled, turn), "also the next time");
-        // The staged one is whole, and true if it is decided.
+        // The staged file is whole, and true once the record is decided.
         after.pass(&node.passing(Fate::Taken));
         node.decide(Fate::Taken);
         assert!(node.left_of(&after) == node.left(), "damage {damage}");
@@ -160,7 +160,7 @@ fn files_of_something_else_are_refused_and_removed() {
         assert_eq!(found(restored), (3 - lost, lost, lost < 3), "{why}");
     };
     kept(settled.clone(), 0, "as they are");
-    // Which of its two files holds it is nothing that counts; whose fragment it is of, is.
+    // The two files of one fragment are interchangeable; the files of two fragments are not.
     let swap = |a: &str, b: &str| {
         let (a, b) = (private.join(a), private.join(b));
         let held = std::fs::read(&a).unwrap();
@@ -173,7 +173,7 @@ fn files_of_something_else_are_refused_and_removed() {
         let all = settled.clone();
         fragments.iter().fold(all, |left, fragment| without(&left, node.fragments.range(*fragment)))
     };
-    // Layouts before this one, more fragments than the run has, and what is not named so by anybody.
+    // Files of earlier layouts, of more fragments than the run has, and with other names.
     let strays = ["residuals", "residuals-2", "residuals-a", "residuals-3-a", "residuals-0-c", "residuals-0-a-1"];
     for name in strays {
         std::fs::copy(private.join("residuals-0-a"), private.join(name)).unwrap();
@@ -184,7 +184,7 @@ fn files_of_something_else_are_refused_and_removed() {
     swap("residuals-0-b", "residuals-2-b");
     kept(lost(&[0, 2]), 2, "of two fragments");
     assert_eq!(names(), ["residuals-1-a", "residuals-1-b"]);
-    // Under a name of ours, what a program before this one may have written there.
+    // A name of ours with content that an earlier program may have written.
     for name in ["residuals-1-a", "residuals-1-b"] {
         let mut file = node.store.write_private(name, 400).unwrap();
         file.write(&[7; 400]).unwrap();
@@ -234,8 +234,8 @@ fn a_full_disk_keeps_what_it_has() {
     assert!(disk.has(&last.unwrap()) && !disk.has(&key.into()));
 }
 
-/// What was contributed is what was decoded and what is left: over rounds of all kinds, restarts between them, and with
-/// what the disk holds after each.
+/// Contributed values are the decoded ones plus the residuals: over rounds of all kinds, with restarts between them,
+/// and with the disk's content after each.
 #[test]
 fn over_restarts_nothing_is_lost_or_counted_twice() {
     for count in COUNTS {

@@ -1,4 +1,4 @@
-//! The residuals themselves: what payloads left out, and what follows from that.
+//! The residuals themselves: the values that payloads left out, and their arithmetic.
 
 use super::disk::file::Held;
 use crate::coding::Coder;
@@ -11,16 +11,16 @@ use starling_protocol::update;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A residual of sums goes into the node's own contribution only when that weighs at least so much: divided by less, it
-/// would be larger than what is offered.
+/// Least weight of a contribution that takes in a residual of sums: divided by a smaller weight, the residual would be
+/// larger than the offer.
 const FOLD_WEIGHT_MIN: f32 = 1.0 / 1024.0;
 
-/// How much of a residual is offered again; `None` for codecs that do without.
+/// The share of a residual that is offered again; `None` for codecs without residuals.
 pub(super) fn decay(codec: Codec) -> Option<f32> {
     match codec {
         Codec::Bf16 | Codec::Int8 => None,
         Codec::Int4 => Some(1.0),
-        // What waits for long is out of date: SparseLoCo, arXiv 2508.15706.
+        // Old residuals are out of date: SparseLoCo, arXiv 2508.15706.
         Codec::TopK { .. } => Some(0.95),
     }
 }
@@ -29,52 +29,53 @@ pub(super) fn decay(codec: Codec) -> Option<f32> {
 pub(super) struct Residuals {
     /// One f32 for each element; empty for zeros.
     pub own: Vec<f32>,
-    /// By chunk.
+    /// Residuals of sums, by chunk.
     pub sums: BTreeMap<usize, Vec<f32>>,
     pub staged: Vec<Staged>,
-    /// What was committed and is not yet settled; or what the disk holds of a process before this one that was.
+    /// The committed attempt that is not settled yet. `recalled` is the mark of one that an earlier process has written
+    /// to the disk.
     pub due: Option<Staged>,
     pub recalled: Option<Mark>,
     /// The COMMIT after which `own` and `sums` are true; none while they are zeros.
     pub mark: Option<Mark>,
 }
 
-/// All steps leave the residuals whole, but for one that panicked in the middle: they are then a little off.
+/// Every step leaves the residuals whole. If one panicked in the middle, they are a little off.
 pub(super) fn locked(residuals: &Mutex<Residuals>) -> MutexGuard<'_, Residuals> {
     residuals.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One attempt, should it be committed.
+/// The residuals of one attempt, for the case that it is committed.
 pub(super) struct Staged {
     pub key: AttemptKey,
     pub terms: Terms,
     pub sums: BTreeMap<usize, Vec<f32>>,
 }
 
-/// What a node's payloads of one attempt are made of.
+/// The inputs from which a node's payloads of one attempt follow.
 #[derive(Clone)]
 pub(in crate::reduce) struct Terms {
     pub codec: Codec,
     pub weight: f32,
-    /// What the READY states of the contribution.
+    /// The norm of the contribution that the READY states.
     pub norm: f32,
-    /// What is offered is said so many times; found when the first attempt begins.
+    /// The factor on the offer, which is found when the first attempt begins.
     pub scale: f32,
     /// Chunks that the node adds up, ascending.
     pub owned: Vec<usize>,
     pub delta: Arc<Vec<f32>>,
 }
 
-/// Whose values a file is to hold.
+/// The source of a file's values.
 #[derive(Clone, Copy)]
 pub(super) enum Source {
-    /// Those of an attempt, should it be committed.
+    /// The residuals of an attempt, if it is committed.
     Staged(AttemptKey),
-    /// Those that are true after this COMMIT.
+    /// The residuals after this COMMIT.
     Settled(Mark),
 }
 
-/// Room for one chunk.
+/// Buffers for one chunk.
 #[derive(Default)]
 pub(super) struct Desk {
     pub offer: Vec<f32>,
@@ -99,7 +100,7 @@ impl Residuals {
         let (mut coder, mut desk) = (Coder::new(terms.codec), Desk::default());
         self.own.resize(elements, 0.0);
         for chunk in 0..update::chunks(elements) {
-            // It was encoded and decoded once; if it cannot be now, it was not sent.
+            // The chunk was encoded and decoded before; if that fails now, it was not sent.
             if !self.leave_out(&terms, chunk, &mut coder, &mut desk) {
                 return self.give_up();
             }
@@ -112,7 +113,7 @@ impl Residuals {
         self.mark = Some(key.into());
     }
 
-    /// What a contribution to `chunk` leaves out, on the desk; false if it cannot be said at all.
+    /// Puts what a contribution to `chunk` leaves out on the desk; false if the offer cannot be encoded.
     fn leave_out(&self, terms: &Terms, chunk: usize, coder: &mut Coder, desk: &mut Desk) -> bool {
         self.offer(terms, chunk, &mut desk.offer);
         desk.left.clone_from(&desk.offer);
@@ -127,8 +128,8 @@ impl Residuals {
         true
     }
 
-    /// What brings an offer down to the length that its READY states: what is folded in, or has changed since, may make it
-    /// longer, and owners refuse that. The rest is left out, and offered again.
+    /// The factor that shortens an offer to the norm that its READY states. Folded residuals, or changes since, may
+    /// make the offer longer, and owners refuse that. The rest is left out, and offered again.
     pub fn scale(&self, terms: &Terms) -> f32 {
         let mut offer = Vec::new();
         let mut of_chunk = |chunk: usize| {
@@ -137,11 +138,12 @@ impl Residuals {
         };
         let norm = (0..update::chunks(terms.delta.len())).map(&mut of_chunk).sum::<f64>().sqrt();
         let stated = f64::from(terms.norm);
-        // What was rounded to state it is no reason; what is not a number is told apart when it is encoded.
+        // The tolerance covers the rounding of the stated norm. Values that are not numbers are found when they are
+        // encoded.
         if norm > stated * (1.0 + f64::from(f32::EPSILON)) { (stated / norm) as f32 } else { 1.0 }
     }
 
-    /// What the contribution to `chunk` shall say, before it is encoded.
+    /// The values that the contribution to `chunk` offers, before they are encoded.
     pub fn offer(&self, terms: &Terms, chunk: usize, out: &mut Vec<f32>) {
         let range = update::chunk_elements(terms.delta.len(), chunk);
         let delta = &terms.delta[range.clone()];
@@ -157,7 +159,7 @@ impl Residuals {
         }
     }
 
-    /// What was left of sums of `chunk`, if it goes into the contribution.
+    /// The residual of the sums of `chunk`, if the contribution takes it in.
     fn folded(&self, terms: &Terms, chunk: usize) -> Option<&Vec<f32>> {
         if terms.owned.binary_search(&chunk).is_ok() || terms.weight < FOLD_WEIGHT_MIN {
             return None;
@@ -165,13 +167,13 @@ impl Residuals {
         self.sums.get(&chunk)
     }
 
-    /// An attempt that may be committed, or is and not yet settled. Only one whose sums are all there.
+    /// A staged attempt, or the committed one that is not settled, if all its sums are there.
     fn staged_as(&self, key: &AttemptKey) -> Option<&Staged> {
         let complete = |staged: &&Staged| staged.sums.len() == staged.terms.owned.len();
         self.staged.iter().chain(&self.due).find(|staged| staged.key == *key).filter(complete)
     }
 
-    /// Of which sums the source has something left, ascending; none if it is not there any more.
+    /// The chunks with a residual of sums in the source, ascending; none if the source is gone.
     pub fn chunks_of(&self, source: Source) -> Option<Vec<usize>> {
         match source {
             Source::Settled(mark) => (self.mark == Some(mark)).then(|| self.sums.keys().copied().collect()),
@@ -186,7 +188,7 @@ impl Residuals {
         }
     }
 
-    /// Puts the source's own residual of a chunk on the desk; false if it is not there any more.
+    /// Puts the source's own residual of a chunk on the desk; false if the source is gone.
     pub fn own_of(&self, source: Source, elements: usize, chunk: usize, desk: &mut Desk) -> bool {
         match source {
             Source::Settled(mark) => {

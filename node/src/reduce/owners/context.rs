@@ -1,4 +1,4 @@
-//! What all tasks of one reduction know.
+//! The state that all tasks of one reduction share.
 
 use crate::reduce::ReduceJob;
 use crate::reduce::error::{PeerFault, ReduceError};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use tokio::sync::watch;
 
-/// See the module.
+/// The job, its members and owners, and the progress of its parts and sums.
 pub(super) struct Context {
     pub job: ReduceJob,
     pub scope: FrameScope,
@@ -22,16 +22,16 @@ pub(super) struct Context {
     /// Members in the order in which they are added, and their weights.
     pub members: Vec<Contribution>,
     pub weights: Vec<f32>,
-    /// How long sums may be, if that is known.
+    /// The greatest norm that sums may have, if it is known.
     pub longest_sum: Option<f32>,
     pub me: usize,
     pub share: Share,
     pub sheet: Sheet,
-    /// How many of my chunks are finished.
+    /// The number of this node's chunks that are finished.
     pub finished: watch::Sender<usize>,
-    /// Up to which of its chunks parts have left for each member, or are known to be there.
+    /// For each member, the number of its chunks up to which this node's parts have left or are known to be there.
     pub sent: Vec<AtomicUsize>,
-    /// Whether each member has said what it has, if it is to say so.
+    /// Whether each member has said which parts it has, if it is to say so.
     pub told: Vec<watch::Sender<bool>>,
     pub turns: Turns,
     pub progress: Progress,
@@ -72,19 +72,19 @@ impl Context {
         })
     }
 
-    /// The other end of a stream did this.
+    /// The error for a fault of the member at `place`.
     pub fn fault(&self, place: usize, what: PeerFault) -> ReduceError {
         fault(self.members[place].member, what)
     }
 
-    /// Returns when my chunk number `index` is finished.
+    /// Returns when this node's chunk number `index` is finished.
     pub async fn finished(&self, index: usize) {
-        // The sender is in `self`, so the channel cannot close while we wait.
+        // The sender is in `self`, so the channel cannot close during the wait.
         drop(self.finished.subscribe().wait_for(|finished| *finished > index).await);
     }
 }
 
-/// Whether owners say first what they have: in every attempt at a record but the first.
+/// Whether owners first say which parts they have: in every attempt at a record but the first.
 pub(super) fn repairs(job: &ReduceJob) -> bool {
     job.key.attempt > 0
 }

@@ -1,4 +1,4 @@
-//! The arithmetic of owners on one chunk, and what they check of what others send.
+//! The arithmetic of owners on one chunk, and their checks of foreign payloads.
 
 use super::context::Context;
 use crate::coding::Coder;
@@ -8,7 +8,7 @@ use starling_protocol::frame::FRAME_PAYLOAD_BYTES_MAX;
 use starling_protocol::outer::adamw::squares;
 use starling_protocol::update;
 
-/// A codec and room for one chunk, of one task.
+/// A codec and buffers for one chunk, for one task.
 pub(super) struct Desk {
     pub coder: Coder,
     pub values: Vec<f32>,
@@ -21,14 +21,14 @@ impl Desk {
         Self { coder: Coder::new(context.job.codec), values: Vec::new(), payload }
     }
 
-    /// Puts the payload of my part of `chunk` into place.
+    /// Fills `payload` with this node's part of `chunk`.
     pub fn encode_own(&mut self, context: &Context, chunk: usize) -> Result<(), ReduceError> {
         context.share.offer(chunk, &mut self.values);
         self.coder.encode(&self.values, &mut self.payload).map_err(|source| own_fault(chunk, source))
     }
 
-    /// Adds the payload at hand to a chunk's sum, as the part of the member at `place`, whose parts have had these squares
-    /// before.
+    /// Adds the payload at hand to a chunk's sum, as the part of the member at `place`. `before` is the sum of squares
+    /// of the member's earlier parts, and takes in those of this one.
     pub fn add(
         &mut self,
         context: &Context,
@@ -59,8 +59,8 @@ impl Desk {
         Ok(())
     }
 
-    /// Whether the payload at hand is a sum that its owner may have made, after others with these squares: canonical, and no
-    /// longer than the parts can be together.
+    /// Checks that the payload at hand is a sum that its owner may have made: canonical, and with the owner's earlier
+    /// sums no longer than the parts can be together.
     pub fn check_sum(
         &mut self,
         context: &Context,

@@ -1,4 +1,4 @@
-//! What the ledger is asked for, and what it answers.
+//! The ledger's jobs and its replies.
 
 use crate::exit::Failure;
 use crate::runtime::difference::Lost;
@@ -20,14 +20,14 @@ pub struct Update {
     pub bytes: Arc<Vec<u8>>,
 }
 
-/// What the ledger is asked to do, in order.
+/// A job of the ledger; jobs are done in order.
 pub enum Job {
-    /// Hold the update that this attempt, or a fetch for it, has come to.
+    /// Hold the update in which this attempt, or a fetch for it, has ended.
     Bring {
         key: AttemptKey,
         update: Update,
     },
-    /// Nothing comes of the attempt.
+    /// Forget the update of an attempt that has no result.
     Abandon {
         key: AttemptKey,
     },
@@ -37,7 +37,7 @@ pub enum Job {
         update: Digest,
         rule: Rule,
     },
-    /// Write what the node is about to sign, and the candidate that it speaks of.
+    /// Write the vote state that the node is about to sign, and the candidate that it votes on.
     Persist {
         token: PersistToken,
         vote_state: VoteState,
@@ -55,14 +55,14 @@ pub enum Job {
         token: PersistToken,
         record: Record,
     },
-    /// Replay a record that others have committed (catch-up). One that changes no state has no update.
+    /// Replay a record that others have committed (catch-up). A record that changes no state has no update.
     Replay {
         record: Record,
         certificate: Certificate,
         update: Option<Vec<u8>>,
         reply: oneshot::Sender<Result<(), String>>,
     },
-    /// This node is about to leave its lineage (catch-up): keep what it has learned there.
+    /// Keep the difference of this node's lineage, which the node is about to leave (catch-up).
     Leave {
         reply: oneshot::Sender<Result<Difference, Lost>>,
     },
@@ -70,7 +70,7 @@ pub enum Job {
     Reload {
         reply: oneshot::Sender<Result<Record, String>>,
     },
-    /// Keep evidence against a node, or, without any, no more of it.
+    /// Keep evidence against a node; `None` drops it.
     Evidence {
         against: NodeId,
         evidence: Option<Box<Evidence>>,
@@ -82,14 +82,14 @@ pub enum Job {
     },
 }
 
-/// What the ledger says back.
+/// A reply of the ledger.
 pub enum LedgerReply {
     Applied {
         key: AttemptKey,
         update: Digest,
         state_root: Digest,
     },
-    /// The update does not apply: the attempt has no result here.
+    /// The update does not apply, so this node has no result of the attempt.
     NotApplied {
         key: AttemptKey,
         update: Digest,
@@ -102,10 +102,10 @@ pub enum LedgerReply {
     Durable {
         token: PersistToken,
     },
-    /// The state in memory was not that of its record any more; it was read from disk again.
+    /// The state in memory was no longer that of its record; it was read from disk again.
     Mended {
         why: String,
     },
-    /// The store cannot be relied on any more; the process must end.
+    /// The store can no longer be relied on; the process must end.
     Fatal(Failure),
 }

@@ -6,7 +6,7 @@ use starling_protocol::{sample, update, wire};
 use starling_store::StoreOptions;
 use tokio::sync::oneshot;
 
-/// A ledger that stands on a founded state of its own, and writes a snapshot after every record.
+/// A ledger on a state that it has founded, which writes a snapshot after every record.
 fn founded(dir: &std::path::Path) -> (Ledger, Record) {
     let options = StoreOptions { ballast_bytes: 0, reserve_bytes: 0 };
     let store = Arc::new(Store::open(dir, options).expect("a folder of its own").store);
@@ -23,7 +23,7 @@ fn founded(dir: &std::path::Path) -> (Ledger, Record) {
     (Ledger::start(store, spec(), naming, state, 1).expect("a thread"), record)
 }
 
-/// A record that changes no state, so that nobody's result would differ.
+/// Replays a record that changes no state, so that no node's result would differ.
 fn goes_on(ledger: &Ledger, record: &Record) -> Result<(), String> {
     let parent = crate::runtime::chain::Link { digest: record.digest(), record: record.clone(), certificate: None };
     let link = chain(&parent, 1).remove(0);
@@ -47,7 +47,8 @@ fn a_state_that_memory_has_changed_is_read_from_disk_again() {
     assert_eq!(state::root(&state.manifest().expect("of a sound size")), state.record.state_root);
 }
 
-/// A node that was left out of a round, and whose state nobody has compared, does not stay behind for good.
+/// A node that was left out of a round, and whose damaged state was compared with no other, does not stay behind for
+/// good.
 #[test]
 fn a_record_that_does_not_replay_on_a_damaged_state_does_on_the_one_that_is_read_again() {
     let dir = tempfile::tempdir().expect("a temporary folder");

@@ -1,5 +1,4 @@
-//! The thread that owns the canonical state and the store, so that what is in memory and what is on disk
-//! change in one order.
+//! The thread that owns the canonical state and the store, so that memory and disk change in one order.
 
 mod job;
 mod updates;
@@ -35,11 +34,11 @@ pub struct Ledger {
     pub jobs: mpsc::Sender<Job>,
     pub done: mpsc::Receiver<LedgerReply>,
     pub state: Arc<SharedState>,
-    /// Ends when `jobs` is dropped, after those at hand are done.
+    /// Ends when `jobs` is dropped, after the jobs at hand.
     pub thread: JoinHandle<()>,
 }
 
-/// Whose state it is, and what a checkpoint says besides the tensors.
+/// The node of the state, and the content of a checkpoint besides the tensors.
 pub struct Naming {
     pub node: NodeId,
     /// The encoded specification of the run.
@@ -64,7 +63,7 @@ enum NotReplayed {
 }
 
 impl Ledger {
-    /// Starts the thread. `state` may be ahead of nothing: the genesis state before it is founded.
+    /// Starts the thread. `state` is that of the store's head, or the genesis state before it is founded.
     pub fn start(
         store: Arc<Store>,
         spec: RunSpec,
@@ -98,10 +97,10 @@ struct Worker {
     state: Arc<SharedState>,
     done: mpsc::Sender<LedgerReply>,
     updates: Updates,
-    /// Of the state at hand, as its votes have named it; known when the step to it was speculated on.
+    /// The manifest of the present state, as its votes have named it; known when the step to it was speculated on.
     manifest: Option<Manifest>,
     snapshot_every: u64,
-    /// A commit was made after which a snapshot may be due.
+    /// A commit was made, after which a snapshot may be due.
     snapshot_wanted: bool,
 }
 
@@ -115,7 +114,7 @@ impl Worker {
             if self.done.blocking_send(answer).is_err() || fatal {
                 return;
             }
-            // A commit is told first: a snapshot takes as long as the disk takes for all vectors.
+            // The commit is reported first: a snapshot takes as long as the disk needs for all vectors.
             if std::mem::take(&mut self.snapshot_wanted)
                 && let Err(failure) = self.snapshot_if_due()
             {
@@ -175,7 +174,7 @@ impl Worker {
                 None
             }
             Job::Evidence { against, evidence } => {
-                // It is shown and passed on whether the disk holds it or not.
+                // The evidence is shown and passed on even if the disk does not keep it.
                 if let Err(e) = evidence::keep(&self.store, against, evidence.map(|evidence| *evidence)) {
                     tracing::warn!("the evidence against {} is not kept on disk: {e:#}", against.short());
                 }
@@ -188,7 +187,7 @@ impl Worker {
         })
     }
 
-    /// The update of this digest: one that is held, or one on disk.
+    /// The update of this digest, if it is held or on disk.
     fn at_hand(&self, digest: &Digest) -> Result<Option<Update>, Failure> {
         if let Some(held) = self.updates.of(digest) {
             return Ok(Some(held));
@@ -209,7 +208,7 @@ impl Worker {
         let codec = state.record.next.codec;
         let range = stepped(&self.spec, state.elements(), state.record.round.saturating_add(1));
         let step = OuterStep { update: &update.bytes, codec, rule, range };
-        // The candidate must find the update on disk: that is written while the state root is computed.
+        // The candidate must find the update on disk, so it is written while the state root is computed.
         let result = std::thread::scope(|scope| {
             scope.spawn(|| {
                 if let Err(e) = self.store.stage_update(&update.bytes) {
@@ -248,7 +247,8 @@ impl Worker {
         update: Option<&[u8]>,
     ) -> Result<Result<(), String>, Failure> {
         let mut checked = self.check_replay(&record, update);
-        // A quorum has signed the record, and the update is the one that it names: another root comes of another state.
+        // A quorum has signed the record, and the update is the one that it names: another root means that this node's
+        // state is another.
         if matches!(checked, Err(NotReplayed::OtherRoot(_))) && self.mend_if_damaged()? {
             checked = self.check_replay(&record, update);
         }
@@ -260,7 +260,7 @@ impl Worker {
         Ok(Ok(()))
     }
 
-    /// Whether the record stands on what is held, and its update leads to its state root.
+    /// Checks that the record follows the present state, and that its update leads to its state root.
     fn check_replay(&self, record: &Record, update: Option<&[u8]>) -> Result<(), NotReplayed> {
         let state = self.state.read();
         if record.parent != state.digest {
@@ -277,7 +277,7 @@ impl Worker {
         if root == record.state_root { Ok(()) } else { Err(NotReplayed::OtherRoot(record.seq)) }
     }
 
-    /// Reads the state from disk again if memory does not hold that of its record any more; whether it did.
+    /// Reads the state from disk again if memory no longer holds that of its record; returns whether it did.
     fn mend_if_damaged(&mut self) -> Result<bool, Failure> {
         let (root, record) = {
             let state = self.state.read();
@@ -292,8 +292,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// Makes `record` the head on disk and in memory, side by side; its update, if it has one, was speculated on.
-    /// Whatever fails, the two may differ then, and the process must end.
+    /// Makes `record` the head on disk and in memory at once; its update, if it has one, was speculated on. After any
+    /// failure the two may differ, and the process must end.
     fn advance(&mut self, record: Record, certificate: &Certificate, update: Option<&[u8]>) -> Result<(), Failure> {
         let known = self.updates.settle(&record);
         if record.changes_state() {
@@ -302,7 +302,7 @@ impl Worker {
         if record.kind == RecordKind::Fork
             && let Err(e) = difference::keep_base(&self.store, &record, &self.state.read().state.theta)
         {
-            tracing::warn!("what this lineage learns will not be merged if it gives way: {e}");
+            tracing::warn!("the difference of this lineage will not be merged if it gives way: {e}");
         }
         let Some(update) = update else {
             self.store.commit(&record, None, certificate).map_err(store_failure)?;
@@ -312,7 +312,7 @@ impl Worker {
         let (applied, committed) = std::thread::scope(|scope| {
             let committing = scope.spawn(|| self.store.commit(&record, Some(update), certificate));
             let applied = self.state.change(|state| {
-                // No head until both are done: nobody may train from what is neither the one nor the other.
+                // There is no head until both are done: nobody may train from a state in between.
                 (state.digest, state.base) = (Digest::default(), Digest::default());
                 let step = step_to(&self.spec, &state.record, &record, (update, state.elements()));
                 state.apply(&step)
@@ -350,7 +350,7 @@ impl Worker {
             other => other,
         };
         match written {
-            // The records and updates are safe, and the snapshots before are kept: the next one may find room.
+            // The records and updates are safe, and earlier snapshots stay: the next one may find room.
             Err(e @ StoreError::Full { .. }) => {
                 tracing::warn!("no snapshot was written: {e}");
                 Ok(())
@@ -364,14 +364,14 @@ impl Worker {
         self.store.write_snapshot(&state.record, &state.schema, &state.state)
     }
 
-    /// The state was right when the votes named its root, and is not any more: memory lies. The disk has it.
+    /// Reads the state from disk again: it was right when the votes named its root, and memory no longer holds it.
     fn mend(&self, wrong: &impl std::fmt::Display) -> Result<(), Failure> {
         let loaded = stored(&self.store, &self.spec).map_err(|e| {
             let text = format!("{wrong}; and it cannot be read from disk again: {e}");
             Failure::message(Code::StoreDamaged, text)
         })?;
         self.state.change(|state| state.take(loaded));
-        // Nobody to tell: the node is ending.
+        // If the driver is gone, the node is ending.
         drop(self.done.blocking_send(LedgerReply::Mended { why: wrong.to_string() }));
         Ok(())
     }
@@ -391,7 +391,7 @@ impl Worker {
     }
 }
 
-/// The outer step with which `record` came of `parent`, which fixed its codec, in a model of so many elements.
+/// The outer step from `parent` to `record`; the parent fixed its codec. The model has this many elements.
 fn step_to<'a>(
     spec: &RunSpec,
     parent: &Record,
@@ -407,7 +407,7 @@ fn stepped(spec: &RunSpec, elements: usize, round: u64) -> Range<usize> {
     Fragments::of(&spec.sync, elements).of_round(round)
 }
 
-/// The state at the head of the store: the newest snapshot that checks, and the updates after it.
+/// The state at the store's head: the newest sound snapshot, and the updates after it.
 pub fn stored(store: &Store, spec: &RunSpec) -> Result<LoadedState, StoreError> {
     store.load_state(|record, update, state| {
         let parent = store.record(record.seq.saturating_sub(1)).map_err(|e| e.to_string())?;

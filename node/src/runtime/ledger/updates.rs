@@ -1,5 +1,5 @@
-//! Encoded updates on their way from a reduction, or a peer, to the disk. The ledger alone holds them; everybody else
-//! names them by their digest.
+//! Encoded updates on their way from a reduction, or a peer, to the disk. Only the ledger holds them; other threads
+//! name them by digest.
 
 use super::job::Update;
 use crate::runtime::candidate::FETCHES_MAX;
@@ -8,24 +8,24 @@ use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::record::Record;
 use starling_protocol::state::Manifest;
 
-/// That of the running attempt, and those that were fetched.
+/// The most updates that are held: that of the running attempt, and fetched ones.
 const HELD_MAX: usize = FETCHES_MAX + 1;
-/// Of those that were speculated on: that of the running attempt, and one that was fetched. The others are on disk.
+/// The most of them that were speculated on: that of the running attempt, and a fetched one. The others are on disk.
 const SPECULATED_MAX: usize = 2;
 
 struct Held {
     key: AttemptKey,
     update: Update,
-    /// Of the state that it leads to, once that was computed.
+    /// The manifest of the state that the update leads to, once it was computed.
     manifest: Option<Manifest>,
 }
 
-/// The newest last.
+/// The updates, the newest last.
 #[derive(Default)]
 pub struct Updates(Vec<Held>);
 
 impl Updates {
-    /// An attempt, or a fetch for it, has come to this update.
+    /// Holds the update in which an attempt, or a fetch for it, has ended.
     pub fn bring(&mut self, key: AttemptKey, update: Update) {
         if let Some(held) = self.0.iter_mut().find(|held| held.update.digest == update.digest) {
             held.key = key;
@@ -40,7 +40,7 @@ impl Updates {
         self.0.iter().find(|held| held.update.digest == *digest).map(|held| held.update.clone())
     }
 
-    /// The outer step with it leads to a state of this manifest.
+    /// Notes that the outer step with this update leads to a state of this manifest.
     pub fn speculated(&mut self, key: AttemptKey, update: Update, manifest: Manifest) {
         self.0.retain(|held| held.update.digest != update.digest);
         self.0.push(Held { key, update, manifest: Some(manifest) });
@@ -52,13 +52,14 @@ impl Updates {
         });
     }
 
-    /// Nothing comes of the attempt. Members may decide on what was speculated on all the same.
+    /// Forgets an attempt without a result. Members may still decide on an update that was speculated on, so those
+    /// stay.
     pub fn abandon(&mut self, key: AttemptKey) {
         self.0.retain(|held| held.key != key || held.manifest.is_some());
     }
 
-    /// This record is the head, or is about to be: nothing that was to become it, or one before, is of use any more. The
-    /// manifest of its state, if its update was speculated on.
+    /// Drops the updates for this record, which is or becomes the head, and for those before it. Returns the manifest
+    /// of its state, if its update was speculated on.
     pub fn settle(&mut self, record: &Record) -> Option<Manifest> {
         let (stay, go): (Vec<_>, Vec<_>) = std::mem::take(&mut self.0)
             .into_iter()

@@ -1,7 +1,7 @@
-//! Meeting a partner between inner steps (`starling_protocol::gossip`).
+//! Exchanges with a partner between inner steps (`starling_protocol::gossip`).
 //!
-//! Drift and momentum are this member's own, begin with zeros in each round, and are never written to disk: after a commit
-//! everybody stands on the canonical state again.
+//! Drift and momentum are this member's own, begin with zeros in each round, and are never written to disk: after a
+//! commit all members have the canonical state again.
 
 use super::job::{Round, TrainerEvent};
 use super::rounds::Course;
@@ -19,24 +19,24 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-/// An exchange may take twice as long as the steps between two of them, within these bounds. Beyond that it costs more than
-/// the drift that it takes away.
+/// Bounds of the time that an exchange may take; within them it may take twice as long as the steps between two
+/// exchanges. A longer one costs more than the drift that it removes.
 const LEAST: Duration = Duration::from_secs(1);
 const MOST: Duration = Duration::from_secs(30);
-/// How often a waiting trainer looks whether its round goes on at all.
+/// The interval at which a waiting trainer checks whether its round goes on.
 const LOOK: Duration = Duration::from_millis(20);
-/// A member that exchanges shows others a sign of life each time that this has passed, or a step's time if that is longer, so
-/// that it does not look slower than it is. The deadline ends that.
+/// Interval of the signs of life that a member in an exchange gives, or a step's time if that is longer, so that it
+/// does not look slower than it is. The deadline ends them.
 const SIGN: Duration = Duration::from_secs(4);
 
-/// What pairs need beside a round's job.
+/// The means of exchanges beside a round's job.
 pub struct PairSetting {
     pub spec: GossipSpec,
     pub exchanger: Exchanger,
     pub runtime: Handle,
 }
 
-/// Gossip of the round at hand.
+/// The exchanges of the round at hand.
 pub struct Gossip {
     setting: PairSetting,
     place: Place,
@@ -46,7 +46,7 @@ pub struct Gossip {
     momentum: Vec<f32>,
     /// Exchanges of the round that are over.
     done: u32,
-    /// Partners that let this node down in the round: it does not wait for them again.
+    /// Partners that failed this node in the round: it does not wait for them again.
     avoided: BTreeSet<NodeId>,
 }
 
@@ -83,7 +83,7 @@ impl Gossip {
         self.setting.exchanger.router.begin(self.place);
     }
 
-    /// The round's steps are done: whoever comes now need not wait.
+    /// Ends the exchanges, as the round's steps are done: a partner that comes now need not wait.
     fn end(&self) {
         self.setting.exchanger.router.over(u32::MAX);
     }
@@ -96,12 +96,12 @@ impl Gossip {
             && spec.due(self.done + 1, job.inner_steps, steps) <= made
     }
 
-    /// How long an exchange may take, by the mean time of a step of this round.
+    /// Time that an exchange may take, by the mean time of a step of this round.
     fn patience(&self, step: Duration) -> Duration {
         step.saturating_mul(self.setting.spec.steps.saturating_mul(2)).clamp(LEAST, MOST)
     }
 
-    /// Computes the new drift, chunk by chunk, and leaves in `change` by how much the parameters now differ from the state.
+    /// Computes the new drift, chunk by chunk, and leaves the new difference between parameters and state in `change`.
     fn apply(&mut self, change: &mut [f32], theirs: Option<&Theirs>) -> Result<bool, String> {
         let rule = Rule::from(&self.setting.spec);
         let codec = self.setting.exchanger.codec;
@@ -126,12 +126,12 @@ impl Gossip {
     }
 }
 
-/// What both have said in one chunk, as everybody decodes it.
+/// The values of both members in one chunk, as both decode them.
 struct Mixer {
     codec: Codec,
     coder: Coder,
     bytes: Vec<u8>,
-    /// My change and drift, then the partner's.
+    /// This member's change and drift, then the partner's.
     said: [Vec<f32>; 4],
 }
 
@@ -155,7 +155,7 @@ impl Mixer {
         if let Some(bytes) = &theirs.drift {
             read(bytes.get(range).unwrap_or_default(), other_drift)?;
         }
-        // My own, too, as it went over the wire.
+        // This member's own values are decoded too, so that both members use the values that were sent.
         let drift = theirs.drift.as_ref().map(|_| (drift, my_drift));
         for (values, decoded) in [(change, mine)].into_iter().chain(drift) {
             self.coder.encode(values, &mut self.bytes).map_err(|e| e.to_string())?;
@@ -177,7 +177,7 @@ impl Course for Gossip {
 }
 
 impl Gossip {
-    /// Makes the exchanges that are due after so many steps. False if the head is another one by now.
+    /// Makes the exchanges that are due after this many steps. False if the head has changed.
     fn exchanges(
         &mut self,
         worker: &mut Worker,
@@ -230,12 +230,12 @@ impl Gossip {
         };
         let seconds = at.elapsed().as_secs_f64();
         let said = TrainerEvent::Exchanged { round: job.round, exchange: self.done, partner, why, seconds };
-        // For watching alone: a full queue drops it.
+        // The event is for watching alone: a full queue drops it.
         let _ = worker.events.try_send(said);
         Ok(true)
     }
 
-    /// Waits for the partner, no longer than it may take, and not at all if it has let this node down before.
+    /// Waits for the partner within the time limit, or not at all if it has failed this node before.
     fn meet(&mut self, worker: &mut Worker, job: &Round, partner: NodeId, change: &[f32], step: Duration) -> Met {
         if self.avoided.contains(&partner) {
             return Met::Alone(PairError::Avoided);
@@ -282,7 +282,7 @@ impl Worker {
         self.generation.load(Ordering::Acquire) != job.generation || self.cut.load(Ordering::Acquire) == job.generation
     }
 
-    /// Each value with the round's state; false if the head is another one by now.
+    /// Combines each value with the round's state; false if the head has changed.
     fn against_state(&self, job: &Round, values: &mut [f32], combine: impl Fn(f32, f32) -> f32) -> bool {
         let state = self.state.read();
         if state.base != job.base {
@@ -293,7 +293,7 @@ impl Worker {
     }
 }
 
-/// Tells that a member in an exchange is there.
+/// Shows that a member in an exchange is alive.
 struct Signs<'a> {
     made: u32,
     steps: u32,

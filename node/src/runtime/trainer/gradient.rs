@@ -19,12 +19,12 @@ pub struct Gradients {
 }
 
 impl Course for Gradients {
-    /// The moments are everybody's, and part of the state.
+    /// The moments are part of the state that all nodes share.
     fn has_moments(&self) -> bool {
         false
     }
 
-    /// The mean gradient of the lease's sequences, which is what this node contributes.
+    /// Computes this node's contribution: the mean gradient of the lease's sequences.
     fn work(&mut self, worker: &mut Worker, job: &Round, (started, _): (Instant, Steps)) -> Worked {
         let sequences = worker.setting.inner.samples(1);
         let mut order = SampleOrder::new(worker.setting.seed, worker.data.train_sequences(worker.setting.seq_len));
@@ -65,7 +65,8 @@ impl Course for Gradients {
 }
 
 impl Gradients {
-    /// One bad batch must not end a run: it counts for nothing, zeros with the weight of one token. Many are a diverged run.
+    /// Takes a gradient. One bad batch must not end a run: it counts as zeros with the weight of one token. Many in a
+    /// row mean that the run has diverged.
     fn accept(
         &mut self,
         round: u64,
@@ -92,7 +93,7 @@ impl Gradients {
 fn measure(gradient: &[f32]) -> (Digest, f64) {
     let mut hasher = update::contribution_hasher(gradient.len());
     let mut squares = 0f64;
-    // Measured and hashed while it is in the cache.
+    // Each chunk is measured and hashed while it is in the cache.
     for values in gradient.chunks(CHUNK_ELEMENTS) {
         squares += values.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
         hasher.put(values);

@@ -1,4 +1,4 @@
-//! What the device thread is asked to do, and what it says.
+//! The device thread's jobs and events.
 
 use crate::gossip::PairError;
 use starling_protocol::record::Span;
@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What the device thread is asked to do.
+/// A job of the device thread.
 pub enum Job {
     Round(Round),
     Ahead(Ahead),
-    /// Take the fragment of this round from the trainer's own parameters as they are, on top of the state of `base`.
+    /// Take the fragment of this round from the trainer's own parameters, on top of the state of `base`.
     Retake {
         round: u64,
         base: Digest,
@@ -26,10 +26,10 @@ pub enum Job {
 /// The inner steps of one round.
 pub struct Round {
     pub round: u64,
-    /// Digest of the record that made the parameters they start from.
+    /// Digest of the record that made the parameters from which they start.
     pub base: Digest,
     pub lineage: Digest,
-    /// Whom the head expects: among them are this node's partners.
+    /// The members that the head expects; this node's partners are among them.
     pub expected: Vec<NodeId>,
     pub lease: Span,
     /// Steps for the whole lease.
@@ -43,13 +43,14 @@ pub struct Round {
     pub news: FragmentEvent,
 }
 
-/// Some inner steps of the round after the one whose record is being made: over a lease that it will most likely give.
+/// Inner steps of the round after the one whose record is being made, over the lease that the record will most likely
+/// give.
 pub struct Ahead {
     pub round: u64,
     /// The record that made the state at hand.
     pub base: Digest,
     pub lease: Span,
-    /// Steps for the whole lease, and how many of them may be done.
+    /// Steps for the whole lease, and the most of them that may be done ahead.
     pub inner_steps: u32,
     pub steps: u32,
     /// Committed tokens that the record will name.
@@ -58,13 +59,13 @@ pub struct Ahead {
     pub news: FragmentEvent,
 }
 
-/// What the device thread says.
+/// An event of the device thread.
 pub enum TrainerEvent {
     Step {
         round: u64,
         step: u32,
         steps: u32,
-        /// What the others see of it: steps, and signs of life in exchanges.
+        /// The progress that the others see: steps, and signs of life in exchanges.
         reached: u32,
         loss: f64,
         tokens_per_second: f64,
@@ -74,7 +75,7 @@ pub enum TrainerEvent {
         round: u64,
         reached: u32,
     },
-    /// An exchange is over; why it came to nothing, if it did. Nobody was left to meet if there is no partner.
+    /// An exchange is over; `why` is the reason if it failed. Without a partner no member was left to meet.
     Exchanged {
         round: u64,
         exchange: u32,
@@ -89,11 +90,11 @@ pub enum TrainerEvent {
     Trained(Trained),
     /// The round was stopped, or its parameters are no longer the head's.
     Stopped,
-    /// As much as could be was done ahead of a record.
+    /// The steps ahead of a record have ended.
     WentAhead {
         ended: Instant,
     },
-    /// A fragment was taken without new steps; none if there is nothing to take it from.
+    /// A fragment was taken without new steps; none if the trainer has no parameters of its own.
     Retaken {
         round: u64,
         base: Digest,
@@ -118,30 +119,31 @@ pub struct Trained {
     pub steps: u32,
     /// Mean over the steps, in nats per token.
     pub loss: f64,
-    /// Pseudo-gradient: head's parameters minus the trained ones, of the fragment whose turn it is. Or the gradient, in runs that average each step.
+    /// The pseudo-gradient: the head's parameters minus the trained ones, of the fragment whose turn it is. In runs
+    /// that average each step it is the gradient.
     pub delta: Arc<Vec<f32>>,
     pub payload: Digest,
-    /// L2 norm of what is offered ([`Made`]).
+    /// L2 norm of the offer ([`Made`]).
     pub norm: f32,
     pub step_us: u32,
-    /// What the inner steps took, those done ahead included.
+    /// Time of the inner steps, those done ahead included.
     pub seconds: f64,
-    /// When the last inner step was done.
+    /// The end of the last inner step.
     pub ended: Instant,
 }
 
-/// What the trainer has to know of what was committed since its last job; comes with the next one.
+/// The commits since the trainer's last job, which it hears of with the next one.
 #[derive(Clone, Debug, Default)]
 pub struct FragmentEvent {
-    /// What it has of its own does not count any more.
+    /// The trainer's own parameters do not count any more.
     pub start_over: bool,
     /// Fragments that were stepped.
     pub stepped: BTreeSet<usize>,
-    /// The record that made the state which the newest COMMIT has stepped, if it is one that this process saw.
+    /// The record that made the state which the newest COMMIT has stepped, if this process saw that COMMIT.
     pub before: Option<Digest>,
 }
 
-/// A pseudo-gradient, its digest, and the L2 norm of what is offered with it: with what earlier ones have left out.
+/// A pseudo-gradient, its digest, and the L2 norm of the offer: the pseudo-gradient with what earlier ones left out.
 pub struct Made {
     pub delta: Arc<Vec<f32>>,
     pub payload: Digest,

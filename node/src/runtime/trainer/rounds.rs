@@ -1,4 +1,4 @@
-//! Rounds of inner steps and what they come to: the course that every other one departs from.
+//! Rounds of inner steps and their results: the default course, from which the others differ.
 
 use super::job::{Ahead, FragmentEvent, Made, Round, Trained, TrainerEvent};
 use super::worker::{STEPS_LEFT_OUT_MAX, Steps, Worked, Worker};
@@ -11,50 +11,51 @@ use starling_protocol::{Digest, update};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How a run trains; chosen where the run is set up.
+/// The course of a run's training; a node chooses it when it sets the run up.
 pub trait Course: Send {
     /// Whether the inner optimizer's moments are this node's own, and kept on its disk.
     fn has_moments(&self) -> bool {
         true
     }
 
-    /// Hears of what was committed; comes before anything else of a job.
+    /// Hears of commits, before anything else of a job.
     fn hear(&mut self, _news: FragmentEvent) {}
 
-    /// Puts the parameters on the device from which the round goes on, and validates the head's if that is due. The steps
-    /// of the round that they have in them already; none if the head is another one by now.
+    /// Puts the parameters on the device from which the round goes on, and validates the head's if that is due. Returns
+    /// the steps of the round that these parameters contain already; none if the head has changed.
     fn load(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Steps>, String> {
         Ok(worker.load_head(job)?.then(Steps::default))
     }
 
-    /// The round's steps, beyond those done since it was loaded.
+    /// Makes the round's steps that are not done yet.
     fn work(&mut self, worker: &mut Worker, job: &Round, begun: (Instant, Steps)) -> Worked {
         worker.steps(job, begun, |_, _, _| Ok(true))
     }
 
-    /// What the steps came to; none if the head is another one by now.
+    /// The contribution of the steps; none if the head has changed.
     fn take(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Made>, String> {
         worker.pseudo_gradient(job)
     }
 
-    /// Inner steps of a round whose record is being made.
+    /// Makes inner steps of the round after the one whose record is being made.
     fn go_ahead(&mut self, _worker: &mut Worker, _job: &Ahead) -> Result<TrainerEvent, String> {
         Ok(TrainerEvent::WentAhead { ended: Instant::now() })
     }
 
-    /// The fragment of a round without any step; none if there is nothing to take it from.
+    /// The contribution to the fragment of a round without further steps; none if there are no parameters to take it
+    /// from.
     fn retake(&mut self, _worker: &mut Worker, _round: u64, _base: Digest) -> Result<Option<Made>, String> {
         Ok(None)
     }
 }
 
-/// Nothing but rounds.
+/// The course without additions.
 pub struct Rounds;
 
 impl Course for Rounds {}
 
 impl Worker {
-    /// One round, as its course has it.
+    /// Trains one round by its course.
     pub fn round(&mut self, course: &mut dyn Course, job: &Round) -> Result<TrainerEvent, String> {
         let Some(done) = course.load(self, job)? else { return Ok(TrainerEvent::Stopped) };
         let (started, ahead) = (Instant::now(), done.seconds);
@@ -65,7 +66,7 @@ impl Worker {
         };
         let ended = Instant::now();
         let seconds = ahead + ended.duration_since(started).as_secs_f64();
-        // Leases follow this: waiting for a partner is not the machine's slowness.
+        // Leases follow this time, so it leaves out the wait for partners: that is not the machine's slowness.
         let trained = seconds - self.waited.as_secs_f64();
         let Some(made) = course.take(self, job)? else { return Ok(TrainerEvent::Stopped) };
         Ok(TrainerEvent::Trained(Trained {
@@ -84,8 +85,8 @@ impl Worker {
         }))
     }
 
-    /// The inner steps, until the lease is used up or the round is cut short. After each comes what is to be done between
-    /// two of them, which says whether the round goes on; it is told how many are made, and how many there will be.
+    /// Makes the inner steps, until the lease is used up or the round is cut short. After each step it calls `between`
+    /// with the steps made and those there will be; the result says whether the round goes on.
     pub fn steps(
         &mut self,
         job: &Round,
@@ -96,7 +97,7 @@ impl Worker {
         let sequences = inner.samples(1);
         let mut order = SampleOrder::new(self.setting.seed, self.data.train_sequences(self.setting.seq_len));
         let (mut left_out, mut batch, first) = (0, Vec::new(), done.steps);
-        // Never a sequence of somebody else's lease.
+        // The steps never use a sequence of another member's lease.
         let steps = u64::from(job.inner_steps).min(job.lease.count / sequences.max(1)) as u32;
         (self.reached, self.signs) = (0, 0);
         for step in first..steps {
@@ -113,7 +114,7 @@ impl Worker {
             let lr = self.rate(&inner, job.round, step, job.tokens);
             let report = match self.trainer.step(&batch, lr) {
                 Ok(report) => report,
-                // One bad batch must not end a run; many are a diverged one.
+                // One bad batch must not end a run; many mean that it has diverged.
                 Err(e @ TrainError::NotFinite { .. }) if left_out < STEPS_LEFT_OUT_MAX => {
                     tracing::warn!("round {}: {e}", job.round);
                     left_out += 1;
@@ -127,7 +128,7 @@ impl Worker {
             let (round, step) = (job.round, step + 1);
             let reached = step + self.signs;
             let said = TrainerEvent::Step { round, step, steps, reached, loss: report.loss, tokens_per_second };
-            // Progress is for watching and for liveness; a full queue drops one, never a step.
+            // Progress is for watching and for liveness; a full queue drops an event, never a step.
             let _ = self.events.try_send(said);
             if !between(self, step, steps)? {
                 return Ok(Err(TrainerEvent::Stopped));
@@ -139,12 +140,12 @@ impl Worker {
         Ok(Ok(done))
     }
 
-    /// The learning rate of a step of a round, after so many committed tokens.
+    /// The learning rate of a step of a round, after this many committed tokens.
     pub fn rate(&self, inner: &InnerSpec, round: u64, step: u32, tokens: u64) -> f64 {
         schedule::rate(inner, &self.setting.budget, round, step, tokens)
     }
 
-    /// The head's parameters minus the trained ones; none if the head is another one by now.
+    /// The head's parameters minus the trained ones; none if the head has changed.
     pub fn pseudo_gradient(&mut self, job: &Round) -> Result<Option<Made>, String> {
         let mut delta = self.spare();
         let state = self.state.read();
@@ -164,11 +165,11 @@ pub fn diverged(round: u64) -> String {
     format!("parameters became infinite or not a number in round {round}: lower inner.lr")
 }
 
-/// `trained <- theta - trained`, its digest and its L2 norm; none unless all of it is finite.
+/// Computes `trained <- theta - trained`, its digest and its L2 norm; none unless all values are finite.
 pub fn subtract_from(theta: &[f32], trained: &mut [f32]) -> Option<(Digest, f64)> {
     let mut hasher = update::contribution_hasher(trained.len());
     let mut squares = 0f64;
-    // Measured and hashed while it is in the cache.
+    // Each chunk is measured and hashed while it is in the cache.
     for (values, theta) in trained.chunks_mut(CHUNK_ELEMENTS).zip(theta.chunks(CHUNK_ELEMENTS)) {
         for (value, theta) in values.iter_mut().zip(theta) {
             *value = theta - *value;
@@ -176,6 +177,6 @@ pub fn subtract_from(theta: &[f32], trained: &mut [f32]) -> Option<(Digest, f64)
         }
         hasher.put(values);
     }
-    // Squares of f32 do not overflow a sum of f64: it is finite exactly when every element is.
+    // Squares of f32 do not overflow a sum of f64, so it is finite exactly when every element is.
     squares.is_finite().then(|| (hasher.finish(), squares.sqrt()))
 }

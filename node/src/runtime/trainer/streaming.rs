@@ -1,8 +1,8 @@
 //! The trainer's own parameters, in runs that keep them from round to round (Streaming DiLoCo, arXiv 2501.18512,
-//! algorithm 2): what a COMMIT mixes in, what is done ahead of a record, and what is dropped again.
+//! algorithm 2): how COMMITs are mixed in, and how steps ahead of a record are kept or dropped.
 //!
-//! `theta` is the host's copy from when the last contribution was made: whatever is done on the device beyond it may still
-//! be dropped, by loading that copy again.
+//! `theta` is the host's copy from the last contribution: later steps on the device may still be dropped, by loading
+//! that copy again.
 
 use super::job::{Ahead, FragmentEvent, Made, Round, TrainerEvent};
 use super::rounds::{Course, diverged, subtract_from};
@@ -16,21 +16,21 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// What is kept between jobs.
+/// The trainer's own parameters between jobs.
 #[derive(Default)]
 pub struct Own {
-    /// Its parameters when its last contribution was made, what was committed since mixed in; none before the first.
+    /// Its parameters at its last contribution, with later COMMITs mixed in; none before the first.
     theta: Option<Vec<f32>>,
     /// Fragments that were stepped and are not mixed in yet.
     stepped: BTreeSet<usize>,
     before: Option<Digest>,
-    /// What is on the device beyond `theta`.
+    /// The steps on the device beyond `theta`.
     ahead: Option<Done>,
-    /// Room for what is on the device.
+    /// Buffer for the parameters on the device.
     scratch: Vec<f32>,
 }
 
-/// Steps of a round that is not there yet.
+/// Steps of a round whose record does not exist yet.
 struct Done {
     round: u64,
     base: Digest,
@@ -39,7 +39,7 @@ struct Done {
 }
 
 impl Own {
-    /// What is on the device and may still count, before something else is loaded.
+    /// Reads the parameters with steps ahead from the device, before others are loaded.
     fn set_aside(&mut self, trainer: &mut dyn Trainer) -> Result<Option<Vec<f32>>, String> {
         if self.ahead.is_none() {
             return Ok(None);
@@ -49,8 +49,8 @@ impl Own {
         Ok(Some(kept))
     }
 
-    /// Puts the trainer's own parameters on the device, with what was committed since; with them what was done ahead, if
-    /// `wanted` is what it was done for. How much of the round that is; none if the head is another one by now.
+    /// Puts the trainer's own parameters on the device, with later COMMITs mixed in; with the steps ahead, if they are
+    /// of the round and lease in `wanted`. Returns the steps of the round that are done; none if the head has changed.
     fn load_own(
         &mut self,
         worker: &mut Worker,
@@ -86,7 +86,7 @@ impl Own {
                 Steps::default()
             }
             Some(done) => {
-                // Without its mixture the copy of before would be of another state.
+                // The copy takes in the COMMIT, too: it would be of another state otherwise.
                 take_in(theta);
                 self.scratch.resize(canonical.len(), 0.0);
                 worker.trainer.read(&mut self.scratch).map_err(|e| e.to_string())?;
@@ -121,8 +121,8 @@ impl Course for Own {
         self.load_own(worker, job.base, Some((job.round, job.lease)))
     }
 
-    /// The fragment of a round: the head's parameters minus the trained ones, which are the own ones from now on. None if
-    /// the head is another one by now.
+    /// The contribution to the fragment of a round: the head's parameters minus the trained ones, which become the own
+    /// ones. None if the head has changed.
     fn take(&mut self, worker: &mut Worker, job: &Round) -> Result<Option<Made>, String> {
         let mut theta = self.theta.take().unwrap_or_default();
         let shared = worker.state.clone();
@@ -138,7 +138,8 @@ impl Course for Own {
         made.map(Some)
     }
 
-    /// The fragment of a round, from the own parameters as they are, without any step; none without own ones.
+    /// The contribution to the fragment of a round from the own parameters, without further steps; none without own
+    /// ones.
     fn retake(&mut self, worker: &mut Worker, round: u64, base: Digest) -> Result<Option<Made>, String> {
         if self.theta.is_none() || self.load_own(worker, base, None)?.is_none() {
             return Ok(None);
@@ -151,8 +152,8 @@ impl Course for Own {
         made.transpose()
     }
 
-    /// Inner steps of a round whose record is being made. Whatever ends them, what is done is kept until the next job
-    /// tells whether it counts.
+    /// Makes inner steps of the round after the one whose record is being made. However they end, they are kept until
+    /// the next job tells whether they count.
     fn go_ahead(&mut self, worker: &mut Worker, job: &Ahead) -> Result<TrainerEvent, String> {
         let same = |done: &Done| (done.round, done.base, done.lease) == (job.round, job.base, job.lease);
         if self.ahead.as_ref().is_some_and(same) || self.load_own(worker, job.base, None)?.is_none() {
@@ -163,7 +164,7 @@ impl Course for Own {
         let (mut steps, mut batch, began) = (Steps::default(), Vec::new(), Instant::now());
         let most = u64::from(job.steps.min(job.inner_steps)).min(job.lease.count / sequences.max(1)) as u32;
         while steps.steps < most && worker.generation.load(Ordering::Acquire) == job.generation {
-            // A shard that is not here, or a loss that is not finite: the round sees to it when it is there.
+            // The round itself handles a missing shard or a loss that is not finite, once it begins.
             let start = job.lease.start + steps.samples;
             if worker.read_step(&mut order, start, &mut batch)?.is_err() {
                 break;

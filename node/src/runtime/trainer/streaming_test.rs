@@ -19,7 +19,7 @@ const ELEMENTS: usize = 4 * CHUNK_ELEMENTS;
 const SEQ_LEN: usize = 8;
 const BATCH: u64 = 2;
 
-/// Takes 1 from every parameter with each step; what it was stepped on is counted.
+/// A trainer whose steps take 1 from every parameter, and are counted.
 struct Counting {
     device: DeviceInfo,
     parameters: Vec<f32>,
@@ -142,7 +142,8 @@ fn bench(fragments: u32, mixing: f64) -> Bench {
 }
 
 impl Bench {
-    /// The steps that were made since, and the value of what is contributed, which is the same everywhere.
+    /// Trains a round; returns the steps made, the steps that count, and the contribution's value, which is the same
+    /// everywhere.
     fn round(&mut self, round: u64, on: u8, lease: Span) -> (u64, u32, f32) {
         let before = self.steps.load(Ordering::Relaxed);
         let (inner_steps, generation, news) = (4, 1, FragmentEvent::default());
@@ -173,7 +174,7 @@ impl Bench {
         assert!(matches!(self.own.go_ahead(&mut self.worker, &job), Ok(TrainerEvent::WentAhead { .. })));
     }
 
-    /// A COMMIT makes every parameter of a round's fragment `value`.
+    /// Commits: every parameter of a round's fragment becomes `value`.
     fn commit(&mut self, round: u64, after: u8, value: f32) {
         let range = fragments(&self.worker).of_round(round);
         self.worker.state.change(|state| {
@@ -193,9 +194,9 @@ fn steps_ahead_count_as_the_first_of_the_round_that_they_were_for() {
     bench.ahead(2, 1, lease(8));
     assert_eq!(bench.steps.load(Ordering::Relaxed), 6, "once");
     bench.commit(1, 1, -1.0);
-    // -6 after the steps ahead; then two more.
+    // The parameters are -6 after the steps ahead; then two more steps follow.
     assert_eq!(bench.round(2, 2, lease(8)), (2, 4, 8.0));
-    // The first fragment was mixed once: (-6 - 1) / 2, then ten steps until its turn comes again.
+    // The first fragment was mixed once: (-6 - 1) / 2, then ten steps until its next turn.
     bench.commit(2, 2, 0.0);
     bench.round(3, 3, lease(16));
     bench.commit(3, 3, 0.0);

@@ -1,4 +1,4 @@
-//! What all courses of training have in common: the device, the text, the head's state, and the driver's wishes.
+//! The state that all courses of training share: the device, the text, the head's state, and the driver's wishes.
 
 use super::job::{Made, Round, TrainerEvent};
 use crate::reduce::FragmentFeedback;
@@ -18,14 +18,14 @@ use tokio::sync::mpsc;
 /// Steps of a round that may be left out because their loss is not finite.
 pub const STEPS_LEFT_OUT_MAX: u32 = 4;
 
-/// What a round needs beside its job.
+/// The settings of all rounds of a run.
 pub struct Setting {
     pub seed: u64,
     pub seq_len: usize,
     pub inner: InnerSpec,
     pub sync: SyncSpec,
     pub budget: Budget,
-    /// What earlier contributions have left out.
+    /// The residuals of earlier contributions.
     pub feedback: Arc<FragmentFeedback>,
 }
 
@@ -40,14 +40,14 @@ pub struct Worker {
     pub generation: Arc<AtomicU64>,
     /// The generation whose round is to end early.
     pub cut: Arc<AtomicU64>,
-    /// The last pseudo-gradient, whose memory the next one takes if nobody holds it any more.
+    /// The last pseudo-gradient; the next one takes its memory if no other holder is left.
     pub spare: Option<Arc<Vec<f32>>>,
     pub validation: Vec<u32>,
     /// Inner steps of the round so far.
     pub reached: u32,
-    /// Signs of life beside them.
+    /// Signs of life besides the steps.
     pub signs: u32,
-    /// Time that the steps did not take.
+    /// Time that the trainer waited beside steps.
     pub waited: Duration,
 }
 
@@ -66,7 +66,7 @@ impl Worker {
         }
     }
 
-    /// Puts the head's parameters on the device, and validates them if that is due; false if the head is another one by now.
+    /// Puts the head's parameters on the device, and validates them if that is due; false if the head has changed.
     pub fn load_head(&mut self, job: &Round) -> Result<bool, String> {
         let state = self.state.read();
         if state.base != job.base {
@@ -80,7 +80,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// What the end of a run is judged by: the committed parameters.
+    /// Validates the committed parameters, by which the end of a run is judged.
     pub fn validate_head(&mut self, sequences: usize) -> Result<(), String> {
         let state = self.state.clone();
         let state = state.read();
@@ -102,8 +102,8 @@ impl Worker {
         self.events.blocking_send(said).map_err(|_| "the driver is gone".to_string())
     }
 
-    /// The sequences of one step, from a position on, in place of what `batch` holds; the inner error is a shard to fetch
-    /// first.
+    /// Reads the sequences of one step, from a position on, into `batch`, whose earlier content goes. The inner error
+    /// is a shard to fetch first.
     pub fn read_step(
         &self,
         order: &mut SampleOrder,
@@ -119,7 +119,7 @@ impl Worker {
         Ok(Ok(()))
     }
 
-    /// Appends the sequence at a position of the run's order; the inner error is a shard to fetch first.
+    /// Appends the sequence at a position of the run's order. The inner error is a shard to fetch first.
     fn read_sequence(
         &self,
         order: &mut SampleOrder,
@@ -133,12 +133,12 @@ impl Worker {
         }
     }
 
-    /// The memory of the last contribution, if nobody holds it any more.
+    /// The memory of the last contribution, if no other holder is left.
     pub fn spare(&mut self) -> Vec<f32> {
         self.spare.take().and_then(|spare| Arc::try_unwrap(spare).ok()).unwrap_or_default()
     }
 
-    /// Memory for the next contribution.
+    /// Keeps memory for the next contribution.
     pub fn keep(&mut self, vector: Vec<f32>) {
         self.spare = Some(Arc::new(vector));
     }
@@ -147,29 +147,29 @@ impl Worker {
         let delta = Arc::new(delta);
         self.spare = Some(delta.clone());
         let offered = self.setting.feedback.offered_norm(self.setting.sync.codec, round, &delta);
-        // The largest f32 says enough of a norm beyond it.
+        // A norm beyond the largest f32 becomes the largest f32.
         let norm = offered.unwrap_or_else(|| norm.min(f64::from(f32::MAX)) as f32);
         Made { delta, payload, norm }
     }
 }
 
-/// What the inner steps came to.
+/// The result of inner steps.
 #[derive(Default)]
 pub struct Steps {
     pub steps: u32,
-    /// Positions of the lease that were used, those of steps that were left out among them.
+    /// Positions of the lease that were used, also by steps that were left out.
     pub samples: u64,
     pub tokens: u64,
     pub loss_sum: f64,
-    /// What those took that were done ahead.
+    /// Time of the steps that were done ahead.
     pub seconds: f64,
 }
 
-/// A round's steps; the inner error is what ended it without them.
+/// A round's steps; the inner error is the event that ended it without a result.
 pub type Worked = Result<Result<Steps, TrainerEvent>, String>;
 
 impl Steps {
-    /// One more, of so many sequences.
+    /// Adds one step of this many sequences.
     pub fn take(&mut self, report: &StepReport, sequences: u64) {
         self.samples += sequences;
         self.tokens += report.tokens;

@@ -1,4 +1,4 @@
-//! What a node promised and what the flock decided: order, exactly once, across restarts.
+//! A node's promises and the flock's decisions: in order, exactly once, across restarts.
 
 use crate::support::{
     ELEMENTS, History, SCHEMA, create, files, image, open, options, outer_step, scratch, spec, spec_bytes,
@@ -23,7 +23,7 @@ fn a_chain_survives_a_kill_after_each_step() {
         assert_eq!(revived.vote_state(), Some(history.vote_state(round)));
         assert_eq!(revived.head().unwrap().digest(), history.record.parent);
         assert_eq!(revived.update_by_digest(&history.record.update).unwrap(), Some(update.clone()));
-        // What was spoken of before the kill can be committed after it, with the update that is here.
+        // A candidate from before the kill can be committed after it, with the update that is here.
         revived.commit(&history.record, None, &history.certificate()).unwrap();
         history.assert_loaded_from(&revived);
 
@@ -56,7 +56,7 @@ fn a_commit_happens_once_and_only_on_its_parent() {
     commit(&history, &first).unwrap();
     assert!(matches!(commit(&history, &first), Err(StoreError::AlreadyCommitted { seq: 1 })));
 
-    // The same number on another branch, and the next number on another parent.
+    // A record with the same number on another branch, and one with the next number on another parent.
     let mut other = genesis;
     let update = other.advance(2);
     assert!(matches!(commit(&other, &update), Err(StoreError::NotNext { seq: 1, .. })));
@@ -130,7 +130,7 @@ fn the_newest_candidates_are_kept_and_a_commit_ends_them_all() {
         let mut branch = history.clone();
         let update = branch.advance(10 + attempt);
         store.put_candidate(&branch.candidate(attempt), &update, &branch.vote_state(attempt)).unwrap();
-        // Saying it again changes nothing.
+        // A repetition changes nothing.
         store.put_candidate(&branch.candidate(attempt), &update, &branch.vote_state(attempt)).unwrap();
         branches.push((branch, update));
     }
@@ -140,7 +140,7 @@ fn the_newest_candidates_are_kept_and_a_commit_ends_them_all() {
     let bytes = store.candidate(&newest.record.digest()).unwrap().unwrap();
     assert_eq!(wire::decode_candidate(&bytes).unwrap(), newest.candidate(5));
     assert_eq!(store.candidate(&branches[0].0.record.digest()).unwrap(), None);
-    // An older attempt may turn out to be what the flock committed.
+    // The flock may have committed an older attempt.
     let (decided, update) = &branches[4];
     decided.put(&store, update);
     assert!(store.candidates().is_empty());
@@ -165,7 +165,7 @@ fn the_candidate_that_the_vote_state_speaks_of_is_never_dropped() {
     }
     let kept: Vec<_> = store.candidates().iter().map(|c| c.key.attempt).collect();
     assert_eq!(kept, [0, 4, 5, 6]);
-    // Nor is one that has just been written, however old its attempt is.
+    // A candidate that has just been written is kept as well, however old its attempt is.
     let mut late = history.clone();
     let late_update = late.advance(50);
     store.put_candidate(&late.candidate(1), &late_update, &spoken.vote_state(9)).unwrap();
@@ -229,7 +229,7 @@ fn records_without_an_update_move_the_head_and_not_the_state() {
     }
     let loaded = store.load_state(|_, update, state| outer_step(update, state)).unwrap();
     assert_eq!(loaded.replayed, 1, "one update in five records");
-    // A snapshot may be of such a record, too.
+    // A snapshot may also be of such a record.
     history.snapshot(&store);
     history.commit(&store);
     history.assert_loaded_from(&open(image(dir.path()).path()));
@@ -283,7 +283,7 @@ fn an_update_may_be_staged_and_what_nothing_names_goes_in_time() {
     assert_eq!(reopened.candidates(), [history.candidate(0)]);
     assert_eq!(reopened.update_by_digest(&history.record.update).unwrap().unwrap(), update);
     history.put(&store, &update);
-    // Staged while a snapshot is pruned.
+    // This update is staged while a snapshot is pruned.
     let next = history.clone().advance(0);
     store.stage_update(&next).unwrap();
     history.snapshot(&store);

@@ -14,7 +14,7 @@ const ELEMENTS: usize = 1000;
 
 fn tensors() -> Vec<TensorShape> {
     let tensor = |name: &str, shape: &[usize]| TensorShape { name: name.into(), shape: shape.to_vec() };
-    // Not in alphabetical order: the order is the schema's.
+    // The names are not in alphabetical order: the order is the schema's.
     vec![tensor("model.embed_tokens.weight", &[20, 30]), tensor("lm_head.weight", &[13, 30]), tensor("b", &[10])]
 }
 
@@ -32,7 +32,7 @@ fn export(dir: &Path, history: &History) -> Result<(), StoreError> {
     )
 }
 
-/// The run that has such a state.
+/// The specification of a run with such a state.
 fn spec_in(history: &History) -> RunSpec {
     let mut spec = spec();
     if history.state.moments.len() > 1 {
@@ -133,7 +133,7 @@ fn a_checkpoint_is_replaced_but_nothing_else_is() {
     let parent = tempfile::tempdir().unwrap();
     let dir = parent.path().join("checkpoint");
     export(&dir, &history(1)).unwrap();
-    // What an export that was killed leaves behind does not hinder the next.
+    // The remains of a killed export do not hinder the next one.
     fs::create_dir(parent.path().join(".checkpoint.new")).unwrap();
     fs::write(parent.path().join(".checkpoint.new/model.safetensors"), b"half").unwrap();
     export(&dir, &history(2)).unwrap();

@@ -1,4 +1,4 @@
-//! A folder that was copied, or restored from a backup, is told from the one in which its vote state was made.
+//! A copied folder, or one restored from a backup, is told from the one in which its vote state was made.
 
 use crate::support::{History, open, scratch};
 use starling_protocol::Digest;
@@ -12,7 +12,7 @@ fn vote_state(incarnation: u64) -> VoteState {
     VoteState { incarnation, lineage, parent, stamp: Stamp::default(), estimate: None, vote: None }
 }
 
-/// As `cp -a`, `tar` and `rsync` do: all but the time at which each file was born.
+/// Copies as `cp -a`, `tar` and `rsync` do: everything but the times at which the files were born.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
@@ -61,13 +61,13 @@ fn a_backup_that_is_put_back_is_told() {
     let store = open(&original);
     store.put_vote_state(&vote_state(7)).unwrap();
     drop(store);
-    // Over the files that are there, which keep their times of birth.
+    // The backup is copied over the files that are there, which keep their times of birth.
     fs::remove_dir_all(original.join("db")).unwrap();
     copy(&backup, &original);
     assert!(open(&original).is_copied());
 }
 
-/// A folder from before there were notes, and one that is moved, are what they were.
+/// A folder from before there were notes and a moved folder are no copies.
 #[test]
 fn a_moved_folder_and_an_old_one_are_no_copies() {
     let dir = scratch();

@@ -1,5 +1,5 @@
-//! Disks that lie: every kind of file, bits flipped, cut off, gone, or from another time. Nothing acknowledged may be
-//! lost without a word.
+//! Disks that lie: every kind of file with flipped bits, cut off, missing, or from another time. No acknowledged change
+//! may be lost silently.
 
 use crate::support::{History, copy_dir, create, files, flip, image, open, options, scratch, spec, spec_bytes};
 use starling_protocol::path::Link;
@@ -14,7 +14,7 @@ fn prepared() -> (tempfile::TempDir, History) {
     (0..5).for_each(|_| history.commit(&store));
     history.snapshot(&store);
     drop(store);
-    // Opening moves what is in the log to a table file.
+    // Opening moves the log's content to a table file.
     let store = open(dir.path());
     (0..3).for_each(|_| history.commit(&store));
     let mut spoken = history.clone();
@@ -34,7 +34,7 @@ fn way_from_genesis(history: &History) -> [Link; 3] {
     [genesis, before.stone(), history.link()]
 }
 
-/// Either the damage is noticed, or all that was acknowledged is there.
+/// Whether the damage is noticed, or everything acknowledged is there.
 fn noticed_or_harmless(dir: &Path, history: &History, what: &str) -> bool {
     let opened = Store::open(dir, options());
     let Opened { store, damage } = match opened {
@@ -69,7 +69,7 @@ fn flipped_bits_in_the_database_and_its_mirror_are_noticed_or_harmless() {
             continue;
         }
         let bits = fs::metadata(&path).unwrap().len() as usize * 8;
-        // A few places spread over the file, its first and its last bytes among them.
+        // The places are spread over the file, its first and its last bytes among them.
         for part in 0..6 {
             let Some(last) = bits.checked_sub(1) else { continue };
             let copy = image(dir.path());
@@ -79,7 +79,7 @@ fn flipped_bits_in_the_database_and_its_mirror_are_noticed_or_harmless() {
             tried += 1;
         }
     }
-    // The head file alone gives six; logs, tables and manifests the rest.
+    // The head file alone accounts for six; logs, tables and manifests for the rest.
     assert!(noticed >= 20, "only {noticed} of {tried} were noticed");
 }
 
@@ -153,7 +153,7 @@ fn an_old_database_under_a_new_mirror_is_noticed() {
     copy_dir(&old.path().join("db"), &copy.path().join("db"));
     let damage = Store::open(copy.path(), options()).unwrap().damage.unwrap();
     assert!(damage.to_string().contains("lost writes"), "{damage}");
-    // And with no database at all.
+    // The same with no database at all.
     let copy = image(dir.path());
     fs::remove_dir_all(copy.path().join("db")).unwrap();
     assert!(Store::open(copy.path(), options()).unwrap().damage.unwrap().chain_lost());
@@ -181,12 +181,12 @@ fn an_old_vote_state_is_noticed() {
     store.put_vote_state(&history.vote_state(1)).unwrap();
     let old = image(dir.path());
     store.put_vote_state(&history.vote_state(2)).unwrap();
-    // The database of before under the mirror of now: the node would vote a second time.
+    // The earlier database under the present mirror: the node would vote a second time.
     let copy = image(dir.path());
     fs::remove_dir_all(copy.path().join("db")).unwrap();
     copy_dir(&old.path().join("db"), &copy.path().join("db"));
     assert!(Store::open(copy.path(), options()).unwrap().damage.unwrap().chain_lost());
-    // Two that differ in nothing but the vote state.
+    // Two stores that differ only in the vote state.
     let other = scratch();
     let (mut history, there) = History::founded(other.path(), 1000);
     history.advance(0);
@@ -212,7 +212,8 @@ fn a_torn_write_at_the_end_of_the_log_that_nobody_was_told_of_is_no_damage() {
     let acknowledged = fs::metadata(logs(dir.path()).last().unwrap()).unwrap().len();
     history.commit(&store);
     let whole = fs::metadata(logs(dir.path()).last().unwrap()).unwrap().len();
-    // The power fails while the second commit is written: part of its log record, some of it not yet on the disk.
+    // The power fails while the second commit is written: only a part of its log record is on the disk, or some bytes
+    // are not.
     for (length, garbled) in [(acknowledged + 20, false), (whole - 1, false), (whole, true)] {
         let copy = image(dir.path());
         let log = logs(copy.path()).pop().unwrap();

@@ -1,4 +1,4 @@
-//! A disk without room: refused with path and bytes, nothing lost, and enough left to end cleanly.
+//! A full disk: writes are refused with path and bytes, nothing is lost, and enough room is left to end cleanly.
 
 use crate::support::{ELEMENTS, History, SCHEMA, copy_dir, create, open, options, spec_bytes};
 use starling_store::{Store, StoreError, StoreOptions};
@@ -7,13 +7,13 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// A small file system of its own; unmounted when dropped.
+/// A small file system for one test; unmounted when dropped.
 struct SmallDisk {
     dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    /// `None`, saying why, where mounting is not allowed.
+    /// Mounts it; `None`, with the reason printed, where mounting is not allowed.
     fn mount(mebibytes: u32) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let mounted = Command::new("mount")
@@ -31,7 +31,7 @@ impl SmallDisk {
         self.dir.path()
     }
 
-    /// Takes all but `left` KiB.
+    /// Fills the disk up to the last `left` KiB.
     fn fill(&self, left: u64) {
         let stat = rustix::fs::statvfs(self.path()).unwrap();
         let free = stat.f_bavail * stat.f_frsize;
@@ -46,14 +46,14 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a failed test may still hold its store open.
+        // The unmount is lazy, since a failed test may still hold its store open.
         let unmounted = Command::new("umount").arg("-l").arg(self.path()).status();
         let gone = unmounted.is_ok_and(|status| status.success());
         assert!(gone || std::thread::panicking(), "the test's tmpfs is still mounted");
     }
 }
 
-/// Says so past the capture of output: a skipped test must not look like a passed one.
+/// Reports a skipped test past the capture of output: it must not look like a passed one.
 fn skipped(why: &str) -> Option<SmallDisk> {
     // Unlike eprintln, this is not captured.
     let mut stderr = std::io::stderr();

@@ -1,5 +1,5 @@
-//! Real kills: a child process commits as fast as it can and is killed with SIGKILL; all that it said it had committed
-//! is there.
+//! Real kills: a child process commits as fast as it can and is killed with SIGKILL; every commit that it reported is
+//! there.
 
 use crate::support::{History, SCHEMA, create, open};
 use std::io::{BufRead, BufReader, Write};
@@ -23,7 +23,7 @@ fn acknowledged_commits_survive_sigkill() {
     }
 }
 
-/// The child: goes on from whatever is there, a candidate, a commit, now and then a snapshot, and says so each time.
+/// The child: goes on from the present state with a candidate, a commit, now and then a snapshot, and reports each.
 fn commit_until_killed(dir: &std::path::Path) {
     let store = create(dir);
     let mut history = match store.head() {
@@ -39,7 +39,7 @@ fn commit_until_killed(dir: &std::path::Path) {
         let update = history.advance(0);
         store.put_candidate(&history.candidate(0), &update, &history.vote_state(0)).unwrap();
         history.put(&store, &update);
-        // The test harness may share the line.
+        // The test harness may write on the same line.
         writeln!(out, "\ncommitted {}", history.record.seq).and_then(|()| out.flush()).unwrap();
         if history.record.seq.is_multiple_of(7) {
             history.snapshot(&store);
@@ -47,7 +47,7 @@ fn commit_until_killed(dir: &std::path::Path) {
     }
 }
 
-/// Kills the child after it has said `commits` times that it committed; the last number it said.
+/// Kills the child after it has reported `commits` commits; returns the last reported number.
 fn run_and_kill(dir: &std::path::Path, commits: usize) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kill::acknowledged_commits_survive_sigkill", "--nocapture"])

@@ -1,4 +1,4 @@
-//! The store from outside. One program, because each one links RocksDB.
+//! Tests of the store from outside, in one program, because each program links RocksDB.
 
 mod chain;
 mod checkpoint;

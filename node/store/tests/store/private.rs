@@ -1,15 +1,15 @@
-//! The node's own state: written and read in pieces, the old one or the new one, never a mix.
+//! The node's own state: written and read in pieces; the old state or the new one, never a mix.
 
 use crate::support::{History, create, files, flip, image, open, scratch};
 use starling_store::{Part, Store, StoreError};
 use std::fs;
 use std::path::Path;
 
-/// Bytes that are handed over at a time.
+/// Bytes that are passed at a time.
 const PIECE: usize = 1 << 20;
 const NAME: &str = "adamw";
 
-/// State that differs from piece to piece, the last one short.
+/// A state that differs from piece to piece, with a short last piece.
 fn state(pieces: usize, salt: usize) -> Vec<u8> {
     (0..pieces * PIECE - 13).map(|i| (i / 1000 * 7 + i + salt) as u8).collect()
 }
@@ -113,7 +113,7 @@ fn damage_in_any_piece_is_noticed_once() {
     let bytes = state(3, 1);
     write(&store, &bytes);
     let (path, length) = (file(dir.path()), fs::metadata(file(dir.path())).unwrap().len() as usize);
-    // Kind, length, each piece, and the seal.
+    // Bytes of the kind, the length, each piece, and the seal.
     for byte in [0, 9, 20, PIECE / 2, PIECE + 500, 2 * PIECE + 500, length - 1] {
         write(&store, &bytes);
         flip(&path, byte * 8 + 3);

@@ -1,4 +1,4 @@
-//! Recordings: what is in them leads from their first state to the head, and nothing half done stays behind.
+//! Recordings: their files lead from their first state to the head, and no unfinished ones stay behind.
 
 use crate::support::{ELEMENTS, History, create, flip, open, outer_step, same_state, scratch, spec_bytes};
 use starling_protocol::record::{Record, RecordKind};
@@ -25,7 +25,7 @@ fn numbers(dir: &Path, kind: &str) -> BTreeSet<u64> {
     names.filter_map(|name| name.strip_suffix(&format!(".{kind}"))?.parse().ok()).collect()
 }
 
-/// The state that is written at `seq`.
+/// The state written at `seq`.
 fn first_state(dir: &Path, seq: u64) -> State {
     let manifest = Manifest::decode(&bytes(dir, seq, "manifest").unwrap()).unwrap();
     assert_eq!(state::root(&manifest), record(dir, seq).state_root);

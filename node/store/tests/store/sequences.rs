@@ -1,4 +1,4 @@
-//! Any sequence of operations, with kills between and inside them, against a model of what a store is.
+//! Random sequences of operations, with kills between and inside them, against a model of a store.
 
 use crate::support::{History, SCHEMA, image, open, options, scratch};
 use proptest::prelude::*;
@@ -35,9 +35,9 @@ enum Step {
         salt: u32,
     },
     Reset,
-    /// Close and open.
+    /// Closes the store and opens it again.
     Restart,
-    /// The process dies and what is on the disk is all that is left.
+    /// The process dies, and only the content of the disk is left.
     Kill,
     /// The process dies after the database took the next commit and before the mirror did.
     KillInCommit {
@@ -64,13 +64,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..24)
 }
 
-/// What should be in the store.
+/// The expected content of the store.
 struct Model {
     /// The history up to the head; none in an empty store.
     head: Option<History>,
-    /// Records that are here, from the genesis on, with their votes.
+    /// Records from the genesis on, with their votes.
     records: Vec<Link>,
-    /// The last result spoken of in each attempt, and its update.
+    /// The last result named in each attempt, and its update.
     pending: Vec<(u32, History, Vec<u8>)>,
     snapshots: Vec<u64>,
     vote_state: Option<VoteState>,
@@ -130,7 +130,7 @@ impl Run {
         Some((history, update))
     }
 
-    /// The process is gone; its folder is copied as it lies, so that no closing hand touches it.
+    /// The process is gone. The folder is copied as it is, so that nothing closes it properly.
     fn kill(&mut self) {
         let copy = image(self.dir.path());
         self.store = None;
@@ -140,7 +140,7 @@ impl Run {
     fn take(&mut self, step: &Step) {
         match step {
             Step::Speak { attempt, salt } => {
-                // One result an attempt, so that there are never more than are kept.
+                // One result an attempt, so that there are never more candidates than are kept.
                 let Some((history, update)) = self.next(*salt + 10 * attempt) else { return };
                 if self.model.pending.iter().any(|(other, held, _)| other == attempt && held.record != history.record) {
                     return;
@@ -220,12 +220,12 @@ impl Run {
         if records.is_empty() {
             records.push(history.link());
         }
-        // From the head, or from the genesis in place of everything.
+        // The path begins with the head, or with the genesis in place of the whole chain.
         records.truncate(if salt == 1 { 1 } else { records.len() });
         let mut way = vec![records[records.len() - 1].clone()];
         for n in 1..=rounds {
             history.advance(salt);
-            // All records, or the last with its stone.
+            // The path has all records, or the last with its stone.
             match (salt, n) {
                 (0, _) => way.push(history.link()),
                 (_, n) if n == rounds => way.push(history.link()),
@@ -234,7 +234,7 @@ impl Run {
             }
         }
         if salt == 1 && way[way.len() - 1].record.parent != way[way.len() - 2].digest {
-            // The head before is a stone, then.
+            // The former head is a stone in that case.
             let stone = self.model.head.as_ref().unwrap().stone();
             way.insert(1, stone);
         }

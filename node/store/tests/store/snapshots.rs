@@ -1,4 +1,4 @@
-//! Snapshots, replay, adoption by a joiner, and what is pruned.
+//! Snapshots, replay, adoption by a joiner, and pruning.
 
 use crate::support::{
     ELEMENTS, History, SCHEMA, create, files, flip, image, open, outer_step, same_bits, same_state, scratch,
@@ -28,7 +28,7 @@ fn two_snapshots_are_kept_and_the_updates_since_the_older_one() {
         assert_eq!(store.update(seq).unwrap().is_some(), seq > 2 * SNAPSHOT_EVERY, "update {seq}");
         assert!(store.record(seq).unwrap().is_some(), "records are all kept");
     }
-    // The momentum of no two snapshots is the same, so nothing is shared.
+    // No two snapshots have the same momentum, so they share no chunks.
     assert_eq!(files(&dir.path().join("chunks")).len(), 4);
     let loaded = store.load_state(|_, update, state| outer_step(update, state)).unwrap();
     assert_eq!(loaded.replayed, 2);
@@ -168,7 +168,7 @@ fn a_joiner_takes_over_a_snapshot_and_replays() {
             scope.spawn(|| joiner.put_chunk(digest, &source.state_chunk(digest).unwrap().unwrap()).unwrap());
         }
     });
-    // A kill here loses nothing of what was fetched.
+    // A kill here loses no fetched chunk.
     let killed = image(here.path());
     assert!(open(killed.path()).begin_adopt(&manifest).unwrap().is_empty());
     assert!(joiner.head().is_none());
@@ -258,7 +258,7 @@ fn readers_go_on_while_the_chain_grows() {
             last = head.seq;
             assert_eq!(store.record(head.seq).unwrap().unwrap(), head);
             for (_, manifest) in store.snapshots() {
-                // Pruned between the two calls, or whole: never something else.
+                // The chunk was pruned between the two calls, or is whole.
                 manifest.chunks.iter().for_each(|digest| drop(store.state_chunk(digest).unwrap()));
             }
             let records = store.records_from(0, 1000).unwrap();

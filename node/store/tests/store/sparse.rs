@@ -1,4 +1,4 @@
-//! Chains of which records are left out: what a node that came later holds of the time before.
+//! Chains with records left out: what a node that joined later holds of the time before.
 
 use crate::support::{History, create, image, open, options, scratch};
 use starling_protocol::Digest;
@@ -24,7 +24,7 @@ fn forked() -> Vec<History> {
     all
 }
 
-/// A path to record 15 as a source shows it: along the FORK, and past the records on both sides of it.
+/// A path to record 15 as a source shows it: through the FORK, without the records on both sides of it.
 fn way(all: &[History]) -> Vec<Link> {
     [all[0].link(), all[7].stone(), all[8].link(), all[9].link(), all[14].stone(), all[15].link()].to_vec()
 }

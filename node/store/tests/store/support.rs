@@ -1,4 +1,4 @@
-//! A small run that really happens: records that follow one another, updates that decode, states that add up.
+//! A small run with real content: records that follow one another, updates that decode, states that add up.
 
 use starling_protocol::engine::io::AttemptKey;
 use starling_protocol::engine::{Candidate, VoteState};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 pub const SCHEMA: Digest = Digest([3; 32]);
-/// A state of four chunks: a whole and a short one of theta, and of the momentum.
+/// A state of four chunks: a whole and a short one of theta, and the same of the momentum.
 pub const ELEMENTS: usize = (1 << 18) + 777;
 
 pub fn spec_bytes() -> Vec<u8> {
@@ -52,7 +52,7 @@ impl History {
         Self::genesis_in(SyncMode::Rounds, elements)
     }
 
-    /// In a mode that fixes which vectors there are; the run is the same.
+    /// A genesis in a mode, which fixes the state's vectors; the run is the same.
     pub fn genesis_in(mode: SyncMode, elements: usize) -> Self {
         let theta: Vec<f32> = (0..elements).map(|i| (i % 1009) as f32 * 1e-3 - 0.5).collect();
         let state = State::initial(theta, mode);
@@ -72,7 +72,7 @@ impl History {
         (history, store)
     }
 
-    /// Goes on by one record; different salts give different ones. Returns the update that ends in it.
+    /// Advances by one record; different salts give different ones. Returns the update that ends in it.
     pub fn advance(&mut self, salt: u32) -> Vec<u8> {
         let round = self.record.round + 1;
         let delta: Vec<f32> = (0..self.state.elements() as u32)
@@ -87,7 +87,7 @@ impl History {
         encoded
     }
 
-    /// Goes on by one record and commits it.
+    /// Advances by one record and commits it.
     pub fn commit(&mut self, store: &Store) {
         let update = self.advance(0);
         self.put(store, &update);
@@ -98,7 +98,7 @@ impl History {
         store.commit(&self.record, Some(update), &self.certificate()).unwrap();
     }
 
-    /// Goes on by a record that changes no state: a skip, or a fork into a lineage of its own.
+    /// Advances by a record that changes no state: a SKIP, or a FORK into a lineage of its own.
     pub fn advance_unchanged(&mut self, kind: RecordKind) {
         let before = &self.record;
         let (mut lineage, mut merged, mut next) = (before.lineage, before.merged.clone(), before.next.clone());
@@ -122,7 +122,7 @@ impl History {
         };
     }
 
-    /// Votes for the record, as far as a store looks at them.
+    /// Votes for the record, as far as a store checks them.
     pub fn certificate(&self) -> Certificate {
         let record = &self.record;
         let votes = vec![record.seq.to_le_bytes().to_vec()];
@@ -135,12 +135,12 @@ impl History {
         Link { digest: self.record.digest(), record: self.record.clone(), certificate }
     }
 
-    /// The same without its votes.
+    /// The same link without its votes.
     pub fn stone(&self) -> Link {
         Link { certificate: None, ..self.link() }
     }
 
-    /// Brings the state to a store, along this way to its record.
+    /// Adopts the state in a store, along this path to its record.
     pub fn adopt(&self, store: &Store, way: &[Link]) {
         let manifest = self.manifest();
         for digest in store.begin_adopt(&manifest).unwrap() {
@@ -155,7 +155,7 @@ impl History {
         Candidate { key: self.attempt(attempt), record: self.record.clone(), readys: vec![vec![attempt as u8; 40]] }
     }
 
-    /// What a node signs that speaks of the record in a ballot.
+    /// The vote state of a node that names the record in a ballot.
     pub fn vote_state(&self, ballot: u32) -> VoteState {
         let record = &self.record;
         let value = Value {
@@ -193,7 +193,7 @@ impl History {
         AttemptKey { lineage: self.record.lineage, seq: self.record.seq, attempt, set: Digest([attempt as u8; 32]) }
     }
 
-    /// The store leads to exactly this state.
+    /// Asserts that the store leads to exactly this state.
     pub fn assert_loaded_from(&self, store: &Store) {
         assert_eq!(store.head().as_ref(), Some(&self.record));
         let loaded = store.load_state(|_, update, state| outer_step(update, state)).unwrap();
@@ -202,7 +202,7 @@ impl History {
     }
 }
 
-/// What a run in the state's mode does at its first step.
+/// The first step of a run in the state's mode.
 pub fn outer_step(encoded: &[u8], state: &mut State) -> Result<(), String> {
     let mut decoded = vec![0.0; state.elements()];
     update::decode(Codec::Int8, encoded, &mut decoded).map_err(|e| e.to_string())?;
@@ -230,20 +230,20 @@ fn seat(round: u64) -> Vec<Member> {
 }
 
 /// A folder for one test: in memory where there is room, because these tests sync hundreds of times. `kill` and
-/// `checkpoint` work on a real disk.
+/// `checkpoint` use a real disk.
 pub fn scratch() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let room = rustix::fs::statvfs(memory).map_or(0, |stat| stat.f_bavail * stat.f_frsize);
     if room >= 512 << 20 { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-/// What a kill at this moment leaves: a copy of the folder as the page cache has it.
+/// The remains of a kill at this moment: a copy of the folder as the page cache has it.
 pub fn image(from: &Path) -> tempfile::TempDir {
     loop {
         let copy = scratch();
         match try_copy(from, copy.path()) {
             Ok(()) => return copy,
-            // RocksDB removes what it no longer needs in the background: take another picture.
+            // RocksDB removes files in the background: copy again.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => panic!("{e}"),
         }
@@ -279,7 +279,7 @@ pub fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Changes one bit of a file.
+/// Flips one bit of a file.
 pub fn flip(path: &Path, bit: usize) {
     let mut bytes = fs::read(path).unwrap();
     bytes[bit / 8] ^= 1 << (bit % 8);

@@ -1,4 +1,4 @@
-//! A contribution as a record takes it in: who offers it, and in which words.
+//! A contribution as a record takes it in: its member, and its READY as signed.
 
 use crate::message::Ready;
 use crate::{Digest, NodeId};

@@ -36,9 +36,9 @@ struct Lineage {
     record: Record,
     /// Ascending, disjoint.
     used: Vec<Span>,
-    /// Where its positions begin.
+    /// The first of its positions.
     from: u64,
-    /// Finds the same by other means; its chain goes on through forks.
+    /// An audit that finds the same by other means; its chain goes on through forks.
     audit: Audit,
     /// Positions used in all of the chain.
     committed: u64,
@@ -122,7 +122,7 @@ impl Lineage {
         contributions
     }
 
-    /// Who may have come and gone.
+    /// Checks the members that may have come and gone.
     fn check_members(&self, parent: &Record, record: &Record) -> Result<(), TestCaseError> {
         if record.kind != RecordKind::Commit {
             return Ok(());
@@ -148,7 +148,8 @@ impl Lineage {
         Ok(())
     }
 
-    /// The record's own positions are used now, once; used, leased and free ones are apart and all there is.
+    /// Checks that the record's own positions are used now, once; and that used, leased and free ones are apart and all
+    /// there is.
     fn check_positions(&mut self) -> Result<(), TestCaseError> {
         let record = &self.record;
         for contributor in &record.contributors {
@@ -167,7 +168,7 @@ impl Lineage {
         Ok(())
     }
 
-    /// The audit counts what the records say.
+    /// Checks that the audit counts what the records say.
     fn check_audit(&mut self) -> Result<(), TestCaseError> {
         let record = &self.record;
         self.committed += record.contributors.iter().map(|contributor| contributor.samples).sum::<u64>();

@@ -1,4 +1,4 @@
-//! What a record takes in of lineages that gave way: whose READY may merge one, and that none counts twice
+//! The lineages that gave way and that a record takes in: which READY may merge one, and that none counts twice
 //! (`docs/protocol/7-merging.md` §7.4.3).
 
 use super::contribution::SignedReady;
@@ -9,8 +9,8 @@ use crate::run::SyncSpec;
 use crate::{Digest, NodeId, ring};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whether a READY of the round after `parent` merges nothing, or what it may. Voters only: they do not lie, and what
-/// they name is listed for good.
+/// Whether a READY of the round after `parent` merges nothing, or a lineage that it may merge. Only voters may: they do
+/// not lie, and the lineages that they name are listed for good.
 pub fn allowed(sync: &SyncSpec, parent: &Record, member: &NodeId, ready: &Ready) -> bool {
     let Some(lineage) = ready.merges else { return ready.merged_tokens == 0 };
     if !sync.merges() {
@@ -29,8 +29,9 @@ pub fn merged(parent: &Record, contributions: &[SignedReady]) -> Vec<Digest> {
     new.fold(parent.merged.clone(), |merged, lineage| merged_with(&merged, lineage))
 }
 
-/// Of some contributions after `parent`, given by their members and what they merge, those that merge a lineage which
-/// another of them merges, too, and which comes before them in ring order: they must not be averaged together.
+/// The contributions that must not be averaged with the others, of some after `parent` that are given by their members
+/// and the lineages that they merge. Each of them merges a lineage that another one before it in ring order merges,
+/// too.
 pub fn rivals(parent: &Digest, merging: impl Iterator<Item = (NodeId, Digest)>) -> Vec<NodeId> {
     let of: BTreeMap<NodeId, Digest> = merging.collect();
     if of.len() < 2 || mutated!(Mutation::RivalsTogether) {

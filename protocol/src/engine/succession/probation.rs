@@ -1,4 +1,4 @@
-//! Probation in open runs: whose votes count, so that somebody with many identities does not come to decide
+//! Probation in open runs: rules for votes, so that an attacker with many identities does not come to decide
 //! (`docs/protocol/5-membership.md` §5.5).
 
 use crate::limits::VOTERS_MAX;
@@ -8,26 +8,26 @@ use crate::run::RunSpec;
 use crate::{Digest, NodeId, ring};
 use std::collections::BTreeMap;
 
-/// For so many times its probation a seat is a newcomer's.
+/// A seat is a newcomer's for so many times its probation.
 const NEW: u64 = 4;
 
-/// The rule, as it is in one record.
+/// The rule as it applies in one record.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Probation {
-    /// Rounds of it; 0 = none.
+    /// Rounds of probation; 0 = none.
     rounds: u64,
     /// COMMITs of the lineage up to this record.
     now: u64,
 }
 
 impl Probation {
-    /// That of a record whose round is `now`.
+    /// The rule in a record whose round is `now`.
     pub fn of(spec: &RunSpec, now: u64) -> Self {
         let rounds = if mutated!(Mutation::NoProbation) { 0 } else { spec.admission.probation_rounds() };
         Self { rounds, now }
     }
 
-    /// That of a fork after a record of this round.
+    /// The rule in a fork after a record of this round.
     pub(super) fn of_fork(spec: &RunSpec, round: u64) -> Self {
         if mutated!(Mutation::ForkOfNewcomers) { Self::default() } else { Self::of(spec, round) }
     }
@@ -61,9 +61,9 @@ impl Probation {
         self.new_for(seat) > 0
     }
 
-    /// Makes voters of learners that may be, `tried` and with their probation behind them, as far as there are places.
-    /// First those that are no newcomers; then newcomers, as long as they are fewer than a third of the voters. In
-    /// between, newcomers that vote and are too many, since others have left, become learners again.
+    /// Makes voters of learners that are `tried` and have their probation behind them, as far as there are places.
+    /// Known members come first; then newcomers, as long as they are fewer than a third of the voters. In between,
+    /// newcomers that vote and are too many, since others have left, become learners again.
     ///
     /// `seats` are all members of the next round.
     pub(super) fn promote(&self, digest: &Digest, seats: &mut [&mut Member], tried: impl Fn(&Member) -> bool) {
@@ -81,8 +81,8 @@ impl Probation {
         }
     }
 
-    /// Sets newcomers among the voters back to learners, the newest first, until they are fewer than a third. Unless
-    /// all voters are newcomers: somebody has to decide, and there is nobody whom the flock has known for longer.
+    /// Sets newcomers among the voters back to learners, the newest first, until they are fewer than a third. If all
+    /// voters are newcomers they stay: some member has to decide, and the flock has known no voter for longer.
     fn limit(&self, digest: &Digest, seats: &mut [&mut Member]) {
         let (mut new, mut all) = self.votes(seats);
         let fits = |new: usize, all: usize| 3 * new < all || mutated!(Mutation::KeepNewcomers);
@@ -97,8 +97,8 @@ impl Probation {
         }
     }
 
-    /// Of those who could vote where no voter is left, those whom the flock has known for longest, at most as many as
-    /// may vote: all that are no newcomers, else those that came first.
+    /// The members that vote where no voter is left: those that the flock has known for longest, at most as many as may
+    /// vote. These are all that are no newcomers, or else those that came first.
     pub(super) fn elders(&self, digest: &Digest, seats: &[&Member]) -> Vec<NodeId> {
         let first = seats.iter().map(|seat| seat.since).min();
         let known = seats.iter().any(|seat| !self.is_new(seat));
@@ -107,8 +107,8 @@ impl Probation {
         ring::order(digest, elders).into_iter().take(VOTERS_MAX).collect()
     }
 
-    /// Who decides in a fork of these: who did, newcomers as long as they are fewer than a third of them; if nobody did,
-    /// the elders.
+    /// Sets the voters of a fork of these members: those that voted, newcomers as long as they are fewer than a third;
+    /// if none voted, the elders.
     pub(super) fn quorum_lost(&self, digest: &Digest, members: &mut [Member]) {
         if members.iter().any(|member| member.role == Role::Voter) {
             return self.limit(digest, &mut members.iter_mut().collect::<Vec<_>>());
@@ -118,15 +118,16 @@ impl Probation {
         members.iter_mut().filter(vote).for_each(|member| member.role = Role::Voter);
     }
 
-    /// Voters: newcomers among them, and all.
+    /// The number of newcomers among the voters, and of all voters.
     fn votes(&self, seats: &[&mut Member]) -> (usize, usize) {
         let voters = || seats.iter().filter(|seat| seat.role == Role::Voter);
         (voters().filter(|seat| self.is_new(seat)).count(), voters().count())
     }
 
-    /// Places in `seats` of some, in the order in which they come to vote. With probation, who came first comes first:
-    /// a crowd that comes at once takes no place of one who was there before it. Those that are equal in that, and all
-    /// without probation, stand in the order of the ring, which is the same for everybody and favours nobody for long.
+    /// Places in `seats` of the seats that `of` picks, in the order in which they come to vote. With probation, members
+    /// that came first come first: a crowd that comes at once takes no place of a member that was there before it.
+    /// Seats that are equal in that, and all seats without probation, are in ring order, which is the same for all and
+    /// favours no member for long.
     fn order(&self, digest: &Digest, seats: &[&mut Member], of: impl Fn(&Member) -> bool) -> Vec<usize> {
         let chosen = || seats.iter().enumerate().filter(|(_, seat)| of(seat));
         let ring = ring::order(digest, chosen().map(|(_, seat)| seat.id));

@@ -1,5 +1,5 @@
-//! Probation in open runs: somebody with many identities does not come to decide
-//! (`docs/protocol/5-membership.md` §5.5).
+//! Probation in open runs: an attacker with many identities does not come to decide (`docs/protocol/5-membership.md`
+//! §5.5).
 
 use super::*;
 use crate::mutation::{self, Mutation};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Rounds of probation of these runs, and for how long a member counts as a newcomer.
 const PROBATION: u64 = 3;
 const NEW: u64 = 4 * PROBATION;
-/// Numbers of the identities of one; below are honest.
+/// The first number of the attacker's identities; numbers below are honest.
 const SYBILS: u16 = 100;
 
 fn spec_of(mode: AdmissionMode) -> RunSpec {
@@ -20,7 +20,7 @@ fn spec() -> RunSpec {
     spec_of(AdmissionMode::Open)
 }
 
-/// What the contributions make of the parent in an open run with probation, checked against all rules.
+/// The record that follows from the contributions in an open run with probation, checked against all rules.
 fn then(parent: &Record, contributions: &[SignedReady]) -> Record {
     let record = commit(parent, parent.digest(), &spec(), contributions, digest(3), digest(4)).unwrap();
     record.validate_shape().unwrap();
@@ -47,7 +47,7 @@ fn leaving(parent: &Record, leavers: &[u16]) -> Record {
     then(parent, &contributions)
 }
 
-/// Members 1 .. n, who have all been there for long, and vote.
+/// Members 1 .. n, which have all been there for long, and vote.
 fn elders(n: u16) -> Record {
     let mut record = genesis_of(1);
     for member in 2..=n {
@@ -60,7 +60,7 @@ fn elders(n: u16) -> Record {
     record
 }
 
-/// These newcomers beside those who are there, all of whom contribute until probation is over.
+/// Adds these newcomers to the members of a record, all of which contribute until probation is over.
 fn joined_by(mut record: Record, newcomers: &[u16]) -> Record {
     for newcomer in newcomers {
         record = round(&record, &[joins(*newcomer, 1)]);
@@ -75,12 +75,12 @@ fn voting(record: &Record) -> Vec<u16> {
     record.voters().map(|voter| number(&voter.id)).collect()
 }
 
-/// Whether sybils ever held a third of the votes of a flock of four others that lets in all that it can, or voted too
-/// early, in their first rounds; and how many vote in the end.
+/// Fails if sybils ever held a third of the votes of a flock of four others that lets in all that it can, or voted too
+/// early, in their first rounds. Returns how many vote in the end.
 fn besieged(spec: &RunSpec, rounds: u64) -> Result<usize, String> {
     let mut record = mutation::with(None, || elders(4));
     let began = record.round;
-    // By its own count, whatever records say.
+    // The test's own count, which does not rely on the records.
     let mut let_in: BTreeMap<u16, u64> = BTreeMap::new();
     let mut next = SYBILS;
     let mut held = 0;

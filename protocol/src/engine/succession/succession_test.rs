@@ -55,7 +55,7 @@ fn genesis_of(founder: u16) -> Record {
     super::genesis(spec.digest(), &spec, (id(founder), 1), 7, digest(9)).unwrap()
 }
 
-/// What the contributions make of the parent, checked against all rules.
+/// The record that follows from the contributions, checked against all rules.
 fn after(parent: &Record, contributions: &[SignedReady]) -> Record {
     let record = commit(parent, parent.digest(), &sample::spec(), contributions, digest(3), digest(4)).unwrap();
     record.validate_shape().unwrap();
@@ -281,7 +281,7 @@ fn tickets_are_counted_once_a_record_and_revoked() {
     assert_eq!(full.grants, parent.grants);
 }
 
-/// The contributions of two voters, of whom some merge these lineages with this weight.
+/// The contributions of two voters, some of which merge these lineages with this weight.
 fn merging(parent: &Record, lineages: [Option<Digest>; 2], tokens: u64) -> [SignedReady; 2] {
     let mut contributions = [ready(parent, 1, &[]), ready(parent, 2, &[])];
     for (contribution, merges) in contributions.iter_mut().zip(lineages) {
@@ -291,7 +291,7 @@ fn merging(parent: &Record, lineages: [Option<Digest>; 2], tokens: u64) -> [Sign
     contributions
 }
 
-/// What follows from these contributions, if anything does.
+/// The record that follows from these contributions, if any does.
 fn built(parent: &Record, contributions: &[SignedReady]) -> Option<Record> {
     commit(parent, parent.digest(), &sample::spec(), contributions, digest(3), digest(4))
 }

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 /// Microseconds on one way, for each 100 microseconds of a round trip.
 const ONE_WAY_US: u64 = 50;
 
-/// Places of the expected `members` in the order of a good ring; empty when no ring is needed, when there are too few to
-/// choose or too many to tell, and when no round-trip time between two of them is known.
+/// Places of the expected `members` in the order of a good ring; empty when no ring is needed, when there are too few
+/// to choose or too many to tell, and when no round-trip time between two of them is known.
 pub(super) fn ring(
     parent: &Record,
     parent_digest: &Digest,
@@ -54,8 +54,8 @@ pub(super) fn ring(
 struct Trips(BTreeMap<(usize, usize), u16>);
 
 impl Trips {
-    /// What contributions tell of members in this order. Of what both ends say the smaller: whatever else the links carried
-    /// made it longer.
+    /// Collects the round-trip times that contributions tell of members in this order. If both ends tell one, the
+    /// smaller counts: other traffic on the links made the larger one longer.
     fn told(parent: &Record, contributions: &[SignedReady], order: &[NodeId]) -> Self {
         let positions: BTreeMap<NodeId, usize> = order.iter().enumerate().map(|(at, id)| (*id, at)).collect();
         let mut told = BTreeMap::new();
@@ -77,7 +77,7 @@ impl Trips {
         self.0.get(&(a.min(b), a.max(b))).copied()
     }
 
-    /// The middle one, of an even number the smaller.
+    /// The median; the smaller of the two middle ones if the number is even.
     fn median(&self) -> Option<u16> {
         let mut told: Vec<u16> = self.0.values().copied().collect();
         told.sort_unstable();

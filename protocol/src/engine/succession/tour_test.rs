@@ -1,7 +1,8 @@
 use super::*;
 use crate::message::PeerRtt;
 
-/// A READY that tells round trips of 1 ms to members of its own site, and of 80 ms to others; sites are odd and even numbers.
+/// A READY that tells round trips of 1 ms to members of its own site, and of 80 ms to others. The sites are the odd and
+/// the even numbers.
 fn from_site(parent: &Record, member: u16) -> SignedReady {
     let mut contribution = ready(parent, member, &[]);
     let others = parent.members().enumerate().filter(|(_, id)| number(id) != member);

@@ -1,4 +1,4 @@
-//! Who is a member of the next round: what absences, and the statements of contributing voters, change
+//! The members of the next round, after absences and the statements of contributing voters
 //! (`docs/protocol/2-records.md` §2.5).
 
 use super::contribution::SignedReady;
@@ -19,8 +19,8 @@ pub fn admitted_max(voters: usize) -> usize {
     (voters / 2).max(1)
 }
 
-/// A seat's upload bandwidth follows what is measured when it is off by more than one such part of itself: owners of chunks,
-/// and what they have left of sums, do not move because of less.
+/// A seat's upload bandwidth follows the measured one when the two differ by more than the seat's divided by this.
+/// Owners of chunks, and what they have left of sums, do not move because of less.
 const UPLINK_STEPS: u64 = 4;
 
 /// A member of the next round before leases are given out.
@@ -31,21 +31,21 @@ pub(super) struct Seat {
     pub fresh: bool,
 }
 
-/// "This node asks to be let in": the newest that any voter says of it.
+/// The statement that a node asks to be let in: the newest one that any voter makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Joiner {
     incarnation: u64,
     grant: Digest,
 }
 
-/// What the contributions of a round, and the statements of the voters among them, say about who takes part in the
-/// next.
+/// The contributions of a round, and the statements of the voters among them, by which the members of the next round
+/// follow.
 pub(super) struct Turnover<'a> {
     parent: &'a Record,
     digest: Digest,
     contributions: BTreeMap<NodeId, &'a Ready>,
     joiners: BTreeMap<NodeId, Joiner>,
-    /// Held to be dead by more than half of the voters.
+    /// Nodes that more than half of the voters hold to be dead.
     suspects: BTreeSet<NodeId>,
     /// The parent's revocations and the new ones, ascending.
     revoked: Vec<Digest>,
@@ -57,11 +57,12 @@ impl<'a> Turnover<'a> {
         let mut joiners: BTreeMap<NodeId, Joiner> = BTreeMap::new();
         let mut reporters: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
         let mut revoked = parent.revoked.clone();
-        // Voters do not lie, learners may (`docs/protocol/README.md`, *Fault model*): theirs are contributions only. A
-        // record has a quorum of voters among its contributors, so that somebody speaks in each.
+        // Voters do not lie, learners may (`docs/protocol/README.md`, *Fault model*): a learner's READY is a
+        // contribution only. A record has a quorum of voters among its contributors, so at least one of them speaks in
+        // each.
         let voters: BTreeSet<NodeId> = parent.voters().map(|voter| voter.id).collect();
         let all = contributions.iter().flat_map(|c| c.ready.statements.iter().map(|s| (c.member, s)));
-        // Under which name it speaks each says itself.
+        // Each member itself says under which incarnation it speaks.
         let own = |by: &NodeId, s: &Statement| s.kind == StatementKind::Joins && s.id == *by;
         let heard = |by: &NodeId, s: &Statement| voters.contains(by) || own(by, s) || mutated!(Mutation::LearnersSpeak);
         for (by, statement) in all.filter(|(by, statement)| heard(by, statement)) {
@@ -100,7 +101,7 @@ impl<'a> Turnover<'a> {
         self.promote(&mut seats);
         let grants = self.admit(&mut seats);
         self.keep_a_voter(&mut seats);
-        // Somebody has to be waited for, else nothing would ever be tried again.
+        // At least one member has to be waited for, or nothing would ever be tried again.
         if !seats.values().any(|seat| seat.member.expected) {
             seats.values_mut().for_each(|seat| seat.member.expected = true);
         }
@@ -112,7 +113,7 @@ impl<'a> Turnover<'a> {
         self.revoked
     }
 
-    /// Takes over what a member says of its uplink, if that is news.
+    /// Takes over a member's measurement of its uplink, if that is news.
     fn measure(&self, member: &mut Member) {
         let same = self.parent.member(&member.id).is_some_and(|before| before.incarnation == member.incarnation);
         let Some(ready) = self.contributions.get(&member.id).filter(|_| same) else { return };
@@ -124,7 +125,7 @@ impl<'a> Turnover<'a> {
         }
     }
 
-    /// What becomes of a member; None if it is removed.
+    /// The seat of a member in the next round; None if it is removed.
     fn stays(&self, member: &Member) -> Option<Seat> {
         let contribution = self.contributions.get(&member.id);
         if contribution.is_some_and(|ready| ready.leave && !mutated!(Mutation::KeepLeaver))
@@ -164,8 +165,9 @@ impl<'a> Turnover<'a> {
         self.probation.promote(&self.digest, &mut seats, contributed);
     }
 
-    /// Since when a member of the next round is one, and how often it has contributed. Both stay with its key: a new
-    /// incarnation, and who is let in again by the record that removes it, is who it was. Its vote it has to earn anew.
+    /// The round since which a member of the next round is one, and how often it has contributed. Both stay with its
+    /// key, through a new incarnation, and when the record that removes a node lets it in again. Such a node has to
+    /// earn its vote anew.
     fn tenure(&self, id: &NodeId) -> (u64, u16) {
         let counted = u16::from(self.contributions.contains_key(id));
         let before = self.parent.member(id);
@@ -180,8 +182,8 @@ impl<'a> Turnover<'a> {
         Seat { member, fresh: true }
     }
 
-    /// Lets newcomers in as learners, and counts the uses of their tickets. Who was just removed for its absence is
-    /// one of them when it is stated to be here again; who leaves is not.
+    /// Lets newcomers in as learners, and counts the uses of their tickets. A node that was just removed for its
+    /// absence is one of them when it is stated to be here again. A node that leaves is not.
     fn admit(&self, seats: &mut BTreeMap<NodeId, Seat>) -> Vec<GrantUse> {
         let leaves = |id: &NodeId| self.contributions.contains_key(id);
         let new: Vec<NodeId> =
@@ -207,9 +209,10 @@ impl<'a> Turnover<'a> {
         grants
     }
 
-    /// Sees to it that somebody can decide. When no voter is left, those who are here vote; when everybody leaves,
-    /// the last ones stay named, so that the lineage can be taken up again. With probation only those of them whom the
-    /// flock has known for longest: learners must not come to vote by outnumbering the last voter as it goes.
+    /// Sees to it that at least one member can decide. When no voter is left, the members that are here vote. When all
+    /// members leave, the last ones stay named, so that the lineage can be taken up again. With probation only those of
+    /// them vote that the flock has known for longest: learners must not come to vote by outnumbering the last voter as
+    /// it goes.
     fn keep_a_voter(&self, seats: &mut BTreeMap<NodeId, Seat>) {
         if seats.values().any(|seat| seat.member.role == Role::Voter) {
             return;
@@ -227,8 +230,8 @@ impl<'a> Turnover<'a> {
         }
     }
 
-    /// Who is named when nobody stays that is here: the contributors, all of which leave; those that are revoked only
-    /// when there is nobody else.
+    /// The members that are named when none stays that is here: the contributors, all of which leave. Revoked ones are
+    /// named only when there are no others.
     fn last(&self, seats: &BTreeMap<NodeId, Seat>) -> Vec<NodeId> {
         let leaving: Vec<NodeId> = self.contributions.keys().filter(|id| !self.is_revoked(id)).copied().collect();
         if !leaving.is_empty() {
@@ -242,7 +245,7 @@ impl<'a> Turnover<'a> {
     }
 }
 
-/// Counts one more use of a ticket; false when that cannot be counted.
+/// Counts one more use of a ticket; false when the use cannot be counted.
 fn count_use(grants: &mut Vec<GrantUse>, grant: Digest) -> bool {
     match grants.binary_search_by(|entry| entry.grant.cmp(&grant)) {
         Ok(at) => {

@@ -1,9 +1,9 @@
-//! A file of residuals: whose they are, after which COMMIT they are true, and the values.
+//! A file of residuals: its owner, the COMMIT after which it is true, and the values.
 //!
 //! `layout (8) ‖ run (32) ‖ node (32) ‖ fragment, fragments, elements (u64 each) ‖ lineage (32) ‖ seq (u64) ‖ set (32) ‖
 //! chunks of sums (u64) ‖ own (f32 each) ‖ for each chunk of sums, ascending: chunk (u64), left (f32 each)`, all
-//! little-endian, in the store's sealed form. Whatever is read is compared with what the run's specification says before
-//! anything is allocated for it.
+//! little-endian, in the store's sealed form. Each field is compared with the run's specification before memory is
+//! taken for it.
 
 use crate::reduce::passed::Mark;
 use starling_protocol::{Digest, NodeId, update};
@@ -14,22 +14,22 @@ use std::collections::BTreeMap;
 const LAYOUT: [u8; 8] = *b"RESIDUE1";
 /// Bytes before the values.
 const HEADER_BYTES: usize = 8 + 32 + 32 + 3 * 8 + 32 + 8 + 32 + 8;
-/// What all names of residuals begin with, those of layouts before this one, too.
+/// The prefix of all names of residuals, also in earlier layouts.
 pub(in crate::reduce) const PREFIX: &str = "residuals";
 
-/// Whose residuals a file holds, and of what.
+/// The node and the fragment that a file's residuals belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reduce) struct Label {
     pub run: Digest,
     pub node: NodeId,
     pub fragment: usize,
-    /// How many fragments the run has.
+    /// Fragments of the run.
     pub fragments: usize,
     /// Elements of this one.
     pub elements: usize,
 }
 
-/// What a file holds.
+/// The content of a file.
 pub(in crate::reduce) struct Held {
     pub mark: Mark,
     pub own: Vec<f32>,
@@ -77,7 +77,7 @@ impl Label {
         (HEADER_BYTES + 4 * self.elements + lengths.sum::<usize>()) as u64
     }
 
-    /// Writes what comes before the values.
+    /// Writes the header.
     pub fn begin(&self, file: &mut PrivateWriter<'_>, mark: &Mark, sums: &[usize]) -> Result<(), StoreError> {
         file.write(&LAYOUT)?;
         file.write(&self.run.0)?;
@@ -89,12 +89,12 @@ impl Label {
         file.write(&(sums.len() as u64).to_le_bytes())
     }
 
-    /// After which COMMIT a file is true, as it says itself; only [`Label::read`] tells whether it is whole.
+    /// The COMMIT after which a file claims to be true; only [`Label::read`] tells whether it is whole.
     pub fn mark(&self, mut file: PrivateReader) -> Result<Mark, Unfit> {
         self.read_header(&mut file).map(|(mark, _)| mark)
     }
 
-    /// The mark, and how many chunks of sums there are.
+    /// The mark, and the number of chunks of sums.
     fn read_header(&self, file: &mut PrivateReader) -> Result<(Mark, u64), Unfit> {
         if file.remaining() < HEADER_BYTES as u64 || read::<8>(file)? != LAYOUT {
             return Err(Unfit::Layout);
@@ -121,7 +121,7 @@ impl Label {
         Ok((mark, chunks))
     }
 
-    /// All of a file.
+    /// Reads a whole file.
     pub fn read(&self, mut file: PrivateReader) -> Result<Held, Unfit> {
         let (mark, count) = self.read_header(&mut file)?;
         let chunks = update::chunks(self.elements);
@@ -153,6 +153,6 @@ fn read_number(file: &mut PrivateReader) -> Result<u64, StoreError> {
 fn read_values(file: &mut PrivateReader, count: usize) -> Result<Vec<f32>, Unfit> {
     let mut values = vec![0.0; count];
     file.read_f32s(&mut values)?;
-    // What is not a number cannot be sent, and would stay for good.
+    // A residual that is not a number cannot be sent, and would stay for good.
     if values.iter().all(|x: &f32| x.is_finite()) { Ok(values) } else { Err(Unfit::Malformed("values")) }
 }
