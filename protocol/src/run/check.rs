@@ -9,13 +9,13 @@ use crate::limits::{
 };
 use std::fmt;
 
-/// One value that a run may not have.
+/// A value that a run may not have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     /// Key in dotted form, as in the run file.
     pub key: &'static str,
     pub value: String,
-    /// What it must be, and why where that is not plain.
+    /// The requirement, with a reason where that is not plain.
     pub must: String,
 }
 
@@ -25,7 +25,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a run's specification; never empty.
+/// All problems of a run's specification; never empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunError {
     pub problems: Vec<Problem>,
@@ -61,7 +61,7 @@ impl RunSpec {
     fn check_name(&self, check: &mut Check) {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         let good = (1..=RUN_NAME_CHARS_MAX).contains(&self.name.len()) && self.name.chars().all(plain);
-        // The value may be anything a peer sent: escaped and cut before it is shown.
+        // A peer may have sent any value: it is escaped and cut before it is shown.
         let shown: String = self.name.chars().take(RUN_NAME_CHARS_MAX).flat_map(char::escape_default).collect();
         let must = format!("1 to {RUN_NAME_CHARS_MAX} of a-z, 0-9 and -");
         check.holds(good, "name", shown, must);
@@ -212,8 +212,8 @@ impl RunSpec {
         check.holds(!self.sync.streams(), "sync.gossip", "set", must);
     }
 
-    /// The most rounds that the budget allows; `None` if it sets no bound. That a bound on tokens is reached by one member
-    /// alone is the longest that it can take.
+    /// The most rounds that the budget allows; `None` if it sets no bound. A bound on tokens takes longest if one
+    /// member alone reaches it.
     fn rounds_at_most(&self) -> Option<u64> {
         let of_round = self.inner.samples(self.inner.steps).saturating_mul(self.model.seq_len.into()).max(1);
         let by_tokens = (self.budget.tokens > 0).then(|| self.budget.tokens.div_ceil(of_round));
@@ -222,7 +222,7 @@ impl RunSpec {
     }
 
     fn check_flock(&self, check: &mut Check) {
-        // A day is longer than anybody should sit before a flock that does nothing.
+        // More than a day is too long for a person to wait for a flock that does nothing.
         check.range("partition.grace_ms", self.partition.grace_ms, 1_000, 86_400_000);
         let (mode, allow) = (self.admission.mode, &self.admission.allow);
         let shown = || format!("{} identities", allow.len());

@@ -1,4 +1,4 @@
-//! Which of a model's parameters are gains of norms: weight decay does not apply to them.
+//! The parameters of a model that are gains of norms: weight decay does not apply to them.
 
 use super::ModelSpec;
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub struct Gains {
 }
 
 impl Gains {
-    /// Those of a model; without meaning for one that is larger than a run may have.
+    /// The gains of a model; meaningless for one that is larger than a run may have.
     pub fn of(model: &ModelSpec) -> Self {
         let [vocab, d, layers, ffn] = [model.vocab, model.d_model, model.layers, model.ffn].map(u64::from);
         let kv = d / u64::from(model.heads.max(1)) * u64::from(model.kv_heads);
@@ -26,7 +26,7 @@ impl Gains {
         Self { embedding: vocab * d, layer, second, width: d, layers }
     }
 
-    /// Cuts a range of elements at the gains: ascending pieces that cover it, each with whether it is of gains.
+    /// Cuts a range of elements at the gains: ascending pieces that cover it, each with a flag for gains.
     pub fn cut(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, bool)> {
         let gains = *self;
         let mut at = range.start;
