@@ -1,4 +1,4 @@
-//! What must hold at every step: one file for each invariant of the list that this project keeps.
+//! The invariants, which must hold at every step: one file for each of the list that this project keeps.
 //!
 //! | | invariant | file |
 //! |---|---|---|
@@ -27,8 +27,8 @@
 //! | S27 | nobody votes before its probation is over, and newcomers hold no third of the votes | `probation` |
 //! | S28 | between two inputs nothing happens before the moment for which a node asks to be woken | `sleep` |
 //!
-//! S20 (no panic) and S21 (determinism) are checked by whoever runs a history; L1 to L5 in [`super::history`]. S12, S13
-//! (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
+//! The caller that runs a history checks S20 (no panic) and S21 (determinism); [`super::history`] checks L1 to L5. S12,
+//! S13 (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
 
 mod agreement;
 mod attempts;
@@ -60,7 +60,7 @@ pub use super::world::{Invariant, Observed};
 
 use super::world::require;
 
-/// Names of all that are checked, also those that are not in a file here.
+/// Names of all checked invariants, also of those without a file here.
 pub const NAMES: &[&str] = &[
     "S1 agreement",
     "S2 no fork",
@@ -94,7 +94,7 @@ pub const NAMES: &[&str] = &[
     "L5 few attempts",
 ];
 
-/// All of them, with nothing remembered.
+/// All invariants, with nothing remembered.
 pub fn all() -> Vec<Box<dyn Invariant>> {
     vec![
         Box::new(agreement::Agreement::default()),
