@@ -141,7 +141,7 @@ impl Ticket {
         verifier.verify(creator, &self.terms(TICKET_DOMAIN, run).0, &whole(&self.signature))
     }
 
-    /// What the ticket says, under a domain.
+    /// The digest of the ticket's terms, under a domain.
     fn terms(&self, domain: &str, run: &Digest) -> Digest {
         let Self { nonce, holder, expires, uses, signature: _ } = self;
         let holder: &[u8] = holder.as_ref().map_or(&[], |holder| &holder.0);

@@ -45,7 +45,7 @@ pub enum Relation {
     Left,
     /// Both are forks of one record.
     Siblings,
-    /// They have no lineage in common.
+    /// The two have no lineage in common.
     Strangers,
 }
 

@@ -51,7 +51,7 @@ pub struct Audit {
     forks: u64,
 }
 
-/// What is remembered of the last record.
+/// The remembered parts of the last record.
 #[derive(Clone, Debug)]
 struct Last {
     seq: u64,
@@ -62,7 +62,7 @@ struct Last {
 }
 
 impl Audit {
-    /// Of a run whose epochs have `len` training sequences, at least one.
+    /// An audit of a run whose epochs have `len` training sequences, at least one.
     pub fn new(len: u64) -> Self {
         let tally = Tally::new(len.clamp(1, LEN_MAX));
         Self { tally, last: None, first_seq: 0, whole: false, records: 0, forks: 0 }
@@ -129,8 +129,8 @@ impl Audit {
             let used = Span { start: contributor.start, count: contributor.samples };
             self.tally.add(used, |counts| &mut counts.used);
         }
-        // Positions before a chain's first record are unknown. Positions that a fork leaves stay with the other side.
-        // Neither are given up.
+        // Positions before a chain's first record are unknown, and positions that a fork leaves stay with the other
+        // side. Neither of these counts as given up.
         if self.last.is_some() && record.kind != RecordKind::Fork {
             gone.iter().for_each(|span| self.tally.add(span, |counts| &mut counts.given_up));
         }

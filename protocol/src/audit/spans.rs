@@ -14,7 +14,7 @@ impl Spans {
         spans
     }
 
-    /// By ascending start.
+    /// The spans by ascending start.
     pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
         self.0.iter().map(|(start, end)| Span { start: *start, count: end - start })
     }

@@ -1,4 +1,4 @@
-//! Where the positions of each epoch went.
+//! The fate of the positions of each epoch.
 
 use crate::record::Span;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub struct Summary {
     pub older: Counts,
 }
 
-/// Where the positions of one epoch went. The fields but the first sum to the epoch's length.
+/// The fate of the positions of one epoch. The fields but the first sum to the epoch's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
     pub epoch: u64,
