@@ -1,7 +1,7 @@
 //! Gossip: between two records, members meet in pairs and mix what they have learned so far.
 //!
-//! The update is NoLoCo's (Kolehmainen et al., arXiv 2506.10911, section 3). With `theta` a member's parameters, `phi` its
-//! slow weights, `Delta = theta - phi`, and n = 2 members, or 1 where the partner has not come:
+//! The update is NoLoCo's (Kolehmainen et al., arXiv 2506.10911, section 3). With `theta` a member's parameters, `phi`
+//! its slow weights, `Delta = theta - phi`, and n = 2 members, or 1 if the partner has not come:
 //!
 //! ```text
 //! delta <- alpha delta + (beta / n) sum Delta - gamma (phi - (1 / n) sum phi)
@@ -22,9 +22,9 @@ use crate::{Digest, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The bounds of alpha and gamma. NoLoCo's theorem would allow more (any alpha below 1, gamma up to 2 + alpha for two), but
-/// with random pairs among five and more members the drift then grows from one exchange to the next. Within these bounds it
-/// shrinks by a fiftieth at least (computed for 2 to 32 members), by a seventh with the paper's settings.
+/// The bounds of alpha and gamma. NoLoCo's theorem would allow more (any alpha below 1, gamma up to 2 + alpha for two),
+/// but with random pairs among five and more members the drift then grows from one exchange to the next. Within these
+/// bounds it shrinks by a fiftieth at least (computed for 2 to 32 members), by a seventh with the paper's settings.
 pub const ALPHA_MAX: f64 = 0.6;
 pub const GAMMA_MAX: f64 = 1.25;
 

@@ -182,7 +182,7 @@ pub struct Statement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum StatementKind {
-    /// The node asks to be let in, stands on a recent record, and is admitted.
+    /// The node asks to be let in, has a recent head, and is admitted.
     Joins = 1,
     /// The member holds the node to be dead or damaged.
     Suspect = 2,

@@ -24,7 +24,7 @@ macro_rules! mutations {
 mutations! {
     /// Ballot: a vote that was seen does not force its value. S1.
     IgnoreSeenVote,
-    /// Quorum: half of the voters is enough, whoever they are. S1, S2.
+    /// Quorum: any half of the voters is enough. S1, S2.
     HalfQuorum,
     /// Quorum: one voter more is counted than was heard. S1, S2.
     CountTwice,
@@ -52,7 +52,7 @@ mutations! {
     FlipCaughtUp,
     /// Engine: a rebuilt record's `state_root` is not compared with the decided one. S3.
     SkipRootCheck,
-    /// Engine: all contributions weigh the same, whatever they were trained on. S8.
+    /// Engine: all contributions weigh the same, although they were trained on different numbers of tokens. S8.
     EqualWeights,
     /// Engine: `Commit` says `mine: true` although the record leaves the node's own contribution out. S7.
     ForgetLeftOut,
@@ -68,7 +68,7 @@ mutations! {
     KeepOwn,
     /// Succession: a lease is not returned when its holder is removed. S6.
     KeepDeadLease,
-    /// Succession: the cursor does not move past what was leased. S6.
+    /// Succession: the cursor does not move past leased positions. S6.
     LeaseTwice,
     /// Engine: a voter that halts without a quorum says that it is no voter. L1.
     HaltApart,
@@ -265,13 +265,13 @@ mutations! {
     ForkOfSome,
     /// Evidence: READYs of two starts of a process contradict each other. S22.
     ConvictRestarts,
-    /// Engine: evidence is told to nobody.
+    /// Engine: a node passes no evidence on.
     KeepEvidence,
     /// Engine: a restarted voter believes the first answer.
     OneWitness,
     /// Engine: statements that certificates show to have been signed are forgotten.
     ForgetCertified,
-    /// Engine: a word about another incarnation is heeded.
+    /// Engine: a Witness about another incarnation is heeded.
     WitnessOfAnother,
     /// Engine: the READY of a former process stays. S18.
     KeepFormerReady,
@@ -289,7 +289,7 @@ mutations! {
     ForkEarly,
     /// Engine: a flock that is to wait forks. S23.
     ForkAnyway,
-    /// Engine: a single word makes others fork. S23.
+    /// Engine: one member's Fork makes others fork. S23.
     ForkOnAWord,
     /// Engine: two certified records at one place are not noticed.
     UnseenSplit,
@@ -366,7 +366,7 @@ mutations! {
     FollowLearners,
     /// Engine: learners, too, state how long a reduction may take. `how_long_reductions_take_is_for_voters_to_say`.
     LearnersTime,
-    /// Engine: peers of lower standing count towards the limit on claims about one lineage or record.
+    /// Engine: peers that rank lower count towards the limit on claims about one lineage or record.
     /// `slow_strangers_keep_no_claim_of_others_from_being_looked_at`.
     StrangersFirst,
     /// Engine: any peer of another run ends a node that has met nobody of its own.

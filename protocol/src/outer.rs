@@ -45,11 +45,11 @@ impl Rule {
         }
     }
 
-    /// Steps a piece of the state whose first element is `first`, in place. Pieces of any partition may be stepped in any
-    /// order.
+    /// Steps a piece of the state whose first element is `first`, in place. Pieces of any partition may be stepped in
+    /// any order.
     ///
-    /// Returns whether all results are finite; if not, or with moments of another rule, the state is lost and the caller
-    /// drops it.
+    /// Returns whether all results are finite; if not, or with moments of another rule, the state is lost and the
+    /// caller drops it.
     ///
     /// # Panics
     /// When the slices differ in length: the caller made them from one schema.

@@ -5,10 +5,10 @@
 //!
 //! - a *child*: its certificate is checked against the record before, as always;
 //! - a *jump* within a lineage: a record without its votes (the *stone*), and then its child with them. The child's
-//! votes decide it after the stone, and their signers are also a quorum of the voters of the last trusted record.
-//! Voters do not lie, and each votes on children of its own head only: so one of them says that the child is on the
-//! chain. (After the skipping verification of light clients: Braithwaite et al., "Formal specification and model
-//! checking of the Tendermint blockchain synchronization protocol", 2020, section 3.)
+//!   votes decide it after the stone, and their signers are also a quorum of the voters of the last trusted record.
+//!   Voters do not lie, and each votes on children of its own head only: so one of them says that the child is on the
+//!   chain. (After the skipping verification of light clients: Braithwaite et al., "Formal specification and model
+//!   checking of the Tendermint blockchain synchronization protocol", 2020, section 3.)
 //!
 //! A FORK record is always a child of a trusted record, so the lineages on the way are known ([`Ancestry`]).
 //!
@@ -69,7 +69,7 @@ pub enum FalsePath {
     Founder(NodeId),
     #[error("the path is a genesis alone, and comes from {0}, which has not founded it")]
     Hearsay(NodeId),
-    #[error("record {seq} of the path does not follow what stands before it: {why}")]
+    #[error("record {seq} of the path does not follow the record before it: {why}")]
     Broken { seq: u64, why: &'static str },
     #[error("record {seq} of the path is not certified: {why}")]
     Certificate { seq: u64, why: CertificateError },

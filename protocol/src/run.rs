@@ -245,7 +245,8 @@ impl ModelSpec {
     /// embedding, the last norm, and the output projection unless tied.
     pub fn parameters(&self) -> u64 {
         let [vocab, d, layers, ffn] = [self.vocab, self.d_model, self.layers, self.ffn].map(u128::from);
-        // Each factor is below 2^32, and `kv` below 2^64: a layer is below 2^99, and 2^32 of them are too many for 128 bits.
+        // Each factor is below 2^32, and `kv` below 2^64: a layer is below 2^99, and 2^32 layers are too many for 128
+        // bits.
         let kv = d / u128::from(self.heads.max(1)) * u128::from(self.kv_heads);
         let layer = 2 * d + 2 * d * d + 2 * d * kv + 3 * d * ffn;
         let embeddings = if self.tied { vocab * d } else { 2 * vocab * d };

@@ -1,7 +1,8 @@
 //! The update D of a round: its layout, and the arithmetic that makes it.
 //!
-//! The model's parameters are cut into chunks of [`CHUNK_ELEMENTS`], the last one short. D is the chunks' codec payloads
-//! in order, without headers; before those of a codec without fixed lengths stands a table of their lengths ([`Layout`]).
+//! The model's parameters are cut into chunks of [`CHUNK_ELEMENTS`], the last one short. D is the chunks' codec
+//! payloads in order, without headers. With a codec without fixed lengths, a table of the lengths stands before them
+//! ([`Layout`]).
 //!
 //! [`reduce`] is the scalar statement of what a ring of nodes computes, [`owners::reduce`] of what owners compute.
 //! Engines that pipeline and vectorise give the same bytes.
@@ -33,7 +34,7 @@ pub fn digest(update: &[u8]) -> Digest {
     Digest::of(DOMAIN, &[update])
 }
 
-/// [`digest`] of an update of so many bytes that arrives piece by piece.
+/// [`digest()`] of an update of so many bytes that arrives piece by piece.
 pub fn byte_hasher(bytes: u64) -> ByteHasher {
     ByteHasher::new(DOMAIN, bytes)
 }

@@ -26,8 +26,8 @@ pub(super) const fn rice(elements: usize, count: usize) -> u32 {
 
 /// The most bytes of a payload of `elements` values.
 ///
-/// With `r = rice(n, c)`, an entry takes `r + 3` bits and the unary parts of all together less than `n / 2^r < 4 c + c`;
-/// over all counts `c` up to the budget that is at most `8 + r` bits for each entry of a full budget.
+/// With `r = rice(n, c)`, an entry takes `r + 3` bits and the unary parts of all together less than `n / 2^r < 4 c +
+/// c`; over all counts `c` up to the budget that is at most `8 + r` bits for each entry of a full budget.
 pub const fn encoded_max(k: usize, elements: usize) -> usize {
     let (whole, rest) = (elements / TOPK_BLOCK, elements % TOPK_BLOCK);
     whole * block_max(k, TOPK_BLOCK) + if rest == 0 { 0 } else { block_max(k, rest) }

@@ -158,9 +158,9 @@ impl RunSpec {
         let fragments = u64::from(self.sync.fragments.max(1));
         let least = (TOPK_TURNS_MIN * TOPK_BLOCK as u64).div_ceil(u64::from(k.max(1))).saturating_mul(fragments);
         let must = format!(
-            "another one than top-k, or the run one of at least {least} rounds instead of at most {rounds}: with k = {k} a \
-             value is sent about every {} rounds, and it has to be {TOPK_TURNS_MIN} times for the error feedback to be \
-             more than a delay. Raise sync.k, or use int4",
+            "another codec than top-k, or the run must have at least {least} rounds instead of at most {rounds}: with k = {k} \
+             a value is sent about every {} rounds, and it has to be sent {TOPK_TURNS_MIN} times for the error feedback to \
+             be more than a delay. Raise sync.k, or use int4",
             (TOPK_BLOCK as u64 / u64::from(k.max(1))).saturating_mul(fragments)
         );
         check.holds(rounds >= least, "sync.codec", codec, must);
@@ -173,8 +173,8 @@ impl RunSpec {
         check.range("sync.overlap", overlap, 0, OVERLAP_MAX);
         check.float("sync.mixing", mixing, Least::From(0.0), Most::Below(1.0));
         if mode == SyncMode::EveryStep {
-            let why = "with sync.mode = \"every-step\": a gradient is of all parameters where everybody stands, so there \
-                       is nothing of a member's own to keep or to go on from";
+            let why = "with sync.mode = \"every-step\": a gradient covers all parameters of the common state, so a \
+                       member has no parameters of its own to keep or to go on from";
             check.holds(fragments == 1, "sync.fragments", fragments, format!("1 {why}"));
             check.holds(overlap == 0, "sync.overlap", overlap, format!("0 {why}"));
             check.holds(mixing == 0.0, "sync.mixing", mixing, format!("0 {why}"));
@@ -189,8 +189,8 @@ impl RunSpec {
         let must = format!("at most inner.steps ({}): a lease covers one round", self.inner.steps);
         check.holds(overlap <= self.inner.steps, "sync.overlap", overlap, must);
         let lost = fragments == 1 && overlap > 0 && mixing == 0.0;
-        let must = "above 0 with sync.overlap and a single fragment (0.5 is what was published): all that was learned in the \
-                    steps ahead would be overwritten";
+        let must = "above 0 with sync.overlap and a single fragment (0.5 was published): the progress of the steps ahead \
+                    would be overwritten";
         check.holds(!lost, "sync.mixing", mixing, must.to_owned());
     }
 

@@ -3,8 +3,8 @@
 use super::ModelSpec;
 use std::ops::Range;
 
-/// The gains of a model in its flat parameters: two norms in each layer, and the last one. They follow from the sizes, in
-/// the order of the schema (`docs/protocol/2-records.md` §2.8.2).
+/// The gains of a model in its flat parameters: two norms in each layer, and the last one. They follow from the sizes,
+/// in the order of the schema (`docs/protocol/2-records.md` §2.8.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gains {
     /// Elements in front of the first layer, in a layer, and in front of a layer's second norm.

@@ -221,7 +221,7 @@ fn a_damaged_state_is_fetched_anew() {
     assert!(found >= 8, "{found} of 10");
 }
 
-/// At the end of the budget every node stands on the same last record, also those that lagged.
+/// At the end of the budget every node has the same last record, also a node that lagged.
 #[test]
 fn a_spent_budget_ends_the_run_everywhere() {
     for seed in 0..20 {

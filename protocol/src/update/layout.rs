@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn golden_table() {
-        // Three entries of 1.0 in two chunks: at 0 and at 5 of the first one's first block, at 1 of the second one's only.
+        // Three entries of 1.0 in two chunks: at 0 and at 5 of the first one's first block, and at 1 of the second
+        // one's block.
         let mut vector = vec![0.0; CHUNK_ELEMENTS + 3];
         (vector[0], vector[5], vector[CHUNK_ELEMENTS + 1]) = (1.0, 1.0, 1.0);
         let update = encode(Codec::TopK { k: 64 }, &vector).unwrap();

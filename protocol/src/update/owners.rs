@@ -178,8 +178,8 @@ fn cap(mut shares: Vec<f64>) -> Vec<f64> {
     shares
 }
 
-/// The sum of one chunk from its payloads and their weights, in the members' order: from zeros, one product and one sum a
-/// member and element, each rounded to f32.
+/// The sum of one chunk from its payloads and their weights, in the members' order: from zeros, one product and one sum
+/// a member and element, each rounded to f32.
 ///
 /// # Errors
 /// The place of a payload that is not canonical, and the reason.

@@ -295,7 +295,7 @@ fn each_field_of_a_ready_has_its_range() {
     }
 }
 
-/// A vote's value fits what is voted on.
+/// A vote's value fits its question.
 #[test]
 fn values_fit_their_question() {
     let Message::Estimate(estimate) = message("estimate") else { unreachable!() };

@@ -48,7 +48,7 @@ pub enum WireError {
     NotCanonical { what: &'static str },
     #[error("{what}: {detail}")]
     Invalid { what: &'static str, detail: String },
-    #[error("came from another peer, and is by {claimed}")]
+    #[error("a message of {claimed} came from another peer")]
     Sender { claimed: NodeId },
     #[error("signature does not belong to {sender} and this run")]
     BadSignature { sender: NodeId },

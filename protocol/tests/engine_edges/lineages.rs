@@ -223,7 +223,7 @@ fn the_side_that_kept_the_quorum_wins() {
     assert!(goes(&outputs), "{outputs:?}");
 }
 
-/// A node that has left lineage 0x11 after its first record, for 0x22, where it stands on record 9 of 1,000 tokens.
+/// A node that has left lineage 0x11 after its first record, for 0x22, where its head is record 9 of 1,000 tokens.
 fn stands_in_a_fork() -> Bench {
     stands_in_a_fork_of(0)
 }

@@ -53,7 +53,7 @@ impl Invariant for Bounds {
 
 impl Bounds {
     /// A mean is no longer than the longest part, a momentum of 0.9 sums up to ten of them, and a block of int8 may
-    /// round by a little. AdamW moves each parameter by about its rate at most, whatever the gradient, and by its decay.
+    /// round by a little. AdamW moves each parameter by about its rate at most, with any gradient, and by its decay.
     fn moved(&mut self, node: usize, before: &State, after: &Rc<State>, spec: &RunSpec) -> Result<(), String> {
         let (before, after) = (&before.vectors.theta, &after.vectors.theta);
         let difference: Vec<f32> = before.iter().zip(after).map(|(a, b)| a - b).collect();

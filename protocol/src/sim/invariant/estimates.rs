@@ -1,6 +1,6 @@
-//! S25: a voter that names a result in a vote has it on its disk, unless its vote stands on the estimates of others. A
-//! voter that decides a result can count on a quorum that had it on its disks. So a decided update is lost only with a
-//! quorum's disks.
+//! S25: a voter that names a result in a vote has it on its disk, unless its vote follows from the estimates of others.
+//! A voter that decides a result can count on a quorum that had it on its disks. So a decided update is lost only with
+//! a quorum's disks.
 
 use super::contributors::is_quorum;
 use super::{Invariant, Observed, require};
