@@ -50,7 +50,8 @@ pub struct Head {
     pub lineage: Digest,
     pub seq: u64,
     pub record: Digest,
-    /// Committed tokens of the lineage. They decide between two lineages.
+    /// Committed tokens of the lineage. They decide between two forks of one record that equally many of its voters
+    /// went along.
     pub tokens: u64,
     pub phase: Phase,
     /// Grows while the sender makes progress in its phase (inner steps done, bytes reduced).
