@@ -1,8 +1,8 @@
-//! Who may become a member, and on what proof (`docs/protocol/5-membership.md` §5.1).
+//! The rules of who may become a member, and on what proof (`docs/protocol/5-membership.md` §5.1).
 //!
-//! Admission is checked by the members that state in their READYs that a node joins; the record counts the uses of
-//! tickets and lists what is revoked. Whether a node may join thus depends on the head record, and all who have the
-//! same head give the same answer.
+//! Members that state in their READYs that a node joins check its admission. The record counts the uses of tickets and
+//! lists what is revoked. Whether a node may join thus depends on the head record, and all nodes with the same head
+//! give the same answer.
 
 use crate::identity::{Signature, Signer, Verifier};
 use crate::limits::TICKET_BYTES_MAX;
@@ -24,13 +24,13 @@ const REVOCATION_DOMAIN: &str = "starling revocation v1";
 pub struct Ticket {
     /// Makes this ticket differ from others of equal terms.
     pub nonce: u64,
-    /// Whom it admits; None admits whoever shows it.
+    /// The node that it admits; with None it admits any node that shows it.
     pub holder: Option<NodeId>,
     /// The last round in whose record it may be used; 0 = no end.
     pub expires: u64,
-    /// How many identities it may admit; 0 = any number.
+    /// The number of identities that it may admit; 0 = any number.
     pub uses: u32,
-    /// By the run's creator, over domain, run and the fields above. Two halves, because serde knows arrays up to 32.
+    /// The creator's signature over domain, run and the fields above. Two halves, because serde knows arrays up to 32.
     pub signature: [[u8; 32]; 2],
 }
 
@@ -40,16 +40,16 @@ pub struct Revocation {
     pub kind: SubjectKind,
     /// The identity's bytes or the ticket's name ([`Ticket::grant`]): its entry in [`Record::revoked`].
     pub subject: Digest,
-    /// By the run's creator, over domain, run and the fields above.
+    /// The creator's signature over domain, run and the fields above.
     pub signature: [[u8; 32]; 2],
 }
 
-/// What is revoked. The numbers are on the wire.
+/// The kind of thing that is revoked. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SubjectKind {
     Identity = 1,
-    /// A ticket. Whom it has admitted stays.
+    /// A ticket. Members that it has admitted stay.
     Ticket = 2,
 }
 
@@ -60,7 +60,7 @@ pub fn encode_ticket(ticket: &Ticket) -> Vec<u8> {
     binary::encode(ticket)
 }
 
-/// An admission ticket from outside bytes. Whether it admits anybody is for [`admit`].
+/// Decodes an admission ticket from outside bytes. [`admit`] decides whether it admits anybody.
 pub fn decode_ticket(bytes: &[u8]) -> Result<Ticket, WireError> {
     binary::decode::<_, TICKET_BYTES_MAX>("ticket", bytes)
 }
@@ -70,8 +70,8 @@ pub fn encode_revocation(revocation: &Revocation) -> Vec<u8> {
     binary::encode(revocation)
 }
 
-/// A revocation from outside bytes, no longer than a ticket. Whether it is the creator's is for
-/// [`Revocation::verify`].
+/// Decodes a revocation from outside bytes, no longer than a ticket. [`Revocation::verify`] checks whether the creator
+/// signed it.
 pub fn decode_revocation(bytes: &[u8]) -> Result<Revocation, WireError> {
     binary::decode::<_, TICKET_BYTES_MAX>("revocation", bytes)
 }
@@ -141,7 +141,7 @@ impl Ticket {
         verifier.verify(creator, &self.terms(TICKET_DOMAIN, run).0, &whole(&self.signature))
     }
 
-    /// What the ticket says, under a domain.
+    /// The digest of the ticket's terms, under a domain.
     fn terms(&self, domain: &str, run: &Digest) -> Digest {
         let Self { nonce, holder, expires, uses, signature: _ } = self;
         let holder: &[u8] = holder.as_ref().map_or(&[], |holder| &holder.0);
@@ -169,12 +169,12 @@ impl Revocation {
 
 /// Whether a node may become a member in the record after `record`, on this ticket (empty: none).
 ///
-/// Who is a member already needs none to come back under a new incarnation: it was admitted, and its ticket may have
-/// ended since. Returns the ticket whose use the admission costs, which goes into the statement that the node joins;
-/// zero if nothing needs to be counted, as with a ticket for any number of nodes.
+/// A node that is a member already needs no ticket to come back under a new incarnation: it was admitted, and its
+/// ticket may have ended since. Returns the ticket whose use the admission costs; it goes into the statement that the
+/// node joins. It is zero if no use needs to be counted, as with a ticket for any number of nodes.
 ///
 /// # Errors
-/// Why it may not.
+/// The reason why it may not.
 pub fn admit(
     spec: &RunSpec,
     verifier: &dyn Verifier,
@@ -203,7 +203,7 @@ pub fn may_found(spec: &RunSpec, founder: &NodeId) -> bool {
     match spec.admission.mode {
         AdmissionMode::Open => true,
         AdmissionMode::List => spec.admission.allow.binary_search(founder).is_ok(),
-        // A ticket admits to a flock that there is; nobody has counted it before there is one.
+        // A ticket admits to a flock that exists. Before there is one, no record counts its uses.
         AdmissionMode::Ticket => spec.creator == Some(*founder),
     }
 }

@@ -17,7 +17,7 @@ fn ticket(holder: Option<NodeId>, expires: u64, uses: u32) -> Ticket {
     Ticket::sign(&signer(), &RUN, 5, holder, expires, uses)
 }
 
-/// What the sample record, in round 3, answers to node 0x30 in a run that admits by ticket.
+/// The answer of the sample record, in round 3, to node 0x30 in a run that admits by ticket.
 fn shown(record: &Record, ticket: &Ticket) -> Result<Digest, NotAdmitted> {
     let spec = spec(AdmissionMode::Ticket);
     admit(&spec, &Ed25519Verifier, &RUN, record, &node(0x30), &encode_ticket(ticket))

@@ -1,13 +1,13 @@
-//! Where a head comes from: the lineages on the way to it, and which of two heads has the better right to a run.
+//! The way to a head: the lineages that it has passed, and which of two heads has the better right to a run.
 //!
-//! A lineage is one chain: of two of its records one is an ancestor of the other, as long as voters do not lie. So a head's
-//! descent is told by the lineages that it has passed through and the last record in each, and two descents are compared
-//! without any record between.
+//! A lineage is one chain: as long as voters do not lie, one of any two of its records is an ancestor of the other. So
+//! the lineages that a head has passed through, with the last record in each, tell its descent. Two descents are
+//! compared without any record between.
 //!
-//! The side that stayed longer in the last lineage that both have in common has kept a quorum of that lineage's voters; the
-//! other one has left it by a fork, which needs nobody's leave. So the side that stayed wins, whatever the forks have trained.
-//! Between two forks of one record ([`Relation::Siblings`]) the voters of that record decide, by going along, and tokens only
-//! where as many went along each: whoever has a key can make a fork alone, and say that it has trained as much as it likes.
+//! The side that stayed longer in the last common lineage has kept a quorum of that lineage's voters. The other side
+//! has left it by a fork, which needs nobody's consent. So the side that stayed wins, whatever the forks have trained.
+//! Between two forks of one record ([`Relation::Siblings`]) the number of that record's voters that went along decides.
+//! Tokens decide only between equal numbers: anybody with a key can make a fork alone and claim any amount of training.
 
 use crate::Digest;
 use crate::record::Record;
@@ -16,34 +16,36 @@ use crate::record::Record;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reach {
     pub lineage: Digest,
-    /// Number of the last record of the way that is in it.
+    /// Number of the last record of the way that lies in this lineage.
     pub last: u64,
-    /// Voters of the record before it that went along when it was forked off; 0 if it was founded, or that is not known.
+    /// Voters of the record before it that went along when the lineage was forked off; 0 if it was founded, or if that
+    /// is unknown.
     pub voters: usize,
 }
 
-/// The lineages on the way to a head, oldest first. Empty: no head.
+/// The lineages on the way to a head, oldest first. Empty if there is no head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ancestry(Vec<Reach>);
 
-/// How another head relates to one's own.
+/// The relation of another head to the own one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
-    /// It is this head, or one before it.
+    /// The other head is this head, or one before it.
     Behind,
-    /// It is beyond this head, which is on its chain.
+    /// The other head is beyond this head, which is on its chain.
     Ahead,
-    /// Its chain holds this head, and left the lineage there by a fork.
+    /// The other chain holds this head, and left the lineage there by a fork.
     ForksOff,
     /// This chain holds that head, and left the lineage there by a fork.
     ForkedFrom,
-    /// This chain has left a lineage by a fork in which the other went on: it has kept the quorum.
+    /// This chain has left a lineage by a fork, and the other one went on in that lineage: the other one has kept the
+    /// quorum.
     Kept,
-    /// The other chain has left a lineage by a fork in which this one went on.
+    /// The other chain has left a lineage by a fork, and this one went on in that lineage.
     Left,
     /// Both are forks of one record.
     Siblings,
-    /// They have no lineage in common.
+    /// The two have no lineage in common.
     Strangers,
 }
 
@@ -54,8 +56,8 @@ impl FromIterator<Reach> for Ancestry {
 }
 
 impl Ancestry {
-    /// The way along these records, each after one before it. Records may be left out between two of one lineage, and none
-    /// beside a FORK.
+    /// The way along these records, each after the one before it. Records may be left out between two of one lineage,
+    /// but not next to a FORK.
     pub fn of<'a>(records: impl IntoIterator<Item = &'a Record>) -> Self {
         let (mut ancestry, mut before) = (Self::default(), None);
         for record in records {
@@ -65,7 +67,8 @@ impl Ancestry {
         ancestry
     }
 
-    /// Goes on to a later record of the chain, from the last one that was gone to: for a FORK its parent.
+    /// Goes on from `before`, the last record so far, to a later record of the chain. For a FORK, `before` is its
+    /// parent.
     pub fn follow(&mut self, before: Option<&Record>, record: &Record) {
         match self.0.last_mut() {
             Some(reach) if reach.lineage == record.lineage => reach.last = record.seq,
@@ -108,7 +111,7 @@ impl Ancestry {
         self.0.iter().any(|reach| reach.lineage == *lineage)
     }
 
-    /// How `other` relates to this one. Either may lack its oldest lineages.
+    /// The relation of `other` to this one. Either may lack its oldest lineages.
     pub fn relation(&self, other: &Self) -> Relation {
         let Some((mine, theirs)) = self.aligned(other) else { return Relation::Strangers };
         for (at, reach) in mine.iter().enumerate() {
@@ -130,15 +133,15 @@ impl Ancestry {
         Relation::Strangers
     }
 
-    /// For two forks of one record ([`Relation::Siblings`]): how many voters of that record went along this one, and along the
-    /// other.
+    /// For two forks of one record ([`Relation::Siblings`]): the numbers of that record's voters that went along this
+    /// one, and along the other.
     pub fn went_along(&self, other: &Self) -> (usize, usize) {
         let pairs = self.aligned(other).into_iter().flat_map(|(mine, theirs)| mine.iter().zip(theirs));
         let mut parted = pairs.filter(|(mine, theirs)| mine.lineage != theirs.lineage);
         parted.next().map_or((0, 0), |(mine, theirs)| (mine.voters, theirs.voters))
     }
 
-    /// Both from the oldest lineage on that both know.
+    /// Both ways, from the oldest lineage on that both know.
     fn aligned<'a>(&'a self, other: &'a Self) -> Option<(&'a [Reach], &'a [Reach])> {
         let place = |in_other: &[Reach], of: &Reach| in_other.iter().position(|reach| reach.lineage == of.lineage);
         let (mine, theirs) = (self.0.as_slice(), other.0.as_slice());

@@ -2,10 +2,10 @@
 //! (`docs/protocol/2-records.md` §2.4.5).
 //!
 //! Position `p` reads sample `P(p / len)[p mod len]` and every `P` is a bijection (see [`crate::permutation`]), so a
-//! sample is used twice in an epoch exactly when a position is used twice in the chain. The audit remembers the
-//! *live* positions only: those that the last record leases or holds in its pool. What a record uses, leases or keeps
-//! must have been live before or be fresh from the cursor, and what was used is live no more; by induction nothing is
-//! used twice, in memory that does not grow with the chain.
+//! sample is used twice in an epoch exactly when a position is used twice in the chain. The audit remembers the *live*
+//! positions only: those that the last record leases or holds in its pool. Positions that a record uses, leases or
+//! keeps must have been live before or be fresh from the cursor, and used positions are live no more. By induction no
+//! position is used twice, and memory does not grow with the chain.
 
 use crate::permutation::LEN_MAX;
 use crate::record::{Record, RecordKind, Span};
@@ -18,7 +18,7 @@ mod tally;
 
 pub use tally::{Counts, Epoch, Summary};
 
-/// Why a chain of records is not in order. The audit goes no further; its summary is of the records before.
+/// The reason why a chain of records is not in order. The audit stops there; its summary is of the records before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuditError {
     #[error("record {seq} does not follow record {before}: one is missing, or they are of two chains")]
@@ -51,7 +51,7 @@ pub struct Audit {
     forks: u64,
 }
 
-/// What is remembered of the last record.
+/// The remembered parts of the last record.
 #[derive(Clone, Debug)]
 struct Last {
     seq: u64,
@@ -62,16 +62,17 @@ struct Last {
 }
 
 impl Audit {
-    /// Of a run whose epochs have `len` training sequences, at least one.
+    /// An audit of a run whose epochs have `len` training sequences, at least one.
     pub fn new(len: u64) -> Self {
         let tally = Tally::new(len.clamp(1, LEN_MAX));
         Self { tally, last: None, first_seq: 0, whole: false, records: 0, forks: 0 }
     }
 
-    /// Takes the next record, which is of valid shape. The first may be any: of what was before it nothing is said.
+    /// Takes the next record, which is of valid shape. The first may be any record; the audit says nothing of those
+    /// before it.
     ///
     /// # Errors
-    /// Why it cannot follow the records before; it is then not taken.
+    /// The reason why it cannot follow the records before. The audit then does not take it.
     pub fn push(&mut self, record: &Record) -> Result<(), AuditError> {
         let seq = record.seq;
         let mut live = match &self.last {
@@ -100,7 +101,7 @@ impl Audit {
         Ok(())
     }
 
-    /// What was found so far.
+    /// The findings so far.
     pub fn summary(&self) -> Summary {
         let mut tally = self.tally.clone();
         let Some(last) = &self.last else { return Summary::default() };
@@ -115,7 +116,8 @@ impl Audit {
         Summary { first_seq, last_seq: last.seq, whole, records, forks, epochs, older }
     }
 
-    /// Takes a record that is in order. `gone` is what was live before and is neither used nor live now.
+    /// Takes a record that is in order. `gone` holds the positions that were live before and are neither used nor live
+    /// now.
     fn count(&mut self, record: &Record, gone: &Spans) {
         if self.last.is_none() {
             self.first_seq = record.seq;
@@ -127,8 +129,8 @@ impl Audit {
             let used = Span { start: contributor.start, count: contributor.samples };
             self.tally.add(used, |counts| &mut counts.used);
         }
-        // What went before a chain's first record is not known, and what a fork leaves goes on being the other
-        // side's: neither is given up.
+        // Positions before a chain's first record are unknown, and positions that a fork leaves stay with the other
+        // side. Neither of these counts as given up.
         if self.last.is_some() && record.kind != RecordKind::Fork {
             gone.iter().for_each(|span| self.tally.add(span, |counts| &mut counts.given_up));
         }
@@ -143,8 +145,7 @@ impl Audit {
 }
 
 impl Last {
-    /// The positions that `record`, which is to come next, may use; of a fork, which uses none, those that it may
-    /// lease.
+    /// The positions that `record`, which comes next, may use. A fork uses none: for it, those that it may lease.
     fn live_for(&self, record: &Record) -> Result<Spans, AuditError> {
         let (seq, before) = (record.seq, self.seq);
         if Some(seq) != before.checked_add(1) || record.parent != self.digest {

@@ -1,4 +1,4 @@
-//! Attempts at a round by their names, and the results that they may end in.
+//! Names of attempts at a round, and the results that attempts may end in.
 
 use crate::Digest;
 use crate::limits::{CANDIDATE_BYTES_MAX, MEMBERS_MAX, READY_BYTES_MAX};
@@ -17,7 +17,7 @@ pub struct AttemptKey {
     pub set: Digest,
 }
 
-/// A result of an attempt that may be decided: its record, and the READYs that it follows from.
+/// A result of an attempt that may be decided: its record, and the READYs from which the record follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
     pub key: AttemptKey,
@@ -32,7 +32,8 @@ pub fn encode_candidate(candidate: &Candidate) -> Vec<u8> {
     binary::encode(candidate)
 }
 
-/// A candidate from outside bytes: canonical, at most [`CANDIDATE_BYTES_MAX`] long, and its record of valid shape.
+/// Decodes a candidate from outside bytes: canonical, at most [`CANDIDATE_BYTES_MAX`] long, and its record of valid
+/// shape.
 pub fn decode_candidate(bytes: &[u8]) -> Result<Candidate, WireError> {
     let candidate: Candidate = binary::decode::<_, CANDIDATE_BYTES_MAX>("candidate", bytes)?;
     let shape = candidate.record.validate_shape();

@@ -1,5 +1,5 @@
 //! Proof that a record was decided: the quorum of signed votes for it (`docs/protocol/4-agreement.md` §4.8.1), or for a
-//! fork the signed statements of all who went (§4.8.2).
+//! fork the signed statements of all members that went (§4.8.2).
 
 use crate::engine::succession;
 use crate::identity::Verifier;
@@ -13,7 +13,7 @@ use crate::wire::{self, WireError, binary};
 use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
 
-/// Why a certificate does not prove its record.
+/// The reason why a certificate does not prove its record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
     #[error("the certificate is for another record")]
@@ -37,15 +37,15 @@ pub fn encode_certificate(certificate: &Certificate) -> Vec<u8> {
     binary::encode(certificate)
 }
 
-/// A certificate from outside bytes: canonical, at most [`CONTROL_BYTES_MAX`] long. Whether it proves anything is for
-/// [`verify`].
+/// Decodes a certificate from outside bytes: canonical, at most [`CONTROL_BYTES_MAX`] long. [`verify`] checks whether
+/// it proves anything.
 pub fn decode_certificate(bytes: &[u8]) -> Result<Certificate, WireError> {
     binary::decode::<_, CONTROL_BYTES_MAX>("certificate", bytes)
 }
 
-/// Checks that `record` was decided after `parent` (whose digest is `parent_digest`), by signatures and quorum, and
-/// that it follows it by all that the two show. A SKIP and a FORK follow from their parent, and from who goes, alone:
-/// they are built again, and have to be the same to the bit.
+/// Checks by signatures and quorum that `record` was decided after `parent` (whose digest is `parent_digest`), and that
+/// it follows from it as far as the two show. A SKIP follows from its parent alone, a FORK from its parent and its
+/// members: both are built again, and have to be equal to the bit.
 ///
 /// # Errors
 /// The first reason why it is no proof.
@@ -83,10 +83,10 @@ pub struct Split {
     pub theirs: (Record, Certificate),
 }
 
-/// Checks that both records of a split were decided: what must never be (`docs/protocol/4-agreement.md` §4.8.4).
+/// Checks that both records of a split were decided, which must never happen (`docs/protocol/4-agreement.md` §4.8.4).
 ///
 /// # Errors
-/// Why it proves nothing.
+/// The reason why it proves nothing.
 pub fn verify_split(verifier: &dyn Verifier, spec: &RunSpec, split: &Split) -> Result<(), CertificateError> {
     let Split { parent, ours: (ours, our_proof), theirs: (theirs, their_proof) } = split;
     // Two forks of one record are two lineages.
@@ -99,8 +99,7 @@ pub fn verify_split(verifier: &dyn Verifier, spec: &RunSpec, split: &Split) -> R
 }
 
 /// Checks signatures and quorum alone: that voters of `quorum`, those after the record of digest `parent`, decided
-/// `certificate.record`, and gives the value that they voted for. That its lineage is the parent's is for the caller to
-/// compare.
+/// `certificate.record`. Returns the value that they voted for. The caller compares the lineage with the parent's.
 ///
 /// # Errors
 /// The first reason why they did not.
@@ -141,7 +140,7 @@ pub fn verify_votes(
     }
 }
 
-/// Every member of a fork has signed the digest of its record, under the incarnation that it has there.
+/// Checks that every member of a fork has signed the digest of its record, under the incarnation that it has there.
 fn verify_fork(
     verifier: &dyn Verifier,
     spec: &RunSpec,
@@ -179,7 +178,7 @@ fn verify_fork(
     }
 }
 
-/// Those whose votes these are, by what the votes say: of a certificate that was verified.
+/// The senders of the votes, as the votes name them: for a certificate that was verified.
 pub fn signers(certificate: &Certificate) -> BTreeSet<NodeId> {
     certificate.votes.iter().filter_map(|vote| wire::claimed_sender(vote)).collect()
 }
@@ -196,7 +195,7 @@ fn ascend(signers: &mut Vec<NodeId>, sender: NodeId) -> Result<(), CertificateEr
     Ok(())
 }
 
-/// The certificate of votes as received, from whichever votes for one record were collected in one ballot.
+/// Makes the certificate from the votes as received. They are for one record and were collected in one ballot.
 pub fn of_votes<'a>(
     lineage: Digest,
     decided: &Vote,

@@ -1,9 +1,9 @@
-//! What a lineage that gave way to another has learned: its *difference*, which one member offers to the winner mixed
-//! into a contribution of its own (`docs/protocol/7-merging.md` §7.4).
+//! The *difference* of a lineage that gave way: what it has learned. One member offers it to the winner, mixed into a
+//! contribution of its own (`docs/protocol/7-merging.md` §7.4).
 //!
-//! This module says whose difference may be kept, how large it may be, and the arithmetic. Who offers it and when is
-//! the engine's affair (`engine/offer.rs`). Nothing here is repeated by other nodes: what they check is the bound of
-//! its weight.
+//! This module says which lineages leave a difference, how large it may be, and the arithmetic. The engine decides
+//! which member offers it and when (`engine/offer.rs`). Other nodes do not repeat anything here: they check only the
+//! bound of its weight.
 
 use crate::mutation::{Mutation, mutated};
 use crate::record::{Contributor, Record, RecordKind};
@@ -11,19 +11,19 @@ use crate::{Digest, NodeId, update};
 
 /// A difference counts for its lineage's tokens divided by this.
 const TOKENS_DIVISOR: u64 = 2;
-/// It is made no longer than so many times the median norm of the winner's contributions.
+/// A difference is cut to so many times the median norm of the winner's contributions.
 const NORM_FACTOR: f64 = 3.0;
-/// Most tokens that a difference weighs: as for a contribution.
+/// The most tokens that a difference weighs, as for a contribution.
 pub const MERGED_TOKENS_MAX: u64 = u64::MAX >> 8;
 
-/// What a node holds of a lineage that gave way, beside the vector itself.
+/// A node's record of a lineage that gave way, beside the vector itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
     pub lineage: Digest,
     /// Tokens trained in the lineage since the parameters that the difference is measured from.
     pub tokens: u64,
     /// The node's place among the voters of the lineage's last record, by ascending id, and their number: they take
-    /// turns in offering it.
+    /// turns in offering the difference.
     pub place: u32,
     pub of: u32,
 }
@@ -31,13 +31,13 @@ pub struct Difference {
 /// The parameters that a lineage's difference is measured from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The run's initial parameters: the lineage was founded.
+    /// The run's initial parameters, for a lineage that was founded.
     Initial,
-    /// Those of its FORK record.
+    /// The parameters of the lineage's FORK record.
     Fork,
 }
 
-/// Why nothing is kept of a lineage.
+/// The reason why nothing is kept of a lineage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Nothing {
     #[error("this node did not vote in it")]
@@ -54,18 +54,18 @@ pub enum Nothing {
     NotFinite,
 }
 
-/// How much a difference may weigh in the round after a record, and how long it may be.
+/// The weight that a difference may have in the round after a record, and its length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Tokens; 0: nothing may be merged.
+    /// Tokens; with 0 nothing may be merged.
     pub tokens: u64,
-    /// Median of the contributions' norms, as the bits of an f32; 0: not known.
+    /// Median of the contributions' norms, as the bits of an f32; 0 if unknown.
     pub norm_bits: u32,
 }
 
 impl Limits {
-    /// What a COMMIT of these contributors allows: no more weight than theirs together, so that a difference never
-    /// weighs more than half of a round like theirs.
+    /// The limits after a COMMIT of these contributors. A difference may weigh no more than all of theirs together, so
+    /// that it never weighs more than half of a round like theirs.
     pub fn of(contributors: &[Contributor]) -> Self {
         let tokens = contributors.iter().fold(0u64, |sum, c| sum.saturating_add(c.tokens)).min(MERGED_TOKENS_MAX);
         // Bits of finite floats that are not negative are ordered like the floats.
@@ -85,21 +85,21 @@ impl Limits {
 }
 
 impl Record {
-    /// What a difference may be in the next round.
+    /// The limits of a difference in the next round.
     pub fn merge_limits(&self) -> Limits {
         Limits { tokens: self.next.merge_tokens, norm_bits: self.next.merge_norm_bits }
     }
 }
 
-/// What member `me` keeps of the lineage that ended with `last` for it, and from where the difference is measured.
-/// `fork` is the FORK record whose parameters the node holds, if it holds any.
+/// The difference that member `me` keeps of the lineage that ended with `last`, and the parameters that it is measured
+/// from. `fork` is the FORK record whose parameters the node holds, if it holds any.
 ///
-/// A lineage's records list in `merged` all other lineages whose work is in its state: a founded one begins with none,
-/// a fork with those of the record that it left and that record's lineage. So an empty list is that of a founded
-/// lineage that has merged nothing, and the FORK record's own list that of a fork that has merged nothing.
+/// A lineage's records list in `merged` all other lineages whose work is in its state. A founded lineage begins with
+/// none. A fork begins with those of the record that it left and that record's lineage. So an empty list is that of a
+/// founded lineage that has merged nothing, and the FORK record's own list is that of a fork that has merged nothing.
 ///
 /// # Errors
-/// Why there is nothing to keep.
+/// The reason why there is nothing to keep.
 pub fn of_lineage(last: &Record, fork: Option<&Record>, me: &NodeId) -> Result<(Difference, Origin), Nothing> {
     let fork = fork.filter(|fork| fork.kind == RecordKind::Fork && fork.lineage == last.lineage);
     let (before, origin) = match fork {
@@ -114,8 +114,8 @@ pub fn of_lineage(last: &Record, fork: Option<&Record>, me: &NodeId) -> Result<(
     Ok((Difference { lineage: last.lineage, tokens, place, of }, origin))
 }
 
-/// `base <- base - last`, element by element, and the sum of the squares in order, in f64. Pieces of a vector may come
-/// one after the other: the sums add up.
+/// Computes `base <- base - last`, element by element, and returns the sum of the squares in order, in f64. A caller
+/// may pass a vector piece by piece: the sums add up.
 pub fn subtract(base: &mut [f32], last: &[f32]) -> f64 {
     let mut squares = 0f64;
     for (base, last) in base.iter_mut().zip(last) {
@@ -134,8 +134,8 @@ pub struct Mix {
 }
 
 impl Mix {
-    /// Of a contribution of `tokens` and a difference of `merged_tokens` whose L2 norm is `norm`; `median_bits` is
-    /// [`Limits::norm_bits`].
+    /// The mix of a contribution of `tokens` and a difference of `merged_tokens` whose L2 norm is `norm`; `median_bits`
+    /// is [`Limits::norm_bits`].
     pub fn new(tokens: u64, merged_tokens: u64, norm: f64, median_bits: u32) -> Self {
         let most = NORM_FACTOR * f64::from(f32::from_bits(median_bits));
         let long = norm > most && !mutated!(Mutation::NoClip);

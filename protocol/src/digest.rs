@@ -4,8 +4,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// Bytes that BLAKE3's widest implementations take at once. They do so only at offsets that are multiples of it: behind a
-/// prefix of eight bytes, fed as it comes, everything is hashed up to four times slower.
+/// Bytes that BLAKE3's widest implementations take at once. They do so only at offsets that are multiples of it: fed as
+/// it comes, data behind a prefix of eight bytes is hashed up to four times slower.
 const STRIDE: usize = 16 * 1024;
 
 /// A 32-byte BLAKE3 digest. Ordered by bytes, printed as lower-case hex.
@@ -81,7 +81,7 @@ impl Strides {
         }
     }
 
-    /// `more` bytes were put behind those held.
+    /// Notes that `more` bytes were added to those held.
     fn hold(&mut self, more: usize) {
         self.filled += more;
         if self.filled == STRIDE {
@@ -96,11 +96,11 @@ impl Strides {
     }
 }
 
-/// [`Digest::of_floats`] of a vector that comes piece by piece.
+/// [`Digest::of_floats`] of a vector that arrives piece by piece.
 pub struct FloatHasher(Strides);
 
 impl FloatHasher {
-    /// For a vector of `elements` in all.
+    /// A hasher for a vector of `elements` in all.
     pub fn new(domain: &str, elements: usize) -> Self {
         let mut strides = Strides::new(domain);
         strides.put(&(4 * elements as u64).to_le_bytes());
@@ -126,11 +126,11 @@ impl FloatHasher {
     }
 }
 
-/// [`Digest::of`] one part that comes piece by piece.
+/// [`Digest::of`] one part that arrives piece by piece.
 pub struct ByteHasher(Strides);
 
 impl ByteHasher {
-    /// For a part of so many bytes in all.
+    /// A hasher for a part of so many bytes in all.
     pub fn new(domain: &str, bytes: u64) -> Self {
         let mut strides = Strides::new(domain);
         strides.put(&bytes.to_le_bytes());

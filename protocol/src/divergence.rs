@@ -1,17 +1,18 @@
-//! The first place at which two chains differ, found by asking for few records: back from the head in growing steps, and
-//! then between the last that was the same and the first that was not.
+//! The first place at which two chains differ, found by asking for few records. The search goes back from the head in
+//! growing steps, and then halves the distance between the last place known to be the same and the first known to
+//! differ.
 //!
-//! Chains are linked by digests, so that from a place at which they differ on they differ everywhere. What a liar
-//! answers leads anywhere; what is found is proven by [`crate::certificate::verify_split`] and by nothing else.
+//! Chains are linked by digests, so from the first place at which they differ on they differ everywhere. A liar's
+//! answers may lead the search anywhere: only [`crate::certificate::verify_split`] proves its finding.
 
 use std::cmp::Ordering;
 
-/// What there is at a place of the two chains.
+/// The finding at one place of the two chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {
     Same,
     Different,
-    /// One of the two has no record there any more.
+    /// One of the two chains has no record there any more.
     Missing,
 }
 
@@ -20,15 +21,15 @@ pub enum Compared {
 pub struct FirstDifference {
     /// The highest place known to be the same.
     same: Option<u64>,
-    /// The lowest known to differ.
+    /// The lowest place known to differ.
     differs: u64,
-    /// Nothing is to be had below this.
+    /// No records are to be had below this place.
     oldest: u64,
     step: u64,
 }
 
 impl FirstDifference {
-    /// Of two chains that differ at `seq`; records more than `depth` before it are not looked at.
+    /// A search in two chains that differ at `seq`; it does not look at records more than `depth` before that.
     pub fn before(seq: u64, depth: u64) -> Self {
         Self { same: None, differs: seq, oldest: seq.saturating_sub(depth), step: 1 }
     }
@@ -44,7 +45,7 @@ impl FirstDifference {
         }
     }
 
-    /// What was found at the place that [`Self::next`] has named.
+    /// Notes the finding at the place that [`Self::next`] has named.
     pub fn note(&mut self, seq: u64, compared: Compared) {
         match (compared, seq.cmp(&self.differs)) {
             (_, Ordering::Greater | Ordering::Equal) => {}
@@ -56,7 +57,8 @@ impl FirstDifference {
             (Compared::Missing, _) => {
                 self.oldest = seq + 1;
                 self.step = 1;
-                // Between a place that is the same and one that differs nothing may be missing: then there is no answer.
+                // If records are missing between the place that is the same and the one that differs, there is no
+                // answer.
                 self.differs = if self.same.is_some() { seq + 1 } else { self.differs };
                 self.same = None;
             }
@@ -73,7 +75,7 @@ impl FirstDifference {
 mod tests {
     use super::*;
 
-    /// Looks through chains that differ from `first` on and of which one has records from `oldest` on.
+    /// Searches chains that differ from `first` on; one of them has records from `oldest` on only.
     fn search(head: u64, depth: u64, first: u64, oldest: u64) -> (Option<u64>, usize) {
         let mut search = FirstDifference::before(head, depth);
         let mut asked = 0;

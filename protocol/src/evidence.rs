@@ -1,13 +1,14 @@
 //! Evidence: two statements that one node has signed and that contradict each other
 //! (`docs/protocol/4-agreement.md` §4.10).
 //!
-//! A statement is *one for its place*. A READY has the place (lineage, round, base, start of the process), an estimate
-//! or a vote (question, incarnation, ballot). Two statements of one place with different bodies are a lie, or two
-//! processes with one key. Two signatures of one body are neither: bodies are compared as decoded, never as bytes.
+//! A statement is *the only one for its place*. The place of a READY is (lineage, round, base, start of the process),
+//! that of an estimate or a vote is (question, incarnation, ballot). Two statements of one place with different bodies
+//! are a lie, or come from two processes with one key. Two signatures of one body are neither: bodies are compared as
+//! decoded, never as bytes.
 //!
-//! What is no contradiction: READYs of two starts of a process, of two rounds or of two bases, since a contribution is
-//! offered again; words under two incarnations, or in two ballots; two FORKs, which are said anew as members come and
-//! go.
+//! These do not contradict each other: READYs of two starts of a process, of two rounds or of two bases, since a
+//! contribution is offered again; statements under two incarnations, or in two ballots; two FORKs, since members say
+//! them anew as members come and go.
 
 use crate::identity::Verifier;
 use crate::message::{Estimate, Evidence, Message, Ready, Vote};
@@ -16,7 +17,7 @@ use crate::wire::{self, WireError};
 use crate::{Digest, NodeId};
 use std::fmt;
 
-/// What was said twice.
+/// The kind of statement that was made twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Contradiction {
     Ready,
@@ -25,7 +26,7 @@ pub enum Contradiction {
 }
 
 impl Contradiction {
-    /// A short constant name: the label of a counter, and what events say.
+    /// A short constant name for the label of a counter and for events.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -45,7 +46,7 @@ impl fmt::Display for Contradiction {
     }
 }
 
-/// Why two envelopes prove nothing.
+/// The reason why two envelopes prove nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvidenceError {
     #[error("one of the two does not decode: {0}")]
@@ -70,10 +71,10 @@ impl EvidenceError {
     }
 }
 
-/// Whom the two envelopes prove to have contradicted itself, and in what.
+/// The node that the two envelopes prove to have contradicted itself, and the kind of statement.
 ///
 /// # Errors
-/// Why they prove nothing.
+/// The reason why they prove nothing.
 pub fn examine(
     verifier: &dyn Verifier,
     run: &Digest,
@@ -93,7 +94,7 @@ pub fn examine(
     Ok((first.sender, what))
 }
 
-/// In what two messages of one sender contradict each other, if they do.
+/// The kind of statement in which two messages of one sender contradict each other, if they do.
 pub fn contradiction(first: &Message, second: &Message) -> Option<Contradiction> {
     let (what, one_place) = match (first, second) {
         (Message::Ready(a), Message::Ready(b)) => (Contradiction::Ready, place_of_ready(a) == place_of_ready(b)),

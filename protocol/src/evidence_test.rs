@@ -1,4 +1,4 @@
-//! What proves a contradiction, and what honest nodes say that must never look like one.
+//! Proofs of a contradiction, and honest statements that must never look like one.
 
 use super::*;
 use crate::identity::{Ed25519Signer, Ed25519Verifier, Signer};
@@ -60,7 +60,8 @@ fn two_statements_of_one_place_are_proof_against_their_signer() {
 fn what_honest_nodes_say_is_no_contradiction() {
     let nothing = Err(EvidenceError::NoContradiction);
     let truth = ready(|_| {});
-    // Said again; after a restart, which has lost the contribution; offered again to another state; in a fork.
+    // The same READY again; one after a restart, which has lost the contribution; one offered again to another state;
+    // one in a fork.
     assert_eq!(judge(&truth, &truth), nothing);
     assert_eq!(judge(&truth, &ready(|r| (r.boot, r.payload) = (r.boot + 1, Digest([1; 32])))), nothing);
     assert_eq!(judge(&truth, &ready(|r| r.round += 1)), nothing);
@@ -90,7 +91,7 @@ fn what_honest_nodes_say_is_no_contradiction() {
     assert_eq!(judge(&fork(vec![1]), &fork(vec![3])), nothing);
 }
 
-/// Signs so that no two signatures of one body are the same, as a signer may.
+/// Signs so that two signatures of one body differ, as a signer may.
 struct Fickle(std::cell::Cell<u8>);
 struct Prefixed;
 

@@ -7,9 +7,9 @@
 //! 48 element offset u64 | element count u32 | payload length u32
 //! 64 check 16                                             XXH3-128 of the payload, seed XXH3-64 of bytes 0..64
 //! ```
-//! Little endian, 80 bytes. The prefixes isolate attempts from one another; they are no signature: a frame is
-//! believed because of the authenticated connection it comes by, and the sum because its digest is in the record. The
-//! check is against accidents between the codec and the connection. Who sends a frame makes its check, so that a
+//! Little endian, 80 bytes. The prefixes isolate attempts from one another; they are no signature. A frame is trusted
+//! because of the authenticated connection that it comes by, and the sum because its digest is in the record. The check
+//! guards against accidents between the codec and the connection. The sender of a frame makes its check, so a
 //! cryptographic one, which takes as long as the encryption, would prove nothing more.
 
 use crate::candidate::AttemptKey;
@@ -25,7 +25,7 @@ pub const FRAME_HEADER_BYTES: usize = 80;
 /// Bytes of the largest payload: a full chunk in the widest codec.
 pub const FRAME_PAYLOAD_BYTES_MAX: usize = encoded_max(Codec::Bf16, CHUNK_ELEMENTS);
 
-/// The top-k with the longest payloads: a header names the codec and not its k.
+/// The top-k codec with the longest payloads: a header names the codec and not its k.
 const TOPK_MOST: Codec = Codec::TopK { k: TOPK_K_MAX };
 
 const MAGIC: u16 = 0x5357;
@@ -36,7 +36,7 @@ const _: () = assert!(PARAMETERS_MAX.div_ceil(CHUNK_ELEMENTS as u64) <= u32::MAX
 const _: () = assert!(encoded_max(Codec::Int8, CHUNK_ELEMENTS) <= FRAME_PAYLOAD_BYTES_MAX);
 const _: () = assert!(encoded_max(TOPK_MOST, CHUNK_ELEMENTS) <= FRAME_PAYLOAD_BYTES_MAX);
 
-/// What a frame carries. The numbers are on the wire; 3 and 4 are kept for resent and audited chunks.
+/// The content of a frame. The numbers are on the wire; 3 and 4 are kept for resent and audited chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -46,15 +46,15 @@ pub enum FrameKind {
     Contrib = 1,
     /// A finished sum.
     Reduced = 2,
-    /// Of two that meet between two records: what one has learned since the last exchange.
+    /// In gossip: what the sender has learned since the last exchange.
     Change = 5,
-    /// How far its slow weights are from the state that the round began with.
+    /// In gossip: how far the sender's slow weights are from the state that the round began with.
     Drift = 6,
 }
 
 numbered!(FrameKind, "kind of frame", { Contrib = "contrib", Reduced = "reduced", Change = "change", Drift = "drift" });
 
-/// Why a frame is refused.
+/// The reason why a frame is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     #[error("frame header: {bytes} bytes, {FRAME_HEADER_BYTES} are due")]
@@ -88,7 +88,7 @@ impl FrameError {
     }
 }
 
-/// What all frames of one reduction have in common.
+/// The fields that all frames of one reduction have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameScope {
     pub run: Digest,
@@ -98,7 +98,7 @@ pub struct FrameScope {
     pub elements: usize,
 }
 
-/// A frame's header. Fields that follow from others or are constant are not kept.
+/// A frame's header, without the fields that follow from others or are constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     pub kind: FrameKind,
@@ -154,8 +154,8 @@ impl FrameHeader {
         bytes
     }
 
-    /// Reads a header and checks everything that it can be checked for by itself. After this,
-    /// [`FrameHeader::payload_len`] is at most [`FRAME_PAYLOAD_BYTES_MAX`] and may be allocated.
+    /// Reads a header and checks all that the header alone can show. After this, [`FrameHeader::payload_len`] is at
+    /// most [`FRAME_PAYLOAD_BYTES_MAX`] and may be allocated.
     pub fn decode(bytes: &[u8]) -> Result<Self, FrameError> {
         let truncated = FrameError::Truncated { bytes: bytes.len() };
         let bytes: &[u8; FRAME_HEADER_BYTES] = bytes.try_into().map_err(|_| truncated)?;
@@ -187,7 +187,7 @@ impl FrameHeader {
         Ok(header)
     }
 
-    /// Whether the payload is as long as one of this codec and so many elements can be.
+    /// Checks that a payload of this codec and so many elements can have the stated length.
     fn check_length(&self, codec: Codec) -> Result<(), FrameError> {
         let most = encoded_max(codec, self.elements as usize) as u64;
         let value = u64::from(self.payload);
@@ -208,7 +208,7 @@ impl FrameHeader {
         equal("element offset", self.element_offset(), self.element_offset().min(last))
     }
 
-    /// Whether the frame belongs to this reduction and its chunk has the size that it has there.
+    /// Checks that the frame belongs to this reduction and that its chunk has the right size there.
     pub fn belongs_to(&self, scope: &FrameScope) -> Result<(), FrameError> {
         let same = |what, holds: bool| if holds { Ok(()) } else { Err(FrameError::Elsewhere { what }) };
         same("run", self.run == prefix(&scope.run))?;
@@ -222,7 +222,7 @@ impl FrameHeader {
         if value == must { Ok(()) } else { Err(FrameError::Geometry { field: "element count", value, must }) }
     }
 
-    /// Whether the payload is the one that the header was made for.
+    /// Checks that the payload is the one that the header was made for.
     pub fn check_payload(&self, payload: &[u8]) -> Result<(), FrameError> {
         let (value, must) = (payload.len() as u64, self.payload_len() as u64);
         if value != must {
@@ -264,7 +264,7 @@ fn field<const N: usize, const M: usize>(bytes: &[u8; M], at: usize) -> [u8; N] 
     std::array::from_fn(|i| bytes[at + i])
 }
 
-/// The codec of a number, with the longest payloads that it has.
+/// The codec of a number; for top-k, the one with the longest payloads.
 fn widest(number: u8) -> Option<Codec> {
     [Codec::Bf16, Codec::Int8, Codec::Int4, TOPK_MOST].into_iter().find(|codec| codec.number() == number)
 }

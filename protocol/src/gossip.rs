@@ -1,20 +1,20 @@
-//! Gossip: between two records members meet, two and two, and mix what they have learned so far.
+//! Gossip: between two records, members meet in pairs and mix what they have learned so far.
 //!
-//! The update is NoLoCo's (Kolehmainen et al., arXiv 2506.10911, section 3). With `theta` a member's parameters, `phi` its
-//! slow weights, `Delta = theta - phi`, and n = 2 members, or 1 where the partner has not come:
+//! The update is NoLoCo's (Kolehmainen et al., arXiv 2506.10911, section 3). With `theta` a member's parameters, `phi`
+//! its slow weights, `Delta = theta - phi`, and n = 2 members, or 1 if the partner has not come:
 //!
 //! ```text
 //! delta <- alpha delta + (beta / n) sum Delta - gamma (phi - (1 / n) sum phi)
 //! phi   <- phi + delta;   theta <- phi
 //! ```
 //!
-//! The paper writes minus before beta; with its `Delta = theta - phi` that would go back where the steps came from, so the
-//! sign here is plus. All is kept as a difference from the canonical state that the round began with, which is equal
-//! everywhere: a member's *drift* is `phi - canonical`, its *change* is `Delta`. Both are zero when a round begins, and so is
-//! `delta`.
+//! The paper writes minus before beta; with its `Delta = theta - phi` that would go back where the steps came from, so
+//! the sign here is plus. All values are kept as differences from the canonical state that the round began with, which
+//! is equal everywhere: a member's *drift* is `phi - canonical`, its *change* is `Delta`. Both are zero when a round
+//! begins, and so is `delta`.
 //!
-//! Nobody depends on a member's having met somebody: the round still ends in a record that averages all contributions.
-//! This is mixing, not consensus.
+//! No member depends on another's exchanges: the round still ends in a record that averages all contributions. This is
+//! mixing, not consensus.
 
 use crate::mutation::{Mutation, mutated};
 use crate::run::Codec;
@@ -22,22 +22,22 @@ use crate::{Digest, NodeId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The bounds of alpha and gamma. NoLoCo's theorem would allow more (any alpha below 1, gamma up to 2 + alpha for two), but
-/// with random pairs among five and more members the drift then grows from one exchange to the next. Within these bounds it
-/// shrinks by a fiftieth at least (computed for 2 to 32 members), by a seventh with the paper's settings.
+/// The bounds of alpha and gamma. NoLoCo's theorem would allow more (any alpha below 1, gamma up to 2 + alpha for two),
+/// but with random pairs among five and more members the drift then grows from one exchange to the next. Within these
+/// bounds it shrinks by a fiftieth at least (computed for 2 to 32 members), by a seventh with the paper's settings.
 pub const ALPHA_MAX: f64 = 0.6;
 pub const GAMMA_MAX: f64 = 1.25;
 
-/// What a run says about pairs.
+/// The settings of gossip in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GossipSpec {
-    /// Inner steps between two exchanges, for a member that makes all steps of a round; less than a round has.
+    /// Inner steps between two exchanges, for a member that makes all steps of a round; fewer than a round has.
     pub steps: u32,
-    /// How much of the last slow step goes on.
+    /// The share of the last slow step that is carried on.
     pub alpha: f64,
-    /// How much of what both have learned since the last exchange counts.
+    /// The weight of what both have learned since the last exchange.
     pub beta: f64,
-    /// How strongly slow weights are drawn together.
+    /// The strength with which slow weights are drawn together.
     pub gamma: f64,
 }
 
@@ -47,20 +47,21 @@ impl GossipSpec {
         Self { steps, alpha: 0.5, beta: 0.7, gamma: 1.0 }
     }
 
-    /// Exchanges of a round with so many inner steps: after the last steps comes the reduction.
+    /// The number of exchanges in a round with so many inner steps. The reduction follows the last steps, so no
+    /// exchange does.
     pub fn exchanges(&self, inner_steps: u32) -> u32 {
         inner_steps.saturating_sub(1) / self.steps.max(1)
     }
 
-    /// After how many of its own steps a member with a lease of `steps` makes exchange `exchange`, from 1. Leases follow
-    /// speed, so shares of them are done at about the same time by fast and slow members.
+    /// The number of its own steps after which a member with a lease of `steps` makes exchange `exchange`, from 1.
+    /// Leases follow speed, so fast and slow members have done the same share of theirs at about the same time.
     pub fn due(&self, exchange: u32, inner_steps: u32, steps: u32) -> u32 {
         let at = u64::from(exchange) * u64::from(self.steps) * u64::from(steps) / u64::from(inner_steps.max(1));
         u32::try_from(at).unwrap_or(u32::MAX).max(1)
     }
 }
 
-/// How what pairs exchange is written: a part of it that top-k or int4 left out would be lost, since nothing keeps it.
+/// The codec of what pairs exchange. Values that top-k or int4 leave out would be lost, since no member keeps them.
 pub fn codec(run: Codec) -> Codec {
     match run {
         Codec::Bf16 => Codec::Bf16,
@@ -68,38 +69,40 @@ pub fn codec(run: Codec) -> Codec {
     }
 }
 
-/// Times that an exchange's order is drawn anew so that nobody meets the same member as in the one before.
+/// The number of draws of an exchange's order, so that no member meets the one that it met in the exchange before.
 const DRAWS_MAX: u32 = 16;
 
-/// Who meets whom in the exchanges of one round, one after the other: everybody who knows the record computes the same.
+/// The pairs of the exchanges of one round, one after the other. Every node that knows the record computes the same.
 ///
-/// For each exchange members stand in the order of `H("starling pairs v1"; lineage, base, exchange u32, draw u32, id)`, the
-/// neighbours 2i and 2i + 1 meet, and an odd last one is alone. With three members and more, if a pair of the exchange before
-/// would meet again, the next draw counts (from 0), up to the sixteenth. Orders have to be independent of each other: in a tournament, where each meets each in
-/// turn, the momentum of the update falls into step with the turns, and members drift apart without end from five on.
+/// For each exchange, members stand in the order of `H("starling pairs v1"; lineage, base, exchange u32, draw u32,
+/// id)`. The neighbours 2i and 2i + 1 meet, and an odd last one is alone. With three members and more, if a pair of the
+/// exchange before would meet again, the next draw counts (from 0), up to the sixteenth. Orders have to be independent
+/// of each other: in a tournament, in which each member meets each other in turn, the momentum of the update falls into
+/// step with the turns, and from five members on they drift apart without end.
 #[derive(Clone, Debug)]
 pub struct Meetings {
     lineage: Digest,
     base: Digest,
     exchange: u32,
-    /// Members, ascending, each with whom it meets in the exchange at hand.
+    /// Members, ascending, each with the one that it meets in the current exchange.
     met: BTreeMap<NodeId, Option<NodeId>>,
 }
 
 impl Meetings {
-    /// Of the round that begins at the state of the record `base`, before its first exchange.
+    /// The meetings of the round that begins at the state of the record `base`, before its first exchange.
     pub fn new(lineage: Digest, base: Digest, members: impl IntoIterator<Item = NodeId>) -> Self {
         let met = members.into_iter().map(|id| (id, None)).collect();
         Self { lineage, base, exchange: 0, met }
     }
 
-    /// Goes on to the next exchange, and says whom `me` meets in it; nobody if it is left over, or no member.
+    /// Goes on to the next exchange and returns the member that `me` meets in it; None if `me` is left over, or is no
+    /// member.
     pub fn next(&mut self, me: &NodeId) -> Option<NodeId> {
         self.exchange = self.exchange.saturating_add(1);
         let mut pairs = self.draw(0);
         for draw in 1..DRAWS_MAX {
             let again = |(a, b): &(NodeId, NodeId)| self.met.get(a) == Some(&Some(*b));
-            // Two can only meet each other.
+            // Two members can only meet each other.
             if self.met.len() < 3 || !pairs.iter().any(again) || mutated!(Mutation::MeetAgain) {
                 break;
             }
@@ -124,7 +127,8 @@ impl Meetings {
     }
 }
 
-/// What one of two says: decoded from what it has written, also by itself, so that both compute with the same numbers.
+/// The statement of one of two members. Both decode it from its written form, also the sender, so that both compute
+/// with the same numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Said<'a> {
     pub change: &'a [f32],
@@ -146,10 +150,10 @@ impl From<&GossipSpec> for Rule {
 }
 
 impl Rule {
-    /// An exchange of two: each element's new drift and momentum. Each operation is rounded by itself. Sums of two do not
-    /// depend on their order, so both have the same means.
+    /// Computes an exchange of two: each element's new drift and momentum. Each operation is rounded by itself. Sums of
+    /// two do not depend on their order, so both members have the same means.
     ///
-    /// Slices have one length; of unequal ones the shortest counts. False if the drift is not finite any more.
+    /// Slices have one length; of unequal ones the shortest counts. Returns false if the drift is not finite any more.
     pub fn meet(&self, drift: &mut [f32], momentum: &mut [f32], mine: Said, theirs: Said) -> bool {
         let said = mine.change.iter().zip(mine.drift).zip(theirs.change.iter().zip(theirs.drift));
         let mut finite = true;
@@ -163,7 +167,7 @@ impl Rule {
         finite
     }
 
-    /// The same when nobody has come. False if the drift is not finite any more.
+    /// Computes the exchange of a member whose partner has not come. Returns false if the drift is not finite any more.
     pub fn alone(&self, drift: &mut [f32], momentum: &mut [f32], change: &[f32]) -> bool {
         let mut finite = true;
         for ((drift, momentum), change) in drift.iter_mut().zip(momentum).zip(change) {

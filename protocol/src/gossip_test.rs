@@ -3,14 +3,14 @@ use crate::update;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Whom the first of seven members meets in the first exchanges.
+/// The members that the first of seven meets in the first exchanges.
 const GOLDEN: [Option<u8>; 8] = [Some(2), None, Some(5), Some(7), Some(2), Some(6), Some(7), Some(4)];
 
 fn id(n: usize) -> NodeId {
     NodeId([n as u8 + 1; 32])
 }
 
-/// Whom each of `n` members meets in the first exchanges of a round.
+/// The members that each of `n` meets in the first exchanges of a round.
 fn meetings(base: u8, exchanges: usize, n: usize) -> Vec<Vec<Option<usize>>> {
     let fresh = || Meetings::new(Digest([9; 32]), Digest([base; 32]), (0..n).rev().map(id));
     let mut of_each: Vec<Meetings> = (0..n).map(|_| fresh()).collect();
@@ -51,7 +51,7 @@ proptest! {
         values in proptest::collection::vec((-1f32..1.0, -1f32..1.0, -1f32..1.0, -1f32..1.0), 1..600),
         momentum in -1f32..1.0,
     ) {
-        // What is said has been through the codec; what is kept has not.
+        // Stated values have been through the codec; kept values have not.
         let said = |pick: fn(&(f32, f32, f32, f32)) -> f32| {
             let exact: Vec<f32> = values.iter().map(pick).collect();
             let mut decoded = exact.clone();
@@ -68,11 +68,11 @@ proptest! {
             assert!(rule.meet(&mut drift, &mut moved, mine, theirs));
             (drift, moved)
         };
-        // From equal numbers both come to equal ones, whoever counts itself first.
+        // From equal numbers both come to equal results, whichever counts itself first.
         let mine_first = meet(&exact_a, a, b);
         let theirs_first = meet(&exact_a, Said { drift: a.drift, ..b }, Said { drift: b.drift, ..a });
         prop_assert_eq!(&mine_first, &theirs_first);
-        // What is lost by rounding to the codec's grid stays with who has it: the pair's sum does not depend on it.
+        // A member keeps what rounding to the codec's grid loses: the pair's sum does not depend on it.
         let (of_a, of_b) = (mine_first.0, meet(&exact_b, b, a).0);
         for at in 0..values.len() {
             let before = exact_a[at] + exact_b[at];
@@ -101,7 +101,7 @@ fn orders_are_dealt_anew_by_records_and_lineages() {
 fn exchanges_fall_between_steps_at_equal_shares_of_leases() {
     let pairs = GossipSpec::every(10);
     assert_eq!([1, 10, 11, 40, 41].map(|steps| pairs.exchanges(steps)), [0, 0, 1, 3, 4]);
-    // Who is leased a quarter of the steps has a quarter of them between two exchanges.
+    // A member that is leased a quarter of the steps does a quarter of them between two exchanges.
     for (steps, due) in [(40, [10, 20, 30]), (10, [2, 5, 7]), (1, [1, 1, 1])] {
         assert_eq!([1, 2, 3].map(|exchange| pairs.due(exchange, 40, steps)), due, "{steps}");
     }
@@ -138,7 +138,7 @@ fn an_exchange_follows_the_steps_and_closes_the_gap() {
     assert!(!rule.alone(&mut [f32::MAX], &mut [f32::MAX], &huge), "what is out of range is told");
 }
 
-/// How far members are apart at most after many exchanges in which each has learned something else.
+/// The largest distance between members after many exchanges, in which each has learned something else.
 fn spread(spec: &GossipSpec, n: usize) -> f32 {
     let rule = Rule::from(spec);
     let (mut drift, mut momentum) = (vec![[0.0f32]; n], vec![[0.0f32]; n]);

@@ -1,4 +1,4 @@
-//! Who a node is: an ed25519 key. Signing is behind traits, so that simulations may use something cheaper.
+//! A node's identity: an ed25519 key. Signing is behind traits, so that simulations may use something cheaper.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
@@ -15,8 +15,8 @@ impl NodeId {
     }
 }
 
-// By bytes. The engine looks members up in ordered maps all the time, and keys differ in their first bytes: comparing
-// these as a number saves most calls of memcmp.
+// Ordered by bytes. The engine looks members up in ordered maps all the time, and keys differ in their first bytes:
+// comparing these as a number saves most calls of memcmp.
 impl Ord for NodeId {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.head().cmp(&other.head()).then_with(|| self.0.cmp(&other.0))
@@ -29,7 +29,7 @@ impl PartialOrd for NodeId {
     }
 }
 
-// Written like a digest, without being one.
+// Serialized like a digest, without being one.
 impl Serialize for NodeId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         crate::Digest(self.0).serialize(serializer)

@@ -1,4 +1,4 @@
-//! Handing out the run's positions: each member of a round gets a contiguous range of its own
+//! Leases of the run's positions: each member of a round gets a contiguous range of its own
 //! (`docs/protocol/2-records.md` §2.4).
 //!
 //! All of it is integer arithmetic in a fixed order, so that every member writes the same leases into the record it
@@ -8,11 +8,11 @@ use crate::limits::FREE_SPANS_MAX;
 use crate::mutation::{Mutation, mutated};
 use crate::record::Span;
 
-/// A member is never leased less than this part of a round's steps: below it, its contribution would be noise, and a
+/// A member is never leased less than this part of a round's steps. Below it, its contribution would be noise, and a
 /// single slow measurement would starve it.
 const SLOWEST_PART: u32 = 8;
 
-/// What is left to lease: spans that came back unused, and everything from the cursor on.
+/// The positions that are left to lease: spans that came back unused, and all from the cursor on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// First position that was never leased.
@@ -50,13 +50,13 @@ impl Pool {
         self.free.splice(at..at + 2, [joined]);
     }
 
-    /// Leases `steps` inner steps of `unit` positions each: the smallest free span that fits whole (the lower of
-    /// equals); else the largest that holds at least half of them, in whole steps; else fresh positions.
+    /// Leases `steps` inner steps of `unit` positions each. Takes the smallest free span that fits the whole (the lower
+    /// of equals); else the largest that holds at least half of it, in whole steps; else fresh positions.
     ///
-    /// Best fit keeps long spans long, and half a lease now is better than a span that waits for ever: what comes
-    /// back is often a round that was cut short.
+    /// Best fit keeps long spans long. Half a lease now is better than a span that waits for ever: a returned span is
+    /// often from a round that was cut short.
     ///
-    /// None when positions run out at 2^64, or nothing is asked for.
+    /// Returns None when positions run out at 2^64, or when nothing is asked for.
     pub fn take(&mut self, steps: u32, unit: u64) -> Option<Span> {
         let wish = u64::from(steps).checked_mul(unit).filter(|wish| *wish > 0)?;
         let whole = self.free.iter().enumerate().filter(|(_, free)| free.count >= wish);
@@ -92,8 +92,8 @@ impl Pool {
         Some(lease)
     }
 
-    /// The cursor and the free spans as a record lists them. Beyond [`FREE_SPANS_MAX`] the shortest are given up, of
-    /// equals the lower one: their samples are not read in this epoch.
+    /// The cursor and the free spans as a record lists them. Beyond [`FREE_SPANS_MAX`] the shortest are given up, the
+    /// lower one of equals: their samples are not read in this epoch.
     pub fn into_parts(mut self) -> (u64, Vec<Span>) {
         while self.free.len() > FREE_SPANS_MAX {
             let shortest = self.free.iter().enumerate().min_by_key(|(_, span)| {
@@ -106,7 +106,7 @@ impl Pool {
     }
 }
 
-/// The middle one of the measured step times, of an even number the faster; None if nobody measured (0 = not
+/// The middle one of the measured step times, the faster of two middle ones; None if no member measured (0 = not
 /// measured).
 pub fn median_step_us(measured: impl IntoIterator<Item = u32>) -> Option<u32> {
     let mut times: Vec<u32> = measured.into_iter().filter(|time| *time > 0).collect();
@@ -114,12 +114,13 @@ pub fn median_step_us(measured: impl IntoIterator<Item = u32>) -> Option<u32> {
     times.get(if mutated!(Mutation::SlowerMedian) { times.len() / 2 } else { times.len().checked_sub(1)? / 2 }).copied()
 }
 
-/// Inner steps to lease to a member whose step takes `step_us`, so that it is done when the median member is:
-/// `inner_steps` to those as fast as the median, and to whom nothing is known of; in proportion fewer to slower ones.
+/// Inner steps to lease to a member whose step takes `step_us`, so that it is done when the median member is. Members
+/// as fast as the median, and those of unknown speed, get `inner_steps`; slower ones proportionally fewer.
 pub fn steps_for(inner_steps: u32, median_us: Option<u32>, step_us: u32) -> u32 {
     let Some(median) = median_us.filter(|_| step_us > 0) else { return inner_steps };
     let least = (inner_steps / SLOWEST_PART).max(1);
-    // To the nearest: rounded down, whoever is slower than the median by a hair would make a step less, and wait for it.
+    // Rounded to the nearest: rounded down, a member slower than the median by a hair would make a step less, and wait
+    // for it.
     // No overflow: a product of two u32 leaves room for one more.
     let steps = (u64::from(inner_steps) * u64::from(median)
         + if mutated!(Mutation::RoundStepsDown) { 0 } else { u64::from(step_us / 2) })

@@ -7,7 +7,7 @@
 //! No I/O, no clock, no threads, no OS randomness, no iteration over hash maps: time and randomness
 //! are arguments, so that a simulator drives the very code that a node runs.
 //!
-//! `docs/protocol/README.md` specifies all of it for implementers of other programs; the hex samples in `vectors` are
+//! `docs/protocol/README.md` specifies all of it for implementers of other programs. The hex samples in `vectors` are
 //! the golden tests' own.
 
 #![forbid(unsafe_code)]

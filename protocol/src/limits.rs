@@ -11,25 +11,25 @@ pub const MEMBERS_MAX: usize = 1024;
 pub const VOTERS_MAX: usize = 31;
 /// Bytes of a set of members: one bit for each member of a record.
 pub const SET_BYTES_MAX: usize = MEMBERS_MAX / 8;
-/// Statements about others (joins, suspicions) in one READY.
+/// Statements about other nodes (joins, suspicions) in one READY.
 pub const STATEMENTS_MAX: usize = 2;
-/// Peers whose round-trip time one READY tells.
+/// Peers whose round-trip time one READY states.
 pub const RTTS_MAX: usize = 64;
-/// Members of which a record tells the order in the reduction's ring.
+/// Members whose order in the reduction's ring a record states.
 pub const TOUR_MAX: usize = 64;
-/// Bytes of a signed READY: 512 and 4 for each measured peer.
+/// Bytes of a signed READY: 512, and 4 for each measured peer.
 pub const READY_BYTES_MAX: usize = 512 + 4 * RTTS_MAX;
-/// Bytes of an encoded candidate: its record and the READYs that it follows from.
+/// Bytes of an encoded candidate: its record and the READYs from which the record follows.
 pub const CANDIDATE_BYTES_MAX: usize = RECORD_BYTES_MAX + MEMBERS_MAX * (READY_BYTES_MAX + 8) + 256;
-/// Bytes of one signed vote inside a certificate, or of a Fork: 224 and its set.
+/// Bytes of one signed vote inside a certificate, or of a Fork: 224, and its set.
 pub const VOTE_BYTES_MAX: usize = 224 + SET_BYTES_MAX;
 /// Bytes of one of the two signed statements that contradict each other: a READY is the longest of them.
 pub const STATEMENT_BYTES_MAX: usize = READY_BYTES_MAX;
 /// Nodes against which one node holds evidence.
 pub const EVIDENCE_MAX: usize = 64;
-/// Ranges of positions that wait to be leased again; beyond it the shortest are given up.
+/// Ranges of positions that wait to be leased again; beyond this number the shortest are given up.
 pub const FREE_SPANS_MAX: usize = 64;
-/// Tickets whose uses a lineage counts, and identities and tickets that it has revoked.
+/// Tickets whose uses a lineage counts, and also identities and tickets that it has revoked.
 pub const GRANTS_MAX: usize = 512;
 /// Lineages whose difference a lineage has taken in.
 pub const MERGED_MAX: usize = 64;
@@ -57,25 +57,26 @@ pub const OUTER_LR_ENTRIES_MAX: usize = 64;
 pub const PARAMETERS_MAX: u64 = 1 << 36;
 /// Inner steps of one round: a round that long would take days.
 pub const INNER_STEPS_MAX: u32 = 1 << 20;
-/// Fragments of a run, and inner steps that may overlap the making of a record: beyond five the published loss rises
-/// (Streaming DiLoCo, arXiv 2501.18512, section 3.3).
+/// Fragments of a run, and inner steps that may overlap the making of a record. Beyond five such steps the published
+/// loss rises (Streaming DiLoCo, arXiv 2501.18512, section 3.3).
 pub const FRAGMENTS_MAX: u32 = 64;
 pub const OVERLAP_MAX: u32 = 5;
 /// Sequences that one member may be leased in one round; keeps a cursor below 2^64 for 2^16 rounds of a full flock.
 pub const SAMPLES_MAX: u64 = 1 << 42;
 
-/// Links of a path, in one answer, and their bytes: enough for a flock whose voters have all been replaced some dozen times.
+/// Links of a path in one answer, and their bytes: enough for a flock whose voters have all been replaced some dozen
+/// times.
 pub const PATH_LINKS_MAX: usize = 256;
 pub const PATH_BYTES_MAX: usize = 1 << 20;
-/// Records by which a node that asks for a path says what it holds.
+/// Records by which a node that asks for a path tells what it holds.
 pub const LOCATOR_MAX: usize = 64;
 
 /// Elements of one chunk of an update: the unit of coding, framing and pipelining. A multiple of every codec's block.
 pub const CHUNK_ELEMENTS: usize = 32 * 1024;
-/// Entries that top-k keeps of each 4096 values, at most: int4 is as short from twice as many on, and loses less.
+/// The most entries that top-k keeps of each 4096 values. With twice as many, int4 is as short and loses less.
 pub const TOPK_K_MAX: u16 = 1024;
-/// How often top-k must be able to send each value over a run, on average: what waits in the error feedback until then is
-/// out of date when it is sent, and the run badly under-trained.
+/// The least number of times, on average, that top-k must be able to send each value over a run. With fewer, values
+/// that wait in the error feedback are out of date when they are sent, and the run is badly under-trained.
 pub const TOPK_TURNS_MIN: u64 = 20;
 /// Bytes of one chunk of the canonical state (`docs/protocol/2-records.md` §2.8.3).
 pub const STATE_CHUNK_BYTES: usize = 1 << 20;

@@ -1,4 +1,4 @@
-//! Control messages between nodes. Tensor data travels in frames of its own.
+//! Control messages between nodes. Tensor data travels in frames.
 
 use crate::limits::{MEMBERS_MAX, RTTS_MAX, RUN_SPEC_BYTES_MAX, SET_BYTES_MAX, STATEMENTS_MAX, TICKET_BYTES_MAX};
 use crate::limits::{STATEMENT_BYTES_MAX, VOTE_BYTES_MAX, VOTERS_MAX};
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 
 mod shape;
 
-/// What one node tells another. [`crate::wire`] gives each kind its number; serde knows nothing of this enum, so
-/// that the order of declaration never reaches the wire.
+/// A message from one node to another. [`crate::wire`] gives each kind its number. Serde does not know this enum, so
+/// the order of declaration never reaches the wire.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     Hello(Hello),
@@ -33,40 +33,42 @@ pub enum Message {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hello {
     pub version: u16,
-    /// The encoded `RunSpec`: a peer that differs can name the differing keys.
+    /// The encoded `RunSpec`: the receiver can name the keys in which it differs.
     #[serde(deserialize_with = "bounded::bytes::<_, RUN_SPEC_BYTES_MAX>")]
     pub spec: Vec<u8>,
-    /// Fresh for each start of a process: two live nonces under one key are a cloned identity
+    /// Fresh for each start of a process. Two live nonces under one key show a cloned identity
     /// (`docs/protocol/5-membership.md` §5.6).
     pub boot: u64,
-    /// Names the vote vote state that the sender speaks from: the `boot` of the process that created it.
+    /// Names the vote state that the sender speaks from: the `boot` of the process that created it.
     pub incarnation: u64,
 }
 
-/// Heartbeat: where I stand. Sent on every change and once a beat.
+/// Heartbeat: the sender's head and phase. Sent on every change and once a beat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Head {
-    /// Zero while the sender has met no flock.
+    /// Zero until the sender has met a flock.
     pub lineage: Digest,
     pub seq: u64,
     pub record: Digest,
-    /// Committed tokens of the lineage: what decides between two lineages.
+    /// Committed tokens of the lineage. They decide between two forks of one record that equally many of its voters
+    /// went along.
     pub tokens: u64,
     pub phase: Phase,
     /// Grows while the sender makes progress in its phase (inner steps done, bytes reduced).
     pub progress: u64,
-    /// What a reduction by owners waits for at the sender; outside of one, whose data it has refused in this round.
+    /// What the sender waits for in a reduction by owners; outside of one, the member whose data it has refused in this
+    /// round.
     pub awaits: Option<Awaits>,
 }
 
-/// What a member of a reduction cannot go on without, and from whom.
+/// Something without which a member of a reduction cannot go on, and the member that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Awaits {
     pub what: Awaited,
     pub from: NodeId,
 }
 
-/// The numbers are on the wire. What comes first depends on nothing that comes later.
+/// The numbers are on the wire. A lower kind depends on nothing of a higher kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Awaited {
@@ -74,15 +76,15 @@ pub enum Awaited {
     Part = 1,
     /// The sum of a chunk, from its owner.
     Sum = 2,
-    /// That what was sent is taken.
+    /// Confirmation that sent data was taken.
     Room = 3,
-    /// Nothing any more: the sender of the Head has refused what came, and left the attempt.
+    /// Nothing any more: the sender of the Head has refused the data that came, and left the attempt.
     Refused = 4,
 }
 
 numbered!(Awaited, "thing to await", { Part = "part", Sum = "sum", Room = "room", Refused = "refused" });
 
-/// What a node is doing. The numbers are on the wire.
+/// A node's activity. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
@@ -100,9 +102,9 @@ pub enum Phase {
     Settling = 7,
     /// The run's budget is spent.
     Finished = 8,
-    /// Cut off from the quorum; waits or halts by the run's policy.
+    /// Without a quorum; waits or halts by the run's policy.
     QuorumLost = 9,
-    /// Two certified records contradict each other: stopped until a person looks.
+    /// Stopped until a person looks: two certified records contradict each other.
     Frozen = 10,
 }
 
@@ -132,18 +134,18 @@ pub struct Join {
     pub ticket: Vec<u8>,
 }
 
-/// A member's one immutable statement of a round (`docs/protocol/4-agreement.md` §4.2): at most 512 bytes signed, plus
-/// 4 for each measured peer.
+/// A member's one immutable statement of its contribution to a round (`docs/protocol/4-agreement.md` §4.2): at most 512
+/// bytes signed, plus 4 for each measured peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
     pub lineage: Digest,
     /// The COMMIT that this contribution is to enter.
     pub round: u64,
-    /// The record that made the state to which it is to be applied. Not the head: it holds over SKIPs. A contribution
-    /// that is offered again was trained from an earlier one.
+    /// The record that made the state to which the contribution is to be applied. It is not the head, since the
+    /// contribution stays valid over SKIPs. A contribution that is offered again was trained from an earlier state.
     pub base: Digest,
     pub state_root: Digest,
-    /// Start of the sender's process: a process that lost its contribution may make another one.
+    /// The start of the sender's process. A process that lost its contribution may make another one.
     pub boot: u64,
     /// Positions `start .. start + samples` were trained on.
     pub start: u64,
@@ -158,32 +160,32 @@ pub struct Ready {
     pub statements: Vec<Statement>,
     /// The sender leaves after this round.
     pub leave: bool,
-    /// The payload holds the difference of this lineage as well (`docs/protocol/7-merging.md` §7.4).
+    /// The lineage whose difference the payload holds as well (`docs/protocol/7-merging.md` §7.4).
     pub merges: Option<Digest>,
-    /// What that difference counts for beside `tokens`; 0 exactly when nothing is merged.
+    /// The tokens that this difference counts for beside `tokens`; 0 exactly when nothing is merged.
     pub merged_tokens: u64,
     /// Round-trip times, by ascending place in the head record's list of members.
     #[serde(deserialize_with = "bounded::list::<_, _, RTTS_MAX>")]
     pub rtts: Vec<PeerRtt>,
 }
 
-/// What a member says about another node.
+/// A member's statement about another node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Statement {
     pub kind: StatementKind,
     pub id: NodeId,
     /// Incarnation of a joiner; else 0.
     pub incarnation: u64,
-    /// The ticket that a joiner uses, or that is revoked; else zero.
+    /// The ticket that a joiner uses, or the one that is revoked; else zero.
     pub grant: Digest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum StatementKind {
-    /// Asks to be let in, stands on a recent record, and is admitted.
+    /// The node asks to be let in, has a recent head, and is admitted.
     Joins = 1,
-    /// Is held to be dead or damaged.
+    /// The member holds the node to be dead or damaged.
     Suspect = 2,
     /// The run's creator has revoked this identity, or the ticket `grant`.
     Revoked = 3,
@@ -200,27 +202,27 @@ pub struct PeerRtt {
     pub rtt: u16,
 }
 
-/// "I am going away": nobody needs to wait for me.
+/// "I am going away": no node needs to wait for the sender.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Leave {
     pub lineage: Digest,
     pub seq: u64,
 }
 
-/// What a ballot is about: one of the values between which voters decide (`docs/protocol/4-agreement.md` §4.5).
+/// One of the values between which voters decide in a ballot (`docs/protocol/4-agreement.md` §4.5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Value {
     pub kind: ValueKind,
     /// Digest of the record, or of the set with its READYs.
     pub digest: Digest,
-    /// Tokens and number of the contributions.
+    /// Tokens of the contributions, and their number.
     pub tokens: u64,
     pub contributors: u32,
-    /// The attempt that made the record, or that the set is for.
+    /// The attempt that made the record, or the attempt that the set is for.
     pub attempt: u32,
     /// The attempt's set; equal to `digest` when the value is a set, zero in a SKIP.
     pub set: Digest,
-    /// When the value is a set: its members, one bit for each member of the head record, least significant first.
+    /// The set's members if the value is a set, one bit for each member of the head record, least significant first.
     #[serde(deserialize_with = "bounded::bytes::<_, SET_BYTES_MAX>")]
     pub members: Vec<u8>,
 }
@@ -235,22 +237,22 @@ pub enum ValueKind {
 
 numbered!(ValueKind, "kind of value", { Commit = "commit", Skip = "skip", Set = "set" });
 
-/// What is decided by one vote.
+/// The subject of one vote.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Question {
     pub seq: u64,
-    /// The head record that this follows, and with it the lineage.
+    /// The head record that the decided record follows. It also tells the lineage.
     pub parent: Digest,
-    /// [`Question::RECORD`]: the record itself; else the set of the attempt of this number, from 1.
+    /// [`Question::RECORD`] for the record itself; else the number, from 1, of the attempt whose set is decided.
     pub instance: u32,
 }
 
 impl Question {
-    /// The vote on the record: after all votes on sets, to which no voter returns from it.
+    /// The vote on the record. It comes after all votes on sets, and a voter does not return from it to one of them.
     pub const RECORD: u32 = u32::MAX;
 }
 
-/// Phase A of a ballot: "my value, whose bytes I hold".
+/// Phase A of a ballot: "my value, and I hold its bytes".
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Estimate {
     pub question: Question,
@@ -267,7 +269,7 @@ pub struct Vote {
     pub ballot: u32,
     /// The value that the sender goes on with.
     pub value: Value,
-    /// Whether it votes for it: all of a quorum had named it.
+    /// Whether the sender votes for it: all members of a quorum had named it.
     pub voted: bool,
 }
 
@@ -282,7 +284,7 @@ pub struct Certificate {
     pub votes: Vec<Vec<u8>>,
 }
 
-/// "The newest that I have seen you sign": tells a restarted node whether its disk is old
+/// "The newest statement that I have seen you sign": tells a restarted node whether its disk is old
 /// (`docs/protocol/4-agreement.md` §4.9.2).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Witness {
@@ -290,8 +292,8 @@ pub struct Witness {
     pub stamp: Stamp,
 }
 
-/// Place of a statement in what one vote state signs: by `seq`, then sets of attempts before the record, then ballot and
-/// phase. Rises.
+/// The place of a statement among those that one vote state signs: by `seq`, then sets of attempts before the record,
+/// then ballot and phase. It rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Stamp {
     pub seq: u64,
@@ -301,15 +303,15 @@ pub struct Stamp {
     pub phase: u8,
 }
 
-/// "We are cut off from the quorum: these members go on as a lineage of their own" (`docs/protocol/7-merging.md` §7.2).
-/// In force when all of them say the same.
+/// "We are without a quorum: these members go on as a lineage of their own" (`docs/protocol/7-merging.md` §7.2). In
+/// force when all of them say the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fork {
     pub lineage: Digest,
     pub seq: u64,
     pub parent: Digest,
     pub incarnation: u64,
-    /// The FORK record that the sender will stand on: with it each incarnation and each lease is signed.
+    /// The FORK record that will be the sender's head: signing it signs each incarnation and each lease.
     pub record: Digest,
     /// One bit for each member of the parent record, least significant first.
     #[serde(deserialize_with = "bounded::bytes::<_, SET_BYTES_MAX>")]
@@ -323,8 +325,8 @@ pub struct Start {
     pub value: Value,
 }
 
-/// "This node has contradicted itself": two envelopes as its signer sent them, checked by [`crate::evidence`]. The only
-/// message that is passed on.
+/// "This node has contradicted itself": two envelopes as their signer sent them, checked by [`crate::evidence`]. Nodes
+/// pass on no other kind of message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     #[serde(deserialize_with = "bounded::bytes::<_, STATEMENT_BYTES_MAX>")]
@@ -333,8 +335,8 @@ pub struct Evidence {
     pub second: Vec<u8>,
 }
 
-/// "I run, though another process with my key has been started": said by a process that is shown the [`Hello`] of a
-/// later start of its own key, and handed to that start (`docs/protocol/5-membership.md` §5.6).
+/// "I run, though another process with my key has been started". A process says so when it is shown the [`Hello`] of a
+/// later start of its own key, and the message is handed to that start (`docs/protocol/5-membership.md` §5.6).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alive {
     /// The sender's own start.
@@ -371,15 +373,15 @@ impl Value {
         Self { kind: ValueKind::Skip, digest, tokens: 0, contributors: 0, attempt: 0, set, members }
     }
 
-    /// Which of several values to go on with when none is forced: COMMIT before SKIP, more tokens, larger C, smaller
-    /// hash (`docs/protocol/4-agreement.md` §4.5.6). Greater is better.
+    /// The order in which a voter prefers values when none is forced: COMMIT before SKIP, more tokens, larger C,
+    /// smaller hash (`docs/protocol/4-agreement.md` §4.5.6). Greater is better.
     pub fn rank(&self) -> impl Ord + use<> {
         let kind = std::cmp::Reverse(self.kind);
         (kind, self.tokens, self.contributors, std::cmp::Reverse(self.digest))
     }
 }
 
-/// A set of members as bits over a record's list of them, least significant first, without zero bytes at the end.
+/// A set of members as bits over a record's list of members, least significant first, without zero bytes at the end.
 pub fn member_bits(indices: impl IntoIterator<Item = usize>) -> Vec<u8> {
     let mut bits = Vec::new();
     for index in indices.into_iter().filter(|index| *index < MEMBERS_MAX) {

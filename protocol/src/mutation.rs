@@ -1,14 +1,14 @@
 //! Injected bugs: each breaks one rule of the protocol at one place, to show that the simulator notices.
 //!
-//! `mutated!(Mutation::X)` stands in the condition that the bug weakens. In a build without the feature `mutations` it is the
-//! constant `false`, and nothing of it is left. With it, a thread of the simulator chooses the one bug that it runs, and a
-//! program of the lab that all its threads run.
+//! `mutated!(Mutation::X)` stands in the condition that the bug weakens. In a build without the feature `mutations` it
+//! is the constant `false`, and nothing of it is left. With the feature, a thread of the simulator chooses the one bug
+//! that it runs. A program of the lab chooses one for all its threads.
 
-/// The enum, and the list of all of it.
+/// The enum, and the list of all its values.
 macro_rules! mutations {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A bug, the place where it is injected, and the invariant that has to catch it, if one does: `docs/rules.md`
-        /// says of each which rule it breaks, and what notices.
+        /// A bug, the place where it is injected, and the invariant that has to catch it, if one does. `docs/rules.md`
+        /// states for each the rule that it breaks and the check that notices it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Mutation {
@@ -24,7 +24,7 @@ macro_rules! mutations {
 mutations! {
     /// Ballot: a vote that was seen does not force its value. S1.
     IgnoreSeenVote,
-    /// Quorum: half of the voters is enough, whoever they are. S1, S2.
+    /// Quorum: any half of the voters is enough. S1, S2.
     HalfQuorum,
     /// Quorum: one voter more is counted than was heard. S1, S2.
     CountTwice,
@@ -34,7 +34,7 @@ mutations! {
     AcceptThinCertificate,
     /// Simulated disk: a write is acknowledged before it is on the disk. S5.
     SyncLies,
-    /// Simulated driver: what waits for a write is sent at once. S5.
+    /// Simulated driver: a message that waits for a write is sent at once. S5.
     SendBeforeDurable,
     /// Engine: a vote is sent without writing it (`after: None`, no `Persist`). S5.
     SkipPersist,
@@ -42,21 +42,21 @@ mutations! {
     ForgetRegister,
     /// Engine: a node whose disk is known to be old keeps its incarnation. S5.
     KeepOldIncarnation,
-    /// Quorum: who votes may do so under any incarnation. S2.
+    /// Quorum: a voter may vote under any incarnation. S2.
     AnyIncarnation,
     /// Simulated driver: the outer step of a commit is applied twice. S15.
     ApplyTwice,
-    /// Simulated driver: adds up what it sent before it was encoded, and applies that. S8.
+    /// Simulated driver: it adds up the vectors that it sent as they were before encoding, and applies that sum. S8.
     ApplyUnencoded,
     /// Simulated driver: parameters that come with a catch-up are one bit off. S3.
     FlipCaughtUp,
     /// Engine: a rebuilt record's `state_root` is not compared with the decided one. S3.
     SkipRootCheck,
-    /// Engine: all contributions weigh the same, whatever they were trained on. S8.
+    /// Engine: all contributions weigh the same, although they were trained on different numbers of tokens. S8.
     EqualWeights,
-    /// Engine: `Commit` says `mine: true` although the record leaves the own contribution out. S7.
+    /// Engine: `Commit` says `mine: true` although the record leaves the node's own contribution out. S7.
     ForgetLeftOut,
-    /// Engine: `Commit` says `mine: false` although the record takes it in. S7.
+    /// Engine: `Commit` says `mine: false` although the record takes the node's own contribution in. S7.
     KeepTakenIn,
     /// Engine: a gradient that a commit left out is offered again for another state. S8.
     StaleGradient,
@@ -68,29 +68,30 @@ mutations! {
     KeepOwn,
     /// Succession: a lease is not returned when its holder is removed. S6.
     KeepDeadLease,
-    /// Succession: the cursor does not move past what was leased. S6.
+    /// Succession: the cursor does not move past leased positions. S6.
     LeaseTwice,
-    /// Engine: who halts for want of a quorum says that it is no voter. L1.
+    /// Engine: a voter that halts without a quorum says that it is no voter. L1.
     HaltApart,
-    /// Engine: a voter that waits for the word of another says in the middle of a vote that it votes. L1.
+    /// Engine: a voter that waits for another's word says in the middle of a vote that it votes. L1.
     MuteSettles,
-    /// Engine: two processes on wiped disks, where the clock is behind, draw one name. S16.
+    /// Engine: two processes that start on wiped disks with late clocks draw one name. S16.
     DrawAlike,
-    /// Engine: of two lineages the one with more tokens wins, however they parted. S2.
+    /// Engine: of two lineages the one with more tokens wins, whichever of them kept the quorum. S2.
     FollowTokens,
-    /// Engine: for the bare word of somebody who has shown nothing a node goes where others have shown to be. S26.
+    /// Engine: on the bare word of a peer that has shown nothing, a node goes to a head that others have shown. S26.
     AnySource,
     /// Path: a jump needs no votes of voters known so far. S2.
     JumpAnywhere,
-    /// Path: it may lead over other records than the reader's.
+    /// Path: a path may lead over other records than the reader's.
     OffTheChain,
-    /// Path: it may go past the reader's head without a word of that one's voters.
+    /// Path: a path may go past the reader's head without the signatures of that head's voters.
     LeapTheHead,
-    /// Engine: two records at one place freeze, whoever has signed both. `an_old_key_freezes_nobody`.
+    /// Engine: two records at one place freeze the node, whoever has signed both. `an_old_key_freezes_nobody`.
     HeedFormerVoters,
-    /// Engine: between two forks of one record tokens count first. `between_forks_of_one_record_the_voters_decide`.
+    /// Engine: between two forks of one record tokens count before voters.
+    /// `between_forks_of_one_record_the_voters_decide`.
     TokensBeforeVoters,
-    /// Engine: results of an attempt are taken for whatever attempt runs. S10.
+    /// Engine: results of one attempt are taken as those of the attempt that runs. S10.
     AnyAttempt,
     /// Engine: a message of another round or parent is believed. S16.
     AcceptStale,
@@ -100,9 +101,9 @@ mutations! {
     AcceptSecondReady,
     /// Engine: a READY with a norm that is not finite is believed. S11.
     AcceptAnyNorm,
-    /// Succession: whoever is named joins within the round, as a voter. S9.
+    /// Succession: a named node joins within the round, as a voter. S9.
     JoinAsVoter,
-    /// Admission: whoever asks is admitted. S9.
+    /// Admission: every node that asks is admitted. S9.
     AdmitAnybody,
     /// Succession: the uses of a ticket are not counted. S9.
     UncountedTicket,
@@ -112,9 +113,9 @@ mutations! {
     ForgetNewcomers,
     /// Succession: newcomers keep their votes when others leave. S23.
     KeepNewcomers,
-    /// Succession: probation is over after its rounds, whether it has contributed or not. S23.
+    /// Succession: probation is over after its rounds, even without contributions. S23.
     IdleProbation,
-    /// Succession: who votes in a fork is not asked how long it has been there. S23.
+    /// Succession: voters of a fork need no probation. S23.
     ForkOfNewcomers,
     /// Succession: the settings of the next round depend on the node that builds the record. S17.
     OwnKnobs,
@@ -132,18 +133,18 @@ mutations! {
     PanicAtSkip,
     /// Engine: something that differs between two runs enters a deadline. S21.
     Disturbed,
-    /// Engine: who comes back from a fork keeps the vote state that speaks in it. What it signed there is further than the
-    /// lineage that it returns to, so that it contradicts nothing, and says nothing for as long: L1.
+    /// Engine: a node that comes back from a fork keeps the vote state with which it voted there. Its statements there
+    /// are further than the lineage that it returns to, so it contradicts nothing, but stays silent for as long: L1.
     ForkAndVote,
     /// Engine and succession: a lineage that is listed as merged is merged again. S7.
     MergeAgain,
     /// Update: a contribution weighs its tokens, however long it is. S11.
     NoNormClip,
-    /// Difference: what is merged is not cut to the limit of its length. S11.
+    /// Difference: a merged difference is not cut to the limit of its length. S11.
     NoClip,
-    /// Difference and succession: what is merged weighs far more than it may. S11.
+    /// Difference and succession: a merged difference weighs far more than it may. S11.
     WeighDifference,
-    /// Quorum: the distinguished voter is one of all, also of those who were absent.
+    /// Quorum: the distinguished voter is drawn from all voters, also from those that were absent.
     DistinguishedOfAll,
     /// Quorum: the distinguished voter is the one with the largest hash.
     DistinguishedLast,
@@ -151,7 +152,7 @@ mutations! {
     FirstFit,
     /// Lease: any whole step of a span will do for a lease.
     SliverOfALease,
-    /// Lease: what comes back is not joined with its neighbours.
+    /// Lease: a returned span is not joined with its neighbours.
     NeverJoin,
     /// Lease: a pool with too many spans gives up the longest.
     DropLongest,
@@ -161,55 +162,55 @@ mutations! {
     SlowerMedian,
     /// Admission: an identity that is revoked is let in.
     RevokedStays,
-    /// Admission: a ticket counts whoever signed it.
+    /// Admission: a ticket counts, whoever signed it.
     ForgedTicket,
     /// Admission: a ticket that is revoked admits.
     RevokedTicketAdmits,
-    /// Admission: a ticket that is made out to one admits another.
+    /// Admission: a ticket that is made out to one node admits another.
     AnyHolder,
     /// Admission: a ticket admits after its last round.
     ExpiredTicketAdmits,
-    /// Admission: a ticket admits more than it may.
+    /// Admission: a ticket admits more nodes than it may.
     UsedTicketAdmits,
     /// Succession: statements of learners count.
     LearnersSpeak,
-    /// Succession: half of the voters remove whom they suspect.
+    /// Succession: half of the voters remove a member that they suspect.
     SuspectByHalf,
-    /// Succession: who is left out of one COMMIT is removed.
+    /// Succession: a member that one COMMIT leaves out is removed.
     AbsentOnce,
-    /// Succession: who is left out of COMMITs stays.
+    /// Succession: a member that COMMITs leave out stays.
     NeverRemoved,
     /// Succession: a Join under a lower incarnation makes a member a learner.
     OldIncarnationJoins,
-    /// Succession: who says that it leaves stays.
+    /// Succession: a member that says that it leaves stays.
     KeepLeaver,
-    /// Succession: who was left out and does not ask is expected all the same.
+    /// Succession: a member that was left out and does not ask is expected all the same.
     ExpectTheAbsent,
-    /// Succession: learners vote that have not contributed.
+    /// Succession: learners that have not contributed vote.
     PromoteUntried,
-    /// Succession: the 31 voters are not the most.
+    /// Succession: a flock may have more than 31 voters.
     TooManyVoters,
-    /// Succession: a record lets in as many as ask.
+    /// Succession: a record lets in as many nodes as ask.
     ManyNewcomers,
-    /// Succession: a ticket lets in two by one record.
+    /// Succession: a ticket lets in two nodes by one record.
     TicketTwiceARecord,
-    /// Succession: a seat takes over every uplink that is said.
+    /// Succession: a seat takes over every uplink that its member states.
     EveryUplink,
-    /// Succession: a new incarnation is leased what the one before was fast enough for.
+    /// Succession: a new incarnation is leased as many steps as the former one was fast enough for.
     PaceOfAnother,
-    /// Succession: who comes into a fork under another incarnation keeps its vote.
+    /// Succession: a member that comes into a fork under another incarnation keeps its vote.
     ForkKeepsRole,
-    /// Succession: a fork goes on where the lineage that it leaves has stopped.
+    /// Succession: a fork draws its samples from where the lineage that it leaves has stopped.
     ForkInPlace,
     /// Succession: contributions of more than a lease are averaged.
     OverLease,
     /// Succession: learners merge lineages.
     LearnersMerge,
-    /// Succession: two that merge one lineage are averaged together.
+    /// Succession: two members that merge one lineage are averaged together.
     RivalsTogether,
     /// Difference: of an even number the median norm is the larger.
     HigherMergeNorm,
-    /// Record: tokens need not be what the contributors add.
+    /// Record: tokens need not be the sum of what the contributors add.
     AnyTokens,
     /// Record: a SKIP may change members and leases.
     AnySkip,
@@ -217,40 +218,40 @@ mutations! {
     VoteUnequal,
     /// Ballot: a value that was voted for in a later ballot is copied like any other.
     CopyUnforced,
-    /// Ballot: who has seen a vote does not wait for the others.
+    /// Ballot: a voter that has seen a vote does not wait for the others.
     Impatient,
-    /// Ballot: of the values that can be used the worst is chosen.
+    /// Ballot: the worst of the usable values is chosen.
     WorstFirst,
     /// Ballot: one vote decides.
     DecideByOne,
-    /// Engine: a result is named that is not held. S25.
+    /// Engine: a voter names a result that it does not hold. S25.
     EstimateUnheld,
-    /// Engine: what is named in a vote is not written. S25.
+    /// Engine: a voter does not write the value that it names in a vote. S25.
     ForgetCandidate,
     /// Engine: a set of contributions need not hold a quorum. S24.
     ThinContributors,
-    /// Engine: what was signed once is signed again, otherwise.
+    /// Engine: a voter signs another statement for a place at which it has signed one.
     SignAgain,
-    /// Engine: after a restart the vote under way is begun anew.
+    /// Engine: after a restart a voter begins the vote under way anew.
     ForgetVotes,
     /// Engine: a certificate is made of the votes of several ballots.
     MixedProof,
-    /// Engine: attempts without an end are followed by others.
+    /// Engine: attempts go on without end.
     NeverSkip,
-    /// Engine: whoever says that an attempt begins is believed.
+    /// Engine: any node is believed when it says that an attempt begins.
     AnyStarter,
-    /// Engine: who hears of a later attempt stays in its own.
+    /// Engine: a member that hears of a later attempt stays in its own.
     StayBehind,
-    /// Engine: who holds a result that it may not name does not turn to a later attempt either.
+    /// Engine: a learner that holds a result, and may not name it, does not turn to a later attempt either.
     /// `a_learner_that_has_a_result_goes_along_with_a_later_attempt`.
     MutesStay,
-    /// Engine: who has spoiled an attempt is kept out although nobody else is left to make a quorum with. L1.
+    /// Engine: a member that has spoiled an attempt is kept out although nobody else is left to make a quorum with. L1.
     KeepGrudge,
-    /// Engine: a fetched result may be of other READYs than its set names.
+    /// Engine: a fetched result may be made of other READYs than its set names.
     AnyReadys,
-    /// Engine: in a vote the patience for voters that are gone is that for others. L1.
+    /// Engine: in a vote a voter waits as long for voters that are gone as for others. L1.
     AwaitTheGone,
-    /// Engine: who does not speak under its seat's name contributes as if it did. L3.
+    /// Engine: a member that does not speak under its seat's name contributes without saying so. L3.
     MuteContributor,
     /// Engine: a result of a former process is never computed anew. L1.
     TrustFormer,
@@ -260,35 +261,35 @@ mutations! {
     ProofOfBallots,
     /// Certificate: votes for another record prove this one.
     ProofOfAnother,
-    /// Certificate: a fork needs the words of some of its members only.
+    /// Certificate: a fork needs the statements of some of its members only.
     ForkOfSome,
     /// Evidence: READYs of two starts of a process contradict each other. S22.
     ConvictRestarts,
-    /// Engine: evidence is told to nobody.
+    /// Engine: a node passes no evidence on.
     KeepEvidence,
     /// Engine: a restarted voter believes the first answer.
     OneWitness,
-    /// Engine: what certificates show to have been signed is forgotten.
+    /// Engine: statements that certificates show to have been signed are forgotten.
     ForgetCertified,
-    /// Engine: a word about another incarnation is heeded.
+    /// Engine: a Witness about another incarnation is heeded.
     WitnessOfAnother,
     /// Engine: the READY of a former process stays. S18.
     KeepFormerReady,
     /// Engine: a READY of a former process is heard.
     ReadyOfFormer,
-    /// Engine: words of one are believed from another.
+    /// Engine: statements of one node are believed from another.
     AnySender,
-    /// Engine: who has not greeted is heard.
+    /// Engine: a peer that has not greeted is heard.
     BeforeHello,
     /// Engine: a READY for any positions is heard.
     AnyLease,
-    /// Engine: who has contradicted itself is let in again.
+    /// Engine: a node that has contradicted itself is let in again.
     WelcomeConvicted,
-    /// Engine: who is cut off forks at once. S23.
+    /// Engine: a member without a quorum forks at once. S23.
     ForkEarly,
     /// Engine: a flock that is to wait forks. S23.
     ForkAnyway,
-    /// Engine: a single word makes others fork. S23.
+    /// Engine: one member's Fork makes others fork. S23.
     ForkOnAWord,
     /// Engine: two certified records at one place are not noticed.
     UnseenSplit,
@@ -296,7 +297,7 @@ mutations! {
     LowerReference,
     /// Update: norms are compared without the steps behind them.
     ClipTheEarly,
-    /// Update: chunks of who is gone go to the first that is left.
+    /// Update: chunks of an owner that is gone all go to the first member that is left.
     HeirOfAll,
     /// Ring: the order goes the other way round.
     RingBackwards,
@@ -304,7 +305,7 @@ mutations! {
     AnyRing,
     /// Outer step: the momentum is not applied ahead.
     PlainMomentum,
-    /// Outer step: AdamW decays what has one dimension, too.
+    /// Outer step: AdamW decays parameters of one dimension, too.
     DecayOfGains,
     /// State: the number of vectors is not in the root.
     RootWithoutKinds,
@@ -318,58 +319,54 @@ mutations! {
     OneKey,
     /// Update: it is always the first fragment's turn.
     FragmentsStill,
-    /// Gossip: two meet that have just met.
+    /// Gossip: two members meet that have just met.
     MeetAgain,
-    /// Engine: each learner hears of a decision from one other only.
+    /// Engine: each learner hears of a decision from one voter only.
     OneHand,
-    /// Engine: nobody tells those who do not vote.
+    /// Engine: nobody tells learners of a decision.
     LearnersUntold,
-    /// Engine: all say the same two things of what they have to say.
+    /// Engine: all members choose the same two of the statements that they could make.
     SayTheSame,
     /// Engine: an old sign of life ends a process.
     EchoEndsMe,
     /// Certificate: the FORK record that its members have signed is not compared with the one that is shown.
     /// `a_fork_with_another_lease_is_no_split_and_freezes_nobody`.
     ForkUnsignedRecord,
-    /// Engine: a member finds no place where strangers have taken all.
-    /// `a_member_finds_a_place_among_strangers`.
+    /// Engine: a member finds no place when strangers have taken all. `a_member_finds_a_place_among_strangers`.
     MembersWait,
-    /// Engine: what a stranger says is looked at as if it were a member.
+    /// Engine: messages of a stranger are looked at as if it were a member.
     /// `of_a_stranger_only_what_leads_to_a_seat_is_looked_at`.
     HeedAnybody,
     /// Engine: evidence against anybody is kept and passed on.
     /// `evidence_is_held_against_members_only_and_heard_from_members_only`.
     HoardEvidence,
-    /// Wire: a signature is verified before it is looked at whether the sender is the peer.
+    /// Wire: a signature is verified before the sender is compared with the peer.
     /// `who_it_is_from_is_looked_at_before_its_signature`.
     SignatureFirst,
-    /// Engine: whoever bears witness is believed, whether it votes or not.
-    /// `t21_strangers_bear_no_witness`.
+    /// Engine: any witness is believed, whether it votes or not. `t21_strangers_bear_no_witness`.
     HeedStrangers,
     /// Engine: a vote state of another lineage is taken up after a start.
     /// `a_vote_state_of_another_lineage_is_not_taken_up`.
     ResumeAnyLineage,
-    /// Engine: a member of a fork that was killed before it took its vote state along does not do it later.
+    /// Engine: a member of a fork that was killed before it took its vote state along does not do so later.
     /// `a_forks_member_takes_its_vote_state_along_also_when_it_was_killed`.
     LoseForksRegister,
     /// Engine: an incarnation below that of the seat is kept.
     /// `a_late_clock_gives_no_name_below_that_of_the_seat`.
     LowIncarnation,
-    /// Engine: a restarted voter that is a quorum by itself votes before any other has told it what it knows.
+    /// Engine: a restarted voter that is a quorum by itself votes before another one has told it what it knows.
     /// `a_restarted_voter_of_two_needs_the_word_of_the_other`.
     VoteUnheard,
     /// Engine: the vote state of a copied folder is taken up. S5.
     TakeCopied,
-    /// Engine: of a voter and a learner that reports it the voter is left out.
-    /// `a_learners_report_takes_no_voter_out`.
+    /// Engine: when a learner reports a voter, the voter is left out. `a_learners_report_takes_no_voter_out`.
     LearnersAccuse,
     /// Engine: a voter without a quorum follows a fork of its head that learners have made.
     /// `a_fork_without_a_voter_carries_no_voter_away`.
     FollowLearners,
-    /// Engine: learners say, too, how long a reduction may take.
-    /// `how_long_reductions_take_is_for_voters_to_say`.
+    /// Engine: learners, too, state how long a reduction may take. `how_long_reductions_take_is_for_voters_to_say`.
     LearnersTime,
-    /// Engine: who has a lower head counts where there is room for so many claims about a lineage or a record.
+    /// Engine: peers that rank lower count towards the limit on claims about one lineage or record.
     /// `slow_strangers_keep_no_claim_of_others_from_being_looked_at`.
     StrangersFirst,
     /// Engine: any peer of another run ends a node that has met nobody of its own.
@@ -378,7 +375,7 @@ mutations! {
     /// Engine: revocations and members' matters take turns with the Joins of strangers.
     /// `strangers_that_ask_to_be_let_in_hold_up_nothing_else`.
     JoinsFirst,
-    /// Engine: it sleeps past the end of the pause after a claim that was not shown.
+    /// Engine: a node sleeps past the end of the pause after a claim that was not shown.
     /// `a_claim_is_looked_at_again_when_its_pause_is_over`.
     SleepOn,
     /// Engine: the rounds of a run with tickets wait for anybody that says that it fetches the state.
@@ -386,12 +383,12 @@ mutations! {
     WaitForStrangers,
     /// Engine: rounds wait for newcomers as long as these move. `patience_with_newcomers_ends`.
     EndlessPatience,
-    /// Engine: it sleeps past the moment from which a connection has been down for too long. S28.
+    /// Engine: a node sleeps past the moment from which a connection has been down for too long. S28.
     Oversleep,
 }
 
 impl Mutation {
-    /// The test of `tests/engine_edges` that notices it, where no history of the simulator is asked to.
+    /// The test of `tests/engine_edges` that notices the bug, if no history of the simulator has to.
     /// `tests/engine_edges/injected.rs` shows that each does.
     pub const fn by_test(self) -> Option<&'static str> {
         match self {
@@ -419,7 +416,7 @@ impl Mutation {
         }
     }
 
-    /// The one of this name.
+    /// The bug of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|mutation| mutation.name() == name)
     }
@@ -437,7 +434,7 @@ impl Mutation {
     }
 }
 
-/// Whether the bug is injected: never, in this build.
+/// Whether the bug is injected: never in this build.
 #[cfg(not(any(test, feature = "mutations")))]
 macro_rules! mutated {
     ($mutation:expr) => {{

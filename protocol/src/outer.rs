@@ -1,8 +1,8 @@
-//! The outer optimizer: how the mean of the contributions, as it was decoded, changes the canonical state.
+//! The outer optimizer: how the decoded mean of the contributions changes the canonical state.
 //!
-//! In rounds that is Nesterov momentum on a mean of parameter differences (DiLoCo, arXiv 2311.08105, algorithm 1). With
-//! `every-step` it is AdamW on a mean gradient ([`adamw`]). Plain IEEE arithmetic; each operation is rounded by itself, in
-//! the order written, nothing fused: so every machine gets the same bits.
+//! In rounds it is Nesterov momentum on a mean of parameter differences (DiLoCo, arXiv 2311.08105, algorithm 1). With
+//! `every-step` it is AdamW on a mean gradient ([`adamw`]). Both use plain IEEE arithmetic; each operation is rounded
+//! by itself, in the order written, nothing fused: so every machine gets the same bits.
 
 pub mod adamw;
 pub mod schedule;
@@ -45,11 +45,11 @@ impl Rule {
         }
     }
 
-    /// Steps a piece of the state whose first element is `first`, in place. Pieces of any partition may be stepped in any
-    /// order.
+    /// Steps a piece of the state whose first element is `first`, in place. Pieces of any partition may be stepped in
+    /// any order.
     ///
-    /// Returns whether all results are finite; if not, or with moments of another rule, the state is lost and the caller
-    /// drops it.
+    /// Returns whether all results are finite; if not, or with moments of another rule, the state is lost and the
+    /// caller drops it.
     ///
     /// # Panics
     /// When the slices differ in length: the caller made them from one schema.
@@ -68,8 +68,8 @@ impl Rule {
         }
     }
 
-    /// The scalar statement of a whole step: `update` is decoded, as long as the state. What it returns is that of
-    /// [`Self::step`].
+    /// The scalar statement of a whole step: `update` is decoded, as long as the state. Returns what [`Self::step`]
+    /// returns.
     ///
     /// # Panics
     /// As [`Self::step`].
@@ -78,10 +78,10 @@ impl Rule {
     }
 
     /// [`Self::apply`] of an update of some consecutive elements from `first` on, such as a fragment
-    /// ([`crate::update::Fragments`]); the others stay.
+    /// ([`crate::update::Fragments`]); the other elements stay.
     ///
     /// # Panics
-    /// When the state ends before them.
+    /// When the state ends before the last of them.
     pub fn apply_at(&self, state: &mut State, first: usize, update: &[f32]) -> bool {
         let scale = self.scale(update.chunks(CHUNK_ELEMENTS).map(adamw::squares).sum());
         let range = first..first + update.len();

@@ -1,20 +1,20 @@
-//! Paths: the proof that a head was decided, from a record that the reader holds, or from the genesis of a founder whom
-//! the run admits.
+//! Paths: the proof that a head was decided. A path begins at a record that the reader holds, or at the genesis of a
+//! founder that the run admits.
 //!
 //! A path is a list of links, each trusted because of the one before:
 //!
-//! - a *child*: its certificate is checked against the record before, as ever;
-//! - a *jump* within a lineage: a record without its votes (the *stone*), and then its child with them. The child's votes
-//!   decide it after the stone, and those who signed them are also a quorum of the voters of the last trusted record. Voters
-//!   do not lie, and each votes on children of its own head only: so one of them says that the child is on the chain. (After
-//!   the skipping verification of light clients: Braithwaite et al., "Formal specification and model checking of the
-//!   Tendermint blockchain synchronization protocol", 2020, section 3.)
+//! - a *child*: its certificate is checked against the record before, as always;
+//! - a *jump* within a lineage: a record without its votes (the *stone*), and then its child with them. The child's
+//!   votes decide it after the stone, and their signers are also a quorum of the voters of the last trusted record.
+//!   Voters do not lie, and each votes on children of its own head only: so one of them says that the child is on the
+//!   chain. (After the skipping verification of light clients: Braithwaite et al., "Formal specification and model
+//!   checking of the Tendermint blockchain synchronization protocol", 2020, section 3.)
 //!
 //! A FORK record is always a child of a trusted record, so the lineages on the way are known ([`Ancestry`]).
 //!
-//! Where a path leads through the reader's own lineages it keeps to the reader's chain ([`keeps_to`]).
+//! Within the reader's own lineages a path keeps to the reader's chain ([`keeps_to`]).
 //!
-//! So a path's length follows from how often voters were replaced and lineages forked, not from the number of records.
+//! So a path's length depends on how often voters were replaced and lineages forked, not on the number of records.
 
 use crate::admission;
 use crate::ancestry::Ancestry;
@@ -29,12 +29,12 @@ use crate::run::RunSpec;
 use crate::{Digest, NodeId};
 use std::cmp::Reverse;
 
-/// Records up to so many beyond the first are all given: whoever lacks so few needs them anyway.
+/// Records up to so many beyond the first are all given: a reader that lacks so few needs them anyway.
 pub const WHOLE_MAX: u64 = 16;
-/// Lineages that a locator tells the end of, the newest.
+/// The newest lineages whose end a locator tells.
 const ENDS_MAX: usize = 16;
 
-/// A record, its digest, and the votes that decided it. A genesis record has none, and a stone comes without them.
+/// A record, its digest, and the votes that decided it. A genesis record has no votes, and a stone comes without them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
     pub record: Record,
@@ -42,7 +42,7 @@ pub struct Link {
     pub certificate: Option<Certificate>,
 }
 
-/// A chain that paths are read from, such as a store's. Records may be missing, but for FORKs and their parents.
+/// A chain that paths are read from, such as a store's. Records may be missing, except FORKs and their parents.
 pub trait Chain {
     /// The record of this number.
     fn at(&self, seq: u64) -> Option<Link>;
@@ -50,13 +50,13 @@ pub trait Chain {
     fn newest(&self, seq: u64) -> Option<u64>;
     /// The way to the chain's head.
     fn ancestry(&self) -> &Ancestry;
-    /// Whether nothing more is read here for this path, which ends with what it has then.
+    /// Whether the chain gives no more records for this path. The path then ends with the links that it has.
     fn is_spent(&self) -> bool {
         false
     }
 }
 
-/// Why a path proves nothing: whoever sent it lies, or its program is another.
+/// The reason why a path proves nothing: its sender lies, or runs another program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FalsePath {
     #[error("the path is empty")]
@@ -69,7 +69,7 @@ pub enum FalsePath {
     Founder(NodeId),
     #[error("the path is a genesis alone, and comes from {0}, which has not founded it")]
     Hearsay(NodeId),
-    #[error("record {seq} of the path does not follow what stands before it: {why}")]
+    #[error("record {seq} of the path does not follow the record before it: {why}")]
     Broken { seq: u64, why: &'static str },
     #[error("record {seq} of the path is not certified: {why}")]
     Certificate { seq: u64, why: CertificateError },
@@ -78,9 +78,9 @@ pub enum FalsePath {
 }
 
 impl FalsePath {
-    /// Whether no honest node shows such a path. One that has joined a flock which has not committed anything yet can
-    /// show its genesis only, one whose disk lost the oldest records has no way from it, and one that lacks the reader's
-    /// head may know no way that goes through it.
+    /// Whether no honest node shows such a path. A node that has joined a flock without a COMMIT can show its genesis
+    /// only. A node whose disk lost the oldest records has no way from the genesis. A node that lacks the reader's head
+    /// may know no way that goes through it.
     pub fn is_lie(&self) -> bool {
         !matches!(self, Self::Hearsay(_) | Self::NoRoot | Self::Apart { .. })
     }
@@ -100,8 +100,8 @@ impl FalsePath {
     }
 }
 
-/// The records by which a node says what it holds, newest first: close together near the head, ever wider apart before, and
-/// those that its chain has left a lineage at, from which others have gone on there.
+/// The records by which a node says what it holds, newest first: close together near the head, ever wider apart before
+/// it, and those at which its chain has left a lineage, from which others have gone on there.
 pub fn locator(chain: &impl Chain) -> Vec<(u64, Digest)> {
     let mut places: Vec<(u64, Digest)> = Vec::new();
     let mut next = chain.ancestry().seq();
@@ -113,7 +113,7 @@ pub fn locator(chain: &impl Chain) -> Vec<(u64, Digest)> {
         }
         next = seq.checked_sub(step);
         step = step.saturating_mul(2);
-        // The oldest one stands for all that are older still.
+        // The oldest record stands for all that are older still.
         let oldest = next.is_none_or(|next| chain.newest(next).is_none());
         let first = if oldest { first(chain).filter(|first| *first < seq) } else { None };
         next = first.or(next);
@@ -128,7 +128,7 @@ pub fn locator(chain: &impl Chain) -> Vec<(u64, Digest)> {
 /// The number of the oldest record.
 fn first(chain: &impl Chain) -> Option<u64> {
     let (mut below, mut first) = (0, chain.ancestry().seq().and_then(|head| chain.newest(head))?);
-    // By halves: `newest` is all that is known of where records are.
+    // By halves: `newest` is all that a chain tells of where records are.
     while below < first {
         let middle = below + (first - below) / 2;
         match chain.newest(middle) {
@@ -140,8 +140,8 @@ fn first(chain: &impl Chain) -> Option<u64> {
 }
 
 /// The path to record `to` of this chain from the newest of these records that is on it, or from the oldest record here
-/// if none is. None if there is no such record, or no way to it. What would be longer than [`PATH_LINKS_MAX`], or take more reading than
-/// the chain allows, ends before, with a record from which to go on.
+/// if none is. None if there is no such record, or no way to it. A path that would be longer than [`PATH_LINKS_MAX`],
+/// or take more reading than the chain allows, ends before, with a record from which to go on.
 pub fn build(chain: &impl Chain, known: &[(u64, Digest)], to: u64) -> Option<Vec<Link>> {
     let held = |place: &&(u64, Digest)| place.0 <= to && chain.at(place.0).is_some_and(|link| link.digest == place.1);
     let from = known.iter().take(LOCATOR_MAX).find(held).map(|place| place.0);
@@ -151,7 +151,7 @@ pub fn build(chain: &impl Chain, known: &[(u64, Digest)], to: u64) -> Option<Vec
         match go(chain, &mut path, goal) {
             Some(true) => {}
             Some(false) => break,
-            // Each leap that was found is whole, and ends with a record that has its votes.
+            // Each leap so far is whole, and ends with a record that has its votes.
             None if chain.is_spent() && path.len() > 1 => break,
             None => return None,
         }
@@ -159,8 +159,8 @@ pub fn build(chain: &impl Chain, known: &[(u64, Digest)], to: u64) -> Option<Vec
     Some(path)
 }
 
-/// Records that the path must lead through: each FORK, the record before it, and the last. If these are few, each record
-/// between that is here with its votes.
+/// Records that the path must lead through: each FORK, the record before it, and the last. If they are close, instead
+/// each record between the ends that is here with its votes.
 fn goals(chain: &impl Chain, from: u64, to: u64) -> Vec<u64> {
     let ends = chain.ancestry().reaches().iter().map(|reach| reach.last).filter(|last| (from..to).contains(last));
     let mut goals: Vec<u64> = ends.flat_map(|last| [last, last.saturating_add(1)]).collect();
@@ -172,7 +172,7 @@ fn goals(chain: &impl Chain, from: u64, to: u64) -> Vec<u64> {
     goals
 }
 
-/// Goes on to record `goal`. False if the path would be too long; None if there is no way.
+/// Goes on to record `goal`. Returns false if the path would be too long; None if there is no way.
 fn go(chain: &impl Chain, path: &mut Vec<Link>, goal: u64) -> Option<bool> {
     loop {
         let trusted = path.last()?;
@@ -193,7 +193,7 @@ fn go(chain: &impl Chain, path: &mut Vec<Link>, goal: u64) -> Option<bool> {
             match (to(here + distance), nearer(chain, here, distance)) {
                 (Some(links), _) => break links,
                 (None, Some(shorter)) => distance = shorter,
-                // Along a way that others have gone the next record there is leads on.
+                // On a path that others have shown, the next record that is here leads on.
                 (None, None) => break to(following(chain, here, goal)?)?,
             }
         };
@@ -201,7 +201,7 @@ fn go(chain: &impl Chain, path: &mut Vec<Link>, goal: u64) -> Option<bool> {
     }
 }
 
-/// The lowest number of a record here between these, the first left out.
+/// The lowest number of a record here between these two numbers, `here` excluded.
 fn following(chain: &impl Chain, here: u64, goal: u64) -> Option<u64> {
     let (mut low, mut high) = (here + 1, goal);
     while low < high {
@@ -214,12 +214,12 @@ fn following(chain: &impl Chain, here: u64, goal: u64) -> Option<u64> {
 /// The next shorter distance to try: about half, where there is a record.
 fn nearer(chain: &impl Chain, here: u64, distance: u64) -> Option<u64> {
     let middle = chain.newest(here + distance / 2).unwrap_or(here);
-    // Where records are missing, the next one there is may be further than half: look from behind.
+    // When records are missing, the next one that is here may be further than half: look from behind.
     let seq = if middle > here { middle } else { chain.newest(here + distance - 1)? };
     (seq > here).then(|| seq - here)
 }
 
-/// The links that lead from a trusted record, with these voters and this digest, to `link` at once.
+/// The links that lead at once from a trusted record, with these voters and this digest, to `link`.
 fn leap(chain: &impl Chain, quorum: &Quorum, trusted: &Digest, link: Link) -> Option<Vec<Link>> {
     if link.record.parent == *trusted {
         return link.certificate.is_some().then(|| vec![link]);
@@ -232,20 +232,20 @@ fn leap(chain: &impl Chain, quorum: &Quorum, trusted: &Digest, link: Link) -> Op
     spans.then(|| vec![Link { certificate: None, ..stone }, link])
 }
 
-/// What a path begins from.
+/// The beginning of a path.
 #[derive(Clone, Copy, Debug)]
 pub enum Root<'a> {
     /// Its first record is on the reader's own chain, whose way this is.
     Held(&'a Ancestry),
-    /// The reader holds nothing, or looks at a lineage that is none of its own.
+    /// The reader holds nothing, or looks at a lineage that is not its own.
     Founder,
 }
 
-/// Checks a path that `by` has sent, and gives the way to its last record. Records must have been decoded from bytes of their
-/// digests.
+/// Checks a path that `by` has sent, and returns the way to its last record. Records must have been decoded from bytes
+/// of their digests.
 ///
 /// # Errors
-/// The first reason why it proves nothing.
+/// The first reason why the path proves nothing.
 pub fn verify(
     verifier: &dyn Verifier,
     spec: &RunSpec,
@@ -288,12 +288,12 @@ pub fn verify(
     }
 }
 
-/// Checks that a path, which was verified and begins on the reader's chain, keeps to that chain, and goes on from its end.
-/// Keys that were a quorum once can sign another child of an old record at any time, and whatever follows from it: so in the
-/// reader's lineages nobody but the voters of the last record that the reader has there says what comes after.
+/// Checks that a path, which was verified and begins on the reader's chain, keeps to that chain, and goes on from its
+/// end. Keys that were a quorum once can sign another child of an old record at any time, and any records after it. So
+/// in the reader's lineages only the voters of the last record that the reader has there decide what comes after it.
 ///
 /// # Errors
-/// The first record that is another than the reader's, or beyond its last one without their word.
+/// The first record that differs from the reader's, or goes beyond its last one without those voters' signatures.
 pub fn keeps_to(chain: &impl Chain, links: &[Link]) -> Result<(), FalsePath> {
     for (at, link) in links.iter().enumerate() {
         let Record { lineage, seq, .. } = link.record;
@@ -302,7 +302,7 @@ pub fn keeps_to(chain: &impl Chain, links: &[Link]) -> Result<(), FalsePath> {
         let leaps =
             || at.checked_sub(1).and_then(|at| links.get(at)).is_some_and(|trusted| trusted.record.seq < reach.last);
         let kept = if seq <= reach.last {
-            // Where the reader has no record any more nothing is contradicted.
+            // Where the reader has no record any more, nothing is contradicted.
             chain.at(seq).is_none_or(|own| own.digest == link.digest) || mutated!(Mutation::OffTheChain)
         } else {
             // Stones beyond the end lead to their children.
@@ -326,8 +326,8 @@ fn broken(link: &Link, why: &'static str) -> FalsePath {
     FalsePath::Broken { seq: link.record.seq, why }
 }
 
-/// A genesis is not signed: whoever has certified a record after it has signed its digest. One by itself is believed of
-/// its founder only, whom the connection proves.
+/// A genesis is not signed. The voters that certified a record after it have signed its digest. A genesis alone is
+/// believed of its founder only, whose identity the connection proves.
 fn check_genesis(
     spec: &RunSpec,
     run: &Digest,
@@ -364,7 +364,7 @@ fn certified(
     checked.map_err(|why| FalsePath::Certificate { seq: link.record.seq, why })
 }
 
-/// Those who signed are a quorum of the voters of the last trusted record, too.
+/// Checks that the signers are a quorum of the voters of the last trusted record, too.
 fn jumps(trusted: &Link, link: &Link, proof: &Certificate) -> Result<(), FalsePath> {
     let quorum = Quorum::after(&trusted.record, &trusted.digest);
     if link.record.lineage != trusted.record.lineage {

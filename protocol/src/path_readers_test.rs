@@ -1,4 +1,4 @@
-//! Where a reader stands that is shown a path.
+//! Paths that are shown to readers at different heads.
 
 use super::*;
 use crate::ancestry::Relation;
@@ -25,7 +25,7 @@ fn fork(spec: &RunSpec, parent: &Link, who: &[u64]) -> Link {
     link(record, Some(certificate))
 }
 
-/// A chain with records after its last one, each of which leaves the vote to these.
+/// A chain with further records, each of which leaves the vote to these voters.
 fn onward(mut links: Vec<Link>, to: u64, voters: (u64, usize)) -> Vec<Link> {
     while links.last().is_some_and(|last| last.record.seq < to) {
         let next = commit(links.last().expect("not empty"), voters);
@@ -34,7 +34,7 @@ fn onward(mut links: Vec<Link>, to: u64, voters: (u64, usize)) -> Vec<Link> {
     links
 }
 
-/// The outcome of the path for the holder of a chain.
+/// The result of the path for the holder of a chain.
 fn shown(spec: &RunSpec, own: &Held, path: &[Link]) -> Result<Relation, FalsePath> {
     let ancestry = check(spec, Root::Held(&own.ancestry), path)?;
     keeps_to(own, path)?;
@@ -57,14 +57,15 @@ fn an_old_key_leads_nobody_off_its_own_chain() {
     let stone = |at: usize| Link { certificate: None, ..invented[at].clone() };
     let path = [own.links[1].clone(), stone(40), invented[41].clone()];
     assert_eq!(shown(&spec, &own, &path), Err(FalsePath::Apart { seq: 40 }));
-    // The holder has no record there any more; its head it has.
+    // The holder does not have the record there any more, but has its head.
     let late = own.thinned(|seq| seq <= 1 || seq > 30);
     assert_eq!(shown(&spec, &late, &invented[1..]), Err(FalsePath::Apart { seq: 31 }));
-    // A fork of an invented record is none of the holder's.
+    // A fork of an invented record is not the holder's.
     let left = fork(&spec, &invented[40], &[0]);
     let path = [own.links[1].clone(), stone(39), invented[40].clone(), left.clone()];
     assert_eq!(shown(&spec, &own, &path), Err(FalsePath::Apart { seq: 39 }));
-    // Nor to one that has left the lineage at that place, and would hold it to be a fork of the same record.
+    // The path does not lead a holder away either that left the lineage at that place, and would take it for a fork of
+    // the same record.
     let mut links = own.links.clone();
     links.push(fork(&spec, &own.links[40], &[8, 9]));
     let forked = Held::of(links);
@@ -78,12 +79,12 @@ fn a_path_goes_on_from_the_readers_head() {
     let own = Held::flock(&spec, 40, 6);
     let invented = onward(own.links[..=1].to_vec(), 60, (0, 1));
     let stone = |of: &[Link], at: usize| Link { certificate: None, ..of[at].clone() };
-    // Over the head with the key of a former voter.
+    // A path over the head with the key of a former voter.
     let path = [own.links[1].clone(), stone(&invented, 50), invented[51].clone()];
     let ancestry = check(&spec, Root::Held(&own.ancestry), &path).expect("its signer was a quorum");
     assert_eq!(own.ancestry.relation(&ancestry), Relation::Ahead);
     assert_eq!(shown(&spec, &own, &path), Err(FalsePath::Apart { seq: 50 }));
-    // Also past the record at which the reader has left the lineage.
+    // The same past the record at which the reader has left the lineage.
     let mut links = own.links.clone();
     links.push(fork(&spec, &own.links[40], &[8, 9]));
     let forked = Held::of(onward(links, 45, (8, 2)));
@@ -92,7 +93,7 @@ fn a_path_goes_on_from_the_readers_head() {
     assert_eq!(shown(&spec, &forked, &invented[1..]), Err(FalsePath::Apart { seq: 2 }));
 }
 
-/// Those who are behind, or in a fork, or lack records, find on as ever.
+/// Readers that are behind, or in a fork, or lack records, find on as before.
 #[test]
 fn who_is_behind_or_in_a_fork_is_shown_the_way() {
     let spec = sample::spec();
@@ -111,7 +112,7 @@ fn who_is_behind_or_in_a_fork_is_shown_the_way() {
                 assert_eq!(shown(&spec, &reader, &path), Ok(relation), "to {to}, from {keep} on");
             }
         }
-        // Somebody who lacks the reader's head goes past it, with votes of those who were there.
+        // A reader that lacks the flock's head goes past it, with votes of voters of that time.
         let mut late = flock.thinned(|seq| seq <= 36 || seq > 43);
         late.links[37].certificate = None;
         for to in [45, 60, 120] {
@@ -120,7 +121,7 @@ fn who_is_behind_or_in_a_fork_is_shown_the_way() {
             assert_eq!(shown(&spec, reader, &path), Ok(relation), "to {to}");
         }
     }
-    // Nor does it matter where the reader stands, as long as voters leave one by one.
+    // The reader's place does not matter either, as long as voters leave one by one.
     for (every, to) in (2..12).flat_map(|every| [(every, 64), (every, 77), (every, 120)]) {
         let flock = Held::flock(&spec, 120, every);
         let late = Held { links: build(&flock, &[], to).expect("there is a way"), ancestry: flock.ancestry.until(to) };
@@ -130,7 +131,7 @@ fn who_is_behind_or_in_a_fork_is_shown_the_way() {
             assert_eq!(shown(&spec, &reader, &path), Ok(Relation::Ahead), "{held} to {to}, by {every}");
         }
     }
-    // A path to a record that it holds tells it nothing, and a fork of its head is one.
+    // A path to a record that the reader holds tells it nothing, and a fork of its head is one.
     assert_eq!(shown(&spec, &flock, &flock.links[10..=30]), Ok(Relation::Behind));
     assert_eq!(shown(&spec, &behind, &forked.links[40..]), Ok(Relation::ForksOff));
 }

@@ -52,7 +52,7 @@ fn link(record: Record, certificate: Option<Certificate>) -> Link {
     Link { digest: record.digest(), record, certificate }
 }
 
-/// A COMMIT of all who vote after `parent`, after which those from `from` on vote.
+/// A COMMIT by all voters after `parent`. After it the `count` keys from `from` on vote.
 fn commit(parent: &Link, (from, count): (u64, usize)) -> Link {
     let signers: Vec<Key> = parent.record.voters().map(|voter| Key(voter.id)).collect();
     let next = sample::link_after(parent, &signers, &sample::keys(key, from, count));
@@ -69,7 +69,7 @@ impl Held {
         Self { ancestry: Ancestry::of(links.iter().map(|link| &link.record)), links }
     }
 
-    /// A founder, then five voters of whom one goes every `every` records.
+    /// A founder, then five voters, one of which goes every `every` records.
     fn flock(spec: &RunSpec, length: u64, every: u64) -> Self {
         let founded = sample::genesis(spec, Digest([1; 32]), Digest([6; 32]), seats(0, 0, 1));
         let links = sample::flock(founded, key, length, every);
@@ -98,7 +98,7 @@ impl Chain for Held {
     }
 }
 
-/// A chain of which so many records are read for one path, and no more.
+/// A chain that gives so many records for one path, and no more.
 struct Tiring(Held, std::cell::Cell<usize>);
 
 impl Chain for Tiring {
@@ -142,7 +142,7 @@ fn a_long_chain_is_proven_by_few_links() {
     }
 }
 
-/// A search that took too long was thrown away, and begun anew for a nearer end, up to five times.
+/// A search that took too long was once thrown away, and begun anew for a nearer end, up to five times.
 #[test]
 fn a_path_ends_where_enough_was_read_and_is_gone_on_from_there() {
     let spec = sample::spec();
@@ -199,7 +199,7 @@ fn a_locator_is_short_and_ends_with_the_oldest_record() {
     assert_eq!(locator(&late).last().map(|place| place.0), Some(0));
 }
 
-/// Whoever joined late holds the path that it was shown, and all records after it: others find their way along it.
+/// A node that joined late holds the path that it was shown, and all records after it: others find their way along it.
 #[test]
 fn a_way_is_found_where_records_are_missing() {
     let spec = sample::spec();
@@ -211,7 +211,7 @@ fn a_way_is_found_where_records_are_missing() {
         let path = build(&late, &[], to).expect("there is a way");
         assert_eq!(check(&spec, Root::Founder, &path), Ok(flock.ancestry.until(to)));
     }
-    // Also from the way alone, however often voters change.
+    // A way is found from that path alone, however often voters change.
     for (every, to) in (2..12).flat_map(|every| [(every, 64), (every, 77), (every, 120)]) {
         let flock = Held::flock(&spec, 120, every);
         let shown = build(&flock, &[], to).expect("there is a way");
@@ -228,7 +228,7 @@ fn a_way_is_found_where_records_are_missing() {
 fn a_jump_needs_a_quorum_of_the_voters_known_so_far() {
     let spec = sample::spec();
     let flock = Held::flock(&spec, 200, 10);
-    // Of the five voters after record 50 two are left after 80, and none after 110.
+    // After record 80, two of the five voters after record 50 are left, and after 110 none.
     for (to, holds) in [(59, true), (65, true), (85, false), (150, false)] {
         let (stone, last) = (Link { certificate: None, ..flock.links[to - 1].clone() }, flock.links[to].clone());
         let path = [flock.links[50].clone(), stone, last];
@@ -260,7 +260,7 @@ fn forged_paths_prove_nothing() {
     let usurped = link(usurped, None);
     let last = commit(&usurped, (900, 3));
     assert_eq!(reason(&[mine(), usurped.clone(), last.clone()]), "path_broken", "none of them is known");
-    // Votes that nobody of the flock has signed.
+    // Votes of too few of the flock.
     let mut thin = flock.links[31].clone();
     thin.certificate.as_mut().expect("it was decided").votes.truncate(2);
     assert_eq!(reason(&[mine(), thin]), "path_certificate");
@@ -281,7 +281,7 @@ fn a_genesis_is_its_founders() {
     assert_eq!(hearsay, Err(FalsePath::Hearsay(id(3))));
     assert!(verify(&Keys, &spec, &spec.digest(), (Root::Founder, &id(3)), &flock.links[..2]).is_ok());
     assert_eq!(check(&spec, Root::Founder, &flock.links[1..3]), Err(FalsePath::NoRoot));
-    // In closed runs only who is admitted founds.
+    // In closed runs only an admitted node founds.
     let mut closed = spec.clone();
     closed.admission.mode = AdmissionMode::List;
     closed.admission.allow = vec![id(8)];

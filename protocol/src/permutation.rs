@@ -53,7 +53,7 @@ impl Permutation {
         self.len == 0
     }
 
-    /// Where position `index`, taken modulo the length, goes; 0 for an empty permutation.
+    /// The value of position `index`, taken modulo the length; 0 for an empty permutation.
     pub fn get(&self, index: u64) -> u64 {
         if self.len == 0 {
             return 0;
@@ -97,7 +97,7 @@ fn add_mod(x: u64, y: u64, size: u64) -> u64 {
     if sum >= size { sum - size } else { sum }
 }
 
-/// A run's endless sequence of samples. Remembers the permutation of the epoch last asked for.
+/// A run's endless sequence of samples. It remembers the permutation of the epoch last asked for.
 #[derive(Clone, Debug)]
 pub struct SampleOrder {
     seed: u64,
@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn spreads_evenly_and_epochs_differ() {
-        // Neighbouring positions land far apart: sixteenths of the range are hit about equally often from any
-        // stretch, and two epochs share hardly a place.
+        // Neighbouring positions are mapped far apart: any stretch hits the sixteenths of the range about equally
+        // often, and two epochs share hardly a place.
         let (a, b) = (Permutation::new(7, 0, 1 << 20), Permutation::new(7, 1, 1 << 20));
         let mut counts = [0u32; 16];
         let mut same = 0;

@@ -1,5 +1,6 @@
-//! Who decides: dynamic-linear quorums of a record's voters (`docs/protocol/4-agreement.md` §4.1; Jajodia and Mutchler,
-//! "Dynamic voting algorithms for maintaining the consistency of a replicated database", TODS 15(2), 1990).
+//! The voters that decide: dynamic-linear quorums of a record's voters (`docs/protocol/4-agreement.md` §4.1; Jajodia
+//! and Mutchler, "Dynamic voting algorithms for maintaining the consistency of a replicated database", TODS 15(2),
+//! 1990).
 
 use crate::mutation::{Mutation, mutated};
 use crate::record::{Record, Role};
@@ -19,7 +20,8 @@ impl Quorum {
     pub fn after(record: &Record, digest: &Digest) -> Self {
         let voters = || record.next.members.iter().filter(|member| member.role == Role::Voter);
         let all = voters().map(|member| (member.id, member.incarnation)).collect();
-        // One of those who were there last: of a flock in two halves, the one that went on once goes on.
+        // Drawn from the voters that were there last: when a flock parts in two halves, the half that went on before
+        // goes on again.
         let least = voters().map(|member| member.absent).min().unwrap_or_default();
         let there = voters()
             .filter(|member| member.absent == least || mutated!(Mutation::DistinguishedOfAll))
@@ -39,7 +41,7 @@ impl Quorum {
         &self.voters
     }
 
-    /// Whose presence makes a half a quorum.
+    /// The voter with which a half is a quorum.
     pub fn distinguished(&self) -> NodeId {
         self.distinguished
     }
@@ -55,8 +57,8 @@ impl Quorum {
         self.voters.get(at).map(|(_, incarnation)| *incarnation)
     }
 
-    /// Whether those for whom `present` holds are a quorum: more than half of the voters, or exactly half with the
-    /// distinguished one. Any two quorums of one record share a voter.
+    /// Whether the voters for which `present` holds are a quorum: more than half of the voters, or exactly half with
+    /// the distinguished one. Any two quorums of one record share a voter.
     pub fn met_by(&self, present: impl Fn(&NodeId) -> bool) -> bool {
         let heard = self.voters.iter().filter(|(id, _)| present(id)).count();
         let count = if mutated!(Mutation::CountTwice) && heard > 0 { heard + 1 } else { heard };
@@ -70,7 +72,7 @@ impl Quorum {
     }
 }
 
-/// Of these, the one with the smallest hash.
+/// The node with the smallest hash among these.
 fn distinguished(parent: &Digest, among: impl Iterator<Item = NodeId>) -> NodeId {
     let place = |id: NodeId| (Digest::of("starling distinguished v1", &[&parent.0, &id.0]), id);
     (if mutated!(Mutation::DistinguishedLast) { among.map(place).max() } else { among.map(place).min() })
@@ -110,7 +112,7 @@ mod tests {
             for member in &mut record.next.members {
                 member.absent = u8::from(halves[stood_still].contains(&member.id));
             }
-            // Whatever the record's digest, which the choice hangs on.
+            // The choice among equal voters depends on the record's digest: any digest gives this result.
             for digest in (0..32).map(|byte| Digest([byte; 32])) {
                 let quorum = Quorum::after(&record, &digest);
                 assert!(quorum.met_by(|id| halves[went_on].contains(id)));

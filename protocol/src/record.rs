@@ -13,7 +13,7 @@ mod shape;
 
 pub(crate) use shape::merged_with;
 
-/// What a record says. The numbers are on the wire.
+/// The kind of a record. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -23,14 +23,15 @@ pub enum RecordKind {
     Commit = 1,
     /// The attempts at a round failed: nothing changes but the place in the chain.
     Skip = 2,
-    /// A part of the flock that was cut off goes on as a lineage of its own (`docs/protocol/7-merging.md` §7.2).
+    /// A part of the flock without a quorum goes on as a lineage of its own (`docs/protocol/7-merging.md` §7.2).
     Fork = 3,
 }
 
 numbered!(RecordKind, "kind of record", { Genesis = "genesis", Commit = "commit", Skip = "skip", Fork = "fork" });
 
 /// One link of a lineage. All but the contributors and the update is a pure function of the parent and the
-/// contributors' READYs, so two nodes with the same of these build the same bytes and nobody proposes.
+/// contributors' READYs. Two nodes with the same contributors and update build the same bytes, so nobody proposes a
+/// record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     pub run: Digest,
@@ -39,12 +40,12 @@ pub struct Record {
     /// Digest of the record before; zero in a genesis record.
     pub parent: Digest,
     pub kind: RecordKind,
-    /// The record whose state this one has, for kinds that change no state (skip, fork); zero for the others, which
-    /// are their own.
+    /// The record whose state this one has, for kinds that change no state (skip, fork). Zero for the others, which are
+    /// their own base.
     pub base: Digest,
     /// COMMITs of this lineage so far, this one included.
     pub round: u64,
-    /// Whose contributions the update averages, by ascending member id.
+    /// The contributions that the update averages, by ascending member id.
     #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
     pub contributors: Vec<Contributor>,
     /// Digest of the encoded update; zero in records that change no state.
@@ -58,8 +59,8 @@ pub struct Record {
     /// Positions below the cursor that were returned unused, ascending and apart.
     #[serde(deserialize_with = "bounded::list::<_, _, FREE_SPANS_MAX>")]
     pub free: Vec<Span>,
-    /// Other lineages whose work is in the state, ascending: those whose difference has been taken in, and those that this
-    /// one has forked from.
+    /// Other lineages whose work is in the state, ascending: those whose difference has been taken in, and those that
+    /// this one has forked from.
     #[serde(deserialize_with = "bounded::list::<_, _, MERGED_MAX>")]
     pub merged: Vec<Digest>,
     /// How often each ticket has been used, by ascending ticket.
@@ -68,7 +69,7 @@ pub struct Record {
     /// Identities and tickets that may not be admitted any more, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, GRANTS_MAX>")]
     pub revoked: Vec<Digest>,
-    /// What the next round does.
+    /// Settings and members of the next round.
     pub next: NextRound,
 }
 
@@ -85,7 +86,7 @@ pub struct Contributor {
     pub steps: u32,
     /// Mean training loss of the round in nats per token, times 2^16.
     pub loss_q16: u32,
-    /// What the sync controller goes by.
+    /// The member's measurements, on which the sync controller acts.
     pub measured: Measured,
 }
 
@@ -94,8 +95,8 @@ pub struct Contributor {
 pub struct Measured {
     /// Mean time of an inner step in microseconds.
     pub step_us: u32,
-    /// What the member's uplink can do, in kbit/s, all its streams together; 0 = not known, as nothing was ever held back
-    /// by it.
+    /// Bandwidth of the member's uplink in kbit/s, all its streams together; 0 = unknown, as it never held anything
+    /// back.
     pub upload_kbps: u32,
     /// Time that the last reduction took, in microseconds, saturating; 0 = not measured.
     pub reduce_us: u32,
@@ -103,7 +104,7 @@ pub struct Measured {
     pub norm_bits: u32,
 }
 
-/// Settings of the round after a record: outputs of the sync controller, and who takes part.
+/// Settings of the round after a record, which the sync controller gives, and the members of that round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NextRound {
     /// Inner steps (H) of a member at full speed.
@@ -113,19 +114,20 @@ pub struct NextRound {
     pub rung: u8,
     pub dwell: u8,
     pub verdicts: u8,
-    /// The most tokens that a READY's difference may count for, and the median norm that its length is measured by (bits
-    /// of an f32): [`crate::difference::Limits`] of the newest COMMIT; zero after a fork.
+    /// The most tokens that a READY's difference may count for, and the median norm that its length is measured by
+    /// (bits of an f32): [`crate::difference::Limits`] of the newest COMMIT; zero after a fork.
     pub merge_tokens: u64,
     pub merge_norm_bits: u32,
     /// By ascending member id.
     #[serde(deserialize_with = "bounded::list::<_, _, MEMBERS_MAX>")]
     pub members: Vec<Member>,
-    /// Places in `members` in the order of the reduction's ring, each once; empty if nothing is known that tells a good one.
+    /// Places in `members` in the order of the reduction's ring, each once; empty if nothing is known that shows a good
+    /// order.
     #[serde(deserialize_with = "bounded::list::<_, _, TOUR_MAX>")]
     pub ring: Vec<u16>,
 }
 
-/// What a member may do. The numbers are on the wire.
+/// The part of a member in the flock. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Role {
@@ -141,7 +143,7 @@ numbered!(Role, "role", { Voter = "voter", Learner = "learner" });
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     pub id: NodeId,
-    /// Which vote vote state it speaks from: votes of another incarnation do not count.
+    /// The vote state that it speaks from: votes of another incarnation do not count.
     pub incarnation: u64,
     pub role: Role,
     /// COMMITs in a row that left it out.
@@ -150,17 +152,17 @@ pub struct Member {
     pub expected: bool,
     /// Positions that it may train on.
     pub lease: Span,
-    /// What its uplink can do, in kbit/s, as it said in a contribution; 0 = not known. It follows what is said with
+    /// Bandwidth of its uplink in kbit/s, as it stated in a contribution; 0 = unknown. It follows the statements with
     /// hysteresis, so that owners of chunks do not change with every round.
     pub upload_kbps: u32,
-    /// The round whose COMMIT let it in; 0: it founded the lineage.
+    /// The round whose COMMIT let it in; 0 if it founded the lineage.
     pub since: u64,
-    /// COMMITs since then that have taken in a contribution of it, saturating.
+    /// COMMITs since then that took in a contribution of it, saturating.
     pub served: u16,
 }
 
 impl Member {
-    /// Whether it has a seat from the beginning, which nobody gave it.
+    /// Whether it has had its seat from the beginning, as a founder.
     pub fn is_founder(&self) -> bool {
         self.since == 0
     }
@@ -181,8 +183,8 @@ pub struct GrantUse {
     pub uses: u32,
 }
 
-/// Name of a new lineage: of this run, founded by this node, with a nonce of its own
-/// (`docs/protocol/1-wire.md` §1.1.1).
+/// The name of a new lineage of this run that this node founded, with a nonce of its own (`docs/protocol/1-wire.md`
+/// §1.1.1).
 pub fn lineage(run: &Digest, founder: &NodeId, nonce: u64) -> Digest {
     Digest::of("starling lineage v1", &[&run.0, &founder.0, &nonce.to_le_bytes()])
 }
@@ -194,20 +196,20 @@ impl Span {
     }
 }
 
-/// Name of a set of contributions: who takes part, by ascending id, and with which READY. Two nodes that hold different
-/// READYs of one member, as after its restart, so never mix their data.
+/// Name of a set of contributions: its members, by ascending id, each with its READY. So two nodes that hold different
+/// READYs of one member, as after its restart, never mix their data.
 pub fn set_digest(contributions: impl Iterator<Item = (NodeId, Digest)>) -> Digest {
     let bytes: Vec<u8> = contributions.flat_map(|(member, ready)| [member.0, ready.0]).flatten().collect();
     Digest::of("starling attempt v2", &[&bytes])
 }
 
 impl Record {
-    /// The set of the contributions that this record averages: that of the attempts that could lead to it.
+    /// The set of the contributions that this record averages, as attempts name it.
     pub fn set(&self) -> Digest {
         set_digest(self.contributors.iter().map(|c| (c.member, c.ready)))
     }
 
-    /// The record that made the state, given this one's digest: contributions to the next round start from it.
+    /// The record that made the state, given this one's digest. Contributions to the next round start from that state.
     pub fn base_or(&self, own: Digest) -> Digest {
         if self.changes_state() { own } else { self.base }
     }
@@ -232,7 +234,7 @@ impl Record {
         self.next.members.get(index)
     }
 
-    /// Whether the work of a lineage is in the state, or may be: a full list is one that nothing can be added to.
+    /// Whether the work of a lineage is in the state, or may be: nothing can be added to a full list.
     pub fn has_merged(&self, lineage: &Digest) -> bool {
         let listed = self.merged.binary_search(lineage).is_ok();
         (listed && !mutated!(Mutation::MergeAgain)) || self.merged.len() >= MERGED_MAX || self.lineage == *lineage
@@ -243,15 +245,15 @@ impl Record {
         self.next.members.binary_search_by(|member| member.id.cmp(id)).ok()
     }
 
-    /// Members in the order of the ring of a reduction after this record, whose digest is `own`: as it lists them, and behind
-    /// them, in ring order, those that it does not.
+    /// Members in the order of the ring of a reduction after this record, whose digest is `own`: listed members as the
+    /// record lists them, and behind them the others in ring order.
     pub fn ring_of(&self, own: &Digest, members: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
         let listed = |id: &NodeId| {
             let place = u16::try_from(self.member_index(id)?).ok()?;
             self.next.ring.iter().position(|other| *other == place)
         };
         let mut order = ring::order(own, members);
-        // A stable sort: those that are not listed stay in their order.
+        // A stable sort: members that are not listed stay in their order.
         order.sort_by_cached_key(|id| listed(id).unwrap_or(usize::MAX));
         order
     }

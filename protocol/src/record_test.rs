@@ -4,7 +4,6 @@ use crate::wire::sample::{digest, member, node, record};
 use crate::wire::{decode_record, encode_record, record_digest};
 use proptest::prelude::*;
 
-/// The sample is of the shape asked for, and each change breaks it.
 /// Digests in ascending order, more than there are bytes.
 fn numbered(n: usize) -> Digest {
     let mut bytes = [0; 32];
@@ -12,7 +11,7 @@ fn numbered(n: usize) -> Digest {
     Digest(bytes)
 }
 
-/// What is done to a record, in words and in deed.
+/// A change to a record, with its description.
 type Change<'a> = (&'a str, &'a dyn Fn(&mut Record));
 
 fn refuses(good: &Record, changes: &[Change]) {

@@ -1,12 +1,13 @@
-//! The ring: who stands where, which chunks each position owns, and what travels on which hop.
+//! The ring: the place of each member, the chunks that each position owns, and the segments that travel on each hop.
 //!
 //! Position `p` of `n` sends to `p + 1` and receives from `p - 1` (mod `n`). The update's chunks are cut into `n`
 //! segments; position `p` owns segment `p`.
 //!
 //! *Reduce-scatter*, hops `s = 0 .. n - 1`: `p` sends its partial sum of segment `p - 1 - s` and receives that of
-//! segment `p - 2 - s`, to which it adds its own contribution. On the last hop it so receives segment `p`, adds its
-//! own, and has the whole sum of what it owns. *All-gather*, hops `s = 0 .. n - 1`: `p` sends segment `p - s` and
-//! receives segment `p - 1 - s`, finished. (All indices mod `n`; `n - 1` hops in each half; none for `n = 1`.)
+//! segment `p - 2 - s`, to which it adds its own contribution. So on the last hop it receives segment `p`, adds its own
+//! contribution, and has the whole sum of the segment that it owns. *All-gather*, hops `s = 0 .. n - 1`: `p` sends
+//! segment `p - s` and receives segment `p - 1 - s`, finished. (All indices mod `n`; `n - 1` hops in each half; none
+//! for `n = 1`.)
 
 use crate::mutation::{Mutation, mutated};
 use crate::{Digest, NodeId};
@@ -14,9 +15,9 @@ use std::ops::Range;
 
 pub mod tour;
 
-/// Members in ring order: by ascending digest of the parent record and the member's id. Deals positions anew each
-/// round, so that no pair of slow neighbours stays together. The ring of a reduction goes by round-trip times, if its head
-/// tells any: [`crate::record::Record::ring_of`].
+/// Members in ring order: by ascending digest of the parent record and the member's id. The order is new in each round,
+/// so that no pair of slow neighbours stays together. If the head states round-trip times,
+/// [`crate::record::Record::ring_of`] gives the ring of a reduction instead.
 pub fn order(parent: &Digest, members: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
     let place = |id: NodeId| (Digest::of("starling ring v1", &[&parent.0, &id.0]), id);
     let mut places: Vec<_> = members.into_iter().map(place).collect();
@@ -28,7 +29,7 @@ pub fn order(parent: &Digest, members: impl IntoIterator<Item = NodeId>) -> Vec<
     places.into_iter().map(|(_, id)| id).collect()
 }
 
-/// Half of an all-reduce.
+/// One half of an all-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Half {
     /// Partial sums travel; each hop adds.
@@ -37,7 +38,8 @@ pub enum Half {
     AllGather,
 }
 
-/// What one position does in one hop: sends a segment onward and receives another from behind, at the same time.
+/// The work of one position in one hop: it sends a segment to the next position and receives another from the one
+/// before, at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     pub half: Half,
@@ -70,12 +72,12 @@ impl Ring {
         self.chunks
     }
 
-    /// Where `position` sends to.
+    /// The position that `position` sends to.
     pub fn next(&self, position: usize) -> usize {
         (position + 1) % self.positions
     }
 
-    /// Where `position` receives from.
+    /// The position that `position` receives from.
     pub fn previous(&self, position: usize) -> usize {
         (position + self.positions - 1) % self.positions
     }
@@ -113,9 +115,8 @@ impl Ring {
         scatter.chain(gather)
     }
 
-    /// Bytes of payload that `position` sends in one all-reduce, when segment `i` takes `encoded(range of chunks)`
-    /// bytes: every segment but its own once, and every segment but the next one's once more. Frame headers come
-    /// on top.
+    /// Bytes of payload that `position` sends in one all-reduce, if segment `i` takes `encoded(range of chunks)` bytes:
+    /// every segment but its own once, and every segment but the next one's once more. Frame headers are not counted.
     pub fn sent_bytes(&self, position: usize, encoded: impl Fn(Range<usize>) -> u64) -> u64 {
         if self.positions == 1 {
             return 0;

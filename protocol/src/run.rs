@@ -1,4 +1,4 @@
-//! What all nodes of a run share. Its digest is bound into every signature.
+//! The specification that all nodes of a run share. Its digest is bound into every signature.
 
 use crate::gossip::GossipSpec;
 use crate::limits::{ALLOWED_MAX, OUTER_LR_ENTRIES_MAX, RUN_NAME_CHARS_MAX};
@@ -24,7 +24,7 @@ pub struct RunSpec {
     pub name: String,
     /// Root of every random stream of the run.
     pub seed: u64,
-    /// Who may sign tickets and revocations.
+    /// The node that may sign tickets and revocations.
     pub creator: Option<NodeId>,
     pub model: ModelSpec,
     pub data: DataSpec,
@@ -57,17 +57,18 @@ pub struct ModelSpec {
 /// The data, by content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataSpec {
-    /// Digest of the shard manifest: which tokens, in which shards, which of them held out.
+    /// Digest of the shard manifest, which lists the shards, their tokens, and the held-out ones.
     pub manifest: Digest,
     /// Digest of the tokenizer; of the constant `bytes` for byte-level tokens.
     pub tokenizer: Digest,
 }
 
-/// AdamW with clipping, warm-up and cosine decay: each member's own between two records, or with
-/// [`SyncMode::EveryStep`] everybody's.
+/// AdamW with clipping, warm-up and cosine decay. Each member has its own between two records; with
+/// [`SyncMode::EveryStep`] all share one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct InnerSpec {
-    /// Inner steps a round (H). With fragments each of them is averaged once in so many rounds as there are fragments.
+    /// Inner steps a round (H). With fragments, each fragment is averaged once in as many rounds as there are
+    /// fragments.
     pub steps: u32,
     /// Sequences a micro-batch.
     pub batch: u32,
@@ -95,23 +96,24 @@ pub struct OuterSpec {
     pub momentum: f64,
 }
 
-/// How updates travel.
+/// The transport of updates.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SyncSpec {
     pub mode: SyncMode,
     pub codec: Codec,
     pub engine: EngineKind,
-    /// Parts of the parameters of which each COMMIT steps one, in turn ([`crate::update::Fragments`]); 1 = all at once.
+    /// Parts of the parameters, of which each COMMIT steps one, in turn ([`crate::update::Fragments`]); 1 = all at
+    /// once.
     pub fragments: u32,
     /// Inner steps of the next round that a member may do while a record is made; 0 = none.
     pub overlap: u32,
-    /// How much of its own parameters a trainer keeps where a COMMIT has stepped; 0 = nothing.
+    /// The share of its own parameters that a trainer keeps where a COMMIT has stepped; 0 = nothing.
     pub mixing: f64,
-    /// Members mix in pairs between two records, if this is set.
+    /// If this is set, members mix in pairs between two records.
     pub gossip: Option<GossipSpec>,
 }
 
-/// What members do that are cut off from the quorum (`docs/protocol/7-merging.md` §7.1).
+/// The policy of members without a quorum (`docs/protocol/7-merging.md` §7.1).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartitionSpec {
     pub minority: Minority,
@@ -133,34 +135,34 @@ pub enum Minority {
 
 numbered!(Minority, "policy of a minority", { Fork = "fork", Wait = "wait", Halt = "halt" });
 
-/// Who may become a member.
+/// The rule of admission.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdmissionSpec {
     pub mode: AdmissionMode,
     /// Identities that are admitted in the mode `list`, ascending; empty in the others.
     #[serde(deserialize_with = "bounded::list::<_, _, ALLOWED_MAX>")]
     pub allow: Vec<NodeId>,
-    /// Rounds in which who was let in learns before it votes, and a quarter of those for which it is a newcomer; 0 = none,
-    /// and in the modes other than `open`, whose members somebody has chosen.
+    /// Rounds in which an admitted node learns before it votes, and a quarter of the rounds for which it is a newcomer.
+    /// 0 = none; also 0 in the modes other than `open`, whose members somebody has chosen.
     pub probation: u32,
 }
 
 impl AdmissionSpec {
-    /// Rounds of probation, where there is one.
+    /// Rounds of probation; 0 in modes without one.
     pub fn probation_rounds(&self) -> u64 {
         if self.mode == AdmissionMode::Open { self.probation.into() } else { 0 }
     }
 }
 
-/// How members are admitted. The numbers are on the wire.
+/// The mode of admission. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AdmissionMode {
-    /// Whoever knows the run.
+    /// Any node that knows the run.
     Open = 1,
-    /// Whoever the run file lists.
+    /// The nodes that the run file lists.
     List = 2,
-    /// Whoever holds a ticket that the run's creator has signed.
+    /// Any node that holds a ticket that the run's creator has signed.
     Ticket = 3,
 }
 
@@ -175,7 +177,7 @@ pub struct JoinSpec {
     pub share: u32,
 }
 
-/// When the run ends: at whichever bound is reached first; 0 = unbounded.
+/// The end of the run, at the bound that is reached first; 0 = unbounded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
     pub rounds: u64,
@@ -183,8 +185,8 @@ pub struct Budget {
 }
 
 impl RunSpec {
-    /// The keys whose values differ, with both: `model.layers: 4 here, 6 there`. Empty exactly when the digests are
-    /// equal.
+    /// The keys whose values differ, with both values: `model.layers: 4 here, 6 there`. Empty exactly when the digests
+    /// are equal.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let (here, there) = (self.entries(), other.entries());
         here.iter()
@@ -250,12 +252,13 @@ impl RunSpec {
 }
 
 impl ModelSpec {
-    /// Number of parameters, saturating: it is asked of peers' specs of which nothing is checked yet. Per layer: two norms,
-    /// q and o projections (`d_model` square), k and v (`kv_heads` heads), three feed-forward matrices; then the
+    /// Number of parameters, saturating, since it is called on peers' specifications before any check. Per layer: two
+    /// norms, q and o projections (`d_model` square), k and v (`kv_heads` heads), three feed-forward matrices; then the
     /// embedding, the last norm, and the output projection unless tied.
     pub fn parameters(&self) -> u64 {
         let [vocab, d, layers, ffn] = [self.vocab, self.d_model, self.layers, self.ffn].map(u128::from);
-        // Each factor is below 2^32, and `kv` below 2^64: a layer is below 2^99, and 2^32 of them are too many for 128 bits.
+        // Each factor is below 2^32, and `kv` below 2^64: a layer is below 2^99, and 2^32 layers are too many for 128
+        // bits.
         let kv = d / u128::from(self.heads.max(1)) * u128::from(self.kv_heads);
         let layer = 2 * d + 2 * d * d + 2 * d * kv + 3 * d * ffn;
         let embeddings = if self.tied { vocab * d } else { 2 * vocab * d };
@@ -264,7 +267,7 @@ impl ModelSpec {
 }
 
 impl SyncSpec {
-    /// All parameters at once, and trainers that begin each round from the canonical ones.
+    /// Transport of all parameters at once, with trainers that begin each round from the canonical ones.
     pub fn whole(mode: SyncMode, codec: Codec, engine: EngineKind) -> Self {
         Self { mode, codec, engine, fragments: 1, overlap: 0, mixing: 0.0, gossip: None }
     }
@@ -274,8 +277,8 @@ impl SyncSpec {
         self.fragments > 1 || self.overlap > 0 || self.mixing > 0.0
     }
 
-    /// Whether a contribution may have the difference of another lineage in it: it covers all parameters, and is one of
-    /// parameters.
+    /// Whether a contribution may hold the difference of another lineage: it must cover all parameters, and be a
+    /// difference of parameters rather than a gradient.
     pub fn merges(&self) -> bool {
         self.mode == SyncMode::Rounds && self.fragments <= 1
     }
@@ -289,13 +292,13 @@ impl InnerSpec {
 }
 
 impl OuterSpec {
-    /// What stands in a run that has no use for it.
+    /// A placeholder for runs without an outer Nesterov step.
     pub fn unused() -> Self {
         Self { lr: vec![(1, 1.0)], momentum: 0.0 }
     }
 
     /// The outer learning rate of a round with this many contributors: that of the largest tabulated count not above
-    /// it; of the first entry if there is none (a valid table starts at 1).
+    /// it; that of the first entry if there is none (a valid table starts at 1).
     pub fn lr_for(&self, contributors: usize) -> f64 {
         let entry = self.lr.iter().rev().find(|(count, _)| *count as usize <= contributors).or(self.lr.first());
         entry.map_or(0.0, |(_, lr)| *lr)

@@ -1,6 +1,7 @@
-//! Runs, first records and chains for tests, of this crate and of all that use it: each test changes what it is about.
+//! Runs, first records and chains for tests of this crate and of all crates that use it. Each test changes the part
+//! that it is about.
 //!
-//! They are part of the library, as a feature for tests alone would change what the programs are built from.
+//! They are part of the library: a feature for tests alone would change what the programs are built from.
 
 use crate::difference::Limits;
 use crate::message::{Certificate, Message, Question, Value, ValueKind, Vote};
@@ -12,7 +13,7 @@ use crate::run::{
 };
 use crate::{Digest, NodeId, Signer, certificate, wire};
 
-/// Voters of a [`flock`], once it has that many records.
+/// Voters of a [`flock`] that has at least that many records.
 const SEATS: usize = 5;
 
 /// A run of a hundred rounds of 30 steps of 8 sequences, by a ring in int8.
@@ -56,7 +57,7 @@ pub fn spec() -> RunSpec {
     }
 }
 
-/// A run without an end, whose model is next to nothing: rounds of two steps of two sequences of four tokens.
+/// A run without an end and with a tiny model: rounds of two steps of two sequences of four tokens.
 pub fn small() -> RunSpec {
     let spec = spec();
     RunSpec {
@@ -88,7 +89,7 @@ pub fn voters(ids: impl IntoIterator<Item = NodeId>, incarnation: u64, cursor: u
     ids.into_iter().enumerate().map(seat).collect()
 }
 
-/// The first record of a lineage that these founded together.
+/// The first record of a lineage that these members founded together.
 pub fn genesis(spec: &RunSpec, lineage: Digest, state_root: Digest, members: Vec<Member>) -> Record {
     let cursor = members.iter().filter_map(|member| member.lease.end()).max().unwrap_or_default();
     let next = NextRound {
@@ -123,8 +124,8 @@ pub fn genesis(spec: &RunSpec, lineage: Digest, state_root: Digest, members: Vec
     }
 }
 
-/// A COMMIT of well-formed shape after `parent`, to which its first voter contributed `tokens` of its lease, and after
-/// which these are the members. Nothing else in it follows from anything.
+/// A COMMIT of well-formed shape after `parent`. Its first voter contributed `tokens` of its lease, and `members` are
+/// the members after it. Nothing else in it follows from anything.
 pub fn commit(parent: &Record, tokens: u64, members: Vec<Member>) -> Record {
     let contributor = |worker: &Member| Contributor {
         member: worker.id,
@@ -156,7 +157,7 @@ pub fn commit(parent: &Record, tokens: u64, members: Vec<Member>) -> Record {
     record
 }
 
-/// States how often members have contributed, counted on from the record before.
+/// Sets how often members have contributed, counted on from the record before.
 pub fn count(record: &mut Record, before: &Record) {
     for seat in &mut record.next.members {
         let counted = u16::from(record.contributors.iter().any(|contributor| contributor.member == seat.id));
@@ -165,7 +166,7 @@ pub fn count(record: &mut Record, before: &Record) {
     }
 }
 
-/// The votes of these, by ascending id and all under one incarnation, for a record.
+/// The votes of these signers for a record, by ascending id and all under one incarnation.
 pub fn certificate(record: &Record, incarnation: u64, signers: &[impl Signer]) -> Certificate {
     let (digest, set) = (record.digest(), record.set());
     let question = Question { seq: record.seq, parent: record.parent, instance: Question::RECORD };
@@ -191,8 +192,8 @@ pub fn keys<S: Signer>(key: impl Fn(u64) -> S, from: u64, count: usize) -> Vec<S
     keys
 }
 
-/// A COMMIT after `parent` with the votes of `signers`, after which `voters` vote: under the incarnation of those before,
-/// and with leases as long as theirs.
+/// A COMMIT after `parent` with the votes of `signers`, after which `voters` vote, under the incarnation of the voters
+/// before and with leases as long as theirs.
 pub fn link_after(parent: &Link, signers: &[impl Signer], voters: &[impl Signer]) -> Link {
     let before = &parent.record;
     let (incarnation, lease) = before.voters().next().map_or((0, 0), |voter| (voter.incarnation, voter.lease.count));
@@ -202,7 +203,7 @@ pub fn link_after(parent: &Link, signers: &[impl Signer], voters: &[impl Signer]
     Link { digest: record.digest(), record, certificate }
 }
 
-/// A chain of `length` records after `first`, whose only voter has key 0. Then up to five keys vote, of whom the lowest
+/// A chain of `length` records after `first`, whose only voter has key 0. Then up to five keys vote; the lowest of them
 /// goes every `every` records.
 pub fn flock<S: Signer>(first: Record, key: impl Fn(u64) -> S, length: u64, every: u64) -> Vec<Link> {
     let mut parent = Link { digest: first.digest(), record: first, certificate: None };

@@ -1,10 +1,10 @@
 //! The canonical state in chunks, their manifest, and its root (`docs/protocol/2-records.md` §2.8).
 //!
-//! State is the parameters theta and what the outer optimizer keeps: the momentum m, or AdamW's m and v (`outer`). Each
-//! of these vectors has `elements` f32 and is cut, by itself, into chunks of [`STATE_CHUNK_BYTES`] of little-endian f32,
-//! the last one short; chunks are numbered through theta, then through m, then through v. The root is over schema digest,
-//! element count, count of vectors and the Merkle tree of the chunks' digests: a node is the digest of its two children;
-//! a last child without sibling moves up as it is.
+//! The state is the parameters theta and the vectors that the outer optimizer keeps: the momentum m, or AdamW's m and v
+//! (`outer`). Each of these vectors has `elements` f32 and is cut, by itself, into chunks of [`STATE_CHUNK_BYTES`] of
+//! little-endian f32, the last one short; chunks are numbered through theta, then through m, then through v. The root
+//! is over schema digest, element count, count of vectors and the Merkle tree of the chunks' digests: a node is the
+//! digest of its two children; a last child without sibling moves up as it is.
 
 use crate::Digest;
 use crate::digest::{ByteHasher, FloatHasher};
@@ -30,12 +30,12 @@ pub const MANIFEST_BYTES_MAX: usize = MANIFEST_HEADER + 32 * chunk_count(PARAMET
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     pub theta: Vec<f32>,
-    /// What the outer optimizer keeps, in the order of its formula: m, or m and v.
+    /// The vectors that the outer optimizer keeps, in the order of its formula: m, or m and v.
     pub moments: Vec<Vec<f32>>,
 }
 
 impl State {
-    /// These parameters, and an optimizer that has seen nothing.
+    /// The state of these parameters and an optimizer that has seen nothing.
     pub fn initial(theta: Vec<f32>, mode: SyncMode) -> Self {
         let moments = (1..mode.vectors()).map(|_| vec![0.0; theta.len()]).collect();
         Self { theta, moments }
@@ -61,7 +61,7 @@ impl State {
             return Err(StateError::Lengths { theta: elements, other: other.len() });
         }
         let chunks = self.vectors().flat_map(|vector| vector.chunks(CHUNK_FLOATS)).map(floats_digest).collect();
-        // More than 255 are too many whatever the mode.
+        // More than 255 vectors are too many in any mode.
         let vectors = u8::try_from(1 + self.moments.len()).unwrap_or(u8::MAX);
         Manifest::of_chunks(schema, elements as u64, vectors, chunks)
     }
@@ -79,7 +79,7 @@ impl State {
     }
 }
 
-/// Why a manifest or a chunk is refused.
+/// The reason why a manifest or a chunk is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
     #[error("manifest: version {theirs}, this program reads {MANIFEST_VERSION}")]
@@ -98,7 +98,7 @@ pub enum StateError {
     Lengths { theta: usize, other: usize },
 }
 
-/// Names every chunk of a state. Together with a record's `state_root` it lets chunks be fetched from anyone.
+/// Names every chunk of a state. With it and a record's `state_root`, chunks can be fetched from any node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
     /// Digest of the model's schema: names, shapes and order of tensors.
@@ -116,7 +116,7 @@ pub const fn chunk_count(elements: u64, vectors: u8) -> usize {
     vectors as usize * elements.div_ceil(CHUNK_FLOATS as u64) as usize
 }
 
-/// Which vector chunk `index` is of, from 0, and which of its elements; none beyond the last chunk.
+/// The vector of chunk `index`, from 0, and the chunk's elements in it; None beyond the last chunk.
 pub fn chunk_span(elements: u64, vectors: u8, index: usize) -> Option<(usize, Range<usize>)> {
     let of_vector = chunk_count(elements, 1);
     if of_vector == 0 || index >= chunk_count(elements, vectors) {
@@ -131,7 +131,7 @@ pub fn chunk_digest(bytes: &[u8]) -> Digest {
     Digest::of(CHUNK_DOMAIN, &[bytes])
 }
 
-/// [`chunk_digest`] of a chunk of so many bytes that comes piece by piece.
+/// [`chunk_digest`] of a chunk of so many bytes that arrives piece by piece.
 pub fn byte_hasher(bytes: u64) -> ByteHasher {
     ByteHasher::new(CHUNK_DOMAIN, bytes)
 }
@@ -142,7 +142,7 @@ pub fn floats_digest(floats: &[f32]) -> Digest {
     Digest::of_floats(CHUNK_DOMAIN, floats)
 }
 
-/// [`floats_digest`] of a chunk of `elements` floats that come piece by piece.
+/// [`floats_digest`] of a chunk of `elements` floats that arrive piece by piece.
 pub fn chunk_hasher(elements: usize) -> FloatHasher {
     FloatHasher::new(CHUNK_DOMAIN, elements)
 }
@@ -171,7 +171,7 @@ pub fn root(manifest: &Manifest) -> Digest {
     )
 }
 
-/// Before anything is allocated by them.
+/// Checks sizes before anything is allocated by them.
 fn check_sizes(elements: u64, vectors: u8) -> Result<(), StateError> {
     if elements == 0 || elements > PARAMETERS_MAX {
         return Err(StateError::Elements { elements });
@@ -180,7 +180,7 @@ fn check_sizes(elements: u64, vectors: u8) -> Result<(), StateError> {
 }
 
 impl Manifest {
-    /// From chunk digests made elsewhere; their count must fit that of elements and vectors.
+    /// Makes a manifest from chunk digests made elsewhere; their count must fit the counts of elements and vectors.
     pub fn of_chunks(schema: Digest, elements: u64, vectors: u8, chunks: Vec<Digest>) -> Result<Self, StateError> {
         check_sizes(elements, vectors)?;
         let (bytes, expected) = (32 * chunks.len(), 32 * chunk_count(elements, vectors));
@@ -229,7 +229,7 @@ impl Manifest {
         chunk_span(self.elements, self.vectors, index).map(|(_, range)| 4 * range.len())
     }
 
-    /// Whether `bytes` are chunk `index`: its length, then its digest.
+    /// Checks that `bytes` are chunk `index`: first the length, then the digest.
     pub fn check_chunk(&self, index: usize, bytes: &[u8]) -> Result<(), StateError> {
         let missing = StateError::NoSuchChunk { index, count: self.chunks.len() };
         let expected = self.chunk_len(index).ok_or(missing)?;

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Of so many vectors.
+/// A state of so many vectors.
 fn state(elements: usize, vectors: usize) -> State {
     let theta = (0..elements).map(|i| (i as f32).mul_add(0.25, -7.0)).collect();
     let moment = |n: usize| (0..elements).map(|i| i as f32 * -0.5 / n as f32).collect();

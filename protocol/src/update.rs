@@ -1,10 +1,11 @@
 //! The update D of a round: its layout, and the arithmetic that makes it.
 //!
-//! The model's parameters are cut into chunks of [`CHUNK_ELEMENTS`], the last one short. D is the chunks' codec payloads
-//! in order, without headers; before those of a codec without fixed lengths stands a table of their lengths ([`Layout`]).
+//! The model's parameters are cut into chunks of [`CHUNK_ELEMENTS`], the last one short. D is the chunks' codec
+//! payloads in order, without headers. With a codec without fixed lengths, a table of the lengths stands before them
+//! ([`Layout`]).
 //!
-//! [`reduce`] is the scalar statement of what a ring of nodes computes, [`owners::reduce`] of what owners do; engines that
-//! pipeline and vectorise give their bytes.
+//! [`reduce`] is the scalar statement of what a ring of nodes computes, [`owners::reduce`] of what owners compute.
+//! Engines that pipeline and vectorise give the same bytes.
 
 mod fragments;
 mod layout;
@@ -28,23 +29,23 @@ const _: () = assert!(CHUNK_ELEMENTS.is_multiple_of(codec::INT8_BLOCK), "a block
 
 const DOMAIN: &str = "starling update v1";
 
-/// Name of an update: what a record's `update` field holds.
+/// Name of an update, as in a record's `update` field.
 pub fn digest(update: &[u8]) -> Digest {
     Digest::of(DOMAIN, &[update])
 }
 
-/// The same of an update of so many bytes that comes piece by piece.
+/// [`digest()`] of an update of so many bytes that arrives piece by piece.
 pub fn byte_hasher(bytes: u64) -> ByteHasher {
     ByteHasher::new(DOMAIN, bytes)
 }
 
-/// Name of a contribution: what a READY's `payload` field holds. Over the unweighted pseudo-gradient as
+/// Name of a contribution, as in a READY's `payload` field: the digest of the unweighted pseudo-gradient as
 /// little-endian f32.
 pub fn contribution_digest(delta: &[f32]) -> Digest {
     Digest::of_floats(CONTRIBUTION_DOMAIN, delta)
 }
 
-/// [`contribution_digest`] of a pseudo-gradient of `elements` that comes piece by piece.
+/// [`contribution_digest`] of a pseudo-gradient of `elements` that arrives piece by piece.
 pub fn contribution_hasher(elements: usize) -> FloatHasher {
     FloatHasher::new(CONTRIBUTION_DOMAIN, elements)
 }
@@ -68,7 +69,7 @@ pub fn decode(codec: Codec, update: &[u8], dst: &mut [f32]) -> Result<(), CodecE
     Ok(())
 }
 
-/// A share of some tokens, divided in f64 and rounded to f32 once: a contribution's weight, unless it is clipped
+/// A share of tokens, divided in f64 and rounded to f32 once: a contribution's weight, unless it is clipped
 /// ([`weights`]).
 pub fn weight(tokens: u64, total: u64) -> f32 {
     if total == 0 { 0.0 } else { (tokens as f64 / total as f64) as f32 }
@@ -81,10 +82,10 @@ pub fn apply_weight(weight: f32, delta: &mut [f32]) {
     }
 }
 
-/// The update of a ring whose positions contribute `contributions`, which are weighted already and of equal length.
+/// The update of a ring whose positions contribute `contributions`. These are weighted already and of equal length.
 ///
 /// The partial sum of segment `g` starts as the encoded contribution of position `g + 1`; each position after it
-/// decodes, adds its own in f32 and encodes again; position `g` comes last, and what it encodes is final.
+/// decodes, adds its own in f32 and encodes again; position `g` comes last, and its encoding is final.
 pub fn reduce(codec: Codec, contributions: &[&[f32]]) -> Result<Vec<u8>, CodecError> {
     let elements = contributions.first().map_or(0, |c| c.len());
     if let Some(other) = contributions.iter().find(|c| c.len() != elements) {

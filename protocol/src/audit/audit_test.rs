@@ -12,7 +12,7 @@ fn genesis() -> Record {
     succession::genesis(spec.digest(), &spec, (node(1), 1), 7, digest(9)).unwrap()
 }
 
-/// A COMMIT of all members but the absent ones, each with this much of its lease.
+/// A COMMIT of all members but the absent ones, each with so many samples of its lease.
 fn commit(parent: &Record, absent: &[u8], samples: impl Fn(usize) -> u64) -> Record {
     let contribution = |(at, member): (usize, &crate::record::Member)| {
         let samples = samples(at).min(member.lease.count);

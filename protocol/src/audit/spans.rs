@@ -14,7 +14,7 @@ impl Spans {
         spans
     }
 
-    /// By ascending start.
+    /// The spans by ascending start.
     pub fn iter(&self) -> impl Iterator<Item = Span> + '_ {
         self.0.iter().map(|(start, end)| Span { start: *start, count: end - start })
     }
@@ -36,13 +36,13 @@ impl Spans {
     /// Removes positions.
     ///
     /// # Errors
-    /// The first stretch of them that is not in the set, which then stays as it was.
+    /// The first stretch of them that is not in the set. The set then stays as it was.
     pub fn take(&mut self, span: Span) -> Result<(), Span> {
         let (start, end) = (span.start, span.start.saturating_add(span.count));
         if start == end {
             return Ok(());
         }
-        // The spans do not touch: whatever lies in the set as a whole lies in one of them.
+        // The spans do not touch: a stretch that is in the set lies in one of them.
         match self.last_from(start).filter(|(_, to)| *to > start) {
             Some((from, to)) if to >= end => {
                 self.0.remove(&from);

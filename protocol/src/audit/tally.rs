@@ -1,20 +1,20 @@
-//! Where the positions of each epoch went.
+//! The fate of the positions of each epoch.
 
 use crate::record::Span;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Epochs that are told one by one; older ones are told together.
+/// Epochs that a summary lists one by one; older ones are summed up.
 const EPOCHS_MAX: usize = 256;
 
-/// What an audit found.
+/// The findings of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Sequence numbers of the first and the last record.
     pub first_seq: u64,
     pub last_seq: u64,
-    /// Whether the first record was a genesis record. If not, the chain was pruned, and of what was used before
-    /// its first record nothing is known.
+    /// Whether the first record was a genesis record. If not, the chain was pruned, and nothing is known of the
+    /// positions used before its first record.
     pub whole: bool,
     /// Records taken, and how many of them were forks.
     pub records: u64,
@@ -25,18 +25,19 @@ pub struct Summary {
     pub older: Counts,
 }
 
-/// Where the positions of one epoch went. The fields but the first sum to the epoch's length.
+/// The fate of the positions of one epoch. The fields but the first sum to the epoch's length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Epoch {
     pub epoch: u64,
     pub counts: Counts,
     /// Never leased.
     pub left: u64,
-    /// The chain says nothing of them: they lie before its first record, or were left to the other side of a fork.
+    /// Positions of which the chain says nothing: they lie before its first record, or a fork left them to the other
+    /// side.
     pub outside: u64,
 }
 
-/// Positions by what became of them.
+/// Positions, counted by their fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// In a committed contribution.
@@ -108,7 +109,7 @@ impl Tally {
             return;
         }
         let last = (end - 1) / self.len;
-        // A span of very many short epochs must not be walked through.
+        // Stepping through a span of very many short epochs would take too long.
         if last - start / self.len >= EPOCHS_MAX as u64 {
             self.fold_below(last - EPOCHS_MAX as u64 + 1);
         }
@@ -128,7 +129,7 @@ impl Tally {
         }
     }
 
-    /// From now on counts the epochs below `epoch` together.
+    /// Counts the epochs below `epoch` together from now on.
     fn fold_below(&mut self, epoch: u64) {
         let kept = self.epochs.split_off(&epoch);
         for counts in std::mem::replace(&mut self.epochs, kept).values() {
@@ -137,7 +138,7 @@ impl Tally {
         self.told_from = self.told_from.max(epoch);
     }
 
-    /// The epochs, and the sum of those that are not told one by one, given the first position that was never leased.
+    /// The epochs, and the sum of those that are not listed one by one, given the first position that was never leased.
     pub fn into_epochs(mut self, cursor: u64) -> (Vec<Epoch>, Counts) {
         let (at, inside) = (cursor / self.len, cursor % self.len);
         if inside > 0 && at >= self.told_from {

@@ -17,7 +17,7 @@ fn floats(hex: &str) -> Vec<f32> {
 const ALL: [Codec; 6] =
     [Codec::Bf16, Codec::Int8, Codec::Int4, Codec::TopK { k: 16 }, Codec::TopK { k: 64 }, Codec::TopK { k: 256 }];
 
-/// A codec as the vectors name it.
+/// The codec that the vectors name so.
 fn named(name: &str) -> Codec {
     let fixed = ALL.into_iter().find(|codec| codec.is_fixed() && codec.name() == name);
     fixed.unwrap_or_else(|| Codec::TopK { k: name.strip_prefix("top-").unwrap().parse().unwrap() })
@@ -105,7 +105,7 @@ proptest! {
         }
     }
 
-    /// Whatever is accepted has one byte string: scales and values written down again are the same bytes.
+    /// Accepted bytes have one form: their scales and values, written again, give the same bytes.
     #[test]
     fn accepted_bytes_are_canonical(
         scales in prop::collection::vec(prop_oneof![Just(0u16), any::<u16>(), 0x3000u16..0x4000], 2),
@@ -184,7 +184,7 @@ proptest! {
         }
     }
 
-    /// One wrong bit, or a cut, gives another payload or none, never the same values: what is accepted is canonical.
+    /// One wrong bit, or a cut, gives another payload or none, never the same values: accepted bytes are canonical.
     #[test]
     fn topk_has_one_form(
         src in prop::collection::vec(prop_oneof![2 => -1.0f32..1.0, 3 => Just(0.0f32)], 1..600),
@@ -205,7 +205,7 @@ proptest! {
         prop_assert!(topk::check(k, &payload[..payload.len() - 1], src.len()).is_err());
     }
 
-    /// Entries read and written again give the same bytes, whatever bytes a peer may have come up with.
+    /// Entries that were read and are written again give the same bytes, whatever bytes a peer sends.
     #[test]
     fn accepted_topk_is_canonical(
         bytes in prop::collection::vec(any::<u8>(), 0..40),
@@ -215,7 +215,7 @@ proptest! {
         let mut payload: Vec<u8> = [count, low, high].iter().flat_map(|x| x.to_le_bytes()).collect();
         payload.truncate(if count == 0 { 2 } else { 6 });
         payload.extend_from_slice(&bytes);
-        // Most of these end too late; cut where the block ends, if it does.
+        // Most of these bytes go on too long; they are cut where the block ends, if it does.
         for end in 2..=payload.len() {
             let mut values = vec![0.0; elements];
             if topk::decode(128, &payload[..end], &mut values).is_ok() {

@@ -1,6 +1,6 @@
-//! Why a codec refuses.
+//! Reasons why a codec refuses.
 
-/// Why a vector cannot be encoded, or a payload is refused.
+/// The reason why a vector cannot be encoded, or why a payload is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {
     #[error("{elements} elements take {expected} bytes, not {actual}: the two sides disagree about the chunk")]

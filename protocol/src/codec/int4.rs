@@ -1,5 +1,5 @@
-//! int4 in blocks with a bf16 scale each, two values a byte: one of the block's first half and one of its second, so that
-//! neighbours in memory stay neighbours in vector vote states.
+//! int4 in blocks with a bf16 scale each, two values a byte: one of the block's first half and one of its second, so
+//! that neighbours in memory stay neighbours in vector registers.
 
 use super::bf16::widen;
 use super::error::CodecError;

@@ -1,10 +1,10 @@
-//! Scalar codecs: how a vector of f32 is written on the wire (`docs/protocol/3-reduction.md` §3.1). These are the
+//! Scalar codecs: the form of a vector of f32 on the wire (`docs/protocol/3-reduction.md` §3.1). These are the
 //! specification; the fast versions of other crates write the same bytes and accept the same ones.
 //!
 //! All arithmetic is IEEE f32, each operation rounded to nearest even by itself, nothing fused:
 //!
 //! **bf16**: one bf16 an element, little endian, rounded to nearest even. Zeros keep their sign. Refused: infinities,
-//! NaN, and what would round to infinity.
+//! NaN, and values that would round to infinity.
 //!
 //! **int8**: blocks of [`INT8_BLOCK`] elements, the last one may be short. Payload: the scales of all blocks as bf16,
 //! little endian, then one signed byte an element. For a block with largest magnitude `a`:
@@ -17,14 +17,14 @@
 //! bytes: byte i holds value i in its low nibble and value `h + i` in its high one, both two's complement, 0 beyond the
 //! end.
 //!
-//! A value decodes to `q * s`, exact in f32 (7 + 8 significant bits). A payload is *canonical*, and alone accepted,
-//! when its length is right, each scale is 0 or from `2^-100` to `2^120`, a scale is 0 exactly when all its `q` are 0,
-//! and no `q` is -128 (-8). So scales and values have one byte string, `pack(unpack(bytes)) == bytes`. It is not asked that
-//! the *quantiser* gives the same bytes again: a block whose largest `|q|` is 126 is common and would get a smaller
-//! scale.
+//! A value decodes to `q * s`, exact in f32 (7 + 8 significant bits). A payload is *canonical* when its length is
+//! right, each scale is 0 or from `2^-100` to `2^120`, a scale is 0 exactly when all its `q` are 0, and no `q` is -128
+//! (-8). Only canonical payloads are accepted. So scales and values have one byte string, `pack(unpack(bytes)) ==
+//! bytes`. The *quantiser* need not give the same bytes again: a block whose largest `|q|` is 126 is common and would
+//! get a smaller scale.
 //!
-//! **top-k** ([`topk`], whose payloads have no fixed length): blocks of [`topk::TOPK_BLOCK`] elements, the last one may be short, each by itself, one after another. A block of
-//! n elements has at most `ceil(k n / 4096)` entries:
+//! **top-k** ([`topk`], whose payloads have no fixed length): blocks of [`topk::TOPK_BLOCK`] elements, the last one may
+//! be short, each by itself, one after another. A block of n elements has at most `ceil(k n / 4096)` entries:
 //!
 //! ```text
 //! entries u16 | if there are any: low bf16 | high bf16 | bits, the lowest of a byte first, the last byte filled with 0
@@ -32,11 +32,11 @@
 //! gap:       elements skipped since the entry before, or since the block's start
 //! r:         floor(log2(floor(n / entries))) - 1, at least 0       (Rice 1971; Golomb 1966)
 //! ```
-//! An element with an entry decodes to plus or minus its level; others to 0, and adding leaves them alone. Accepted is
-//! only: places within the block, levels from `2^-100` to `2^120`, and either `low < high` with entries of both, or
-//! `low = high` with entries of the low one only. What to keep is the encoder's choice; this one keeps the entries of
-//! the largest magnitude (of equal ones the first; none below `2^-100`), and finds the levels by two passes of Lloyd's
-//! algorithm from the mean, in f64, in order, rounded to f32 and then to bf16.
+//! An element with an entry decodes to plus or minus its level; the others decode to 0, and adding leaves them alone. A
+//! decoder accepts only places within the block and levels from `2^-100` to `2^120`, with either `low < high` and
+//! entries of both, or `low = high` and entries of the low one only. The encoder chooses the entries; this one keeps
+//! those of the largest magnitude (of equal ones the first; none below `2^-100`), and finds the levels by two passes of
+//! Lloyd's algorithm from the mean, in f64, in order, rounded to f32 and then to bf16.
 
 mod bf16;
 #[cfg(test)]
@@ -53,7 +53,7 @@ pub use int8::INT8_BLOCK;
 
 use crate::run::Codec;
 
-/// Bytes of the payload that holds `elements` values; of a codec whose payloads have no fixed length, the most.
+/// Bytes of the payload that holds `elements` values; the most bytes, for a codec whose payloads have no fixed length.
 pub const fn encoded_max(codec: Codec, elements: usize) -> usize {
     match codec {
         Codec::Bf16 => 2 * elements,
@@ -63,7 +63,7 @@ pub const fn encoded_max(codec: Codec, elements: usize) -> usize {
     }
 }
 
-/// Appends the payload of `src` to `out`; after an error `out` is as it was.
+/// Appends the payload of `src` to `out`; after an error `out` is unchanged.
 pub fn encode(codec: Codec, src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecError> {
     let before = out.len();
     out.reserve(encoded_max(codec, src.len()));
@@ -79,7 +79,7 @@ pub fn encode(codec: Codec, src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecE
     result
 }
 
-/// Reads a payload into `dst`, which is as it was after an error.
+/// Reads a payload into `dst`, which is unchanged after an error.
 pub fn decode(codec: Codec, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
     if let Codec::TopK { k } = codec {
         return topk::decode(k.into(), bytes, dst);
@@ -87,12 +87,12 @@ pub fn decode(codec: Codec, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecEr
     each(codec, bytes, dst, |d, value| *d = value)
 }
 
-/// Adds a payload's values to `dst`, one f32 addition an element; `dst` is as it was after an error.
+/// Adds a payload's values to `dst`, one f32 addition an element; `dst` is unchanged after an error.
 pub fn decode_add(codec: Codec, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
     each(codec, bytes, dst, |d, value| *d += value)
 }
 
-/// Whether a payload of `elements` values is canonical, and if not, why.
+/// Checks that a payload of `elements` values is canonical.
 pub fn check(codec: Codec, bytes: &[u8], elements: usize) -> Result<(), CodecError> {
     let expected = encoded_max(codec, elements);
     if codec.is_fixed() && bytes.len() != expected {

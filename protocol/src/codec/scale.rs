@@ -1,10 +1,11 @@
-//! Scales: what a block's integers are multiplied with. A scale is a bf16, so that integer times scale is exact in f32.
+//! Scales, the factors of a block's integers. A scale is a bf16, so that integer times scale is exact in f32.
 
 use super::bf16::{not_below, widen};
 use super::error::CodecError;
 use crate::mutation::{Mutation, mutated};
 
-/// bf16 of 2^-100. A block that would need a smaller scale is noise below what any later sum can show: zeros.
+/// bf16 of 2^-100. A block that would need a smaller scale is noise below what any later sum can show; it is written as
+/// zeros.
 pub(super) const SCALE_MIN: u16 = (127 - 100) << 7;
 /// bf16 of 2^120: 127 times it is finite in f32.
 pub(super) const SCALE_MAX: u16 = (127 + 120) << 7;
@@ -14,7 +15,7 @@ pub(super) fn is_lawful(bits: u16) -> bool {
     (SCALE_MIN..=SCALE_MAX).contains(&bits) || mutated!(Mutation::AnyScale)
 }
 
-/// Scale of a block whose integers reach from `-levels` to `levels`; 0 for a block that is written as zeros. Indices of
+/// Scale of a block whose integers reach from `-levels` to `levels`; 0 for a block that is written as zeros. Indices in
 /// errors count from the block's start.
 pub(super) fn of(x: &[f32], levels: f32) -> Result<u16, CodecError> {
     let mut largest = 0.0f32;

@@ -1,4 +1,4 @@
-//! Chunked top-k: the largest values of each block, as one of two magnitudes with a sign, at Rice-coded places.
+//! Chunked top-k: the largest values of each block, each as a sign and one of two magnitudes, at Rice-coded places.
 
 use super::bf16::{nearest, widen};
 use super::error::CodecError;
@@ -10,13 +10,13 @@ pub const TOPK_BLOCK: usize = 4096;
 /// Passes of Lloyd's algorithm (one-dimensional k-means) over the kept magnitudes.
 const LLOYD_PASSES: usize = 2;
 
-/// Entries that a block of `elements` may have: `k` in a whole one, in a short one its share, rounded up.
+/// Entries that a block of `elements` may have: `k` in a whole one, its share, rounded up, in a short one.
 pub const fn budget(k: usize, elements: usize) -> usize {
     (k * elements).div_ceil(TOPK_BLOCK)
 }
 
-/// Low bits of a gap that are written as they are, in a block with `count` entries: a function of what the reader knows
-/// by then. Within 2 % of the entropy of uniformly spread places.
+/// Low bits of a gap that are written as they are, in a block with `count` entries. They follow from what the reader
+/// knows by then. The code is within 2 % of the entropy of uniformly spread places.
 pub(super) const fn rice(elements: usize, count: usize) -> u32 {
     match elements.checked_div(count) {
         Some(mean) if mean > 1 => mean.ilog2() - 1,
@@ -24,10 +24,10 @@ pub(super) const fn rice(elements: usize, count: usize) -> u32 {
     }
 }
 
-/// Most bytes of a payload of `elements` values.
+/// The most bytes of a payload of `elements` values.
 ///
-/// With `r = rice(n, c)`, an entry takes `r + 3` bits and the unary parts of all together less than `n / 2^r < 4 c + c`;
-/// over all counts `c` up to the budget that is at most `8 + r` bits for each entry of a full budget.
+/// With `r = rice(n, c)`, an entry takes `r + 3` bits and the unary parts of all together less than `n / 2^r < 4 c +
+/// c`; over all counts `c` up to the budget that is at most `8 + r` bits for each entry of a full budget.
 pub const fn encoded_max(k: usize, elements: usize) -> usize {
     let (whole, rest) = (elements / TOPK_BLOCK, elements % TOPK_BLOCK);
     whole * block_max(k, TOPK_BLOCK) + if rest == 0 { 0 } else { block_max(k, rest) }
@@ -38,13 +38,13 @@ const fn block_max(k: usize, elements: usize) -> usize {
     6 + (count * (8 + rice(elements, count) as usize)).div_ceil(8)
 }
 
-/// Appends the payload of `src` to `out`; after an error `out` is as it was.
+/// Appends the payload of `src` to `out`; after an error `out` is unchanged.
 ///
 /// # Errors
-/// What is not finite or above 2^120.
+/// The first value that is not finite or is above 2^120.
 pub fn encode(k: usize, src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecError> {
     for (block, x) in src.chunks(TOPK_BLOCK).enumerate() {
-        // Magnitudes are levels here: what has a scale with integers up to 1 can be written.
+        // Magnitudes are levels here: a block that has a scale with integers up to 1 can be written.
         scale::of(x, 1.0).map_err(|refusal| refusal.shifted(block * TOPK_BLOCK))?;
     }
     let mut order = Vec::with_capacity(TOPK_BLOCK);
@@ -55,8 +55,8 @@ pub fn encode(k: usize, src: &[f32], out: &mut Vec<u8>) -> Result<(), CodecError
     Ok(())
 }
 
-/// The places of the `budget` largest magnitudes, ascending; of equal ones the first. What is below the smallest scale
-/// is not kept.
+/// The places of the `budget` largest magnitudes, ascending; of equal ones the first. Values below the smallest scale
+/// are not kept.
 fn keep(budget: usize, x: &[f32], order: &mut Vec<u16>) {
     order.clear();
     order.extend((0..x.len() as u16).filter(|i| x[usize::from(*i)].abs() >= widen(SCALE_MIN)));
@@ -107,7 +107,7 @@ fn levels(magnitudes: impl Iterator<Item = f32> + Clone) -> (u16, u16, f64) {
         (low, high) = (below, above);
         bound = (low + high) / 2.0;
     }
-    // The entries are dealt by the last bound, so a level that none of them takes must not be written.
+    // The last bound assigns the entries to levels, so a level that no entry takes must not be written.
     if mean(&|m| m <= bound).is_none() || mean(&|m| m > bound).is_none() {
         (low, high) = (all, all);
     }
@@ -115,30 +115,31 @@ fn levels(magnitudes: impl Iterator<Item = f32> + Clone) -> (u16, u16, f64) {
     (low, high, bound)
 }
 
-/// Reads a payload into `dst`, which is as it was after an error.
+/// Reads a payload into `dst`, which is unchanged after an error.
 pub fn decode(k: usize, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
     check(k, bytes, dst.len())?;
     dst.fill(0.0);
     walk(k, bytes, dst.len(), |place, value| dst[place] = value)
 }
 
-/// Adds a payload's entries to `dst`, one f32 addition each; `dst` is as it was after an error.
+/// Adds a payload's entries to `dst`, one f32 addition each; `dst` is unchanged after an error.
 pub fn decode_add(k: usize, bytes: &[u8], dst: &mut [f32]) -> Result<(), CodecError> {
     check(k, bytes, dst.len())?;
     each(k, bytes, dst, |d, value| *d += value)
 }
 
-/// Puts the entries of a payload that was checked; elements without one are left alone.
+/// Calls `put` for the entries of a payload that was checked; elements without an entry are left alone.
 pub(super) fn each(k: usize, bytes: &[u8], dst: &mut [f32], put: impl Fn(&mut f32, f32)) -> Result<(), CodecError> {
     walk(k, bytes, dst.len(), |place, value| put(&mut dst[place], value))
 }
 
-/// Whether a payload of `elements` values is canonical, and if not, why.
+/// Checks that a payload of `elements` values is canonical.
 pub fn check(k: usize, bytes: &[u8], elements: usize) -> Result<(), CodecError> {
     walk(k, bytes, elements, |_, _| {})
 }
 
-/// Calls `put` with place and value of each entry, in order. Refuses what is not canonical, perhaps after some calls.
+/// Calls `put` with place and value of each entry, in order. Refuses a payload that is not canonical, perhaps after
+/// some calls.
 fn walk(k: usize, bytes: &[u8], elements: usize, mut put: impl FnMut(usize, f32)) -> Result<(), CodecError> {
     let mut rest = bytes;
     for block in 0..elements.div_ceil(TOPK_BLOCK) {
@@ -148,7 +149,7 @@ fn walk(k: usize, bytes: &[u8], elements: usize, mut put: impl FnMut(usize, f32)
     if rest.is_empty() { Ok(()) } else { Err(CodecError::Trailing { bytes: rest.len() }) }
 }
 
-/// Writes decoded values of one block down again.
+/// Writes decoded values of one block again.
 #[cfg(test)]
 pub(super) fn write(values: &[f32], out: &mut Vec<u8>) {
     let places: Vec<u16> = (0..values.len() as u16).filter(|i| values[usize::from(*i)] != 0.0).collect();
@@ -196,7 +197,7 @@ fn read_block(
         let magnitude = widen([low, high][upper]);
         put(place, if negative { -magnitude } else { magnitude });
     }
-    // One level is written twice, and then all entries take the lower; of two levels both are taken.
+    // A single level is written twice, and all entries take the lower one; of two different levels both have entries.
     if seen != [true, low != high] {
         return Err(CodecError::BadScale { block, bits: high });
     }
@@ -250,7 +251,7 @@ impl<'a> BitReader<'a> {
         Some(bits)
     }
 
-    /// A gap; one that would leave a block of `elements` is cut off there.
+    /// Reads a gap; a gap that would leave a block of `elements` is cut off there.
     fn rice(&mut self, r: u32, elements: usize) -> Option<usize> {
         let mut high = 0;
         while self.take(1)? == 1 {
@@ -262,7 +263,7 @@ impl<'a> BitReader<'a> {
         Some((high << r) + self.take(r)? as usize)
     }
 
-    /// What follows the last byte that was begun, whose other bits must be 0.
+    /// The bytes after the last byte that was begun. The remaining bits of that byte must be 0.
     fn finish(mut self) -> Option<&'a [u8]> {
         while !self.at.is_multiple_of(8) {
             if self.take(1)? != 0 {

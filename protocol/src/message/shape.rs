@@ -1,5 +1,4 @@
-//! What can be checked of a message by itself: counts, order and ranges. Whether it fits the flock's state is the
-//! engine's question.
+//! Checks of a message by itself: counts, order and ranges. The engine checks whether it fits the flock's state.
 
 use super::{
     Alive, Estimate, Evidence, Fork, Hello, Message, Question, Ready, Start, StatementKind, Value, ValueKind, Vote,
@@ -13,10 +12,10 @@ use crate::wire::ShapeError;
 use crate::{Digest, NodeId};
 
 impl Message {
-    /// Counts, order and ranges.
+    /// Checks counts, order and ranges.
     ///
     /// # Errors
-    /// The first rule that it breaks.
+    /// The first rule that the message breaks.
     pub fn validate_shape(&self) -> Result<(), ShapeError> {
         match self {
             Self::Hello(m) => hello(m),

@@ -1,4 +1,4 @@
-//! Which bug a thread, or the whole process, runs.
+//! The choice of the bug that a thread, or the whole process, runs.
 
 use super::Mutation;
 use std::cell::Cell;
@@ -13,7 +13,7 @@ thread_local! {
 /// The bug of all threads that have none of their own, chosen by the program.
 static EVERYWHERE: OnceLock<Mutation> = OnceLock::new();
 
-/// Any test can be run with a bug (`tests/scripts/rules.sh`).
+/// The bug that the environment names. Any test can be run with a bug (`tests/scripts/rules.sh`).
 #[cfg(test)]
 fn named() -> Option<Mutation> {
     static NAMED: OnceLock<Option<Mutation>> = OnceLock::new();
@@ -30,18 +30,18 @@ pub fn chosen() -> Option<Mutation> {
     CHOSEN.get().or_else(|| EVERYWHERE.get().copied()).or_else(named)
 }
 
-/// Mutations a bug in the whole process, for good. `false`: there is one already.
+/// Injects a bug into the whole process, for good. Returns false if one is there already.
 pub fn everywhere(mutation: Mutation) -> bool {
     EVERYWHERE.set(mutation).is_ok()
 }
 
-/// Something that is never the same twice.
+/// A number that is never the same twice.
 pub fn disturbance() -> u64 {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     COUNT.fetch_add(1, Ordering::Relaxed) % 100_000
 }
 
-/// Runs `body` with a bug, and without it again afterwards, also if it panics.
+/// Runs `body` with a bug. The bug ends with it, also if it panics.
 pub fn with<T>(mutation: Option<Mutation>, body: impl FnOnce() -> T) -> T {
     struct Restore(Option<Mutation>);
     impl Drop for Restore {

@@ -7,7 +7,7 @@ use crate::record::Record;
 use crate::run::{Gains, InnerSpec, ModelSpec, RunSpec};
 use std::ops::Range;
 
-/// Sums of squares that go side by side, so that they fit vector vote states.
+/// Sums of squares that go side by side, so that they fit vector registers.
 const LANES: usize = 8;
 
 /// One step's constants, each computed in f64 and rounded to f32 once.
@@ -23,22 +23,22 @@ pub struct AdamW {
     /// One over the root of the second moment's bias.
     root: f32,
     eps: f32,
-    /// What weight decay leaves of a parameter.
+    /// The factor that weight decay leaves of a parameter.
     keep: f32,
     gains: Gains,
 }
 
 impl AdamW {
-    /// The step that makes the state of the COMMIT after `parent`. Its number, which corrects the bias of young moments,
-    /// is that COMMIT's round: rounds count the COMMITs that lead to a state, through forks too, and nothing else changes
-    /// one.
+    /// The step that makes the state of the COMMIT after `parent`. Its number, which corrects the bias of young
+    /// moments, is that COMMIT's round: rounds count the COMMITs that lead to a state, also through forks, and nothing
+    /// else changes a state.
     pub fn of(spec: &RunSpec, parent: &Record) -> Self {
         let number = parent.round.saturating_add(1);
         let lr = schedule::rate(&spec.inner, &spec.budget, number, 0, parent.tokens);
         Self::new(&spec.inner, &spec.model, number, lr)
     }
 
-    /// Step `number` (from 1) at this learning rate; of `inner` only betas, epsilon, decay and clip matter.
+    /// Step `number` (from 1) at this learning rate. Only betas, epsilon, decay and clip of `inner` matter.
     pub fn new(inner: &InnerSpec, model: &ModelSpec, number: u64, lr: f64) -> Self {
         let bias = |beta: f64| 1.0 - power(beta, number);
         Self {
@@ -59,7 +59,7 @@ impl AdamW {
         self.clip > 0.0
     }
 
-    /// What brings a gradient with this sum of squares down to the clip.
+    /// The factor that brings a gradient with this sum of squares down to the clip.
     pub(super) fn scale(&self, squares: f64) -> f32 {
         let norm = squares.sqrt();
         if self.clips() && norm > self.clip { (self.clip / norm) as f32 } else { 1.0 }
@@ -117,7 +117,7 @@ impl AdamW {
 }
 
 /// The sum of the squares of one chunk of an update, at most [`CHUNK_ELEMENTS`]: element i is added to sum i mod 8, and
-/// then the eight are added in order. All of it in f64.
+/// then the eight sums are added in order, all in f64.
 pub fn squares(chunk: &[f32]) -> f64 {
     debug_assert!(chunk.len() <= CHUNK_ELEMENTS, "chunks are those of the update");
     let mut sums = [0f64; LANES];
@@ -129,7 +129,7 @@ pub fn squares(chunk: &[f32]) -> f64 {
     sums.iter().sum()
 }
 
-/// `base^exponent`, by squaring from the lowest bit of the exponent: platforms disagree about the bits of their own.
+/// `base^exponent`, by squaring from the lowest bit of the exponent: platforms' own functions differ in their bits.
 fn power(base: f64, mut exponent: u64) -> f64 {
     let (mut result, mut square) = (1.0, base);
     while exponent > 0 {

@@ -6,10 +6,10 @@ use std::f64::consts::PI;
 /// Terms of the sine's series: the rest is below 1e-18 up to a right angle.
 const TERMS: u32 = 10;
 
-/// The rate of step `step` (from 0) of round `round` (from 1), which begins with so many committed tokens.
+/// The rate of step `step` (from 0) of round `round` (from 1). The round begins with so many committed tokens.
 ///
-/// The warm-up counts steps; the cosine follows the share of the budget that is spent, by rounds or by tokens, whichever
-/// is more. A member's own steps need it to be near; with `every-step` everybody's state has its bits in it.
+/// The warm-up counts steps. The cosine follows the spent share of the budget, by rounds or by tokens, whichever is
+/// more. A member's own steps need the rate to be near only; with `every-step` every member's state has its bits in it.
 pub fn rate(inner: &InnerSpec, budget: &Budget, round: u64, step: u32, tokens: u64) -> f64 {
     let steps = f64::from(inner.steps.max(1));
     let done = round.saturating_sub(1) as f64 * steps + f64::from(step);
@@ -20,7 +20,7 @@ pub fn rate(inner: &InnerSpec, budget: &Budget, round: u64, step: u32, tokens: u
     inner.lr * warmup * (inner.lr_final + (1.0 - inner.lr_final) * cosine)
 }
 
-/// `cos(pi x)` for x in 0..=1, as `sin(pi (1/2 - x))` by its series: platforms disagree about the last bit of their own.
+/// `cos(pi x)` for x in 0..=1, as `sin(pi (1/2 - x))` by its series: platforms' own functions differ in the last bit.
 fn cosine(x: f64) -> f64 {
     let z = PI * (0.5 - x);
     let square = z * z;

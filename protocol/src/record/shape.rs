@@ -1,4 +1,4 @@
-//! What a record must look like, by itself and after its parent.
+//! The rules for the shape of a record, by itself and after its parent.
 
 use super::{FREE_SPANS_MAX, GRANTS_MAX, INNER_STEPS_MAX, MEMBERS_MAX, MERGED_MAX};
 use super::{Member, NextRound, Record, RecordKind, Role, Span};
@@ -24,18 +24,18 @@ pub(crate) fn merged_with(merged: &[Digest], lineage: Digest) -> Vec<Digest> {
 }
 
 impl Record {
-    /// What can be checked of a record by itself: order, ranges, sums and disjoint leases. Whether it follows from
-    /// its parent is another question.
+    /// Checks a record by itself: order, ranges, sums and disjoint leases. Whether it follows from its parent is
+    /// another question.
     ///
     /// # Errors
-    /// The first rule that it breaks.
+    /// The first rule that the record breaks.
     pub fn validate_shape(&self) -> Result<(), ShapeError> {
         validate(self)
     }
 
-    /// Whether this record can stand after `parent`, by all that the two show: the chain, the counters, and that only
+    /// Checks that this record can stand after `parent`, as far as the two show: the chain, the counters, and that only
     /// the parent's members contributed, from their leases. The update and `state_root` are checked by applying the
-    /// one and computing the other.
+    /// update and computing the root.
     ///
     /// # Errors
     /// The first rule that the two break.
@@ -96,7 +96,7 @@ fn validate_after(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     rule(sum == Some(record.tokens) || mutated!(Mutation::AnyTokens), "tokens", "grow by the contributors' tokens")
 }
 
-/// Since when its members are there, and how often they have contributed, goes on from the parent.
+/// Checks that members' rounds of entry and counts of contributions go on from the parent's.
 fn tenures(record: &Record, parent: &Record) -> Result<(), ShapeError> {
     for member in &record.next.members {
         let counted = record.contributors.binary_search_by(|c| c.member.cmp(&member.id)).is_ok();
@@ -168,7 +168,7 @@ fn commit(record: &Record) -> Result<(), ShapeError> {
     Ok(())
 }
 
-/// The lists that a lineage carries along.
+/// Checks the lists that a lineage carries along.
 fn counted(record: &Record) -> Result<(), ShapeError> {
     let ascend = |list: &[Digest]| list.windows(2).all(|pair| pair[0] < pair[1]);
     let within = |what, count, limit| {

@@ -1,10 +1,10 @@
-//! A good ring: the order in which no hop takes long (`docs/protocol/2-records.md` §2.5.1).
+//! Good rings: an order in which no hop takes long (`docs/protocol/2-records.md` §2.5.1).
 //!
-//! In a ring all wait for the slowest hop, so the largest edge counts first and their sum second: the bottleneck travelling
-//! salesman on directed edges. Small rings are solved exactly, by dynamic programming over sets of positions (Held and
-//! Karp, "A Dynamic Programming Approach to Sequencing Problems", 1962), once for the largest edge and once more for the
-//! sum of edges not above it. Larger ones are improved by a fixed number of moves that a seed draws: never by time, so
-//! that all come to the same ring.
+//! In a ring all wait for the slowest hop, so the largest edge counts first and the sum of edges second: the bottleneck
+//! travelling salesman on directed edges. Small rings are solved exactly, by dynamic programming over sets of positions
+//! (Held and Karp, "A Dynamic Programming Approach to Sequencing Problems", 1962), once for the largest edge and once
+//! more for the sum of edges not above it. Larger ones are improved by a number of moves that a seed draws. The number
+//! is fixed and does not depend on time, so that all nodes find the same ring.
 
 use crate::Digest;
 use crate::mutation::{Mutation, mutated};
@@ -16,7 +16,7 @@ const MOVES: usize = 200;
 /// Positions that are moved together, at most.
 const MOVED_MAX: usize = 3;
 
-/// What each hop costs: from position `a` to position `b`, in row `a`.
+/// The cost of each hop: from position `a` to position `b`, in row `a`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Costs {
     positions: usize,
@@ -24,7 +24,7 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Of hops between so many positions, by `cost(from, to)`.
+    /// The costs of hops between so many positions, by `cost(from, to)`.
     pub fn new(positions: usize, cost: impl Fn(usize, usize) -> u32) -> Self {
         let hops = (0..positions).flat_map(|a| (0..positions).map(move |b| (a, b))).map(|(a, b)| cost(a, b)).collect();
         Self { positions, hops }
@@ -34,7 +34,7 @@ impl Costs {
         self.hops.get(from * self.positions + to).copied().unwrap_or(u32::MAX)
     }
 
-    /// The largest hop of a ring, and the sum of all.
+    /// The largest hop of a ring, and the sum of all hops.
     pub fn of(&self, ring: &[usize]) -> (u32, u64) {
         let next = ring.iter().cycle().skip(1);
         let hops = ring.iter().zip(next).map(|(a, b)| self.hop(*a, *b));
@@ -42,10 +42,10 @@ impl Costs {
     }
 }
 
-/// The positions in a good order, beginning with position 0; not worse than the order that they are in.
+/// The positions in a good order, beginning with position 0; it is no worse than the given order.
 pub fn best(costs: &Costs, seed: &Digest) -> Vec<usize> {
     let given: Vec<usize> = (0..costs.positions).collect();
-    // There is one ring of two.
+    // There is only one ring of two.
     if given.len() < 3 {
         return given;
     }
@@ -53,7 +53,7 @@ pub fn best(costs: &Costs, seed: &Digest) -> Vec<usize> {
     if costs.of(&found) < costs.of(&given) && !mutated!(Mutation::AnyRing) { found } else { given }
 }
 
-/// The best ring there is; of equal ones the first, compared position by position.
+/// The best ring; of equal ones the first, compared position by position.
 fn exact(costs: &Costs) -> Vec<usize> {
     let largest = |hop: u32, rest: u64| rest.max(u64::from(hop));
     let limit = Ways::new(costs, u32::MAX, largest).best();
@@ -63,7 +63,7 @@ fn exact(costs: &Costs) -> Vec<usize> {
     let (mut ring, mut left) = (vec![0], ways.all());
     while left != 0 {
         let last = ring.last().copied().unwrap_or(0);
-        // One of them is on the best way.
+        // One of the next positions is on the best way.
         let next = ways.nexts(left).find(|next| ways.over(left, last, *next) == ways.rest(left, last));
         let Some(next) = next else { break };
         ring.push(next);
@@ -72,14 +72,14 @@ fn exact(costs: &Costs) -> Vec<usize> {
     ring
 }
 
-/// The least cost of each way home: from a position through all of a set to position 0.
+/// The least cost of each way home: from a position through all positions of a set to position 0.
 struct Ways<'a, F> {
     costs: &'a Costs,
     /// Hops above it are not taken.
     limit: u32,
     /// The cost of a hop and of the rest of the way.
     add: F,
-    /// By set, whose bit `p - 1` is position p, and by position.
+    /// By set and by position; bit `p - 1` of a set is position p.
     rest: Vec<u64>,
 }
 
@@ -121,13 +121,13 @@ impl<'a, F: Fn(u32, u64) -> u64> Ways<'a, F> {
         if rest == Self::NONE || hop > self.limit { Self::NONE } else { (self.add)(hop, rest) }
     }
 
-    /// From a position through a set, first to `next`, which is in the set.
+    /// The cost from a position through a set, first to `next`, which is in the set.
     fn over(&self, set: usize, from: usize, next: usize) -> u64 {
         self.hop(from, next, self.rest(set & !(1 << (next - 1)), next))
     }
 }
 
-/// The better of the given order and of going to whoever is nearest, improved by moves.
+/// The better of the given order and the nearest-neighbour order, improved by moves.
 fn improved(costs: &Costs, seed: &Digest) -> Vec<usize> {
     let given: Vec<usize> = (0..costs.positions).collect();
     let nearest = nearest(costs);
@@ -146,7 +146,7 @@ fn improved(costs: &Costs, seed: &Digest) -> Vec<usize> {
     ring
 }
 
-/// From position 0, always to the nearest that is left; of equally near ones the first.
+/// The ring from position 0, always to the nearest position that is left; of equally near ones the first.
 fn nearest(costs: &Costs) -> Vec<usize> {
     let (mut ring, mut left) = (vec![0], (1..costs.positions).collect::<Vec<_>>());
     let mut last = 0;
@@ -157,7 +157,7 @@ fn nearest(costs: &Costs) -> Vec<usize> {
     ring
 }
 
-/// 2-opt (Croes 1958): a part of the ring the other way around.
+/// 2-opt (Croes 1958): reverses a part of the ring.
 fn reversed(ring: &[usize], draws: &mut Draws) -> Vec<usize> {
     let (a, b) = (draws.below(ring.len()), draws.below(ring.len()));
     let mut tried = ring.to_vec();
@@ -165,7 +165,7 @@ fn reversed(ring: &[usize], draws: &mut Draws) -> Vec<usize> {
     tried
 }
 
-/// Or-opt (Or 1976): some neighbours to another place, perhaps the other way around.
+/// Or-opt (Or 1976): moves some neighbours to another place, perhaps reversed.
 fn moved(ring: &[usize], draws: &mut Draws) -> Vec<usize> {
     let mut tried = ring.to_vec();
     tried.rotate_left(draws.below(ring.len()));

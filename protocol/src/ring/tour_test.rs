@@ -61,7 +61,7 @@ proptest! {
     }
 }
 
-/// The largest hop counts before the sum, also where a cheaper way there makes a longer ring.
+/// The largest hop counts before the sum, even if a cheaper way to it makes a longer ring.
 #[test]
 fn the_largest_hop_counts_first() {
     let hops = [[0, 5, 9, 1], [1, 0, 5, 9], [9, 1, 0, 5], [5, 9, 1, 0]];
@@ -72,7 +72,7 @@ fn the_largest_hop_counts_first() {
     assert_eq!(costs.of(&[]), (0, 0));
 }
 
-/// For another implementation.
+/// A golden value for other implementations.
 #[test]
 fn a_large_ring_is_that_of_its_seed() {
     let costs = random(14, 7, 1000);

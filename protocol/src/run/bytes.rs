@@ -12,7 +12,7 @@ pub fn encode_spec(spec: &RunSpec) -> Vec<u8> {
     binary::encode(spec)
 }
 
-/// A run specification from outside bytes: canonical, at most [`RUN_SPEC_BYTES_MAX`] long, and valid.
+/// Decodes a run specification from outside bytes: canonical, at most [`RUN_SPEC_BYTES_MAX`] long, and valid.
 pub fn decode_spec(bytes: &[u8]) -> Result<RunSpec, WireError> {
     let spec: RunSpec = binary::decode::<_, RUN_SPEC_BYTES_MAX>("run specification", bytes)?;
     spec.validate().map_err(|error| WireError::Invalid { what: "run specification", detail: error.to_string() })?;
@@ -25,7 +25,7 @@ pub fn spec_digest(bytes: &[u8]) -> Digest {
 }
 
 impl RunSpec {
-    /// The run's name among machines: digest of its encoding.
+    /// The run's name among machines: the digest of its encoding.
     pub fn digest(&self) -> Digest {
         spec_digest(&encode_spec(self))
     }

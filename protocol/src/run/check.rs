@@ -10,13 +10,13 @@ use crate::limits::{
 };
 use std::fmt;
 
-/// One value that a run may not have.
+/// A value that a run may not have.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
     /// Key in dotted form, as in the run file.
     pub key: &'static str,
     pub value: String,
-    /// What it must be, and why where that is not plain.
+    /// The requirement, with a reason where that is not plain.
     pub must: String,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with a run's specification; never empty.
+/// All problems of a run's specification; never empty.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunError {
     pub problems: Vec<Problem>,
@@ -62,7 +62,7 @@ impl RunSpec {
     fn check_name(&self, check: &mut Check) {
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         let good = (1..=RUN_NAME_CHARS_MAX).contains(&self.name.len()) && self.name.chars().all(plain);
-        // The value may be anything a peer sent: escaped and cut before it is shown.
+        // A peer may have sent any value: it is escaped and cut before it is shown.
         let shown: String = self.name.chars().take(RUN_NAME_CHARS_MAX).flat_map(char::escape_default).collect();
         let must = format!("1 to {RUN_NAME_CHARS_MAX} of a-z, 0-9 and -");
         check.holds(good, "name", shown, must);
@@ -159,9 +159,9 @@ impl RunSpec {
         let fragments = u64::from(self.sync.fragments.max(1));
         let least = (TOPK_TURNS_MIN * TOPK_BLOCK as u64).div_ceil(u64::from(k.max(1))).saturating_mul(fragments);
         let must = format!(
-            "another one than top-k, or the run one of at least {least} rounds instead of at most {rounds}: with k = {k} a \
-             value is sent about every {} rounds, and it has to be {TOPK_TURNS_MIN} times for the error feedback to be \
-             more than a delay. Raise sync.k, or use int4",
+            "another codec than top-k, or the run must have at least {least} rounds instead of at most {rounds}: with k = {k} \
+             a value is sent about every {} rounds, and it has to be sent {TOPK_TURNS_MIN} times for the error feedback to \
+             be more than a delay. Raise sync.k, or use int4",
             (TOPK_BLOCK as u64 / u64::from(k.max(1))).saturating_mul(fragments)
         );
         check.holds(rounds >= least, "sync.codec", codec, must);
@@ -174,8 +174,8 @@ impl RunSpec {
         check.range("sync.overlap", overlap, 0, OVERLAP_MAX);
         check.float("sync.mixing", mixing, Least::From(0.0), Most::Below(1.0));
         if mode == SyncMode::EveryStep {
-            let why = "with sync.mode = \"every-step\": a gradient is of all parameters where everybody stands, so there \
-                       is nothing of a member's own to keep or to go on from";
+            let why = "with sync.mode = \"every-step\": a gradient covers all parameters of the common state, so a \
+                       member has no parameters of its own to keep or to go on from";
             check.holds(fragments == 1, "sync.fragments", fragments, format!("1 {why}"));
             check.holds(overlap == 0, "sync.overlap", overlap, format!("0 {why}"));
             check.holds(mixing == 0.0, "sync.mixing", mixing, format!("0 {why}"));
@@ -190,8 +190,8 @@ impl RunSpec {
         let must = format!("at most inner.steps ({}): a lease covers one round", self.inner.steps);
         check.holds(overlap <= self.inner.steps, "sync.overlap", overlap, must);
         let lost = fragments == 1 && overlap > 0 && mixing == 0.0;
-        let must = "above 0 with sync.overlap and a single fragment (0.5 is what was published): all that was learned in the \
-                    steps ahead would be overwritten";
+        let must = "above 0 with sync.overlap and a single fragment (0.5 was published): the progress of the steps ahead \
+                    would be overwritten";
         check.holds(!lost, "sync.mixing", mixing, must.to_owned());
     }
 
@@ -213,8 +213,8 @@ impl RunSpec {
         check.holds(!self.sync.streams(), "sync.gossip", "set", must);
     }
 
-    /// The most rounds that the budget allows; `None` if it sets no bound. That a bound on tokens is reached by one member
-    /// alone is the longest that it can take.
+    /// The most rounds that the budget allows; `None` if it sets no bound. A bound on tokens takes longest if one
+    /// member alone reaches it.
     fn rounds_at_most(&self) -> Option<u64> {
         let of_round = self.inner.samples(self.inner.steps).saturating_mul(self.model.seq_len.into()).max(1);
         let by_tokens = (self.budget.tokens > 0).then(|| self.budget.tokens.div_ceil(of_round));
@@ -223,7 +223,7 @@ impl RunSpec {
     }
 
     fn check_flock(&self, check: &mut Check) {
-        // A day is longer than anybody should sit before a flock that does nothing.
+        // More than a day is too long for a person to wait for a flock that does nothing.
         check.range("partition.grace_ms", self.partition.grace_ms, 1_000, 86_400_000);
         let (mode, allow) = (self.admission.mode, &self.admission.allow);
         let shown = || format!("{} identities", allow.len());

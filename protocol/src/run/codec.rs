@@ -1,4 +1,4 @@
-//! Which codec, which engine and how often: how updates travel.
+//! The transport of updates: codec, reduction, and how often members average.
 
 use crate::limits::TOPK_K_MAX;
 use crate::wire::number::numbered;
@@ -7,21 +7,21 @@ use serde::ser::SerializeTuple;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// How a vector of f32 is written on the wire (`docs/protocol/3-reduction.md` §3.1). On the wire it is its number, and
-/// with top-k its k.
+/// The form of a vector of f32 on the wire (`docs/protocol/3-reduction.md` §3.1). A codec is sent as its number, with
+/// top-k also its k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Codec {
     Bf16,
     Int8,
     Int4,
-    /// The `k` (1 to [`TOPK_K_MAX`]) largest of each 4096.
+    /// The `k` (1 to [`TOPK_K_MAX`]) largest of each 4096 values.
     TopK {
         k: u16,
     },
 }
 
 impl Codec {
-    /// The highest number of a codec, from 1.
+    /// The highest number of a codec; numbers begin at 1.
     pub const NUMBER_MAX: u8 = 4;
 
     /// The number on the wire.
@@ -49,8 +49,8 @@ impl Codec {
         !matches!(self, Self::TopK { .. })
     }
 
-    /// Whether sums may be written with it again and again, as a ring does at each hop. The noise of int4 grows with the
-    /// ring's length, and top-k would forget at each hop what the ones before have kept.
+    /// Whether sums may be encoded again and again, as in a ring at each hop. The noise of int4 grows with the ring's
+    /// length, and top-k would drop at each hop values that earlier hops kept.
     pub const fn suits_rings(self) -> bool {
         matches!(self, Self::Bf16 | Self::Int8)
     }
@@ -113,23 +113,24 @@ impl<'de> Deserialize<'de> for Codec {
     }
 }
 
-/// Who adds up what. The numbers are on the wire.
+/// The reduction that adds up contributions. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EngineKind {
-    /// Partial sums travel around a ring, then finished ones do: few connections.
+    /// Partial sums travel around a ring, then finished sums do: few connections.
     Ring = 1,
-    /// Each chunk is added up by one member and sent to all: two hops, however many members there are.
+    /// One member adds up each chunk and sends the sum to all: two hops, however many members there are.
     Owners = 2,
 }
 
 numbered!(EngineKind, "engine", { Ring = "ring", Owners = "owners" });
 
-/// What a record averages, and so how often members talk. The numbers are on the wire.
+/// The content that a record averages, and thus how often members communicate. The numbers are on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SyncMode {
-    /// What members have learned in some inner steps of their own; an outer step with Nesterov momentum applies the mean.
+    /// The progress of members over some inner steps of their own; an outer step with Nesterov momentum applies the
+    /// mean.
     Rounds = 1,
     /// The gradient of one step; AdamW applies the mean, as if one machine had trained on all samples.
     EveryStep = 2,
@@ -138,7 +139,7 @@ pub enum SyncMode {
 numbered!(SyncMode, "mode", { Rounds = "rounds", EveryStep = "every-step" });
 
 impl SyncMode {
-    /// Vectors of the canonical state: theta and the moments of what applies an update (`outer`).
+    /// Vectors of the canonical state: theta and the moments of the outer optimizer (`outer`).
     pub const fn vectors(self) -> u8 {
         match self {
             Self::Rounds => 2,

@@ -1,10 +1,10 @@
-//! Which of a model's parameters are gains of norms: weight decay does not apply to them.
+//! The parameters of a model that are gains of norms: weight decay does not apply to them.
 
 use super::ModelSpec;
 use std::ops::Range;
 
-/// The gains of a model in its flat parameters: two norms in each layer, and the last one. They follow from the sizes, in
-/// the order of the schema (`docs/protocol/2-records.md` §2.8.2).
+/// The gains of a model in its flat parameters: two norms in each layer, and the last one. They follow from the sizes,
+/// in the order of the schema (`docs/protocol/2-records.md` §2.8.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gains {
     /// Elements in front of the first layer, in a layer, and in front of a layer's second norm.
@@ -17,7 +17,7 @@ pub struct Gains {
 }
 
 impl Gains {
-    /// Those of a model; without meaning for one that is larger than a run may have.
+    /// The gains of a model; meaningless for one that is larger than a run may have.
     pub fn of(model: &ModelSpec) -> Self {
         let [vocab, d, layers, ffn] = [model.vocab, model.d_model, model.layers, model.ffn].map(u64::from);
         let kv = d / u64::from(model.heads.max(1)) * u64::from(model.kv_heads);
@@ -26,7 +26,7 @@ impl Gains {
         Self { embedding: vocab * d, layer, second, width: d, layers }
     }
 
-    /// Cuts a range of elements at the gains: ascending pieces that cover it, each with whether it is of gains.
+    /// Cuts a range of elements at the gains: ascending pieces that cover it, each with a flag for gains.
     pub fn cut(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, bool)> {
         let gains = *self;
         let mut at = range.start;

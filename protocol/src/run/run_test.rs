@@ -49,7 +49,7 @@ fn each_bound_names_its_key() {
     assert_eq!(keys(|s| s.outer.momentum = 1.0), ["outer.momentum"]);
 }
 
-/// Found by fuzzing: such sizes come from a peer.
+/// Found by fuzzing: a peer may send such sizes.
 #[test]
 fn a_model_of_any_sizes_is_counted_and_refused() {
     let most = u32::MAX;
@@ -151,7 +151,7 @@ fn pairs_meet_within_rounds_and_stay_together() {
             (SyncMode::EveryStep, EngineKind::Owners, 1, OuterSpec::unused());
     });
     assert_eq!(every_step, ["sync.gossip.steps", "sync.gossip"]);
-    // On the wire: a presence byte, then a u32 and three f64.
+    // On the wire gossip is a presence byte, then a u32 and three f64.
     let mut spec = spec();
     spec.sync.engine = EngineKind::Owners;
     let plain = crate::wire::encode_spec(&spec);
@@ -314,7 +314,7 @@ fn streaming_has_bounds_and_none_of_it_goes_with_every_step() {
     };
     assert_eq!(every_step(1, 0, 0.0), [""; 0]);
     assert_eq!(every_step(2, 1, 0.5), ["sync.fragments", "sync.overlap", "sync.mixing"]);
-    // A fragment's values have as many turns to be sent as it has rounds.
+    // A fragment's values have a turn in each of the fragment's rounds.
     let topk = |rounds| {
         keys(|s| {
             (s.model.vocab, s.budget.rounds) = (2_600, rounds);

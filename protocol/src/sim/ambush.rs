@@ -1,5 +1,5 @@
-//! Deaths that lie in wait: of a node that has just said something in a vote, or has just decided; and links that stop
-//! just then.
+//! Ambushes: the death of a node that has just said something in a vote, or has just decided, and links that stop at
+//! that moment.
 
 use super::MS;
 use super::disk::Write;
@@ -11,8 +11,8 @@ use crate::record::RecordKind;
 use std::rc::Rc;
 
 impl World {
-    /// Whether a reduction among these is to end for one of them only. That one dies once it has named its result; of the
-    /// others each dies at its decision, or its links stop when it votes.
+    /// The member for which alone a reduction among these is to end, if there is one. That member dies once it has
+    /// named its result. Each of the others dies at its decision, or its links stop when it votes.
     pub(super) fn contested(&mut self, members: &[usize]) -> Option<usize> {
         if self.calm || members.len() < 3 {
             return None;
@@ -28,7 +28,7 @@ impl World {
         Some(alone)
     }
 
-    /// A write is about to be on the disk: whether this is the moment.
+    /// Springs an ambush if the write that is about to be on the disk is its moment.
     pub(super) fn spring(&mut self, node: usize, write: &Write) {
         let Some(ambush) = self.nodes[node].ambush.filter(|_| !self.calm && self.now >= self.quiet_until) else {
             return;
@@ -57,30 +57,30 @@ impl World {
                 self.marks.hit("death at a decision");
                 self.schedule_own(0, node, Event::Struck { sprung });
             }
-            // It may decide by it while nobody else hears of it.
+            // The node may decide by its vote while no other node hears of it.
             Moment::HeldUp => {
                 self.marks.hit("vote held up");
                 let until = self.now + ambush.back;
                 (0..self.nodes.len()).for_each(|other| self.network.clog(node, other, until));
             }
-            // What waited for this write goes out first.
+            // Messages that waited for this write go out first.
             Moment::Estimate | Moment::Vote => self.schedule_own(MS, node, Event::Sprung { sprung }),
         }
     }
 
-    /// It has spoken: it dies when some have heard it, or all if it is to forget what it said. An old disk that nobody
-    /// can tell from a new one is beyond what is promised.
+    /// The node has spoken. It dies when some nodes have heard it; if it is to forget what it said, when all have. An
+    /// old disk that nobody can tell from a new one is beyond what is promised.
     pub(super) fn sprung(&mut self, node: usize, sprung: Sprung) {
         let after = match &sprung.disk {
             Some(_) => (self.network.drained(node) + MS).saturating_sub(self.now),
-            // Half of the time before anybody can have.
+            // In half of the cases it dies before any node can have heard it.
             None if self.random.chance(50) => self.random.between(0, self.options.delay / 4),
             None => self.random.between(0, 2 * self.options.delay),
         };
         self.schedule_own(after, node, Event::Struck { sprung });
     }
 
-    /// Whether all others hear a node, on connections that were among the first so many.
+    /// Whether all other nodes hear this one, on connections that were among the first so many.
     fn hear(&self, node: usize, connections: u64) -> bool {
         (0..self.nodes.len()).all(|other| other == node || self.network.stands_since(node, other, connections))
     }

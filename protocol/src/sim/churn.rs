@@ -6,26 +6,26 @@ use super::world::{Event, World};
 use super::{MS, SECOND, specification};
 use crate::record::RecordKind;
 
-/// Until all nodes of the beginning are in.
+/// The time until all first nodes are in.
 const GATHERING: u64 = 30 * SECOND;
 
-/// What comes and goes.
+/// The settings of a churn.
 #[derive(Clone, Copy, Debug)]
 pub struct Churn {
     pub nodes: usize,
-    /// So many live at least.
+    /// The least number of nodes that live.
     pub least: usize,
-    /// Between two kills or starts, in microseconds, on average: half to one and a half times that.
+    /// Time between two kills or starts, in microseconds, on average: each is half to one and a half times that.
     pub every: u64,
     pub lasting: u64,
-    /// After which who is without a quorum forks.
+    /// The time without a quorum after which a node forks.
     pub grace: u64,
 }
 
-/// What became of it.
+/// The outcome of a churn.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Longest time without a commit, in microseconds, and when it began.
+    /// Longest time without a commit, in microseconds, and the time when it began.
     pub gap: u64,
     pub at: u64,
     pub commits: usize,
@@ -35,7 +35,7 @@ pub struct Outcome {
 }
 
 impl Churn {
-    /// Plays it for one seed. As in the lab, six of ten moves are starts, so that there is somebody to kill.
+    /// Plays the churn for one seed. As in the lab, six of ten moves are starts, so that there is a node to kill.
     pub fn play(&self, seed: u64) -> Outcome {
         let options = Options { grace: self.grace, delay: 5 * MS, ..Options::calm(self.nodes) };
         let spec = specification(&options);
@@ -63,7 +63,7 @@ impl Churn {
         let (up, down): (Vec<usize>, Vec<usize>) = (0..self.nodes).partition(|n| world.nodes[*n].alive());
         let start = (random.chance(60) && !down.is_empty()) || up.len() <= self.least;
         match random.pick(if start { &down } else { &up }) {
-            // A process takes that long to come to life.
+            // A process takes so long to start.
             Some(node) if start => world.schedule(100 * MS, node, 0, Event::Start),
             Some(node) => world.crash(node, false),
             None => {}
@@ -75,7 +75,7 @@ impl Churn {
 mod tests {
     use super::*;
 
-    /// Far from what is to hold for an hour: a minute of it in which nothing may break, and the flock goes on.
+    /// Far shorter than the hour for which it has to hold: a minute in which nothing may break, and the flock goes on.
     #[test]
     fn a_flock_flies_on_while_its_members_come_and_go() {
         let churn = Churn { nodes: 6, least: 3, every: 1_250 * MS, lasting: 60 * SECOND, grace: 8 * SECOND };

@@ -1,20 +1,20 @@
-//! Clocks that are behind when a process starts: the boot that it names is below that of the start before. A node takes
-//! care that its boot is above its vote state's incarnation, and knows nothing of its other starts.
+//! Clocks that are behind when a process starts: the boot that it draws is below that of the start before. A node
+//! ensures that its boot is above its vote state's incarnation, and knows nothing of its other starts.
 
 use super::process::Node;
 use super::world::{Event, World};
 
-/// From one start to the next a clock goes on by so much.
+/// The time by which a clock goes on from one start to the next.
 const BETWEEN_STARTS: u64 = 1 << 20;
-/// Less often than this a process renews its name, by one each time.
+/// A process renews its name less often than this, by one each time.
 const RENEWALS: u64 = 1 << 10;
-/// What a node puts between the boots of two starts when its clock is no help is at most this.
+/// The most that a node puts between the boots of two starts when its clock is no help.
 const APART: u64 = 1 << 16;
 
 impl Node {
-    /// The name of the start at hand.
+    /// The boot of the current start.
     pub(super) fn boot(&self) -> u64 {
-        // The clock is behind by some starts; it never shows the same twice.
+        // The clock is behind by some starts; it never shows the same time twice.
         let clock = self.starts.saturating_sub(self.behind) * BETWEEN_STARTS + self.starts * RENEWALS;
         match &self.disk.vote_state {
             Some(vote_state) if clock <= vote_state.incarnation => {
@@ -27,8 +27,8 @@ impl Node {
 }
 
 impl World {
-    /// The process dies, and comes back with a clock that is so many starts behind, until the next fault of this kind; its
-    /// disk may be empty, too.
+    /// The process dies and comes back with a clock that is so many starts behind, until the next fault of this kind.
+    /// Its disk may be empty, too.
     pub(super) fn set_clock_back(&mut self, node: usize, starts: u64, wipes: bool, back: u64) {
         self.marks.hit("clock behind at a start");
         self.nodes[node].behind = starts;

@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Puts the first events in: nodes that start, connections, faults.
+    /// Schedules the first events: nodes that start, connections, faults.
     pub fn populate(&mut self) {
         if self.options.awake {
             self.wake_all();
@@ -88,18 +88,18 @@ impl World {
         }
     }
 
-    /// Puts an event `after` microseconds from now.
+    /// Schedules an event `after` microseconds from now.
     pub fn schedule(&mut self, after: u64, node: usize, start: u64, event: Event) {
         self.serial += 1;
         self.queue.insert((self.now + after, self.serial), Due { node, start, event });
     }
 
-    /// Puts an event for the program that runs on the node now.
+    /// Schedules an event for the program that runs on the node now.
     pub fn schedule_own(&mut self, after: u64, node: usize, event: Event) {
         self.schedule(after, node, self.nodes[node].starts, event);
     }
 
-    /// Runs until `end`, or until `done` says so after an event; whether it did.
+    /// Runs until `end`, or until `done` says so after an event. Returns whether it did.
     pub fn run_until(&mut self, end: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
         while let Some((&(at, serial), _)) = self.queue.first_key_value() {
             if at > end || self.violation.is_some() || self.beyond_repair {
@@ -109,7 +109,7 @@ impl World {
             self.now = at;
             let thaw = self.nodes[due.node].paused_until;
             if thaw > at && !matches!(due.event, Event::Dial { .. } | Event::Fault { .. } | Event::Start) {
-                // What comes in while the process is stopped waits in order.
+                // Events that come while the process is stopped wait in order.
                 self.queue.insert((thaw, serial), due);
                 continue;
             }
@@ -174,7 +174,7 @@ impl World {
             Event::Exit => {
                 self.crash(node, false);
                 if self.calm {
-                    // It was told to die before all was well.
+                    // The process was told to die before all was well.
                     self.schedule(SECOND, node, 0, Event::Start);
                 }
             }
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Gives an input to a node's engine and does what it says.
+    /// Gives an input to a node's engine and carries out its outputs.
     pub fn feed(&mut self, node: usize, input: Input) {
         let Some(outputs) = self.handle(node, input) else { return };
         for output in outputs {
@@ -211,7 +211,7 @@ impl World {
         Some(outputs)
     }
 
-    /// Bytes that are a lie: the node may refuse them, and go on as if they had not come.
+    /// Feeds bytes that are a lie: the node may refuse them, and go on as if they had not come.
     fn feed_junk(&mut self, node: usize, from: usize, bytes: &Rc<Vec<u8>>) {
         if !self.network.believes(node, from) {
             return;
@@ -226,7 +226,7 @@ impl World {
         self.observe(&Observed::Step { node });
     }
 
-    /// Shows an event to all invariants; the first that objects ends the history.
+    /// Shows an event to all invariants; the first objection ends the history.
     pub fn observe(&mut self, event: &Observed<'_>) {
         let mut invariants = std::mem::take(&mut self.invariants);
         for invariant in &mut invariants {
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// What a message says, for checks: opened as anybody could.
+    /// The content of a message, for checks: opened as any node could open it.
     pub fn open(&self, bytes: &[u8]) -> Option<wire::Opened> {
         wire::open(self.verifier.as_ref(), &self.run, bytes).ok()
     }

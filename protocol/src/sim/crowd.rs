@@ -8,18 +8,18 @@ use crate::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-/// Where strangers' keys are found: beyond those of nodes and of the run's creator.
+/// The keys of strangers begin here, beyond those of nodes and of the run's creator.
 pub const KEYS: usize = 1 << 21;
 
 /// All strangers of a history.
 #[derive(Debug, Default)]
 pub struct Strangers {
     pub ids: Vec<NodeId>,
-    /// To which nodes each is connected.
+    /// The nodes to which each stranger is connected.
     pub connected: BTreeSet<(usize, usize)>,
-    /// What each node has said to strangers, the newest of each kind: to be twisted and said again.
+    /// The newest message of each kind that each node has sent to strangers, to be twisted and said again.
     pub said: BTreeMap<(usize, &'static str), Rc<Vec<u8>>>,
-    /// The chain that each pretends to stand on.
+    /// The chain on which each stranger claims its head.
     pub chains: BTreeMap<usize, Vec<Link>>,
     pub thrown: usize,
 }
@@ -41,7 +41,7 @@ impl Strangers {
         self.ids.iter().position(|stranger| stranger == id)
     }
 
-    /// Keeps what a node has told a stranger; whether it was one.
+    /// Keeps a message that a node has sent to a stranger. Returns whether the receiver is one.
     pub fn hears(&mut self, node: usize, to: &NodeId, bytes: &[u8]) -> bool {
         let stranger = self.place(to).is_some();
         if stranger {

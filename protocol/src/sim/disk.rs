@@ -1,4 +1,4 @@
-//! A node's disk: what is on it survives, what is on its way may not.
+//! A node's disk: its content survives, writes under way may not.
 
 use super::trainer::State;
 use crate::Digest;
@@ -19,14 +19,14 @@ pub struct Link {
     pub certificate: Option<Rc<Certificate>>,
 }
 
-/// A result that was written before it was spoken of.
+/// A result that was written before it was named in a vote.
 #[derive(Clone, Debug)]
 pub struct Held {
     pub candidate: Rc<Candidate>,
     pub update: Rc<Vec<u8>>,
 }
 
-/// A difference on a disk.
+/// The difference that is kept on a disk.
 #[derive(Clone, Debug)]
 pub struct Kept {
     pub difference: Difference,
@@ -34,7 +34,7 @@ pub struct Kept {
     pub norm: f64,
 }
 
-/// What is on a disk.
+/// The content of a disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
     /// The chain up to the head.
@@ -43,15 +43,15 @@ pub struct Disk {
     pub state: Option<Rc<State>>,
     pub vote_state: Option<VoteState>,
     pub candidates: Vec<Held>,
-    /// Against whom, and the proof.
+    /// Evidence, by the node that it is against.
     pub evidence: BTreeMap<NodeId, Evidence>,
-    /// The FORK record that the node has stood on last, and its state.
+    /// The last FORK record that was the node's head, and its state.
     pub base: Option<(Rc<Record>, Rc<State>)>,
-    /// What a lineage that gave way has learned.
+    /// The difference of a lineage that gave way.
     pub difference: Option<Kept>,
 }
 
-/// One batch: on the disk as a whole, or not at all.
+/// One batch of writes: on the disk as a whole, or not at all.
 #[derive(Clone, Debug)]
 pub enum Write {
     Found {
@@ -62,7 +62,7 @@ pub enum Write {
         vote_state: Box<VoteState>,
         candidate: Option<Held>,
     },
-    /// Without a state the one on the disk stays.
+    /// Without a state, the one on the disk stays.
     Commit {
         link: Link,
         state: Option<Rc<State>>,
@@ -94,7 +94,7 @@ impl Disk {
         }
     }
 
-    /// Proofs of the records before the head, the newest first.
+    /// Certificates of the records before the head, the newest first.
     pub fn past_certificates(&self) -> impl Iterator<Item = &Certificate> + '_ {
         self.chain.iter().rev().skip(1).filter_map(|link| link.certificate.as_deref())
     }

@@ -1,4 +1,4 @@
-//! The driver of a simulated node: does what an engine says, in virtual time.
+//! The driver of a simulated node: carries out an engine's outputs in virtual time.
 
 use super::disk::{Held, Link, Write};
 use super::invariant::Observed;
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// The bytes leave the node.
+    /// Sends bytes from a node.
     pub(super) fn post(&mut self, from: usize, to: usize, bytes: Rc<Vec<u8>>) {
         if !self.network.connected(from, to) {
             return;
@@ -119,7 +119,7 @@ impl World {
         self.process(node, |process| {
             let job = process.job();
             let state = Rc::clone(&process.state);
-            // Who has done all ahead ends with the last of them.
+            // A trainer that has done all steps ahead leaves the last of them to do.
             let last = process.own.as_mut().filter(|_| done >= steps).and_then(|own| own.steps.pop());
             let done = if last.is_some() { steps.saturating_sub(1) } else { done };
             process.training = Some(Training { job, round, base, lease, steps, done, cut_short: false, state });
@@ -178,7 +178,8 @@ impl World {
         self.feed(node, Input::Trained { round, base, samples, tokens, steps: done, loss_q16, payload, measured });
     }
 
-    /// What a node says of its uplink in a round: nothing at first, then about the same for some rounds, then another value.
+    /// The statement of a node about its uplink in a round: none at first, then about the same for some rounds, then
+    /// another value.
     fn uplink(&self, node: usize, round: u64) -> u32 {
         let own = self.nodes[node].step / 7;
         let changed = [0, own, own + own / 9, own - own / 9, 3 * own, 3 * own + own / 2];
@@ -221,7 +222,7 @@ impl World {
         }
     }
 
-    /// Everybody is there: bytes move, and it ends for each in its own time, if it does.
+    /// All members are there: bytes move, and the reduction ends for each in its own time, if at all.
     fn run_reduction(&mut self, key: AttemptKey, members: &[usize]) {
         let fails =
             !self.calm && self.options.failing_reductions > 0 && self.random.chance(self.options.failing_reductions);
@@ -250,7 +251,7 @@ impl World {
         let Some(group) = self.reductions.0.get_mut(&key) else { return };
         let runs = self.nodes[node].process.as_ref().is_some_and(|process| process.reducing == Some(key));
         let Some((bytes, digest)) = group.result.clone().filter(|_| !group.broken && runs) else { return };
-        // A ring moves at the pace of its slowest member; one that is stopped holds all up.
+        // A ring moves at the pace of its slowest member; a stopped member holds all up.
         let holds_up = |member: &usize| !group.done.contains(member) && self.nodes[*member].paused_until > now;
         if group.members.iter().any(holds_up) {
             return self.schedule_own(500 * MS, node, Event::Reduced { key });
@@ -295,7 +296,7 @@ impl World {
         process.state.step(&self.spec.sync, round, &bytes, rule)
     }
 
-    /// The root of the state at hand.
+    /// Gives the engine the root of the current state.
     pub fn verified(&mut self, node: usize) {
         if let Some(state_root) = self.nodes[node].process.as_ref().map(|process| process.state.root) {
             self.feed(node, Input::StateVerified { state_root });
@@ -346,7 +347,7 @@ impl World {
     ) {
         let mut link = Link::new(record, Some(certificate));
         if self.options.steady {
-            // A thousand nodes with a thousand members each: one copy for all of them.
+            // A thousand nodes with a thousand members each share one copy.
             link.record = Rc::clone(self.traffic.records.entry(link.digest).or_insert(link.record));
         }
         let update = link.record.update;
@@ -354,7 +355,7 @@ impl World {
         let computed = key.is_none() || known.is_some();
         let parent = self.nodes[node].process.as_ref().and_then(|process| process.head.as_ref());
         let rule = parent.map(|parent| Rule::of(&self.spec, &parent.record, link.record.contributors.len()));
-        // After a restart the step has not been computed by this process.
+        // After a restart this process has not computed the step yet.
         let state = match key {
             None => self.nodes[node].process.as_ref().map(|process| Rc::clone(&process.state)),
             Some(key) => known.or_else(|| self.stepped(node, (&key, &update), rule.as_ref()?)),
@@ -362,7 +363,7 @@ impl World {
         let damaged = self.nodes[node].process.as_ref().is_some_and(|process| process.damaged);
         let sound = state.as_ref().is_some_and(|state| state.root == link.record.state_root);
         if damaged && !computed && !sound {
-            // The engine compared nothing: a driver whose memory turns out damaged starts again from its disk.
+            // The engine compared nothing: a driver that finds its memory damaged starts again from its disk.
             self.crash(node, false);
             return self.schedule(SECOND, node, 0, Event::Start);
         }
@@ -377,13 +378,13 @@ impl World {
             state = bytes.and_then(|b| state.step(&self.spec.sync, round, &b, &rule)).unwrap_or(state);
         }
         if key.is_some() && !computed && !sound && self.tainted.contains(&link.digest) {
-            // Decided from a damaged state by nobody but nodes that had one, and that state died with its process: no
-            // disk leads to the record. Its node refuses the record, and a person has to choose what to go on from.
+            // Only nodes with a damaged state decided the record, and that state died with its process: no disk leads
+            // to the record. Its node refuses the record, and a person has to choose where to go on.
             self.beyond_repair = true;
             return self.crash(node, false);
         }
         if key.is_some() && self.damaged_decided(&link) {
-            // Nobody else had a word in it: the damaged state is the flock's now.
+            // No other node had a vote in it: the damaged state is the flock's now.
             self.process(node, |process| process.damaged = false);
             self.tainted.insert(link.digest);
         }
@@ -412,7 +413,7 @@ impl World {
         self.write(node, token, Write::Commit { link, state: key.map(|_| state) });
     }
 
-    /// Whether all votes for a record are by nodes whose state is damaged: one that goes on alone.
+    /// Whether all votes for a record are by nodes whose state is damaged, as by a damaged node that goes on alone.
     fn damaged_decided(&self, link: &Link) -> bool {
         let votes = link.certificate.as_deref().map_or(&[][..], |certificate| certificate.votes.as_slice());
         let damaged = |bytes: &Vec<u8>| {

@@ -1,4 +1,4 @@
-//! Who may become a member of a simulated run: lists, tickets of every kind, and what their creator revokes.
+//! Admission in a simulated run: lists, tickets of every kind, and their creator's revocations.
 
 use super::keys::Keys;
 use super::options::Options;
@@ -12,28 +12,28 @@ use std::collections::BTreeSet;
 /// The node whose key is that of the run's creator: the founder.
 pub const CREATOR: usize = 0;
 
-/// What a node can show.
+/// A node's proof for admission.
 #[derive(Clone, Debug)]
 pub struct Pass {
     pub ticket: Ticket,
     pub grant: Digest,
-    /// Signed by somebody else than the run's creator.
+    /// Signed by a node other than the run's creator.
     forged: bool,
 }
 
-/// The rules of one run, and what its nodes hold. Without a rule all are admitted.
+/// The rules of one run, and the tickets of its nodes. Without a rule all nodes are admitted.
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
     mode: Option<AdmissionMode>,
     passes: Vec<Option<Pass>>,
     listed: Vec<bool>,
-    /// What the creator has revoked.
+    /// The subjects that the creator has revoked.
     pub revoked: BTreeSet<Digest>,
 }
 
 impl Gate {
-    /// Writes the rules into the run's specification and hands out what goes with them. Founders are always admitted:
-    /// their lineages may meet another.
+    /// Writes the rules into the run's specification and draws the tickets that they need. Founders are always
+    /// admitted: their lineages may meet another.
     pub fn draw(seed: u64, options: &Options, keys: &Keys, spec: &mut RunSpec) -> Self {
         if options.admission == AdmissionMode::Open {
             return Self::default();
@@ -73,7 +73,7 @@ impl Gate {
         Self { mode: Some(mode), passes: (0..options.nodes).map(pass).collect(), ..Self::default() }
     }
 
-    /// What the node was started with.
+    /// The ticket that the node was started with.
     pub fn ticket(&self, node: usize) -> Vec<u8> {
         self.pass(node).map(|pass| wire::encode_ticket(&pass.ticket)).unwrap_or_default()
     }
@@ -86,8 +86,8 @@ impl Gate {
         self.mode.is_none()
     }
 
-    /// Whether a node that is no member may be let in by the record after this one, by the terms that it holds, uses
-    /// apart.
+    /// Whether the record after this one may let in a node that is no member, by the terms that it holds, apart from
+    /// uses.
     pub fn lets_in(&self, node: usize, record: &Record) -> bool {
         match self.mode {
             None | Some(AdmissionMode::Open) => true,
@@ -99,7 +99,7 @@ impl Gate {
         }
     }
 
-    /// Whether its ticket has uses left after this record.
+    /// Whether the node's ticket has uses left after this record.
     pub fn has_uses(&self, node: usize, record: &Record) -> bool {
         self.pass(node).is_none_or(|pass| {
             let used = record.grants.iter().find(|entry| entry.grant == pass.grant).map_or(0, |entry| entry.uses);

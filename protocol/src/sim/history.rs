@@ -1,4 +1,4 @@
-//! One history from one seed: faults for a while, then a quorum that is healed, in which the flock must fly on.
+//! One history from one seed: faults for a while, then a healed quorum with which the flock must go on.
 
 pub use super::world::Violation;
 
@@ -16,27 +16,27 @@ use crate::{Digest, NodeId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// After healing all must stand on one head with new rounds within this time, and the graces of a fork.
+/// After healing, all nodes must have one head with new rounds within this time, and the graces of a fork.
 const HEALED_MAX: u64 = 300 * SECOND;
-/// And within as much again everybody who is there must contribute, and nobody else be a member.
+/// Within this time after that, every node that is there must contribute, and no other node be a member.
 const COMPLETE_MAX: u64 = 200 * SECOND;
 /// Rounds that must be committed after healing.
 const ROUNDS: usize = 3;
 
-/// How to live through a seed, if not just as it is drawn.
+/// Changes to the history of a seed, if it is not played just as it is drawn.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// So many nodes at most.
+    /// The most nodes.
     pub nodes: Option<usize>,
     /// Only these faults of the schedule.
     pub keep: Option<BTreeSet<usize>>,
-    /// Of all kinds of faults only this one, see [`super::recovery::CLASSES`].
+    /// Only this kind of fault, see [`super::recovery::CLASSES`].
     pub class: Option<&'static str>,
     pub trace: bool,
     pub story: Option<fn(&str)>,
 }
 
-/// What came of a history.
+/// The outcome of a history.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub options: Options,
@@ -49,11 +49,11 @@ pub struct Outcome {
     pub merges: u64,
     pub virtual_time: u64,
     pub events: u64,
-    /// Of all inputs and outputs, if it was asked for.
+    /// Digest of all inputs and outputs, if it was asked for.
     pub trace: Digest,
     /// No quorum could be healed, and the policy is to wait for one.
     pub stuck: bool,
-    /// How it went on after the last fault, if it could.
+    /// The recovery after the last fault, if there could be one.
     pub recovered: Option<Recovered>,
 }
 
@@ -70,7 +70,7 @@ pub fn plan(seed: u64, settings: &Settings) -> (Options, Vec<Planned>) {
     (drawn.shrink(nodes), schedule)
 }
 
-/// Lives through the history of a seed.
+/// Plays the history of a seed.
 pub fn live(seed: u64, settings: &Settings) -> Outcome {
     let (options, schedule) = plan(seed, settings);
     let faults = schedule.len();
@@ -121,11 +121,11 @@ impl World {
         }
     }
 
-    /// No more faults. A core that can go on is chosen and healed, all others are dead for good; None if there is no
-    /// such core, as when too many disks were lost.
+    /// Ends the faults. A core that can go on is chosen and healed, and all other nodes are dead for good. None if
+    /// there is no such core, as when too many disks were lost.
     fn heal(&mut self, seed: u64) -> Option<BTreeSet<usize>> {
         let mut random = Random::new(seed, "core");
-        // What a liar has said is not forgotten: it is among the dead, if the others can do without it.
+        // A liar's statements are not forgotten. It is among the dead nodes if the others can do without it.
         let flock = self.best_head(&(0..self.nodes.len()).collect()).map(|head| Rc::clone(&head.record));
         let belongs = |node: usize| flock.as_ref().is_none_or(|record| self.belongs(node, record));
         let honest = |node: &usize| self.nodes[*node].liar.is_none() && belongs(*node);
@@ -143,7 +143,7 @@ impl World {
         self.calm = true;
         self.network.heal();
         for node in 0..self.nodes.len() {
-            // A trainer that hangs, and a memory that is damaged, are a person's to mend.
+            // A hanging trainer and damaged memory are for a person to mend.
             let process = self.nodes[node].process.as_ref();
             let ended = process.is_some_and(|process| process.finished) && self.options.rounds == 0;
             let hung = ended || process.is_some_and(|process| process.hung || process.damaged);
@@ -159,8 +159,8 @@ impl World {
         Some(core)
     }
 
-    /// Whether these nodes can go on by themselves: one of them knows a lineage, and either may fork or holds a quorum
-    /// of it that remembers what it has said.
+    /// Whether these nodes can go on by themselves. One of them must know a lineage. It must be allowed to fork, or the
+    /// nodes must hold a quorum of voters that remember what they have said.
     fn recoverable(&self, core: &BTreeSet<usize>) -> bool {
         let Some(head) = self.best_head(core) else {
             return self.nodes.iter().all(|n| n.disk.chain.is_empty()) && core.contains(&0);
@@ -179,7 +179,8 @@ impl World {
         quorum.met_by(|id| speaks(id) && self.may_speak(id, &quorum, speaks))
     }
 
-    /// Whether a voter that remembers what it has said may say more: after a start it needs the word of another one.
+    /// Whether a voter that remembers what it has said may speak again: after a start it needs the word of another
+    /// voter.
     fn may_speak(&self, id: &NodeId, quorum: &Quorum, speaks: impl Fn(&NodeId) -> bool) -> bool {
         let others = quorum.voters().iter().filter(|(other, _)| other != id);
         let alone = others.clone().count() > 0 && !others.clone().any(|(other, _)| speaks(other));
@@ -191,14 +192,15 @@ impl World {
         !alone || process.is_some_and(heard)
     }
 
-    /// The newest record of the lineage that wins among those on these disks.
+    /// The newest record of the winning lineage on these disks.
     fn best_head(&self, core: &BTreeSet<usize>) -> Option<&Link> {
         let heads = core.iter().filter_map(|node| self.nodes[*node].disk.head());
         let best = |tokens: u64, lineage: &Digest, seq: u64| (tokens, std::cmp::Reverse(*lineage), seq);
         heads.max_by_key(|head| best(head.record.tokens, &head.record.lineage, head.record.seq))
     }
 
-    /// Those of a core that are still admitted: a ticket may be used up, or a revocation arrive, after all else is well.
+    /// The nodes of a core that are still admitted: a ticket may be used up, or a revocation arrive, after all else is
+    /// well.
     fn flock_of(&self, core: &BTreeSet<usize>) -> BTreeSet<usize> {
         let head = self.best_head(core).map(|head| Rc::clone(&head.record)).filter(|_| !self.gate.is_open());
         let belongs = |node: &usize| head.as_ref().is_none_or(|record| self.belongs(*node, record));
@@ -211,7 +213,7 @@ impl World {
         let mut looked = 0;
         self.recovered = Some(Recovered::default());
         let done = self.run_until(began + bound, |world| {
-            // Looking is dear.
+            // The check is expensive.
             let due = world.now >= looked + SECOND / 5;
             looked = if due { world.now } else { looked };
             due && world.flown(&world.flock_of(core), began)
@@ -220,7 +222,7 @@ impl World {
             return;
         }
         if !done && !self.recoverable(core) {
-            // What was decided since has voters that are dead, and the policy is to wait for them.
+            // Records decided since then have voters that are dead, and the policy is to wait for them.
             self.recovered = None;
             return;
         }
@@ -258,14 +260,14 @@ impl World {
         self.recovered = Some(Recovered { first, together: flown.map(since), complete: complete.map(since), forked });
     }
 
-    /// The digest at which all of these nodes stand, if they stand together.
+    /// The digest of the head of all of these nodes, if they have one head.
     fn one_head(&self, core: &BTreeSet<usize>) -> Option<Digest> {
         let mut heads = core.iter().map(|node| self.nodes[*node].head().map(|head| head.digest));
         let first = heads.next()??;
         heads.all(|head| head == Some(first)).then_some(first)
     }
 
-    /// Whether those of each lineage stand together.
+    /// Whether the nodes of each lineage have one head.
     fn one_head_each(&self, core: &BTreeSet<usize>) -> bool {
         let heads = core.iter().filter_map(|node| self.nodes[*node].head());
         let heads: BTreeSet<(Digest, Digest)> = heads.map(|head| (head.record.lineage, head.digest)).collect();
@@ -273,10 +275,10 @@ impl World {
         heads.len() == lineages.len()
     }
 
-    /// One head, behind it enough rounds that were committed since.
+    /// Whether there is one head, with enough rounds behind it that were committed since.
     fn flown(&self, core: &BTreeSet<usize>, since: u64) -> bool {
         let ended = |node: &usize| self.nodes[*node].process.as_ref().is_some_and(|process| process.finished);
-        // Lineages that have spent the run's budget before they met stay what they are: nobody trains on.
+        // Lineages that spent the run's budget before they met stay as they are: nobody trains on.
         if self.options.rounds > 0 && core.iter().all(ended) {
             return self.one_head_each(core);
         }
@@ -287,7 +289,7 @@ impl World {
         commits.filter(|link| new(&link.digest)).count() == ROUNDS
     }
 
-    /// Everybody who is there has contributed, and nobody else is a member.
+    /// Whether every node that is there has contributed, and no other node is a member.
     fn complete(&self, core: &BTreeSet<usize>) -> bool {
         let ended = |node: &usize| self.nodes[*node].process.as_ref().is_some_and(|process| process.finished);
         if core.iter().all(ended) {
@@ -300,7 +302,7 @@ impl World {
         contributors.collect::<BTreeSet<NodeId>>() == all && members == all
     }
 
-    /// Where everybody stands, for a person.
+    /// The head of every node, for a person.
     pub fn report(&self, core: &BTreeSet<usize>) -> String {
         let line = |node: &usize| {
             let n = &self.nodes[*node];

@@ -1,4 +1,4 @@
-//! Identities. Most histories sign with a keyed hash, which costs next to nothing; some with the real keys.
+//! Identities. Most histories sign with a keyed hash, which is nearly free; some use the real keys.
 
 use crate::identity::{Ed25519Signer, Ed25519Verifier};
 use crate::{Digest, NodeId, Signature, Signer, Verifier};
@@ -14,7 +14,7 @@ pub struct Keys {
     places: BTreeMap<NodeId, usize>,
 }
 
-/// No two of its signatures are alike, as it may be with real ones: only bodies can contradict each other.
+/// Makes no two signatures alike, as may happen with real keys: only bodies can contradict each other.
 struct MacSigner {
     id: NodeId,
     signed: Cell<u64>,

@@ -1,5 +1,6 @@
-//! Flocks of more than 31, 62 members: the cap of voters, the tree of certificates and the large mode meet faults. Such a
-//! flock wakes up on a first record that names all, as after a power cut: to gather takes dozens of records.
+//! Flocks of more than 31 or 62 members: the cap of voters, the tree of certificates and the large mode meet faults.
+//! Such a flock wakes up on a first record that names all, as after a power cut: gathering would take dozens of
+//! records.
 
 use super::disk::{Disk, Link, Write};
 use super::invariant::Observed;
@@ -12,7 +13,7 @@ use crate::record::{Record, Role};
 use crate::{NodeId, sample};
 use std::rc::Rc;
 
-/// Of all vote states in such a flock.
+/// The incarnation of all vote states in such a flock.
 const INCARNATION: u64 = 1;
 
 impl World {
@@ -34,7 +35,7 @@ impl World {
         true
     }
 
-    /// A first record with all nodes as members, of whom as many vote as may.
+    /// A first record with all nodes as members, and as many voters as there may be.
     fn first_of_all(&self, state_root: crate::Digest) -> Option<Record> {
         let mut ids: Vec<NodeId> = self.nodes.iter().map(|node| node.id).collect();
         ids.sort_unstable();

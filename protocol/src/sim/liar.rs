@@ -1,5 +1,5 @@
-//! Members that lie about anything but their votes: a wrapper around a node that changes what it says, and says what
-//! its program never would. Each lie has to end in a counted, named refusal, and change nothing.
+//! Members that lie about anything but their votes: a wrapper around a node that changes its messages and adds messages
+//! that its program never sends. Each lie has to end in a counted, named refusal, and change nothing.
 
 use super::network::kind;
 use super::world::{Event, World};
@@ -9,8 +9,8 @@ use crate::record::Role;
 use crate::{Digest, update, wire};
 use std::rc::Rc;
 
-/// Norm of a contribution that is a lie. Not a factor: of two members neither is clipped, and over some rounds a factor
-/// would lead out of what a float can say.
+/// Norm of a contribution that is a lie. It is no factor: of two members neither is clipped, so over some rounds a
+/// factor would lead beyond the range of a float.
 const INFLATED_NORM: f32 = 3e5;
 
 /// Bytes of an envelope before its body, and behind it.
@@ -18,7 +18,7 @@ const HEADER: usize = 38;
 const SIGNATURE: usize = 64;
 
 impl World {
-    /// What leaves a liar in place of what its program says.
+    /// The messages that leave a liar in place of its program's message.
     pub(super) fn twist(&mut self, from: usize, to: usize, bytes: Rc<Vec<u8>>) -> Vec<Rc<Vec<u8>>> {
         if self.calm || self.nodes[from].liar.is_none() {
             return vec![bytes];
@@ -39,7 +39,7 @@ impl World {
         }
     }
 
-    /// Withheld, as it is, or different for every other node.
+    /// The READY is withheld, sent as it is, or different for every other node.
     fn twist_ready(&mut self, from: usize, to: usize, bytes: Rc<Vec<u8>>) -> Vec<Rc<Vec<u8>>> {
         let Some(Message::Ready(ready)) = self.open(&bytes).map(|opened| opened.message) else { return vec![bytes] };
         if let Some(liar) = &mut self.nodes[from].liar {
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// Now and then a liar's contribution is about a million times as long as others', and it says so.
+    /// Now and then a liar's contribution is about a million times as long as others', and its READY states that norm.
     pub(super) fn inflated(&mut self, node: usize, mut vector: Vec<f32>) -> Vec<f32> {
         let norm = trainer::norm(&vector);
         if !self.calm && self.nodes[node].liar.is_some() && norm > 0.0 && self.random.chance(20) {
@@ -72,7 +72,7 @@ impl World {
         self.sealed(from, &Message::Head(head))
     }
 
-    /// Where it really stands, and that it has refused what somebody else sent.
+    /// A Head with the liar's true head that claims that it has refused another member's data.
     fn refusal_report(&mut self, from: usize, to: usize, bytes: &[u8]) -> Option<Rc<Vec<u8>>> {
         let Message::Head(head) = self.open(bytes)?.message else { return None };
         let members = self.nodes[to].disk.head()?.record.members().collect::<Vec<_>>();
@@ -87,7 +87,7 @@ impl World {
         wire::seal(self.keys.signer(from).as_ref(), &self.run, message).ok().map(Rc::new)
     }
 
-    /// Says something that no program says, to somebody.
+    /// Sends a message that no program sends to some node.
     pub(super) fn lie(&mut self, from: usize) {
         if self.calm {
             return;
@@ -115,7 +115,7 @@ impl World {
             2 => bytes.truncate(self.random.draw() as usize % bytes.len()),
             3 => bytes[0] ^= 1,
             4 => {
-                // Another's words as if they were its own to pass on.
+                // The liar passes another's message on as its own.
                 let near: Vec<usize> = self.network.neighbours(from).into_iter().collect();
                 let other = self.random.pick(&near)?;
                 bytes = self.network.old(other, from, &mut self.random)?.to_vec();
@@ -128,7 +128,7 @@ impl World {
             6 => bytes = self.not_a_number(from, ready?)?,
             7 => bytes = self.thin_certificate(from)?,
             _ => {
-                // Of the very round that it is told in, and beyond any lease.
+                // The READY is of the current round of its receiver, and beyond any lease.
                 let link = self.nodes[to].disk.head()?;
                 let (head, base) = (&link.record, link.record.base_or(link.digest));
                 let (lineage, round) = (head.lineage, head.round + 1);
@@ -136,7 +136,7 @@ impl World {
                 let merged_tokens = head.next.merge_tokens + 1 + self.random.between(0, 1 << 30);
                 let lie = match self.random.between(0, 1) {
                     0 => Ready { samples: 1 << 40, ..said },
-                    // With more weight than what it merges may have.
+                    // It gives a merged difference more weight than it may have.
                     _ => Ready { merges: Some(Digest([7; 32])), merged_tokens, ..said },
                 };
                 return self.sealed(from, &Message::Ready(lie));
@@ -159,7 +159,7 @@ impl World {
         Some([bytes.get(..HEADER)?, &body, &signature.0].concat())
     }
 
-    /// "This was decided", with less than a quorum of votes: those for the record before, for another.
+    /// A certificate with less than a quorum of votes: those for the record before, for another record.
     fn thin_certificate(&mut self, from: usize) -> Option<Vec<u8>> {
         let head = self.nodes[from].head()?;
         let voters = head.record.next.members.iter().filter(|member| member.role == Role::Voter).count();

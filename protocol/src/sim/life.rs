@@ -15,9 +15,9 @@ use crate::record::{Member, Record, RecordKind, Role};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Snapshots of a disk that are kept, one a while.
+/// Snapshots of a disk that are kept, one at intervals.
 const SNAPSHOTS: usize = 12;
-/// Nothing else goes wrong for so long after an old disk is back, so that its node can be told.
+/// The time after an old disk is back in which nothing else goes wrong, so that its node can be told.
 const QUIET: u64 = 8 * SECOND;
 
 impl World {
@@ -25,7 +25,7 @@ impl World {
         if self.nodes[node].alive() || self.nodes[node].gone {
             return;
         }
-        // The first node founds, as long as there is nothing to join; further founders do not look.
+        // The first node founds as long as there is nothing to join; further founders do not look for a flock.
         let nothing = node > 0 || self.nodes.iter().all(|n| n.disk.chain.is_empty());
         let found = node < self.options.founders && nothing && self.nodes[node].disk.chain.is_empty();
         if self.nodes[node].disk.vote_state.is_some() {
@@ -80,8 +80,8 @@ impl World {
         }
     }
 
-    /// A lying network brings up bytes of connections before. Greetings apart: a transport that is authenticated at all
-    /// is so for a connection's first bytes.
+    /// A lying network repeats bytes of earlier connections, except greetings: an authenticated transport authenticates
+    /// the first bytes of a connection.
     fn replay(&mut self, from: usize, to: usize) {
         let count = self.random.between(1, 6);
         for _ in 0..count {
@@ -95,14 +95,14 @@ impl World {
         }
     }
 
-    /// The process is gone at once; what was on its way to the disk may or may not have arrived.
+    /// Kills the process at once; writes under way may or may not have arrived on the disk.
     pub(super) fn crash(&mut self, node: usize, silent: bool) {
         let Some(process) = self.nodes[node].process.take() else { return };
         self.note(|| Some(format!("n{node} dies, silently: {silent}")));
         self.mark_lost(&process);
         let mut whole = true;
         for (_, write) in process.writes {
-            // In order; the first that is lost or torn is the end, as its checksum shows.
+            // Writes arrive in order. The first that is lost or torn is the end, as its checksum shows.
             whole = whole && self.random.chance(50);
             if whole {
                 self.store(node, write);
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// The connection between two nodes breaks.
+    /// Breaks the connection between two nodes.
     pub(super) fn disconnect(&mut self, a: usize, b: usize) {
         let Some(conn) = self.network.close(a, b) else { return };
         for (at, other) in [(a, b), (b, a)] {
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// Nothing comes through from `a` to `b`: the connection ends after a while, whatever happens to the link.
+    /// Blocks messages from `a` to `b`: the connection ends after a while, whatever happens to the link.
     pub(super) fn block(&mut self, a: usize, b: usize, until: u64) {
         if let Some(conn) = self.network.block(a, b, until) {
             let after = self.random.between(SECOND, 15 * SECOND);
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// One fault of the schedule, where it can happen.
+    /// Carries out one fault of the schedule, if it can happen.
     pub(super) fn strike(&mut self, index: usize) {
         self.take_snapshots();
         let quiet = self.calm || self.now < self.quiet_until;
@@ -246,7 +246,7 @@ impl World {
         }
     }
 
-    /// One at a time: two that are damaged alike could outvote the others.
+    /// Damages one node at a time: two that are damaged alike could outvote the others.
     fn damage(&mut self, node: usize) {
         let damaged = |n: &super::process::Node| n.process.as_ref().is_some_and(|process| process.damaged);
         if !self.nodes.iter().any(damaged) {
@@ -262,8 +262,8 @@ impl World {
         self.schedule(back, node, 0, Event::Start);
     }
 
-    /// Back with an empty disk, or with what was on it so long ago. The last disk with the flock's records is spared:
-    /// nothing that remembers it would be left.
+    /// The node comes back with an empty disk, or with the disk's content of so long ago. The last disk with the
+    /// flock's records is spared: no other one would remember it.
     pub(super) fn lose_disk(&mut self, node: usize, age: Option<u64>, back: u64) {
         let others = self.nodes.iter().enumerate().filter(|(other, n)| *other != node && !n.disk.chain.is_empty());
         let then = self.now.saturating_sub(age.unwrap_or(0));
@@ -286,8 +286,8 @@ impl World {
         self.exchange_disk(node, old, back);
     }
 
-    /// Back with a copy of what was on the disk so long ago, which the program knows for one: whoever remembers what, it
-    /// speaks under a new name, so that nothing that it says can contradict what it said.
+    /// The node comes back with a copy of its disk of so long ago, which its program recognises as a copy. Whatever
+    /// others remember, it speaks under a new name, so nothing that it says can contradict its earlier statements.
     fn restore_copy(&mut self, node: usize, age: u64, back: u64) {
         let then = self.now.saturating_sub(age);
         let old = self.nodes[node].snapshots.iter().rev().find(|(at, _)| *at <= then).map(|(_, disk)| disk.clone());
@@ -311,8 +311,8 @@ impl World {
         self.schedule(back, node, 0, Event::Start);
     }
 
-    /// Whether all others have been there since then, and can tell: what they have seen a node sign is in their memory
-    /// only. An old disk that nobody can tell from a new one breaks the promise, and is beyond what is promised.
+    /// Whether all other nodes have run since then, and can tell: they remember only in memory what they have seen a
+    /// node sign. An old disk that nobody can tell from a new one is beyond what is promised.
     pub(super) fn remembered(&self, node: usize, since: u64, old: &Disk) -> bool {
         // A voter that decides alone may have told nobody.
         let many = |disk: &Disk| disk.head().is_some_and(|head| head.record.voters().count() > 1);
@@ -327,8 +327,8 @@ impl World {
         others.clone().all(there) && others.clone().all(|other| self.network.open(node, other, self.now))
     }
 
-    /// Whether every other disk, though its process may have started after that, has among its newest certificates a
-    /// vote of this node that the old disk does not know of.
+    /// Whether every other disk has, among its newest certificates, a vote of this node that the old disk does not know
+    /// of. The process on that disk may have started after the vote.
     fn certified(&self, node: usize, old: &Disk) -> bool {
         let Some(vote_state) = &old.vote_state else { return false };
         let newer = |bytes: &Vec<u8>| {
@@ -414,7 +414,7 @@ impl World {
         self.marks.hit(mark);
     }
 
-    /// A record is decided for the first time.
+    /// Marks that a record is decided for the first time.
     pub(super) fn mark_decision(&mut self, node: usize, link: &Link) {
         let Some(parent) = self.nodes[node].disk.head().map(|head| Rc::clone(&head.record)) else { return };
         let (record, voters) = (&link.record, parent.voters().count());

@@ -1,5 +1,5 @@
-//! Coverage marks: things that must happen in some history of a batch. One in which they never do proves nothing
-//! about them.
+//! Coverage marks: events that must happen in some history of a batch. A batch in which one never happens proves
+//! nothing about it.
 
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ pub const MARKS: &[&str] = &[
     "budget spent",
 ];
 
-/// How often each happened.
+/// The number of times that each mark was hit.
 #[derive(Clone, Debug, Default)]
 pub struct Marks(BTreeMap<&'static str, u64>);
 

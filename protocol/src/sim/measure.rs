@@ -1,8 +1,8 @@
-//! What agreement costs: bytes by kind of message and by who sends them, and one-way delays, in flocks of some sizes.
+//! The cost of agreement: bytes by kind of message and by sender, and one-way delays, in flocks of some sizes.
 //!
-//! A flock gathers as on a real network: one node founds, the others come by and by, catch up and ask to be let in. With
-//! hundreds that takes dozens of records, for which a simulator needs an hour: there all nodes find on their disks a first
-//! record that names them, as after a power cut, and go on with ordinary rounds.
+//! A flock gathers as on a real network: one node founds, the others come one after another, catch up and ask to be let
+//! in. With hundreds of nodes that takes dozens of records, for which a simulator needs an hour. There, all nodes find
+//! on their disks a first record that names them, as after a power cut, and go on with ordinary rounds.
 
 use super::options::Options;
 use super::traffic::{Traffic, VOTING};
@@ -20,14 +20,14 @@ const PAIR_MAX: u64 = 1024;
 const READY_MAX: u64 = 512;
 /// One-way delay of every message while it is measured.
 const DELAY: u64 = 200 * MS;
-/// Rounds that are measured, after some in which the flock gathers; in a large flock each is dear.
+/// Rounds that are measured, after some in which the flock gathers; in a large flock each is expensive.
 const ROUNDS: usize = 10;
 const ROUNDS_LARGE: usize = 3;
-/// From so many nodes on they do not gather one by one.
+/// The number of nodes above which they do not gather one by one.
 const LARGE: usize = 200;
-/// Nodes that have come and are not let in yet, at most.
+/// The most nodes that have come and are not let in yet.
 const STRANGERS: usize = 64;
-/// How long a flock may take to gather, and ten rounds to end.
+/// The time that a flock may take to gather, and to end ten rounds.
 const PATIENCE: u64 = 3_600 * SECOND;
 
 impl Traffic {
@@ -46,7 +46,7 @@ impl Traffic {
     }
 }
 
-/// What was measured in flocks of some sizes.
+/// Measurements of flocks of some sizes.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     rows: Vec<Row>,
@@ -59,18 +59,19 @@ struct Row {
     rounds: u64,
     /// Milliseconds of a round.
     round: u64,
-    /// Tenths of one-way delays, median and most: since a quorum had its input, and since the first voter had.
+    /// Tenths of one-way delays, median and most: since a quorum had its input, and since the first voter had its
+    /// input.
     quorum: (u64, u64),
     first: (u64, u64),
-    /// Of the two voters that said most to each other.
+    /// Bytes between the two voters that sent most to each other.
     pair: u64,
-    /// Bytes of voting that one sends in a round.
+    /// Bytes of voting that one node sends in a round.
     voter: u64,
     learner: u64,
-    /// Bytes of the largest READY, and of those that a node sends in a round.
+    /// Bytes of the largest READY, and of all READYs that a node sends in a round.
     ready: u64,
     readys: u64,
-    /// Bytes of heartbeats that one sends in a second.
+    /// Bytes of heartbeats that one node sends in a second.
     voter_heads: u64,
     learner_heads: u64,
     record: usize,
@@ -85,8 +86,8 @@ impl Row {
 }
 
 impl Report {
-    /// Whether all is within its bounds: in particular, what voting costs a node in a large flock does not grow with
-    /// the flock.
+    /// Whether all values are within their bounds. In particular, the cost of voting for a node in a large flock does
+    /// not grow with the flock.
     pub fn good(&self) -> bool {
         let large = self.rows.iter().filter(|row| row.nodes > 4 * row.voters);
         let (least, most) = (large.clone().map(|row| row.voter).min(), large.map(|row| row.voter).max());
@@ -119,12 +120,12 @@ impl fmt::Display for Report {
     }
 }
 
-/// Measures a calm flock of `nodes`, and adds it to the report; whether it gathered and went on.
+/// Measures a calm flock of `nodes`, and adds it to the report. Returns whether it gathered and went on.
 pub fn measure(nodes: usize, report: &mut Report) -> bool {
     let options = Options { steady: true, delay: DELAY, ..Options::calm(nodes) };
     let spec = specification(&options);
     let mut world = World::new(1, options, spec, Vec::new());
-    // Whether the rules hold is looked at elsewhere.
+    // Other tests check whether the rules hold.
     world.invariants.clear();
     let gathered = if nodes > LARGE { wake(&mut world, nodes) } else { gather(&mut world, nodes) };
     if !gathered {
@@ -132,7 +133,7 @@ pub fn measure(nodes: usize, report: &mut Report) -> bool {
     }
     let end = world.now + PATIENCE;
     let rounds = |world: &World| world.traffic.agreements.len();
-    // From one commit to another.
+    // The measurement goes from one commit to another.
     world.traffic.restart();
     world.run_until(end, |world| rounds(world) > 0);
     let since = world.now;
@@ -143,7 +144,7 @@ pub fn measure(nodes: usize, report: &mut Report) -> bool {
     done
 }
 
-/// Starts nodes as the flock takes them in, until it has all.
+/// Starts nodes as the flock takes them in, until all are in.
 fn gather(world: &mut World, nodes: usize) -> bool {
     let mut started = 0;
     while world.now < PATIENCE {

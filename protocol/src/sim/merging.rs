@@ -1,5 +1,5 @@
-//! What lineages that give way have learned: kept on the disk of who leaves one, and mixed into a contribution when the
-//! engine says so.
+//! Differences of lineages that give way: kept on the disk of a node that leaves one, and mixed into a contribution
+//! when the engine says so.
 
 use super::MS;
 use super::disk::Kept;
@@ -15,7 +15,7 @@ use crate::update;
 use std::rc::Rc;
 
 impl World {
-    /// A node is about to leave its lineage for another: keeps what there is to keep of it.
+    /// Keeps the difference of a lineage that a node is about to leave for another, if there is one to keep.
     pub(super) fn keep_difference(&mut self, node: usize) {
         if !self.spec.sync.merges() {
             return;
@@ -40,7 +40,7 @@ impl World {
         }
     }
 
-    /// Tells a node's program what its disk holds.
+    /// Tells a node's program which difference its disk holds.
     pub(super) fn tell_difference(&mut self, node: usize) {
         if let Some(difference) = self.nodes[node].disk.difference.as_ref().map(|kept| kept.difference) {
             self.feed(node, Input::Difference { difference });

@@ -1,12 +1,12 @@
-//! The few faults and nodes that a failure needs: drops what can be dropped while the same invariant still fails.
+//! Reduces a failure to few faults and nodes: drops them as long as the same invariant still fails.
 
 use super::history::{Outcome, Settings, plan};
 use std::collections::BTreeSet;
 
-/// Histories that are tried at most.
+/// The most histories that are tried.
 const TRIES: usize = 200;
 
-/// A failure told by as little as was found.
+/// A failure with the fewest faults and nodes that were found.
 #[derive(Clone, Debug)]
 pub struct Minimal {
     pub nodes: usize,
@@ -14,8 +14,8 @@ pub struct Minimal {
     pub outcome: Outcome,
 }
 
-/// Shrinks the failure of a seed. `run` lives through it under some settings, and so brings along whatever else the
-/// failure needs, such as a mutation.
+/// Shrinks the failure of a seed. `run` plays it under some settings, and so supplies all else that the failure needs,
+/// such as a mutation.
 pub fn minimise(seed: u64, failed: &Outcome, settings: &Settings, run: &dyn Fn(&Settings) -> Outcome) -> Minimal {
     let invariant = failed.violation.as_ref().map(|violation| violation.invariant);
     let (options, schedule) = plan(seed, settings);
@@ -54,7 +54,7 @@ pub fn minimise(seed: u64, failed: &Outcome, settings: &Settings, run: &dyn Fn(&
 }
 
 impl Minimal {
-    /// The command that shows it.
+    /// The command that reproduces it.
     pub fn command(&self, seed: u64) -> String {
         let keep: Vec<String> = self.keep.iter().map(usize::to_string).collect();
         let keep = if keep.is_empty() { "none".to_owned() } else { keep.join(",") };

@@ -1,12 +1,11 @@
-//! The simulator: many engines, a network, disks and trainers in virtual time, with everything that goes wrong drawn
-//! from one seed.
+//! The simulator: many engines, a network, disks and trainers in virtual time, with all faults drawn from one seed.
 //!
 //! A history has two phases (after TigerBeetle's VOPR and openraft's turmoil tests). In the first, faults happen and
-//! every [`invariant`] is checked after every step. In the second a core that can go on is healed and everybody else
-//! is dead for good: it must commit new rounds on one head in bounded virtual time.
+//! every [`invariant`] is checked after every step. In the second, a core that can go on is healed and all other nodes
+//! are dead for good: the core must commit new rounds on one head in bounded virtual time.
 //!
 //! Bytes cross between nodes, not structs; the arithmetic is the real one on a few numbers. Nothing here reads a clock,
-//! the environment or a file: whoever runs many seeds does that outside.
+//! the environment or a file: a caller that runs many seeds does so outside.
 
 mod ambush;
 pub mod churn;
@@ -54,7 +53,7 @@ use options::Options;
 
 pub use options::{MS, SECOND};
 
-/// Inner steps of a round, but for runs that average each step.
+/// Inner steps of a round, except in runs that average each step.
 pub const STEPS: u32 = 4;
 
 /// A run whose rounds are short.

@@ -1,5 +1,5 @@
-//! Connections and the links under them. A connection is ordered and loses nothing while it is up; what a link does to
-//! it is delay, and an end that each side learns of in its own time.
+//! Connections and the links under them. A connection is ordered and loses nothing while it is up. A link only delays
+//! it, or ends it, and each side learns of the end in its own time.
 
 use super::options::Options;
 use super::random::Random;
@@ -7,21 +7,21 @@ use super::{MS, SECOND};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
-/// Old bytes that a lying network keeps of each direction.
+/// Old bytes that a lying network keeps for each direction.
 const REPLAY_MAX: usize = 24;
 
 /// One direction between two nodes.
 #[derive(Clone, Debug, Default)]
 struct Link {
     mean: u64,
-    /// When the bytes that were sent so far are through.
+    /// The time when the bytes that were sent so far are through.
     busy_until: u64,
     blocked_until: u64,
     clogged_until: u64,
     old: VecDeque<Rc<Vec<u8>>>,
 }
 
-/// A connection: its arrivals rise in each direction, from the lower node first.
+/// A connection: its arrivals rise in each direction; the direction from the lower node is first.
 #[derive(Debug)]
 struct Conn {
     id: u64,
@@ -34,7 +34,7 @@ pub struct Network {
     nodes: usize,
     links: Vec<Link>,
     conns: BTreeMap<(usize, usize), Conn>,
-    /// For each end: the connection that it believes to have.
+    /// For each end, the connection that it believes in.
     believed: BTreeMap<(usize, usize), u64>,
     next: u64,
     capacity: u64,
@@ -81,7 +81,7 @@ impl Network {
         self.links.get(from * self.nodes + to).is_none_or(|link| now < link.blocked_until)
     }
 
-    /// A handshake needs both directions.
+    /// Opens a connection; a handshake needs both directions.
     pub fn connect(&mut self, a: usize, b: usize, now: u64) -> Option<u64> {
         if self.conns.contains_key(&pair(a, b)) || self.blocked(a, b, now) || self.blocked(b, a, now) {
             return None;
@@ -96,7 +96,7 @@ impl Network {
         self.conns.remove(&pair(a, b)).map(|conn| conn.id)
     }
 
-    /// What `from` sends to `to` is lost until then. The connection, if there is one, will end.
+    /// Messages from `from` to `to` are lost until then. The connection, if there is one, will end.
     pub fn block(&mut self, from: usize, to: usize, until: u64) -> Option<u64> {
         let link = self.link(from, to)?;
         link.blocked_until = link.blocked_until.max(until);
@@ -109,7 +109,7 @@ impl Network {
         }
     }
 
-    /// Nothing is blocked or slow any more, and nothing lost.
+    /// Ends all blocks, delays and losses.
     pub fn heal(&mut self) {
         for link in &mut self.links {
             (link.blocked_until, link.clogged_until, link.busy_until) = (0, 0, 0);
@@ -136,7 +136,7 @@ impl Network {
         self.conns.contains_key(&pair(a, b))
     }
 
-    /// When a message arrives, over which connection; None if it is lost, and the connection with it.
+    /// The time when a message arrives, and its connection; None if it is lost, and the connection with it.
     pub fn post(
         &mut self,
         from: usize,
@@ -162,7 +162,7 @@ impl Network {
         let flight = if steady { link.mean } else { random.delay(link.mean) };
         let mut at = link.busy_until.max(link.clogged_until) + flight;
         while loss > 0 && random.chance(loss) {
-            // A retransmission holds up all that comes after.
+            // A retransmission holds up all later messages.
             at += 200 * MS + 2 * link.mean;
         }
         if late > 0 && matches!(kind(bytes), "estimate" | "vote") && random.chance(late) {
@@ -174,7 +174,7 @@ impl Network {
         Some((conn.id, *last))
     }
 
-    /// Something that `from` once sent to `to`.
+    /// A message that `from` once sent to `to`.
     pub fn old(&self, from: usize, to: usize, random: &mut Random) -> Option<Rc<Vec<u8>>> {
         let old = &self.links.get(from * self.nodes + to)?.old;
         old.get((random.draw() as usize).checked_rem(old.len())?).cloned()
@@ -185,12 +185,12 @@ impl Network {
         mean(a, b) + mean(b, a)
     }
 
-    /// `at` learns of a connection to `other`; true if it has to hear of the end of another one first.
+    /// Tells `at` of a connection to `other`; true if it has to hear of the end of another one first.
     pub fn learn_up(&mut self, at: usize, other: usize, id: u64) -> bool {
         self.believed.insert((at, other), id).is_some()
     }
 
-    /// `at` learns of the end of a connection; false if it has since learnt of another.
+    /// Tells `at` of the end of a connection; false if it has since learnt of another.
     pub fn learn_down(&mut self, at: usize, other: usize, id: u64) -> bool {
         let same = self.believed.get(&(at, other)) == Some(&id);
         if same {
@@ -205,7 +205,7 @@ impl Network {
         conn.is_some() && self.believed.get(&(at, other)).copied() == conn
     }
 
-    /// How many connections there have been.
+    /// The number of connections so far.
     pub fn connections(&self) -> u64 {
         self.next
     }
@@ -216,7 +216,7 @@ impl Network {
         old && self.believes(a, b) && self.believes(b, a)
     }
 
-    /// When all that a node has sent so far has arrived.
+    /// The time when all messages that a node has sent so far have arrived.
     pub fn drained(&self, from: usize) -> u64 {
         let sent = |((a, b), conn): (&(usize, usize), &Conn)| match (*a == from, *b == from) {
             (true, _) => Some(conn.last[0]),
@@ -226,7 +226,7 @@ impl Network {
         self.conns.iter().filter_map(sent).max().unwrap_or(0)
     }
 
-    /// Forgets what a dead process believed.
+    /// Forgets the beliefs of a dead process.
     pub fn forget(&mut self, node: usize) {
         self.believed.retain(|(at, _), _| *at != node);
     }
@@ -237,10 +237,10 @@ impl Network {
     }
 }
 
-/// Place of a message's kind in its bytes, behind the envelope's header.
+/// Offset of a message's kind in its bytes, behind the envelope's header.
 const TAG: usize = 38;
 
-/// The kind of a control message: for traces, and to look only into what matters.
+/// The kind of a control message: for traces, and for checks that look into some kinds only.
 pub fn kind(bytes: &[u8]) -> &'static str {
     const KINDS: [&str; 16] = [
         "",

@@ -1,4 +1,4 @@
-//! Which kinds of faults a history has at all, and how wild it is: all drawn from its seed.
+//! The kinds of faults in a history, and their strength, all drawn from its seed.
 
 use super::random::Random;
 use crate::run::{AdmissionMode, Codec, Minority, SyncMode};
@@ -8,7 +8,7 @@ use std::fmt;
 pub const MS: u64 = 1_000;
 pub const SECOND: u64 = 1_000_000;
 
-/// Of so many seeds one has a large flock, which takes as long as dozens of others.
+/// One of so many seeds has a large flock, which takes as long as dozens of others.
 const LARGE_IN: u64 = 200;
 
 /// Options of one history. Each kind of fault is on with a probability of one half.
@@ -23,7 +23,7 @@ pub struct Options {
     pub grace: u64,
     pub codec: Codec,
     pub mode: SyncMode,
-    /// Streaming: fragments, inner steps ahead, and what trainers keep of their own.
+    /// Streaming: fragments, inner steps ahead, and the share that trainers keep of their own parameters.
     pub fragments: u32,
     pub overlap: u32,
     pub mixing: f64,
@@ -36,9 +36,9 @@ pub struct Options {
     /// Rounds of the run; 0 = unbounded.
     pub rounds: u64,
     pub crashes: bool,
-    /// A death that nobody is told of: no connection closes.
+    /// A death of which no node is told: no connection closes.
     pub silent: bool,
-    /// Everybody dies at once.
+    /// All processes die at once.
     pub blackouts: bool,
     pub wipes: bool,
     pub old_disks: bool,
@@ -53,28 +53,28 @@ pub struct Options {
     pub replays: bool,
     /// Percent of reductions that fail for some of their members.
     pub failing_reductions: u64,
-    /// Percent of fetches and catch-ups that end without what they are for.
+    /// Percent of fetches and catch-ups that end without a result.
     pub failing_fetches: u64,
     pub hangs: bool,
     pub damage: bool,
     pub leaves: bool,
-    /// Deaths right after something was said in a vote, or decided, and links that stop right then.
+    /// Deaths right after a node said something in a vote, or decided, and links that stop at that moment.
     pub ambushes: bool,
-    /// Percent of the words of a vote that come late, and hold up all that comes after them.
+    /// Percent of the statements of a vote that come late, and hold up all later messages.
     pub late_votes: u64,
     /// Members that lie about anything but their votes: the last so many nodes.
     pub liars: usize,
-    /// Keys without a seat that forge whatever a peer can say.
+    /// Keys without a seat that forge any message that a peer can send.
     pub strangers: usize,
     /// Processes start with clocks that are behind.
     pub clocks_behind: bool,
-    /// Nodes are woken between the moments for which they ask, at which nothing may happen.
+    /// Nodes are also woken between the moments for which they ask, and nothing may happen then.
     pub probed: bool,
-    /// All nodes begin on a first record that names all.
+    /// All nodes begin on a first record that names all of them.
     pub awake: bool,
     /// Microseconds between two faults, on average.
     pub every: u64,
-    /// When faults begin, and how long they go on.
+    /// The time when faults begin, and the time for which they go on.
     pub settled: u64,
     pub duration: u64,
     /// Mean one-way delay of a link; each direction draws its own around it.
@@ -158,7 +158,7 @@ impl Options {
         options
     }
 
-    /// Two voters, and at times a third node: nobody else to decide, and to remember.
+    /// Two voters, and at times a third node: no other node decides or remembers.
     fn pair(&mut self, random: &mut Random) {
         let nodes = if random.chance(80) { 2 } else { 3 };
         let mut on = || random.chance(50);
@@ -188,7 +188,7 @@ impl Options {
         };
     }
 
-    /// More than may vote, and at times more than talk to each other all the time.
+    /// More nodes than may vote, and at times more than talk to each other all the time.
     fn gather(&mut self, random: &mut Random) {
         let nodes = if random.chance(50) { random.between(40, 62) } else { random.between(63, 80) };
         let mut on = || random.chance(50);
@@ -227,9 +227,9 @@ impl Options {
         self.mixing = if alone || random.chance(50) { 0.5 } else { 0.0 };
     }
 
-    /// Voters that differ: some hold a result that the others cannot get, or hear of when they have made another; what
-    /// they say comes late, and who has spoken or decided dies of it. Votes that end in their first ballot would show
-    /// little of the rules for the others.
+    /// Voters that differ: some hold a result that the others cannot get, or hear of when they have made another. Their
+    /// statements come late, and a voter that has spoken or decided dies of it. Votes that end in their first ballot
+    /// would show little of the rules for later ballots.
     fn contend(&mut self, random: &mut Random) {
         let nodes = random.between(3, 5) as usize;
         *self = Self {
@@ -247,7 +247,7 @@ impl Options {
             failing_fetches: if random.chance(50) { random.between(25, 75) } else { 0 },
             late_votes: random.between(10, 40),
             every: random.between(500, 3_000) * MS,
-            // Until all vote.
+            // By then all vote.
             settled: random.between(5, 15) * SECOND,
             duration: random.between(40, 70) * SECOND,
             delay: random.between(10, 150) * MS,
@@ -255,7 +255,7 @@ impl Options {
         };
     }
 
-    /// Cuts that last, and lineages that come of them and meet again.
+    /// Partitions that last, and lineages that arise from them and meet again.
     fn split(&mut self, random: &mut Random) {
         let nodes = random.between(2, 5) as usize;
         *self = Self {
@@ -278,7 +278,7 @@ impl Options {
         };
     }
 
-    /// Nothing goes wrong.
+    /// A history without faults.
     pub fn calm(nodes: usize) -> Self {
         Self {
             nodes,

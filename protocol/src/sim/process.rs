@@ -1,4 +1,4 @@
-//! A node, and one run of its program: the engine, and what its driver holds in memory.
+//! A node, and one run of its program: the engine, and its driver's memory.
 
 use super::disk::{Disk, Held, Link, Write};
 use super::keys::Keys;
@@ -18,37 +18,37 @@ use std::rc::Rc;
 pub struct Node {
     pub id: NodeId,
     pub disk: Disk,
-    /// The disk as it was at some moments before.
+    /// The disk at some earlier moments.
     pub snapshots: VecDeque<(u64, Disk)>,
     pub process: Option<Process>,
-    /// Counts starts; events of earlier ones mean nothing.
+    /// The number of starts; events of earlier ones are dropped.
     pub starts: u64,
     pub started_at: u64,
     pub paused_until: u64,
     pub slow_disk_until: u64,
-    /// Does not come back.
+    /// It does not come back.
     pub gone: bool,
-    /// Went by itself.
+    /// It left by itself.
     pub left: bool,
     /// Microseconds of one inner step.
     pub step: u64,
-    /// Its clock was last so many starts behind.
+    /// The number of starts by which its clock was last behind.
     pub behind: u64,
-    /// The driver's clock starts anywhere.
+    /// The driver's clock starts at any time.
     pub offset: u64,
     pub liar: Option<Liar>,
     /// Its disk lost something that was on it.
     pub amnesic: bool,
-    /// Its disk is not the one that its vote state was made on, and it can tell.
+    /// Its disk is not the one that its vote state was made on, and the program can tell.
     pub copied: bool,
     pub ambush: Option<Ambush>,
     pub contest: Option<Contest>,
 }
 
-/// What a liar has at hand to lie with.
+/// True messages that a liar can lie with.
 #[derive(Debug, Default)]
 pub struct Liar {
-    /// Something of its own that was true.
+    /// A true message of its own.
     pub said: Option<Rc<Vec<u8>>>,
     pub ready: Option<Ready>,
 }
@@ -61,16 +61,16 @@ pub struct Ambush {
     pub back: u64,
 }
 
-/// What a process has trained and no commit has taken in.
+/// A contribution of a process that no commit has taken in.
 #[derive(Clone, Debug)]
 pub struct Offer {
     pub payload: Digest,
     pub vector: Rc<Vec<f32>>,
     pub span: Span,
     pub tokens: u64,
-    /// The record whose state it was trained from.
+    /// The record from whose state it was trained.
     pub base: Digest,
-    /// By a commit: it is to be offered again, or in `every-step` its lease to be trained on anew.
+    /// A commit left it out: it is to be offered again, or in `every-step` its lease to be trained on anew.
     pub left_out: bool,
 }
 
@@ -78,9 +78,9 @@ pub struct Offer {
 #[derive(Clone, Debug)]
 pub struct Own {
     pub theta: Vec<f32>,
-    /// What it has stepped on since it began from the canonical parameters, step by step.
+    /// The ranges that it has stepped on since it began from the canonical parameters, step by step.
     pub steps: Vec<Span>,
-    /// How many of these were done when its last contribution was made: `theta` has only those.
+    /// The number of these that were done when its last contribution was made: `theta` has only those.
     pub offered: usize,
 }
 
@@ -89,7 +89,7 @@ pub struct Own {
 pub struct Ahead {
     pub job: u64,
     pub round: u64,
-    /// The record that made the state which the one to come steps.
+    /// The record that made the state that the coming record steps.
     pub base: Digest,
     pub lease: Span,
     pub steps: u32,
@@ -119,10 +119,10 @@ pub struct Training {
 /// A started program.
 pub struct Process {
     pub engine: Engine,
-    /// The canonical state: what the disk says, unless it was damaged.
+    /// The canonical state: that of the disk, unless it was damaged.
     pub state: Rc<State>,
     pub head: Option<Link>,
-    /// By attempt and digest: one attempt may have two results, of which one is wrong.
+    /// By attempt and digest: one attempt may have two results, one of them wrong.
     pub updates: BTreeMap<(AttemptKey, Digest), Rc<Vec<u8>>>,
     pub speculated: BTreeMap<(AttemptKey, Digest), Rc<State>>,
     pub offer: Option<Offer>,
@@ -130,9 +130,9 @@ pub struct Process {
     pub training: Option<Training>,
     pub own: Option<Own>,
     pub ahead: Option<Ahead>,
-    /// The state that the one at hand was made of by a commit of this process.
+    /// The state from which a commit of this process made the current one.
     pub before: Option<Digest>,
-    /// Numbers of the jobs under way; results of others are dropped.
+    /// Numbers of the jobs under way; results of other jobs are dropped.
     pub catching: Option<u64>,
     pub proving: BTreeSet<u64>,
     pub fetching: BTreeMap<AttemptKey, u64>,
@@ -144,9 +144,9 @@ pub struct Process {
     pub finished: bool,
     pub damaged: bool,
     pub hung: bool,
-    /// When its driver wakes it next, in the world's time.
+    /// The time when its driver wakes it next, in the world's time.
     pub armed: Option<u64>,
-    /// How often it has done so.
+    /// The number of times that it was woken.
     pub wakes: u64,
 }
 
@@ -174,7 +174,7 @@ impl Node {
         }
     }
 
-    /// Starts the program on what the disk holds.
+    /// Starts the program on the disk's content.
     pub fn start(&mut self, index: usize, keys: &Keys, spec: &RunSpec, (found, ticket): (bool, Vec<u8>)) {
         self.starts += 1;
         let stored = self.disk.head().map(|head| Stored {
@@ -234,7 +234,7 @@ impl Node {
         self.process.is_some()
     }
 
-    /// Its program runs and has not ended by itself.
+    /// Whether its program runs and has not ended by itself.
     pub fn working(&self) -> bool {
         self.process.as_ref().is_some_and(|process| !process.finished)
     }

@@ -1,5 +1,5 @@
-//! Claims of where somebody stands, looked at as a node's driver does: a path from what the node holds, read from the
-//! peer's disk and checked link by link.
+//! Claims of a head, checked as a node's driver does: a path from a record that the node holds, read from the peer's
+//! disk and checked link by link.
 
 use super::MS;
 use super::disk::Link;
@@ -50,7 +50,7 @@ impl Chain for Links<'_> {
 
 impl World {
     pub(super) fn prove(&mut self, node: usize, peer: &NodeId, (seq, record): (u64, Digest), foreign: bool) {
-        // One small round trip.
+        // Asking takes one small round trip.
         let after = self.random.between(5, 100) * MS;
         let (mut job, mut busy) = (0, 0);
         self.process(node, |process| {
@@ -104,10 +104,11 @@ impl World {
         self.split_from(node, &self.nodes[source].disk.chain)
     }
 
-    /// What a peer answers that is asked for a path to the record of this number.
+    /// The answer of a peer that is asked for a path to the record of this number.
     fn shown(&mut self, node: usize, peer: &NodeId, known: &[(u64, Digest)], seq: u64) -> Option<Vec<path::Link>> {
         let Some(source) = self.keys.index(peer) else {
-            // In an open run a newcomer follows whom it meets first, and nobody keeps it from meeting a stranger.
+            // In an open run a newcomer follows the first node that it meets, and nothing keeps it from meeting a
+            // stranger.
             let led = known.is_empty() && self.spec.admission.mode == AdmissionMode::Open;
             let chain = if led { Vec::new() } else { self.stranger_answers(peer) };
             return path::build(&Links::of(&chain), known, seq);
@@ -120,7 +121,7 @@ impl World {
         self.forged(source, shown)
     }
 
-    /// What that is worth.
+    /// The outcome of the claim after this answer.
     fn judge(&self, node: usize, by: &NodeId, shown: &[path::Link], record: Digest, foreign: bool) -> Claim {
         let own = Links::of(&self.nodes[node].disk.chain);
         let begins = shown.first().and_then(|first| Some((first, own.at(first.record.seq)?)));
@@ -142,7 +143,7 @@ impl World {
         }
     }
 
-    /// A liar shows its path shortened, bent, or without votes.
+    /// The path of a liar: shortened, bent, or without votes.
     fn forged(&mut self, source: usize, shown: Option<Vec<path::Link>>) -> Option<Vec<path::Link>> {
         let mut shown = shown?;
         if self.calm || self.nodes[source].liar.is_none() || self.random.chance(50) {

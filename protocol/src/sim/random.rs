@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of a purpose: streams of one seed do not depend on one another.
+    /// The stream for a purpose: streams of one seed do not depend on one another.
     pub fn new(seed: u64, purpose: &str) -> Self {
         let digest = crate::Digest::of("starling sim random v1", &[&seed.to_le_bytes(), purpose.as_bytes()]);
         let mut word = [0; 8];
@@ -21,7 +21,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From `low` to `high`, both included.
+    /// A number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.draw() % (high.max(low) - low + 1)
     }
@@ -35,7 +35,7 @@ impl Random {
         items.get(index.checked_rem(items.len())?).copied()
     }
 
-    /// Most often near `mean`, now and then several times as long.
+    /// A delay: most often near `mean`, now and then several times as long.
     pub fn delay(&mut self, mean: u64) -> u64 {
         let doublings = (self.draw() | 1 << 4).trailing_zeros();
         self.between(mean / 4, mean) << (doublings / 2)

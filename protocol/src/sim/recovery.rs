@@ -1,4 +1,4 @@
-//! How soon a flock commits again after its last fault, by the kind of fault: each kind alone, and all as they are drawn.
+//! The time until a flock commits again after its last fault, by the kind of fault: each kind alone, and all as drawn.
 
 use super::MS;
 use super::history::{Outcome, Settings};
@@ -6,7 +6,7 @@ use super::options::Options;
 use super::world::Recovered;
 use std::fmt;
 
-/// Kinds of faults that can be looked at alone; with the first of them nothing goes wrong, with the last all that a seed
+/// Kinds of faults that can be played alone. With the first of them nothing goes wrong, with the last all that a seed
 /// draws.
 pub const CLASSES: &[&str] = &[
     "none",
@@ -36,24 +36,24 @@ pub const CLASSES: &[&str] = &[
     "everything",
 ];
 
-/// How soon the first new COMMIT has to come, in microseconds since the last fault.
+/// The time within which the first new COMMIT has to come, in microseconds since the last fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// Where a quorum is left.
+    /// If a quorum is left.
     pub kept: u64,
-    /// Where none is: after the grace of the run, within this time.
+    /// If none is left: within this time after the grace of the run.
     pub forked: u64,
 }
 
 impl Bound {
-    /// Whether a flock whose run has this grace was back in time.
+    /// Whether a flock whose run has this grace recovered in time.
     fn holds(&self, seen: &Recovered, grace: u64) -> bool {
         let most = if seen.forked { self.forked + grace } else { self.kept };
         seen.first.is_some_and(|us| us <= most)
     }
 }
 
-/// For how long faults of one kind come: it is about what comes afterwards.
+/// The time for which faults of one kind come: only the time afterwards is measured.
 const DURATION: (u64, u64) = (20 * super::SECOND, 30 * super::SECOND);
 
 impl Options {
@@ -108,10 +108,10 @@ impl Options {
     }
 }
 
-/// A history that went on: its seed, how, and the grace of its run.
+/// A history that went on: its seed, its recovery, and the grace of its run.
 type Seen = (u64, Recovered, u64);
 
-/// What came of some seeds of one kind.
+/// The outcomes of some seeds of one kind.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub class: &'static str,
@@ -127,7 +127,7 @@ impl Row {
         Self { class, bound, seen: Vec::new(), broken: Vec::new(), stuck: 0 }
     }
 
-    /// How to live through a seed of this kind.
+    /// The settings for a seed of this kind.
     pub fn settings(&self) -> Settings {
         Settings { class: Some(self.class), ..Settings::default() }
     }
@@ -142,7 +142,7 @@ impl Row {
         }
     }
 
-    /// Whether no rule was broken, and all flocks were back at work in time.
+    /// Whether no rule was broken, and all flocks recovered in time.
     pub fn is_good(&self) -> bool {
         self.broken.is_empty() && self.late().next().is_none()
     }
@@ -164,13 +164,13 @@ impl Row {
     }
 }
 
-/// Above the rows.
+/// The heading above the rows.
 pub const HEADING: &str = "\
                                  seconds since the last fault until
                                  the first new COMMIT                | three, and one head                 | all contribute
 class              seeds    slow    p50    p90    p99    most (seed) |    p50    p90    p99    most (seed) |    p50    p90    p99    most (seed)";
 
-/// Most flocks are back at work within this time; the rows count those that are not.
+/// Most flocks recover within this time; the rows count those that do not.
 pub const SOON: u64 = 30 * super::SECOND;
 
 impl fmt::Display for Row {

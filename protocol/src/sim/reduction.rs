@@ -1,5 +1,5 @@
-//! All-reduces as the network sees them: complete for each member at a time of its own, broken by any death, and at
-//! any stage for some of the members only.
+//! All-reduces as the network sees them. Each is complete for each member at a time of its own. A death breaks it, and
+//! it may break at any stage for some of the members only.
 
 use super::trainer;
 use crate::engine::io::{AttemptKey, Contribution};
@@ -13,27 +13,27 @@ use std::rc::Rc;
 pub struct Group {
     /// In ring order.
     pub contributions: Vec<Contribution>,
-    /// Whom the head expects, and their uplinks: by them, all deal the chunks to the same owners.
+    /// The members that the head expects, and their uplinks: by them, all nodes deal the chunks to the same owners.
     flock: Vec<(NodeId, u32)>,
     pub members: Vec<usize>,
     vectors: BTreeMap<usize, Rc<Vec<f32>>>,
     pub joined: BTreeSet<usize>,
     pub done: BTreeSet<usize>,
     pub broken: bool,
-    /// What it gives: encoded, its digest, and the same sum unencoded.
+    /// The result: encoded, its digest, and the same sum unencoded.
     pub result: Option<(Rc<Vec<u8>>, Digest)>,
     pub unencoded: Vec<f32>,
 }
 
-/// All of them.
+/// All reductions, by attempt.
 #[derive(Debug, Default)]
 pub struct Reductions(pub BTreeMap<AttemptKey, Group>);
 
 impl Reductions {
-    /// A node takes part with what it has trained; true once everybody does, and the result is known.
+    /// Adds a node with its contribution; true once all members take part, and the result is known.
     ///
     /// # Errors
-    /// When two members of one attempt do not agree what it is.
+    /// When two members of one attempt disagree about it.
     pub fn join(
         &mut self,
         key: AttemptKey,
@@ -71,7 +71,7 @@ impl Reductions {
         Ok(true)
     }
 
-    /// Breaks those of `node` that are concerned: `(key, members left hanging)`.
+    /// Breaks the reductions of `node` that are concerned; returns `(key, members left hanging)`.
     pub fn hit(
         &mut self,
         node: usize,

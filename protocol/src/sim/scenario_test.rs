@@ -10,7 +10,7 @@ use crate::NodeId;
 use crate::engine::io::Input;
 use std::collections::BTreeSet;
 
-/// A flock that has flown together for some rounds: everybody is a member.
+/// A flock that has run together for some rounds: all nodes are members.
 fn flock(seed: u64, options: Options) -> World {
     let nodes = options.nodes;
     let mut world = begin(seed, options);
@@ -25,7 +25,7 @@ fn begin(seed: u64, options: Options) -> World {
     world
 }
 
-/// Runs for so long at most, until `done`; whether it was.
+/// Runs for so long at most, until `done`. Returns whether it was.
 fn run(world: &mut World, within: u64, done: impl FnMut(&World) -> bool) -> bool {
     let end = world.now + within;
     let was = world.run_until(end, done);
@@ -33,7 +33,7 @@ fn run(world: &mut World, within: u64, done: impl FnMut(&World) -> bool) -> bool
     was
 }
 
-/// Where all running nodes stand, if they stand together.
+/// The sequence number of the head of all running nodes, if they have one head.
 fn seq(world: &World) -> Option<u64> {
     let heads: BTreeSet<_> = world
         .running()
@@ -52,7 +52,7 @@ fn best_seq(world: &World) -> u64 {
     world.nodes.iter().filter_map(|node| node.disk.head()).map(|head| head.record.seq).max().unwrap_or(0)
 }
 
-/// Runs until all running nodes have committed `rounds` more together; how long that took.
+/// Runs until all running nodes have committed `rounds` more together. Returns how long that took.
 fn fly_on(world: &mut World, rounds: u64, within: u64) -> u64 {
     let (start, goal) = (world.now, best_seq(world) + rounds);
     let flown = run(world, within, |world| seq(world).is_some_and(|seq| seq >= goal));
@@ -60,8 +60,8 @@ fn fly_on(world: &mut World, rounds: u64, within: u64) -> u64 {
     world.now - start
 }
 
-/// Nothing goes wrong, and all contribute. Where links are slow beside a round, voters now and then go on without one: not
-/// in more than a third of histories.
+/// Nothing goes wrong, and all contribute. When links are slow beside a round, voters now and then go on without a
+/// member, but in no more than a third of histories.
 #[test]
 fn a_calm_flock_loses_nobody() {
     const SEEDS: usize = 12;
@@ -83,14 +83,14 @@ fn a_calm_flock_loses_nobody() {
     }
 }
 
-/// Any node, at any moment: what survivors lose is the detection of the death and at most one round.
+/// Any node is killed, at any moment: the survivors lose the time to detect the death and at most one round.
 #[test]
 fn survivors_of_a_kill_commit_again_soon() {
     let mut gaps: Vec<u64> = Vec::new();
     for seed in 0..60 {
         let mut random = Random::new(seed, "kill");
         let mut world = flock(seed, Options::calm(4));
-        // No longer than a few rounds, so that every moment of a round is met.
+        // The wait is no longer than a few rounds, so that it ends at every moment of a round.
         let wait = random.between(0, 8_000) * MS;
         run(&mut world, wait, |_| false);
         let victim = random.between(0, 3) as usize;
@@ -112,7 +112,7 @@ fn survivors_of_a_kill_commit_again_soon() {
     assert!(at(100) < 12.0, "{gaps:?}");
 }
 
-/// Of a link that is down only its ends know: everybody else would name both of them for ever.
+/// Only the ends of a link know that it is down: all other nodes would name both of them for ever.
 #[test]
 fn two_that_do_not_reach_each_other_hold_up_nobody() {
     for (seed, nodes) in (0..8).flat_map(|seed| [(seed, 4), (seed, 5), (seed, 8)]) {
@@ -129,7 +129,7 @@ fn two_that_do_not_reach_each_other_hold_up_nobody() {
             };
             !votes(0) && !votes(1)
         };
-        // It takes 8 s to see that the other says nothing, and a round of training up to 5 s.
+        // Detecting that the other is silent takes 8 s, and a round of training up to 5 s.
         let flown = |world: &World| round(world) >= first + 5 || learners(world);
         assert!(run(&mut world, 60 * SECOND, flown), "seed {seed}, {nodes} nodes");
         let left = until - world.now.min(until);
@@ -155,7 +155,7 @@ fn all_killed_and_restarted_go_on_from_the_last_round() {
         run(&mut world, 5 * SECOND, |_| false);
         assert!(best_seq(&world) >= before, "nothing durable is lost");
         fly_on(&mut world, 3, 60 * SECOND);
-        // Who is back last may have missed the round that is just over.
+        // The last node that is back may have missed the round that is just over.
         let all = |world: &World| contributors(world, 0).len() == 4;
         assert!(run(&mut world, 30 * SECOND, all), "seed {seed}: everybody is back");
     }
@@ -176,7 +176,7 @@ fn one_of_two_goes_on_alone() {
     }
 }
 
-/// A machine that is suspended wakes up to an old world and must not believe that everybody else has died.
+/// A suspended machine wakes up to an old world and must not believe that all others have died.
 #[test]
 fn a_suspended_node_rolls_nobody_back() {
     for seed in 0..10 {
@@ -197,7 +197,7 @@ fn who_leaves_is_not_waited_for() {
     world.feed(2, Input::Leave);
     let gone = |world: &World| contributors(world, 0).len() == 2 && !world.nodes[2].alive();
     assert!(run(&mut world, 30 * SECOND, gone));
-    // A few rounds of training, and no grace for a lost connection on top.
+    // The bound allows a few rounds of training, and no grace for a lost connection on top.
     assert!(world.now - left_at < 12 * SECOND, "{}", world.now - left_at);
 }
 
@@ -217,11 +217,11 @@ fn a_damaged_state_is_fetched_anew() {
         assert!(run(&mut world, 90 * SECOND, back), "seed {seed}: {}", world.report(&world.running()));
         found += usize::from(world.marks.count("damaged state found") > 0);
     }
-    // Where the next state was made before the damage, that takes the damaged one's place, and there is nothing to find.
+    // If the next state was made before the damage, it replaces the damaged one, and there is nothing to find.
     assert!(found >= 8, "{found} of 10");
 }
 
-/// At the end of the budget every node stands on the same last record, also those that lagged.
+/// At the end of the budget every node has the same last record, also a node that lagged.
 #[test]
 fn a_spent_budget_ends_the_run_everywhere() {
     for seed in 0..20 {
@@ -239,7 +239,7 @@ fn a_spent_budget_ends_the_run_everywhere() {
 fn founders_that_meet_stay_apart() {
     for seed in 0..10 {
         let mut world = begin(seed, Options { founders: 3, ..Options::calm(4) });
-        // The first founder looks whether there is a flock; the other two do not.
+        // The first founder looks for a flock; the other two do not.
         let lineages = |world: &World| {
             world.nodes.iter().filter_map(|n| n.head().map(|head| head.record.lineage)).collect::<BTreeSet<_>>()
         };
@@ -277,7 +277,7 @@ fn the_same_seed_is_the_same_history() {
     }
 }
 
-/// Seeds whose histories broke something once.
+/// Seeds whose histories once failed.
 #[test]
 fn seeds_that_failed_hold() {
     for seed in [118, 338, 1728, 1777, 2109, 2776, 5233, 9304, 9848] {

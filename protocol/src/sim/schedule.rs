@@ -1,12 +1,13 @@
-//! What goes wrong in a history, and when: an explicit list, so that a failure can be told by the few that it needs.
+//! The faults of a history, with their times: an explicit list, so that a failure can be reduced to the few that it
+//! needs.
 
 use super::options::Options;
 use super::random::Random;
 use super::{MS, SECOND};
 use std::fmt;
 
-/// Something that goes wrong. Nodes are named by any number and found modulo the count, so that a list keeps its
-/// meaning when there are fewer nodes.
+/// A fault. Nodes are named by any number and found modulo the count, so that a list keeps its meaning when there are
+/// fewer nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// The process dies and comes back after a while.
@@ -20,12 +21,12 @@ pub enum Fault {
         spread: u64,
         back: u64,
     },
-    /// Dies and comes back with an empty disk.
+    /// The process dies and comes back with an empty disk.
     Wipe {
         node: u64,
         back: u64,
     },
-    /// Dies and comes back with the disk that it had some time ago: a copy, which its program notices or not.
+    /// The process dies and comes back with an earlier state of its disk: a copy, which its program notices or not.
     OldDisk {
         node: u64,
         age: u64,
@@ -45,7 +46,7 @@ pub enum Fault {
         node: u64,
         by: u64,
     },
-    /// Dies and comes back with a clock that is behind, perhaps with an empty disk.
+    /// The process dies and comes back with a clock that is behind, perhaps with an empty disk.
     ClockBack {
         node: u64,
         starts: u64,
@@ -56,12 +57,12 @@ pub enum Fault {
         a: u64,
         b: u64,
     },
-    /// Two groups cannot reach each other; bit i: the side of node i.
+    /// Two groups cannot reach each other; bit i is the side of node i.
     Partition {
         sides: u64,
         lasts: u64,
     },
-    /// What `a` sends to `b` is lost.
+    /// Messages from `a` to `b` are lost.
     OneWay {
         a: u64,
         b: u64,
@@ -73,7 +74,7 @@ pub enum Fault {
         b: u64,
         lasts: u64,
     },
-    /// What `a` sends to `b` waits.
+    /// Messages from `a` to `b` wait.
     Clog {
         a: u64,
         b: u64,
@@ -83,7 +84,7 @@ pub enum Fault {
     Hang {
         node: u64,
     },
-    /// The state in memory is not what it was.
+    /// The state in memory is damaged.
     Damage {
         node: u64,
     },
@@ -97,13 +98,13 @@ pub enum Fault {
         whom: u64,
         ticket: bool,
     },
-    /// Of the next reduction it alone has the result, and the others come to decide on another one.
+    /// The node alone has the result of the next reduction, and the others come to decide on another one.
     Contest {
         node: u64,
         contest: Contest,
     },
-    /// Dies as soon as it has said or done this, and comes back; if it forgets, with the disk from just before. One that
-    /// is held up lives on, but what it sends stays where it is for as long.
+    /// The process dies as soon as it has said or done this, and comes back; if it forgets, with the disk from just
+    /// before. A held-up node lives on, but its messages are held back for as long.
     Ambush {
         node: u64,
         moment: Moment,
@@ -112,25 +113,25 @@ pub enum Fault {
     },
 }
 
-/// A reduction that one node alone ends, and what becomes of it.
+/// A reduction that ends for one node alone, and its consequences.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Contest {
-    /// How long it is gone once it has named its result, while the others make another.
+    /// The time for which that node is gone once it has named its result, while the others make another.
     pub back: u64,
-    /// For how long nobody hears of what one of these has voted or decided.
+    /// The time for which no node hears the vote or decision of the others.
     pub held: u64,
 }
 
-/// What a node is ambushed at.
+/// The moment of an ambush.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
     /// Its estimate of a record is on its disk.
     Estimate,
     /// Its vote on a record is on its disk.
     Vote,
-    /// The same, and it is held up.
+    /// Its vote is on its disk, and the node is held up.
     HeldUp,
-    /// It is the first to have decided.
+    /// The node is the first to have decided.
     Decision,
 }
 
@@ -178,7 +179,7 @@ enum Kind {
     Contest,
 }
 
-/// The kinds that are on; those that happen more often in life are listed more often.
+/// The kinds that are on; kinds that are more frequent in reality are listed more often.
 fn kinds(options: &Options) -> Vec<Kind> {
     let all = [
         (options.crashes, 4, Kind::Crash),
@@ -212,7 +213,7 @@ fn one(kind: Kind, random: &mut Random, options: &Options) -> Fault {
         Kind::Crash => Fault::Crash { node, silent: options.silent && random.chance(40), back },
         Kind::Blackout => Fault::Blackout { spread: random.between(0, 2 * SECOND), back },
         Kind::Wipe => Fault::Wipe { node, back },
-        // Soon back with a disk from just before: the round that it has spoken in still goes on.
+        // The node is soon back with a disk from just before: the round in which it has spoken still goes on.
         Kind::OldDisk => {
             let (age, back) = (random.between(100, 6_000) * MS, random.between(200, 1_500) * MS);
             Fault::OldDisk { node, age, back, noticed: a.is_multiple_of(3) }

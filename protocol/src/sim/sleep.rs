@@ -1,5 +1,5 @@
-//! A driver's sleep: it wakes its engine when that has asked for it, and at no other time. In some histories engines are
-//! also woken in between, to see that nothing happens then.
+//! A driver's sleep: it wakes its engine when the engine has asked for it, and at no other time. In some histories
+//! engines are also woken in between, to check that nothing happens then.
 
 use super::invariant::Observed;
 use super::process::Process;
@@ -9,18 +9,18 @@ use crate::engine::View;
 use crate::engine::io::{Input, Time};
 use crate::limits::VOTERS_MAX;
 
-/// Between two ticks for which nobody has asked.
+/// Time between two ticks for which no engine has asked.
 pub(super) const PROBE: u64 = 20 * MS;
 
 impl World {
-    /// When a node's engine wants to be woken, in the world's time.
+    /// The time when a node's engine wants to be woken, in the world's time.
     fn wake_of(&self, node: usize) -> Option<u64> {
         let wake = self.nodes[node].process.as_ref()?.engine.wake_at()?;
         Some(wake.0.saturating_sub(self.nodes[node].offset).max(self.now))
     }
 
-    /// The engine of a node has moved: it is woken when it wants to be now. A tick that is due before stays: it finds that it
-    /// is too early.
+    /// Arms the wake-up of a node whose engine has moved, for the time that it asks for now. A tick that is due before
+    /// stays: the engine finds that it is too early.
     pub(super) fn arm(&mut self, node: usize) {
         let Some(at) = self.wake_of(node) else { return };
         let now = self.now;
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// Wakes a node that sleeps, without being asked to.
+    /// Wakes a sleeping node without being asked to.
     pub(super) fn probe(&mut self, node: usize) {
         self.schedule_own(PROBE, node, Event::Probe);
         let seen = |process: &Process| !process.finished && !process.engine.has_unseen();
@@ -77,7 +77,7 @@ fn difference(before: Option<&View>, after: Option<&View>) -> Option<String> {
     Some(format!("{} after {}", is.trim(), was.trim()))
 }
 
-/// A view without what grows with time.
+/// A view without the values that grow with time.
 fn timeless(mut view: View) -> View {
     view.quorum.quorum_lost = view.quorum.quorum_lost.map(|_| 0);
     for member in view.members.iter_mut().chain(&mut view.others) {
@@ -98,7 +98,7 @@ mod tests {
         world.nodes.iter().map(|node| node.process.as_ref().map_or(0, |process| process.wakes)).collect()
     }
 
-    /// Members that train, and one that is READY and waits for them, wake for heartbeats and for what they repeat.
+    /// Members that train, and one that is READY and waits for them, wake for heartbeats and for repetitions.
     #[test]
     fn an_idle_member_wakes_a_few_times_a_second() {
         const SECONDS: u64 = 60;

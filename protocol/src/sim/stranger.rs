@@ -1,7 +1,7 @@
-//! Strangers: keys of their own, no seat, no ticket. They connect to nodes, greet as any peer may, and forge whatever a
-//! peer can say. A stranger's word has to cost the node nothing but a refusal.
+//! Strangers: keys of their own, no seat, no ticket. They connect to nodes, greet as any peer may, and forge any
+//! message that a peer can send. A stranger's message may cost the node only a refusal.
 //!
-//! What a stranger answers to a request for proof, or for a state, comes from [`World::stranger_answers`].
+//! A stranger's answers to requests for proof, or for a state, come from [`World::stranger_answers`].
 
 use super::crowd::KEYS;
 use super::disk::Link;
@@ -19,15 +19,15 @@ use crate::record::{Measured, Record, Role};
 use crate::run::AdmissionMode;
 use crate::{Digest, NodeId, Signer, limits, wire};
 
-/// Keys that are used for nothing but to contradict themselves.
+/// Keys that are used only to contradict themselves.
 const THROWAWAY: usize = 1 << 22;
-/// Strangers that come at once, now and then.
+/// The number of strangers that come at once, now and then.
 const CROWD: u64 = 24;
 /// Records of a forged chain.
 const FORGED: u64 = 3;
 
 impl World {
-    /// Strangers come from the beginning on.
+    /// Lets strangers come from the beginning on.
     pub(super) fn let_strangers_come(&mut self) {
         for which in 0..self.strangers.len() {
             let at = self.random.between(0, 3 * SECOND);
@@ -35,7 +35,7 @@ impl World {
         }
     }
 
-    /// A stranger does something.
+    /// Lets a stranger do something.
     pub(super) fn strange(&mut self, which: usize) {
         if self.calm {
             return;
@@ -64,7 +64,7 @@ impl World {
                 boot: 1 + self.now,
                 incarnation: 1,
             };
-            // Some say nothing of themselves.
+            // Some strangers say nothing of themselves.
             if self.random.chance(90) {
                 self.whisper(which, node, &Message::Hello(hello));
             }
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// Its word reaches the node, and nothing else happens at that moment.
+    /// Delivers a stranger's message to the node; nothing else happens at that moment.
     fn whisper(&mut self, which: usize, node: usize, message: &Message) {
         let signer = self.keys.signer(KEYS + which);
         let Ok(bytes) = wire::seal(signer.as_ref(), &self.run, message) else { return };
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// Something false, about the very moment in which the node stands.
+    /// A false message about the node's current round.
     fn forge(&mut self, which: usize, node: usize) -> Option<Message> {
         let head = self.nodes[node].head().cloned();
         let choice = self.random.between(0, 14);
@@ -164,7 +164,7 @@ impl World {
         })
     }
 
-    /// The head of a lineage that nobody has ever heard of, with more tokens than any.
+    /// The head of a lineage that does not exist, with more tokens than any.
     fn invented(&mut self, which: usize) -> Option<Message> {
         let chain = self.forged_chain(which)?;
         let head = chain.last()?;
@@ -193,16 +193,16 @@ impl World {
         self.strangers.chains.get(&which)
     }
 
-    /// What a stranger answers who is asked to prove its head, or for the chain and the state behind it: a lineage of its
-    /// own, whole and well signed, that no honest node has ever stood on. Empty: nothing.
+    /// The answer of a stranger that is asked to prove its head, or for the chain and the state behind it: a lineage of
+    /// its own, whole and well signed, that has never been an honest node's. Empty if it does not answer.
     ///
-    /// The driver's catch-up and its requests for proof come here for sources that are strangers.
+    /// The driver's catch-up and its requests for proof call this for sources that are strangers.
     pub fn stranger_answers(&mut self, stranger: &NodeId) -> Vec<Link> {
         let Some(which) = self.strangers.place(stranger).filter(|_| !self.calm) else { return Vec::new() };
         if self.random.chance(30) { Vec::new() } else { self.forged_chain(which).cloned().unwrap_or_default() }
     }
 
-    /// A node asks strangers only for a state: they have nothing to give.
+    /// Whether a node asks only strangers for a state. They have nothing to give, of which it hears a little later.
     pub(super) fn asks_strangers(&mut self, node: usize, sources: &[NodeId]) -> bool {
         let strange = !sources.is_empty() && sources.iter().all(|id| self.strangers.place(id).is_some());
         if strange {
@@ -217,7 +217,7 @@ impl World {
         self.feed(node, Input::CatchUpFailed { reason });
     }
 
-    /// Two READYs of a key that was made for nothing else.
+    /// Two READYs of a key that was made only for this.
     fn contradiction(&mut self, record: &Record, digest: Digest) -> Option<Evidence> {
         self.strangers.thrown += 1;
         let signer = self.keys.signer(THROWAWAY + self.strangers.thrown);
@@ -275,7 +275,7 @@ impl World {
     }
 }
 
-/// A set of all voters that nobody has said READY for.
+/// A set of all voters for which no member has said READY.
 fn set_of(record: &Record) -> Value {
     let voters = record.next.members.iter().enumerate().filter(|(_, member)| member.role == Role::Voter);
     let places: Vec<usize> = voters.map(|(place, _)| place).collect();

@@ -1,5 +1,5 @@
-//! The simulated trainer's own parameters, in runs that keep them from round to round: what it steps on ahead of a record,
-//! what it drops again, and what a commit mixes in.
+//! The simulated trainer's own parameters, in runs that keep them from round to round: the steps that it makes ahead of
+//! a record, those that it drops again, and the mixing after a commit.
 
 use super::invariant::Observed;
 use super::process::{Ahead, Own, Process, Training};
@@ -12,14 +12,14 @@ use crate::{Digest, update};
 use std::rc::Rc;
 
 impl Process {
-    /// An inner step was done.
+    /// Notes that an inner step was done.
     pub fn stepped(&mut self, positions: Span) {
         if let Some(own) = &mut self.own {
             own.steps.push(positions);
         }
     }
 
-    /// The trainer's parameters are again what they were when its last contribution was made.
+    /// Resets the trainer's parameters to those of its last contribution.
     fn back(&mut self) {
         self.ahead = None;
         if let Some(own) = self.own.as_mut() {
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// The engine foresees a lease.
+    /// Starts the steps ahead for a lease that the engine foresees.
     pub(super) fn ahead(&mut self, node: usize, (round, base): (u64, Digest), lease: Span, steps: u32) {
         let same = |ahead: &Ahead| (ahead.round, ahead.base, ahead.lease) == (round, base, lease);
         let held = self.nodes[node].process.as_ref().and_then(|process| process.ahead.as_ref());
@@ -77,8 +77,8 @@ impl World {
         }
     }
 
-    /// What was done ahead counts if it is of this round and lease, after a commit on the state that it was foreseen
-    /// from; otherwise it is dropped. How many steps count.
+    /// Settles steps done ahead: they count if they are of this round and lease, after a commit on the state from which
+    /// they were foreseen; otherwise they are dropped. Returns how many steps count.
     pub(super) fn settle_ahead(&mut self, node: usize, wanted: Option<(u64, Span)>) -> u32 {
         let streams = self.spec.sync.streams();
         let Some(process) = self.nodes[node].process.as_mut().filter(|_| streams) else { return 0 };
@@ -105,8 +105,8 @@ impl World {
         kept.map_or(0, |ahead| ahead.done)
     }
 
-    /// What a node contributes after its inner steps: what it has learned, or of its own parameters the fragment of the
-    /// round.
+    /// The contribution of a node after its inner steps: its progress, or the fragment of the round from its own
+    /// parameters.
     pub(super) fn contribution(&mut self, node: usize, training: &Training, span: Span) -> Vec<f32> {
         let id = self.nodes[node].id;
         let Some(own) = self.nodes[node].process.as_mut().and_then(|process| process.own.as_mut()) else {
@@ -125,7 +125,7 @@ impl World {
         state.vectors.theta[range.clone()].iter().zip(&own[range]).map(|(theta, own)| theta - own).collect()
     }
 
-    /// A contribution that a commit left out, for the fragment whose turn it is.
+    /// Offers again a contribution that a commit left out, for the fragment whose turn it is.
     pub(super) fn retaken(&mut self, node: usize, round: u64, base: Digest) {
         let at_hand = |process: &Process| {
             process.head.as_ref().is_some_and(|head| head.record.base_or(head.digest) == base) && process.own.is_some()
@@ -145,7 +145,7 @@ impl World {
         self.feed(node, Input::Retaken { round, base, made: Some((payload, norm_bits)) });
     }
 
-    /// A commit has stepped a fragment: the trainer's own follow it.
+    /// Mixes a fragment that a commit has stepped into the trainer's own parameters.
     pub(super) fn mix_own(&mut self, node: usize, round: u64, after: &State) {
         let range = trainer::fragments(&self.spec.sync).of_round(round);
         let mixing = self.spec.sync.mixing as f32;

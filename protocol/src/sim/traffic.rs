@@ -5,26 +5,27 @@ use crate::record::Record;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Kinds of messages that voting takes.
+/// Kinds of messages that voting uses.
 pub const VOTING: &[&str] = &["estimate", "vote", "certificate", "start", "witness", "fork"];
-/// Where the sequence number is in an estimate: behind the envelope's header and the tag.
+/// Offset of the sequence number in an estimate: behind the envelope's header and the tag.
 const SEQ: usize = 40;
 
-/// What went between nodes since it was last reset.
+/// Traffic between nodes since the last reset.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
-    /// Bytes by kind of message, and in it by sender.
+    /// Bytes by kind of message, and within a kind by sender.
     pub kinds: BTreeMap<&'static str, BTreeMap<usize, u64>>,
     /// Bytes of voting between two nodes, both ways.
     pub pairs: BTreeMap<(usize, usize), u64>,
     pub largest_ready: u64,
-    /// By sequence number of the record: who has said an estimate, and when first.
+    /// By sequence number of the record: the nodes that have said an estimate, and the time of the first one.
     entered: BTreeMap<u64, BTreeMap<usize, u64>>,
     /// Records, so that nodes can share them.
     pub records: BTreeMap<Digest, Rc<Record>>,
     /// The newest record that a node has committed.
     pub newest: u64,
-    /// For each record: when voters entered the vote on it, rising, and when the first node committed it.
+    /// For each record, the times when voters entered the vote on it, rising, and the time when the first node
+    /// committed it.
     pub agreements: Vec<(Vec<u64>, u64)>,
 }
 
@@ -45,7 +46,7 @@ impl Traffic {
         }
     }
 
-    /// A node commits the record of this sequence number.
+    /// Notes that a node commits the record of this sequence number.
     pub fn committed(&mut self, seq: u64, now: u64) {
         if seq > self.newest {
             self.newest = seq;
@@ -55,7 +56,7 @@ impl Traffic {
         }
     }
 
-    /// Counts from now on.
+    /// Starts the count anew.
     pub fn restart(&mut self) {
         *self = Self { newest: self.newest, records: std::mem::take(&mut self.records), ..Self::default() };
     }

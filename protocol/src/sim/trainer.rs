@@ -1,5 +1,5 @@
-//! Training with the real arithmetic on a few numbers: pseudo-gradients that follow from what they are of, the real
-//! codecs, the real outer step and the real state root.
+//! Training with the real arithmetic on a few numbers: pseudo-gradients that follow from their inputs, the real codecs,
+//! the real outer step and the real state root.
 
 use crate::engine::io::Contribution;
 use crate::outer::Rule;
@@ -11,8 +11,7 @@ use std::rc::Rc;
 
 /// Numbers of the model: more than one block of int8.
 pub const ELEMENTS: usize = 272;
-/// Numbers of what stands here for a codec's chunk where fragments begin and end: whole chunks would be a million times
-/// the work.
+/// Elements of a codec's chunk here, at which fragments begin and end: whole chunks would be a million times the work.
 const PART: usize = 32;
 
 /// The fragments of the model.
@@ -38,13 +37,14 @@ impl State {
         Rc::new(Self { vectors, root })
     }
 
-    /// What every founder begins with.
+    /// The state that every founder begins with.
     pub fn initial(mode: SyncMode) -> Rc<Self> {
         let theta = (0..ELEMENTS).map(|i| ((i * 37 % 101) as f32 - 50.0) / 100.0).collect();
         Self::new(state::State::initial(theta, mode))
     }
 
-    /// The state after the outer step of a round with an encoded update; None if the update is none or the state is lost.
+    /// The state after the outer step of a round with an encoded update; None if the update is invalid or the state is
+    /// lost.
     pub fn step(&self, sync: &SyncSpec, round: u64, update: &[u8], rule: &Rule) -> Option<Rc<Self>> {
         let mut decoded = vec![0.0; fragments(sync).of_round(round).len()];
         update::decode(sync.codec, update, &mut decoded).ok()?;
@@ -57,7 +57,7 @@ impl State {
         (range.len() == update.len() && rule.apply_at(&mut vectors, range.start, update)).then(|| Self::new(vectors))
     }
 
-    /// One bit off.
+    /// The same state with one bit flipped.
     pub fn damaged(&self) -> Rc<Self> {
         let mut vectors = self.vectors.clone();
         if let Some(first) = vectors.theta.first_mut() {
@@ -67,7 +67,7 @@ impl State {
     }
 }
 
-/// What some samples change parameters by, from a state: the same for whoever trains on the same.
+/// The change of parameters that some samples cause, from a state: the same for every node that trains on the same.
 pub fn pseudo_gradient(base: &State, theta: &[f32], member: &NodeId, span: Span) -> Vec<f32> {
     let mut hasher = blake3::Hasher::new_derive_key("starling sim gradient v1");
     hasher.update(&base.root.0).update(&member.0).update(&span.start.to_le_bytes()).update(&span.count.to_le_bytes());
@@ -82,14 +82,14 @@ pub fn norm(delta: &[f32]) -> f32 {
     delta.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>().sqrt() as f32
 }
 
-/// What a ring over these contributions gives, by their vectors in ring order.
+/// The result of a ring over these contributions, by their vectors in ring order.
 pub fn reduce(codec: Codec, members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Option<Vec<u8>> {
     let weighted = weighted(members, vectors);
     let views: Vec<&[f32]> = weighted.iter().map(Vec::as_slice).collect();
     update::reduce(codec, &views).ok()
 }
 
-/// The weighted sum without any encoding on the way.
+/// The weighted sum without any encoding.
 pub fn sum(members: &[Contribution], vectors: &[Rc<Vec<f32>>]) -> Vec<f32> {
     let mut sum = vec![0.0; vectors.first().map_or(0, |vector| vector.len())];
     for part in weighted(members, vectors) {

@@ -1,4 +1,4 @@
-//! What is fetched from other nodes' disks: states with the chain that proves them, and results of attempts.
+//! Fetches from other nodes' disks: states with the chain that proves them, and results of attempts.
 
 use super::MS;
 use super::disk::Link;
@@ -11,7 +11,7 @@ use crate::{Digest, NodeId, certificate};
 use std::rc::Rc;
 
 impl World {
-    /// Whether what is being fetched does not arrive.
+    /// Whether the fetch under way fails.
     pub(super) fn breaks(&mut self) -> bool {
         let percent = self.options.failing_fetches;
         !self.calm && percent > 0 && self.random.chance(percent)
@@ -79,7 +79,7 @@ impl World {
         (ours.record.lineage == theirs.record.lineage).then_some(split)
     }
 
-    /// Checks what is new of a chain as a node does.
+    /// Checks the new part of a chain as a node does.
     fn verify(&self, node: usize, chain: &[Link]) -> Result<(), String> {
         let known = &self.nodes[node].disk.chain;
         for (index, pair) in chain.windows(2).enumerate() {

@@ -8,7 +8,7 @@ use crate::engine::io::Input;
 use crate::record::Record;
 
 impl World {
-    /// Whether this node is a member of the flock that stands on `record`, or can become one.
+    /// Whether this node is a member of the flock whose head is `record`, or can become one.
     pub fn belongs(&self, node: usize, record: &Record) -> bool {
         let id = self.keys.id(node);
         let welcome = || {
@@ -18,10 +18,10 @@ impl World {
         record.member(&id).is_some() || welcome()
     }
 
-    /// The creator tells one node that another, or the ticket that it came with, is not welcome any more.
+    /// The creator tells one node that another, or the ticket that it came with, is revoked.
     pub(super) fn revoke(&mut self, told: usize, whom: usize, ticket: bool) {
         let Some(creator) = self.spec.creator.is_some().then(|| self.keys.signer(CREATOR)) else { return };
-        // Somebody has to be left.
+        // Some node has to be left.
         if whom < self.options.founders || !self.nodes[told].working() {
             return;
         }

@@ -1,5 +1,5 @@
-//! All there is in a history, and what an invariant is shown of it. Invariants know this alone; the event loop (`course`)
-//! knows both.
+//! All parts of a history, and the view that an invariant has of it. Invariants know this module alone; the event loop
+//! (`course`) knows both.
 
 use super::crowd::Strangers;
 use super::disk::{Disk, Link, Write};
@@ -27,7 +27,7 @@ use std::rc::Rc;
 pub enum Event {
     Start,
     Tick,
-    /// A tick for which nobody has asked.
+    /// A tick for which no engine has asked.
     Probe,
     Deliver {
         from: usize,
@@ -47,7 +47,7 @@ pub enum Event {
         other: usize,
         conn: u64,
     },
-    /// A connection over which nothing comes through ends.
+    /// The end of a connection over which nothing comes through.
     Sever {
         other: usize,
         conn: u64,
@@ -110,7 +110,7 @@ pub enum Event {
         other: usize,
     },
     Exit,
-    /// It has said what it is to die of.
+    /// The node has said what it is to die of.
     Sprung {
         sprung: Sprung,
     },
@@ -125,7 +125,7 @@ pub enum Event {
     Strange {
         which: usize,
     },
-    /// The connection of one that was refused is gone.
+    /// The connection of a stranger that was refused is gone.
     StrangerGone {
         which: usize,
     },
@@ -137,12 +137,12 @@ pub enum Event {
 #[derive(Clone, Debug)]
 pub struct Sprung {
     pub(super) back: u64,
-    /// The disk to come back with, if it is not the one at the death, and of when it is: the time, and the number of
-    /// connections that there had been.
+    /// The disk to come back with, if it is not the one at the death, and its age: the time, and the number of
+    /// connections so far.
     pub(super) disk: Option<(u64, u64, Rc<Disk>)>,
 }
 
-/// An event, and which start of the node's program it is for; 0 is for whatever runs.
+/// An event, and the start of the node's program that it is for; 0 is for any.
 #[derive(Debug)]
 pub(super) struct Due {
     pub node: usize,
@@ -150,16 +150,16 @@ pub(super) struct Due {
     pub event: Event,
 }
 
-/// Something that an invariant can be about.
+/// An event that an invariant can check.
 pub enum Observed<'a> {
-    /// A process starts on what its disk holds.
+    /// A process starts on its disk's content.
     Started {
         node: usize,
     },
     Crashed {
         node: usize,
     },
-    /// Its disk is empty, or as it was some time ago.
+    /// The disk is empty, or as it was some time ago.
     LostDisk {
         node: usize,
     },
@@ -171,7 +171,7 @@ pub enum Observed<'a> {
         node: usize,
         outputs: &'a [Output],
     },
-    /// A step is over, and what it led to is done.
+    /// A step is over, and its consequences are done.
     Step {
         node: usize,
     },
@@ -181,13 +181,13 @@ pub enum Observed<'a> {
         from: usize,
         outputs: &'a [Output],
     },
-    /// A node was woken before the time for which it had asked: what it did, and whether a person sees a difference.
+    /// A node was woken before the time for which it had asked: its outputs, and any difference that a person sees.
     Probed {
         node: usize,
         outputs: &'a [Output],
         seen: Option<&'a str>,
     },
-    /// An answer to what a stranger says.
+    /// An answer to a stranger's message.
     Strange {
         node: usize,
         from: NodeId,
@@ -210,7 +210,7 @@ pub enum Observed<'a> {
         base: Digest,
         offer: &'a Offer,
     },
-    /// A difference was mixed into what a node has trained from this state.
+    /// A difference was mixed into a contribution that was trained from this state.
     Mixed {
         node: usize,
         base: Digest,
@@ -218,7 +218,7 @@ pub enum Observed<'a> {
         merge: &'a Merge,
         mixed: &'a Mixed,
     },
-    /// A commit takes effect in memory; the process still holds what was before it.
+    /// A commit takes effect in memory; the process still holds the former state.
     Committing {
         node: usize,
         key: Option<AttemptKey>,
@@ -237,23 +237,23 @@ pub enum Observed<'a> {
     },
 }
 
-/// One rule, with what it remembers of the history.
+/// One rule, with its memory of the history.
 pub trait Invariant {
     fn name(&self) -> &'static str;
 
     /// Looks at an event.
     ///
     /// # Errors
-    /// In words, why the rule does not hold.
+    /// A description of how the rule fails.
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String>;
 }
 
-/// An error unless it holds.
+/// An error unless the condition holds.
 pub(super) fn require(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(why()) }
 }
 
-/// An invariant that did not hold.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Violation {
     pub invariant: &'static str,
@@ -262,20 +262,20 @@ pub struct Violation {
     pub at: u64,
 }
 
-/// What was seen of one history after its last fault, in microseconds since then.
+/// The recovery of one history after its last fault, in microseconds since then.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recovered {
     /// The first new COMMIT anywhere.
     pub first: Option<u64>,
-    /// All stand on one head with three new COMMITs behind it.
+    /// All nodes have one head with three new COMMITs behind it.
     pub together: Option<u64>,
-    /// Everybody who is there has contributed, and nobody else is a member.
+    /// Every node that is there has contributed, and no other node is a member.
     pub complete: Option<u64>,
-    /// No quorum was left: it took a fork, and its grace.
+    /// No quorum was left: the flock needed a fork, and its grace.
     pub forked: bool,
 }
 
-/// All there is in a history.
+/// All parts of a history.
 pub struct World {
     pub now: u64,
     pub(super) queue: BTreeMap<(u64, u64), Due>,
@@ -298,17 +298,17 @@ pub struct World {
     /// Records that nodes with a damaged state have decided by themselves.
     pub tainted: BTreeSet<Digest>,
     pub calm: bool,
-    /// What nobody can mend, and the promise does not cover: the history ends.
+    /// Damage that nobody can mend, and that the promise does not cover: the history ends.
     pub beyond_repair: bool,
-    /// How the flock went on after the last fault.
+    /// The recovery of the flock after the last fault.
     pub recovered: Option<Recovered>,
     pub quiet_until: u64,
     pub events: u64,
-    /// Rolling digest of all inputs and outputs, when it is asked for.
+    /// Rolling digest of all inputs and outputs, if it is asked for.
     pub trace: Option<blake3::Hasher>,
-    /// Told line by line, when it is asked for.
+    /// Receives the story line by line, if it is asked for.
     pub story: Option<fn(&str)>,
-    /// Every record that was committed: its kind, and when the first node did.
+    /// Every record that was committed: its kind, and the time of the first node's commit.
     pub decided: BTreeMap<Digest, (RecordKind, u64)>,
     pub traffic: Traffic,
 }

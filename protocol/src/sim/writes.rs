@@ -1,4 +1,4 @@
-//! Writes on their way to a disk, and what waits for them.
+//! Writes on their way to a disk, and the messages that wait for them.
 
 use super::MS;
 use super::disk::Write;
@@ -54,7 +54,7 @@ impl World {
         self.nodes[node].disk.apply(write);
     }
 
-    /// What waited for a write may go.
+    /// Sends the messages that waited for a write.
     fn release(&mut self, node: usize, token: PersistToken) {
         let mut released = Vec::new();
         self.process(node, |process| {

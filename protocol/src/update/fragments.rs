@@ -1,7 +1,7 @@
-//! Which part of the model a COMMIT steps: fragments take turns (Streaming DiLoCo, arXiv 2501.18512, section 2.2).
+//! The part of the model that a COMMIT steps: fragments take turns (Streaming DiLoCo, arXiv 2501.18512, section 2.2).
 //!
-//! A fragment is a contiguous range of the codec's chunks, so that no block of a codec lies in two. Whose turn it is
-//! follows from the COMMIT's round alone: nobody decides it, and a replay needs nothing but the chain.
+//! A fragment is a contiguous range of the codec's chunks, so that no block of a codec lies in two. The turn follows
+//! from the COMMIT's round alone: no node decides it, and a replay needs only the chain.
 
 use crate::limits::CHUNK_ELEMENTS;
 use crate::mutation::{Mutation, mutated};
@@ -13,12 +13,12 @@ use std::ops::Range;
 pub struct Fragments {
     count: usize,
     elements: usize,
-    /// Elements of a chunk: no boundary is within one.
+    /// Elements of a chunk: no boundary lies within one.
     chunk: usize,
 }
 
 impl Fragments {
-    /// Those of a run whose model has so many parameters.
+    /// The fragments of a run whose model has so many parameters.
     pub fn of(sync: &SyncSpec, elements: usize) -> Self {
         Self::new(sync.fragments, elements, CHUNK_ELEMENTS)
     }
@@ -28,23 +28,24 @@ impl Fragments {
         Self { count: count.max(1) as usize, elements, chunk: chunk.max(1) }
     }
 
-    /// How many there are.
+    /// The number of fragments.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Elements of all together.
+    /// Elements of all fragments together.
     pub fn elements(&self) -> usize {
         self.elements
     }
 
-    /// Which fragment the COMMIT of a round steps, from 0.
+    /// The fragment that the COMMIT of a round steps, from 0.
     pub fn turn(&self, round: u64) -> usize {
         if mutated!(Mutation::FragmentsStill) { 0 } else { (round.saturating_sub(1) % self.count as u64) as usize }
     }
 
-    /// The elements of fragment `index`: of c chunks and P fragments, chunks `floor(f c / P) .. floor((f + 1) c / P)`.
-    /// Empty beyond the last, and if there are fewer chunks than fragments perhaps before.
+    /// The elements of fragment `index`. With c chunks and P fragments, fragment f has the chunks `floor(f c / P) ..
+    /// floor((f + 1) c / P)`. Empty beyond the last fragment, and possibly before if there are fewer chunks than
+    /// fragments.
     pub fn range(&self, index: usize) -> Range<usize> {
         let chunks = self.elements.div_ceil(self.chunk) as u128;
         let bound = |i: usize| {
@@ -60,10 +61,10 @@ impl Fragments {
     }
 }
 
-/// What a trainer keeps of its own where a COMMIT has stepped (Streaming DiLoCo, algorithm 2):
-/// `own <- mixing own + (1 - mixing) canonical`; with 0 it is the canonical ones, to the bit.
+/// Mixes a trainer's own parameters with the canonical ones where a COMMIT has stepped (Streaming DiLoCo, algorithm 2):
+/// `own <- mixing own + (1 - mixing) canonical`; with 0 they are the canonical ones, to the bit.
 ///
-/// This is a member's own affair: nobody else's bits depend on it but through what it contributes.
+/// Only the member itself is concerned: other nodes' bits depend on it only through its contributions.
 pub fn mix(mixing: f32, own: &mut [f32], canonical: &[f32]) {
     if mixing == 0.0 {
         return own.copy_from_slice(canonical);

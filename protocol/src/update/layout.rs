@@ -1,8 +1,7 @@
-//! How a vector is cut into chunks, and where a chunk's payload lies in D.
+//! The chunks of a vector, and the place of a chunk's payload in D.
 //!
-//! With a codec of fixed length D is the payloads in order, nothing between them, and every place is known beforehand.
-//! With top-k, whose payloads have the length that they happen to have, a table stands before them: each payload's bytes
-//! as u32.
+//! With a codec of fixed length, D is the payloads in order, with nothing between them, and every place is known
+//! beforehand. Payloads of top-k vary in length, so a table stands before them: each payload's bytes as u32.
 
 use crate::codec::{CodecError, encoded_max as payload_max};
 use crate::limits::CHUNK_ELEMENTS;
@@ -23,7 +22,7 @@ pub fn chunk_elements(elements: usize, chunk: usize) -> Range<usize> {
     at(chunk)..at(chunk.saturating_add(1))
 }
 
-/// Bytes of D; of a codec whose payloads have no fixed length, the most.
+/// Bytes of D; the most bytes, for a codec whose payloads have no fixed length.
 pub const fn encoded_max(codec: Codec, elements: usize) -> usize {
     // Chunks are whole blocks but for the end, so cutting into chunks adds nothing but the table.
     payload_max(codec, elements) + table_len(codec, elements)
@@ -33,18 +32,18 @@ const fn table_len(codec: Codec, elements: usize) -> usize {
     if codec.is_fixed() { 0 } else { LENGTH_BYTES * chunks(elements) }
 }
 
-/// Where the payload of `chunk` lies in D of a codec of fixed length; empty beyond the last.
+/// The place of the payload of `chunk` in D, for a codec of fixed length; empty beyond the last.
 pub fn chunk_range(codec: Codec, elements: usize, chunk: usize) -> Range<usize> {
     chunks_range(codec, elements, chunk..chunk.saturating_add(1))
 }
 
-/// Where the payloads of consecutive chunks, such as a ring's segment, lie in D of a codec of fixed length.
+/// The place of the payloads of consecutive chunks, such as a ring's segment, in D, for a codec of fixed length.
 pub fn chunks_range(codec: Codec, elements: usize, chunks: Range<usize>) -> Range<usize> {
     let at = |chunk: usize| payload_max(codec, chunk_elements(elements, chunk).start);
     at(chunks.start)..at(chunks.end.max(chunks.start))
 }
 
-/// Puts the chunks' payloads, all of them and in order, together to D.
+/// Joins the chunks' payloads, all of them and in order, to D.
 pub fn assemble<'a>(codec: Codec, payloads: impl Iterator<Item = &'a [u8]> + Clone) -> Vec<u8> {
     let (mut bytes, mut count) = (0, 0);
     for payload in payloads.clone() {
@@ -66,7 +65,7 @@ pub fn assemble<'a>(codec: Codec, payloads: impl Iterator<Item = &'a [u8]> + Clo
 pub struct Layout {
     codec: Codec,
     elements: usize,
-    /// Where each payload ends; empty if that is known beforehand.
+    /// The end of each payload; empty if the ends are known beforehand.
     ends: Vec<usize>,
 }
 
@@ -74,8 +73,8 @@ impl Layout {
     /// Reads the table of `update`, an update of `elements`.
     ///
     /// # Errors
-    /// [`CodecError::Length`] when it has not the bytes that codec, elements and table say, [`CodecError::ChunkLength`]
-    /// when a payload is longer than any of its chunk.
+    /// [`CodecError::Length`] when `update` has not the bytes that codec, elements and table require,
+    /// [`CodecError::ChunkLength`] when a payload is longer than any payload of its chunk can be.
     pub fn of(codec: Codec, elements: usize, update: &[u8]) -> Result<Self, CodecError> {
         let wrong = |expected| CodecError::Length { elements, expected, actual: update.len() };
         let table = table_len(codec, elements);
@@ -94,7 +93,7 @@ impl Layout {
         if update.len() == expected { Ok(Self { codec, elements, ends }) } else { Err(wrong(expected)) }
     }
 
-    /// Where the payload of `chunk` lies; empty beyond the last.
+    /// The place of the payload of `chunk`; empty beyond the last.
     pub fn range(&self, chunk: usize) -> Range<usize> {
         if self.codec.is_fixed() {
             return chunk_range(self.codec, self.elements, chunk);
@@ -144,7 +143,8 @@ mod tests {
 
     #[test]
     fn golden_table() {
-        // Three entries of 1.0 in two chunks: at 0 and at 5 of the first one's first block, at 1 of the second one's only.
+        // Three entries of 1.0 in two chunks: at 0 and at 5 of the first one's first block, and at 1 of the second
+        // one's block.
         let mut vector = vec![0.0; CHUNK_ELEMENTS + 3];
         (vector[0], vector[5], vector[CHUNK_ELEMENTS + 1]) = (1.0, 1.0, 1.0);
         let update = encode(Codec::TopK { k: 64 }, &vector).unwrap();

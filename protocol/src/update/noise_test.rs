@@ -1,6 +1,6 @@
-//! What averaging adds to the mean: the noise of codecs, once at the source and once or at every hop on the way
-//! (with independent Gaussian contributions). It tells whether the arithmetic is right
-//! where bit-for-bit tests only say that two programs agree.
+//! The noise that averaging adds to the mean: the codecs' noise, once at the source and once or at every hop on the way
+//! (with independent Gaussian contributions). These tests show that the arithmetic is right. Bit-for-bit tests only
+//! show that two programs agree.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn gaussian(seed: u64) -> Vec<f32> {
     (0..ELEMENTS / 2).flat_map(pair).collect()
 }
 
-/// Power of the error of the mean in parts of the mean's: by owners, and by a ring.
+/// Power of the error of the mean relative to that of the mean: by owners, and by a ring.
 fn noise(codec: Codec, members: usize) -> [f64; 2] {
     let contributions: Vec<Vec<f32>> = (0..members).map(|n| gaussian(1 + n as u64)).collect();
     let views: Vec<&[f32]> = contributions.iter().map(Vec::as_slice).collect();
@@ -65,8 +65,8 @@ fn noise_of_the_mean_is_as_published() {
     }
 }
 
-/// A ring quantises partial sums of 1 to M contributions, each with the noise of its own size: (M + 1) / 2 of a quantiser's
-/// in all, where owners add two of them.
+/// A ring quantises partial sums of 1 to M contributions, each with noise of its own size: (M + 1) / 2 times a
+/// quantiser's in all. Owners add only two of them.
 #[test]
 fn a_ring_is_noisier_by_its_length() {
     for members in [2, 3, 5, 8, 12, 16] {

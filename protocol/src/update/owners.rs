@@ -1,10 +1,10 @@
 //! The owners' reduction: every chunk has one member that adds it up (`docs/protocol/3-reduction.md` §3.5; a
 //! "butterfly").
 //!
-//! Members stand by ascending id. Each encodes its pseudo-gradient once, *not* weighted, and sends each owner its chunks;
-//! the owner decodes the payloads, multiplies each by its member's weight, adds them up in that one order and encodes the
-//! sum once; D is the owners' payloads in order. What a member leaves out in encoding, and an owner in encoding sums, it
-//! may offer again later: nobody else's bits depend on that but through what it sends.
+//! Members stand by ascending id. Each encodes its pseudo-gradient once, *not* weighted, and sends each owner its
+//! chunks. The owner decodes the payloads, multiplies each by its member's weight, adds them up in that one order and
+//! encodes the sum once. D is the owners' payloads in order. A member may offer again later what its encoding left out,
+//! and an owner what the encoding of its sums left out: other nodes' bits depend on that only through what is sent.
 
 use super::{assemble, chunk_elements, chunks};
 use crate::codec::{self, CodecError};
@@ -12,11 +12,11 @@ use crate::mutation::{Mutation, mutated};
 use crate::run::Codec;
 use crate::{Digest, NodeId};
 
-/// No owner has more than this share of the chunks when there are more than two members, and with four or more at least
+/// With more than two members, no owner has more than this share of the chunks. With four or more, at least
 /// [`OWNERS_MIN`] have some: one bad owner must not spoil all.
 const SHARE_MAX: f64 = 0.5;
 const OWNERS_MIN: usize = 3;
-/// Share of an owner that is one only so that there are enough.
+/// Share of a member that is an owner only so that there are enough owners.
 const SHARE_ADDED: f64 = 0.125;
 
 /// Members in the order in which they own chunks and are added up.
@@ -27,7 +27,7 @@ pub fn order(members: impl IntoIterator<Item = NodeId>) -> Vec<NodeId> {
     members
 }
 
-/// Which member owns which chunks.
+/// The chunks that each member owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owners {
     /// Each member's chunks, ascending.
@@ -37,10 +37,10 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Deals `chunks` to the whole flock, given by ascending id with its upload bandwidths ([`Self::new`]); what those
-    /// own that do not contribute moves, chunk by chunk, to a contributor by rendezvous hash. So every chunk keeps its
-    /// owner as long as that one takes part, whoever else does: after a death only the dead one's parts are sent again.
-    /// `contributors` are by ascending id; places are theirs.
+    /// Deals `chunks` to the whole flock, given by ascending id with its upload bandwidths ([`Self::new`]). Each chunk
+    /// of a member that does not contribute moves to a contributor by rendezvous hash. So every chunk keeps its owner
+    /// as long as that one takes part, whatever the others do: after a death only the dead member's parts are sent
+    /// again. `contributors` are by ascending id, and places are among them.
     pub fn among(flock: &[(NodeId, u32)], contributors: &[NodeId], chunks: usize) -> Self {
         let kbps: Vec<u32> = flock.iter().map(|(_, kbps)| *kbps).collect();
         let dealt = Self::new(&kbps, chunks);
@@ -69,17 +69,17 @@ impl Owners {
         Self { owned, owner }
     }
 
-    /// Deals `chunks` in contiguous segments to members whose upload bandwidths are `kbps`, so that the slowest is done as
-    /// early as possible. One of 0 is not known, and counts as the median of the known ones; if none is known, all own
-    /// alike.
+    /// Deals `chunks` in contiguous segments to members whose upload bandwidths are `kbps`, so that the slowest is done
+    /// as early as possible. A bandwidth of 0 is unknown and counts as the median of the known ones. If none is known,
+    /// all members own equally many.
     ///
-    /// With S the encoded size, member i sends its contribution and, as an owner of the share f of all chunks, each sum to
-    /// M - 2 more than it saves: `S (1 + (M - 2) f) / B` takes it so long. The least of the largest is reached where all
-    /// owners take equally long and the others, which are slower without owning anything, own nothing.
+    /// With S the encoded size, member i sends its contribution and, as an owner of the share f of all chunks, each sum
+    /// to M - 2 more members than it saves. That takes it `S (1 + (M - 2) f) / B`. The largest of these times is least
+    /// when all owners take equally long, and the others, which are slower even without owning anything, own nothing.
     pub fn new(kbps: &[u32], chunks: usize) -> Self {
         let quotas: Vec<f64> = shares(kbps).iter().map(|share| share * chunks as f64).collect();
         let mut counts: Vec<usize> = quotas.iter().map(|quota| quota.floor() as usize).collect();
-        // The largest remainders take what is left, of equal ones the first.
+        // The chunks that are left go to the largest remainders, of equal ones to the first.
         let mut order: Vec<usize> = (0..quotas.len()).collect();
         let rest = |place: usize| quotas[place] - quotas[place].floor();
         order.sort_by(|a, b| rest(*b).total_cmp(&rest(*a)).then(a.cmp(b)));
@@ -106,13 +106,14 @@ impl Owners {
     }
 }
 
-/// How much a member is drawn to a chunk whose owner is gone: highest random weight (Thaler and Ravishankar 1998).
+/// The weight with which a member is drawn to a chunk whose owner is gone: highest random weight (Thaler and
+/// Ravishankar 1998).
 fn rendezvous(member: &NodeId, chunk: usize) -> u64 {
     let digest = Digest::of("starling owner of a chunk", &[&member.0, &(chunk as u64).to_le_bytes()]);
     u64::from_le_bytes(std::array::from_fn(|i| digest.0[i]))
 }
 
-/// What part of the chunks each member should own; together 1.
+/// The share of the chunks that each member should own; the shares add up to 1.
 fn shares(kbps: &[u32]) -> Vec<f64> {
     let members = kbps.len();
     let mut shares = vec![0.0; members];
@@ -136,7 +137,7 @@ fn shares(kbps: &[u32]) -> Vec<f64> {
     shares
 }
 
-/// The middle one of those that are not 0, of an even number the smaller; 0 if there is none.
+/// The middle one of those that are not 0, the smaller of two middle ones; 0 if there is none.
 pub(crate) fn median(kbps: &[u32]) -> u32 {
     let mut known: Vec<u32> = kbps.iter().copied().filter(|b| *b > 0).collect();
     known.sort_unstable();
@@ -164,7 +165,7 @@ fn deal(fastest: &[f64]) -> Vec<f64> {
     best
 }
 
-/// Deals what the first has beyond the most to the other owners; nobody else can have so much.
+/// Deals the chunks of the first member beyond its limit to the other owners; no other member can be beyond it.
 fn cap(mut shares: Vec<f64>) -> Vec<f64> {
     let owners = shares.iter().filter(|share| **share > 0.0).count();
     let Some(beyond) = shares.first().map(|first| first - SHARE_MAX).filter(|beyond| *beyond > 0.0) else {
@@ -177,11 +178,11 @@ fn cap(mut shares: Vec<f64>) -> Vec<f64> {
     shares
 }
 
-/// The sum of one chunk from its payloads and their weights, in the members' order: from zeros, one product and one sum a
-/// member and element, each rounded to f32.
+/// The sum of one chunk from its payloads and their weights, in the members' order: from zeros, one product and one sum
+/// a member and element, each rounded to f32.
 ///
 /// # Errors
-/// The place of a payload that is not canonical, and why.
+/// The place of a payload that is not canonical, and the reason.
 pub fn sum(codec: Codec, parts: &[(f32, &[u8])], elements: usize) -> Result<Vec<f32>, (usize, CodecError)> {
     let (mut sum, mut part) = (vec![0.0f32; elements], vec![0.0f32; elements]);
     for (place, (weight, payload)) in parts.iter().enumerate() {
@@ -193,8 +194,8 @@ pub fn sum(codec: Codec, parts: &[(f32, &[u8])], elements: usize) -> Result<Vec<
     Ok(sum)
 }
 
-/// The update of members that contribute `contributions`, *not* weighted and of equal length, with these weights, in the
-/// members' order. Who owns a chunk changes nothing in its sum.
+/// The update of members that contribute `contributions`, *not* weighted and of equal length, with these weights, in
+/// the members' order. The sum of a chunk does not depend on its owner.
 pub fn reduce(codec: Codec, weights: &[f32], contributions: &[&[f32]]) -> Result<Vec<u8>, CodecError> {
     let elements = contributions.first().map_or(0, |c| c.len());
     if let Some(other) = contributions.iter().find(|c| c.len() != elements) {

@@ -110,7 +110,7 @@ fn unmeasured_members_own_alike() {
         }
     }
     assert_eq!(Owners::new(&[], 0).owner(0), None);
-    // Unknown ones count as the median of the known, of an even number the smaller.
+    // Unknown bandwidths count as the median of the known, the smaller of two middle ones.
     assert_eq!(Owners::new(&[1000, 0, 10], 30), Owners::new(&[1000, 10, 10], 30));
     assert_eq!(Owners::new(&[1000, 0, 10, 400, 0], 30), Owners::new(&[1000, 400, 10, 400, 400], 30));
 }
@@ -118,10 +118,11 @@ fn unmeasured_members_own_alike() {
 #[test]
 fn two_own_in_proportion_and_slow_ones_nothing() {
     assert_eq!(Owners::new(&[300, 100], 40).chunks(0), (0..30).collect::<Vec<_>>());
-    // xi = S (3 + 2) / 3000 for three of 1000 each: the fourth, at 100, is slower by its own contribution alone.
+    // xi = S (3 + 2) / 3000 for three members of 1000 each: the fourth, at 100, is slower by its own contribution
+    // alone.
     let owners = Owners::new(&[1000, 1000, 100, 1000], 30);
     assert_eq!([0, 1, 2, 3].map(|place| owners.chunks(place).len()), [10, 10, 0, 10]);
-    // The fastest would own all; it may own half, and two more are owners.
+    // The fastest member would own all; it may own half, and two more are owners.
     let owners = Owners::new(&[1_000_000, 10, 10, 10], 16);
     assert_eq!([0, 1, 2, 3].map(|place| owners.chunks(place).len()), [8, 4, 4, 0]);
 }
@@ -134,9 +135,9 @@ fn what_the_dead_owned_is_spread_over_the_others() {
     let moved = [0, 1, 2, 3].map(|place| owners.chunks(place).iter().filter(|c| (400..600).contains(*c)).count());
     assert_eq!(moved.iter().sum::<usize>(), 200);
     assert!(moved.iter().all(|count| (30..75).contains(count)), "{moved:?}");
-    // For another implementation.
+    // A golden value for other implementations.
     assert_eq!((400..412).map(|chunk| owners.owner(chunk).unwrap()).collect::<Vec<_>>(), HEIRS);
-    // Who contributes without being expected owns nothing but what moves; nobody contributes, nobody owns.
+    // A contributor that is not expected owns only chunks that move; without contributors nobody owns anything.
     let stranger = [NodeId([9; 32])];
     assert_eq!(Owners::among(&flock, &stranger, 7).chunks(0).len(), 7);
     assert_eq!(Owners::among(&flock, &[], 7).owner(0), None);
@@ -160,7 +161,7 @@ fn a_payload_that_is_not_canonical_names_its_member() {
     assert!(matches!(reduce(Codec::Int8, &[0.5, 0.5], &[&[1.0], &[1.0, 2.0]]), Err(CodecError::Length { .. })));
 }
 
-/// As text, so that another implementation can be held to it.
+/// As text, so that another implementation can be checked against it.
 #[test]
 fn golden_sum() {
     let (a, b): (Vec<f32>, Vec<f32>) = ((0..6).map(|i| i as f32 * 0.25 - 0.5).collect(), vec![0.125; 6]);

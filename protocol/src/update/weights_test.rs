@@ -26,15 +26,15 @@ fn who_has_done_all_steps_is_not_cut_because_others_were_late() {
     let late = stated(10, 1, 1.0);
     let all = [stated(100, 10, 10.0), late, late, late];
     assert_eq!(weights(&all)[0], (100.0f64 / 130.0) as f32);
-    // But the late ones are no reason to be longer than that.
+    // The late members are no reason to be longer than that.
     let all = [stated(100, 10, 60.0), late, late, late];
     assert_eq!(weights(&all)[0], (100.0f64 / 130.0 * 0.5) as f32);
-    // And who is late is measured by what others have done in more steps as they are.
+    // A late member is measured by the others' lengths as they are, although those made more steps.
     let all = [stated(100, 10, 1.0), stated(100, 10, 1.0), stated(10, 1, 6.0)];
     assert_eq!(weights(&all)[2], (10.0f64 / 210.0 * 0.5) as f32);
 }
 
-/// Bits that every program has to arrive at.
+/// Bits that every program has to compute.
 #[test]
 fn golden_weights() {
     let all = [
@@ -54,7 +54,7 @@ fn any_stated() -> impl Strategy<Value = Stated> {
 }
 
 proptest! {
-    /// Nobody gains by it, nobody else loses, and no order of the contributors gives other bits.
+    /// Clipping gives nobody more, takes nothing from others, and gives the same bits in any order of the contributors.
     #[test]
     fn weights_are_shares_or_less(all in prop::collection::vec(any_stated(), 1..12), turn in 0usize..12) {
         let found = weights(&all);
@@ -71,7 +71,7 @@ proptest! {
         prop_assert_eq!(weights(&all), turned);
     }
 
-    /// One liar among three or more that are alike moves the mean by three of them at most, whatever it states.
+    /// One liar among three or more equal members moves the mean by three of their shares at most, whatever it states.
     #[test]
     fn one_liar_moves_the_mean_by_three_shares(honest in 2usize..9, norm in 1e-6f32..1e30, steps in 1u32..50) {
         let mut all = vec![stated(100, 10, 1.0); honest];
@@ -82,7 +82,7 @@ proptest! {
         prop_assert!(weights(&all)[..honest].iter().all(|weight| *weight == crate::update::weight(1, honest as u64 + 1)));
     }
 
-    /// What an honest member sends is never refused for its length, with any codec.
+    /// A part from an honest member is never refused for its length, with any codec.
     #[test]
     fn what_is_encoded_is_never_much_longer_than_it_was(
         seed in any::<u64>(),
@@ -114,7 +114,7 @@ fn assert_fits(vector: &[f32]) {
     }
 }
 
-/// The sum of parts that each are as long as stated is never longer than that, encoded once more.
+/// The sum of parts that are each as long as stated is never longer than that, once it is encoded.
 #[test]
 fn sums_of_what_was_stated_are_not_refused() {
     let parts: Vec<Vec<f32>> =
@@ -134,7 +134,7 @@ fn sums_of_what_was_stated_are_not_refused() {
     assert_eq!(longest_sum(Codec::Int4, &all, &weights), None);
 }
 
-/// Blocks of which every value rounds away from zero as far as it can.
+/// Blocks in which every value rounds away from zero as far as it can.
 #[test]
 fn the_worst_blocks_are_not_refused_and_lies_are() {
     for (levels, size) in [(127.0f32, 256), (7.0, 64)] {

@@ -1,4 +1,4 @@
-//! bincode, with everything switched on that keeps a decoder safe.
+//! bincode with all options that keep a decoder safe.
 
 use super::WireError;
 use bincode::config;

@@ -1,6 +1,6 @@
 //! `deserialize_with` functions that check a count against a named limit before they allocate.
 //!
-//! A byte limit alone does not do it: a count is eight bytes whatever it says, and a decoder that believes it
+//! A limit on bytes does not suffice: a count has eight bytes whatever its value, and a decoder that believes it
 //! reserves memory, or loops, for elements that never come.
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};

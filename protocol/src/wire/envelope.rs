@@ -1,12 +1,12 @@
-//! Signed envelopes of control messages. [`seal`] and [`open`] are the only doors.
+//! Signed envelopes of control messages. [`seal`] and [`open`] are the only ways in and out.
 //!
 //! ```text
 //! version u16 | sender 32 | body length u32 | body | signature 64       little endian
 //! body = tag u16 | fields of the message
 //! ```
 //!
-//! The signature covers the domain, the run's digest, the sender and the raw body, so a message is worth nothing
-//! in another run, under another sender or as another kind.
+//! The signature covers the domain, the run's digest, the sender and the raw body, so a message is worth nothing in
+//! another run, under another sender or as another kind.
 
 use super::{WireError, binary};
 use crate::Digest;
@@ -47,14 +47,14 @@ mod tag {
 pub struct Opened {
     pub sender: NodeId,
     pub message: Message,
-    /// Digest of the whole envelope as received. A signer can make several valid envelopes of one message, so
-    /// whether two statements contradict is decided by `message`, never by this.
+    /// Digest of the whole envelope as received. A signer can make several valid envelopes of one message, so `message`
+    /// decides whether two statements contradict each other, never this digest.
     pub digest: Digest,
 }
 
 /// Encodes and signs a message for the run: at most [`CONTROL_BYTES_MAX`] bytes.
 ///
-/// Refuses what [`open`] would refuse for its shape or size, so that a fault shows where it is.
+/// Refuses a shape or size that [`open`] would refuse, so that a fault shows where it is made.
 pub fn seal(signer: &dyn Signer, run: &Digest, message: &Message) -> Result<Vec<u8>, WireError> {
     check_shape(message)?;
     let body = encode_body(message);
@@ -81,12 +81,11 @@ pub fn open(verifier: &dyn Verifier, run: &Digest, bytes: &[u8]) -> Result<Opene
     open_parts(verifier, run, &Parts::split(bytes)?, bytes)
 }
 
-/// The same for what came over the connection of `from` to the node `me`: whom it claims to be from is looked at before
-/// its signature, which costs far more. Only a Hello and an Alive of the node's own key may come over another's
+/// Opens an envelope that came over the connection of `from` to the node `me`. Compares the claimed sender before it
+/// checks the signature, which costs far more. Only a Hello and an Alive of the node's own key may come over another's
 /// connection (`docs/protocol/5-membership.md` §5.6).
 ///
-/// It needs nothing but its arguments, so that a connection's own task can open what comes, and the engine's thread does
-/// not.
+/// It needs only its arguments, so a connection's own task can open messages, and the engine's thread need not.
 ///
 /// # Errors
 /// As [`open`], and [`WireError::Sender`].
@@ -118,7 +117,7 @@ fn open_parts(verifier: &dyn Verifier, run: &Digest, parts: &Parts<'_>, bytes: &
     Ok(Opened { sender: parts.sender, message, digest: Digest::of(ENVELOPE_DOMAIN, &[bytes]) })
 }
 
-/// Whom an envelope says it is from, unchecked: to look it up before a signature is worth its price.
+/// The sender that an envelope claims, unchecked: for a look-up before the cost of verifying a signature.
 pub fn claimed_sender(bytes: &[u8]) -> Option<NodeId> {
     Some(NodeId(*bytes.get(2..)?.first_chunk::<32>()?))
 }

@@ -1,4 +1,4 @@
-//! The bytes of one example of everything that travels, against a file that other implementers can read.
+//! The bytes of one example of each wire type, compared with a file that other implementers can read.
 
 use super::*;
 use crate::Digest;
@@ -49,7 +49,7 @@ fn bytes_are_those_of_the_file() {
     assert!(text == GOLDEN, "the wire format changed; if that is meant, raise its version and write:\n{text}");
 }
 
-/// As `docs/protocol/1-wire.md` §1.1.1 names it: by its members and by the vote states that they speak from.
+/// The name of `docs/protocol/1-wire.md` §1.1.1: from the members and the vote states that they speak from.
 #[test]
 fn a_forks_lineage_is_named_by_ids_and_incarnations() {
     let parent = sample::record();

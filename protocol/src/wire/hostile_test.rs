@@ -12,7 +12,7 @@ use crate::record::Measured;
 use crate::{Digest, NodeId};
 use sample::{digest, node};
 
-/// Accepts every signature: decoding behind it is what is tested.
+/// Accepts every signature: the tests are about the decoding behind it.
 pub(super) struct Trusting;
 
 impl Verifier for Trusting {
@@ -21,10 +21,10 @@ impl Verifier for Trusting {
     }
 }
 
-/// Where the fields begin in a body: behind the tag. A question has 44 bytes.
+/// Offset of the fields in a body: behind the tag. A question has 44 bytes.
 const FIELDS: usize = 2;
 const QUESTION: usize = 8 + 32 + 4;
-/// Where the value begins in an estimate and in a vote, and where its set's length is in it.
+/// Offset of the value in an estimate and in a vote, and offset of its set's length in the value.
 const SAID_VALUE: usize = FIELDS + QUESTION + 8 + 4;
 const VALUE_MEMBERS: usize = 1 + 32 + 8 + 4 + 4 + 32;
 
@@ -86,7 +86,7 @@ fn a_hello_of_another_run_tells_its_specification() {
     };
     assert_eq!(sender, sample::signer().id());
     assert_eq!(sample::spec().differences(&spec), ["model.layers: 2 here, 6 there"]);
-    // Signed for neither run: no more than a bad signature.
+    // Signed for neither run: only a bad signature.
     let forged = seal(&sample::signer(), &digest(1), &hello).unwrap();
     assert_eq!(open(&Ed25519Verifier, &run(), &forged).unwrap_err().reason(), "bad_signature");
 }
@@ -110,7 +110,7 @@ fn framing_is_exact() {
     }
     assert_eq!(refused(&[]).reason(), "truncated");
     assert_eq!(refused(&[1]).reason(), "truncated");
-    // 5 and 6 were kinds of version 1 and mean nothing any more.
+    // 5 and 6 were kinds of version 1 and have no meaning any more.
     for tag in [0u16, 5, 6, 16, u16::MAX] {
         assert_eq!(refused(&tag.to_le_bytes()), WireError::UnknownTag { tag });
     }
@@ -127,7 +127,7 @@ fn bodies_are_exact() {
     }
 }
 
-/// Where each kind of message has a count or a length, and the limit on it.
+/// The offset of each count or length in each kind of message, and the limit on it.
 fn counts_of_messages() -> Vec<(&'static str, usize, usize)> {
     let ready_statements = FIELDS + 32 + 8 + 32 + 32 + 4 * 8 + 4 + 4 + 32 + 16;
     let statement = 1 + 32 + 8 + 32;
@@ -149,7 +149,7 @@ fn counts_of_messages() -> Vec<(&'static str, usize, usize)> {
     ]
 }
 
-/// Where each document has a count or a length, from its beginning.
+/// The offsets of counts and lengths in each document, from its beginning.
 fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     let record = encode_record(&sample::record());
     let contributors = 32 + 32 + 8 + 32 + 1 + 32 + 8;
@@ -190,7 +190,7 @@ fn decode_document(kind: &str, bytes: &[u8]) -> Result<(), WireError> {
     }
 }
 
-/// Counts that promise more than is there, up to those that kill a decoder that believes them.
+/// Counts that promise more elements than there are, up to those that kill a decoder that believes them.
 #[test]
 fn hostile_counts_are_refused_before_allocation() {
     const COUNTS: [u64; 6] = [1 << 16, 1 << 33, 1 << 40, 1 << 50, 1 << 63, u64::MAX];
@@ -262,7 +262,7 @@ fn lists_in_messages_ascend_and_are_bounded() {
     }
 }
 
-/// What a READY may not say, each on its own.
+/// Values that a READY may not have, each on its own.
 #[test]
 fn each_field_of_a_ready_has_its_range() {
     let norm = |norm: f32| Measured { norm_bits: norm.to_bits(), ..sample::measured() };
@@ -295,7 +295,7 @@ fn each_field_of_a_ready_has_its_range() {
     }
 }
 
-/// A vote's value fits what is voted on.
+/// A vote's value fits its question.
 #[test]
 fn values_fit_their_question() {
     let Message::Estimate(estimate) = message("estimate") else { unreachable!() };
@@ -330,7 +330,7 @@ fn values_fit_their_question() {
 
 #[test]
 fn numbers_of_enums_are_fixed() {
-    // Each enum by a message, its place in the body, and one above its greatest number.
+    // A message with each enum, the enum's place in the body, and one above its greatest number.
     let places = [
         ("head", FIELDS + 32 + 8 + 32 + 8, 11),
         ("ready", FIELDS + 192 + 8, 4),

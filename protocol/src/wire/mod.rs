@@ -1,9 +1,9 @@
 //! Bytes of control messages, records and run specifications.
 //!
-//! The only module that knows bincode: fixed-width little-endian integers, `u64` counts, one byte for an option or
-//! a bool, no field names. What bincode leaves open is closed here: a size limit, counts checked before anything
-//! is allocated, no trailing bytes, enums by written-down numbers, and equality of the re-encoding, so that one
-//! value has one byte string. Signatures and digests are over bytes as received, never over a re-encoding.
+//! The only module that knows bincode: fixed-width little-endian integers, `u64` counts, one byte for an option or a
+//! bool, no field names. It closes what bincode leaves open: a size limit, counts checked before anything is allocated,
+//! no trailing bytes, enums by written-down numbers, and equality of the re-encoding, so that one value has one byte
+//! string. Signatures and digests are over bytes as received, never over a re-encoding.
 
 pub(crate) mod binary;
 pub mod bounded;
@@ -29,7 +29,7 @@ pub use envelope::{Opened, check, claimed_sender, open, seal};
 use crate::NodeId;
 use crate::run::RunSpec;
 
-/// Why bytes were refused, or could not be made.
+/// The reason why bytes were refused, or could not be made.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum WireError {
     #[error("{what}: {bytes} bytes, the limit is {limit}")]
@@ -48,7 +48,7 @@ pub enum WireError {
     NotCanonical { what: &'static str },
     #[error("{what}: {detail}")]
     Invalid { what: &'static str, detail: String },
-    #[error("came from another peer, and is by {claimed}")]
+    #[error("a message of {claimed} came from another peer")]
     Sender { claimed: NodeId },
     #[error("signature does not belong to {sender} and this run")]
     BadSignature { sender: NodeId },
@@ -76,7 +76,7 @@ impl WireError {
     }
 }
 
-/// A value that decodes but breaks a rule of its type.
+/// A rule of its type that a decoded value breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     #[error("{what} are not in ascending order of member id without repeats")]
@@ -91,7 +91,7 @@ pub enum ShapeError {
     Rule { what: &'static str, must: &'static str },
 }
 
-/// Checks a list that is kept by ascending, distinct member id and holds at most `limit`.
+/// Checks a list that is ordered by ascending, distinct member id and holds at most `limit` entries.
 pub(crate) fn check_ascending<T>(
     what: &'static str,
     items: &[T],

@@ -8,8 +8,7 @@ use crate::message::{Certificate, Message, PeerRtt, Ready, Statement, StatementK
 use crate::{Digest, NodeId};
 use proptest::prelude::*;
 
-/// Decodes bytes as a document of this place in the list and encodes what came out; None if they are refused.
-/// Decodes and encodes again.
+/// Decodes bytes as one kind of document and encodes the result again; None if the bytes are refused.
 type There = fn(&[u8]) -> Option<Vec<u8>>;
 
 const DOCUMENTS: [There; 7] = [
@@ -73,7 +72,7 @@ proptest! {
         prop_assert_eq!(opened.message, ready);
     }
 
-    /// A vote on a record fits into a certificate, whatever it says; one on a set never is in one.
+    /// A vote on a record fits into a certificate, whatever its values; a vote on a set never is in one.
     #[test]
     fn votes_on_records_fit_into_certificates(numbers: [u64; 4], ballot: u32, attempt: u32, fill: u8, voted: bool) {
         let value = Value {

@@ -1,4 +1,4 @@
-//! One example of each thing that travels, for tests.
+//! One example of each wire type, for tests.
 
 use crate::admission::{Revocation, SubjectKind, Ticket};
 use crate::engine::io::AttemptKey;
@@ -26,7 +26,7 @@ pub fn signer() -> Ed25519Signer {
     Ed25519Signer::from_secret(&[7; 32])
 }
 
-/// The same run with pairs, which go with owners, and with probation.
+/// The same run with gossip, which needs owners, and with probation.
 pub fn spec_with_pairs() -> RunSpec {
     let mut spec = spec();
     (spec.sync.engine, spec.sync.gossip) = (EngineKind::Owners, Some(GossipSpec::every(10)));
@@ -156,7 +156,7 @@ pub fn certificate() -> Certificate {
     Certificate { lineage: digest(2), seq: 4, record: digest(9), votes: vec![vote] }
 }
 
-/// The fork of both members of the record, one of which speaks from another vote state by now.
+/// The fork of both members of the record; one of them speaks from another vote state by now.
 pub fn fork() -> Record {
     let parent = record();
     let going = [(node(0x10), 7), (node(0x20), 9)];
@@ -164,7 +164,7 @@ pub fn fork() -> Record {
     fork.unwrap_or_else(record)
 }
 
-/// In phase 2: it has named a value and voted for it.
+/// The vote state in phase 2: its node has named a value and voted for it.
 pub fn vote_state() -> VoteState {
     let stamp = Stamp { seq: 4, instance: Question::RECORD, ballot: 1, phase: 2 };
     let (estimate, vote) = (Some((1, value())), Some((1, value(), true)));

@@ -1,4 +1,4 @@
-//! Who is let in: open, by list, by ticket; and that nobody else changes who decides.
+//! Admission: open, by list, by ticket. Nothing else changes who decides.
 
 use crate::bench::{BOOT, Bench, INCARNATION, Key, commits, digest, id, refusals, sent, spec, voters};
 use starling_protocol::admission::{Revocation, SubjectKind, Ticket};
@@ -31,7 +31,7 @@ fn join(bench: &Bench, ticket: &[u8]) -> Message {
     })
 }
 
-/// What the engine answers to a stranger that asks to be let in.
+/// The engine's answer to a stranger that asks to be let in.
 fn ask(bench: &mut Bench, stranger: u8, ticket: &[u8]) -> Vec<Output> {
     bench.reconnect(stranger);
     let join = join(bench, ticket);
@@ -42,7 +42,7 @@ fn refused(why: &'static str) -> Refusal {
     Refusal::NotAdmitted { why }
 }
 
-/// What the record after a round lists for who asked in it.
+/// The record after a round, which lists the nodes that asked in it.
 fn after_a_round(bench: &mut Bench) -> Record {
     commits(&bench.commit())[0].clone()
 }
@@ -84,7 +84,7 @@ fn a_ticket_lets_in_its_holder_in_time_and_so_often() {
     for (ticket, why) in answers {
         assert_eq!(refusals(&ask(&mut bench, 7, &ticket)), [&refused(why)]);
     }
-    // Good for the first round only, and for one node.
+    // One ticket is good for the first round only, the other for one node.
     let (soon, once) = (sign(CREATOR, &digest, Some(8), 1, 0), sign(CREATOR, &digest, None, 0, 1));
     let grant = wire::decode_ticket(&once).unwrap().grant(&digest);
     assert!(refusals(&ask(&mut bench, 7, &once)).is_empty());
@@ -138,7 +138,7 @@ fn what_is_revoked_lets_nobody_in_any_more() {
     assert!(refusals(&ask(&mut bench, 7, &other)).is_empty());
 }
 
-/// On its way it has no state yet, and asks for no seat: a place among strangers is not all that it gets.
+/// A newcomer on its way has no state yet, and asks for no seat: its ticket gives it more than a place among strangers.
 #[test]
 fn a_ticket_that_is_shown_on_the_way_gives_a_place_and_no_seat() {
     let mut bench = flock(AdmissionMode::Ticket);
@@ -164,7 +164,7 @@ fn a_ticket_that_is_shown_on_the_way_gives_a_place_and_no_seat() {
     assert!(refusals(&ask(&mut bench, 7, &good)).is_empty());
     assert!(after_a_round(&mut bench).member(&id(7)).is_some());
     assert_eq!(bench.engine.invited(), [], "a member's places are its own");
-    // Another start of it has shown nothing.
+    // Another start of the newcomer has shown no ticket.
     bench.greet(8, BOOT);
     bench.say(8, &message);
     assert_eq!(bench.engine.invited(), [id(8)]);
@@ -182,7 +182,7 @@ fn listed_nodes_have_places_before_they_have_said_anything() {
     assert_eq!(flock(AdmissionMode::Open).engine.invited(), []);
 }
 
-/// It stood on a record that admitted it, and has to read the newer one to know better: its connection stays.
+/// The newcomer's head admitted it, and it has to read the newer record to know better: its connection stays.
 #[test]
 fn who_has_not_heard_yet_that_it_is_not_admitted_is_not_shut_out() {
     let mut bench = flock(AdmissionMode::Ticket);
@@ -203,7 +203,7 @@ fn t8_a_hundred_identities_change_neither_members_nor_quorum() {
     for stranger in 10..110 {
         bench.greet(stranger, BOOT);
         let join = join(&bench, &[]);
-        // The creator is one of them, and needs a ticket like everybody else.
+        // The creator is one of the strangers, and needs a ticket like all others.
         assert_eq!(refusals(&bench.say(stranger, &join)), [&refused("no_ticket")]);
     }
     let after = bench.engine.view();
@@ -211,7 +211,7 @@ fn t8_a_hundred_identities_change_neither_members_nor_quorum() {
     let record = after_a_round(&mut bench);
     assert_eq!((record.members().len(), record.voters().count()), (3, 3));
     assert_eq!(bench.engine.view().quorum.voters, before.quorum.voters);
-    // Nor do they where everybody is let in: newcomers contribute before they vote.
+    // Strangers do not vote either in an open run: newcomers contribute before they vote.
     let mut open = flock(AdmissionMode::Open);
     for stranger in 10..110 {
         open.greet(stranger, BOOT);
@@ -223,7 +223,7 @@ fn t8_a_hundred_identities_change_neither_members_nor_quorum() {
     assert_ne!(record.state_root, digest(0));
 }
 
-/// The statements in a voter's READY while fifty strangers ask to be let in, and `then` has happened.
+/// The statements in a voter's READY while fifty strangers ask to be let in, after `then`.
 fn said_in_a_crowd(then: impl Fn(&mut Bench)) -> Vec<Statement> {
     let mut bench = Bench::flock(4);
     let record = bench.record();
@@ -266,7 +266,7 @@ pub fn strangers_that_ask_to_be_let_in_hold_up_nothing_else() {
         leave(bench);
     });
     assert_eq!(told(said), [(StatementKind::Suspect, 2), (StatementKind::Revoked, 77)]);
-    // Members' matters leave a place, as they may last.
+    // Statements about members leave one place free, as they may go on for long.
     let said = told(said_in_a_crowd(leave));
     assert_eq!(said.len(), 2);
     assert!(said[0].0 == StatementKind::Joins && said[1] == (StatementKind::Suspect, 2), "{said:?}");

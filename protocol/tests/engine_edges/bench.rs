@@ -1,4 +1,5 @@
-//! One engine on a bench: a clock, a disk that writes at once, the own votes of its peers, and a watch over what it says.
+//! One engine on a bench: a clock, a disk that writes at once, its peers' messages, and a watch over the engine's
+//! outputs.
 
 pub use crate::fixture::{BOOT, INCARNATION, Key, Keys, ME, digest, genesis, id, spec, vote_state, voters};
 
@@ -21,24 +22,24 @@ pub struct Bench {
     pub engine: Engine,
     pub now: u64,
     pub spec: RunSpec,
-    /// The head as the disk holds it, with its proof, and what this identity has signed last.
+    /// The head as the disk holds it, with its proof, and the newest statements that this identity has signed.
     pub head: Option<(Record, Option<Certificate>)>,
     pub vote_state: Option<VoteState>,
     pub candidates: Vec<Candidate>,
     /// Proofs of the records before the head.
     pub past: Vec<Certificate>,
-    /// Against whom, as the disk holds it.
+    /// Evidence that the disk holds, by the node that it is against.
     pub evidence: BTreeMap<NodeId, Evidence>,
-    /// What peers have said, by sender, since the last [`Bench::forget`].
+    /// Messages of peers, by sender, since the last [`Bench::forget`].
     pub heard: Vec<(u8, Vec<u8>)>,
     /// Writes are answered at once.
     pub writes: bool,
-    /// All inputs so far with their times, where somebody wants to feed them again.
+    /// All inputs so far with their times, if a test wants to feed them again.
     pub script: Option<Vec<(u64, Input)>>,
-    /// Of every contribution.
+    /// The norm of every contribution.
     pub norm: f32,
     reducing: Option<AttemptKey>,
-    /// Its last estimate or vote.
+    /// The engine's last estimate or vote.
     said: Option<Message>,
     watch: Watch,
 }
@@ -93,12 +94,12 @@ impl Bench {
         }
     }
 
-    /// One that waits for a flock.
+    /// A bench whose engine waits for a flock.
     pub fn seeker() -> Self {
         Self::start(spec(), false, None, BOOT)
     }
 
-    /// One that has founded a lineage and trains alone in its first round.
+    /// A bench whose engine has founded a lineage and trains alone in its first round.
     pub fn founder() -> Self {
         let mut bench = Self::start(spec(), true, None, BOOT);
         let outputs = bench.feed(Input::Tick);
@@ -106,14 +107,14 @@ impl Bench {
         bench
     }
 
-    /// A member of a flock with these members, all of them here; it trains.
+    /// A bench whose engine is a member of a flock with these members, all of them here; it trains.
     pub fn flock_of(spec: RunSpec, members: &[(u8, Role)]) -> Self {
         let mut bench = Self::recorded(spec, members);
         bench.script = None;
         bench
     }
 
-    /// The same, with all inputs from its start.
+    /// The same, with a script of all inputs from its start.
     pub fn recorded(spec: RunSpec, members: &[(u8, Role)]) -> Self {
         let head = genesis(&spec, members);
         let stored = Stored {
@@ -131,7 +132,7 @@ impl Bench {
         for (n, _) in members.iter().filter(|(n, _)| *n != ME) {
             bench.meet(*n);
         }
-        // A large flock's Heads are looked at together, a little later.
+        // A large flock's Heads are processed together, a little later.
         bench.wait(200_000);
         assert_eq!(bench.engine.view().phase, Phase::Training, "{:?}", bench.engine.view());
         bench
@@ -141,12 +142,12 @@ impl Bench {
         Self::flock_of(spec(), &voters(count))
     }
 
-    /// The process ends and starts again on what the disk holds; nobody is connected.
+    /// Ends the process and starts it again on the disk's content; nobody is connected.
     pub fn restart(&mut self, boot: u64) {
         self.restart_on(boot, false);
     }
 
-    /// The same, on a disk that is a copy of that, or is not.
+    /// The same, on a disk that is a copy of the former one, or is not.
     pub fn restart_on(&mut self, boot: u64, copied: bool) {
         let (head, certificate) = self.head.clone().expect("a head is on the disk");
         let (vote_state, candidates) = (self.vote_state.clone(), self.candidates.clone());
@@ -171,7 +172,7 @@ impl Bench {
         self.head.as_ref().expect("a head is on the disk").0.clone()
     }
 
-    /// Takes an input a millisecond later, and writes what is asked for.
+    /// Gives an input to the engine a millisecond later, and carries out its writes.
     pub fn feed(&mut self, input: Input) -> Vec<Output> {
         self.now += 1_000;
         let mut all = self.watched(input);
@@ -233,7 +234,7 @@ impl Bench {
         outputs
     }
 
-    /// Lets time pass, in steps that the engine believes.
+    /// Lets time pass, in steps that the engine accepts.
     pub fn wait(&mut self, micros: u64) -> Vec<Output> {
         let end = self.now + micros;
         let mut outputs = Vec::new();
@@ -271,7 +272,7 @@ impl Bench {
         Message::Hello(Hello { version: PROTOCOL_VERSION, spec, boot, incarnation: INCARNATION })
     }
 
-    /// A peer connects and greets, and tells that it stands where the engine stands.
+    /// A peer connects, greets, and says that its head is the engine's.
     pub fn meet(&mut self, peer: u8) -> Vec<Output> {
         let mut outputs = self.greet(peer, BOOT);
         outputs
@@ -294,31 +295,31 @@ impl Bench {
         self.greet(peer, BOOT);
     }
 
-    /// The same, and it tells again where it stands.
+    /// The same, and the peer tells its head again.
     pub fn meet_again(&mut self, peer: u8) {
         self.reconnect(peer);
         let head = self.chain_head(Phase::Training, 0);
         self.say(peer, &Message::Head(head));
     }
 
-    /// A peer says that it stands there, is asked to show it, and does.
+    /// A peer claims a head, is asked to show it, and does.
     pub fn claim(&mut self, peer: u8, head: &Head, ancestry: &Ancestry) -> Vec<Output> {
         self.say(peer, &Message::Head(head.clone()));
         let (record, tokens, ancestry) = (head.record, head.tokens, ancestry.clone());
         self.answer(peer, head, Claim::Proven(Proven { record, tokens, ancestry, voters: Vec::new() }))
     }
 
-    /// What came of a claim that this peer was asked to show.
+    /// Gives the engine the outcome of a claim that this peer was asked to show.
     pub fn answer(&mut self, peer: u8, head: &Head, outcome: Claim) -> Vec<Output> {
         self.feed(Input::Claim { peer: id(peer), record: head.record, outcome })
     }
 
-    /// The way to a head in the lineage that the engine stands in.
+    /// The way to a head in the engine's lineage.
     pub fn way(&self, head: &Head) -> Ancestry {
         [Reach { lineage: head.lineage, last: head.seq, voters: 0 }].into_iter().collect()
     }
 
-    /// The heartbeat of whoever stands where the engine stands.
+    /// The heartbeat of a node whose head is the engine's.
     pub fn chain_head(&self, phase: Phase, progress: u64) -> Head {
         let view = self.engine.view();
         let (lineage, seq, record, tokens) = (view.lineage, view.seq, view.head, view.tokens);
@@ -350,13 +351,13 @@ impl Bench {
         }
     }
 
-    /// The engine's own trainer is done.
+    /// Ends the training of the engine's own trainer.
     pub fn trained(&mut self) -> Vec<Output> {
         let Ready { round, base, samples, tokens, steps, loss_q16, payload, measured, .. } = self.ready(ME);
         self.feed(Input::Trained { round, base, samples, tokens, steps, loss_q16, payload, measured })
     }
 
-    /// All members say READY; the attempt that follows.
+    /// All members say READY. Returns the attempt that follows.
     pub fn all_ready(&mut self) -> AttemptKey {
         let members = self.record().members().map(|id| id.0[0]).filter(|n| *n != ME).collect::<Vec<_>>();
         self.reducing = None;
@@ -379,7 +380,7 @@ impl Bench {
         self.reducing = None;
     }
 
-    /// A voter says what the engine itself has said last, if it has said anything.
+    /// A voter repeats the engine's last statement, if there was one.
     #[allow(dead_code)]
     pub fn echo(&mut self, from: u8) -> Vec<Output> {
         match self.said.clone() {
@@ -395,7 +396,7 @@ impl Bench {
         self.reducing.unwrap_or_else(|| panic!("{}", waiting()))
     }
 
-    /// The attempt's result is complete here: what the engine says of it.
+    /// Completes the attempt's result here. Returns the engine's estimate of it.
     pub fn rebuild(&mut self, key: AttemptKey) -> Estimate {
         self.feed(Input::Reduced { key, update: digest(9) });
         let outputs = self.feed(Input::Applied { key, update: digest(9), state_root: digest(self.now as u8 | 0x80) });
@@ -406,13 +407,13 @@ impl Bench {
         said.unwrap_or_else(|| panic!("no estimate: {outputs:?}"))
     }
 
-    /// One whole round with everybody; what came out with the last vote.
+    /// Plays one whole round with all members. Returns the outputs at the last vote.
     pub fn commit(&mut self) -> Vec<Output> {
         let key = self.all_ready();
         self.decide(key)
     }
 
-    /// The attempt's result is complete everywhere and decided; what came out with the votes.
+    /// Completes the attempt's result on all nodes, and decides it. Returns the outputs at the votes.
     pub fn decide(&mut self, key: AttemptKey) -> Vec<Output> {
         let before = self.record();
         let said = self.rebuild(key);
@@ -455,7 +456,7 @@ impl Bench {
         certificate::of_votes(self.record().lineage, &vote, &votes)
     }
 
-    /// The picture of the engine without what only time changes.
+    /// The engine's view without the values that change with time alone.
     pub fn still(&self) -> View {
         let mut view = self.engine.view();
         for member in view.members.iter_mut().chain(&mut view.others) {
@@ -475,7 +476,7 @@ pub fn refusals(outputs: &[Output]) -> Vec<&Refusal> {
     refusals
 }
 
-/// What an engine has sent, and to whom.
+/// The messages that an engine has sent, each with its receiver.
 pub fn sent(spec: &RunSpec, outputs: &[Output]) -> Vec<(NodeId, Message)> {
     let message = |output: &Output| match output {
         Output::Send { to, bytes, .. } => {

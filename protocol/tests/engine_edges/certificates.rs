@@ -1,4 +1,4 @@
-//! What proves a record, and what does not; and two proofs for one place.
+//! Proofs of a record, bytes that prove none, and two proofs for one place.
 
 use crate::bench::{Bench, INCARNATION, Keys, ME, commits, digest, id, refusals, sent, spec, voters};
 use starling_protocol::certificate::{self, CertificateError, Split};
@@ -63,7 +63,7 @@ fn bench_seal(from: u8, message: &Message) -> Vec<u8> {
     starling_protocol::wire::seal(&crate::bench::Key(id(from)), &spec().digest(), message).unwrap()
 }
 
-/// A vote on a set decides who makes an attempt, never a record.
+/// A vote on a set decides the members of an attempt, never a record.
 #[test]
 fn votes_on_sets_prove_no_record() {
     let bench = Bench::flock(3);
@@ -101,7 +101,7 @@ fn a_certificate_that_proves_nothing_is_refused_and_one_that_does_is_believed() 
     let mut bench = Bench::flock(4);
     let (value, record) = skip(&bench);
     let before = bench.still();
-    // Two of four are half of the voters: whether that is a quorum hangs on the distinguished one.
+    // Two of four are half of the voters: they are a quorum only with the distinguished one.
     let distinguished = Quorum::after(&record, &record.parent).distinguished();
     let half: Vec<u8> = (2..=4).filter(|n| id(*n) != distinguished).take(2).collect();
     let stranger = [half[0], half[1], 9];
@@ -116,7 +116,7 @@ fn a_certificate_that_proves_nothing_is_refused_and_one_that_does_is_believed() 
         assert_eq!(bench.still(), before);
     }
     let mut outputs = bench.say(4, &Message::Certificate(bench.certificate(&[2, 3, 4], &value)));
-    // The own inner steps are ended first, so that they count in the next record.
+    // The engine's own inner steps are ended first, so that they count in the next record.
     outputs.extend(bench.trained());
     assert_eq!(commits(&outputs), [&record]);
 }
@@ -125,7 +125,7 @@ fn a_certificate_that_proves_nothing_is_refused_and_one_that_does_is_believed() 
 fn two_proofs_for_one_place_freeze_the_node_and_show_both() {
     let mut bench = Bench::flock(3);
     let (value, _) = skip(&bench);
-    // What a quorum of liars, or of cloned disks, could sign besides.
+    // A quorum of liars, or of cloned disks, could sign this as well.
     let theirs = bench.certificate(&[2, 3], &value);
     let outputs = bench.commit();
     let ours = bench.head.clone().and_then(|(_, certificate)| certificate).unwrap();
@@ -138,7 +138,7 @@ fn two_proofs_for_one_place_freeze_the_node_and_show_both() {
     let view = bench.engine.view();
     assert!(view.phase == Phase::Frozen && view.quorum.frozen);
     assert_eq!(view.waiting.map(|waiting| waiting.why), Some("a person: two certified records contradict each other"));
-    // Nothing is decided any more, and nothing signed: time passes, votes come in.
+    // Nothing is decided any more, and nothing signed, although time passes and votes come in.
     let (value, _) = skip(&bench);
     let mut outputs = bench.say(3, &Message::Certificate(theirs));
     outputs.extend(bench.say(3, &Message::Certificate(bench.certificate(&[2, 3], &value))));
@@ -150,7 +150,7 @@ fn two_proofs_for_one_place_freeze_the_node_and_show_both() {
     assert!(!outputs.iter().any(|o| matches!(o, Output::Notice(Notice::SplitBrain { .. }))), "it is told once");
 }
 
-/// Further back than the engine remembers: what a catch-up has found counts if both records are proven.
+/// The place is further back than the engine remembers: a catch-up's finding counts if both records are proven.
 #[test]
 fn two_proofs_for_a_place_long_ago_freeze_the_node_as_well() {
     let mut bench = Bench::flock(3);
@@ -184,12 +184,12 @@ fn two_proofs_for_a_place_long_ago_freeze_the_node_as_well() {
     assert!(bench.engine.view().quorum.frozen);
 }
 
-/// Another past that former voters have signed says nothing about today's, however well it is proven.
+/// Another past that former voters have signed says nothing about the present flock, however well it is proven.
 #[test]
 fn an_old_key_freezes_nobody() {
     let mut bench = Bench::flock(5);
     let (value, _) = skip(&bench);
-    // 3 alone signs both: of the own one the votes of 1, 2 and 3 come first.
+    // Only 3 signs both: the own record takes the votes of 1, 2 and 3 first.
     let theirs = bench.certificate(&[3, 4, 5], &value);
     bench.commit();
     let ours = bench.head.clone().and_then(|(_, certificate)| certificate).unwrap();
@@ -208,7 +208,7 @@ fn an_old_key_freezes_nobody() {
     bench.meet_again(2);
     bench.commit();
 
-    // A founder that was the only voter has signed two children of its record; today it votes, learns, or is gone.
+    // A founder that was the only voter has signed two children of its record; now it votes, learns, or is gone.
     let mut alone = Bench::flock(1);
     let parent = alone.record();
     let (value, other) = skip(&alone);
@@ -228,7 +228,7 @@ fn an_old_key_freezes_nobody() {
     }
 }
 
-/// Who hears of another record at a place that it holds hands out its own proof, so that both sides see both.
+/// A node that hears of another record at a place that it holds hands out its own proof, so that both sides see both.
 #[test]
 fn a_head_that_contradicts_is_answered_with_the_proof() {
     let mut bench = Bench::flock(3);
@@ -277,7 +277,7 @@ fn a_fork_is_proven_by_all_who_go_and_nobody_else() {
     assert_eq!(changed(&|votes| votes.push(three.votes[2].clone())), Err(CertificateError::OtherVote));
     let (_, anew) = fork_of(&bench, &[2, 3], 9);
     assert_eq!(changed(&|votes| *votes = anew.votes.clone()), Err(CertificateError::OtherVote), "incarnations");
-    // Under another incarnation than the one in the record that it names.
+    // The Fork is under another incarnation than the one in the record that it names.
     let Message::Fork(said) = opened(&bench, &good.votes[1]) else { panic!("a fork's proof are Forks") };
     let other = bench.seal(3, &Message::Fork(Fork { incarnation: 9, ..said }));
     assert_eq!(
@@ -288,7 +288,7 @@ fn a_fork_is_proven_by_all_who_go_and_nobody_else() {
     assert_eq!(changed(&|own| *own = votes.clone()), Err(CertificateError::OtherVote), "votes make no fork");
 }
 
-/// The record of a fork follows from who goes: its proof is not one for other leases, roles or names.
+/// The record of a fork follows from its members: its proof is no proof for other leases, roles or names.
 #[test]
 fn a_forks_record_is_the_one_that_follows() {
     let bench = Bench::flock(4);
@@ -299,7 +299,7 @@ fn a_forks_record_is_the_one_that_follows() {
         assert_ne!(other, record);
         let named = Certificate { lineage: other.lineage, record: other.digest(), ..good.clone() };
         let by_names = verify(&bench, &other, &named);
-        // Not even where its members' statements name it.
+        // This holds even if its members' statements name the other record.
         let sign = |(bytes, by): (&Vec<u8>, u8)| {
             let Message::Fork(said) = opened(&bench, bytes) else { panic!("a fork's proof are Forks") };
             bench.seal(by, &Message::Fork(Fork { record: other.digest(), ..said }))
@@ -317,7 +317,8 @@ fn a_forks_record_is_the_one_that_follows() {
     assert!(proves(&|r| r.next.inner_steps += 1).is_err(), "settings are carried along");
 }
 
-/// Cut off with the policy `fork`: who goes is what all of them say, after the grace and not before.
+/// Without a quorum, with the policy `fork`: the fork has the members that all of them name, after the grace and not
+/// before.
 #[test]
 fn a_fork_needs_the_word_of_everybody_in_it() {
     let mut run = spec();
@@ -341,7 +342,7 @@ fn a_fork_needs_the_word_of_everybody_in_it() {
     };
     outputs.extend(beat(&mut bench, 50));
     assert!(outputs.iter().any(|o| matches!(o, Output::Notice(Notice::QuorumLost { grace: 60_000_000, .. }))));
-    // Said too early, by one: nobody goes before its own grace is over.
+    // One member says it too early: no node goes before its own grace is over.
     outputs.extend(bench.say(2, &Message::Fork(theirs)));
     assert!(commits(&outputs).is_empty());
     let outputs = beat(&mut bench, 20);
@@ -351,12 +352,13 @@ fn a_fork_needs_the_word_of_everybody_in_it() {
     assert!(
         outputs.contains(&Output::Notice(Notice::Forked { lineage: record.lineage, members: vec![id(ME), id(2)] }))
     );
-    // Another record of its name is nobody's honest word: whoever shows it is refused, and nobody freezes.
+    // No honest node shows a certificate that names another record: a node that shows one is refused, and nobody
+    // freezes.
     let shown = Certificate { record: digest(0x55), ..proven };
     let refused = bench.say(2, &Message::Certificate(shown));
     assert_eq!(refusals(&refused), [&Refusal::Malformed { what: "certificate that proves nothing" }]);
     assert!(!bench.engine.view().quorum.frozen);
-    // Who was left behind comes over under a new incarnation, and asks under that one.
+    // A node that was left behind comes over under a new incarnation, and asks under that one.
     bench.reconnect(4);
     let ask = |bench: &mut Bench, at: &Record, incarnation| {
         let (lineage, seq, state_root) = (at.lineage, at.seq, at.state_root);
@@ -368,7 +370,7 @@ fn a_fork_needs_the_word_of_everybody_in_it() {
     assert_eq!(ask(&mut bench, &record, INCARNATION + 1), None);
 }
 
-/// A SKIP follows from its parent alone, so that a quorum's word for another one is worth nothing.
+/// A SKIP follows from its parent alone, so a quorum's votes for another one are worth nothing.
 #[test]
 fn a_skip_is_the_one_that_follows() {
     let bench = Bench::flock(4);
@@ -381,7 +383,7 @@ fn a_skip_is_the_one_that_follows() {
     }
 }
 
-/// Whoever has read a FORK record can lengthen a lease by one without any key, and show both: that is no split.
+/// Any node that has read a FORK record can lengthen a lease by one without any key, and show both: that is no split.
 #[test]
 pub fn a_fork_with_another_lease_is_no_split_and_freezes_nobody() {
     let mut bench = Bench::flock(4);

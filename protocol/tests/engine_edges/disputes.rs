@@ -1,4 +1,4 @@
-//! Members name different results of one attempt: whose state is damaged? And a result that others hold is checked before
+//! Members name different results of one attempt, so some state is damaged. A result that others hold is checked before
 //! it is rebuilt.
 
 use crate::bench::{BOOT, Bench, INCARNATION, digest, sent};
@@ -30,7 +30,7 @@ fn a_member_looks_at_its_own_state_first() {
     assert_eq!(faults(&disputed().feed(Input::StateVerified { state_root: digest(66) })), 1);
 }
 
-/// What is fetched meanwhile is in the state before its record is the head. Found by an hour of churn in the lab.
+/// The state that is fetched meanwhile is there before its record is the head. Found by an hour of churn in the lab.
 #[test]
 fn a_state_that_is_being_caught_up_is_no_fault() {
     let mut bench = disputed();
@@ -44,7 +44,7 @@ fn a_state_that_is_being_caught_up_is_no_fault() {
     assert_eq!(faults(&bench.feed(Input::StateVerified { state_root: digest(66) })), 0);
 }
 
-/// A result of a first round, as a member holds it, and what that member says of it.
+/// A result of a first round, as a member holds it, and that member's statement of it.
 fn held() -> (Candidate, Message) {
     held_by(&mut Bench::flock(3), digest(10))
 }
@@ -63,7 +63,7 @@ fn held_by(bench: &mut Bench, state_root: Digest) -> (Candidate, Message) {
     (candidate, named.expect("the result is named"))
 }
 
-/// What is made of a fetched result by a member whom the others have named it as one of this set.
+/// The outputs of a member for a fetched result that the others have named as one of this set.
 fn made_of(candidate: &Candidate, named: &Message, set: Digest) -> Vec<Output> {
     let Message::Estimate(mut estimate) = named.clone() else { panic!("{named:?}") };
     estimate.value.set = set;
@@ -86,8 +86,8 @@ fn a_fetched_result_is_rebuilt_of_the_set_that_was_named_only() {
     assert!(!rebuilds(&made_of(&candidate, &named, digest(55))));
 }
 
-/// While a decided record is being written what was made for others is gone, and nothing is made of what still comes.
-/// Found by the simulator (seed 122).
+/// While a decided record is being written, jobs for other results are gone, and a late result is ignored. Found by the
+/// simulator (seed 122).
 #[test]
 fn what_is_fetched_after_the_decision_is_not_looked_at() {
     let (candidate, named) = held();
@@ -104,8 +104,8 @@ fn what_is_fetched_after_the_decision_is_not_looked_at() {
     assert!(!outputs.iter().any(|output| matches!(output, Output::Speculate { .. })), "{outputs:?}");
 }
 
-/// A process that has died has left a result which it had computed of a damaged state. Two voters that hold two results
-/// of one attempt would never agree. Found by the simulator (seed 11754).
+/// A dead process has left a result that it computed from a damaged state. Two voters with two results of one attempt
+/// would never agree. Found by the simulator (seed 11754).
 #[test]
 fn a_result_of_a_former_process_is_computed_anew_when_others_name_another() {
     let (sound, said) = held();
@@ -133,8 +133,8 @@ fn a_result_of_a_former_process_is_computed_anew_when_others_name_another() {
     assert!(outputs.iter().any(writes), "{outputs:?}");
 }
 
-/// A member whose own result is not the decided one asks others for the state at once, and not when it wakes next. Found by
-/// the simulator (seed 1556).
+/// A member whose own result is not the decided one asks others for the state at once, and not only when it wakes next.
+/// Found by the simulator (seed 1556).
 #[test]
 fn whose_result_is_not_the_decided_one_asks_for_the_state_at_once() {
     let mut bench = Bench::flock(4);

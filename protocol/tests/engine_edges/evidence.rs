@@ -1,4 +1,4 @@
-//! Who contradicts itself is shown to everybody, and is removed by a record.
+//! A node that contradicts itself is shown to all, and is removed by a record.
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, digest, id, refusals, sent};
 use starling_protocol::engine::io::{Input, Output, Refusal};
@@ -9,7 +9,7 @@ use starling_protocol::message::{
 };
 use starling_protocol::{Digest, NodeId};
 
-/// Whom the outputs hold evidence against, and of what.
+/// The nodes against which the outputs hold evidence, and the kinds of statement.
 fn held(outputs: &[Output]) -> Vec<(NodeId, Contradiction)> {
     let mut held = Vec::new();
     for output in outputs {
@@ -20,7 +20,7 @@ fn held(outputs: &[Output]) -> Vec<(NodeId, Contradiction)> {
     held
 }
 
-/// To whom evidence was sent.
+/// The nodes to which evidence was sent.
 fn told(bench: &Bench, outputs: &[Output]) -> Vec<NodeId> {
     let sent = sent(&bench.spec, outputs).into_iter();
     sent.filter(|(_, message)| matches!(message, Message::Evidence(_))).map(|(to, _)| to).collect()
@@ -69,7 +69,7 @@ fn two_words_in_one_ballot_are_kept_shown_passed_on_and_lead_to_removal() {
     assert_eq!(told(&bench, &outputs), [id(3), id(4)]);
     let shown = bench.engine.view().evidence;
     assert_eq!(shown.iter().map(|e| (e.against, e.what, e.revoked)).collect::<Vec<_>>(), [(id(2), "estimate", false)]);
-    // The others decide this round, and the next READY says what is known.
+    // The others decide this round, and the next READY states what is known.
     let Estimate { question, ballot, value, .. } = said;
     for peer in [3, 4] {
         let (question, value) = (question.clone(), value.clone());
@@ -178,12 +178,12 @@ fn who_has_contradicted_itself_is_not_let_in() {
     bench.say(3, &Message::Evidence(evidence));
     let outputs = bench.say(2, &join);
     assert_eq!(refusals(&outputs), [&Refusal::NotAdmitted { why: "contradicted_itself" }]);
-    // Nor does this node speak for whom it has let ask before.
+    // The engine also ceases to speak for a node that it named as joining before.
     let outputs = bench.trained();
     assert_eq!(statements(&bench, &outputs), [revoked(2)]);
 }
 
-/// One's own key is in use elsewhere: that is shown, and left to the others to say.
+/// The engine's own key is in use elsewhere: it shows the evidence, and leaves the statement to others.
 #[test]
 fn evidence_against_the_own_key_is_shown_and_said_by_others() {
     let mut bench = Bench::flock(4);
@@ -193,8 +193,8 @@ fn evidence_against_the_own_key_is_shown_and_said_by_others() {
     assert!(statements(&bench, &outputs).is_empty());
 }
 
-/// From another lineage, that came to nothing, back to the very round in which a READY was said: the contribution
-/// behind it is gone, and another one is that of a new start.
+/// The engine comes back from another lineage, which came to nothing, to the very round in which it said a READY. The
+/// contribution behind that READY is gone, and another contribution is that of a new start.
 #[test]
 fn a_second_contribution_of_one_round_is_a_new_starts() {
     let mut bench = Bench::flock(3);
@@ -218,11 +218,11 @@ fn a_second_contribution_of_one_round_is_a_new_starts() {
         let (lineage, seq, tokens) = (target.lineage, target.seq, target.tokens);
         let head =
             Head { lineage, seq, record: target.digest(), tokens, phase: Phase::Training, progress: 0, awaits: None };
-        // Of forks of one record the one with more tokens wins, and the lineage that was left wins over forks of it.
+        // Of forks of one record the one with more tokens wins, and the lineage that was left wins over its forks.
         let mut ancestry = bench.way(&Head { lineage: record.lineage, seq: 0, ..head.clone() });
         ancestry.follow(Some(&record), &target);
         let mut outputs = bench.say(9, &Message::Head(head.clone()));
-        // A fork is followed where a voter has gone.
+        // A fork is followed if a voter has gone with it.
         outputs.extend(bench.say(3, &Message::Head(head.clone())));
         outputs.extend(bench.wait(5_000_000));
         outputs.extend(bench.claim(9, &head, &ancestry));

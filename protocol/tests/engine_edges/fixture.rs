@@ -7,7 +7,7 @@ use starling_protocol::run::{Codec, EngineKind, Minority, ModelSpec, PartitionSp
 use starling_protocol::{Digest, NodeId, Signature, Signer, Verifier, sample};
 use std::cell::Cell;
 
-/// Signs with a keyed hash: who said what is tested, not the curve.
+/// Signs with a keyed hash: the tests are about senders, not about the curve.
 pub struct Key(pub NodeId);
 pub struct Keys;
 
@@ -46,7 +46,7 @@ impl Verifier for Keys {
 
 /// The engine's node is 1, its peers are the numbers after that.
 pub const ME: u8 = 1;
-/// Under which every member is admitted; the engine's process and those of the peers start later.
+/// The incarnation under which every member is admitted; the engine's process and those of the peers start later.
 pub const INCARNATION: u64 = 7;
 pub const BOOT: u64 = 1_000;
 const LEASE: u64 = 4;

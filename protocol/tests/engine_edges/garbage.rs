@@ -1,4 +1,4 @@
-//! Any bytes, any words, in any order. What must hold of every answer is in [`crate::watch`].
+//! Any bytes and any messages, in any order. [`crate::watch`] has the rules for every answer.
 
 use crate::bench::{Bench, id, refusals};
 use crate::nonsense::{Words, nonsense, upheaval};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Whatever bytes come in, each is refused by name, and nothing else happens.
+    /// Any bytes that come in are refused by name, and nothing else happens.
     #[test]
     fn garbage_is_survived(
         junk in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..20),
@@ -34,7 +34,7 @@ proptest! {
         prop_assert_eq!(bench.still(), before);
     }
 
-    /// Well-signed nonsense from every peer: any numbers in any message, in any order, with time passing.
+    /// Well-signed nonsense from every peer: any numbers in any message, in any order, while time passes.
     #[test]
     fn nonsense_is_survived(seed: u64, count in 1usize..150) {
         let mut bench = Bench::flock(4);

@@ -1,5 +1,5 @@
-//! Under which name an identity speaks after a start: never below that of its seat, never one that another disk may
-//! speak under as well.
+//! The name under which an identity speaks after a start: never below that of its seat, and never one that another disk
+//! may speak under as well.
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, digest, genesis, id, sent, spec, voters};
 use crate::certificates::fork_of;
@@ -16,7 +16,7 @@ fn incarnation(bench: &Bench) -> u64 {
     bench.vote_state.as_ref().expect("a vote_state is on the disk").incarnation
 }
 
-/// The others, who hold it to be a learner at most, decide on a record with everybody's contribution.
+/// The other members, which hold the engine to be at most a learner, decide on a record with all contributions.
 fn decided_by_others(bench: &mut Bench, statements: &[Statement]) {
     let (parent, spec) = (bench.record(), bench.spec.clone());
     let own = sent(&spec, &bench.trained()).into_iter().find_map(|(_, message)| match message {
@@ -53,7 +53,7 @@ fn decided_by_others(bench: &mut Bench, statements: &[Statement]) {
     }
 }
 
-/// A wiped disk, and a clock that is behind what the flock knows, or gives the very name that the seat has.
+/// A wiped disk, and a clock that is behind what the flock knows, or gives the very name of the seat.
 #[test]
 pub fn a_late_clock_gives_no_name_below_that_of_the_seat() {
     for boot in [3, INCARNATION] {
@@ -79,8 +79,8 @@ pub fn a_late_clock_gives_no_name_below_that_of_the_seat() {
     }
 }
 
-/// What a node contributes under a new name makes no voter of the seat that has its old one, whoever has heard its Join:
-/// nobody could vote on that seat. Found by the simulator (seed 16360).
+/// A contribution under a new name makes no voter of the seat that has the old name, whoever has heard the Join: nobody
+/// could vote on that seat. Found by the simulator (seed 16360).
 #[test]
 fn a_learner_with_a_new_name_says_so_itself() {
     let mut bench = Bench::flock(3);
@@ -97,7 +97,7 @@ fn a_learner_with_a_new_name_says_so_itself() {
     assert_eq!(bench.record().member(&id(ME)).map(|m| (m.incarnation, m.role)), Some((anew, Role::Voter)));
 }
 
-/// Two processes with one wiped disk after the other, both with a clock that is behind, that stand on one record.
+/// Two processes, one after the other, with a wiped disk and a late clock each, and with one head.
 #[test]
 fn two_late_clocks_give_two_names() {
     let mut names = [2, 3].map(|boot| {
@@ -111,7 +111,7 @@ fn two_late_clocks_give_two_names() {
     assert!(names[0] < names[1], "{names:?}");
 }
 
-/// Killed between taking another lineage's head and writing the vote state.
+/// The process was killed between taking another lineage's head and writing the vote state.
 #[test]
 pub fn a_vote_state_of_another_lineage_is_not_taken_up() {
     let mut bench = Bench::flock(3);
@@ -123,7 +123,7 @@ pub fn a_vote_state_of_another_lineage_is_not_taken_up() {
     assert_eq!(bench.vote_state.as_ref().map(|vote_state| vote_state.lineage), Some(digest(0x66)));
 }
 
-/// Killed between head on a FORK record and taking the vote state along.
+/// The process was killed between taking a FORK record as its head and taking the vote state along.
 #[test]
 pub fn a_forks_member_takes_its_vote_state_along_also_when_it_was_killed() {
     let mut bench = Bench::flock(3);
@@ -132,7 +132,7 @@ pub fn a_forks_member_takes_its_vote_state_along_also_when_it_was_killed() {
     bench.restart(2_000);
     let vote_state = bench.vote_state.clone().expect("a vote_state is on the disk");
     assert_eq!((vote_state.incarnation, vote_state.lineage), (INCARNATION, record.lineage));
-    // A fork of another lineage, and one that knows it under another name, is another lineage.
+    // A fork of another lineage, and a fork that knows the node under another name, is another lineage.
     for (left, incarnation) in [(digest(0x77), INCARNATION), (bench.record().lineage, INCARNATION + 1)] {
         let mut bench = Bench::flock(3);
         let (record, proof) = fork_of(&bench, &[ME, 2], incarnation);
@@ -155,7 +155,7 @@ fn distinguished_of_two(mut spec: RunSpec) -> Bench {
     Bench::flock_of(spec, &voters(2))
 }
 
-/// A disk that was restored from a backup does not know what it signed since, and nobody is here to ask.
+/// A disk that was restored from a backup does not know what its node has signed since, and nobody is here to ask.
 #[test]
 pub fn a_restarted_voter_of_two_needs_the_word_of_the_other() {
     let mut bench = distinguished_of_two(spec());
@@ -174,7 +174,7 @@ pub fn a_restarted_voter_of_two_needs_the_word_of_the_other() {
     bench.rebuild(key);
 }
 
-/// What it does without that word is what the run's policy says.
+/// Without the other's word the voter does what the run's policy says.
 #[test]
 fn a_restarted_voter_of_two_that_hears_nobody_forks_after_the_grace() {
     let mut spec = spec();
@@ -187,8 +187,8 @@ fn a_restarted_voter_of_two_that_hears_nobody_forks_after_the_grace() {
     assert_eq!(bench.record().voters().count(), 1);
 }
 
-/// A learner of two voters of which one is gone, and the other waits for its word, does not count on that one: it goes
-/// along into its fork.
+/// A learner in a flock of two voters, one of which is gone, and the other waits for its word. The learner does not
+/// count on that voter, and goes along into its fork.
 #[test]
 fn who_says_that_it_is_quorum_lost_is_no_quorum() {
     let mut spec = spec();
@@ -218,7 +218,7 @@ fn who_says_that_it_is_quorum_lost_is_no_quorum() {
     assert!(says(&mut bench, Phase::Ready).in_reach);
 }
 
-/// The Head that this node sends to one that comes.
+/// The Head that the engine sends to a peer that comes.
 fn told(bench: &mut Bench, peer: u8) -> Head {
     let outputs = bench.greet(peer, BOOT);
     let said = sent(&bench.spec, &outputs).into_iter().find_map(|(_, message)| match message {
@@ -228,8 +228,8 @@ fn told(bench: &mut Bench, peer: u8) -> Head {
     said.expect("where it stands is said to whoever comes")
 }
 
-/// A voter that was killed in the middle of a vote, and has not heard another voter's word since, has a own votes for nobody:
-/// who counted on it would wait for a quorum that is none. Found by the simulator (seed 1209).
+/// A voter that was killed in the middle of a vote, and has not heard another voter's word since, casts no vote. A node
+/// that counted on it would wait for a quorum that does not exist. Found by the simulator (seed 1209).
 #[test]
 fn who_lacks_the_word_of_another_says_so_in_the_middle_of_a_vote() {
     let mut bench = Bench::flock(3);
@@ -242,7 +242,7 @@ fn who_lacks_the_word_of_another_says_so_in_the_middle_of_a_vote() {
     assert_eq!(told(&mut bench, 2).phase, Phase::QuorumLost);
 }
 
-/// Voters that stand still for want of a quorum, as the run says, are one again when they hear each other. Found by the
+/// Voters that halt without a quorum, as the run says, are a quorum again when they hear each other. Found by the
 /// simulator (seed 3308).
 #[test]
 fn voters_that_halted_go_on_when_they_hear_each_other() {
@@ -255,7 +255,7 @@ fn voters_that_halted_go_on_when_they_hear_each_other() {
     let outputs = bench.wait(10_000_000);
     assert!(outputs.iter().any(|output| matches!(output, Output::StopTraining { .. })), "{outputs:?}");
     assert_eq!(bench.engine.view().phase, Phase::QuorumLost);
-    // The other has stood still for as long, and says what this one says.
+    // The other voter has halted for as long, and says the same as this one.
     let said = told(&mut bench, 2);
     for _ in 0..5 {
         bench.say(2, &Message::Head(said.clone()));
@@ -266,7 +266,8 @@ fn voters_that_halted_go_on_when_they_hear_each_other() {
     assert_eq!(view.phase, Phase::Training);
 }
 
-/// A copy of a folder, and a backup, may be older than what the original has signed since: nobody has to remember it.
+/// A copy of a folder, or a backup, may be older than statements that the original has signed since: nobody has to
+/// remember them.
 #[test]
 fn a_copied_folder_speaks_anew() {
     let mut bench = Bench::flock(3);
@@ -286,7 +287,7 @@ fn a_copied_folder_speaks_anew() {
     outputs.extend(bench.wait(3_000_000));
     let votes = |(_, message): &(_, Message)| matches!(message, Message::Estimate(_) | Message::Vote(_));
     assert!(!sent(&bench.spec, &outputs).iter().any(votes), "as a learner first");
-    // What it writes from then on is of this disk.
+    // The vote state that the engine writes from then on is of this disk.
     let anew = incarnation(&bench);
     bench.restart(3_000);
     assert_eq!(incarnation(&bench), anew);

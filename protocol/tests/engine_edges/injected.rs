@@ -1,4 +1,4 @@
-//! Injected bugs that no history of the simulator is asked to find: the test that is named for each fails with it.
+//! Injected bugs that no history of the simulator has to find: the named test fails with each.
 
 use crate::{admission, certificates, identity, learners, lineages, newcomers, outsiders, restart, strangers};
 use starling_protocol::mutation::{self, Mutation};

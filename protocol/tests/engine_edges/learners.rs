@@ -1,4 +1,4 @@
-//! Members without a vote: what they are told, and what their word is worth.
+//! Members without a vote: what they are told, and what their messages are worth.
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, digest, id, refusals, sent, spec};
 use crate::refusing::report_refusal;
@@ -26,7 +26,7 @@ fn who_does_not_vote_is_told_of_a_decision() {
     assert!(told.iter().any(|(to, said)| *to == id(4) && matches!(said, Message::Certificate(_))), "{told:?}");
 }
 
-/// A learner believes that the flock makes a later attempt if a voter says so, and not another learner.
+/// A learner believes a voter, and not another learner, that the flock makes a later attempt.
 #[test]
 fn only_voters_say_that_an_attempt_begins() {
     for (from, stale) in [(3, false), (4, true)] {
@@ -41,8 +41,8 @@ fn only_voters_say_that_an_attempt_begins() {
     }
 }
 
-/// A learner cannot name the result that it has, and the others do not hear of it: in the attempt that they make anew they
-/// would wait for it, until nothing has moved for too long. Found by the simulator (ambushes, seed 3).
+/// A learner cannot name its result, and the others do not hear of it. In the new attempt they would wait for the
+/// learner until nothing has moved for too long. Found by the simulator (ambushes, seed 3).
 #[test]
 pub fn a_learner_that_has_a_result_goes_along_with_a_later_attempt() {
     let roles = [(ME, Role::Learner), (2, Role::Voter), (3, Role::Voter), (4, Role::Voter)];
@@ -59,8 +59,8 @@ pub fn a_learner_that_has_a_result_goes_along_with_a_later_attempt() {
     assert!(!outputs.iter().any(|output| matches!(output, Output::Abandon { .. })), "it keeps its result: {outputs:?}");
 }
 
-/// The READY of a set that a learner is told late in a round has as long to come as that of any other. Found by the simulator
-/// (clogs, seed 23).
+/// A learner that is told a set late in a round waits as long for a READY of the set as for any other. Found by the
+/// simulator (clogs, seed 23).
 #[test]
 fn a_contribution_is_lost_when_it_has_not_come_since_the_set_was_told() {
     let flock =
@@ -83,7 +83,7 @@ fn a_contribution_is_lost_when_it_has_not_come_since_the_set_was_told() {
     assert_eq!(bench.running().attempt, 1);
 }
 
-/// What a member says of who asks to be let in, in the first round of a flock.
+/// The nodes that a member states to join, in the first round of a flock.
 fn joiners_named(others: [u8; 2]) -> Vec<NodeId> {
     let mut members = [ME, others[0], others[1]].map(|member| (member, Role::Voter));
     members.sort_unstable_by_key(|(member, _)| *member);
@@ -103,7 +103,7 @@ fn joiners_named(others: [u8; 2]) -> Vec<NodeId> {
     ready.expect("a READY").statements.iter().map(|said| said.id).collect()
 }
 
-/// So that more fits than each may say.
+/// Different statements of members let more joiners in than each member may state.
 #[test]
 fn members_that_see_the_same_say_different_things() {
     let (first, second) = (joiners_named([2, 3]), joiners_named([0, 2]));
@@ -111,8 +111,9 @@ fn members_that_see_the_same_say_different_things() {
     assert_ne!(first, second, "the first and the second seat");
 }
 
-/// A learner that trains for longer than the others ends its steps early enough to be counted, however long it takes itself
-/// to lag behind: the voters, who measure that for themselves, may wait for less. Found by the simulator (seed 3728).
+/// A learner that trains for longer than the others ends its steps early enough to be counted, however far behind it
+/// believes to be. The voters, which measure that for themselves, may wait less long. Found by the simulator (seed
+/// 3728).
 #[test]
 fn a_learner_ends_its_steps_in_the_time_that_any_voter_gives_it() {
     let mut bench = Bench::flock_of(spec(), &[(ME, Role::Learner), (2, Role::Voter), (3, Role::Voter)]);
@@ -127,8 +128,8 @@ fn a_learner_ends_its_steps_in_the_time_that_any_voter_gives_it() {
     assert_eq!((cut(&early), cut(&late)), (false, true));
 }
 
-/// A learner says that it has refused what a voter sent. A member that is left out of one round is not expected in the next, and
-/// removed by its record.
+/// A learner says that it has refused a voter's data. A member that is left out of one round is not expected in the
+/// next, and the next record removes it.
 #[test]
 pub fn a_learners_report_takes_no_voter_out() {
     let mut bench = flock_with(4, EngineKind::Ring);
@@ -141,7 +142,7 @@ pub fn a_learners_report_takes_no_voter_out() {
     assert_eq!(bench.record().voters().map(|voter| voter.id).collect::<Vec<_>>(), [1, 2, 3].map(id));
 }
 
-/// The same of one that says, where nothing moves, that it waits for a voter.
+/// The same for a learner that says that it waits for a voter while nothing moves.
 #[test]
 fn where_nothing_moves_a_learners_word_takes_no_voter_out() {
     let mut bench = flock_with(4, EngineKind::Owners);
@@ -149,7 +150,7 @@ fn where_nothing_moves_a_learners_word_takes_no_voter_out() {
     let outputs = stand_still(&mut bench, key, &[(4, Awaited::Part, id(3)), (2, Awaited::Sum, id(4))]);
     assert_eq!(blamed(&outputs), [Some(id(4))]);
     assert_eq!(agree(&mut bench, outputs), [1, 2, 3].map(id));
-    // In a ring it pretends to starve, behind a voter.
+    // In a ring the learner pretends to starve behind a voter.
     for learner in 2..=4 {
         let mut bench = flock_with(learner, EngineKind::Ring);
         let key = bench.all_ready();

@@ -1,4 +1,4 @@
-//! Who may call a node away: claims are proven first, and lineages compare by how they parted.
+//! The right to call a node away: claims are proven first, and lineages are compared by how they parted.
 
 use crate::bench::{BOOT, Bench, ME, digest, id, refusals, spec};
 use starling_protocol::ancestry::{Ancestry, Reach};
@@ -15,7 +15,7 @@ fn way(reaches: &[(Digest, u64)]) -> Ancestry {
     reaches.iter().map(|(lineage, last)| Reach { lineage: *lineage, last: *last, voters: 0 }).collect()
 }
 
-/// From the first record of lineage 0x11 into a fork, along which so many of its voters went.
+/// The way from the first record of lineage 0x11 into a fork, along which so many of its voters went.
 fn forked(fill: u8, last: u64, voters: usize) -> Ancestry {
     let fork = Reach { lineage: digest(fill), last, voters };
     [Reach { lineage: digest(0x11), last: 0, voters: 0 }, fork].into_iter().collect()
@@ -34,7 +34,7 @@ fn goes(outputs: &[Output]) -> bool {
     outputs.iter().any(|output| matches!(output, Output::CatchUp { .. }))
 }
 
-/// Whether the node leaves what it does.
+/// Whether the node leaves its current work.
 fn is_disturbed(outputs: &[Output]) -> bool {
     let leaves = |output: &Output| {
         matches!(output, Output::CatchUp { .. } | Output::StopTraining { .. } | Output::Abandon { .. })
@@ -50,8 +50,8 @@ fn busy() -> Bench {
     bench
 }
 
-/// A head of a lineage that nobody has heard of, with more tokens than there are, leads a member nowhere: it is asked for
-/// a proof beside the round, and its session ends when that proves nothing.
+/// A head of an unknown lineage, with more tokens than exist, leads a member nowhere: the peer is asked for a proof
+/// beside the round, and its session ends when the proof fails.
 #[test]
 fn an_invented_lineage_moves_nobody() {
     let mut bench = busy();
@@ -66,19 +66,19 @@ fn an_invented_lineage_moves_nobody() {
     assert_eq!((bench.still().head, bench.still().attempt), (before.head, before.attempt));
 }
 
-/// The same of a head far ahead in this node's own lineage.
+/// The same for a head far ahead in this node's own lineage.
 #[test]
 fn a_false_head_of_the_own_lineage_moves_nobody() {
     let mut bench = busy();
     let lineage = bench.record().lineage;
     let outputs = bench.say(STRANGER, &Message::Head(head(lineage, 900, 1 << 60)));
     assert!(asked(&outputs) == 1 && !is_disturbed(&outputs), "{outputs:?}");
-    // As long as nothing comes of it, and when it cannot be shown.
+    // The node stays while no answer comes, and when the claim cannot be shown.
     assert!(!is_disturbed(&bench.wait(3_000_000)));
     let why = "no answer".to_owned();
     let outputs = bench.answer(STRANGER, &head(lineage, 900, 1 << 60), Claim::Open { why });
     assert!(!is_disturbed(&outputs) && refusals(&outputs).is_empty(), "{outputs:?}");
-    // It is left alone for a while.
+    // The claim is ignored for a while.
     assert_eq!(asked(&bench.say(STRANGER, &Message::Head(head(lineage, 901, 1 << 60)))), 0);
 }
 
@@ -90,7 +90,7 @@ pub fn a_claim_is_looked_at_again_when_its_pause_is_over() {
     bench.wait(2_600_000);
     let outputs = bench.say(2, &Message::Head(claim.clone()));
     assert_eq!(asked(&outputs), 1);
-    // Half a second after a heartbeat.
+    // This is half a second after a heartbeat.
     bench.answer(2, &claim, Claim::Open { why: "no answer".to_owned() });
     let over = bench.now + 1_000_000;
     loop {
@@ -103,8 +103,8 @@ pub fn a_claim_is_looked_at_again_when_its_pause_is_over() {
     assert_eq!(bench.now, over, "neither sooner nor later");
 }
 
-/// What a member has shown lies ahead, and that member is gone: somebody else who says that it is there, and has shown
-/// nothing, calls nobody away from its round. Found by the simulator (seed 1741).
+/// A member has shown a head ahead, and is gone. Another peer that claims the same head, and has shown nothing, calls
+/// nobody away from its round. Found by the simulator (seed 1741).
 #[test]
 fn a_bare_word_is_no_source_of_what_others_have_shown() {
     let mut bench = busy();
@@ -119,14 +119,14 @@ fn a_bare_word_is_no_source_of_what_others_have_shown() {
     let mut outputs = bench.say(STRANGER, &Message::Head(head(lineage, 900, 1 << 60)));
     outputs.extend(bench.wait(2_000_000));
     assert!(asked(&outputs) == 1 && !goes(&outputs), "{outputs:?}");
-    // A member's word is one.
+    // A member's claim is a source.
     let mut outputs = bench.say(3, &Message::Head(shown));
     outputs.extend(bench.wait(2_000_000));
     assert!(goes(&outputs), "{outputs:?}");
 }
 
-/// Whoever is just one record behind gives its own vote time to end. A stranger that names the next record before its time
-/// does not use that up.
+/// A node that is just one record behind gives its own vote time to end. A stranger that names the next record early
+/// does not shorten that time.
 #[test]
 fn a_strangers_word_does_not_shorten_the_wait_for_the_own_vote() {
     let mut bench = busy();
@@ -140,7 +140,7 @@ fn a_strangers_word_does_not_shorten_the_wait_for_the_own_vote() {
     assert!(goes(&bench.wait(1_500_000)), "not for ever");
 }
 
-/// A chain that was founded by somebody else gives no way, and is given none, however it is proven.
+/// A chain that another node founded gives no way, and is given none, however it is proven.
 #[test]
 fn lineages_without_a_common_ancestor_stay_apart() {
     let mut bench = busy();
@@ -158,7 +158,7 @@ fn lineages_without_a_common_ancestor_stay_apart() {
     assert_eq!(bench.record().lineage, own);
 }
 
-/// Many that claim much are looked at a few at a time, and of strangers one.
+/// Of many peers that claim the same, a few are looked at together, and of strangers one.
 #[test]
 fn few_claims_are_looked_at_at_a_time() {
     let mut bench = busy();
@@ -181,8 +181,8 @@ fn few_claims_are_looked_at_at_a_time() {
     assert_eq!(asked(&all), 4, "there is room for those that the user has named");
 }
 
-/// Two strangers that name the flock's lineage, or the very record, and are slow to show it keep nobody from being looked at
-/// whom the user has named or who votes; nor do two learners.
+/// Two strangers that name the flock's lineage, or the very record, and are slow to show it, do not delay claims of
+/// voters, or of peers that the user has named; nor do two learners.
 #[test]
 pub fn slow_strangers_keep_no_claim_of_others_from_being_looked_at() {
     let (lineage, claim) = (digest(0x11), head(digest(0x11), 7, 500));
@@ -203,8 +203,8 @@ pub fn slow_strangers_keep_no_claim_of_others_from_being_looked_at() {
     assert_eq!(asked(&bench.say(3, &Message::Head(claim))), 0, "as long as one of its chain_head is asked");
 }
 
-/// A fork that left this lineage has lost the right to it, whatever it has trained; one that this node's own lineage has
-/// left has the better right, however little it has.
+/// A fork that left this lineage has lost the right to it, whatever it has trained. A lineage that this node's own
+/// lineage has left has the better right, however little it has.
 #[test]
 fn the_side_that_kept_the_quorum_wins() {
     let mut bench = Bench::flock(3);
@@ -215,7 +215,7 @@ fn the_side_that_kept_the_quorum_wins() {
     let fork = head(digest(0x66), 400, u64::MAX >> 1);
     let outputs = bench.claim(STRANGER, &fork, &way(&[(lineage, 1), (digest(0x66), 400)]));
     assert!(!is_disturbed(&outputs) && !goes(&bench.wait(3_000_000)), "{outputs:?}");
-    // Looked at once: newer heads of it say nothing new.
+    // The claim is looked at once: newer heads of that lineage say nothing new.
     assert_eq!(asked(&bench.say(STRANGER, &Message::Head(head(digest(0x66), 401, u64::MAX)))), 0);
 
     let mut forked = stands_in_a_fork();
@@ -223,7 +223,7 @@ fn the_side_that_kept_the_quorum_wins() {
     assert!(goes(&outputs), "{outputs:?}");
 }
 
-/// A node that has left lineage 0x11 after its first record, for 0x22, where it stands on record 9 of 1,000 tokens.
+/// A node that has left lineage 0x11 after its first record, for 0x22, where its head is record 9 of 1,000 tokens.
 fn stands_in_a_fork() -> Bench {
     stands_in_a_fork_of(0)
 }
@@ -259,10 +259,11 @@ fn between_forks_of_one_record_tokens_decide() {
     assert!(!goes(&bench.claim(2, &head(digest(0x23), 2, u64::MAX), &way(&[(digest(0x11), 0), (digest(0x23), 2)]))));
 }
 
-/// Whoever has a key makes a fork alone, and claims any tokens for it: before tokens, the voters count that went along.
+/// Anybody with a key can make a fork alone, and claim any tokens for it. So the number of voters that went along
+/// counts before tokens.
 #[test]
 fn between_forks_of_one_record_the_voters_decide() {
-    // Voters along the own fork and along the other, and the other's tokens; the own one has 1,000.
+    // The voters along the own fork and along the other, and the other's tokens; the own fork has 1,000.
     for (own, other, tokens, follows) in
         [(2, 0, u64::MAX >> 1, false), (2, 1, 1_001, false), (2, 2, 1_001, true), (2, 2, 999, false), (1, 2, 10, true)]
     {
@@ -281,7 +282,7 @@ fn between_forks_of_one_record_the_voters_decide() {
     }
 }
 
-/// A fork of this very head calls nobody away from a quorum; where that is lost, it is followed.
+/// A fork of this very head calls no node away from a quorum; a node without a quorum follows it.
 #[test]
 fn a_fork_of_the_head_is_followed_by_those_without_a_quorum() {
     let mut bench = Bench::flock(3);
@@ -303,8 +304,8 @@ fn a_fork_of_the_head_is_followed_by_those_without_a_quorum() {
     assert!(goes(&outputs), "{outputs:?}");
 }
 
-/// A fork of this head that learners have made without any of its voters: a voter that is cut off does not go there. Who says that
-/// it is there says so itself, since a fork's records name whom its members like.
+/// Learners have made a fork of this head without any of its voters: a voter without a quorum does not go there. A
+/// voter counts as gone with the fork only by its own claim, since a fork's records may name anybody.
 #[test]
 pub fn a_fork_without_a_voter_carries_no_voter_away() {
     for (me, with, follows) in [(Role::Voter, None, false), (Role::Voter, Some(3), true), (Role::Learner, None, true)] {
@@ -325,7 +326,7 @@ pub fn a_fork_without_a_voter_carries_no_voter_away() {
     }
 }
 
-/// Whoever says other tokens than its record has is found out by the record.
+/// A Head with other tokens than its record's is refuted by the record.
 #[test]
 fn a_head_that_differs_from_its_record_is_a_lie() {
     let mut bench = Bench::flock(3);
@@ -366,7 +367,7 @@ fn holder(ticket: &[u8], guides: &[u8], adopt: Option<Digest>, mode: AdmissionMo
     bench
 }
 
-/// In an open run anybody founds: a newcomer goes where the peers of its ticket stand, also if others speak first.
+/// In an open run any node may found: a newcomer goes to the head of its ticket's peers, even if others speak first.
 #[test]
 fn a_newcomer_follows_the_lineage_of_its_ticket() {
     let mut bench = newcomer(&[2], None, AdmissionMode::Open);
@@ -381,12 +382,12 @@ fn a_newcomer_follows_the_lineage_of_its_ticket() {
         _ => None,
     });
     assert_eq!(target, Some(digest(0x11)));
-    // Where none of them comes, the first lineage met has to do.
+    // If none of them comes, the first lineage that the newcomer meets has to do.
     let mut alone = newcomer(&[2], None, AdmissionMode::Open);
     alone.greet(STRANGER, BOOT);
     assert!(!goes(&alone.claim(STRANGER, &false_one, &way(&[(digest(0x77), 90)]))));
     assert!(goes(&alone.wait(5_000_000)));
-    // A bootstrap peer, which is no node, is not waited for.
+    // The newcomer does not wait for a bootstrap peer, which is no node.
     let mut introduced = newcomer(&[2], None, AdmissionMode::Open);
     introduced.greet(STRANGER, BOOT);
     let mut outputs = introduced.claim(STRANGER, &false_one, &way(&[(digest(0x77), 90)]));
@@ -396,7 +397,7 @@ fn a_newcomer_follows_the_lineage_of_its_ticket() {
     assert!(goes(&outputs));
 }
 
-/// The operator's word alone leads from one founder's chain to another's.
+/// Only the operator's word leads from one founder's chain to another's.
 #[test]
 fn an_operator_adopts_a_lineage() {
     let mut bench = newcomer(&[], Some(digest(0x55)), AdmissionMode::List);
@@ -407,7 +408,7 @@ fn an_operator_adopts_a_lineage() {
     }
 }
 
-/// Whoever sees a ticket can use it: it is shown to voters of the head that was proven, and to nobody else.
+/// Any node that sees a ticket can use it: it is shown to voters of the proven head, and to nobody else.
 #[test]
 fn a_newcomer_shows_its_ticket_to_voters_of_the_proven_head_only() {
     let mut bench = holder(b"ticket", &[], None, AdmissionMode::Ticket);
@@ -428,7 +429,7 @@ fn a_newcomer_shows_its_ticket_to_voters_of_the_proven_head_only() {
         }
         to
     };
-    // Before anything is proven nobody sees it.
+    // Before anything is proven nobody sees the ticket.
     let mut before = bench.greet(STRANGER, BOOT);
     before.extend(bench.greet(2, BOOT));
     before.extend(bench.say(STRANGER, &Message::Head(claim.clone())));

@@ -1,4 +1,4 @@
-//! What an engine makes of strangers, liars and garbage.
+//! Answers of an engine to strangers, liars and garbage.
 
 mod admission;
 mod bench;

@@ -1,4 +1,4 @@
-//! What a lineage that gave way has learned: when it is offered, and what of others' offers is refused.
+//! The difference of a lineage that gave way: when it is offered, and which offers of others are refused.
 
 use crate::bench::{Bench, commits, refusals, sent};
 use crate::fixture::{digest, id, spec, voters};
@@ -27,7 +27,7 @@ fn asked(outputs: &[Output]) -> Option<Merge> {
     outputs.iter().find_map(|output| if let Output::Merge { merge, .. } = output { Some(*merge) } else { None })
 }
 
-/// What this node's READY merges, with which payload.
+/// The READY of this node, with the weight of the difference that it merges.
 fn offered(bench: &Bench, outputs: &[Output]) -> Option<(Option<u64>, Ready)> {
     let mut messages = sent(&bench.spec, outputs).into_iter().map(|(_, message)| message);
     messages.find_map(|message| match message {
@@ -44,7 +44,7 @@ fn mixed(bench: &Bench, payload: Option<u8>) -> Input {
 #[test]
 fn a_difference_is_offered_in_its_turn_and_dropped_when_it_is_listed() {
     let mut bench = flock();
-    // Round 2 is that of place 0 of 2.
+    // In round 2 it is the turn of place 0 of 2.
     bench.feed(difference(1_000, 0));
     let outputs = bench.trained();
     let norm_bits = 2.0f32.to_bits();
@@ -150,7 +150,7 @@ fn of_two_that_merge_the_same_one_says_its_ready_anew() {
         let outputs = bench.say(other, &Message::Ready(ready));
         let gives_way = order[0] != id(1);
         assert_eq!(offered(&bench, &outputs).map(|(merged, _)| merged), gives_way.then_some(None));
-        // The one that goes before waits until the other has done the same.
+        // The member that goes first waits until the other has done the same.
         for peer in [2, 3, 4].into_iter().filter(|peer| *peer != other) {
             let ready = bench.ready(peer);
             bench.say(peer, &Message::Ready(ready));

@@ -10,7 +10,7 @@ use starling_protocol::message::{
 };
 use starling_protocol::record::Measured;
 
-/// Where nonsense takes its numbers from.
+/// The source of nonsense's numbers.
 pub struct Words<'a> {
     state: u64,
     bytes: Option<&'a [u8]>,
@@ -22,7 +22,7 @@ impl<'a> Words<'a> {
         Self { state: seed, bytes: None }
     }
 
-    /// Choices that follow these bytes, one for most of them, and then are all zero.
+    /// Choices that follow these bytes, one byte for most of them, and then are all zero.
     #[allow(dead_code)]
     pub fn of(bytes: &'a [u8]) -> Self {
         Self { state: 0, bytes: Some(bytes) }
@@ -50,7 +50,7 @@ impl<'a> Words<'a> {
         (*first).into()
     }
 
-    /// Any bytes.
+    /// Random bytes, so many of them.
     #[allow(dead_code)]
     pub fn take(&mut self, count: usize) -> Vec<u8> {
         (0..count).map(|_| self.below(256) as u8).collect()
@@ -60,7 +60,7 @@ impl<'a> Words<'a> {
         if self.bytes.is_some() && limit <= 256 { self.byte() % limit } else { self.next() % limit }
     }
 
-    /// Near what is true most of the time, and anything at times.
+    /// A number near the truth most of the time, and any number at times.
     pub fn near(&mut self, truth: u64) -> u64 {
         match self.below(12) {
             0 => self.next(),
@@ -77,7 +77,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A message of any kind, of good shape and with any content, but often about the round under way.
+/// A message of any kind, of valid shape and with any content, but often about the round under way.
 pub fn nonsense(bench: &Bench, from: u8, words: &mut Words<'_>) -> Message {
     let record = bench.record();
     let (head, fill) = (record.digest(), words.below(4) as u8);
@@ -182,7 +182,7 @@ fn any_ready(truth: Ready, lineage: Digest, base: Digest, words: &mut Words<'_>)
     }
 }
 
-/// Something that the engine's own driver may answer, or a connection may do.
+/// A random answer of the engine's own driver, or event of a connection.
 pub fn upheaval(bench: &mut Bench, words: &mut Words<'_>) -> Vec<Output> {
     let peer = id(2 + words.below(4) as u8);
     match words.below(9) {

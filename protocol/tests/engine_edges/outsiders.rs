@@ -1,4 +1,4 @@
-//! Whoever is no member costs this node nothing but a place: nothing that it says is kept, passed on or preferred.
+//! A node that is no member costs this node only a place: none of its messages is kept, passed on or preferred.
 
 use crate::bench::{BOOT, Bench, INCARNATION, Key, Keys, ME, digest, id, refusals, sent};
 use crate::fixture::verified;
@@ -13,7 +13,7 @@ fn stranger(n: usize) -> NodeId {
     NodeId([(n % 251) as u8, (n / 251) as u8, 0, 9].repeat(8).try_into().expect("32 bytes"))
 }
 
-/// Without the bench's watch, which looks at all peers after each input.
+/// Feeds an input without the bench's watch, which looks at all peers after each input.
 fn takes(bench: &mut Bench, input: Input) -> Vec<Output> {
     bench.now += 10;
     bench.engine.handle(input, Time(bench.now))
@@ -45,7 +45,7 @@ fn two_votes(bench: &Bench, by: u8) -> Evidence {
     Evidence { first: vote(1), second: vote(2) }
 }
 
-/// However many strangers bear witness, and go again, a restarted voter hears its fellow voters.
+/// A restarted voter hears its fellow voters, however many strangers bear witness and go again.
 #[test]
 fn strangers_that_bear_witness_mute_nobody() {
     let mut bench = Bench::flock(3);
@@ -68,7 +68,7 @@ fn strangers_that_bear_witness_mute_nobody() {
     assert!(again, "a voter that is mute with all voters here");
 }
 
-/// When all places are taken, a member takes that of a stranger, which is told that there is no room.
+/// When all places are taken, a member takes the place of a stranger, and the stranger is told that there is no room.
 #[test]
 pub fn a_member_finds_a_place_among_strangers() {
     let mut bench = Bench::flock(3);
@@ -89,7 +89,7 @@ pub fn a_member_finds_a_place_among_strangers() {
     assert!(bench.engine.view().members.iter().any(|member| member.id == id(2) && member.connected));
 }
 
-/// T8: keys cost nothing, so what is said against them, or by them, costs this node nothing.
+/// T8: keys cost nothing, so evidence against them, or from them, costs this node nothing.
 #[test]
 pub fn evidence_is_held_against_members_only_and_heard_from_members_only() {
     let mut bench = Bench::flock(4);
@@ -105,7 +105,7 @@ pub fn evidence_is_held_against_members_only_and_heard_from_members_only() {
     let evidence = two_votes(&bench, 2);
     assert_eq!(refusals(&bench.say(9, &Message::Evidence(evidence.clone()))), [&Refusal::Stale]);
     assert_eq!((bench.engine.held().evidence, bench.evidence.len()), (0, 0));
-    // Of a member's word about a member the other members hear, and of those that come later, after their Hello.
+    // The other members hear a member's evidence about a member, and so do members that come later, after their Hello.
     let outputs = bench.say(3, &Message::Evidence(evidence.clone()));
     assert_eq!(evidence_to(&bench, &outputs), [id(2), id(3), id(4)]);
     bench.feed(Input::PeerDown { peer: id(4) });
@@ -120,7 +120,7 @@ pub fn evidence_is_held_against_members_only_and_heard_from_members_only() {
     assert!(evidence_to(&bench, &outputs).is_empty(), "a stranger has no use for it");
 }
 
-/// One message of each kind that a stranger might say about the round under way, and whether it is looked at.
+/// One message of each kind that a stranger might send about the round under way, and whether it is looked at.
 fn one_of_each(bench: &Bench) -> Vec<(Message, bool)> {
     let record = bench.record();
     let (lineage, parent, question) = (record.lineage, record.digest(), bench.question());
@@ -149,7 +149,7 @@ fn one_of_each(bench: &Bench) -> Vec<(Message, bool)> {
     ]
 }
 
-/// What it costs is the one signature of the message itself.
+/// A stranger's message costs only the verification of its own signature.
 #[test]
 pub fn of_a_stranger_only_what_leads_to_a_seat_is_looked_at() {
     let mut bench = Bench::flock(4);
@@ -165,12 +165,12 @@ pub fn of_a_stranger_only_what_leads_to_a_seat_is_looked_at() {
         assert!(heeded || bench.still() == before, "{message:?}");
     }
     assert_eq!(bench.engine.held().evidence, 0);
-    // A member's are.
+    // A member's message is looked at.
     let ready = bench.ready(3);
     assert!(refusals(&bench.say(3, &Message::Ready(ready))).is_empty());
 }
 
-/// Another's words come free, a signature costs its check: whom they are from is looked at first.
+/// Another node's message is free to send, and its signature costs a check: the sender is compared first.
 #[test]
 pub fn who_it_is_from_is_looked_at_before_its_signature() {
     let mut bench = Bench::flock(4);
@@ -185,7 +185,7 @@ pub fn who_it_is_from_is_looked_at_before_its_signature() {
         let checked = wire::check(&Keys, &bench.spec.digest(), &id(2), &id(ME), &bytes);
         assert_eq!(checked.map_err(|error| error.reason()).err(), Some("sender"));
     }
-    // Beside the channel as well.
+    // The same holds beside the channel.
     let hello = bench.hello(2_000);
     let hello = bench.seal(3, &hello);
     let signatures = verified();
@@ -193,7 +193,7 @@ pub fn who_it_is_from_is_looked_at_before_its_signature() {
     assert_eq!(verified(), signatures);
 }
 
-/// What the driver has opened leads to what the bytes lead to, and costs the engine nothing.
+/// A message that the driver has opened has the same effect as its bytes, and costs the engine nothing.
 #[test]
 fn what_was_opened_elsewhere_is_heard_as_if_it_had_come_as_bytes() {
     let (mut one, mut other) = (Bench::flock(3), Bench::flock(3));
@@ -209,7 +209,8 @@ fn what_was_opened_elsewhere_is_heard_as_if_it_had_come_as_bytes() {
     }
 }
 
-/// A READY that came before its sender had a seat here is not lost: it is said again to whoever comes to the record.
+/// A READY that came before its sender had a seat here is not lost: it is said again to each node that comes to the
+/// record.
 #[test]
 fn a_newcomers_ready_is_said_again_to_who_comes_to_its_record() {
     let mut bench = Bench::flock(3);

@@ -1,4 +1,4 @@
-//! What a member has sent in a reduction was refused: it is left out at once, by all, and accusing does not pay.
+//! A member whose data was refused in a reduction is left out at once, by all. False reports do not pay.
 
 use crate::bench::{Bench, id, sent};
 use crate::stalling::{agree, blamed};
@@ -11,7 +11,7 @@ fn refuse(bench: &mut Bench, key: AttemptKey, suspect: u8, refused: bool) -> Vec
     bench.feed(Input::ReduceFailed { key, suspect: Some(id(suspect)), refused, reason })
 }
 
-/// `from` says that it has refused what `of` sent.
+/// `from` reports that it has refused data of `of`.
 pub fn report_refusal(bench: &mut Bench, from: u8, of: u8) -> Vec<Output> {
     let awaits = Some(Awaits { what: Awaited::Refused, from: id(of) });
     let head = Head { awaits, ..bench.chain_head(Phase::Ready, 0) };
@@ -35,7 +35,7 @@ fn who_sent_what_was_refused_is_out_at_once_and_the_others_are_told() {
     });
     assert_eq!(told.collect::<Vec<_>>(), members([2, 3, 4]));
     assert_eq!(agree(&mut bench, outputs), members([1, 2, 4]));
-    // A stream that broke is nobody's fault for sure.
+    // A broken stream is not certainly anybody's fault.
     let mut bench = Bench::flock(4);
     let key = bench.all_ready();
     let outputs = refuse(&mut bench, key, 3, false);
@@ -48,10 +48,10 @@ fn who_is_reported_is_left_out_and_who_reports_another_next_time_is_left_out_its
     bench.all_ready();
     let mut outputs = report_refusal(&mut bench, 2, 3);
     assert_eq!(blamed(&outputs), [Some(id(3))]);
-    // Once in a round, whatever it says.
+    // A member reports once in a round, whatever it says.
     outputs.extend(report_refusal(&mut bench, 2, 4));
     assert_eq!(agree(&mut bench, outputs), members([1, 2, 4]));
-    // That is decided. In the next round it reports somebody else.
+    // That is decided. In the next round the member reports another one.
     let key = bench.running();
     bench.decide(key);
     bench.all_ready();

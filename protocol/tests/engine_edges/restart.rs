@@ -1,10 +1,10 @@
-//! Restarts, old disks and clones: what this identity has signed binds it, and only one process speaks for it.
+//! Restarts, old disks and clones: an identity is bound by its signed statements, and only one process speaks for it.
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, id, refusals, sent};
 use starling_protocol::engine::io::{Finish, Input, Notice, Output, Refusal};
 use starling_protocol::message::{Alive, Estimate, Message, Phase, Question, Stamp, Witness};
 
-/// Estimates and votes among what was sent.
+/// The estimates and votes among the messages that were sent.
 fn votes(bench: &Bench, outputs: &[Output]) -> Vec<Message> {
     let said = sent(&bench.spec, outputs).into_iter().map(|(_, message)| message);
     said.filter(|message| matches!(message, Message::Estimate(_) | Message::Vote(_))).collect()
@@ -18,7 +18,7 @@ fn at(seq: u64, phase: u8) -> Stamp {
     Stamp { seq, instance: Question::RECORD, ballot: 0, phase }
 }
 
-/// A flock of three in its second round, whose engine has named its result; and what it said.
+/// A flock of three in its second round, whose engine has named its result; and that estimate.
 fn named() -> (Bench, Estimate) {
     let mut bench = Bench::flock(3);
     bench.commit();
@@ -79,7 +79,7 @@ fn a_restarted_voter_listens_to_a_quorum_and_then_says_the_same_again() {
     assert!(again.iter().all(|message| *message == Message::Estimate(said.clone())), "{again:?}");
 }
 
-/// Of five voters one that answers is no quorum with the one that has started again.
+/// With five voters, the restarted one and one that answers are no quorum.
 #[test]
 fn a_restarted_voter_of_five_needs_the_word_of_two() {
     let mut bench = Bench::flock(5);
@@ -105,14 +105,14 @@ fn a_witness_is_about_one_incarnation() {
     assert!(refusals(&bench.say(2, &witness(at(2, 1)))).is_empty());
 }
 
-/// Watched: under the old incarnation nothing is signed at or below what was signed before.
+/// The bench's watch checks that under the old incarnation nothing is signed at or below an earlier statement.
 #[test]
 fn an_old_disk_is_noticed_and_never_votes_under_its_old_name() {
     let (mut bench, _) = named();
     let (head, vote_state) = (bench.head.clone(), bench.vote_state.clone());
     for (old_head, old_vote_state) in [(head.clone(), None), (head, vote_state)] {
         bench.head = old_head;
-        // A disk from before the estimate, or one whose vote state is gone.
+        // The disk is from before the estimate, or its vote state is gone.
         bench.vote_state = old_vote_state.map(|vote_state| starling_protocol::engine::VoteState {
             stamp: Stamp { ballot: 0, ..at(1, 2) },
             estimate: None,
@@ -134,7 +134,7 @@ fn an_old_disk_is_noticed_and_never_votes_under_its_old_name() {
             _ => false,
         };
         assert!(outputs.iter().any(joins), "it asks to be let in under its new name");
-        // It still contributes, as the member that it is, and votes on nothing.
+        // The engine still contributes, as the member that it is, and votes on nothing.
         bench.meet(3);
         for peer in [2, 3] {
             let ready = bench.ready(peer);
@@ -147,8 +147,8 @@ fn an_old_disk_is_noticed_and_never_votes_under_its_old_name() {
     }
 }
 
-/// A disk that lost its newest records, but kept the vote state: at or below what was signed nothing is signed again, though
-/// the flock seems to be where the head is.
+/// A disk lost its newest records, but kept the vote state: nothing is signed again at or below the newest statement,
+/// though the flock seems to be at the disk's head.
 #[test]
 fn a_vote_state_ahead_of_its_head_signs_nothing_below_it() {
     let mut bench = Bench::flock(3);
@@ -175,7 +175,7 @@ fn a_vote_state_ahead_of_its_head_signs_nothing_below_it() {
     assert_eq!(bench.vote_state.as_ref().map(|vote_state| vote_state.stamp), stamp);
 }
 
-/// When all restart at once, nobody remembers what was heard: what the certificates on their disks show is what is left.
+/// When all restart at once, nobody remembers what was heard: only the certificates on their disks show it.
 #[test]
 fn what_certificates_show_is_known_after_a_restart_of_all() {
     let mut bench = Bench::flock(3);
@@ -191,7 +191,7 @@ fn what_certificates_show_is_known_after_a_restart_of_all() {
     bench.restart(2_000);
     let outputs = bench.greet(2, BOOT);
     assert_eq!(told(&bench, &outputs), (id(2), at(2, 2)));
-    // A voter that the head's certificate did not need is in one before.
+    // A voter whose vote the head's certificate did not need is in an earlier one.
     if let Some((_, certificate)) = &mut bench.head {
         *certificate = None;
     }
@@ -200,8 +200,8 @@ fn what_certificates_show_is_known_after_a_restart_of_all() {
     assert_eq!(told(&bench, &outputs), (id(2), at(1, 2)));
 }
 
-/// Who reads a vote of its own, in the certificate of a record that it catches up with, which its vote state does not know
-/// of, needs nobody to tell it that its disk is old.
+/// A node reads a vote of its own in the certificate of a record that it catches up with, and its vote state does not
+/// know that vote. Nobody needs to tell it that its disk is old.
 #[test]
 fn an_old_disk_is_noticed_by_the_own_vote_in_a_certificate() {
     let mut bench = Bench::flock(3);
@@ -225,7 +225,7 @@ fn an_old_disk_is_noticed_by_the_own_vote_in_a_certificate() {
     assert!(outputs.iter().any(renamed), "{outputs:?}");
 }
 
-/// Griefing: whoever does not vote cannot talk a restarted voter out of its vote.
+/// Griefing: a node that does not vote cannot talk a restarted voter out of its vote.
 #[test]
 pub fn t21_strangers_bear_no_witness() {
     let (mut bench, said) = named();
@@ -258,13 +258,13 @@ fn alive(boot: u64, newer: u64) -> Message {
     Message::Alive(Alive { boot, newer })
 }
 
-/// Without what time alone brings about.
+/// The outputs without those that time alone causes.
 fn about_duplicates(outputs: &[Output]) -> Vec<&Output> {
     let about = |o: &&Output| matches!(o, Output::Admit { .. } | Output::Deny { .. } | Output::Refuse { .. });
     outputs.iter().filter(about).collect()
 }
 
-/// All the way: the peer between the two, the older process, the newer one.
+/// The whole way: the peer between the two, the older process, the newer one.
 #[test]
 fn t7_of_two_processes_with_one_key_the_newer_learns_that_the_older_lives() {
     let mut between = Bench::flock(3);
@@ -290,7 +290,7 @@ fn t7_of_two_processes_with_one_key_the_newer_learns_that_the_older_lives() {
     let ready = between.ready(2);
     assert!(refusals(&between.say(2, &Message::Ready(ready))).is_empty(), "and contributes");
 
-    // The newer process of node 1 is handed the proof, by whomever.
+    // Any peer may hand the proof to the newer process of node 1.
     let mut newer = Bench::flock(3);
     newer.restart(2_000);
     newer.greet(9, BOOT);
@@ -300,7 +300,7 @@ fn t7_of_two_processes_with_one_key_the_newer_learns_that_the_older_lives() {
     assert!(newer.wait(5_000_000).is_empty(), "and says nothing any more");
 }
 
-/// Nothing that was said before this process began ends it, and nothing that others sign.
+/// A message from before this process began does not end it, nor does a message that others sign.
 #[test]
 fn t7_what_is_not_about_this_very_start_fences_nobody() {
     let mut bench = Bench::flock(3);
@@ -312,19 +312,19 @@ fn t7_what_is_not_about_this_very_start_fences_nobody() {
         assert_eq!(refusals(&outputs), [&Refusal::Stale], "{message:?}");
         assert!(sent(&bench.spec, &outputs).iter().all(|(_, said)| !matches!(said, Message::Alive(_))));
     }
-    // Of another's key it means nothing to this process.
+    // A message of another's key means nothing to this process.
     bench.meet(3);
     let outputs = bench.say(3, &alive(500, 2_000));
     assert_eq!(refusals(&outputs), [&Refusal::Stale]);
-    // What else comes back to who has signed it is refused as ever.
+    // A node's own message of another kind that comes back to it is refused as usual.
     let ready = bench.ready(ME);
     let shown = bench.seal(ME, &Message::Ready(ready));
     assert_eq!(refusals(&bench.hear(3, shown)), [&Refusal::Malformed { what: "sender" }]);
     assert!(!bench.wait(3_000_000).is_empty(), "it lives");
 }
 
-/// Where the clock is behind, a boot above that of the seat is taken: those between were other processes', and what was
-/// signed to end one of these ends no later one.
+/// A process with a late clock takes a boot above that of the seat: the boots between belonged to other processes, and
+/// a message that was signed to end one of these ends no later process.
 #[test]
 fn t7_an_old_sign_of_life_ends_no_process_with_a_late_clock() {
     let mut bench = Bench::flock(3);
@@ -342,7 +342,7 @@ fn t7_an_old_sign_of_life_ends_no_process_with_a_late_clock() {
     assert!(outputs.contains(&Output::Finished { reason: Finish::Fenced }), "that is its own Hello");
 }
 
-/// A peer's word for a challenge that was never made, or for another one, closes nobody's connection.
+/// A peer's answer to a challenge that was never made, or to another one, closes nobody's connection.
 #[test]
 fn t7_an_unasked_sign_of_life_is_stale() {
     let mut bench = Bench::flock(3);
@@ -353,7 +353,7 @@ fn t7_an_unasked_sign_of_life_is_stale() {
     assert_eq!(refusals(&bench.say(2, &alive(BOOT, 2_000))), [&Refusal::Stale], "once for each challenge");
 }
 
-/// After a power cut the connection of the process that is gone may look alive.
+/// After a power cut the connection of the dead process may look alive.
 #[test]
 fn t7_a_process_that_is_silent_is_replaced() {
     let mut bench = Bench::flock(3);
@@ -365,19 +365,19 @@ fn t7_a_process_that_is_silent_is_replaced() {
     }
     assert!(waited > 2, "not at once");
     assert_eq!(about_duplicates(&beside(&mut bench, 2, 2_000)), [&Output::Admit { peer: id(2) }]);
-    // The driver does so.
+    // The driver closes the connection.
     bench.feed(Input::PeerDown { peer: id(2) });
     assert!(about_duplicates(&beside(&mut bench, 2, 3_000)).is_empty(), "there is no channel to be had");
     assert!(refusals(&bench.greet(2, 2_000)).is_empty());
-    // Its life is its own: who comes next is not admitted for the silence of the former.
+    // The new process counts by its own signs of life: the next one is not admitted because the former was silent.
     assert!(about_duplicates(&beside(&mut bench, 2, 3_000)).is_empty());
-    // The process that was silent is back: it was there first.
+    // The silent process is back: it was there first.
     assert_eq!(about_duplicates(&beside(&mut bench, 2, BOOT)), [&Output::Admit { peer: id(2) }]);
     bench.feed(Input::PeerDown { peer: id(2) });
     assert!(refusals(&bench.greet(2, BOOT)).is_empty());
 }
 
-/// Whoever holds the key may say anything beside the channel; the process that has the channel does not pay for it.
+/// A holder of the key may say anything beside the channel; the process that has the channel does not pay for it.
 #[test]
 fn t7_nonsense_beside_the_channel_is_turned_away() {
     let mut bench = Bench::flock(3);
@@ -390,7 +390,7 @@ fn t7_nonsense_beside_the_channel_is_turned_away() {
     }
     let ready = bench.ready(2);
     assert!(refusals(&bench.say(2, &Message::Ready(ready))).is_empty(), "the channel stays");
-    // Of somebody who is not connected nobody can wait beside the channel.
+    // Nobody can wait beside the channel of a node that is not connected.
     assert!(about_duplicates(&beside(&mut bench, 9, 2_000)).is_empty());
 }
 

@@ -1,4 +1,4 @@
-//! T20, T21: withholding, stalling and griefing cost whoever does it its place in the round, and nobody else.
+//! T20, T21: withholding, stalling and griefing cost the node that does it its place in the round, and no other node.
 
 use crate::bench::{BOOT, Bench, INCARNATION, digest, id, refusals};
 use starling_protocol::engine::io::{AttemptKey, Input, Notice, Output, Refusal};
@@ -11,7 +11,7 @@ use starling_protocol::run::EngineKind;
 use starling_protocol::{Digest, NodeId};
 
 const SECOND: u64 = 1_000_000;
-/// A second in which everybody says how far it is.
+/// A second in which all members report their progress.
 fn beat(bench: &mut Bench, progress: [u64; 3]) -> Vec<Output> {
     let mut outputs = Vec::new();
     for (peer, progress) in (2..).zip(progress) {
@@ -22,7 +22,7 @@ fn beat(bench: &mut Bench, progress: [u64; 3]) -> Vec<Output> {
     outputs
 }
 
-/// Who is blamed for the attempts that failed.
+/// The nodes that are blamed for the failed attempts.
 pub fn blamed(outputs: &[Output]) -> Vec<Option<NodeId>> {
     let blamed = |output: &Output| match output {
         Output::Notice(Notice::AttemptFailed { suspect, .. }) => Some(*suspect),
@@ -31,7 +31,7 @@ pub fn blamed(outputs: &[Output]) -> Vec<Option<NodeId>> {
     outputs.iter().filter_map(blamed).collect()
 }
 
-/// The vote on the next set is answered by the honest; the members of the attempt that follows.
+/// The honest answer the vote on the next set. Returns the members of the attempt that follows.
 pub fn agree(bench: &mut Bench, outputs: Vec<Output>) -> Vec<NodeId> {
     let out = |member: &MemberView| matches!(member.state, MemberState::Out(_));
     let members = bench.engine.view().members;
@@ -39,7 +39,7 @@ pub fn agree(bench: &mut Bench, outputs: Vec<Output>) -> Vec<NodeId> {
     agree_among(bench, outputs, &honest)
 }
 
-/// The same, answered by these.
+/// The same, with answers of these members only.
 fn agree_among(bench: &mut Bench, mut outputs: Vec<Output>, honest: &[u8]) -> Vec<NodeId> {
     outputs.extend(bench.wait(SECOND));
     let sent = crate::bench::sent(&bench.spec, &outputs);
@@ -74,12 +74,13 @@ fn goes_on_without(bench: &mut Bench, outputs: Vec<Output>, gone: NodeId) {
     assert_eq!(members, [1, 2, 3, 4].map(id).into_iter().filter(|id| *id != gone).collect::<Vec<_>>());
 }
 
-/// How many hops of a ring have arrived at each member, in ring order, when the one at `staller` sends only so many.
+/// The number of ring hops that have arrived at each member, in ring order, when the one at `staller` sends only so
+/// many.
 fn standstill(members: usize, staller: usize, sends: u64) -> Vec<u64> {
     let hops = 2 * (members as u64 - 1);
     let (mut sent, mut arrived) = (vec![0; members], vec![0; members]);
     for place in (0..members * members).map(|turn| turn % members) {
-        // The first hop is a member's own; each further one is what has arrived before it.
+        // A member's first hop is its own; each further one needs the hop that has arrived before it.
         let may = hops.min(arrived[place] + 1).min(if place == staller { sends } else { hops });
         sent[place] = may;
         arrived[(place + 1) % members] = sent[place];
@@ -87,7 +88,7 @@ fn standstill(members: usize, staller: usize, sends: u64) -> Vec<u64> {
     arrived
 }
 
-/// T20: withholding at any hop costs the one that withholds its place, not its honest neighbour.
+/// T20: withholding at any hop costs the member that withholds its place, not its honest neighbour.
 #[test]
 fn t20_who_stops_at_any_hop_is_left_out() {
     for staller in [2, 3, 4] {
@@ -128,7 +129,7 @@ fn t20_both_ends_of_a_bad_link_are_suspected() {
     let mut bench = Bench::flock(4);
     let key = bench.all_ready();
     let ring = starling_protocol::ring::order(&bench.record().digest(), [1, 2, 3, 4].map(id));
-    // Somebody two places after this node, so that neither of its neighbours in the next ring is this node alone.
+    // The liar is two places after this node, so that its neighbours in the next ring are not both this node.
     let me = ring.iter().position(|member| *member == id(1)).unwrap();
     let (victim, liar) = (ring[(me + 1) % 4], ring[(me + 2) % 4]);
     let stall = |bench: &mut Bench, key, peers: &[u8]| {
@@ -162,7 +163,7 @@ fn owners() -> Bench {
     Bench::flock_of(spec, &crate::bench::voters(4))
 }
 
-/// Nothing moves, and these wait for those; what this node then says.
+/// Nothing moves, and some members wait for others. Returns this node's outputs.
 pub fn stand_still(bench: &mut Bench, key: AttemptKey, waiting: &[(u8, Awaited, NodeId)]) -> Vec<Output> {
     let awaits = |n: u8| waiting.iter().find(|(waiter, ..)| *waiter == n).map(|(_, what, from)| (*what, *from));
     let awaits = |n: u8| awaits(n).map(|(what, from)| Awaits { what, from });
@@ -181,15 +182,15 @@ pub fn stand_still(bench: &mut Bench, key: AttemptKey, waiting: &[(u8, Awaited, 
     panic!("the round hangs");
 }
 
-/// T20: with owners those are asked who wait for what depends on nothing else, and sums depend on parts.
+/// T20: with owners, the members are asked that wait for something that depends on nothing else. Sums depend on parts.
 #[test]
 fn t20_who_withholds_from_owners_or_as_one_is_left_out() {
     use Awaited::{Part, Room, Sum};
     for staller in [2, 3, 4] {
         let honest: Vec<u8> = [1, 2, 3, 4].into_iter().filter(|n| *n != staller).collect();
         let by = |from: &[u8], what, of| from.iter().map(|n| (*n, what, id(of))).collect::<Vec<_>>();
-        // Its parts from all, while it waits for their sums; from one owner only, for whose sums the others wait; its sums;
-        // what it is to read.
+        // The staller withholds its parts from all, while it waits for their sums; its part from one owner only, for
+        // whose sums the others wait; its sums; its reading.
         let from_one = [by(&honest[2..], Part, staller), by(&honest[..2], Sum, honest[2])].concat();
         for waiting in [
             [by(&honest, Part, staller), by(&[staller], Sum, honest[0])].concat(),
@@ -206,7 +207,7 @@ fn t20_who_withholds_from_owners_or_as_one_is_left_out() {
     }
 }
 
-/// Who says that it waits for what it was sent gets one of them blamed, and not another.
+/// A member that says that it waits for data that it has received gets one owner blamed, and not another after that.
 #[test]
 fn t20_who_reports_one_owner_after_the_other_is_left_out() {
     let mut bench = owners();
@@ -220,7 +221,7 @@ fn t20_who_reports_one_owner_after_the_other_is_left_out() {
     assert_eq!(blamed(&outputs), [Some(id(4))], "it was at both bad links");
 }
 
-/// Those who name nobody of the attempt, or themselves, name nobody.
+/// A report that names a node outside the attempt, or its own sender, names nobody.
 #[test]
 fn nobody_is_blamed_for_what_means_nothing() {
     let mut bench = owners();
@@ -229,12 +230,13 @@ fn nobody_is_blamed_for_what_means_nothing() {
     assert_eq!(blamed(&outputs), [None]);
 }
 
-/// A byte now and then is no progress: who keeps everybody waiting far longer than a reduction ever took is left out.
+/// A byte now and then is no progress: a member that holds up all others far longer than any reduction took is left
+/// out.
 #[test]
 fn t20_a_byte_a_second_does_not_hold_up_the_round() {
     let mut bench = Bench::flock(4);
     let key = bench.all_ready();
-    // Bytes come so slowly to this node, which then has least of all.
+    // Bytes come so slowly to this node, which then has the fewest of all.
     let ring = starling_protocol::ring::order(&bench.record().digest(), [1, 2, 3, 4].map(id));
     let me = ring.iter().position(|member| *member == id(1)).unwrap();
     let staller = ring[(me + 3) % 4];
@@ -262,11 +264,11 @@ fn t21_one_that_gives_up_is_gone_on_without() {
         let (question, value) = (bench.question(), Value::skip(skip.digest()));
         let estimate = Estimate { question, incarnation: INCARNATION, ballot: 0, value };
         let mut outputs = bench.say(4, &Message::Estimate(estimate));
-        // In later rounds nobody expects anything of it any more.
+        // In later rounds no node expects anything of that voter any more.
         assert_eq!(outputs.contains(&Output::Abandon { key }), round == 1, "its part of the attempt will not come");
         let mut members = bench.engine.view().attempt.map(|(_, members)| members);
         if round == 1 {
-            // The others vote on who goes on, and none of them gives up.
+            // The others vote on the set that goes on, and none of them gives up.
             outputs.extend(bench.wait(2_000_000));
             members = Some(agree(&mut bench, outputs));
         }
@@ -277,7 +279,7 @@ fn t21_one_that_gives_up_is_gone_on_without() {
         for peer in [2, 3] {
             bench.say(peer, &Message::Estimate(said.clone()));
         }
-        // Both are for this round, also if the first of them decides it.
+        // Both votes are for this round, even if the first of them decides it.
         let votes = [2, 3].map(|peer| (peer, bench.vote(peer, said.value.clone(), 0)));
         for (peer, vote) in votes {
             bench.hear(peer, vote);
@@ -288,15 +290,15 @@ fn t21_one_that_gives_up_is_gone_on_without() {
             bench.say(peer, &Message::Head(head));
         }
         if bench.record().member(&id(4)).is_none() {
-            // It was left out for so long that it is no member any more: the end of it.
+            // The voter was left out for so long that it is no member any more: the end of the test.
             return assert_eq!(round, 2);
         }
     }
     panic!("who contributes nothing is removed");
 }
 
-/// Whoever has begun the vote on a set, and is then left with nobody but a member that spoiled an attempt, takes that one
-/// back: the set that it named first has a member that is gone. Found by the simulator (seed 1220).
+/// A node has begun the vote on a set, and only a member that spoiled an attempt is left beside it. The node takes that
+/// member back: the set that it named first has a member that is gone. Found by the simulator (seed 1220).
 #[test]
 fn who_spoiled_an_attempt_is_better_than_nobody() {
     let mut bench = Bench::flock(3);
@@ -331,8 +333,8 @@ fn who_spoiled_an_attempt_is_better_than_nobody() {
     assert_eq!(members(&named(&bench, &outputs).2), [0, 1], "{outputs:?}");
 }
 
-/// A voter is gone, and the two that are left do not agree at once: ballots follow each other as fast as words travel, and
-/// do not wait longer each time for what the dead might say. Found by the simulator (seed 11754).
+/// A voter is gone, and the two that are left do not agree at once. Ballots follow each other as fast as messages
+/// travel, and do not wait longer each time for the dead voter's statement. Found by the simulator (seed 11754).
 #[test]
 fn nobody_waits_for_the_votes_of_those_that_are_gone() {
     let mut bench = Bench::flock(3);
@@ -368,7 +370,7 @@ fn nobody_waits_for_the_votes_of_those_that_are_gone() {
     panic!("6 s after the death they have not agreed: {:?}", bench.engine.view());
 }
 
-/// T21: words against others count when more than half of the voters say them, and only from voters.
+/// T21: statements against others count when more than half of the voters make them, and only from voters.
 #[test]
 fn t21_one_that_always_suspects_changes_nothing() {
     let mut bench = Bench::flock(4);
@@ -390,7 +392,7 @@ fn t21_one_that_always_suspects_changes_nothing() {
         bench.hear(peer, vote);
     }
     assert_eq!((bench.record().seq, bench.record().members().len()), (1, 4));
-    // Votes of those who do not vote, and of former vote states, are stale.
+    // Votes of nodes that do not vote, and of former vote states, are stale.
     bench.greet(9, BOOT);
     for (from, incarnation) in [(9, INCARNATION), (3, INCARNATION + 1)] {
         let value = Value::skip(digest(1));

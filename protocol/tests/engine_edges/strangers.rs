@@ -1,4 +1,4 @@
-//! Meeting others: greetings, strangers, the wrong run, and who is let in.
+//! Meetings with other nodes: greetings, strangers, the wrong run, and admission.
 
 use crate::bench::{BOOT, Bench, INCARNATION, ME, commits, id, refusals, sent, spec};
 use crate::lineages::newcomer;
@@ -54,8 +54,8 @@ fn a_node_alone_with_the_wrong_run_ends_and_names_the_keys() {
     assert!(!ends(&met.feed(greeting)), "it has met its own run before");
 }
 
-/// Whoever comes first may be anybody: a newcomer that was told of peers waits for their word, and one that was told of
-/// nobody for that of all who are here.
+/// Any node may come first. So a newcomer that was told of peers waits for their word, and one that was told of nobody
+/// waits for the word of all that are here.
 #[test]
 pub fn a_stranger_of_another_run_ends_nobody_who_has_others_to_ask() {
     let mut other = spec();
@@ -139,7 +139,7 @@ fn there_is_room_for_so_many_peers() {
     assert_eq!(bench.engine.held().peers, PEERS_MAX);
 }
 
-/// A peer that stands on the founder's record asks to be let in.
+/// The Join of a peer whose head is the founder's record.
 fn join(bench: &Bench) -> Message {
     let record = bench.record();
     Message::Join(Join {

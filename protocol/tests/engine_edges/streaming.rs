@@ -1,4 +1,4 @@
-//! What a member is to be leased is foreseen while its record is made; nothing of another lineage goes into fragments.
+//! A member's next lease is foreseen while its record is made; nothing of another lineage goes into fragments.
 
 use crate::bench::{Bench, refusals};
 use crate::fixture::{digest, id, spec, voters};
@@ -14,12 +14,12 @@ fn streaming(fragments: u32, overlap: u32) -> RunSpec {
     spec
 }
 
-/// Everybody says READY; what the engine wants then.
+/// All members say READY. Returns the outputs of the engine.
 fn all_ready(bench: &mut Bench) -> Vec<Output> {
     let mut outputs = bench.trained();
     for peer in [2, 3, 4] {
         let mut ready = bench.ready(peer);
-        // One is so slow that leases differ.
+        // One member is so slow that leases differ.
         ready.measured.step_us = if peer == 3 { 2_000 } else { 1_000 };
         outputs.extend(bench.say(peer, &Message::Ready(ready)));
     }

@@ -1,5 +1,5 @@
-//! Rows of the threat table: each is named after its row. T6, T9 to T13 and others are tests of other crates; T8 is in
-//! [`crate::admission`], T7 in [`crate::restart`], T20 and T21 in [`crate::stalling`].
+//! Rows of the threat table: each test is named after its row. T6, T9 to T13 and others are tests of other crates; T8
+//! is in [`crate::admission`], T7 in [`crate::restart`], T20 and T21 in [`crate::stalling`].
 
 use crate::bench::{BOOT, Bench, INCARNATION, Key, commits, digest, id, refusals, spec, voters};
 use starling_protocol::codec;
@@ -15,12 +15,12 @@ fn kind(bench: &Bench, bytes: &[u8]) -> &'static str {
     wire::open(&crate::bench::Keys, &bench.spec.digest(), bytes).unwrap().message.kind()
 }
 
-/// Nothing but notices and words.
+/// Whether there are only notices and messages.
 fn harmless(outputs: &[Output]) -> bool {
     outputs.iter().all(|output| matches!(output, Output::Send { .. } | Output::Notice(_)))
 }
 
-/// What peers said in a round, and what they might have said besides.
+/// The messages of peers in a round, and others that they might have sent.
 fn frames_of_a_round(bench: &mut Bench) -> Vec<(u8, Vec<u8>)> {
     let record = bench.record();
     let question = bench.question();
@@ -41,7 +41,7 @@ fn frames_of_a_round(bench: &mut Bench) -> Vec<(u8, Vec<u8>)> {
     frames
 }
 
-/// T3: whatever was said in a round is stale when it is said again after it, also to a process that was not there.
+/// T3: a message of a round is stale when it is said again after the round, also to a process that was not there.
 #[test]
 fn t3_replayed_frames_are_stale_and_change_nothing() {
     let mut bench = Bench::flock(4);
@@ -67,7 +67,7 @@ fn t3_replayed_frames_are_stale_and_change_nothing() {
     }
     let kinds: std::collections::BTreeSet<_> = frames.iter().map(|(_, bytes)| kind(&bench, bytes)).collect();
     assert_eq!(kinds.len(), 8, "{kinds:?}");
-    // And the round goes on as if nothing had been said.
+    // The round goes on as if nothing had been said.
     bench.commit();
 }
 
@@ -96,7 +96,7 @@ fn t4_frames_of_another_run_are_worth_nothing() {
     assert_eq!(second.still(), before);
 }
 
-/// Signs with its own key under another's name.
+/// Signs with its own key under another node's name.
 struct Impostor(NodeId, Key);
 
 impl Signer for Impostor {
@@ -109,7 +109,7 @@ impl Signer for Impostor {
     }
 }
 
-/// T5: an envelope is its signer's, for one kind of message, and nobody else hands it in.
+/// T5: an envelope is for its signer and for one kind of message, and no other node can hand it in.
 #[test]
 fn t5_an_envelope_is_one_senders_and_one_kind() {
     let mut bench = Bench::flock(4);
@@ -183,7 +183,7 @@ fn t14_malformed_payloads_are_refused_by_name() {
     }
 }
 
-/// T15: what is not finite never gets into a sum, nor into what decides about sums.
+/// T15: a value that is not finite never gets into a sum, nor into a decision about sums.
 #[test]
 fn t15_what_is_not_finite_is_void_before_it_counts() {
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -213,7 +213,7 @@ fn t15_what_is_not_finite_is_void_before_it_counts() {
     assert!(refusals(&outputs).is_empty(), "{outputs:?}");
 }
 
-/// T19: who says two things at one place is refused, the first word stays, and the others decide.
+/// T19: a node that says two things at one place is refused, its first statement stays, and the others decide.
 #[test]
 fn t19_equivocation_is_refused_and_the_first_word_stays() {
     let equivocates = |outputs: &[Output]| matches!(refusals(outputs)[..], [Refusal::Equivocation { .. }]);
@@ -239,7 +239,7 @@ fn t19_equivocation_is_refused_and_the_first_word_stays() {
         value: value.clone(),
         voted: true,
     };
-    // One that abstained and then votes has said two things as well.
+    // A voter that abstained and then votes has said two things as well.
     bench.say(4, &Message::Vote(Vote { voted: false, ..vote(&other) }));
     assert!(equivocates(&bench.say(4, &Message::Vote(vote(&said.value)))));
     bench.meet_again(4);
@@ -252,7 +252,7 @@ fn t19_equivocation_is_refused_and_the_first_word_stays() {
     assert_eq!(proof.votes.len(), 3, "the liar's votes prove nothing");
 }
 
-/// T23: an old but valid head draws nobody back; neither does one that nobody can prove.
+/// T23: an old but valid head draws no node back; neither does a head that nobody can prove.
 #[test]
 fn t23_nobody_is_drawn_back_to_an_old_head() {
     let mut bench = Bench::flock(4);
@@ -270,7 +270,7 @@ fn t23_nobody_is_drawn_back_to_an_old_head() {
         assert!(!outputs.iter().any(|o| matches!(o, Output::CatchUp { .. })), "{outputs:?}");
     }
     assert_eq!(bench.engine.view().head, before.digest());
-    // A joiner that met the past first goes to the newest that it is told of.
+    // A joiner that met the past first goes to the newest head that it is told of.
     let mut joiner = Bench::seeker();
     joiner.greet(9, BOOT);
     let way = bench.way(&old);
@@ -293,7 +293,7 @@ fn t23_nobody_is_drawn_back_to_an_old_head() {
     assert_eq!(bench.engine.view().head, before.digest());
 }
 
-/// T27: another version, or another run, is told what differs, and does not get in.
+/// T27: a node with another version, or of another run, is told the differences, and does not get in.
 #[test]
 fn t27_other_versions_and_settings_are_named() {
     let mut bench = Bench::flock(3);
@@ -316,7 +316,7 @@ fn t27_other_versions_and_settings_are_named() {
     let [Refusal::RunMismatch { keys }] = refusals(&outputs)[..] else { panic!("{outputs:?}") };
     assert_eq!(keys.len(), 2);
     assert!(keys.iter().any(|key| key.contains("codec")) && keys.iter().any(|key| key.contains("grace")), "{keys:?}");
-    // Under this run's name, and with a version inside that is not the one outside.
+    // The Hello is under this run's name, or has a version inside that differs from the one outside.
     bench.reconnect(9);
     let outputs = bench.say(9, &Message::Hello(hello.clone()));
     assert!(matches!(refusals(&outputs)[..], [Refusal::Malformed { .. }]), "{outputs:?}");
@@ -328,7 +328,7 @@ fn t27_other_versions_and_settings_are_named() {
     assert_eq!(refusals(&bench.hear(9, inside)), [&Refusal::Malformed { what: "invalid" }]);
     bench.feed(Input::PeerDown { peer: id(9) });
     assert_eq!(bench.still(), before);
-    // A node that has met nobody else was started with the wrong file, and ends with the names of the keys.
+    // A node that has met no other was started with the wrong file, and ends with the names of the keys.
     let mut lost = Bench::start(other.clone(), false, None, BOOT);
     lost.feed(Input::PeerUp { peer: id(2) });
     let theirs = Hello { spec: wire::encode_spec(&spec()), ..hello };

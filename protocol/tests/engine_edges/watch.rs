@@ -1,4 +1,4 @@
-//! What must hold of every answer of an engine, whatever it is fed.
+//! Rules that hold for every answer of an engine, whatever its input.
 
 use crate::bench::Keys;
 use starling_protocol::engine::io::{Output, PersistToken};
@@ -8,24 +8,24 @@ use starling_protocol::message::{Message, Question, Stamp, Value};
 use starling_protocol::{Digest, wire};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Outputs of one input: a few, and for each peer what is repeated to it.
+/// Outputs of one input: a few, and the repetitions to each peer.
 const OUTPUTS_MIN: usize = 48;
 const OUTPUTS_PER_PEER: usize = 8;
 /// Records behind the head, results of one round.
 const HISTORY_MAX: usize = 8;
 const RESULTS_MAX: usize = 16;
-/// Incarnations and places of which statements are remembered; a test of any length says less.
+/// Incarnations and places whose statements are remembered; a test of any length makes fewer.
 const STATEMENTS_MAX: usize = 1 << 16;
 
-/// What was said at one place.
+/// The statement at one place.
 type Said = (Question, Value, Option<bool>);
 
 pub struct Watch {
     run: Digest,
     written: BTreeSet<PersistToken>,
-    /// The newest that each incarnation was about to sign.
+    /// The newest statement that each incarnation was about to sign.
     newest: BTreeMap<u64, Stamp>,
-    /// What each write allows to say.
+    /// The write that allows each statement.
     allowed: BTreeMap<(u64, Stamp), PersistToken>,
     said: BTreeMap<(u64, Stamp), Said>,
 }
@@ -36,7 +36,7 @@ impl Watch {
         Self { run, written, newest, allowed: BTreeMap::new(), said: BTreeMap::new() }
     }
 
-    /// For the next process of the same node: what was signed binds it, writes count anew.
+    /// The watch of the node's next process: earlier signatures bind it, and writes are counted anew.
     pub fn restarted(self) -> Self {
         Self { written: BTreeSet::new(), allowed: BTreeMap::new(), ..self }
     }
@@ -81,7 +81,7 @@ impl Watch {
         let phase = if voted.is_some() { 2 } else { 1 };
         let stamp = Stamp { seq: question.seq, instance: question.instance, ballot, phase };
         let place = (incarnation, stamp);
-        // What a former process has written is not known here.
+        // Writes of a former process are not known here.
         if let Some(token) = self.allowed.get(&place) {
             let durable = after == Some(*token) || self.written.contains(token);
             assert!(durable, "{stamp:?} is sent before it is written");

@@ -10,7 +10,7 @@ use starling_protocol::quorum::Quorum;
 /// Places of the voters.
 const VOTERS: usize = 3;
 
-/// What they vote on: two results of which y is the better one, and the SKIP.
+/// The values that they vote on: two results, of which y is the better one, and the SKIP.
 fn values() -> [(&'static str, Value); 3] {
     let commit = |fill: u8, tokens: u64, contributors: u32| Value {
         kind: ValueKind::Commit,
@@ -37,13 +37,13 @@ fn said(said: &Said<Value>) -> Json {
     object! {"phase": phase, "ballot": said.ballot, "value": name(&said.value), "voted": said.voted}
 }
 
-/// Three voters, and the words between them.
+/// Three voters, and their messages.
 struct Course {
     quorum: Quorum,
     voters: [Ballot<Value>; VOTERS],
-    /// Names of the results that each holds.
+    /// Names of the results that each voter holds.
     holds: [Vec<&'static str>; VOTERS],
-    /// All that each has said, oldest first.
+    /// All statements of each voter, oldest first.
     words: [Vec<Said<Value>>; VOTERS],
     steps: Vec<Json>,
 }
@@ -60,7 +60,7 @@ impl Course {
         }
     }
 
-    /// Goes on as far as it can, and lists what was said.
+    /// Lets a voter go on as far as it can, and lists its statements.
     fn step(&mut self, at: usize, patient: bool, what: Json) {
         let holds = self.holds[at].clone();
         let usable = |value: &Value| value.kind == ValueKind::Skip || holds.contains(&name(value));
@@ -68,7 +68,7 @@ impl Course {
         let mut says = Vec::new();
         loop {
             voter.advance(&self.quorum, usable, &fallback, patient);
-            // An estimate of a result is said by those that hold it.
+            // Only voters that hold a result say an estimate of it.
             let holds = |said: &Said<Value>| said.voted.is_some() || usable(&said.value);
             if voter.pending().is_none_or(|(next, _)| !holds(next)) {
                 break;
@@ -87,7 +87,7 @@ impl Course {
         self.step(at, true, object! {"enters_with": with});
     }
 
-    /// Hears a word of another's, by its number.
+    /// Lets a voter hear another's statement, by its number.
     fn hears(&mut self, at: usize, from: usize, number: usize, patient: bool) {
         let word = self.words[from][number].clone();
         let what = object! {"hears": object! {"from": from}.and(said(&word))};
@@ -173,7 +173,7 @@ fn forced() -> Json {
     course.done("a vote that was seen forces its value", holds)
 }
 
-/// Neither can use the other's result, and the third is gone: from ballot 4 on they take turns.
+/// Two voters cannot use each other's result, and the third is gone: from ballot 4 on they take turns.
 fn turns() -> Json {
     let holds: [&[_]; VOTERS] = [&["x"], &["y"], &[]];
     let mut course = Course::new(holds);

@@ -1,4 +1,4 @@
-//! What travels, with the names of `docs/protocol/1-wire.md` and `docs/protocol/2-records.md`.
+//! Wire types, with the names of `docs/protocol/1-wire.md` and `docs/protocol/2-records.md`.
 
 use crate::json::{Json, hex, object};
 use starling_protocol::engine::succession::SignedReady;
@@ -7,7 +7,7 @@ use starling_protocol::record::{Contributor, Measured, Member, Record, Span};
 use starling_protocol::run::{Codec, RunSpec};
 use starling_protocol::wire;
 
-/// As `protocol/vectors/codec.txt` names it.
+/// The name of `protocol/vectors/codec.txt`.
 pub fn codec(codec: Codec) -> Json {
     match codec {
         Codec::TopK { k } => Json::from(format!("top-{k}")),
@@ -15,7 +15,7 @@ pub fn codec(codec: Codec) -> Json {
     }
 }
 
-/// The bytes of a specification, and what of it the cases depend on.
+/// The bytes of a specification, and its values on which the cases depend.
 pub fn run(spec: &RunSpec) -> Json {
     object! {
         "spec": hex(&wire::encode_spec(spec)),
@@ -95,7 +95,7 @@ fn statement(s: &Statement) -> Json {
     object! {"kind": s.kind.name(), "id": s.id, "incarnation": s.incarnation, "grant": s.grant}
 }
 
-/// What of a READY a record depends on, and the digest of its envelope.
+/// The fields of a READY on which a record depends, and the digest of its envelope.
 pub fn ready(signed: &SignedReady) -> Json {
     let r: &Ready = &signed.ready;
     object! {

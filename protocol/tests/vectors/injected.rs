@@ -1,11 +1,11 @@
-//! Injected bugs that change what the files hold: a program with one of them would be told apart by its file alone.
+//! Injected bugs that change the files' content: a program with one of them would be noticed by its file alone.
 
 use crate::json::Json;
 use crate::{ballot, leases, membership, outer, owners, quorum, records, reduction, ring, session};
 use starling_protocol::mutation::{self, Mutation};
 use std::panic;
 
-/// What makes a file anew.
+/// Makes a file anew.
 type Subject = fn() -> Json;
 
 /// Each file, and bugs that it shows.

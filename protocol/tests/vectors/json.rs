@@ -1,11 +1,11 @@
-//! Values as JSON in a fixed order and layout: what fits on a line stands on one.
+//! Values as JSON in a fixed order and layout: a value that fits on a line has one line.
 
 use starling_protocol::{Digest, NodeId};
 use std::fmt::Write;
 
 /// Characters of a line, unless a single value is longer.
 const WIDTH: usize = 118;
-/// Integers above are not exact in every reader's numbers: they are written as text.
+/// Larger integers are not exact in every reader's numbers: they are written as text.
 const EXACT_MAX: u64 = 1 << 53;
 
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Json {
         out
     }
 
-    /// Adds fields of another object behind the own ones.
+    /// Adds fields of another object behind this one's.
     pub fn and(self, more: Json) -> Self {
         match (self, more) {
             (Self::Fields(mut fields), Self::Fields(more)) => {
@@ -46,7 +46,7 @@ impl Json {
         }
     }
 
-    /// On one line.
+    /// The value on one line.
     fn line(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
@@ -62,7 +62,7 @@ impl Json {
         }
     }
 
-    /// Writes the value where `before` characters of the line, and at most a comma behind it, are taken.
+    /// Writes the value; `before` characters of the line are taken, and at most a comma follows.
     fn write(&self, indent: usize, before: usize, out: &mut String) {
         let line = self.line();
         let (brackets, names): (_, Vec<Option<&str>>) = match self {
@@ -78,7 +78,7 @@ impl Json {
         for (at, (value, name)) in self.values().zip(names).enumerate() {
             let name = name.map_or_else(String::new, |name| format!("\"{name}\": "));
             let scalar = matches!(value, Self::Number(_) | Self::Bool(_) | Self::Null);
-            // Numbers fill lines; everything else begins one.
+            // Numbers fill lines; any other value begins a line.
             let length = value.line().len() + 2;
             if at > 0 {
                 out.push(',');
@@ -109,7 +109,7 @@ pub fn hex(bytes: &[u8]) -> Json {
     Json::Text(data_encoding::HEXLOWER.encode(bytes))
 }
 
-/// Floats as the bytes that are hashed: little endian, one after another.
+/// Floats in the form that is hashed: little endian, one after another.
 pub fn floats(values: &[f32]) -> Json {
     hex(&values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())
 }

@@ -17,7 +17,7 @@ fn spans(list: &[(u64, u64)]) -> Vec<Span> {
     list.iter().map(|(start, count)| Span { start: *start, count: *count }).collect()
 }
 
-/// A pool after it took these back.
+/// A pool after it took these spans back.
 fn returned(cursor: u64, free: &[Span], back: &[Span]) -> Json {
     let mut pool = Pool::new(cursor, free);
     back.iter().for_each(|span| pool.give_back(*span));
@@ -28,7 +28,7 @@ fn returned(cursor: u64, free: &[Span], back: &[Span]) -> Json {
     }
 }
 
-/// The leases that a pool gives for these steps, one after another; null where positions are used up.
+/// The leases that a pool gives for these steps, one after another; null when positions are used up.
 fn taken(unit: u64, cursor: u64, free: &[Span], steps: &[u32]) -> Json {
     let mut pool = Pool::new(cursor, free);
     let mut leases = Vec::new();

@@ -6,7 +6,7 @@ use starling_protocol::record::{Measured, Record};
 use starling_protocol::run::RunSpec;
 use starling_protocol::{Digest, NodeId, wire};
 
-/// The example of each thing that travels.
+/// An example of each wire type.
 const WIRE: &str = include_str!("../../vectors/wire.txt");
 
 /// The bytes of an example.

@@ -1,5 +1,5 @@
-//! Behaviour vectors: `protocol/vectors/*.json`, which let a program that was written from `docs/protocol/` alone be
-//! checked. Each file is made again from the code here, and has to be the same.
+//! Behaviour vectors: `protocol/vectors/*.json`, with which a program that was written from `docs/protocol/` alone can
+//! be checked. Each file is made again from the code here, and has to be the same.
 //!
 //! `STARLING_VECTORS=write` rewrites the files instead: only when a change of the protocol is meant.
 
@@ -22,10 +22,10 @@ mod session;
 use json::Json;
 use std::path::Path;
 
-/// Most bytes of a file: a person reads it.
+/// The most bytes of a file: a person reads it.
 const FILE_BYTES_MAX: usize = 64 * 1024;
 
-/// Compares what the code gives with the file of this name, or writes it.
+/// Compares the code's result with the file of this name, or writes the file.
 fn check(name: &str, subject: Json) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors").join(name);
     let text = subject.text();

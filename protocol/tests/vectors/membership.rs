@@ -1,4 +1,5 @@
-//! Probation: whose work earns a vote, and how many newcomers decide (`docs/protocol/5-membership.md` §5.5).
+//! Probation: the work that earns a vote, and the number of newcomers that decide (`docs/protocol/5-membership.md`
+//! §5.5).
 
 use crate::fields;
 use crate::json::{Json, object};
@@ -7,10 +8,11 @@ use crate::records::History;
 use starling_protocol::record::{Member, Record, Role};
 use starling_protocol::run::RunSpec;
 
-/// Of the run below.
+/// Rounds of probation of the run below.
 const PROBATION: u32 = 4;
 
-/// A record of round 30 with these members: id, whether it votes, since when, how often it contributed.
+/// A record of round 30 with these members: for each its id, whether it votes, its round of entry, and its
+/// contributions.
 fn parent(spec: &RunSpec, members: &[(u8, bool, u64, u16)]) -> Record {
     let mut record = made::record();
     let seat = record.next.members[0].clone();
@@ -46,7 +48,7 @@ pub fn subject() -> Json {
     };
     let all = |history: &History, fills: &[u8]| fills.iter().map(|fill| history.ready(*fill)).collect::<Vec<_>>();
 
-    // 16 rounds make a member that is no newcomer. 0x05 came long ago; 0x06 did, too, and has served once only; 0x07 and
+    // A member is no newcomer after 16 rounds. 0x05 came long ago; so did 0x06, which has served only once; 0x07 and
     // 0x08 are new.
     let grown = [
         (0x01, true, 0, 30),
@@ -85,7 +87,7 @@ pub fn subject() -> Json {
     };
     play("five voters and two newcomers that vote", &crowd, &[&leaves, &fork]);
 
-    // The last voter leaves: those whom the flock has known for longest decide.
+    // The last voter leaves: the members that the flock has known for longest decide.
     let last = [(0x01, true, 0, 30), (0x05, false, 26, 4), (0x06, false, 27, 3), (0x07, false, 26, 4)];
     play(
         "one voter and three newcomers",

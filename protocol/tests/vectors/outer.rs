@@ -18,7 +18,7 @@ const ROUNDS: &str = "docs/protocol/3-reduction.md §3.8.1";
 const EVERY_STEP: &str = "docs/protocol/3-reduction.md §3.8.2";
 const STREAMING: &str = "docs/protocol/3-reduction.md §3.9";
 
-/// Models whose every number fits on a page.
+/// A model with so few numbers that they fit on a page.
 fn model(layers: u32, tied: bool) -> ModelSpec {
     ModelSpec { vocab: 5, d_model: 4, layers, heads: 2, kv_heads: 1, ffn: 3, seq_len: 4, tied, ..made::spec().model }
 }
@@ -48,7 +48,7 @@ fn tensors(model: &ModelSpec) -> Vec<(String, Vec<u64>)> {
     tensors.into_iter().map(|(name, shape)| (name + ".weight", shape)).collect()
 }
 
-/// The digest of the schema, which the crate with the models computes in a program.
+/// The digest of the schema. In a program the crate with the models computes it.
 pub fn schema(model: &ModelSpec) -> Digest {
     let tensors = tensors(model);
     let mut bytes = (tensors.len() as u64).to_le_bytes().to_vec();
@@ -187,7 +187,7 @@ fn steps(section: &str, spec: &RunSpec, contributors: &[usize]) -> Json {
     }
 }
 
-/// The COMMITs of a run whose parameters take turns: each steps one fragment.
+/// The COMMITs of a run whose fragments take turns: each steps one fragment.
 fn fragments() -> Json {
     const ELEMENTS: usize = 2 * CHUNK_ELEMENTS + 100;
     let turns = Fragments::new(2, ELEMENTS, CHUNK_ELEMENTS);

@@ -8,7 +8,7 @@ use starling_protocol::update::owners::Owners;
 const SHARES: &str = "docs/protocol/3-reduction.md §3.5.1";
 const ABSENT: &str = "docs/protocol/3-reduction.md §3.5.2";
 
-/// The flock: ids ascend.
+/// The flock, by ascending id.
 fn flock(kbps: &[u32]) -> Vec<(NodeId, u32)> {
     kbps.iter().enumerate().map(|(place, kbps)| (id(0x10 * (place as u8 + 1)), *kbps)).collect()
 }

@@ -10,7 +10,7 @@ const SETS: &str = "docs/protocol/1-wire.md §1.1.1";
 const BITS: &str = "docs/protocol/1-wire.md §1.2.3";
 const QUORUM: &str = "docs/protocol/4-agreement.md §4.1";
 
-/// A record with these voters: how many COMMITs have left each out. One learner is beside them.
+/// A record with these voters, each with the number of COMMITs that have left it out, and with one learner.
 fn voters(absent: &[u8]) -> Record {
     let mut record = made::record();
     let seat = record.next.members[0].clone();

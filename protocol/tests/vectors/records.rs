@@ -13,7 +13,7 @@ const SKIPPING: &str = "docs/protocol/2-records.md §2.6";
 const FORKING: &str = "docs/protocol/2-records.md §2.7";
 const FOUNDING: &str = "docs/protocol/7-merging.md §7.3.3";
 
-/// The founder and those that come later.
+/// The founder and the members that come later.
 const A: u8 = 0xa1;
 const B: u8 = 0xb2;
 const C: u8 = 0xc3;
@@ -29,12 +29,12 @@ pub struct History {
 }
 
 impl History {
-    /// From a record that is not built here.
+    /// A history from a record that is not built here.
     pub fn from(spec: RunSpec, name: &'static str, head: Record) -> Self {
         Self { spec, name, head, cases: Vec::new() }
     }
 
-    /// Takes the record that code made, and lists what it was made of.
+    /// Takes the record that the code made, and lists its inputs.
     fn note(&mut self, section: &str, name: &'static str, given: Json, record: Record) {
         record.validate_shape().expect("a record of good shape");
         record.validate_after(&self.head).expect("it follows its parent");
@@ -84,20 +84,20 @@ fn founded(spec: &RunSpec) -> (Record, Json) {
     (record, case)
 }
 
-/// One line a step of the history; the comments say what each is there for.
+/// One line per step of the history; the comments say what each step is there for.
 fn history() -> History {
     let spec = made::spec();
     let (genesis, case) = founded(&spec);
     let mut history = History::from(spec, "the founder's", genesis);
     history.cases.push(case);
 
-    // One voter lets one in, the first in ring order; what it did not use of its lease comes back.
+    // One voter lets one node in, the first in ring order; the unused part of its lease comes back.
     let mut a = ready(&history.head, &history.spec, A, 20);
     a.ready.statements = vec![joins(B, 8), joins(C, 9)];
     history.commit("a join", &[a]);
 
-    // The newcomer votes from now on, and what it said of another before does not count; the slower member gets fewer
-    // steps.
+    // The newcomer votes from now on, and its earlier statement about another node does not count; the slower member
+    // gets fewer steps.
     let first = history.head.members().find(|member| *member != id(A)).map_or(B, |member| member.0[0]);
     let other = if first == B { C } else { B };
     let mut pair = [history.ready(A), history.ready(first)];
@@ -107,7 +107,7 @@ fn history() -> History {
     pair[1].ready.measured.upload_kbps = 16_000;
     history.commit("a second join, and a vote for the first", &pair);
 
-    // Three with round-trip times: the order of a ring.
+    // Three members with round-trip times: the order of a ring.
     let mut three = [history.ready(A), history.ready(B), history.ready(C)];
     let trips = [[(1, 900), (2, 120)], [(0, 880), (2, 300)], [(0, 130), (1, 310)]];
     for (ready, trips) in three.iter_mut().zip(trips) {
@@ -116,7 +116,7 @@ fn history() -> History {
     }
     history.commit("round-trip times make a ring", &three);
 
-    // One stays away, comes to nothing, and is removed with the second COMMIT; a SKIP in between counts for nothing.
+    // One member stays away, and is removed with the second COMMIT; a SKIP in between counts for nothing.
     history.commit("a member is left out", &[history.ready(A), history.ready(B)]);
     history.skip("a skip");
     let mut pair = [history.ready(A), history.ready(B)];
@@ -125,14 +125,14 @@ fn history() -> History {
     pair[0].ready.statements = vec![with_ticket];
     history.commit("a removal by absence, and a join by a ticket", &pair);
 
-    // A voter says that its restarted process speaks under a higher incarnation; another leaves.
+    // A voter says that its restarted process speaks under a higher incarnation; another voter leaves.
     let mut three = [history.ready(A), history.ready(B), history.ready(D)];
     three[1].ready.statements = vec![joins(B, 12)];
     three[0].ready.statements = vec![joins(E, 13)];
     three[0].ready.leave = true;
     history.commit("a member leaves, and one restarts", &three);
 
-    // The former learner votes alone: it revokes one, suspects another, and brings a lineage's work.
+    // The former learner votes alone: it revokes one node, suspects another, and brings a lineage's difference.
     let mut alone = history.ready(D);
     alone.ready.statements = vec![suspect(B), revoked(E)];
     (alone.ready.merges, alone.ready.merged_tokens) = (Some(digest(0x52)), 1_000);
@@ -170,7 +170,7 @@ fn forks(history: &History) -> Vec<Json> {
     cases
 }
 
-/// Contributions of which no record can be built.
+/// Contributions from which no record can be built.
 fn refused() -> Vec<Json> {
     let spec = made::spec();
     let (genesis, _) = founded(&spec);

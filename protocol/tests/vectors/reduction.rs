@@ -22,7 +22,7 @@ const SHORT: usize = 300;
 /// Three chunks, the last one short.
 const LONG: usize = 2 * CHUNK_ELEMENTS + SHORT;
 
-/// What one member offers: its elements follow from a, b and the power of two.
+/// The offer of one member: its elements follow from a, b and the power of two.
 struct Member {
     id: NodeId,
     a: u64,
@@ -32,7 +32,7 @@ struct Member {
     steps: u32,
 }
 
-/// The third one is far longer than the others, and was cut short.
+/// The third member's vector is far longer than the others', and its round was cut short.
 fn members() -> [Member; 3] {
     [
         Member { id: id(0x10), a: 7_919, b: 11, exponent: -14, tokens: 30_720, steps: 30 },
@@ -73,7 +73,7 @@ fn result(codec: Codec, update: &[u8], elements: usize) -> Json {
     object! {"length": update.len(), "bytes": bytes, "digest": update::digest(update), "decoded": values}
 }
 
-/// What travels in a ring of one chunk, which the last position finishes.
+/// The payloads in a ring of one chunk. The last position finishes it.
 fn partial_sums(codec: Codec, weighted: &[Vec<f32>], update: &[u8]) -> Vec<Json> {
     let mut payload = encoded(codec, &weighted[0]);
     let mut sent = vec![hex(&payload)];
@@ -119,7 +119,7 @@ fn by_owners(codec: Codec, weights: &[f32], elements: usize) -> Json {
     case.and(object! {"update": result(codec, &update, elements)})
 }
 
-/// One part and one sum as they travel.
+/// One part and one sum as frames.
 fn frames(weights: &[f32]) -> Json {
     let set = record::set_digest([(id(0x10), digest(0x90)), (id(0x20), digest(0xa0))].into_iter());
     let key = AttemptKey { lineage: digest(2), seq: 4, attempt: 1, set };
@@ -167,7 +167,7 @@ fn reduced(elements: usize) -> Json {
     }
 }
 
-/// Weights by what is stated alone, of an even number of contributions, and of some that were cut short.
+/// Weights of stated values alone: of an even number of contributions, and of members whose rounds were cut short.
 fn weighed() -> Vec<Json> {
     let stated = |tokens, steps, norm| Stated { tokens, steps, norm };
     let lengths = [1.0, 2.0, 4.0, 64.0].map(|norm| stated(8, 30, norm)).to_vec();

@@ -34,7 +34,7 @@ fn positions() -> Json {
     }
 }
 
-/// Segments, and what each position sends and receives in each step.
+/// Segments, and the segment that each position sends and receives in each step.
 fn schedule(n: usize, chunks: usize) -> Json {
     let ring = Ring::new(n, chunks);
     let segments: Vec<Vec<usize>> = (0..n).map(|p| vec![ring.segment(p).start, ring.segment(p).end]).collect();
@@ -49,7 +49,7 @@ fn schedule(n: usize, chunks: usize) -> Json {
     }
 }
 
-/// The best ring, or for many positions the one that the draws find.
+/// The best ring, or for many positions the ring that the draws find.
 fn good(seed: u8, n: usize, cost: impl Fn(usize, usize) -> u32) -> Json {
     let costs = Costs::new(n, &cost);
     let best = tour::best(&costs, &digest(seed));

@@ -1,5 +1,5 @@
-//! Two engines on an ideal network from the founding to the end of a run's budget: all that they say, and the records,
-//! certificates, updates and states that come of it.
+//! Two engines on an ideal network from the founding to the end of a run's budget: all of their messages, and the
+//! records, certificates, updates and states that follow.
 
 use crate::fields;
 use crate::json::{Json, floats, hex, object};
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 /// COMMITs of the run.
 const ROUNDS: u64 = 3;
-/// Microseconds: of a message, between two ticks, of a round's inner steps, and before somebody gives up.
+/// Microseconds: of a message, between two ticks, of a round's inner steps, and until the test gives up.
 const LATENCY: u64 = 1_000;
 const TICK: u64 = 100_000;
 const TRAINING: u64 = 2_000_000;
@@ -41,7 +41,7 @@ struct Node {
     finished: bool,
 }
 
-/// What happens at which node; of one time in the order in which it was caused.
+/// The inputs of nodes by time; events of one time are in the order in which they were caused.
 type Events = BTreeMap<(u64, u64), (usize, Input)>;
 
 struct World {
@@ -50,10 +50,10 @@ struct World {
     events: Events,
     count: u64,
     now: u64,
-    /// By digest, as they were made.
+    /// Contributions by digest, as they were made.
     contributions: Vec<(Digest, usize, u64, Vec<f32>)>,
     updates: BTreeMap<Digest, Vec<u8>>,
-    /// What each COMMIT is built from, by its digest, as nodes wrote it down before they voted.
+    /// The inputs of each COMMIT, by its digest, as nodes wrote them down before they voted.
     candidates: BTreeMap<Digest, Candidate>,
     messages: Vec<Json>,
 }
@@ -198,7 +198,7 @@ impl World {
         self.after(TRAINING, node, Input::Trained { round, base, samples, tokens, steps, loss_q16, payload, measured });
     }
 
-    /// The contributions of an attempt, by a ring.
+    /// Reduces the contributions of an attempt, by a ring.
     fn reduce(&mut self, node: usize, key: AttemptKey, members: &[Contribution]) {
         let weights = Contribution::weights(members);
         let vector = |(member, weight): (&Contribution, &f32)| {
@@ -240,7 +240,7 @@ impl World {
         readys
     }
 
-    /// The chain, which is the same at both.
+    /// The chain, which is the same at both nodes.
     fn links(&self) -> Vec<Json> {
         let [a, b] = [0, 1].map(|node| self.nodes[node].chain.iter().map(|(record, _)| record).collect::<Vec<_>>());
         assert_eq!(a, b, "both have the same records");

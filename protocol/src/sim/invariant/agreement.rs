@@ -1,4 +1,4 @@
-//! S1: all who commit at one place of a lineage commit the same record.
+//! S1: all nodes that commit at one place of a lineage commit the same record.
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
@@ -16,7 +16,7 @@ impl Invariant for Agreement {
 
     fn observe(&mut self, event: &Observed<'_>, world: &World) -> Result<(), String> {
         let (node, link) = match event {
-            // What one has decided and not written binds nobody: its votes are not written either.
+            // A decision that a node has not written binds nobody: its votes are not written either.
             Observed::Stored { node, write: Write::Commit { link, .. } } => (*node, link),
             Observed::Replaced { node } => match world.nodes[*node].disk.head() {
                 Some(link) => (*node, link),

@@ -1,5 +1,5 @@
-//! S10: a result is of one attempt: the update that its own ring gave, by its own members. And no attempt fails by what
-//! happened to another.
+//! S10: a result belongs to one attempt: it is the update that the attempt's own ring gave, by its own members. No
+//! attempt fails because of another.
 
 use super::{Invariant, Observed, require};
 use crate::NodeId;
@@ -8,7 +8,7 @@ use crate::sim::disk::Write;
 use crate::sim::world::World;
 use std::collections::BTreeSet;
 
-/// The failure that is being told: of which attempt, and in which words.
+/// The failure that was found: its attempt, and a description.
 #[derive(Default)]
 pub(super) struct Attempts(Option<(AttemptKey, String)>);
 

@@ -1,4 +1,5 @@
-//! S18: nobody who is honest is refused by somebody who is, and a contradiction is only said of who contradicted itself.
+//! S18: no honest node is refused by another honest one, and only a node that contradicted itself is said to have done
+//! so.
 
 use super::{Invariant, Observed, require};
 use crate::engine::io::{Output, Refusal};

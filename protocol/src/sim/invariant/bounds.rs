@@ -1,4 +1,4 @@
-//! S11: a step moves no parameter further than its contributions can, and nothing is ever not finite.
+//! S11: a step moves no parameter further than its contributions can, and every value is finite.
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
@@ -9,7 +9,7 @@ use crate::sim::trainer::{self, State};
 use crate::sim::world::World;
 use std::rc::Rc;
 
-/// The furthest that the contributions of one commit so far could have moved the mean.
+/// The furthest that the contributions of any one commit so far could have moved the mean.
 #[derive(Default)]
 pub(super) struct Bounds {
     longest: f32,
@@ -25,7 +25,7 @@ impl Invariant for Bounds {
             Observed::Mixed { node, base, offer, merge, mixed } => {
                 let commit = commit_of(world, base).ok_or("a difference is merged before any commit")?;
                 let share = share(offer, merge.tokens, &mixed.vector);
-                // Of what is taken away again there is a rounding error left.
+                // Subtracting the node's own part leaves a rounding error.
                 let error =
                     1e-6 * f64::from(trainer::norm(&offer.vector)) * (1.0 + offer.tokens as f64 / merge.tokens as f64);
                 let most = 3.01 * f64::from(median_norm(commit)) + error;
@@ -53,7 +53,7 @@ impl Invariant for Bounds {
 
 impl Bounds {
     /// A mean is no longer than the longest part, a momentum of 0.9 sums up to ten of them, and a block of int8 may
-    /// round by a little. AdamW moves each parameter by about its rate at most, whatever the gradient, and by its decay.
+    /// round by a little. AdamW moves each parameter by about its rate at most, with any gradient, and by its decay.
     fn moved(&mut self, node: usize, before: &State, after: &Rc<State>, spec: &RunSpec) -> Result<(), String> {
         let (before, after) = (&before.vectors.theta, &after.vectors.theta);
         let difference: Vec<f32> = before.iter().zip(after).map(|(a, b)| a - b).collect();
@@ -67,8 +67,8 @@ impl Bounds {
     }
 }
 
-/// How long the mean of some contributions may be, whatever they weigh: as the longest of them, each no longer than three
-/// times the median length of the others', brought up to its number of steps.
+/// The greatest length of the mean of some contributions, whatever they weigh: that of the longest, each counted no
+/// longer than three times the median length of the others', brought up to its number of steps.
 fn reach(contributors: &[Contributor]) -> f64 {
     let norm = |c: &Contributor| f64::from(f32::from_bits(c.measured.norm_bits));
     let most = |own: &Contributor| {
@@ -80,7 +80,7 @@ fn reach(contributors: &[Contributor]) -> f64 {
     contributors.iter().map(most).fold(0.0, f64::max)
 }
 
-/// The newest commit of a state, if it was made by one.
+/// The newest commit of a state, if a commit made it.
 fn commit_of<'a>(world: &'a World, base: &Digest) -> Option<&'a Record> {
     let links = world.nodes.iter().flat_map(|node| node.disk.chain.iter());
     let link = links.into_iter().find(|link| link.digest == *base)?;
@@ -94,7 +94,7 @@ fn median_norm(commit: &Record) -> f32 {
     norms.get(norms.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
-/// Norm of the difference's part of a mixture, found by taking the contribution away again.
+/// Norm of the difference's part of a mixture, found by subtracting the contribution.
 fn share(offer: &Offer, merged_tokens: u64, mixed: &[f32]) -> f64 {
     let (own, other) = (offer.tokens as f64, merged_tokens as f64);
     let part = |(mixed, mine): (&f32, &f32)| ((own + other) * f64::from(*mixed) - own * f64::from(*mine)) / other;

@@ -1,5 +1,5 @@
-//! S2: whatever is on any disk as decided was decided: by a quorum of the record before, counted here anew, and no two
-//! records at one place ever.
+//! S2: every record that a disk holds as decided was decided by a quorum of the record before, counted here anew, and
+//! no two records are ever decided at one place.
 
 use super::{Invariant, Observed, require};
 use crate::message::{Message, Question, member_indices};
@@ -13,7 +13,7 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(super) struct Certificates {
     records: BTreeMap<Digest, Rc<Record>>,
-    /// What was decided after each record, other than forks, which leave the lineage.
+    /// The record that was decided after each record. Forks leave the lineage and do not count.
     after: BTreeMap<Digest, Digest>,
 }
 
@@ -60,7 +60,7 @@ impl Certificates {
         })
     }
 
-    /// Who signed, if it may and signed this.
+    /// The signer, if it may sign and signed this.
     fn signer(&self, link: &Link, parent: &Record, message: &Message, sender: NodeId) -> Result<NodeId, String> {
         let member = parent.member(&sender).ok_or("somebody signed who is no member")?;
         let good = match message {

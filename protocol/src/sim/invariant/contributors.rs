@@ -1,4 +1,4 @@
-//! S24: a COMMIT averages contributions of a quorum of those who decide it.
+//! S24: a COMMIT averages contributions of a quorum of the voters that decide it.
 
 use super::{Invariant, Observed, require};
 use crate::record::{Record, RecordKind};
@@ -27,7 +27,7 @@ impl Invariant for Contributors {
     }
 }
 
-/// Whether some of the voters that a record names are a quorum: counted here anew, as the text has it.
+/// Whether some of a record's voters are a quorum: counted here anew, as the specification has it.
 pub(super) fn is_quorum(record: &Record, digest: &Digest, here: &BTreeSet<NodeId>) -> bool {
     let voters = record.voters().count();
     let count = record.voters().filter(|voter| here.contains(&voter.id)).count();

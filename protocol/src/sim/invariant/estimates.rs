@@ -1,5 +1,6 @@
-//! S25: who names a result in a vote has it on its disk, but for a vote that stands on the estimates of others; and who
-//! decides one can count on a quorum that had it on its disks. So a decided update is lost with a quorum's disks only.
+//! S25: a voter that names a result in a vote has it on its disk, unless its vote follows from the estimates of others.
+//! A voter that decides a result can count on a quorum that had it on its disks. So a decided update is lost only with
+//! a quorum's disks.
 
 use super::contributors::is_quorum;
 use super::{Invariant, Observed, require};
@@ -12,7 +13,7 @@ use crate::sim::world::World;
 use crate::{Digest, NodeId, update};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who has ever had each result on its disk, with the update that it names.
+/// The nodes that have ever had each result on disk, with the update that it names.
 #[derive(Default)]
 pub(super) struct Estimates {
     held: BTreeMap<Digest, BTreeSet<NodeId>>,
@@ -52,7 +53,7 @@ impl Invariant for Estimates {
 }
 
 impl Estimates {
-    /// A word of a vote has left a node.
+    /// Checks a statement of a vote that has left a node.
     fn said(&self, node: usize, bytes: &[u8], world: &World) -> Result<(), String> {
         let Some(opened) = world.open(bytes) else { return Ok(()) };
         let (value, seq, needs) = match opened.message {
@@ -61,13 +62,13 @@ impl Estimates {
             _ => return Ok(()),
         };
         let Node { id, disk, .. } = &world.nodes[node];
-        // A word that waited for its write while the node caught up beyond its question.
+        // The statement waited for its write while the node caught up beyond its question.
         let over = disk.head().is_some_and(|head| head.record.seq >= seq);
         if !needs || over || value.kind != ValueKind::Commit {
             return Ok(());
         }
         let held = disk.candidates.iter().any(|held| held.candidate.record.digest() == value.digest);
-        // What was said is said again also when a catch-up to the record before has dropped the result since.
+        // A node repeats a statement even if a catch-up to the record before has dropped the result since.
         let had = self.held.get(&value.digest).is_some_and(|nodes| nodes.contains(id));
         require(held || had, || format!("node {node} names {:?}, which has never been on its disk", value.digest))
     }

@@ -1,5 +1,5 @@
-//! S22: evidence is true, and against liars only: crashes, restarts, forks, lost messages and contributions that are
-//! offered again never look like a contradiction. So nobody else is ever revoked.
+//! S22: evidence is true, and against liars only. Crashes, restarts, forks, lost messages and contributions that are
+//! offered again never look like a contradiction, so no other node is ever revoked.
 
 use super::{Invariant, Observed, require};
 use crate::NodeId;
@@ -30,7 +30,7 @@ impl Invariant for Evidence {
                 Ok(())
             }
             Observed::Stored { node, write: Write::Commit { link, .. } } => {
-                // The run's creator may revoke anybody.
+                // The run's creator may revoke any node.
                 let by_evidence = link.record.revoked.iter().filter(|subject| !world.gate.revoked.contains(*subject));
                 let honest = by_evidence.map(|id| NodeId(id.0)).find(|id| !lies(id));
                 require(honest.is_none(), || format!("node {node} writes that honest {honest:?} is revoked"))

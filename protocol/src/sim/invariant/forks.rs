@@ -1,8 +1,9 @@
-//! S23: a lineage forks only where the run's policy says so, and only by members that have had no quorum in reach for the
-//! run's grace, or that hear of most of the others that they have waited so long.
+//! S23: a lineage forks only where the run's policy allows it, and only by members that have had no quorum in reach for
+//! the run's grace, or that hear from most of the others that they have waited so long.
 //!
-//! What a node could know is counted here anew, and generously: a voter counts as in reach only when its connection is up,
-//! its Hello names the incarnation that votes, it stands in the lineage, and it was heard within the least time after which a peer can be silent.
+//! A node's knowledge is reconstructed here, generously. A voter counts as in reach only when its connection is up, its
+//! Hello names the incarnation that votes, it is in the lineage, and it was heard within the least time after which a
+//! peer can be silent.
 
 use super::contributors::is_quorum;
 use super::{Invariant, Observed, require};
@@ -17,42 +18,42 @@ use crate::sim::world::World;
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Nobody who was heard within this time is silent.
+/// A node that was heard within this time is not silent.
 const HEARD: u64 = 7 * SECOND;
-/// Between two inputs a node ages by this at most.
+/// The most that a node ages between two inputs.
 const STEP: u64 = SECOND;
-/// Who hears of others' forks goes along when it has been cut off for this time.
+/// A node that hears of others' forks goes along after this time without a quorum.
 const CUT: u64 = 2 * SECOND;
 
-/// Where a Head names its lineage, its record and its phase: behind the envelope's header and the tag.
+/// The offsets at which a Head names its lineage, its record and its phase: behind the envelope's header and the tag.
 const LINEAGE: usize = 40;
 const RECORD: usize = LINEAGE + 40;
 const PHASE: usize = RECORD + 40;
 
-/// One process of a node, as far as it knows whom it reaches.
+/// One process of a node, as far as it knows which nodes it reaches.
 #[derive(Default)]
 struct Reach {
-    /// Its age, and the clock that it was last shown.
+    /// Its age, and the clock time that it was last given.
     now: u64,
     clock: Option<u64>,
-    /// Peers: since when each is connected, its incarnation, and when it was heard.
+    /// Peers: for each the time since it is connected, its incarnation, and the time when it was heard.
     peers: BTreeMap<NodeId, Peer>,
-    /// The vote state that it speaks from, as its newest Hello says.
+    /// The vote state that it speaks from, as its newest Hello states.
     own: Option<u64>,
-    /// The record that it stands on, whether a quorum is in reach of it, and for how long none has been.
+    /// Its head, whether a quorum is in reach of it, and for how long none has been.
     head: Digest,
     reaches: bool,
     lost: u64,
-    /// Since when there is none now.
+    /// The time since which none is in reach now.
     since: u64,
-    /// It goes on from a vote state, and has the word of these about it.
+    /// Whether it goes on from a vote state, and the nodes that have told it what they know of that.
     resumed: bool,
     witnesses: BTreeSet<NodeId>,
-    /// Who has said that it forks from a record.
+    /// Nodes that have said that they fork from a record.
     said: BTreeSet<(NodeId, Digest)>,
     /// The record that it has left by a fork.
     forked: Option<Digest>,
-    /// What it has proposed itself.
+    /// The fork that it has proposed itself.
     proposed: Option<(Digest, Vec<u8>)>,
 }
 
@@ -61,9 +62,9 @@ struct Peer {
     connected: bool,
     incarnation: Option<u64>,
     heard: u64,
-    /// Of its newest Head; zero before it stands anywhere.
+    /// The lineage of its newest Head; zero before it has a head.
     lineage: Digest,
-    /// The record on which it says that it is cut off itself.
+    /// The record for which it says itself that it is without a quorum.
     quorum_lost: Option<Digest>,
 }
 
@@ -98,7 +99,7 @@ impl Invariant for Forks {
     }
 }
 
-/// Who waits for the quorum does not fork.
+/// Without the policy `fork`, a node never forks.
 fn never(event: &Observed<'_>) -> Result<(), String> {
     let Observed::Outputs { node, outputs } = event else { return Ok(()) };
     let forks = |output: &&Output| match output {
@@ -148,7 +149,7 @@ impl Reach {
             }
             "witness" => {
                 peer.heard = now;
-                // Before its Hello nothing of a peer counts.
+                // Nothing of a peer counts before its Hello.
                 if peer.incarnation.is_some() {
                     self.witnesses.insert(*from);
                 }
@@ -164,7 +165,7 @@ impl Reach {
         }
     }
 
-    /// Whether a quorum is in reach from now on.
+    /// Notes whether a quorum is in reach from now on.
     fn look(&mut self, node: usize, world: &World) {
         let Some(process) = world.nodes[node].process.as_ref() else { return };
         let Some(Link { record, digest, .. }) = &process.head else { return };
@@ -183,7 +184,7 @@ impl Reach {
             peer.filter(heard).is_some_and(|peer| peer.incarnation == Some(voter.incarnation))
         });
         let here: BTreeSet<NodeId> = here.map(|voter| voter.id).collect();
-        // Without the word of another voter a restarted one does not vote.
+        // A restarted voter does not vote without the word of another voter.
         let mut others = record.voters().filter(|voter| voter.id != me).peekable();
         let votes = record.voters().any(|voter| voter.id == me && self.own == Some(voter.incarnation));
         let unheard = self.resumed && votes && others.peek().is_some();
@@ -214,7 +215,7 @@ impl Reach {
                     return Ok(());
                 }
                 let proposal = (fork.parent, fork.members.clone());
-                // What stands is said again.
+                // An unchanged proposal is said again.
                 if self.proposed.replace(proposal.clone()) == Some(proposal) {
                     return Ok(());
                 }

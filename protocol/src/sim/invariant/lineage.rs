@@ -1,4 +1,4 @@
-//! S4: every record on a disk follows the one before it, and a head never goes back but to another lineage.
+//! S4: every record on a disk follows the one before it, and a head never goes back, except to another lineage.
 
 use super::{Invariant, Observed, require};
 use crate::sim::disk::Write;

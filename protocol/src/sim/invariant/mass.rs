@@ -1,4 +1,4 @@
-//! S7: what a node has trained is taken in by one commit, or still held, or lost with the node's process or place.
+//! S7: a contribution is taken in by one commit, or still held, or lost with the node's process or seat.
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
@@ -10,7 +10,7 @@ use crate::sim::process::Offer;
 use crate::sim::world::World;
 use std::collections::BTreeMap;
 
-/// Payloads by READY, and which a commit took in.
+/// Payloads by READY, and those that a commit took in.
 #[derive(Default)]
 pub(super) struct Mass {
     payloads: BTreeMap<Digest, Digest>,
@@ -50,7 +50,8 @@ impl Invariant for Mass {
                 let held = world.nodes[*node].process.as_ref().and_then(|process| process.offer.as_ref());
                 let Some((own, offer)) = own.zip(held) else { return Ok(()) };
                 let payload = self.payloads.get(&own.ready).copied().unwrap_or(offer.payload);
-                // What a former process trained on the same lease may be taken in after its restart: then this is not needed.
+                // After a node's restart, a commit may take in what its former process trained on the same lease; the
+                // new contribution is not needed then.
                 let same_lease = own.start == offer.span.start;
                 require(payload == offer.payload || same_lease, || {
                     format!("node {node} drops {:?}, the record takes {payload:?} in", offer.payload)

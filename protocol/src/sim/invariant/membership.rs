@@ -1,4 +1,4 @@
-//! S9: members change at records only, and by the rules; nobody gets in who is not admitted.
+//! S9: members change at records only, and by the rules; only admitted nodes get in.
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
@@ -7,7 +7,7 @@ use crate::sim::disk::Write;
 use crate::sim::world::World;
 use std::collections::BTreeMap;
 
-/// How often each ticket with limited uses has let somebody in, up to each record.
+/// The number of nodes that each ticket with limited uses has let in, up to each record.
 #[derive(Default)]
 pub(super) struct Membership(BTreeMap<Digest, BTreeMap<Digest, u32>>);
 
@@ -45,7 +45,8 @@ impl Invariant for Membership {
     }
 }
 
-/// Everybody new may come, and no ticket lets in more than it says; counted anew, without what the record counts.
+/// Checks that every new member may come, and no ticket lets in more than it says: counted anew, without the record's
+/// counts.
 fn admitted(
     record: &Record,
     parent: &Record,
@@ -71,12 +72,12 @@ fn commit(record: &Record, parent: &Record) -> Result<(), String> {
     let seq = record.seq;
     let contributed = |id: &crate::NodeId| record.contributors.iter().any(|c| c.member == *id);
     let voters = parent.voters().count();
-    // Somebody has to vote when all who did have gone.
+    // Some node has to vote when all former voters have gone.
     let orphaned =
         parent.voters().all(|voter| record.member(&voter.id).is_none_or(|m| m.incarnation != voter.incarnation));
     let mut new = 0;
     let revoked = |id: &crate::NodeId| record.revoked.binary_search(&crate::Digest(id.0)).is_ok();
-    // The last of a lineage stays, so that somebody can take it up again.
+    // The last member of a lineage stays, so that the lineage can be taken up again.
     let nobody_else = record.members().all(|id| revoked(&id));
     for member in &record.next.members {
         require(!revoked(&member.id) || nobody_else, || {

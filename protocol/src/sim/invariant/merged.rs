@@ -1,5 +1,5 @@
-//! S7, of lineages: what one that gave way has learned is taken in once along a chain, by somebody who may, and the
-//! records list just that.
+//! S7, of lineages: the difference of a lineage that gave way is taken in once along a chain, from a member that may
+//! offer it, and the records list exactly that.
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
@@ -11,7 +11,7 @@ use crate::sim::network::kind;
 use crate::sim::world::World;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What READYs merge, and the lineages whose work is in the state of a record.
+/// The lineages that READYs merge, and those whose work is in the state of a record.
 #[derive(Default)]
 pub(super) struct Merged {
     readys: BTreeMap<Digest, (Digest, u64)>,

@@ -1,4 +1,4 @@
-//! What must hold at every step: one file for each invariant of the list that this project keeps.
+//! The invariants, which must hold at every step: one file for each of the list that this project keeps.
 //!
 //! | | invariant | file |
 //! |---|---|---|
@@ -8,27 +8,27 @@
 //! | S4 | lineage: every chain is linked, from its genesis on | `lineage` |
 //! | S5 | vote states rise, and are on the disk before they are heard | `vote_states` |
 //! | S6 | every sample is counted once, and none is lost | `samples` |
-//! | S7 | mass conservation: each contribution is taken in once, or still held; each lineage merged once | `mass`, `merged` |
-//! | S8 | exact result: the reference reduction of what was contributed | `result` |
+//! | S7 | mass conservation: a contribution is taken in once or still held, a lineage merged once | `mass`, `merged` |
+//! | S8 | exact result: the reference reduction of the contributions | `result` |
 //! | S9 | membership changes by the rules, at records only | `membership` |
 //! | S10 | attempts are isolated (also checked where reductions run) | `attempts` |
-//! | S11 | bounded influence, also of what is merged; nothing that is not finite | `bounds` |
-//! | S14 | recovery goes on from the newest that was decided | `recovery` |
+//! | S11 | bounded influence, also of differences; all values are finite | `bounds` |
+//! | S14 | recovery goes on from the newest decided record | `recovery` |
 //! | S15 | each outer step is applied once | `steps` |
 //! | S16 | lies and stale messages change nothing, and are counted | `refusals` |
 //! | S17 | settings of a round are agreed | `settings` |
-//! | S18 | nobody honest is blamed | `blame` |
-//! | S19 | what is held and said is bounded | `resources` |
+//! | S18 | no honest node is blamed | `blame` |
+//! | S19 | memory and messages are bounded | `resources` |
 //! | S22 | evidence is true, and against liars only | `evidence` |
 //! | S23 | forks are made only where they are allowed | `forks` |
 //! | S24 | a COMMIT's contributors hold a quorum | `contributors` |
 //! | S26 | strangers move, store and delay nothing | `strangers` |
-//! | S25 | what is named in a vote is on the disk, and what is decided on a quorum's disks | `estimates` |
-//! | S27 | nobody votes before its probation is over, and newcomers hold no third of the votes | `probation` |
+//! | S25 | a result that a vote names is on the disk, and a decided one on a quorum's disks | `estimates` |
+//! | S27 | no member votes before its probation is over, and newcomers hold no third of the votes | `probation` |
 //! | S28 | between two inputs nothing happens before the moment for which a node asks to be woken | `sleep` |
 //!
-//! S20 (no panic) and S21 (determinism) are checked by whoever runs a history; L1 to L5 in [`super::history`]. S12, S13
-//! (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
+//! The caller that runs a history checks S20 (no panic) and S21 (determinism); [`super::history`] checks L1 to L5. S12,
+//! S13 (checkpoints), L6 (their lag) and L7 (the controller) belong to parts that do not exist yet.
 
 mod agreement;
 mod attempts;
@@ -60,7 +60,7 @@ pub use super::world::{Invariant, Observed};
 
 use super::world::require;
 
-/// Names of all that are checked, also those that are not in a file here.
+/// Names of all checked invariants, also of those without a file here.
 pub const NAMES: &[&str] = &[
     "S1 agreement",
     "S2 no fork",
@@ -94,7 +94,7 @@ pub const NAMES: &[&str] = &[
     "L5 few attempts",
 ];
 
-/// All of them, with nothing remembered.
+/// All invariants, with nothing remembered.
 pub fn all() -> Vec<Box<dyn Invariant>> {
     vec![
         Box::new(agreement::Agreement::default()),

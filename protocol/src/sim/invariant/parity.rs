@@ -1,11 +1,11 @@
-//! S3: nodes with one head have one state, to the bit, and it is the one that the record names.
+//! S3: nodes with one head have one state, to the bit, and it is the state that the record names.
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
 use crate::sim::world::World;
 use std::collections::BTreeMap;
 
-/// Looking at everybody is dear: once in so many steps.
+/// Comparing all nodes is expensive: it happens once in so many steps.
 const STEPS: u64 = 64;
 
 #[derive(Default)]
@@ -32,7 +32,7 @@ impl Invariant for Parity {
             Observed::Committing { node, link, state, .. } => {
                 let damaged = world.nodes[*node].process.as_ref().is_some_and(|process| process.damaged);
                 if damaged && link.record.changes_state() {
-                    // It must have computed another root: then it cannot have committed.
+                    // The process must have computed another root, and then it cannot have committed.
                     return self.holds(*node, link.digest, link.record.state_root, state.root);
                 }
                 if damaged { Ok(()) } else { self.holds(*node, link.digest, link.record.state_root, state.root) }

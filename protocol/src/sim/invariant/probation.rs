@@ -1,5 +1,5 @@
-//! S23: in an open run with probation nobody votes before it is over, and newcomers never hold a third of the votes.
-//! Counted anew from who is named and who contributed, without what records count.
+//! S23: in an open run with probation no member votes before its probation is over, and newcomers never hold a third of
+//! the votes. Counted anew from the records' members and contributors, without the records' own counts.
 
 use super::{Invariant, Observed, require};
 use crate::record::{Member, Record, RecordKind, Role};
@@ -8,13 +8,13 @@ use crate::sim::world::World;
 use crate::{Digest, NodeId};
 use std::collections::BTreeMap;
 
-/// What each record's members have behind them.
+/// The tenure of each record's members.
 #[derive(Default)]
 pub(super) struct Probation(BTreeMap<Digest, BTreeMap<NodeId, Tenure>>);
 
 #[derive(Clone, Copy)]
 struct Tenure {
-    /// The round that let it in; none if it founded the lineage.
+    /// The round that let it in; None if it founded the lineage.
     since: Option<u64>,
     served: u64,
 }
@@ -52,13 +52,13 @@ impl Invariant for Probation {
             let before = parent.member(&member.id).filter(|before| before.role == Role::Voter);
             before.is_some_and(|before| before.incarnation == member.incarnation)
         };
-        // Who was removed and let in again by one record learns, as ever.
+        // A member that one record removed and let in again becomes a learner, as always.
         let contributed = |member: &Member| record.contributors.iter().any(|c| c.member == member.id);
         let again = |m: &Member| record.kind == RecordKind::Commit && m.absent == 0 && !contributed(m);
         let kept = |member: &Member| !voted(member) || member.role == Role::Voter || new(member) || again(member);
         let lost = record.next.members.iter().find(|member| !kept(member));
         require(lost.is_none(), || format!("seq {seq}: {lost:?} is no newcomer, and lost its vote"))?;
-        // When nobody is left who voted, those that came first do.
+        // When no former voter is left, the members that came first vote.
         let orphaned = !record.voters().any(voted);
         let here = || record.next.members.iter().filter(|member| member.absent == 0);
         let first = here().map(|member| of(member).since).min();

@@ -1,4 +1,4 @@
-//! S14: whoever goes on in a lineage, after whatever crash, goes on from the newest record that was decided in it.
+//! S14: a node that goes on in a lineage, after any crash, goes on from the newest record that was decided in it.
 
 use super::{Invariant, Observed, require};
 use crate::Digest;

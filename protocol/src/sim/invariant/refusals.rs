@@ -1,4 +1,4 @@
-//! S16: what is a lie, or stale, ends in a counted refusal and in nothing else.
+//! S16: a lie or a stale message ends in a counted refusal and in nothing else.
 
 use super::{Invariant, Observed, require};
 use crate::NodeId;
@@ -8,11 +8,11 @@ use crate::sim::network::kind;
 use crate::sim::world::World;
 use std::collections::BTreeMap;
 
-/// What each process has heard from each peer as its READY of this round.
+/// The READY of this round that each process has heard from each peer.
 #[derive(Default)]
 pub(super) struct Refusals {
     heard: BTreeMap<(usize, u64, NodeId), Ready>,
-    /// The one that is being answered.
+    /// The READY that is being answered.
     just: Option<(NodeId, Ready)>,
 }
 
@@ -38,7 +38,7 @@ impl Invariant for Refusals {
         let counted = |output: &Output| matches!(output, Output::Notice(Notice::Refused { .. }));
         let some = refused || outputs.iter().any(counted);
         require(some, || format!("node {node} takes a lie of node {from}: {outputs:?}"))?;
-        // Whoever refuses a peer loses it: that may change what the round needs.
+        // A node that refuses a peer loses it, which may change what the round needs.
         let harmless = |output: &Output| match output {
             Output::Notice(Notice::Refused { refusal: Refusal::Stale, .. }) | Output::Send { .. } => true,
             Output::Notice(_) => true,
@@ -65,7 +65,7 @@ impl Refusals {
         let mut counted = false;
         for output in outputs {
             counted |= matches!(output, Output::Refuse { .. } | Output::Notice(Notice::Refused { .. }));
-            // What is refused is not kept.
+            // A refused READY is not kept.
             if let Output::Refuse { peer, .. } = output {
                 self.heard.remove(&(node, start, *peer));
             }

@@ -1,4 +1,4 @@
-//! S19: what an engine holds and says in one step is bounded, whatever the others do.
+//! S19: an engine's memory, and its outputs in one step, are bounded, whatever the others do.
 
 use super::{Invariant, Observed, require};
 use crate::engine::PEERS_MAX;
@@ -6,7 +6,7 @@ use crate::engine::io::Output;
 use crate::limits::{CONTROL_BYTES_MAX, EVIDENCE_MAX, VOTERS_MAX};
 use crate::sim::world::World;
 
-/// Outputs of one input for each node there is: a repetition of everything said so far, and some.
+/// Outputs of one input for each node that exists: a repetition of all earlier messages, and some more.
 const OUTPUTS_PER_NODE: usize = 24;
 const OUTPUTS_MIN: usize = 64;
 /// Records behind the head, results and fetches of one round.

@@ -21,7 +21,7 @@ pub(super) struct Exact {
     vectors: BTreeMap<Digest, Rc<Vec<f32>>>,
     /// The records from whose state vectors were trained.
     bases: BTreeMap<Digest, Digest>,
-    /// Payload of a READY, and what it counts for beside its own tokens.
+    /// Payload of a READY, and the tokens that it counts for beside its own.
     readys: BTreeMap<Digest, (Digest, u64)>,
     states: BTreeMap<Digest, Rc<State>>,
     done: BTreeSet<Digest>,
@@ -71,7 +71,7 @@ impl Exact {
         let seq = record.seq;
         let by_id: BTreeMap<_, _> = record.contributors.iter().map(|c| (c.member, c)).collect();
         let base = world.nodes.iter().flat_map(|node| node.disk.chain.iter()).find(|link| link.digest == record.parent);
-        // The order is what the parent says: with nobody left who holds it, nobody can tell.
+        // The parent determines the order: if no node holds it any more, the order is unknown.
         let Some(head) = base else { return Ok(()) };
         let order = head.record.ring_of(&record.parent, by_id.keys().copied());
         let contributors: Vec<_> = order.iter().filter_map(|id| by_id.get(id)).collect();

@@ -10,14 +10,14 @@ use crate::sim::world::World;
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a lineage has used up to a record.
+/// The positions that a lineage has used up to a record.
 #[derive(Clone, Default)]
 struct Account {
-    /// Start and end of what was trained on, apart, and by whom.
+    /// Start and end of each trained range, disjoint, and the member that trained on it.
     used: BTreeMap<u64, (u64, NodeId)>,
     total: u64,
     readys: BTreeSet<Digest>,
-    /// Positions below the cursor that nobody accounts for: those of the parent, in a fork.
+    /// Positions below the cursor that no member accounts for: those of the parent, in a fork.
     foreign: u64,
 }
 
@@ -62,8 +62,8 @@ impl Invariant for Samples {
 }
 
 impl Samples {
-    /// A trainer that keeps parameters of its own has stepped on what it offers, once, and besides that only on what was
-    /// taken in from it.
+    /// Checks that a trainer that keeps parameters of its own has stepped once on its offer, and beside that only on
+    /// contributions that were taken in from it.
     fn own(&self, node: usize, offer: &Offer, world: &World) -> Result<(), String> {
         let machine = &world.nodes[node];
         let Some((process, own)) = machine.process.as_ref().and_then(|p| Some((p, p.own.as_ref()?))) else {

@@ -1,4 +1,4 @@
-//! S17: the settings of a round are one for all, and a pure function of what was decided before.
+//! S17: all nodes have one set of settings for a round, a pure function of earlier decisions.
 
 use super::{Invariant, Observed, require};
 use crate::Digest;

@@ -1,5 +1,5 @@
-//! S28: a node says when time alone changes something next. Until then nothing does: it says nothing, asks for nothing, and
-//! shows nothing else.
+//! S28: a node says when time alone changes something next. Until then it says nothing, asks for nothing, and shows no
+//! change.
 
 use super::{Invariant, Observed, require};
 use crate::sim::world::World;

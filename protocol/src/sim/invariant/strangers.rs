@@ -1,5 +1,5 @@
-//! S26: a stranger moves, stores and delays nothing. What it says ends in a refusal, or in an answer to itself; no node
-//! leaves its round for it, takes a state that no honest node has stood on, keeps anything of it, or passes it on.
+//! S26: a stranger moves, stores and delays nothing. Its message ends in a refusal, or in an answer to itself. No node
+//! leaves its round for it, takes a state that no honest node has had, keeps anything of it, or passes it on.
 
 use super::{Invariant, Observed, require};
 use crate::Digest;
@@ -72,11 +72,11 @@ impl Strangers {
     }
 }
 
-/// What may follow from a stranger's word: a refusal, and an answer to it alone.
+/// Whether an output may follow from a stranger's message: a refusal, or an answer to the stranger alone.
 fn harmless(output: &Output, from: &crate::NodeId) -> bool {
     match output {
         Output::Send { to, .. } => to == from,
-        // It is asked to show it, beside whatever is under way.
+        // The stranger is asked for proof, beside any work under way.
         Output::Prove { peer, .. } => peer == from,
         Output::Refuse { peer, .. } => peer == from,
         Output::Notice(notice) => match notice {

@@ -1,7 +1,9 @@
-//! S5: what one incarnation says in votes it says once, in rising order, and has on its disk before anybody hears it.
+//! S5: an incarnation makes each statement of a vote once, in rising order, and has it on disk before any node hears
+//! it.
 //!
-//! Said is what has left a node. Of a node whose disk went back that cannot be asked, since nobody can tell it of words
-//! that were lost on their way, or are still on it: there it is what had arrived somewhere when it started again.
+//! A statement is said when it has left a node. For a node whose disk went back that is too strict: nobody can tell it
+//! of statements that were lost on their way, or are still on it. For such a node the statements count that had arrived
+//! somewhere when it started again.
 
 use super::{Invariant, Observed, require};
 use crate::engine::VoteState;
@@ -13,24 +15,24 @@ use crate::sim::world::World;
 use crate::{Digest, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who said it, from which vote state and in which lineage.
+/// The node that said it, its vote state and its lineage.
 type OwnVotes = (NodeId, u64, Digest);
-/// Which word it is: of the vote on what follows a record, and where in it.
+/// The place of a statement: the record that the voted-on record follows, and the place within the vote.
 type Place = (OwnVotes, Digest, Stamp);
-/// What it says, and whether it is for something.
+/// The value of a statement, and whether it is a vote for the value.
 type Word = (Value, bool);
 
 #[derive(Default)]
 pub(super) struct VoteStates {
     said: BTreeMap<Place, Word>,
-    /// What was on a disk, whether or not it left the node: it may be said later.
+    /// Statements that were on a disk, whether or not they left the node: they may be said later.
     written: BTreeMap<Place, Word>,
     newest: BTreeMap<OwnVotes, Stamp>,
-    /// Nodes whose disks went back, and of them what has arrived.
+    /// Nodes whose disks went back, and their statements that have arrived.
     old: BTreeSet<NodeId>,
     arrived: BTreeMap<Place, Word>,
     newest_arrived: BTreeMap<OwnVotes, Stamp>,
-    /// Words of a former process with a newer disk, which had not arrived when the present one started.
+    /// Statements of a former process with a newer disk that had not arrived when the present process started.
     late: BTreeMap<Place, Word>,
     /// The lineages of the records that votes followed, by their digests.
     lineages: BTreeMap<Digest, Digest>,
@@ -70,7 +72,8 @@ impl Invariant for VoteStates {
 }
 
 impl VoteStates {
-    /// What a vote state holds that it did not hold before was signed now: after all that was heard of its incarnation.
+    /// Checks statements that are new in a vote state: they were signed now, after all that was heard of its
+    /// incarnation.
     fn signed(&mut self, node: usize, id: NodeId, vote_state: &VoteState) -> Result<(), String> {
         let Stamp { seq, instance, .. } = vote_state.stamp;
         let estimate = vote_state.estimate.iter().map(|(ballot, value)| (*ballot, 1, value, false));
@@ -130,7 +133,7 @@ impl VoteStates {
         self.late.extend(late);
     }
 
-    /// What was said, and where.
+    /// The statement in a message, and its place.
     fn word(&self, bytes: &[u8], world: &World) -> Option<(Place, Word)> {
         let opened = world.open(bytes)?;
         let (question, incarnation, ballot, phase, value, voted) = match opened.message {
