@@ -1,6 +1,7 @@
 //! Work in the background: how the driver starts reductions, fetches, catch-ups and proofs of claims, and what it does
 //! with their results.
 
+use super::arrival::Arrival;
 use super::driver::Driver;
 use super::ledger::{Job, Update};
 use super::matter::{Matter, Outcome};
@@ -18,7 +19,7 @@ use starling_protocol::update::Fragments;
 use starling_protocol::{Digest, NodeId, update};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 impl Driver {
@@ -28,7 +29,11 @@ impl Driver {
                 self.feed(Input::ReduceProgress { key, bytes: reached, awaits }).await
             }
             Outcome::Reduced { key, outcome } => self.reduced(key, outcome).await,
-            Outcome::CatchUpProgress { bytes } => self.feed(Input::CatchUpProgress { bytes }).await,
+            Outcome::CatchUpProgress { bytes } => {
+                let moved = self.gauges.arrival.as_mut().map(|arrival| arrival.moved(bytes, Instant::now()));
+                moved.into_iter().flatten().for_each(|event| self.show(event));
+                self.feed(Input::CatchUpProgress { bytes }).await
+            }
             Outcome::CaughtUp(outcome) => self.caught_up(outcome).await,
             Outcome::Claim { peer, record, outcome } => self.shown(peer, record, outcome).await,
             Outcome::Fetched { key, record, outcome } => self.fetched(key, record, outcome).await,
@@ -134,6 +139,9 @@ impl Driver {
         self.device.halt();
         // Strangers come after members among the sources, so that none is in a member's way.
         errand.sources = self.net.as_sources(errand.sources);
+        let state = self.settings.elements as u64 * 4 * u64::from(self.spec.sync.mode.vectors());
+        let patience = Duration::from_millis(self.spec.join.patience_ms.into());
+        self.gauges.arrival = Some(Arrival::new(Instant::now(), errand.afresh.then_some(state), patience));
         self.show(Event::CatchingUp { seq: errand.seq, sources: errand.sources.len(), afresh: errand.afresh });
         let task = catch_up::Task {
             proof: self.fetches.claims.proof_of(&errand.target),
@@ -167,6 +175,7 @@ impl Driver {
         outcome: Result<Box<catch_up::Arrived>, catch_up::Failed>,
     ) -> Result<(), Failure> {
         self.fetches.catch_up = None;
+        self.gauges.arrival = None;
         match outcome {
             Ok(arrived) => {
                 self.show(Event::CaughtUp { seq: arrived.record.seq, bytes: arrived.bytes, seconds: arrived.seconds });

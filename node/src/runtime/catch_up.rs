@@ -228,7 +228,8 @@ impl Task {
         let largest = update::encoded_max(Codec::Bf16, self.elements).max(1);
         let ahead = (AHEAD_BYTES / largest).clamp(1, AHEAD_MAX);
         let fetched = |link: Link| async {
-            let update = if link.record.changes_state() { Some(self.update_of(&link.record, progress).await?) } else { None };
+            let update =
+                if link.record.changes_state() { Some(self.update_of(&link.record, progress).await?) } else { None };
             Ok::<_, Failed>((link, update))
         };
         let mut updates = stream::iter(chain).map(fetched).buffered(ahead);

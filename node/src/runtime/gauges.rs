@@ -1,5 +1,6 @@
 //! Timings and losses that the driver keeps for watchers.
 
+use super::arrival::Arrival;
 use super::trainer::Trained;
 use crate::watch::event::{Event, RoundTiming};
 use std::time::{Duration, Instant};
@@ -24,6 +25,8 @@ pub struct Gauges {
     pub validation: Option<f64>,
     /// The wait of this node and its start; it is shown when it lasts.
     pub waiting: Option<(Event, Instant)>,
+    /// The catch-up under way.
+    pub arrival: Option<Arrival>,
     /// Why members would not admit this node, if so.
     pub barred: Option<String>,
 }
@@ -43,6 +46,7 @@ impl Gauges {
             loss: None,
             validation: None,
             waiting: None,
+            arrival: None,
             barred: None,
         }
     }

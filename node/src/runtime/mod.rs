@@ -2,6 +2,7 @@
 
 mod afresh;
 mod alarm;
+mod arrival;
 mod background;
 mod beginning;
 mod candidate;

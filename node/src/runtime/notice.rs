@@ -161,7 +161,10 @@ pub fn hold_text(hold: &Hold) -> String {
         None => String::new(),
     };
     let patience = hold.patience.div_ceil(1_000_000);
-    format!("the round waits for {nodes} the state: {} to go{left}; it waits {patience} s more at most", bytes(hold.bytes))
+    format!(
+        "the round waits for {nodes} the state: {} to go{left}; it waits {patience} s more at most",
+        bytes(hold.bytes)
+    )
 }
 
 /// The text for a node that waits because it has met no flock.

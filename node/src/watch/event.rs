@@ -223,6 +223,24 @@ pub enum Event {
         sources: usize,
         afresh: bool,
     },
+    /// A catch-up is under way; every few seconds.
+    Fetching {
+        bytes: u64,
+        /// Bytes of the whole state, if all of it is fetched.
+        of: Option<u64>,
+        seconds: f64,
+        /// Seconds until it is here, at the pace so far.
+        left_s: Option<f64>,
+    },
+    /// The state arrives more slowly than the flock waits for.
+    SlowLine {
+        /// Bytes of the state.
+        bytes: u64,
+        mbit: f64,
+        /// None if the flock waits for nobody.
+        needed_mbit: Option<f64>,
+        patience_s: f64,
+    },
     CaughtUp {
         seq: u64,
         bytes: u64,

@@ -137,6 +137,19 @@ impl Screen {
     }
 }
 
+/// A transfer that is too slow for the flock to wait for, in words.
+fn slow_line_text(size: &str, mbit: f64, needed_mbit: Option<f64>, patience_s: f64) -> String {
+    let arrives = format!("the state of {size} arrives at {mbit:.1} Mbit/s");
+    let then = "it arrives only if a round of the flock takes longer than the transfer of an update";
+    match needed_mbit {
+        Some(needed) => format!(
+            "{arrives}; the flock waits {patience_s:.0} s for newcomers (join.patience_s), in which {needed:.0} Mbit/s are \
+             needed: without a faster line or source this node may not get in, since {then}"
+        ),
+        None => format!("{arrives}; this flock does not wait for newcomers (join.patience_s = 0): {then}"),
+    }
+}
+
 /// The line for an event that a person wants to see; `None` for the others.
 fn plain_line(event: &Event) -> Option<String> {
     let short = |id: &String| id.chars().take(8).collect::<String>();
@@ -230,6 +243,15 @@ fn plain_line(event: &Event) -> Option<String> {
         Event::CatchingUp { seq, sources, afresh } => {
             let what = if *afresh { "state" } else { "updates" };
             format!("fetching {what} up to record {seq} from {sources} peers")
+        }
+        Event::Fetching { bytes: n, of, seconds: s, left_s } => {
+            let pace = bytes((*n as f64 / s.max(1e-3)) as u64);
+            let of = of.map(|of| format!(" of {}", bytes(of))).unwrap_or_default();
+            let left = left_s.map(|left| format!(", about {} left", seconds(left))).unwrap_or_default();
+            format!("fetching: {}{of}, {pace}/s{left}", bytes(*n))
+        }
+        Event::SlowLine { bytes: n, mbit, needed_mbit, patience_s } => {
+            slow_line_text(&bytes(*n), *mbit, *needed_mbit, *patience_s)
         }
         Event::CaughtUp { seq, bytes: n, seconds: s } => {
             format!("caught up with record {seq}: {} in {s:.1} s", bytes(*n))
