@@ -422,12 +422,14 @@ impl Engine {
 
     /// A number that changes when [`Self::invited`] does, except for changes that a new head makes.
     pub fn invitations(&self) -> u64 {
-        self.ctx.invitations
+        self.ctx.invitations.wrapping_add(self.offer.newcomers.changes())
     }
 
     /// Nodes without a seat that the run admits, as far as this node knows. Strangers must not take their places.
     pub fn invited(&self) -> Vec<NodeId> {
-        self.ctx.invited()
+        let mut invited = self.ctx.invited();
+        invited.extend(self.offer.newcomers.awaited_now());
+        invited
     }
 }
 

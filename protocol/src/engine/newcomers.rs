@@ -52,6 +52,8 @@ pub(super) struct Newcomers {
     seen: BTreeSet<NodeId>,
     /// Microseconds for which the round at hand has waited.
     waited: u64,
+    /// How often `on` has changed.
+    changes: u64,
     /// Microseconds that the last round took besides.
     usual: u64,
     /// Signs of progress of those that were waited for, and the newest of them.
@@ -74,6 +76,7 @@ impl Newcomers {
             on: Vec::new(),
             seen: BTreeSet::new(),
             waited: 0,
+            changes: 0,
             usual: 0,
             moves: 0,
             moved_at: Moment::default(),
@@ -83,6 +86,23 @@ impl Newcomers {
     /// Whether the READY of the round at hand is kept back.
     pub fn holds(&self) -> bool {
         !self.on.is_empty()
+    }
+
+    /// Newcomers for which the round waits at this moment. While it waits, serving them costs no training.
+    pub fn awaited_now(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.on.iter().copied()
+    }
+
+    /// A number that changes with [`Self::awaited_now`].
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    fn wait_for(&mut self, on: Vec<NodeId>) {
+        if self.on != on {
+            self.on = on;
+            self.changes = self.changes.wrapping_add(1);
+        }
     }
 
     /// A number that grows while newcomers for which the round waits make progress.
@@ -96,7 +116,7 @@ impl Newcomers {
         if let Some(began) = began {
             self.usual = now.since(began).saturating_sub(self.waited);
         }
-        self.on.clear();
+        self.wait_for(Vec::new());
         self.seen.clear();
         self.waited = 0;
     }
@@ -104,12 +124,13 @@ impl Newcomers {
     /// Whether the READY of this round is to be kept back now. The inner steps are done.
     pub fn keep_back(&mut self, round: &Round, ctx: &Ctx) -> bool {
         self.reckon(ctx.now);
-        self.on = if Self::may_wait(round, ctx) { self.awaited(round, ctx) } else { Vec::new() };
+        let mut on = if Self::may_wait(round, ctx) { self.awaited(round, ctx) } else { Vec::new() };
         let patience = self.left / 100;
         let is_over = patience == 0 || ctx.is_patience_over(ctx.now.plus(patience));
-        if self.holds() && is_over && !mutated!(Mutation::EndlessPatience) {
-            self.on.clear();
+        if is_over && !mutated!(Mutation::EndlessPatience) {
+            on.clear();
         }
+        self.wait_for(on);
         let room = GUESTS_MAX.saturating_sub(self.seen.len());
         self.seen.extend(self.on.iter().take(room));
         let newest = self.on.iter().filter_map(|id| ctx.peers.get(id)).map(|peer| peer.said.moved_at).max();
