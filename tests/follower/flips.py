@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from follower import Follower, Recording, Refused
 
-# Flips of each kind of file: those that a run consists of, and those that a recording begins with.
+# Number of flips of each kind of file: files of the chain, and files with which a recording begins.
 OF_THE_CHAIN, OF_THE_BEGINNING = 24, 6
 CHAIN_KINDS = ("record", "certificate", "update")
 
@@ -18,7 +18,7 @@ class Flip:
     name: str
     at: int
     flipped: bytes
-    # Records before this one are as they were.
+    # Records before this one are unchanged.
     seq: int
 
     @property

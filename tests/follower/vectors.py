@@ -15,7 +15,7 @@ from wire import (B32, U16, U32, U64, Bool, BytesOf, Fault, ListOf, OneOf, Opt, 
 
 CONTROL_BYTES_MAX = 16_384
 
-# What no verifier of a recorded run reads, as the types of its fields.
+# Layouts that a verifier of a recorded run does not read, as the types of their fields.
 HEAD_REF = (B32, U64, B32)
 READY = Annotated[bytes, BytesOf(768)]
 STATEMENT = (Annotated[int, OneOf(1, 3)], B32, U64, B32)
@@ -71,7 +71,7 @@ def check_wire(path: Path) -> int:
     names = b"".join(member.id + u64(member.incarnation) for member in fork.record.next.members)
     lineage = digest("starling fork v1", record.record.lineage, record.digest, names)
     ticket, revocation = decode(Ticket, v["ticket"], 256), decode(Revocation, v["revocation"], 256)
-    # The sample's tickets are of a run whose name is ones.
+    # The tickets of the sample are of a run whose name is ones.
     ones = bytes([1]) * 32
     terms = (ones, u64(ticket.nonce), ticket.holder or b"", u64(ticket.expires), u32(ticket.uses))
     creator = spec.creator or b""
@@ -135,7 +135,7 @@ def encode(codec: Codec, floats: Floats) -> bytes | None:
     if not np.isfinite(floats).all():
         return None
     if codec.number == TOPK:
-        # What to keep is an encoder's choice, and not asked here.
+        # An encoder chooses the kept values, so this payload is not checked here.
         return b"" if np.abs(floats).max() <= 2.0**120 else None
     bits = floats.view("<u4").astype("<u8")
     if codec.number == BF16:
