@@ -132,7 +132,7 @@ impl Graph {
         for (name, patterns) in UNREACHABLE {
             for dependency in self.built_from.get(*name).into_iter().flatten() {
                 if patterns.iter().any(|pattern| matches(pattern, dependency)) {
-                    found.push(format!("{name} is built from {dependency}, through whatever it depends on"));
+                    found.push(format!("{name} is built from {dependency}, through its dependencies"));
                 }
             }
         }
@@ -208,7 +208,7 @@ fn injected_indirect_dependencies_are_found() {
     for dependency in ["wgpu-core", "cubecl-runtime", "burn-flex", "rocksdb", "librocksdb-sys"] {
         assert_eq!(
             injected("starling-bootstrap", "serde", dependency),
-            [format!("starling-bootstrap is built from {dependency}, through whatever it depends on")]
+            [format!("starling-bootstrap is built from {dependency}, through its dependencies")]
         );
     }
     assert_eq!(injected("starling-protocol", "serde", "rand").len(), 1);

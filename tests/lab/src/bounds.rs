@@ -40,7 +40,7 @@ pub fn counted(scenario: &Scenario, logs: &Path, needed: &Counted) -> Check {
         let text = std::fs::read_to_string(logs.join(format!("{}.metrics", seat.name))).unwrap_or_default();
         let sum = sum(&text, needed);
         if text.is_empty() {
-            wrong.get_or_insert(format!("{} did not say what it has counted", seat.name));
+            wrong.get_or_insert(format!("{} gave no metrics", seat.name));
         } else if sum < needed.least {
             wrong.get_or_insert(format!("{sum} on {}, {} at least were to be", seat.name, needed.least));
         }

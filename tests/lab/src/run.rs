@@ -113,7 +113,7 @@ pub fn play(scenario: &Scenario, request: &Request) -> anyhow::Result<Report> {
     let kept = folder.join("scenario.toml");
     std::fs::copy(&scenario.path, &kept).with_context(|| format!("cannot write {}", kept.display()))?;
     let audits = serde_json::to_vec(&played.audits).context("audits are JSON")?;
-    std::fs::write(folder.join(AUDITS), audits).context("cannot write what the audits said")?;
+    std::fs::write(folder.join(AUDITS), audits).context("cannot write the results of the audits")?;
     if report.ok {
         drop(played.disks);
         // A passed scenario keeps its report and its logs only.

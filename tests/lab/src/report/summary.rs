@@ -70,7 +70,7 @@ pub struct NodeRow {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Recovery {
     pub fault: String,
-    /// Seconds after the beginning.
+    /// Seconds from the lab's first entry to the fault.
     pub at_s: f64,
     /// From the fault to the next commit by any node; null without one.
     pub seconds: Option<f64>,
@@ -162,10 +162,7 @@ impl Report {
             .collect();
         if wrong.is_empty() {
             let must = self.must_fail.join(", ");
-            wrong.push(format!(
-                "{}: what was to be found was not, or not with all nodes running: {must}",
-                self.scenario
-            ));
+            wrong.push(format!("{}: no check found the injected bug, or not all nodes ran: {must}", self.scenario));
         }
         wrong
     }
@@ -282,7 +279,7 @@ mod tests {
         assert!(red.text().contains("FAIL  rounds"));
         assert_eq!(red.wrong(), ["s: rounds: why"]);
         let missed = report(false, &["rounds"], vec![check("rounds", true)]);
-        assert_eq!(missed.wrong(), ["s: what was to be found was not, or not with all nodes running: rounds"]);
+        assert_eq!(missed.wrong(), ["s: no check found the injected bug, or not all nodes ran: rounds"]);
         let panicked = report(false, &["rounds"], vec![check("rounds", false), check("no panic", false)]);
         assert_eq!(panicked.wrong(), ["s: no panic: why"]);
     }

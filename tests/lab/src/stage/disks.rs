@@ -42,7 +42,7 @@ impl Disks {
         while let Some(disk) = self.mounted.last() {
             let mut copy = disk.clone().into_os_string();
             copy.push(".kept");
-            let kept = || format!("cannot keep what is in {}", disk.display());
+            let kept = || format!("cannot keep the files in {}", disk.display());
             copy_folder(disk, Path::new(&copy)).with_context(kept)?;
             unmount(disk, UnmountFlags::DETACH).with_context(kept)?;
             std::fs::rename(&copy, disk).with_context(kept)?;

@@ -129,7 +129,7 @@ impl Stage<'_> {
         loop {
             self.look()?;
             if self.broken {
-                bail!("a process ended that was not to");
+                bail!("a process ended unexpectedly");
             }
             if self.started.elapsed() > self.scenario.limit {
                 let limit = self.scenario.limit.as_secs();
@@ -271,7 +271,7 @@ impl Stage<'_> {
         loop {
             self.look()?;
             if self.broken {
-                bail!("a process ended that was not to");
+                bail!("a process ended unexpectedly");
             }
             let wanted = self.wanted();
             if self.agreed(&wanted, &marks) {
