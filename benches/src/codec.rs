@@ -1,7 +1,7 @@
 //! `bench-codec`: codecs in GB/s of f32 read or written, each in turns with memcpy of the same f32, on one core.
 //!
-//! `chunk`: one chunk of an update, in the cache, as a reduction works on it. `vector`: from memory. The ratio to memcpy
-//! is the median of neighbouring turns, so other load disturbs it less than the figures themselves.
+//! `chunk`: one chunk of an update, in the cache, as a reduction works on it. `vector`: from memory. The ratio to
+//! memcpy is the median of neighbouring turns, so other load disturbs it less than the figures themselves.
 
 use anyhow::{Result, bail};
 use clap::Parser;

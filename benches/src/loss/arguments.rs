@@ -11,8 +11,8 @@ pub struct Arguments {
     #[arg(long)]
     pub text: PathBuf,
     /// CODEC:ENGINE, with top-k as top-64 and so on, and :every-step behind it for that mode, or any of :fragments=4,
-    /// :overlap=2, :mixing=0.5, :steps=40 (rounds of so many inner steps, fewer of them) and :pairs=10 (members meet every 10
-    /// steps); repeat for several. The others are compared with the first
+    /// :overlap=2, :mixing=0.5, :steps=40 (rounds of so many inner steps, fewer of them) and :pairs=10 (members meet
+    /// every 10 steps); repeat for several. The others are compared with the first
     #[arg(long = "case", default_values = ["bf16:ring", "int8:ring", "int4:owners"])]
     pub cases: Vec<Case>,
     #[arg(long, default_value = "0.1m")]

@@ -118,8 +118,8 @@ fn ring_codec(kind: CodecKind, elements: usize, nodes: usize) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// All members' codec work: every chunk is encoded by each member, decoded and added by its owner, encoded once as a sum,
-/// and checked by all others.
+/// All members' codec work: every chunk is encoded by each member, decoded and added by its owner, encoded once as a
+/// sum, and checked by all others.
 fn owners_codec(kind: CodecKind, elements: usize, nodes: usize) -> Result<f64> {
     let values = vec![1e-3f32; elements.min(1 << 18)];
     let (mut bytes, mut part) = (vec![0; codec::encoded_len(kind, values.len())], values.clone());

@@ -1,5 +1,5 @@
-//! int4 in blocks of 64 with a bf16 scale each, two values a byte: one of the block's first half and one of its second, so
-//! that neighbours in memory stay neighbours in vector registers.
+//! int4 in blocks of 64 with a bf16 scale each, two values a byte: one of the block's first half and one of its second,
+//! so that neighbours in memory stay neighbours in vector registers.
 
 use super::error::{CodecError, check_length};
 use super::scale::{self, ROUNDER, magnitude, widen};

@@ -1,7 +1,8 @@
 //! int8 in blocks of 256 with a bf16 scale each.
 //!
-//! The scale is the largest magnitude divided by 127, rounded up to bf16; a value is the nearest integer to `x / scale`,
-//! ties to even. Integer times bf16 is exact in f32, so that every decoder gets the same bits however it computes.
+//! The scale is the largest magnitude divided by 127, rounded up to bf16; a value is the nearest integer to
+//! `x / scale`, ties to even. Integer times bf16 is exact in f32, so that every decoder gets the same bits however it
+//! computes.
 
 use super::error::{CodecError, check_length};
 use super::scale::{self, ROUNDER, magnitude, widen};

@@ -1,7 +1,7 @@
 //! Runs a loop with the widest vector instructions of the machine; has the few mathematical functions of such loops.
 //!
 //! The functions are branchless scalar code that the compiler vectorises when it is inlined into [`vectorized`].
-//! Results depend on the machine's instruction set (FMA or not); nothing that must agree between nodes is computed here.
+//! Results depend on the machine's instruction set (FMA or not); nothing here must agree between nodes.
 
 use pulp::{Arch, Simd, WithSimd};
 

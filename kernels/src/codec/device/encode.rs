@@ -28,8 +28,8 @@ impl<R: Runtime> RuntimeCodec<R> {
         self.encode_chunks(kind, src, src.len().next_multiple_of(unit(kind)).max(unit(kind)), dst)
     }
 
-    /// Cuts `src` into chunks of `chunk` elements, a multiple of the codec's block (the last may be shorter), and writes
-    /// their payloads one after the other.
+    /// Cuts `src` into chunks of `chunk` elements, a multiple of the codec's block (the last may be shorter), and
+    /// writes their payloads one after the other.
     ///
     /// # Errors
     /// Those of [`Self::encode`], and a chunk length that would split a block.

@@ -9,8 +9,8 @@
 //!   last place of `x` and at most 2 `s`. Comparing it with `s / 2` decides the rounding, ties included. No subnormal
 //!   can matter, since `s` is at least 2^-100.
 //!
-//! The scalar rule rounds the f32 quotient `x / s` instead. Both agree: a quotient next to a tie is further from it than
-//! half a last place, because `s` has so few bits. The bytes are therefore the same.
+//! The scalar rule rounds the f32 quotient `x / s` instead. Both agree: a quotient next to a tie is further from it
+//! than half a last place, because `s` has so few bits. The bytes are therefore the same.
 //!
 //! Arguments of all encoders: `input` holds the bits of the f32 elements. `heads` takes one word a block: in its low
 //! half the scale (0 for bf16) or [`REFUSED`], in its high half `tag`. The tag tells the host that this launch wrote
@@ -176,7 +176,8 @@ fn largest_of(own: u32, #[comptime] group: u32) -> u32 {
     shared[unit - place]
 }
 
-/// The smallest bf16 whose product with `levels` is not below the largest magnitude; 0 if that is too small for a scale.
+/// The smallest bf16 whose product with `levels` is not below the largest magnitude; 0 if that bf16 is too small for a
+/// scale.
 #[cube]
 fn scale_of(largest: u32, #[comptime] levels: f32) -> u32 {
     let mut scale = 0u32;

@@ -1,7 +1,7 @@
 //! The sum of two f32 in integer arithmetic, by the rules of IEEE 754-2019 for rounding to nearest even.
 //!
-//! Shading languages promise one of the two neighbours of a sum, and may take subnormals for zero. Integers are the same
-//! everywhere, and a sum is bound by memory anyway.
+//! Shading languages promise one of the two neighbours of a sum, and may take subnormals for zero. Integers are the
+//! same everywhere, and a sum is bound by memory anyway.
 
 use super::{MAGNITUDE, larger, smaller};
 use cubecl::prelude::*;
