@@ -129,7 +129,7 @@ impl ModelConfig {
         self.d_model / self.heads
     }
 
-    /// Number of trainable parameters, also for sizes that [`Self::validate`] refuses.
+    /// Number of trainable parameters; saturates for a model that is too large.
     pub fn parameters(&self) -> u64 {
         let [vocab, d, layers, ffn] = [self.vocab, self.d_model, self.layers, self.ffn].map(|x| x as u64);
         let kv = (self.kv_heads * self.head_dim()) as u64;

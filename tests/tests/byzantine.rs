@@ -12,7 +12,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// What every program with the hooks prints when it starts.
+/// The text that every program with the hooks prints when it starts.
 const MARK: &[u8] = b"starling byzantine build";
 const HONEST: usize = 3;
 /// Number of newcomers, at least one of which must be served damaged state.

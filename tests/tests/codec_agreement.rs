@@ -178,7 +178,7 @@ proptest! {
     ) {
         check_topk(k, &src, bend);
         check_topk(k, &sparse, bend);
-        // Of many equal magnitudes the first are kept.
+        // Many magnitudes are equal; an encoder keeps the first of these.
         let levelled: Vec<f32> = sparse.iter().map(|x| x.round()).collect();
         check_topk(k, &levelled, bend);
     }

@@ -1,4 +1,4 @@
-//! Which crate may depend on which. The rules are data; they are checked on cargo's resolution, and on injected edges.
+//! Checks which crate may depend on which. The rules are data; they hold for cargo's resolution and find injected edges.
 
 mod repository;
 

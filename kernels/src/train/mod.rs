@@ -136,9 +136,8 @@ pub trait Trainer: Send {
     /// One AdamW step over `accumulate * batch` sequences of `seq_len + 1` tokens, one after the other.
     fn step(&mut self, tokens: &[u32], lr: f64) -> Result<StepReport, TrainError>;
 
-    /// Instead of a step: writes the mean gradient over as many sequences, unclipped, in the order of the parameters,
-    /// into `out`.
-    /// Neither parameters nor moments change; the report's loss and norm are those of [`Trainer::step`].
+    /// Instead of a step: writes the mean gradient over as many sequences into `out`, unclipped, in the order of the
+    /// parameters. Neither parameters nor moments change; the report's loss and norm are those of [`Trainer::step`].
     fn gradient(&mut self, tokens: &[u32], out: &mut [f32]) -> Result<StepReport, TrainError>;
 
     /// Sum of nats and number of predicted tokens of any number of sequences of `seq_len + 1` tokens.

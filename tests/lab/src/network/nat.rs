@@ -17,7 +17,7 @@ const REMOTES_MAX: usize = 1024;
 /// Nanoseconds without an outgoing packet after which a mapping ends (RFC 4787 asks for two minutes).
 const IDLE: u64 = 120_000_000_000;
 
-/// How the box maps and filters.
+/// The mapping and filtering of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NatKind {

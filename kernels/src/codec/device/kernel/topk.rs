@@ -96,8 +96,7 @@ pub(in crate::codec::device) fn keep_largest(
     }
 }
 
-/// The greatest magnitude that at least `budget` elements of the block reach; the smallest kept magnitude if there is
-/// none.
+/// The greatest magnitude that at least `budget` elements of the block reach; `SMALLEST` if there is none.
 #[cube]
 fn bound_of(own: &Array<u32>, shared: &mut SharedMemory<u32>, budget: u32) -> u32 {
     let mut bound = u32::cast_from(SMALLEST);
@@ -158,8 +157,8 @@ fn running(shared: &mut SharedMemory<u32>, own: u32) -> u32 {
     shared[unit] - own
 }
 
-/// One unit a block: computes the block's levels and each entry's choice. `heads`: two words a block, that
-/// of `counts` and the levels, the lower one in the low half. Entries of the higher level get [`UPPER`].
+/// One unit a block: computes the block's levels, and which of them each entry takes. `heads`: two words a block, that of
+/// `counts` and the levels, the lower one in the low half. Entries of the higher level get [`UPPER`].
 #[cube(launch)]
 pub(in crate::codec::device) fn deal_levels(
     counts: &Array<u32>,
