@@ -1,4 +1,5 @@
-//! Checks which crate may depend on which. The rules are data; they hold for cargo's resolution and find injected edges.
+//! Checks which crate may depend on which. The rules are data; they hold for cargo's resolution, and find injected
+//! edges.
 
 mod repository;
 

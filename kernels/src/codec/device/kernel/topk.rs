@@ -157,8 +157,8 @@ fn running(shared: &mut SharedMemory<u32>, own: u32) -> u32 {
     shared[unit] - own
 }
 
-/// One unit a block: computes the block's levels, and which of them each entry takes. `heads`: two words a block, that of
-/// `counts` and the levels, the lower one in the low half. Entries of the higher level get [`UPPER`].
+/// One unit a block: computes the block's levels, and which of them each entry takes. `heads`: two words a block, that
+/// of `counts` and the levels, the lower one in the low half. Entries of the higher level get [`UPPER`].
 #[cube(launch)]
 pub(in crate::codec::device) fn deal_levels(
     counts: &Array<u32>,
