@@ -3,6 +3,7 @@
 //! Strangers are not among them; otherwise anybody could have itself dialed for ever. Only a node that has met no flock
 //! yet keeps in touch with all, since any peer may be a member. It forgets the strangers as soon as it knows the flock.
 
+use starling_bootstrap::source::Source;
 use starling_protocol::NodeId;
 use starling_protocol::limits::MEMBERS_MAX;
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ pub(super) struct Acquaintances {
 struct Acquaintance {
     /// Since when it is away.
     away: Option<Instant>,
+    /// Where its last connection led, while it is away.
+    source: Option<Source>,
     /// It is or was a member, an admitted joiner, or named by the user.
     is_known: bool,
 }
@@ -42,7 +45,7 @@ impl Acquaintances {
             self.met.remove(longest);
         }
         let is_known = is_known || before.is_some_and(|before| before.is_known);
-        self.met.insert(node, Acquaintance { away: None, is_known });
+        self.met.insert(node, Acquaintance { away: None, source: None, is_known });
         (true, forgotten)
     }
 
@@ -58,10 +61,16 @@ impl Acquaintances {
     }
 
     /// The node's last connection is gone.
-    pub fn left(&mut self, node: &NodeId, now: Instant) {
+    pub fn left(&mut self, node: &NodeId, source: Source, now: Instant) {
         if let Some(met) = self.met.get_mut(node) {
             met.away.get_or_insert(now);
+            met.source = Some(source);
         }
+    }
+
+    /// Where the last connection of a node that is away led.
+    pub fn last_source(&self, node: &NodeId) -> Option<Source> {
+        self.met.get(node)?.source
     }
 
     /// The node is not wanted any more.
@@ -97,9 +106,9 @@ mod tests {
         }
         assert_eq!(known.met(id(CAP), true), (false, None), "all are here");
         assert_eq!(known.met(id(3), true), (true, None), "known already");
-        known.left(&id(7), start + Duration::from_secs(1));
-        known.left(&id(9), start);
-        known.left(&id(9), start + Duration::from_secs(5));
+        known.left(&id(7), Source::Here, start + Duration::from_secs(1));
+        known.left(&id(9), Source::Here, start);
+        known.left(&id(9), Source::Here, start + Duration::from_secs(5));
         assert_eq!(known.met(id(CAP), true), (true, Some(id(9))));
         assert_eq!(known.met(id(CAP + 1), true), (true, Some(id(7))));
         assert_eq!(known.met(id(CAP + 2), true), (false, None));
@@ -112,8 +121,8 @@ mod tests {
         for n in 0..3 {
             known.met(id(n), true);
         }
-        known.left(&id(0), start);
-        known.left(&id(1), start);
+        known.left(&id(0), Source::Here, start);
+        known.left(&id(1), Source::Here, start);
         known.met(id(1), true);
         assert_eq!(known.overdue(start + AWAY_MAX / 2), []);
         assert_eq!(known.overdue(start + AWAY_MAX), [id(0)]);

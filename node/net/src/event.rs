@@ -17,6 +17,8 @@ pub enum NetEvent {
     PeerUp { peer: NodeId },
     /// Control messages cannot be exchanged any more. Those under way are lost.
     PeerDown { peer: NodeId, reason: DownReason },
+    /// After `PeerDown`: nothing listens any more at the address of the peer's last connection, so its process has ended.
+    PeerGone { peer: NodeId },
     /// A control message as it came, and its content if the network was given a check that opens it. Comes only between
     /// the peer's `PeerUp` and `PeerDown`.
     Control { from: NodeId, bytes: Vec<u8>, opened: Option<Box<Opened>> },

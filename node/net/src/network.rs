@@ -19,6 +19,7 @@ use futures::StreamExt;
 use libp2p::gossipsub::{MessageAcceptance, MessageId};
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Multiaddr, PeerId, Stream, Swarm, identify};
+use starling_bootstrap::discovery::reason::Reason;
 use starling_bootstrap::discovery::{Discovery, NetEvent as Found, Origin};
 use starling_bootstrap::identity::{self, Identity};
 use starling_bootstrap::process::Process;
@@ -278,8 +279,9 @@ impl SwarmTask {
             }
             Some(Found::Disconnected { peer, last: true, why, .. }) => {
                 if let Some(node) = identity::node_id(&peer) {
+                    let source = self.office.standing.source(&node);
                     self.office.standing.left(&node);
-                    self.acquaintances.left(&node, Instant::now());
+                    self.acquaintances.left(&node, source, Instant::now());
                     self.table.disconnected(&node, why);
                 }
             }
@@ -432,7 +434,12 @@ impl SwarmTask {
                 NetEvent::ListenFailed { why: format!("{address}: {why}") }
             }
             Found::Reachable { address } => NetEvent::ExternalAddress { address },
-            Found::DialFailed { failures, .. } => {
+            Found::DialFailed { peer, failures } => {
+                if let Some(peer) =
+                    peer.and_then(|peer| identity::node_id(&peer)).filter(|peer| self.is_gone(peer, &failures))
+                {
+                    self.tell_user(NetEvent::PeerGone { peer });
+                }
                 for (address, reason) in failures {
                     self.tell_user(NetEvent::DialFailed { address, why: reason.to_string() });
                 }
@@ -449,6 +456,15 @@ impl SwarmTask {
             _ => return,
         };
         self.tell_user(told);
+    }
+
+    /// Whether the machine at which a peer was last connected says that nothing listens there any more.
+    fn is_gone(&self, peer: &NodeId, failures: &[(Option<Multiaddr>, Reason)]) -> bool {
+        let last = self.acquaintances.last_source(peer);
+        let refused = |(address, reason): &(Option<Multiaddr>, Reason)| {
+            *reason == Reason::Refused && address.as_ref().map(Source::of) == last
+        };
+        last.is_some_and(|last| matches!(last, Source::Here | Source::Address(_))) && failures.iter().any(refused)
     }
 
     fn tell_user(&self, event: NetEvent) {

@@ -278,6 +278,7 @@ impl Driver {
                 self.show(Event::PeerDown { peer: peer.to_string(), reason: reason.to_string() });
                 self.feed(Input::PeerDown { peer }).await
             }
+            NetEvent::PeerGone { peer } => self.feed(Input::PeerGone { peer }).await,
             NetEvent::Control { from, bytes, opened } => self.hear(from, bytes, opened).await,
             NetEvent::Refused { peer, reason } => {
                 self.show(Event::Refused { peer: peer.to_string(), reason });

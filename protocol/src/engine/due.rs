@@ -58,7 +58,7 @@ impl Ctx {
 
     /// Whether a connection has been down for too long.
     pub fn is_long_down(&self, peer: &Peer, round: &Round) -> bool {
-        self.reached(Deadline::Down, peer.link.switched_at.plus(self.down_grace(round)))
+        peer.link.gone || self.reached(Deadline::Down, peer.link.switched_at.plus(self.down_grace(round)))
     }
 
     /// Whether a peer has made no progress for too long in the phase in which it owes some, if it owes any.

@@ -31,6 +31,7 @@ impl Engine {
             let now = self.ctx.now;
             let Some(peer) = self.ctx.entry(id, &mut self.out) else { return self.refuse(id, Refusal::Full) };
             (peer.link.connected, peer.link.refused, peer.link.switched_at) = (true, false, now);
+            peer.link.gone = false;
         }
         self.introduce(id);
     }
@@ -473,5 +474,14 @@ impl Ctx {
         }
         let allowed = merging::allowed(&self.spec.sync, record, &signed.member, ready);
         if allowed { Ok(()) } else { Err("ready that merges what it may not") }
+    }
+}
+
+impl Ctx {
+    /// Notes that the process of a peer without a connection has ended.
+    fn peer_gone(&mut self, id: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| !peer.link.connected) {
+            peer.link.gone = true;
+        }
     }
 }

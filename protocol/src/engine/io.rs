@@ -93,6 +93,9 @@ pub enum Input {
     PeerUp { peer: NodeId },
     /// The control channel does not work any more.
     PeerDown { peer: NodeId },
+    /// After `PeerDown`: the peer's machine says that nothing listens any more where the last connection led, so its
+    /// process has ended.
+    PeerGone { peer: NodeId },
     /// Bytes of one control message as `from` sent them.
     Message { from: NodeId, bytes: Vec<u8> },
     /// The same, but the driver has opened it outside the engine's thread by [`crate::wire::check`], with the engine's

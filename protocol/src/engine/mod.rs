@@ -193,6 +193,7 @@ impl Engine {
                     input,
                     Input::PeerUp { .. }
                         | Input::PeerDown { .. }
+                        | Input::PeerGone { .. }
                         | Input::Message { .. }
                         | Input::Opened { .. }
                         | Input::Duplicate { .. }
@@ -213,6 +214,7 @@ impl Engine {
         match input {
             Input::PeerUp { peer } => self.peer_up(peer),
             Input::PeerDown { peer } => self.peer_down(peer),
+            Input::PeerGone { peer } => ctx.peer_gone(peer),
             Input::Message { from, bytes } => self.receive(from, None, &bytes),
             Input::Opened { from, opened, bytes } => self.receive(from, Some(opened), &bytes),
             Input::Duplicate { peer, hello } => ctx.meet_duplicate(peer, &hello, out),

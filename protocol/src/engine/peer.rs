@@ -28,6 +28,8 @@ pub(super) struct Peer {
 #[derive(Debug, Default)]
 pub(super) struct Link {
     pub connected: bool,
+    /// Its process has ended, as its machine says.
+    pub gone: bool,
     /// The `Hello` of the peer's process was accepted.
     pub greeted: bool,
     /// The peer was refused on this connection: the node reads nothing of it any more.

@@ -151,7 +151,13 @@ impl World {
             Event::Up { other, conn } => self.up(node, other, conn),
             Event::Down { other, conn } => {
                 if self.network.learn_down(node, other, conn) {
-                    self.feed(node, Input::PeerDown { peer: self.keys.id(other) });
+                    let peer = self.keys.id(other);
+                    self.feed(node, Input::PeerDown { peer });
+                    // The machine of a killed process answers a dial, unless it is gone or a router swallows the dial.
+                    if !self.nodes[other].alive() && self.random.chance(50) {
+                        self.marks.hit("a killed process told by its machine");
+                        self.feed(node, Input::PeerGone { peer });
+                    }
                 }
             }
             Event::Step { job } => self.train_step(node, job),

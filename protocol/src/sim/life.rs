@@ -401,6 +401,7 @@ impl World {
             Notice::MemberJoined { .. } => "member joined",
             Notice::MemberLeft { .. } => "member left",
             Notice::QuorumLost { .. } => "partition without a quorum",
+            Notice::Waited { .. } => "a round waited for newcomers",
             Notice::Rejoined => "quorum back in reach",
             Notice::NewIncarnation { .. } => "new incarnation",
             Notice::OwnFault { .. } => "damaged state found",

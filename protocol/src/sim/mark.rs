@@ -67,6 +67,8 @@ pub const MARKS: &[&str] = &[
     "one-way partition",
     "non-transitive partition",
     "clogged link",
+    "a killed process told by its machine",
+    "a round waited for newcomers",
     "old bytes replayed",
     "liar refused",
     "contribution clipped",
