@@ -476,12 +476,3 @@ impl Ctx {
         if allowed { Ok(()) } else { Err("ready that merges what it may not") }
     }
 }
-
-impl Ctx {
-    /// Notes that the process of a peer without a connection has ended.
-    fn peer_gone(&mut self, id: NodeId) {
-        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| !peer.link.connected) {
-            peer.link.gone = true;
-        }
-    }
-}

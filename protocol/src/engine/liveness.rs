@@ -23,6 +23,13 @@ pub(super) mod fault {
 }
 
 impl Ctx {
+    /// Notes that the process of a peer without a connection has ended.
+    pub fn peer_gone(&mut self, id: NodeId) {
+        if let Some(peer) = self.peers.get_mut(&id).filter(|peer| !peer.link.connected) {
+            peer.link.gone = true;
+        }
+    }
+
     /// The reason for which `id` cannot be counted on in `round`; None if it can.
     pub fn fault(&self, id: &NodeId, round: &Round) -> Option<&'static str> {
         if *id == self.me {
