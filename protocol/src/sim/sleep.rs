@@ -80,6 +80,9 @@ fn difference(before: Option<&View>, after: Option<&View>) -> Option<String> {
 /// A view without the values that grow with time.
 fn timeless(mut view: View) -> View {
     view.quorum.quorum_lost = view.quorum.quorum_lost.map(|_| 0);
+    if let Some(hold) = &mut view.hold {
+        hold.patience = 0;
+    }
     for member in view.members.iter_mut().chain(&mut view.others) {
         member.heard = member.heard.map(|_| 0);
     }

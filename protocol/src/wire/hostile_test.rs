@@ -162,7 +162,7 @@ fn counts_of_documents() -> Vec<(&'static str, Vec<u8>, Vec<usize>)> {
     assert_eq!(record.len(), ring + 8 + 2 * 2, "the places follow the record's layout");
     let lists = vec![contributors, free, merged, grants, revoked, members, ring];
     let spec = encode_spec(&sample::spec());
-    let allow = spec.len() - 16 - 4 - 8;
+    let allow = spec.len() - 16 - 8 - 4 - 8;
     let table = allow - 18 - 16 - 2 * 12 - 8;
     let (candidate, key) = (encode_candidate(&sample::candidate()), 32 + 8 + 4 + 32);
     let in_candidate = lists.iter().map(|at| key + at).chain([key + record.len(), key + record.len() + 8]);
