@@ -106,7 +106,7 @@ mod tests {
     fn an_idle_member_wakes_a_few_times_a_second() {
         const SECONDS: u64 = 60;
         let options = Options { probed: true, ..Options::calm(NODES) };
-        let mut world = World::new(1, options.clone(), specification(&options), Vec::new());
+        let mut world = World::new(2, options.clone(), specification(&options), Vec::new());
         world.populate();
         let all = |world: &World| world.nodes[0].head().is_some_and(|head| head.record.contributors.len() == NODES);
         assert!(world.run_until(90 * SECOND, all), "{:?}", world.violation);
